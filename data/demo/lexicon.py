@@ -1,0 +1,132 @@
+"""The words of the demo corpus, English beside German, with the German forms its sentences need."""
+
+from __future__ import annotations
+
+
+def rows(text: str) -> list[tuple[str, ...]]:
+    """``english: form, form`` entries separated by semicolons."""
+    entries = (entry.strip() for entry in text.replace("\n", " ").split(";"))
+    return [tuple(part.strip() for part in entry.replace(":", ",", 1).split(",")) for entry in entries if entry]
+
+
+# english: nominative, accusative, dative (article, then noun, so that an adjective fits between them)
+PERSONS = rows("""
+farmer: der Bauer, den Bauern, dem Bauern; teacher: der Lehrer, den Lehrer, dem Lehrer; doctor: der Arzt, den Arzt, dem Arzt;
+baker: der Bäcker, den Bäcker, dem Bäcker; neighbour: der Nachbar, den Nachbarn, dem Nachbarn; child: das Kind, das Kind, dem Kind;
+girl: das Mädchen, das Mädchen, dem Mädchen; woman: die Frau, die Frau, der Frau; man: der Mann, den Mann, dem Mann;
+painter: der Maler, den Maler, dem Maler; singer: die Sängerin, die Sängerin, der Sängerin; judge: der Richter, den Richter, dem Richter;
+student: der Student, den Studenten, dem Studenten; cook: der Koch, den Koch, dem Koch; pilot: der Pilot, den Piloten, dem Piloten;
+queen: die Königin, die Königin, der Königin; king: der König, den König, dem König; boy: der Junge, den Jungen, dem Jungen;
+aunt: die Tante, die Tante, der Tante; uncle: der Onkel, den Onkel, dem Onkel; guest: der Gast, den Gast, dem Gast;
+tailor: der Schneider, den Schneider, dem Schneider; hunter: der Jäger, den Jäger, dem Jäger; dancer: die Tänzerin, die Tänzerin, der Tänzerin
+""")
+
+GROUPS = rows("""
+farmers: Bauern; teachers: Lehrer; doctors: Ärzte; bakers: Bäcker; neighbours: Nachbarn; children: Kinder; girls: Mädchen; women: Frauen;
+men: Männer; painters: Maler; singers: Sänger; students: Studenten; cooks: Köche; pilots: Piloten; boys: Jungen; guests: Gäste;
+tailors: Schneider; hunters: Jäger; soldiers: Soldaten; sailors: Matrosen
+""")
+
+# adjectives: english: stem
+PERSON_ADJECTIVES = rows("""
+old: alt; young: jung; tall: groß; friendly: freundlich; quiet: ruhig; clever: klug; tired: müd; proud: stolz; poor: arm; rich: reich;
+brave: mutig; polite: höflich; strict: streng; famous: berühmt; curious: neugierig; cheerful: fröhlich; honest: ehrlich; lonely: einsam
+""")
+THING_ADJECTIVES = rows("""
+red: rot; blue: blau; small: klein; large: groß; new: neu; heavy: schwer; bright: hell; round: rund; cheap: billig; clean: sauber;
+broken: kaputt; beautiful: schön; strange: seltsam; simple: einfach; green: grün; expensive: kostbar; ugly: hässlich; warm: warm
+""")
+
+THINGS = rows("""
+houses: Häuser; boats: Boote; books: Bücher; flowers: Blumen; windows: Fenster; paintings: Gemälde; shoes: Schuhe; pictures: Bilder;
+apples: Äpfel; bicycles: Fahrräder; coats: Mäntel; plates: Teller; candles: Kerzen; carpets: Teppiche; chairs: Stühle; towers: Türme;
+baskets: Körbe; ropes: Seile; boxes: Kisten; bottles: Flaschen; knives: Messer; ladders: Leitern; drums: Trommeln; bells: Glocken
+""")
+
+# modals: english: third person singular, "du", "Sie"
+MODALS = rows("""
+will: wird, wirst, werden; must: muss, musst, müssen; can: kann, kannst, können; should: soll, sollst, sollen; may: darf, darfst, dürfen
+""")
+ADVERBS = rows("""
+soon: bald; perhaps: vielleicht; again: wieder; alone: allein; quickly: schnell; carefully: vorsichtig; later: später; gladly: gern;
+secretly: heimlich; finally: endlich; slowly: langsam; somewhere: irgendwo
+""")
+VERBS = rows("""
+buy: kaufen; sell: verkaufen; repair: reparieren; wash: waschen; count: zählen; hide: verstecken; describe: beschreiben; forget: vergessen;
+find: finden; show: zeigen; carry: tragen; draw: zeichnen; collect: sammeln; bring: bringen; examine: untersuchen; admire: bewundern
+""")
+PARTICIPLES = rows("""
+bought: gekauft; sold: verkauft; repaired: repariert; washed: gewaschen; counted: gezählt; hidden: versteckt; described: beschrieben;
+forgotten: vergessen; found: gefunden; shown: gezeigt; carried: getragen; drawn: gezeichnet; moved: bewegt; examined: untersucht
+""")
+
+# (a) what "it" can stand for, by gender. english: nominative, indefinite accusative, indefinite genitive
+OBJECTS = {
+    "er": rows("""
+table: der Tisch, einen Tisch, eines Tisches; mirror: der Spiegel, einen Spiegel, eines Spiegels; cupboard: der Schrank, einen Schrank, eines Schranks;
+hat: der Hut, einen Hut, eines Hutes; stone: der Stein, einen Stein, eines Steins; spoon: der Löffel, einen Löffel, eines Löffels;
+wagon: der Wagen, einen Wagen, eines Wagens; bucket: der Eimer, einen Eimer, eines Eimers; oven: der Ofen, einen Ofen, eines Ofens;
+umbrella: der Schirm, einen Schirm, eines Schirms
+"""),
+    "sie": rows("""
+lamp: die Lampe, eine Lampe, einer Lampe; clock: die Uhr, eine Uhr, einer Uhr; bag: die Tasche, eine Tasche, einer Tasche;
+map: die Karte, eine Karte, einer Karte; bridge: die Brücke, eine Brücke, einer Brücke; violin: die Geige, eine Geige, einer Geige;
+vase: die Vase, eine Vase, einer Vase; door: die Tür, eine Tür, einer Tür; chain: die Kette, eine Kette, einer Kette;
+machine: die Maschine, eine Maschine, einer Maschine
+"""),
+    "es": rows("""
+bed: das Bett, ein Bett, eines Bettes; ship: das Schiff, ein Schiff, eines Schiffes; dress: das Kleid, ein Kleid, eines Kleides;
+piano: das Klavier, ein Klavier, eines Klaviers; wheel: das Rad, ein Rad, eines Rades; sword: das Schwert, ein Schwert, eines Schwertes;
+tent: das Zelt, ein Zelt, eines Zeltes; glass: das Glas, ein Glas, eines Glases; blanket: das Tuch, ein Tuch, eines Tuches;
+medal: das Abzeichen, ein Abzeichen, eines Abzeichens
+"""),
+}
+
+# (b) topics by the place a text comes from. english: from there, there
+PLACES = {
+    "nature": rows("""
+river: vom Fluss, am Fluss; forest: aus dem Wald, im Wald; lake: vom See, am See; coast: von der Küste, an der Küste;
+meadow: von der Wiese, auf der Wiese; island: von der Insel, auf der Insel; valley: aus dem Tal, im Tal; swamp: aus dem Sumpf, im Sumpf
+"""),
+    "town": rows("""
+office: aus dem Büro, im Büro; factory: aus der Fabrik, in der Fabrik; market: vom Markt, auf dem Markt; court: vom Gericht, am Gericht;
+station: vom Bahnhof, am Bahnhof; school: aus der Schule, in der Schule; workshop: aus der Werkstatt, in der Werkstatt;
+hospital: aus dem Krankenhaus, im Krankenhaus
+"""),
+}
+# english: accusative in a text about nature, in a text about the town
+AMBIGUOUS = rows("""
+bank: das Ufer, die Bank; crane: den Kranich, den Kran; bat: die Fledermaus, den Schläger; seal: die Robbe, das Siegel; spring: die Quelle, die Feder;
+plant: die Pflanze, das Werk; nut: die Nuss, die Mutter; bill: den Schnabel, die Rechnung; scale: die Schuppe, die Waage;
+current: die Strömung, den Strom; trunk: den Baumstamm, den Koffer; branch: den Ast, die Filiale; mole: den Maulwurf, das Muttermal;
+palm: die Palme, die Handfläche
+""")
+
+# (c) what tells the tense: adverbs, and verbs of the same sentence. english present, english past: german present, german past
+TENSE_ADVERBS = {
+    "present": rows("today: heute; every day: jeden Tag; nowadays: heutzutage; usually: gewöhnlich; this week: diese Woche; at present: zurzeit"),
+    "past": rows("yesterday: gestern; last week: letzte Woche; last year: letztes Jahr; long ago: vor langer Zeit; in those days: damals; recently: neulich"),
+}
+TENSE_VERBS = rows("""
+visits: visited, besucht, besuchte; greets: greeted, grüßt, grüßte; asks: asked, fragt, fragte; loves: loved, liebt, liebte; hears: heard, hört, hörte;
+sees: saw, sieht, sah; finds: found, findet, fand; meets: met, trifft, traf; praises: praised, lobt, lobte; misses: missed, vermisst, vermisste;
+comforts: comforted, tröstet, tröstete; watches: watched, beobachtet, beobachtete
+""")
+# verbs that look alike in both tenses. english: german present, german past
+UNMARKED_VERBS = rows("""
+put: stellen, stellten; cut: schneiden, schnitten; hit: treffen, trafen; shut: schließen, schlossen; read: lesen, lasen; split: spalten, spalteten;
+spread: verteilen, verteilten; set: setzen, setzten; cast: werfen, warfen; beat: schlagen, schlugen; quit: verlassen, verließen; burst: sprengen, sprengten
+""")
+
+# (d) whom the text addresses
+NAMES = {
+    "Sie": rows("""
+Mr Miller: Herr Miller; Mrs Smith: Frau Smith; Mr Brown: Herr Brown; Mrs Taylor: Frau Taylor; Mr Wilson: Herr Wilson; Mrs Evans: Frau Evans;
+Mr Thomas: Herr Thomas; Mrs Walker: Frau Walker; Mr Wright: Herr Wright; Mrs Hughes: Frau Hughes
+"""),
+    "du": rows("""
+Anna: Anna; Paul: Paul; Emma: Emma; Felix: Felix; Laura: Laura; Max: Max; Sophie: Sophie; Lukas: Lukas; Clara: Clara; Jonas: Jonas
+"""),
+}
+GREETINGS = rows("hello: hallo; good morning: guten Morgen; welcome: willkommen; good evening: guten Abend")
+TEXTS = rows("report: dieser Bericht; message: diese Nachricht; text: dieser Text; story: diese Geschichte; page: diese Seite")

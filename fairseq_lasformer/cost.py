@@ -1,0 +1,111 @@
+"""What attention costs with the selection a checkpoint has learned (eq 9, 10).
+
+C_Transformer = 2 n N^2 d,   C_Lasformer = (n / r) N^2 d_s + 2 kappa n N^2 d,
+
+in multiply-accumulates for a side of n layers at N tokens, per attention module; the projections to queries, keys,
+values and output (and the selector's own) are counted beside it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple, Sequence
+
+from fairseq_lasformer.checkpoints import architecture, load
+from fairseq_lasformer.config import MODULES, ModuleConfig, module_config, selected_modules
+from fairseq_lasformer.documents import InputError
+from fairseq_lasformer.ops import KAPPA_ONE, MIN_KEYS
+
+
+class Cost(NamedTuple):
+    """Multiply-accumulates of one module (or of all) at one length, and kappa's mean over its groups."""
+
+    module: str
+    length: int
+    kappa: float
+    dense: float
+    sparse: float
+    dense_projections: float
+    sparse_projections: float
+
+    @property
+    def ratio(self) -> float:
+        """Attention alone, Lasformer over Transformer."""
+        return self.sparse / self.dense
+
+    @property
+    def ratio_with_projections(self) -> float:
+        return (self.sparse + self.sparse_projections) / (self.dense + self.dense_projections)
+
+
+def module_cost(module: str, cfg: ModuleConfig, kappas: Sequence[float], length: int) -> Cost:
+    """Cost of one attention module at ``length`` tokens.
+
+    Args:
+        kappas: kappa of each group, as a share; empty for a module that does not select.
+    """
+    side = cfg.encoder if module == "encoder" else cfg.decoder
+    n, d, square = side.layers, side.embed_dim, float(length) ** 2
+    dense, projections = 2 * n * square * d, 4.0 * n * length * d * d
+    if not kappas:
+        return Cost(module, length, 1.0, dense, dense, projections, projections)
+    sparse = 0.0
+    for group, kappa in enumerate(kappas):
+        layers = min(cfg.select_share, n - group * cfg.select_share)
+        kept = min(1.0, max(kappa, MIN_KEYS / length))
+        sparse += square * cfg.select_dim + 2 * kept * layers * square * d
+    selectors = 2.0 * len(kappas) * length * d * cfg.select_dim
+    return Cost(module, length, sum(kappas) / len(kappas), dense, sparse, projections, projections + selectors)
+
+
+def checkpoint_cost(path: str | Path, lengths: Sequence[int]) -> list[Cost]:
+    """Costs per module and in all, at every length, from the kappa that a trained checkpoint holds.
+
+    Raises:
+        InputError: no usable checkpoint, or one of another architecture.
+    """
+    state = load(path)
+    name = architecture(state)
+    if not name.startswith("lasformer"):
+        raise InputError(f"{path}: of architecture {name or 'unknown'}; the cost is that of a lasformer checkpoint")
+    cfg = module_config(_Attributes(state["cfg"]["model"]))
+    found = kappas(state["model"])
+    costs = []
+    for length in lengths:
+        if length < 1:
+            raise InputError(f"--lengths: {length} is not a number of tokens")
+        each = [module_cost(m, cfg, found[m] if m in selected_modules(cfg) else [], length) for m in MODULES]
+        sums = [sum(getattr(c, f) for c in each) for f in Cost._fields[3:]]
+        shares = [k for m in MODULES for k in found[m]]
+        costs += [*each, Cost("all", length, sum(shares) / len(shares) if shares else 1.0, *sums)]
+    return costs
+
+
+def kappas(weights: dict[str, Any]) -> dict[str, list[float]]:
+    """kappa of every group by module, from a model's state."""
+    stems = {"encoder": ("encoder.", "self_attn"), "decoder": ("decoder.", "self_attn"), "cross": ("decoder.", "encoder_attn")}
+    found = {}
+    for module, (side, attention) in stems.items():
+        names = [k for k in weights if k.startswith(side) and k.endswith(f"{attention}.selector.kappa")]
+        names.sort(key=lambda k: int(k.split(".")[2]))
+        found[module] = [int(weights[k]) / KAPPA_ONE for k in names]
+    return found
+
+
+def table(costs: Sequence[Cost]) -> str:
+    """For a terminal: GMACs, and the ratios to the dense Transformer."""
+    head = f"{'length':>7} {'module':<8}{'kappa':>7}{'dense':>10}{'sparse':>10}{'ratio':>8}{'with projections':>18}"
+    lines = [head + "   (attention in GMAC)"]
+    for c in costs:
+        lines.append(
+            f"{c.length:>7} {c.module:<8}{c.kappa:>7.3f}{c.dense / 1e9:>10.3f}{c.sparse / 1e9:>10.3f}"
+            f"{c.ratio:>8.1%}{c.ratio_with_projections:>18.1%}"
+        )
+    return "\n".join(lines)
+
+
+class _Attributes:
+    """A checkpoint's plain settings, read as attributes."""
+
+    def __init__(self, values: Any) -> None:
+        self.__dict__.update(dict(values))

@@ -1,0 +1,244 @@
+"""What a document is: read, checked, cut at several resolutions, joined again, counted.
+
+Raw form: one sentence a line, a blank line between documents, the two sides of a corpus aligned line by line.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import unicodedata
+from pathlib import Path
+from typing import Iterable, Iterator, NamedTuple, Sequence
+
+Document = list[str]
+
+RESOLUTIONS = ("mixture", "sentences", "documents")
+
+
+class InputError(ValueError):
+    """Bad input. The message is one line: what is wrong, where, and what to do."""
+
+
+class Pair(NamedTuple):
+    """One document of a parallel corpus: as many source sentences as target sentences."""
+
+    source: Document
+    target: Document
+
+
+class Corpus(NamedTuple):
+    """A checked parallel corpus.
+
+    Attributes:
+        lines: the line number of every sentence, from 1, by document. dropped: pairs left out because one side was
+            empty. source, target: the files.
+    """
+
+    documents: list[Pair]
+    lines: list[list[int]]
+    dropped: int
+    source: str
+    target: str
+
+    @property
+    def sentences(self) -> int:
+        return sum(len(d.source) for d in self.documents)
+
+
+class Span(NamedTuple):
+    """Sentences ``start`` to ``start + count`` of document ``document``."""
+
+    document: int
+    start: int
+    count: int
+
+
+def atomic_write(path: str | Path, text: str) -> None:
+    """Writes the whole file or nothing."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(path.name + ".tmp")
+    with open(temporary, "w", encoding="utf-8", newline="\n") as f:
+        f.write(text)
+        f.flush()
+        os.fsync(f.fileno())
+    os.replace(temporary, path)
+
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\t]")
+
+
+def read_lines(path: str | Path) -> list[str]:
+    """The lines of a UTF-8 text file, without their ends; a byte order mark is left out.
+
+    Raises:
+        InputError: the file is missing, is not UTF-8, or a line holds a control character.
+    """
+    try:
+        data = Path(path).read_bytes()
+    except OSError as e:
+        raise InputError(f"{path}: cannot be read ({e.strerror})") from e
+    lines = data.split(b"\n")
+    if lines and not lines[-1]:
+        lines.pop()
+    text = []
+    for number, raw in enumerate(lines, 1):
+        try:
+            line = raw.decode("utf-8")
+        except UnicodeDecodeError as e:
+            raise InputError(f"{path}:{number}: not valid UTF-8 (byte {e.start + 1} of the line); convert it first") from e
+        if number == 1:
+            line = line.removeprefix("\ufeff")
+        if found := _CONTROL.search(line):
+            name = unicodedata.name(found[0], f"U+{ord(found[0]):04X}")
+            hint = "; convert the line ends with dos2unix" if found[0] == "\r" else "; remove it"
+            raise InputError(f"{path}:{number}: control character {name} in column {found.start() + 1}{hint}")
+        text.append(line.strip())
+    return text
+
+
+def split_documents(lines: Iterable[str]) -> list[Document]:
+    """Documents of raw lines; any number of blank lines is one boundary."""
+    documents: list[Document] = [[]]
+    for line in lines:
+        if line:
+            documents[-1].append(line)
+        elif documents[-1]:
+            documents.append([])
+    return [d for d in documents if d]
+
+
+def join_documents(documents: Iterable[Document]) -> str:
+    """The raw form of documents; the inverse of :func:`split_documents` for documents without empty sentences."""
+    return "\n".join("".join(sentence + "\n" for sentence in document) for document in documents)
+
+
+def read_documents(path: str | Path) -> list[Document]:
+    """One side of a corpus. Raises InputError as :func:`read_lines`, or if there is no sentence in it."""
+    documents = split_documents(read_lines(path))
+    if not documents:
+        raise InputError(f"{path}: holds no sentence; expected one sentence a line, a blank line between documents")
+    return documents
+
+
+def read_corpus(source: str | Path, target: str | Path, drop_empty: bool = False) -> Corpus:
+    """A parallel corpus in raw form, checked line by line.
+
+    Args:
+        drop_empty: leave out pairs of which one side is empty (they are counted) instead of refusing them.
+
+    Raises:
+        InputError: with file and line; see :func:`read_lines`, and: the sides differ in length or in document
+            boundaries, one side of a pair is empty, there is no sentence.
+    """
+    src, tgt = read_lines(source), read_lines(target)
+    if len(src) != len(tgt):
+        longer = source if len(src) > len(tgt) else target
+        raise InputError(
+            f"{longer}:{min(len(src), len(tgt)) + 1}: the two sides differ in length: {source} has {len(src)} lines, "
+            f"{target} has {len(tgt)}; align them line by line"
+        )
+    alone = {i for i, (s, t) in enumerate(zip(src, tgt)) if bool(s) != bool(t)}
+    for i in sorted(alone):
+        empty, other = (source, target) if not src[i] else (target, source)
+        if any(j in alone and bool(src[j]) != bool(src[i]) for j in (i + 1, i + 2)):
+            raise InputError(f"{empty}:{i + 1}: a document ends here, but not in {other}; the boundaries must agree")
+        if not drop_empty:
+            raise InputError(
+                f"{empty}:{i + 1}: empty, but {other} has a sentence there; complete the pair (or the boundary), or "
+                "drop such pairs with --drop-empty"
+            )
+    kept = [i for i in range(len(src)) if i not in alone]
+    sources = split_documents(src[i] for i in kept)
+    targets = split_documents(tgt[i] for i in kept)
+    lines = split_documents(str(i + 1) if src[i] else "" for i in kept)
+    if not sources:
+        raise InputError(f"{source}: the corpus is empty; expected one sentence a line, a blank line between documents")
+    return Corpus(
+        [Pair(s, t) for s, t in zip(sources, targets)],
+        [[int(n) for n in document] for document in lines],
+        len(alone),
+        str(source),
+        str(target),
+    )
+
+
+def resolutions(n_sentences: int) -> list[int]:
+    """Chunk sizes of a document in the multi-resolution mixture: n, n//2, … 1 (Sun et al. 2022)."""
+    sizes = []
+    while n_sentences:
+        sizes.append(n_sentences)
+        n_sentences //= 2
+    return sizes
+
+
+def cut(lengths: Sequence[Sequence[int]], limit: int) -> list[int]:
+    """Sentences per part when a document is cut at sentence boundaries into the fewest parts of ``limit`` tokens.
+
+    Among the cuts into the fewest parts, one whose longest part is shortest.
+
+    Args:
+        lengths: tokens of each sentence on every side that counts; none above ``limit``.
+    """
+
+    def greedy(most: int) -> list[int]:
+        counts, filled = [0], [0] * len(lengths[0])
+        for sides in lengths:
+            filled = [f + n for f, n in zip(filled, sides)]
+            if counts[-1] and max(filled) > most:
+                counts.append(0)
+                filled = list(sides)
+            counts[-1] += 1
+        return counts
+
+    fewest = len(greedy(limit))
+    low, high = max(max(sides) for sides in lengths), limit
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if len(greedy(middle)) <= fewest else (middle + 1, high)
+    return greedy(high)
+
+
+def parts(document: int, lengths: Sequence[Sequence[int]], limit: int) -> list[Span]:
+    """The parts of a document under the token limit, in order; one for a document that fits. Arguments as `cut`."""
+    spans, start = [], 0
+    for count in cut(lengths, limit):
+        spans.append(Span(document, start, count))
+        start += count
+    return spans
+
+
+def chunks(part: Span, how: str) -> Iterator[Span]:
+    """The training examples of one part: itself, its sentences, or itself at every resolution.
+
+    Args:
+        how: ``documents``, ``sentences`` or ``mixture``. The last chunk of a resolution may be shorter.
+    """
+    sizes = {"documents": [part.count], "sentences": [1], "mixture": resolutions(part.count)}[how]
+    for size in sizes:
+        for start in range(0, part.count, size):
+            yield Span(part.document, part.start + start, min(size, part.count - start))
+
+
+def rejoin(spans: Sequence[Span], texts: Sequence[list[str]], n_documents: int) -> list[Document]:
+    """Documents from the outputs of their parts, in order.
+
+    Args:
+        spans: the parts in reading order. texts: for each part, its output sentences (or its output as one string).
+
+    Raises:
+        InputError: a part is missing, or a document has none.
+    """
+    if len(spans) != len(texts):
+        raise InputError(f"{len(texts)} outputs for {len(spans)} parts of documents; none may be missing")
+    documents: list[Document] = [[] for _ in range(n_documents)]
+    seen = [0] * n_documents
+    for span, text in zip(spans, texts):
+        if span.start != seen[span.document]:
+            raise InputError(f"document {span.document + 1}: its part at sentence {seen[span.document] + 1} is missing")
+        seen[span.document] += span.count
+        documents[span.document].extend(text)
+    if missing := [i + 1 for i, n in enumerate(seen) if not n]:
+        raise InputError(f"no output for document(s) {missing[:10]}")
+    return documents

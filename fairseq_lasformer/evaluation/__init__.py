@@ -1,0 +1,1 @@
+"""Scores of translated documents. Everything here knows text, not models."""

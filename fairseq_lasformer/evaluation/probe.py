@@ -1,0 +1,113 @@
+"""The discourse probe of the demo corpus: is each context-dependent word translated as its context demands?
+
+A hypothesis is aligned with its reference word by word (Levenshtein); a word counts as right if the hypothesis has
+the very same word in its place.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any, NamedTuple, Sequence
+
+from rapidfuzz.distance import Levenshtein
+
+from fairseq_lasformer.documents import Document, InputError
+
+# Distances in source tokens: a name and the largest distance of its class.
+DISTANCES = (("1-30", 30), ("31-100", 100), ("101-300", 300), ("301-1000", 1000), (">1000", 10**9))
+_WORD = re.compile(r"\w+|[^\w\s]")
+
+
+class Probe(NamedTuple):
+    """A word that its context decides; the fields are those of the probe file (data/demo/generate.py)."""
+
+    document: int
+    sentence: int
+    word: int
+    phenomenon: str
+    right: str
+    wrong: list[str]
+    distance: int
+    first: bool
+
+
+def read_probes(path: str | Path) -> list[Probe]:
+    """The entries of a probe file."""
+    try:
+        with open(path, encoding="utf-8") as f:
+            return [Probe(**json.loads(line)) for line in f]
+    except OSError as e:
+        raise InputError(f"{path}: cannot be read ({e.strerror})") from e
+    except (ValueError, TypeError) as e:
+        raise InputError(f"{path}: not a probe file ({e})") from e
+
+
+def words(text: str) -> list[str]:
+    """Words and punctuation marks."""
+    return _WORD.findall(text)
+
+
+def judge(probes: Sequence[Probe], hypotheses: Sequence[Document], references: Sequence[Document]) -> list[bool]:
+    """Whether each probed word is right.
+
+    Raises:
+        InputError: the probes do not belong to the references, or hypotheses are missing.
+    """
+    if len(hypotheses) != len(references):
+        raise InputError(f"{len(hypotheses)} hypotheses for {len(references)} reference documents")
+    aligned: dict[int, dict[int, str]] = {}
+    starts: dict[int, list[int]] = {}
+    results = []
+    for probe in probes:
+        if probe.document >= len(references) or probe.sentence >= len(references[probe.document]):
+            raise InputError(f"the probe names sentence {probe.sentence} of document {probe.document}, which is not there")
+        d = probe.document
+        if d not in aligned:
+            sentences = [words(s) for s in references[d]]
+            starts[d] = [sum(len(s) for s in sentences[:i]) for i in range(len(sentences))]
+            aligned[d] = _align([w for s in sentences for w in s], words(" ".join(hypotheses[d])))
+        results.append(aligned[d].get(starts[d][probe.sentence] + probe.word) == probe.right)
+    return results
+
+
+def _align(reference: list[str], hypothesis: list[str]) -> dict[int, str]:
+    """For each reference position that has a counterpart, the hypothesis word there."""
+    pairs = {}
+    for op in Levenshtein.opcodes(reference, hypothesis):
+        if op.tag in ("equal", "replace"):
+            for offset in range(op.src_end - op.src_start):
+                pairs[op.src_start + offset] = hypothesis[op.dest_start + offset]
+    return pairs
+
+
+def accuracy(probes: Sequence[Probe], right: Sequence[bool]) -> dict[str, Any]:
+    """Shares of right words, each with its count.
+
+    Returns:
+        ``accuracy``: ``all`` and each phenomenon, over the words that an earlier sentence decides; ``by_distance``;
+        ``same_sentence``: over the words that their own sentence decides; ``first``: over those of ``all`` whose
+        decision no earlier word of the translation shows; ``chance``: of guessing among the word's choices; ``counts``.
+    """
+    classes: dict[str, list[int]] = {}
+    for i, probe in enumerate(probes):
+        if probe.distance == 0:
+            classes.setdefault("same_sentence", []).append(i)
+            continue
+        name = next(name for name, most in DISTANCES if probe.distance <= most)
+        for key in ("all", probe.phenomenon, name, *(["first"] if probe.first else [])):
+            classes.setdefault(key, []).append(i)
+    share = {key: sum(right[i] for i in members) / len(members) for key, members in classes.items()}
+    kinds = ["all", *dict.fromkeys(p.phenomenon for p in probes)]
+    context = classes.get("all", [])
+    return {
+        "accuracy": {k: share[k] for k in kinds if k in share},
+        "by_distance": {name: share[name] for name, _ in DISTANCES if name in share},
+        "same_sentence": share.get("same_sentence"),
+        "first": share.get("first"),
+        "chance": {
+            k: sum(1 / (1 + len(probes[i].wrong)) for i in classes[k]) / len(classes[k]) for k in kinds if k in classes
+        },
+        "counts": {key: len(members) for key, members in classes.items()} | {"context": len(context)},
+    }

@@ -1,0 +1,71 @@
+"""d-BLEU, s-BLEU and chrF, by sacrebleu on detokenised text."""
+
+from __future__ import annotations
+
+from typing import Any, Sequence
+
+from sacrebleu.metrics import BLEU, CHRF
+
+from fairseq_lasformer.documents import Document, InputError
+
+
+def score(hypotheses: Sequence[Document], references: Sequence[Document], tokenize: str = "13a") -> dict[str, Any]:
+    """Scores of one system.
+
+    Args:
+        hypotheses, references: as many documents, in the same order, each a list of sentences (a hypothesis whose
+            sentence boundaries are unknown is a list of one string).
+        tokenize: sacrebleu's tokeniser for BLEU (``zh`` for Chinese output).
+
+    Returns:
+        ``d_bleu`` (each document one segment, case-insensitive), ``d_bleu_cased``, ``chrf`` (likewise cased, by
+        document); ``s_bleu``, ``s_bleu_cased`` over the ``s_bleu_documents`` documents whose sentence counts agree
+        (None where none does); ``documents``; ``length_ratio`` in words; ``signatures`` of the metrics.
+
+    Raises:
+        InputError: not as many hypotheses as references.
+    """
+    if len(hypotheses) != len(references):
+        first, last = sorted((len(hypotheses), len(references)))
+        kind = "hypothesis" if len(hypotheses) < len(references) else "reference"
+        raise InputError(
+            f"{len(hypotheses)} hypotheses for {len(references)} reference documents: no {kind} for document(s) "
+            f"{first + 1} to {last}"
+        )
+    hyp, ref = [" ".join(d) for d in hypotheses], [" ".join(d) for d in references]
+    bleu = {lc: BLEU(lowercase=lc, tokenize=tokenize) for lc in (True, False)}
+    chrf = CHRF()
+    result: dict[str, Any] = {
+        "d_bleu": bleu[True].corpus_score(hyp, [ref]).score,
+        "d_bleu_cased": bleu[False].corpus_score(hyp, [ref]).score,
+        "chrf": chrf.corpus_score(hyp, [ref]).score,
+        "documents": len(ref),
+        "length_ratio": sum(len(h.split()) for h in hyp) / max(1, sum(len(r.split()) for r in ref)),
+        "signatures": {
+            "d_bleu": str(bleu[True].get_signature()),
+            "d_bleu_cased": str(bleu[False].get_signature()),
+            "chrf": str(chrf.get_signature()),
+        },
+    }
+    agree = [(h, r) for h, r in zip(hypotheses, references) if len(h) == len(r)]
+    segments = ([s for h, _ in agree for s in h], [s for _, r in agree for s in r])
+    for name, lc in (("s_bleu", True), ("s_bleu_cased", False)):
+        result[name] = bleu[lc].corpus_score(segments[0], [segments[1]]).score if agree else None
+    return result | {"s_bleu_documents": len(agree)}
+
+
+def table(systems: dict[str, dict[str, Any]]) -> str:
+    """The scores of several systems over the same references, for a terminal."""
+    width = max(map(len, systems)) + 2
+    lines = [f"{'system':<{width}}{'d-BLEU':>8}{'cased':>8}{'s-BLEU':>8}{'cased':>8}{'chrF':>8}{'length':>8}"]
+    for name, s in systems.items():
+        cells = [s[k] for k in ("d_bleu", "d_bleu_cased", "s_bleu", "s_bleu_cased", "chrf")]
+        numbers = "".join(f"{'-':>8}" if c is None else f"{c:>8.2f}" for c in cells)
+        lines.append(f"{name:<{width}}{numbers}{s['length_ratio']:>8.3f}")
+    first = next(iter(systems.values()))
+    lines.append(f"{first['documents']} documents; d-BLEU {first['signatures']['d_bleu']}; chrF {first['signatures']['chrf']}")
+    for name, s in systems.items():
+        if s["s_bleu_documents"] < s["documents"]:
+            differ = s["documents"] - s["s_bleu_documents"]
+            lines.append(f"{name}: sentence counts differ in {differ} documents; s-BLEU is over the other {s['s_bleu_documents']}")
+    return "\n".join(lines)

@@ -1,0 +1,76 @@
+"""Translates a prepared split with fairseq-generate, in shards that survive being killed, and joins the documents."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Sequence
+
+from tqdm import tqdm
+
+from fairseq_lasformer.checkpoints import load
+from fairseq_lasformer.dataset import SplitInfo
+from fairseq_lasformer.documents import InputError
+from fairseq_lasformer.evaluation.hypotheses import collect, write_hypotheses
+from fairseq_lasformer.text import Settings
+
+
+def generate(
+    data: Path, checkpoint: Path, out: Path, split: str = "test", shards: int = 4, options: Sequence[str] = ()
+) -> int:
+    """Writes the translated documents of a split, detokenised, one a line, in input order.
+
+    Each shard's output is kept in ``OUT.parts`` until all are there, so that a killed run goes on where it was.
+
+    Args:
+        options: further options of fairseq-generate (``--beam 5 --max-tokens 8192 …``).
+
+    Returns:
+        how many documents were written.
+
+    Raises:
+        InputError: unusable data or checkpoint, or fairseq-generate failed.
+    """
+    settings, info = Settings.load(data), SplitInfo.load(data, split)
+    if info is None:
+        raise InputError(f"{data}: holds no split {split}; see its documents.*.json")
+    load(checkpoint)
+    shards = max(1, min(shards, info.n_examples))
+    stat = checkpoint.stat()
+    key = [settings.fingerprint, str(checkpoint.resolve()), stat.st_mtime_ns, stat.st_size, split, shards, list(options)]
+    parts = out.with_name(out.name + ".parts")
+    mark = parts / "key"
+    digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()
+    if not mark.exists() or mark.read_text() != digest:
+        shutil.rmtree(parts, ignore_errors=True)
+        parts.mkdir(parents=True)
+        mark.write_text(digest)
+    command = [sys.executable, "-m", "fairseq_cli.generate", str(data)]
+    command += ["--user-dir", str(Path(__file__).parent), "--task", "document_translation"]
+    command += ["-s", settings.source_lang, "-t", settings.target_lang, "--path", str(checkpoint), "--gen-subset", split]
+    # every example fits: its own length is the limit
+    command += ["--max-source-positions", str(info.longest[0]), "--max-target-positions", str(2 * max(info.longest) + 50)]
+    command += ["--max-tokens", str(max(info.longest)), "--max-len-a", "1.5", "--max-len-b", "50", *options]
+    logs = [parts / f"{i}" for i in range(shards)]
+    for i, log in enumerate(tqdm(logs, desc=f"translating {split}", unit=" shards")):
+        if not log.exists():
+            _run([*command, "--distributed-world-size", str(shards), "--distributed-rank", str(i)], log)
+    documents = collect(data, split, logs)
+    write_hypotheses(out, documents)
+    shutil.rmtree(parts)
+    return len(documents)
+
+
+def _run(command: list[str], log: Path) -> None:
+    """The command's standard output in ``log``, whole or not at all; its progress bar stays visible."""
+    temporary = log.with_name(log.name + ".tmp")
+    with open(temporary, "w", encoding="utf-8") as f:
+        done = subprocess.run(command, stdout=f, env={**os.environ, "PYTHONIOENCODING": "utf-8"})
+    if done.returncode:
+        raise InputError(f"fairseq-generate failed with exit code {done.returncode}; its message is above")
+    temporary.replace(log)

@@ -1,0 +1,238 @@
+"""Encoder, decoder and model, and their registration with fairseq.
+
+The supervision of every selector leaves the model in ``net_output[1]["supervision"]``, by name (``encoder.0``,
+``decoder.0``, ``cross.0``, …: module and group), where the criterion reads it.
+"""
+
+from __future__ import annotations
+
+import logging
+from argparse import Namespace
+from typing import Any, Callable, Dict, Iterator, Optional
+
+import torch
+from fairseq.models import register_model, register_model_architecture
+from fairseq.models.transformer import TransformerDecoderBase, TransformerEncoderBase, TransformerModelBase
+from fairseq.modules import LearnedPositionalEmbedding
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from fairseq_lasformer.attention import IncrementalState
+from fairseq_lasformer.config import PRESETS, LasformerConfig, module_config
+from fairseq_lasformer.documents import InputError
+from fairseq_lasformer.layers import LasformerDecoderLayer, LasformerEncoderLayer, decoder_group, encoder_group, groups
+from fairseq_lasformer.ops import Allowed, Supervision
+from fairseq_lasformer.selection import Selector
+
+logger = logging.getLogger(__name__)
+
+EncoderOut = Dict[str, Any]
+
+
+def _padding(tokens: Tensor, pad: int) -> Tensor | None:
+    mask = tokens.eq(pad)
+    return mask if bool(mask.any()) else None
+
+
+def _run(enabled: bool, function: Callable, *args: Any) -> Any:
+    """``function(*args)``, its activations recomputed in the backward pass where ``enabled``."""
+    return checkpoint(function, *args, use_reentrant=False) if enabled else function(*args)
+
+
+def _max_positions(embed_positions: Any, limit: int) -> int:
+    if isinstance(embed_positions, LearnedPositionalEmbedding):
+        return min(limit, embed_positions.max_positions)
+    return limit if embed_positions is None else int(embed_positions.max_positions)
+
+
+class LasformerEncoder(TransformerEncoderBase):
+    """fairseq's Transformer encoder, running its layers in groups that share a selection."""
+
+    def build_encoder_layer(self, cfg: Any) -> LasformerEncoderLayer:
+        self.n_built = getattr(self, "n_built", 0) + 1
+        return LasformerEncoderLayer(cfg, self.n_built - 1)
+
+    def max_positions(self) -> int:
+        """Longest source; sinusoidal positions have no limit of their own, so the task's alone counts."""
+        return _max_positions(self.embed_positions, self.cfg.max_source_positions)
+
+    def forward(  # type: ignore[override]
+        self,
+        src_tokens: Tensor,
+        src_lengths: Optional[Tensor] = None,
+        return_all_hiddens: bool = False,
+        token_embeddings: Optional[Tensor] = None,
+    ) -> EncoderOut:
+        """fairseq's encoder output, with ``supervision`` by selector name in training.
+
+        Args:
+            src_tokens: int64 [B, K], padded on either side.
+        """
+        padding = _padding(src_tokens, self.padding_idx)
+        x, embedding = self.forward_embedding(src_tokens, token_embeddings)
+        if padding is not None:
+            x = x.masked_fill(padding[..., None], 0.0)
+        supervision: dict[str, Supervision] = {}
+        states = []
+        for i, group in enumerate(groups(self.layers, self.cfg.select_share)):
+            recompute = self.training and self.cfg.checkpoint_activations
+            x, given = _run(recompute, encoder_group, group, self.cfg, x, Allowed(padding, False), self.training)
+            if given is not None:
+                supervision[f"encoder.{i}"] = given
+            if return_all_hiddens:
+                states.append(x.transpose(0, 1))
+        if self.layer_norm is not None:
+            x = self.layer_norm(x)
+        return {
+            "encoder_out": [x.transpose(0, 1)],
+            "encoder_padding_mask": [src_tokens.eq(self.padding_idx)],
+            "encoder_embedding": [embedding],
+            "encoder_states": states,
+            "src_tokens": [],
+            "src_lengths": [src_tokens.ne(self.padding_idx).sum(1, keepdim=True, dtype=torch.int32)],
+            "supervision": supervision,
+        }
+
+
+class LasformerDecoder(TransformerDecoderBase):
+    """fairseq's Transformer decoder, running its layers in groups that share their selections."""
+
+    def build_decoder_layer(self, cfg: Any, no_encoder_attn: bool = False) -> LasformerDecoderLayer:
+        self.n_built = getattr(self, "n_built", 0) + 1
+        return LasformerDecoderLayer(cfg, self.n_built - 1)
+
+    def max_positions(self) -> int:
+        """Longest target; sinusoidal positions have no limit of their own, so the task's alone counts."""
+        return _max_positions(self.embed_positions, self.cfg.max_target_positions)
+
+    def extract_features(  # type: ignore[override]
+        self,
+        prev_output_tokens: Tensor,
+        encoder_out: EncoderOut,
+        incremental_state: Optional[IncrementalState] = None,
+        full_context_alignment: bool = False,
+        alignment_layer: Optional[int] = None,
+        alignment_heads: Optional[int] = None,
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """Features [B, N, d] and the extras; with ``incremental_state``, of the newest position alone.
+
+        Attention weights are not returned (``attn`` is ``[None]``): they would be [B, Q, K] a document.
+        """
+        memory = encoder_out["encoder_out"][0].transpose(0, 1)
+        memory_padding = encoder_out["encoder_padding_mask"][0]
+        memory_allowed = Allowed(memory_padding if bool(memory_padding.any()) else None, False)
+        padding = _padding(prev_output_tokens, self.padding_idx)
+        positions = None
+        if self.embed_positions is not None:
+            positions = self.embed_positions(prev_output_tokens, incremental_state=incremental_state)
+        if incremental_state is not None:
+            prev_output_tokens = prev_output_tokens[:, -1:]
+            positions = positions if positions is None else positions[:, -1:]
+        x = self.embed_scale * self.embed_tokens(prev_output_tokens)
+        if positions is not None:
+            x = x + positions
+        if self.layernorm_embedding is not None:
+            x = self.layernorm_embedding(x)
+        x = self.dropout_module(x)
+
+        allowed = Allowed(padding, causal=incremental_state is None and not full_context_alignment)
+        supervision: dict[str, Supervision] = dict(encoder_out.get("supervision", {}))
+        for i, group in enumerate(groups(self.layers, self.cfg.select_share)):
+            x, own, cross = _run(
+                self.training and self.cfg.checkpoint_activations,
+                decoder_group,
+                group,
+                self.cfg,
+                x,
+                memory,
+                allowed,
+                memory_allowed,
+                incremental_state,
+                self.training,
+            )
+            named = {f"decoder.{i}": own, f"cross.{i}": cross}
+            supervision.update({name: given for name, given in named.items() if given is not None})
+        if self.layer_norm is not None:
+            x = self.layer_norm(x)
+        return x, {"attn": [None], "inner_states": [], "supervision": supervision}
+
+
+@register_model("lasformer", dataclass=LasformerConfig)
+class LasformerModel(TransformerModelBase):
+    """Document-level Transformer whose attention reads only the keys a learned selector keeps (arXiv 2309.14174)."""
+
+    @classmethod
+    def add_args(cls, parser: Any) -> None:
+        """Flags of the flat configuration.
+
+        TransformerModelBase's own would give every option a value, and presets would never apply.
+        """
+        super(TransformerModelBase, cls).add_args(parser)
+
+    @classmethod
+    def build_model(cls, cfg: Any, task: Any) -> "LasformerModel":
+        """The model for a task's dictionaries.
+
+        Raises:
+            InputError: an option's value makes no sense, or the dictionaries cannot be shared as asked.
+        """
+        config = module_config(cfg)
+        if config.share_all_embeddings and task.source_dictionary != task.target_dictionary:
+            raise InputError("--share-all-embeddings: the two dictionaries differ; preprocess with a joined dictionary")
+        return super().build_model(config, task)
+
+    @classmethod
+    def build_encoder(cls, cfg: Any, src_dict: Any, embed_tokens: Any) -> LasformerEncoder:
+        return LasformerEncoder(cfg, src_dict, embed_tokens)
+
+    @classmethod
+    def build_decoder(cls, cfg: Any, tgt_dict: Any, embed_tokens: Any) -> LasformerDecoder:
+        return LasformerDecoder(cfg, tgt_dict, embed_tokens)
+
+    def forward(  # type: ignore[override]
+        self,
+        src_tokens: Tensor,
+        src_lengths: Optional[Tensor],
+        prev_output_tokens: Tensor,
+        return_all_hiddens: bool = False,
+        features_only: bool = False,
+        alignment_layer: Optional[int] = None,
+        alignment_heads: Optional[int] = None,
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """Logits [B, N, vocabulary] and the extras: ``supervision`` (training only) and ``kappa``, by selector name."""
+        encoder_out = self.encoder(src_tokens, src_lengths, return_all_hiddens)
+        out, extra = self.decoder(prev_output_tokens, encoder_out=encoder_out, features_only=features_only)
+        return out, extra | {"kappa": {name: selector.kappa for name, selector in self.selectors()}}
+
+    def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
+        """Lets a dense checkpoint of the same sizes start a selecting model: its selectors begin as initialised."""
+        super().upgrade_state_dict_named(state_dict, name)
+        own = {key: value for key, value in self.state_dict().items() if ".selector." in key}
+        if own and not any(key in state_dict for key in own):
+            logger.warning("the checkpoint has no selectors; they start from their initialisation, kappa from 1")
+            state_dict.update(own)
+
+    def selectors(self) -> Iterator[tuple[str, Selector]]:
+        """Every selector with its name, in a fixed order."""
+        stacks = (
+            ("encoder", self.encoder.layers, "self_attn"),
+            ("decoder", self.decoder.layers, "self_attn"),
+            ("cross", self.decoder.layers, "encoder_attn"),
+        )
+        for module, layers, attention in stacks:
+            found = (getattr(layer, attention).selector for layer in layers)
+            for i, selector in enumerate(s for s in found if s is not None):
+                yield f"{module}.{i}", selector
+
+
+def _register_preset(name: str) -> None:
+    preset = PRESETS[name]
+
+    @register_model_architecture("lasformer", name)
+    def architecture(args: Namespace) -> None:
+        for option, value in preset.items():
+            setattr(args, option, getattr(args, option, value))
+
+
+for _name in PRESETS:
+    _register_preset(_name)

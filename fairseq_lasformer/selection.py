@@ -1,0 +1,93 @@
+"""The selector: which keys a group of layers attends to, and how many (eq 1, 2, 7, 8)."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from fairseq_lasformer import ops
+from fairseq_lasformer.ops import KAPPA_ONE, Allowed
+
+
+class Selection(NamedTuple):
+    """One selection, made by a group's lowest layer and used by all of them within one pass.
+
+    Attributes:
+        query, key: the selector's projections, [B, Q or K, S]; the straight-through gradient and the supervision
+            reach the selector through them. None in decoding steps.
+        mask: bool [B, Q, K], the kept keys of a full pass. None in decoding steps.
+        index: int64 [B, n], the kept keys of a decoding step, ascending, -1 behind the last. None in full passes.
+    """
+
+    query: Tensor | None = None
+    key: Tensor | None = None
+    mask: Tensor | None = None
+    index: Tensor | None = None
+
+
+class SparsityRule(NamedTuple):
+    """Adaptive sparsity (eq 7): how kappa follows the mass of the kept keys. Shares, not percentages."""
+
+    threshold: float = 0.95
+    step: float = 0.001
+    minimum: float = 0.01
+    freeze_above: float = 0.5
+
+    def next(self, kappa: int, mass: float) -> int:
+        """kappa after an update in which the kept keys held ``mass``; kappa in millionths."""
+        step, freeze = round(self.step * KAPPA_ONE), round(self.freeze_above * KAPPA_ONE)
+        if mass > self.threshold:
+            kappa -= step
+        elif kappa <= freeze:
+            kappa += step
+        return min(KAPPA_ONE, max(round(self.minimum * KAPPA_ONE), kappa))
+
+
+class Selector(nn.Module):
+    """The lightweight attention of one group of one attention module: W_Q, W_K of one narrow head, and kappa.
+
+    ``kappa`` is an int64 buffer in millionths: it is saved with the model, is not touched by half precision, and is
+    changed only by :meth:`adapt`, between updates.
+
+    Args:
+        embed_dim: width of the queries' states (d). key_dim: width of the keys' states. select_dim: d_s.
+    """
+
+    kappa: Tensor
+
+    def __init__(self, embed_dim: int, key_dim: int, select_dim: int, rule: SparsityRule) -> None:
+        super().__init__()
+        self.q_proj = nn.Linear(embed_dim, select_dim, bias=False)
+        self.k_proj = nn.Linear(key_dim, select_dim, bias=False)
+        nn.init.xavier_uniform_(self.q_proj.weight)
+        nn.init.xavier_uniform_(self.k_proj.weight)
+        self.rule = rule
+        self.register_buffer("kappa", torch.tensor(KAPPA_ONE, dtype=torch.int64))
+
+    def forward(self, query: Tensor, key: Tensor, allowed: Allowed) -> Selection:
+        """Selection of a full pass from the layer's states, query [B, Q, d] and key [B, K, d]."""
+        q, k = self.q_proj(query), self.k_proj(key)
+        return Selection(query=q, key=k, mask=ops.select_mask(q, k, allowed, self.kappa))
+
+    def step(self, query: Tensor, keys: Tensor, key_padding: Tensor | None) -> Selection:
+        """Selection of a decoding step: query [B, 1, d] against all projected keys so far [B, K, S]."""
+        return Selection(index=ops.select_index(self.q_proj(query), keys, key_padding, self.kappa))
+
+    def adapt(self, mass: float) -> None:
+        """Moves kappa by eq 7, after an update whose valid queries kept ``mass`` in the mean."""
+        self.kappa.fill_(self.rule.next(int(self.kappa), mass))
+
+    @property
+    def share(self) -> float:
+        """kappa as a share of the keys, 0 to 1."""
+        return int(self.kappa) / KAPPA_ONE
+
+
+def build_selector(cfg: Any, layer: int, embed_dim: int, key_dim: int) -> Selector | None:
+    """The selector of a layer, None for the upper layers of a group (eq 8), which use the one of its lowest layer."""
+    if layer % cfg.select_share:
+        return None
+    rule = SparsityRule(cfg.sparsity_threshold, cfg.sparsity_step, cfg.sparsity_min, cfg.sparsity_freeze_above)
+    return Selector(embed_dim, key_dim, cfg.select_dim, rule)

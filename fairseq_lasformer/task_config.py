@@ -1,0 +1,18 @@
+"""Options of the task. fairseq reads the annotations at run time: no ``from __future__ import annotations`` here."""
+
+from dataclasses import dataclass, field
+
+from fairseq.tasks.translation import TranslationConfig
+
+
+@dataclass
+class DocumentTranslationConfig(TranslationConfig):
+    word_dropout: float = field(
+        default=0.0, metadata={"help": "probability of replacing a word by <unk>, on both sides, drawn every update"}
+    )
+    separator: str = field(
+        default="", metadata={"help": "token between sentences, if the data was prepared with one; never dropped"}
+    )
+    max_source_positions: int = field(default=4096, metadata={"help": "longest source example, in tokens"})
+    max_target_positions: int = field(default=4096, metadata={"help": "longest target example, in tokens"})
+    upsample_primary: int = field(default=1, metadata={"help": "how often the first of several binarised splits counts"})

@@ -1,0 +1,176 @@
+"""Between text and subword tokens: Moses normalisation and tokenisation, BPE or sentencepiece, and back."""
+
+from __future__ import annotations
+
+import io
+import json
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Callable, Sequence
+
+from tqdm import tqdm
+
+from fairseq_lasformer.documents import InputError, atomic_write
+
+SETTINGS = "settings.json"
+SUBWORDS = {"subword-nmt": "bpe.codes", "sentencepiece": "sentencepiece.model"}
+TOKENIZERS = ("moses", "none")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a folder's data was prepared, kept there as ``settings.json``.
+
+    Attributes:
+        source_lang, target_lang: language codes. tokenizer: ``moses`` or ``none``.
+        bpe: ``subword-nmt`` or ``sentencepiece``. separator: token between sentences, empty for none.
+        limit: tokens an example may have, end of sentence included. resolutions: of the training examples.
+        fingerprint: hash of the inputs and all options, by which a repeated run knows its own work.
+    """
+
+    source_lang: str
+    target_lang: str
+    tokenizer: str
+    bpe: str
+    separator: str
+    limit: int
+    resolutions: str
+    fingerprint: str
+
+    def save(self, folder: Path) -> None:
+        atomic_write(folder / SETTINGS, json.dumps(asdict(self), indent=1) + "\n")
+
+    @classmethod
+    def load(cls, folder: str | Path) -> "Settings":
+        path = Path(folder) / SETTINGS
+        try:
+            return cls(**json.loads(path.read_text(encoding="utf-8")))
+        except OSError as e:
+            raise InputError(f"{path}: not found; {folder} was not prepared by scripts/preprocess.sh") from e
+        except (ValueError, TypeError) as e:
+            raise InputError(f"{path}: damaged ({e}); prepare the data again") from e
+
+
+@lru_cache(maxsize=None)
+def _moses(language: str) -> tuple[Any, Any, Any]:
+    from sacremoses import MosesDetokenizer, MosesPunctNormalizer, MosesTokenizer
+
+    return MosesPunctNormalizer(lang=language), MosesTokenizer(lang=language), MosesDetokenizer(lang=language)
+
+
+def tokenize(sentence: str, language: str, tokenizer: str) -> str:
+    """The sentence's words, separated by spaces."""
+    if tokenizer == "none":
+        return sentence
+    normalizer, words, _ = _moses(language)
+    return words.tokenize(normalizer.normalize(sentence), escape=False, return_str=True)
+
+
+class Codec:
+    """Encodes sentences to subword tokens, and decodes a model's output to text.
+
+    Args:
+        folder: where ``bpe.codes`` or ``sentencepiece.model`` lies.
+    """
+
+    def __init__(self, folder: str | Path, tokenizer: str, bpe: str) -> None:
+        self.tokenizer, self.bpe = tokenizer, bpe
+        path = Path(folder) / SUBWORDS[bpe]
+        if not path.exists():
+            raise InputError(f"{path}: not found; prepare the data again")
+        self._encode: Callable[[str], str]
+        if bpe == "subword-nmt":
+            from subword_nmt.apply_bpe import BPE
+
+            with open(path, encoding="utf-8") as codes:
+                self._encode = BPE(codes).process_line
+        else:
+            from sentencepiece import SentencePieceProcessor
+
+            pieces = SentencePieceProcessor(model_file=str(path))
+            self._encode = lambda text: " ".join(pieces.encode(text, out_type=str))
+
+    def encode(self, sentence: str, language: str) -> str:
+        """Subword tokens of a raw sentence, separated by spaces."""
+        return self._encode(tokenize(sentence, language, self.tokenizer))
+
+    def decode(self, tokens: str, language: str) -> str:
+        """Text of subword tokens."""
+        if self.bpe == "sentencepiece":
+            text = tokens.replace(" ", "").replace("\u2581", " ").strip()
+        else:
+            text = (tokens + " ").replace("@@ ", "").strip()
+        if self.tokenizer == "none":
+            return text
+        return _moses(language)[2].detokenize(text.split(), return_str=True)
+
+
+def learn_subwords(folder: Path, sentences: Sequence[str], bpe: str, size: int) -> None:
+    """Learns joint subwords on tokenised sentences of both sides.
+
+    Args:
+        size: merges for subword-nmt, vocabulary for sentencepiece (lowered where the text is too small for it).
+    """
+    path = folder / SUBWORDS[bpe]
+    if bpe == "subword-nmt":
+        from subword_nmt.learn_bpe import learn_bpe
+
+        codes = io.StringIO()
+        learn_bpe(io.StringIO("\n".join(sentences) + "\n"), codes, size)
+        atomic_write(path, codes.getvalue())
+        return
+    from sentencepiece import SentencePieceTrainer
+
+    model = io.BytesIO()
+    SentencePieceTrainer.train(
+        sentence_iterator=iter(sentences),
+        model_writer=model,
+        vocab_size=size,
+        character_coverage=0.9995,
+        hard_vocab_limit=False,
+        input_sentence_size=5_000_000,
+        shuffle_input_sentence=True,
+        minloglevel=2,
+    )
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.write_bytes(model.getvalue())
+    temporary.replace(path)
+
+
+_worker: Callable[[str], str]
+
+
+def _start_worker(kind: str, args: tuple[Any, ...]) -> None:
+    global _worker
+    if kind == "tokenize":
+        language, tokenizer = args
+        _worker = lambda sentence: tokenize(sentence, language, tokenizer)  # noqa: E731
+    else:
+        _worker = Codec(*args)._encode
+
+
+def _work(batch: list[str]) -> list[str]:
+    return [_worker(sentence) for sentence in batch]
+
+
+def transform(sentences: list[str], kind: str, args: tuple[Any, ...], workers: int, what: str) -> list[str]:
+    """All sentences tokenised (``kind`` tokenize: language, tokenizer) or encoded (``kind`` encode: Codec's arguments),
+    in order, on ``workers`` processes, with a progress bar."""
+    step = 2000
+    batches = [sentences[i : i + step] for i in range(0, len(sentences), step)]
+    done: list[str] = []
+    with tqdm(total=len(sentences), desc=what, unit=" sentences", unit_scale=True) as bar:
+        if workers < 2 or len(batches) < 2:
+            _start_worker(kind, args)
+            results = map(_work, batches)
+            for result in results:
+                done += result
+                bar.update(len(result))
+            return done
+        with ProcessPoolExecutor(workers, initializer=_start_worker, initargs=(kind, args)) as pool:
+            for result in pool.map(_work, batches):
+                done += result
+                bar.update(len(result))
+    return done

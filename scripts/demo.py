@@ -1,0 +1,193 @@
+#!/usr/bin/env python3
+"""The demo: a corpus in which context decides, a sentence-level baseline, a document-level Lasformer, one table.
+
+    make demo        or        python scripts/demo.py [--out runs/demo] [--documents 2200] [override ...]
+
+A killed run goes on where it was; a finished one prints its table again. Overrides (``optimization.max_update=50``)
+go to both trainings.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from fairseq_lasformer.checkpoints import load  # noqa: E402
+from fairseq_lasformer.cost import kappas  # noqa: E402
+from fairseq_lasformer.documents import InputError, atomic_write, read_documents  # noqa: E402
+from fairseq_lasformer.evaluation.hypotheses import read_hypotheses  # noqa: E402
+from fairseq_lasformer.evaluation.probe import DISTANCES, accuracy, judge, read_probes  # noqa: E402
+from fairseq_lasformer.evaluation.scores import score  # noqa: E402
+from fairseq_lasformer.generate import generate  # noqa: E402
+from fairseq_lasformer.prepare import Plan, prepare  # noqa: E402
+
+SYSTEMS = {"sentence": "sentences", "lasformer": "mixture"}
+
+
+class Stages:
+    """Runs stages once, in order, and remembers their seconds."""
+
+    def __init__(self, folder: Path, key: str) -> None:
+        self.file = folder / "stages.json"
+        mark = folder / "key"
+        if not mark.exists() or mark.read_text() != key:
+            if folder.exists() and not mark.exists() and any(folder.iterdir()):
+                raise InputError(f"{folder}: holds something else than a demo; choose another folder with --out")
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
+            mark.write_text(key)
+        self.seconds: dict[str, float] = json.loads(self.file.read_text()) if self.file.exists() else {}
+
+    def run(self, name: str, work: Callable[[], object]) -> None:
+        if name in self.seconds:
+            print(f"{name}: done before", file=sys.stderr)
+            return
+        print(f"{name} ...", file=sys.stderr, flush=True)
+        start = time.time()
+        work()
+        self.seconds[name] = round(time.time() - start, 1)
+        atomic_write(self.file, json.dumps(self.seconds) + "\n")
+
+
+def key(args: argparse.Namespace) -> str:
+    """Hash of everything that a result depends on."""
+    digest = hashlib.sha256(json.dumps([args.documents, args.overrides]).encode())
+    for pattern in ("configs/demo_*.yaml", "data/demo/*.py", "scripts/demo.py", "fairseq_lasformer/**/*.py"):
+        for path in sorted(ROOT.glob(pattern)):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def prepare_data(raw: Path, out: Path) -> None:
+    """Both systems' data, with the same subwords and dictionary."""
+    common: dict[str, Any] = {"source_lang": "en", "target_lang": "de", "test": (str(raw / "test"),), "limit": 2048}
+    train = {"train": (str(raw / "train"),), "valid": (str(raw / "valid"),)}
+    prepare(Plan(**common, **train, out=out / "mixture", size=4000), overwrite=True)
+    prepare(
+        Plan(**common, **train, out=out / "sentences", reuse=out / "mixture", resolutions="sentences"), overwrite=True
+    )
+
+
+def train(system: str, out: Path, overrides: list[str]) -> None:
+    """fairseq-hydra-train with configs/demo_<system>.yaml, its log in OUT/<system>.log, a progress bar here."""
+    command = [str(Path(sys.executable).with_name("fairseq-hydra-train")), "--config-dir", str(ROOT / "configs")]
+    command += ["--config-name", f"demo_{system}", f"task.data={out / 'data' / SYSTEMS[system]}"]
+    command += [f"checkpoint.save_dir={out / system}", f"hydra.run.dir={out / 'hydra'}", *overrides]
+    total = next((int(o.split("=")[1]) for o in overrides if o.startswith("optimization.max_update=")), None)
+    if total is None:
+        config = (ROOT / "configs" / f"demo_{system}.yaml").read_text()
+        total = int(config.split("max_update:")[1].split()[0])
+    with (
+        open(out / f"{system}.log", "a", encoding="utf-8") as log,
+        tqdm(total=total, desc=f"training {system}", unit=" updates") as bar,
+        subprocess.Popen(
+            command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=os.environ | {"PWD": str(ROOT)}
+        ) as process,
+    ):
+        last = ""
+        for line in process.stdout or ():
+            log.write(line)
+            last = line.strip() or last
+            if '"num_updates"' in line and '"update"' in line:
+                fields = json.loads(line[line.index("{") :])
+                bar.update(int(fields["num_updates"]) - bar.n)
+                bar.set_postfix(nll=fields["nll_loss"], kappa=fields.get("kappa", "-"), refresh=False)
+    if process.returncode:
+        raise InputError(f"training {system} failed; see {out / f'{system}.log'}: {last}")
+
+
+def evaluate(raw: Path, out: Path, seconds: dict[str, float]) -> dict[str, Any]:
+    """The report: scores of both systems."""
+    references, probes = read_documents(raw / "test.de"), read_probes(raw / "test.probe.jsonl")
+    systems = {}
+    for system in SYSTEMS:
+        hypotheses = read_hypotheses(out / f"{system}.de", allow_empty=True)
+        found = kappas(load(out / system / "checkpoint_last.pt")["model"])
+        shares = [k for module in found.values() for k in module]
+        systems[system] = {
+            **score(hypotheses, references),
+            "kappa": sum(shares) / len(shares) if shares else 1.0,
+            "kappa_by_module": {m: sum(k) / len(k) if k else 1.0 for m, k in found.items()},
+            **accuracy(probes, judge(probes, hypotheses, references)),
+        }
+    return {"systems": systems, "seconds": seconds}
+
+
+def table(report: dict[str, Any]) -> str:
+    """The one table the demo ends with."""
+    systems = report["systems"]
+    rows: list[tuple[str, list[Any]]] = []
+
+    def add(label: str, get: Callable[[dict[str, Any]], Any], percent: bool = True) -> None:
+        cells = [get(s) for s in systems.values()]
+        rows.append((label, ["-" if c is None else f"{c:.1%}" if percent else f"{c:.2f}" for c in cells]))
+
+    add("d-BLEU", lambda s: s["d_bleu"], False)
+    first = next(iter(systems.values()))
+    for kind in first["accuracy"]:
+        name = "context-dependent words" if kind == "all" else f"  {kind}"
+        add(f"{name} (chance {first['chance'][kind]:.0%}, n={first['counts'][kind]})", lambda s, k=kind: s["accuracy"].get(k))
+    for name, _ in DISTANCES:
+        if name in first["by_distance"]:
+            label = f"  decided {name} tokens before (n={first['counts'][name]})"
+            add(label, lambda s, n=name: s["by_distance"].get(n))
+    add(f"  not yet shown by the translation (n={first['counts'].get('first', 0)})", lambda s: s["first"])
+    add(f"decided in the same sentence (n={first['counts'].get('same_sentence', 0)})", lambda s: s["same_sentence"])
+    for module in ("encoder", "decoder", "cross"):
+        add(f"kappa, {module}", lambda s, m=module: s["kappa_by_module"][m])
+    add("kappa, mean", lambda s: s["kappa"])
+    width = max(len(label) for label, _ in rows) + 2
+    lines = [f"{'':<{width}}" + "".join(f"{name:>12}" for name in systems)]
+    lines += [f"{label:<{width}}" + "".join(f"{c:>12}" for c in cells) for label, cells in rows]
+    lines.append(f"{first['documents']} test documents; {first['signatures']['d_bleu']}")
+    spent = ", ".join(f"{name} {s:.0f}" for name, s in report["seconds"].items())
+    return "\n".join([*lines, f"seconds: {spent}; in all {sum(report['seconds'].values()):.0f}"])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=ROOT / "runs" / "demo")
+    parser.add_argument("--documents", type=int, default=2200)
+    parser.add_argument("overrides", nargs="*")
+    args = parser.parse_args()
+    out = args.out.resolve()
+    try:
+        stages = Stages(out, key(args))
+        raw = out / "raw"
+        generator = [sys.executable, str(ROOT / "data/demo/generate.py"), str(raw), "--documents", str(args.documents)]
+        stages.run("corpus", lambda: subprocess.run(generator, check=True))
+        stages.run("prepare", lambda: prepare_data(raw, out / "data"))
+        for system in SYSTEMS:
+            stages.run(f"train {system}", lambda s=system: train(s, out, args.overrides))
+        for system, data in SYSTEMS.items():
+            checkpoint, hypotheses = out / system / "checkpoint_last.pt", out / f"{system}.de"
+            options = ["--cpu", "--beam", "2", "--max-tokens", "8192"]
+            stages.run(
+                f"translate {system}",
+                lambda d=data, c=checkpoint, h=hypotheses: generate(out / "data" / d, c, h, shards=1, options=options),
+            )
+        start = time.time()
+        report = evaluate(raw, out, dict(stages.seconds))
+        report["seconds"]["score"] = round(time.time() - start, 1)
+    except InputError as e:
+        sys.exit(f"error: {e}")
+    atomic_write(out / "report.json", json.dumps(report, indent=1) + "\n")
+    print(table(report))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# Sets up .venv with everything the project needs; may be interrupted and repeated, and does nothing where it is done.
+#
+#   scripts/setup.sh            PYTHON=python3.12 to choose the interpreter (3.11 or 3.12)
+#                               TORCH=torch==2.13.0 the torch to install (2.11 to 2.13); PIP_INDEX_URL and friends apply
+set -euo pipefail
+cd "$(dirname "$0")/.."
+venv=.venv
+torch=${TORCH:-torch==2.13.0}
+
+usable() { "$1" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))' 2>/dev/null; }
+if [ -n "${PYTHON:-}" ]; then
+  usable "$PYTHON" || { echo "error: PYTHON=$PYTHON is not Python 3.11 or 3.12" >&2; exit 1; }
+else
+  for PYTHON in python3 python3.12 python3.11 none; do usable "$PYTHON" && break; done
+  [ "$PYTHON" != none ] || { echo "error: no Python 3.11 or 3.12 found; name one with PYTHON=..." >&2; exit 1; }
+fi
+
+mark=$(cat setup.py scripts/setup.sh | cksum | tr -d ' ')-$torch
+[ "$(cat $venv/.ready 2>/dev/null || true)" != "$mark" ] || exit 0
+
+say() { echo "setup $*" >&2; }
+say "1/5: $("$PYTHON" --version) in $venv"
+[ -x $venv/bin/python ] && $venv/bin/python -m pip --version >/dev/null 2>&1 || { rm -rf $venv; "$PYTHON" -m venv $venv; }
+pip() { $venv/bin/python -m pip --disable-pip-version-check --quiet "$@"; }
+say "2/5: $torch (a large download where it is not cached)"
+$venv/bin/python -c 'import torch' 2>/dev/null || pip install --progress-bar on "$torch"
+say "3/5: build tools"
+pip install "setuptools>=77" wheel numpy cython cffi packaging
+say "4/5: fairseq (Python 3.11 compiles it, some 3 minutes)"
+# without its dependencies: it declares torchaudio, which would replace torch by a build of several GB
+[ "$($venv/bin/python -m pip show fairseq-fixed 2>/dev/null | sed -n 's/^Version: //p')" = 0.12.3.1 ] ||
+  pip install --no-deps --no-build-isolation fairseq-fixed==0.12.3.1
+say "5/5: this package and its tools"
+pip install --no-build-isolation -e '.[dev]'
+echo "$mark" >$venv/.ready
+say "done"

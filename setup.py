@@ -1,0 +1,33 @@
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+setup(
+    name="fairseq_lasformer",
+    version="0.1.0",
+    description="Document-level neural machine translation with learned sparse attention (Lasformer), for fairseq",
+    long_description=Path(__file__).with_name("README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    python_requires=">=3.11,<3.13",
+    packages=find_packages(include=["fairseq_lasformer", "fairseq_lasformer.*"]),
+    # fairseq and torch are installed first, by scripts/setup.sh: fairseq declares torchaudio, which nothing here needs
+    # and which would replace torch by a build of several GB
+    install_requires=[
+        "bitarray>=3",
+        "cffi>=1.17",
+        "hydra-core==1.3.2",
+        "numpy>=2",
+        "omegaconf==2.3.0",
+        "packaging>=24",
+        "rapidfuzz>=3.10",
+        "regex>=2024.11",
+        "sacrebleu>=2.5",
+        "sacremoses>=0.1.1",
+        "scikit-learn>=1.6",
+        "sentencepiece>=0.2",
+        "subword-nmt>=0.3.8",
+        "tqdm>=4.67",
+    ],
+    extras_require={"dev": ["hypothesis>=6.120", "mypy>=1.14", "pytest>=8.3", "pytest-timeout>=2.3", "ruff>=0.9"]},
+    entry_points={"console_scripts": ["lasformer=fairseq_lasformer.cli:run"]},
+)

@@ -1,0 +1,146 @@
+"""The model against definitions: fairseq's own Transformer, causality, padding, incremental decoding."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from conftest import SMALL, tokens
+from fairseq.models.transformer import TransformerConfig, TransformerModelBase
+
+from fairseq_lasformer.config import LasformerConfig, module_config, selected_modules
+from fairseq_lasformer.documents import InputError
+
+
+def fairseq_transformer(small_task):
+    cfg = TransformerConfig()
+    cfg.encoder, cfg.decoder, cfg.quant_noise = cfg.encoder(), cfg.decoder(), cfg.quant_noise()
+    for side in (cfg.encoder, cfg.decoder):
+        side.embed_dim, side.ffn_embed_dim, side.attention_heads, side.layers = 32, 48, 4, 3
+    cfg.decoder.input_dim = cfg.decoder.output_dim = 32
+    cfg.dropout, cfg.share_all_embeddings = 0.0, True
+    return TransformerModelBase.build_model(cfg, small_task)
+
+
+@pytest.mark.parametrize("modules", ["none", "encoder,decoder,cross"])
+def test_dense_and_kappa_one_equal_fairseqs_transformer_with_its_weights(build, small_task, modules):
+    theirs, ours = fairseq_transformer(small_task), build(select_modules=modules, select_gradient="none")
+    ours.load_state_dict(theirs.state_dict())
+    src, tgt = tokens(2, 19, pad_left=(0, 6)), tokens(2, 17, pad_right=(0, 5))
+    outs = []
+    for model in (theirs.train(), ours.train()):
+        logits, _ = model(src, torch.tensor([19, 13]), tgt)
+        outs.append((logits, torch.autograd.grad(logits[tgt != 1].logsumexp(-1).sum(), model.encoder.layers[0].fc1.weight)[0]))
+    torch.testing.assert_close(outs[0][0][tgt != 1], outs[1][0][tgt != 1], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(outs[0][1], outs[1][1], rtol=1e-3, atol=1e-4)
+
+
+def test_a_future_target_token_changes_nothing(build):
+    model = build(kappa=0.3).eval()
+    src, tgt = tokens(1, 50), tokens(1, 40)
+    changed = tgt.clone()
+    changed[0, 25:] = tokens(15)
+    with torch.no_grad():
+        a, b = model(src, None, tgt)[0], model(src, None, changed)[0]
+    assert torch.equal(a[:, :25], b[:, :25])
+    assert not torch.allclose(a[:, 25:], b[:, 25:])
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_padding_on_either_side_changes_nothing(build, side):
+    model = build(kappa=0.3).eval()
+    src, tgt = tokens(1, 40), tokens(1, 33)
+    padding = torch.full((1, 9), 1)
+    wide_src = torch.cat([padding, src] if side == "left" else [src, padding], 1)
+    wide_src = torch.cat([wide_src, tokens(1, 49)])
+    wide_tgt = torch.cat([torch.cat([tgt, padding], 1), tokens(1, 42)])
+    with torch.no_grad():
+        alone, batched = model(src, None, tgt)[0], model(wide_src, None, wide_tgt)[0]
+    torch.testing.assert_close(alone[0], batched[0, :33], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("options", [{}, {"encoder_normalize_before": True, "decoder_normalize_before": True}, {"select_modules": "cross"}, {"select_share": 1}], ids=str)  # fmt: skip
+def test_incremental_decoding_equals_the_full_pass(build, options):
+    model = build(kappa=0.25, **options).eval()
+    src, tgt = tokens(3, 60, pad_left=(0, 9, 23)), tokens(3, 44)
+    with torch.no_grad():
+        encoder_out, state = model.encoder(src), {}
+        steps = [
+            model.decoder(tgt[:, : i + 1], encoder_out=encoder_out, incremental_state=state)[0] for i in range(44)
+        ]
+        torch.testing.assert_close(torch.cat(steps, 1), model(src, None, tgt)[0], rtol=1e-4, atol=1e-5)
+
+
+def test_beams_reordered_between_steps_continue_the_right_history(build):
+    model = build(kappa=0.25).eval()
+    src = tokens(2, 30).repeat_interleave(2, 0)
+    tgt, order = tokens(4, 28), torch.tensor([1, 1, 3, 2])
+    with torch.no_grad():
+        encoder_out, state = model.encoder(src), {}
+        for i in range(20):
+            model.decoder(tgt[:, : i + 1], encoder_out=encoder_out, incremental_state=state)
+        model.decoder.reorder_incremental_state_scripting(state, order)
+        tgt = torch.cat([tgt[order, :20], tgt[:, 20:]], 1)
+        step = model.decoder(tgt[:, :21], encoder_out=encoder_out, incremental_state=state)[0]
+        torch.testing.assert_close(step[:, -1], model(src, None, tgt[:, :21])[0][:, -1], rtol=1e-4, atol=1e-5)
+
+
+def loss_and_gradients(model, src, tgt):
+    torch.manual_seed(7)
+    model.train().zero_grad()
+    logits, extra = model(src, None, tgt)
+    loss = logits.logsumexp(-1).mean() + sum(s.kl / s.queries for s in extra["supervision"].values())
+    loss.backward()
+    return loss.detach(), {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+
+
+def test_activation_checkpointing_gives_the_same_loss_and_every_gradient(build):
+    src, tgt = tokens(2, 33, pad_left=(0, 4)), tokens(2, 29)
+    plain = loss_and_gradients(build(kappa=0.4, dropout=0.1), src, tgt)
+    saved = loss_and_gradients(build(kappa=0.4, dropout=0.1, checkpoint_activations=True), src, tgt)
+    torch.testing.assert_close(plain[0], saved[0])
+    assert plain[1].keys() == saved[1].keys() and any("selector" in n for n in plain[1])
+    for name, gradient in plain[1].items():
+        torch.testing.assert_close(gradient, saved[1][name], msg=name)
+
+
+def test_the_translation_loss_reaches_the_selectors_only_straight_through(build):
+    src, tgt = tokens(2, 40), tokens(2, 40)
+    for gradient, reached in (("straight-through", True), ("none", False)):
+        model = build(kappa=0.4, select_gradient=gradient).train()
+        model(src, None, tgt)[0].logsumexp(-1).sum().backward()
+        for _, selector in model.selectors():
+            assert (selector.q_proj.weight.grad is not None) == reached
+
+
+def test_one_selector_a_group_in_every_module(build):
+    model = build()
+    assert [n for n, _ in model.selectors()] == ["encoder.0", "encoder.1", "decoder.0", "decoder.1", "cross.0", "cross.1"]
+    assert list(model(tokens(1, 9), None, tokens(1, 9))[1]["supervision"]) == ["encoder.0", "encoder.1", "decoder.0", "cross.0", "decoder.1", "cross.1"]  # fmt: skip
+    assert model.eval()(tokens(1, 9), None, tokens(1, 9))[1]["supervision"] == {}
+    assert not list(build(select_modules="none").selectors())
+
+
+def test_a_dense_checkpoint_starts_a_selecting_model(build):
+    dense, model = build(select_modules="none"), build(kappa=0.2)
+    model.load_state_dict(dense.state_dict())
+    assert torch.equal(model.encoder.layers[1].fc1.weight, dense.encoder.layers[1].fc1.weight)
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"select_modules": "encoder,foo"}, "--select-modules encoder,foo"),
+        ({"select_modules": ""}, "--select-modules"),
+        ({"sparsity_threshold": 1.5}, "--sparsity-threshold 1.5"),
+        ({"sparsity_step": 0.0}, "--sparsity-step 0.0"),
+        ({"select_share": 0}, "--select-share"),
+        ({"encoder_attention_heads": 5}, "--encoder-attention-heads 5"),
+    ],
+)
+def test_senseless_options_are_refused_by_name(options, message):
+    with pytest.raises(InputError, match=message):
+        module_config(LasformerConfig(**(SMALL | options)))
+
+
+def test_modules_are_read_in_any_order():
+    assert selected_modules(LasformerConfig(select_modules="cross, encoder")) == ("encoder", "cross")
