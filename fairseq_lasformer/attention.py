@@ -103,8 +103,8 @@ class SelectedAttention(MultiheadAttention):
             return Attended(self._merge(out))
         if self.selector is not None:
             selection = self.selector.step(x, cache["selector_key"], allowed.key_padding)
-        assert selection is not None and selection.index is not None
-        return Attended(self.out_proj(ops.attend_selected(q, k, v, selection.index, self.num_heads)), selection)
+        assert selection is not None and selection.kept is not None
+        return Attended(self.out_proj(ops.attend_selected(q, k, v, selection.kept, self.num_heads)), selection)
 
     def _heads(self, x: Tensor) -> Tensor:
         """[B, N, d] -> [B, H, N, D]."""

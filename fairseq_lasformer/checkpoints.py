@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Sequence
+from typing import Any
 
 import torch
 
@@ -23,7 +24,11 @@ def load(path: str | Path) -> dict[str, Any]:
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as e:  # whatever the damage, the unpickler's own error is of no use to a user
-        reason = str(e).splitlines()[0] if "Unsupported" not in str(e) else "it holds code, not only weights"
+        reason = (
+            "it holds code, not only weights"
+            if "Unsupported" in str(e)
+            else (str(e) or type(e).__name__).split("\n")[0]
+        )
         raise InputError(f"{path}: refused, truncated or not a checkpoint ({reason})") from e
     if not isinstance(state, dict) or "model" not in state:
         raise InputError(f"{path}: not a fairseq checkpoint (it holds no model)")
@@ -32,10 +37,11 @@ def load(path: str | Path) -> dict[str, Any]:
 
 def architecture(state: dict[str, Any]) -> str:
     """The name of the architecture a checkpoint was trained with, empty if it does not tell."""
-    cfg = state.get("cfg")
-    model = cfg.get("model") if cfg is not None else state.get("args")
-    name = model.get("_name") if hasattr(model, "get") else getattr(model, "arch", "")
-    return str(name or "")
+    model: Any = (state.get("cfg") or {}).get("model")
+    if model is None:
+        return str(getattr(state.get("args"), "arch", ""))
+    # a dataclass model's settings are a plain dict, a stock architecture's a namespace
+    return str((model.get("_name") if isinstance(model, dict) else getattr(model, "arch", "")) or "")
 
 
 def average(paths: Sequence[str | Path], out: str | Path) -> None:
@@ -57,7 +63,8 @@ def average(paths: Sequence[str | Path], out: str | Path) -> None:
             if t.is_floating_point():
                 t += weights[name].double()
     last["model"] = {
-        name: (t / len(paths)).to(last["model"][name].dtype) if t.is_floating_point() else t for name, t in total.items()
+        name: (t / len(paths)).to(last["model"][name].dtype) if t.is_floating_point() else t
+        for name, t in total.items()
     }
     last["last_optimizer_state"] = None
     temporary = f"{out}.tmp"

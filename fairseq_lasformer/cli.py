@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Callable
 
 from fairseq_lasformer.documents import RESOLUTIONS, InputError, atomic_write
 from fairseq_lasformer.text import SUBWORDS, TOKENIZERS
@@ -50,7 +50,9 @@ def _add_prepare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--test", nargs="+", default=[], metavar="PREFIX", help="each its own split: test, test1, ...")
     parser.add_argument("--tokenizer", choices=TOKENIZERS, default="moses")
     parser.add_argument("--bpe", choices=sorted(SUBWORDS), default="subword-nmt")
-    parser.add_argument("--size", type=int, default=32000, help="BPE merges or sentencepiece vocabulary (default: %(default)s)")
+    parser.add_argument(
+        "--size", type=int, default=32000, help="BPE merges or sentencepiece vocabulary (default: %(default)s)"
+    )
     parser.add_argument("--resolutions", choices=RESOLUTIONS, default="mixture", help="of the training examples")
     parser.add_argument("--limit", type=int, default=1024, help="tokens an example may have (default: %(default)s)")
     parser.add_argument("--separator", default="", help="token to put between sentences (default: none)")
@@ -93,16 +95,22 @@ def _score(args: argparse.Namespace) -> None:
     print(table(systems))
     for name, scores in systems.items():
         if probes:
-            print(f"{name}: " + ", ".join(f"{k} {v:.1%}" for k, v in (scores["accuracy"] | scores["by_distance"]).items()))
+            print(
+                f"{name}: " + ", ".join(f"{k} {v:.1%}" for k, v in (scores["accuracy"] | scores["by_distance"]).items())
+            )
     if args.json:
         atomic_write(args.json, json.dumps({"systems": systems}, indent=1) + "\n")
 
 
 def _add_score(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("reference", type=Path, help="reference documents, raw form")
-    parser.add_argument("hypotheses", type=Path, nargs="+", help="translated documents, one a line (lasformer generate)")
+    parser.add_argument(
+        "hypotheses", type=Path, nargs="+", help="translated documents, one a line (lasformer generate)"
+    )
     parser.add_argument("--probe", type=Path, help="probe file of the demo corpus")
-    parser.add_argument("--tokenize", default="13a", help="sacrebleu's tokeniser, zh for Chinese (default: %(default)s)")
+    parser.add_argument(
+        "--tokenize", default="13a", help="sacrebleu's tokeniser, zh for Chinese (default: %(default)s)"
+    )
     parser.add_argument("--allow-empty", action="store_true", help="count empty lines as empty output")
     parser.add_argument("--json", type=Path, help="write the scores to this file, too")
 

@@ -71,7 +71,7 @@ def install() -> None:
 
 
 def _clear_checkpoint_errors() -> None:
-    """Makes fairseq's entry points refuse a damaged, foreign or unknown checkpoint in one line, before anything else."""
+    """Makes fairseq's entry points refuse a damaged or foreign checkpoint in one line."""
     original = checkpoint_utils.load_checkpoint_to_cpu
     if getattr(original, "_lasformer", False):
         return

@@ -8,8 +8,9 @@ values and output (and the selector's own) are counted beside it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Sequence
+from typing import Any, NamedTuple
 
 from fairseq_lasformer.checkpoints import architecture, load
 from fairseq_lasformer.config import MODULES, ModuleConfig, module_config, selected_modules
@@ -83,7 +84,11 @@ def checkpoint_cost(path: str | Path, lengths: Sequence[int]) -> list[Cost]:
 
 def kappas(weights: dict[str, Any]) -> dict[str, list[float]]:
     """kappa of every group by module, from a model's state."""
-    stems = {"encoder": ("encoder.", "self_attn"), "decoder": ("decoder.", "self_attn"), "cross": ("decoder.", "encoder_attn")}
+    stems = {
+        "encoder": ("encoder.", "self_attn"),
+        "decoder": ("decoder.", "self_attn"),
+        "cross": ("decoder.", "encoder_attn"),
+    }
     found = {}
     for module, (side, attention) in stems.items():
         names = [k for k in weights if k.startswith(side) and k.endswith(f"{attention}.selector.kappa")]

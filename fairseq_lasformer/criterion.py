@@ -81,7 +81,8 @@ class LabelSmoothedCrossEntropyWithSelection(LabelSmoothedCrossEntropyCriterion)
         keys = [key for key in (logging_outputs[0] if logging_outputs else {}) if key.startswith(PREFIX)]
         sums = {key: sum(float(log.get(key, 0.0)) for log in logging_outputs) for key in keys}
         names = list(dict.fromkeys(key[len(PREFIX) :].split("/")[0] for key in keys))
-        total_kl, means = 0.0, {}
+        total_kl = 0.0
+        means: dict[str, float] = {}
         for name in names:
             values = {"kappa": sums[f"{PREFIX}{name}/kappa"] / max(float(sample_size), 1.0)}
             if f"{PREFIX}{name}/queries" in sums:

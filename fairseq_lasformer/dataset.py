@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -44,7 +45,7 @@ class SplitInfo:
         atomic_write(self.path, json.dumps({k: v for k, v in asdict(self).items() if k != "path"}) + "\n")
 
     @classmethod
-    def load(cls, data: str | Path, split: str) -> "SplitInfo | None":
+    def load(cls, data: str | Path, split: str) -> SplitInfo | None:
         """The split's manifest, None where the data was not prepared by this package."""
         path = cls.file(data, split)
         if not path.exists():

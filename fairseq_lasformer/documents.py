@@ -8,8 +8,9 @@ from __future__ import annotations
 import os
 import re
 import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Iterable, Iterator, NamedTuple, Sequence
+from typing import NamedTuple
 
 Document = list[str]
 
@@ -47,11 +48,11 @@ class Corpus(NamedTuple):
 
 
 class Span(NamedTuple):
-    """Sentences ``start`` to ``start + count`` of document ``document``."""
+    """Sentences ``start`` to ``start + size`` of document ``document``."""
 
     document: int
     start: int
-    count: int
+    size: int
 
 
 def atomic_write(path: str | Path, text: str) -> None:
@@ -87,7 +88,9 @@ def read_lines(path: str | Path) -> list[str]:
         try:
             line = raw.decode("utf-8")
         except UnicodeDecodeError as e:
-            raise InputError(f"{path}:{number}: not valid UTF-8 (byte {e.start + 1} of the line); convert it first") from e
+            raise InputError(
+                f"{path}:{number}: not valid UTF-8 (byte {e.start + 1} of the line); convert it first"
+            ) from e
         if number == 1:
             line = line.removeprefix("\ufeff")
         if found := _CONTROL.search(line):
@@ -215,10 +218,10 @@ def chunks(part: Span, how: str) -> Iterator[Span]:
     Args:
         how: ``documents``, ``sentences`` or ``mixture``. The last chunk of a resolution may be shorter.
     """
-    sizes = {"documents": [part.count], "sentences": [1], "mixture": resolutions(part.count)}[how]
+    sizes = {"documents": [part.size], "sentences": [1], "mixture": resolutions(part.size)}[how]
     for size in sizes:
-        for start in range(0, part.count, size):
-            yield Span(part.document, part.start + start, min(size, part.count - start))
+        for start in range(0, part.size, size):
+            yield Span(part.document, part.start + start, min(size, part.size - start))
 
 
 def rejoin(spans: Sequence[Span], texts: Sequence[list[str]], n_documents: int) -> list[Document]:
@@ -237,7 +240,7 @@ def rejoin(spans: Sequence[Span], texts: Sequence[list[str]], n_documents: int) 
     for span, text in zip(spans, texts):
         if span.start != seen[span.document]:
             raise InputError(f"document {span.document + 1}: its part at sentence {seen[span.document] + 1} is missing")
-        seen[span.document] += span.count
+        seen[span.document] += span.size
         documents[span.document].extend(text)
     if missing := [i + 1 for i, n in enumerate(seen) if not n]:
         raise InputError(f"no output for document(s) {missing[:10]}")

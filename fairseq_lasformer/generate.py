@@ -8,8 +8,8 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Sequence
 
 from tqdm import tqdm
 
@@ -42,7 +42,15 @@ def generate(
     load(checkpoint)
     shards = max(1, min(shards, info.n_examples))
     stat = checkpoint.stat()
-    key = [settings.fingerprint, str(checkpoint.resolve()), stat.st_mtime_ns, stat.st_size, split, shards, list(options)]
+    key = [
+        settings.fingerprint,
+        str(checkpoint.resolve()),
+        stat.st_mtime_ns,
+        stat.st_size,
+        split,
+        shards,
+        list(options),
+    ]
     parts = out.with_name(out.name + ".parts")
     mark = parts / "key"
     digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()
@@ -52,9 +60,23 @@ def generate(
         mark.write_text(digest)
     command = [sys.executable, "-m", "fairseq_cli.generate", str(data)]
     command += ["--user-dir", str(Path(__file__).parent), "--task", "document_translation"]
-    command += ["-s", settings.source_lang, "-t", settings.target_lang, "--path", str(checkpoint), "--gen-subset", split]
+    command += [
+        "-s",
+        settings.source_lang,
+        "-t",
+        settings.target_lang,
+        "--path",
+        str(checkpoint),
+        "--gen-subset",
+        split,
+    ]
     # every example fits: its own length is the limit
-    command += ["--max-source-positions", str(info.longest[0]), "--max-target-positions", str(2 * max(info.longest) + 50)]
+    command += [
+        "--max-source-positions",
+        str(info.longest[0]),
+        "--max-target-positions",
+        str(2 * max(info.longest) + 50),
+    ]
     command += ["--max-tokens", str(max(info.longest)), "--max-len-a", "1.5", "--max-len-b", "50", *options]
     logs = [parts / f"{i}" for i in range(shards)]
     for i, log in enumerate(tqdm(logs, desc=f"translating {split}", unit=" shards")):

@@ -6,7 +6,8 @@ so that activation checkpointing of a whole group keeps every gradient.
 
 from __future__ import annotations
 
-from typing import Any, Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from fairseq.modules.transformer_layer import TransformerDecoderLayerBase, TransformerEncoderLayerBase
 from torch import Tensor, nn
@@ -18,7 +19,9 @@ from fairseq_lasformer.ops import Allowed, Supervision
 from fairseq_lasformer.selection import Selection, build_selector
 
 
-def _attention(cfg: Any, module: str, layer: int, embed_dim: int, key_dim: int, heads: int, **kwargs: Any) -> SelectedAttention:
+def _attention(
+    cfg: Any, module: str, layer: int, embed_dim: int, key_dim: int, heads: int, **kwargs: Any
+) -> SelectedAttention:
     selects = module in selected_modules(cfg)
     return SelectedAttention(
         embed_dim,
@@ -33,8 +36,20 @@ def _attention(cfg: Any, module: str, layer: int, embed_dim: int, key_dim: int, 
     )
 
 
-class _FeedForward(nn.Module):
-    """The feed-forward sub-layer over fairseq's own parameters (``fc1``, ``fc2``, ``final_layer_norm``)."""
+class _SubLayers(nn.Module):
+    """The sub-layers over fairseq's own parameters (``fc1``, ``fc2``, the normalisations and dropouts)."""
+
+    normalize_before: bool
+    activation_fn: Callable[[Tensor], Tensor]
+    final_layer_norm: nn.Module
+    dropout_module: nn.Module
+    activation_dropout_module: nn.Module
+    fc1: nn.Module
+    fc2: nn.Module
+    self_attn: SelectedAttention
+    self_attn_layer_norm: nn.Module
+    encoder_attn: SelectedAttention
+    encoder_attn_layer_norm: nn.Module
 
     def feed_forward(self, x: Tensor) -> Tensor:
         residual = x
@@ -51,7 +66,7 @@ class _FeedForward(nn.Module):
         return (x if self.normalize_before else norm(x)), attended
 
 
-class LasformerEncoderLayer(TransformerEncoderLayerBase, _FeedForward):
+class LasformerEncoderLayer(TransformerEncoderLayerBase, _SubLayers):
     """fairseq's encoder layer with attention over a selection. ``index``: its place in the stack, from 0."""
 
     def __init__(self, cfg: Any, index: int) -> None:
@@ -68,7 +83,7 @@ class LasformerEncoderLayer(TransformerEncoderLayerBase, _FeedForward):
         return self.feed_forward(x), attended
 
 
-class LasformerDecoderLayer(TransformerDecoderLayerBase, _FeedForward):
+class LasformerDecoderLayer(TransformerDecoderLayerBase, _SubLayers):
     """fairseq's decoder layer with attention over selections. ``index``: its place in the stack, from 0."""
 
     def __init__(self, cfg: Any, index: int) -> None:
@@ -100,7 +115,13 @@ class LasformerDecoderLayer(TransformerDecoderLayerBase, _FeedForward):
             x, self.self_attn_layer_norm, self.self_attn, None, allowed, selection, incremental_state
         )
         x, crossed = self.attend(
-            x, self.encoder_attn_layer_norm, self.encoder_attn, memory, memory_allowed, memory_selection, incremental_state
+            x,
+            self.encoder_attn_layer_norm,
+            self.encoder_attn,
+            memory,
+            memory_allowed,
+            memory_selection,
+            incremental_state,
         )
         return self.feed_forward(x), attended, crossed
 

@@ -170,7 +170,7 @@ class LasformerModel(TransformerModelBase):
         super(TransformerModelBase, cls).add_args(parser)
 
     @classmethod
-    def build_model(cls, cfg: Any, task: Any) -> "LasformerModel":
+    def build_model(cls, cfg: Any, task: Any) -> LasformerModel:
         """The model for a task's dictionaries.
 
         Raises:

@@ -11,9 +11,9 @@ import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Sequence
 
 from tqdm import tqdm
 
@@ -28,6 +28,9 @@ from fairseq_lasformer.documents import (
     read_corpus,
 )
 from fairseq_lasformer.text import SUBWORDS, Settings, learn_subwords, transform
+
+# What text.transform does: its kind and that kind's arguments.
+Task = tuple[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -108,8 +111,8 @@ def prepare(plan: Plan, overwrite: bool = False) -> list[SplitInfo]:
     if plan.out.exists() and any(plan.out.iterdir()):
         _take_up(plan, fingerprint, overwrite)
         if (plan.out / "settings.json").exists():
-            infos = [SplitInfo.load(plan.out, name) for name, _ in plan.splits()]
-            return [info for info in infos if info is not None]
+            done = [SplitInfo.load(plan.out, name) for name, _ in plan.splits()]
+            return [info for info in done if info is not None]
     corpora = {name: _read(plan, prefixes) for name, prefixes in plan.splits()}
     plan.out.mkdir(parents=True, exist_ok=True)
     atomic_write(plan.out / "fingerprint", fingerprint + "\n")
@@ -130,7 +133,11 @@ def _take_up(plan: Plan, fingerprint: str, overwrite: bool) -> None:
     if not mark.exists() or not overwrite:
         raise InputError(
             f"{plan.out}: holds something else than this preparation (other inputs or options); "
-            + ("choose another folder" if not mark.exists() else "choose another folder, or replace it with --overwrite")
+            + (
+                "choose another folder"
+                if not mark.exists()
+                else "choose another folder, or replace it with --overwrite"
+            )
         )
     shutil.rmtree(plan.out)
 
@@ -147,8 +154,10 @@ def _encode(plan: Plan, corpora: dict[str, list[Corpus]]) -> dict[str, list[list
         for side, language in enumerate(plan.languages):
             sentences = [s for corpus in sets for document in corpus.documents for s in document[side]]
             if plan.separator and any(plan.separator in s.split() for s in sentences):
-                raise InputError(f"{sets[0][3 + side]}: the separator {plan.separator} occurs in the text; choose another")
-            task = ("tokenize", (language, plan.tokenizer))
+                raise InputError(
+                    f"{sets[0][3 + side]}: the separator {plan.separator} occurs in the text; choose another"
+                )
+            task: Task = ("tokenize", (language, plan.tokenizer))
             words[name].append(_kept(plan.out / "text" / f"words.{name}.{language}", sentences, task, plan))
     model = plan.out / SUBWORDS[plan.bpe]
     if not model.exists():
@@ -167,7 +176,7 @@ def _encode(plan: Plan, corpora: dict[str, list[Corpus]]) -> dict[str, list[list
     }
 
 
-def _kept(path: Path, sentences: list[str], task: tuple[str, tuple], plan: Plan) -> list[str]:
+def _kept(path: Path, sentences: list[str], task: Task, plan: Plan) -> list[str]:
     """The transformed sentences, from ``path`` where an interrupted run left them complete."""
     if path.exists():
         done = path.read_text(encoding="utf-8").split("\n")[:-1]
@@ -200,8 +209,8 @@ def _examples(plan: Plan, name: str, sets: list[Corpus], encoded: list[list[str]
                 if max(columns) > plan.limit - 1:
                     side = columns.index(max(columns))
                     raise InputError(
-                        f"{(corpus.source, corpus.target)[side]}:{numbers[at]}: the sentence has {max(columns)} tokens, "
-                        f"more than the limit of {plan.limit} with end of sentence; split it or raise --limit"
+                        f"{(corpus.source, corpus.target)[side]}:{numbers[at]}: the sentence has {max(columns)} tokens,"
+                        f" more than the limit of {plan.limit} with end of sentence; split it or raise --limit"
                     )
             pieces = parts(number, lengths, plan.limit - 1)
             n_cut += len(pieces) > 1
@@ -210,7 +219,7 @@ def _examples(plan: Plan, name: str, sets: list[Corpus], encoded: list[list[str]
             for piece in pieces:
                 for span in chunks(piece, how):
                     spans.append(span)
-                    source, target = (between.join(s[span.start : span.start + span.count]) for s in sides)
+                    source, target = (between.join(s[span.start : span.start + span.size]) for s in sides)
                     lines.append((source, target))
             number += 1
     for side, language in enumerate(plan.languages):

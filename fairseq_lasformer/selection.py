@@ -18,13 +18,13 @@ class Selection(NamedTuple):
         query, key: the selector's projections, [B, Q or K, S]; the straight-through gradient and the supervision
             reach the selector through them. None in decoding steps.
         mask: bool [B, Q, K], the kept keys of a full pass. None in decoding steps.
-        index: int64 [B, n], the kept keys of a decoding step, ascending, -1 behind the last. None in full passes.
+        kept: int64 [B, n], the kept keys of a decoding step, ascending, -1 behind the last. None in full passes.
     """
 
     query: Tensor | None = None
     key: Tensor | None = None
     mask: Tensor | None = None
-    index: Tensor | None = None
+    kept: Tensor | None = None
 
 
 class SparsityRule(NamedTuple):
@@ -73,7 +73,7 @@ class Selector(nn.Module):
 
     def step(self, query: Tensor, keys: Tensor, key_padding: Tensor | None) -> Selection:
         """Selection of a decoding step: query [B, 1, d] against all projected keys so far [B, K, S]."""
-        return Selection(index=ops.select_index(self.q_proj(query), keys, key_padding, self.kappa))
+        return Selection(kept=ops.select_index(self.q_proj(query), keys, key_padding, self.kappa))
 
     def adapt(self, mass: float) -> None:
         """Moves kappa by eq 7, after an update whose valid queries kept ``mass`` in the mean."""

@@ -15,4 +15,6 @@ class DocumentTranslationConfig(TranslationConfig):
     )
     max_source_positions: int = field(default=4096, metadata={"help": "longest source example, in tokens"})
     max_target_positions: int = field(default=4096, metadata={"help": "longest target example, in tokens"})
-    upsample_primary: int = field(default=1, metadata={"help": "how often the first of several binarised splits counts"})
+    upsample_primary: int = field(
+        default=1, metadata={"help": "how often the first of several binarised splits counts"}
+    )

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
-from typing import Any, Callable, Sequence
+from typing import Any
 
 from tqdm import tqdm
 
@@ -43,7 +44,7 @@ class Settings:
         atomic_write(folder / SETTINGS, json.dumps(asdict(self), indent=1) + "\n")
 
     @classmethod
-    def load(cls, folder: str | Path) -> "Settings":
+    def load(cls, folder: str | Path) -> Settings:
         path = Path(folder) / SETTINGS
         try:
             return cls(**json.loads(path.read_text(encoding="utf-8")))
@@ -53,7 +54,7 @@ class Settings:
             raise InputError(f"{path}: damaged ({e}); prepare the data again") from e
 
 
-@lru_cache(maxsize=None)
+@cache
 def _moses(language: str) -> tuple[Any, Any, Any]:
     from sacremoses import MosesDetokenizer, MosesPunctNormalizer, MosesTokenizer
 

@@ -28,10 +28,10 @@ from tqdm import tqdm
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from fairseq_lasformer.config import PRESETS, LasformerConfig  # noqa: E402
-from fairseq_lasformer.documents import atomic_write  # noqa: E402
-from fairseq_lasformer.model import LasformerModel  # noqa: E402
-from fairseq_lasformer.ops import KAPPA_ONE  # noqa: E402
+from fairseq_lasformer.config import PRESETS, LasformerConfig
+from fairseq_lasformer.documents import atomic_write
+from fairseq_lasformer.model import LasformerModel
+from fairseq_lasformer.ops import KAPPA_ONE
 
 VOCABULARY = 8000
 
@@ -115,10 +115,16 @@ def main() -> None:
             base = statistics.median(times[0])
             for (system, kappa), seen in zip(systems, times):
                 seconds = statistics.median(seen)
-                rows.append({
-                    "system": system, "kappa": kappa, "T": length, "seconds": round(seconds, 3),
-                    "ratio_to_transformer": round(seconds / base, 2), "peak_rss_gib": round(peak_gib(system, length, kappa), 2),
-                })  # fmt: skip
+                rows.append(
+                    {
+                        "system": system,
+                        "kappa": kappa,
+                        "T": length,
+                        "seconds": round(seconds, 3),
+                        "ratio_to_transformer": round(seconds / base, 2),
+                        "peak_rss_gib": round(peak_gib(system, length, kappa), 2),
+                    }
+                )
                 bar.update()
     machine = {"torch": torch.__version__, "threads": torch.get_num_threads(), "cores": os.cpu_count()}
     atomic_write(args.out, json.dumps({"machine": machine, "rows": rows}, indent=1) + "\n")

@@ -35,6 +35,7 @@ from fairseq_lasformer.evaluation.scores import score  # noqa: E402
 from fairseq_lasformer.generate import generate  # noqa: E402
 from fairseq_lasformer.prepare import Plan, prepare  # noqa: E402
 
+TRANSLATE = ["--cpu", "--beam", "2", "--max-tokens", "8192"]
 SYSTEMS = {"sentence": "sentences", "lasformer": "mixture"}
 
 
@@ -95,7 +96,12 @@ def train(system: str, out: Path, overrides: list[str]) -> None:
         open(out / f"{system}.log", "a", encoding="utf-8") as log,
         tqdm(total=total, desc=f"training {system}", unit=" updates") as bar,
         subprocess.Popen(
-            command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=os.environ | {"PWD": str(ROOT)}
+            command,
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=os.environ | {"PWD": str(ROOT)},
         ) as process,
     ):
         last = ""
@@ -140,7 +146,10 @@ def table(report: dict[str, Any]) -> str:
     first = next(iter(systems.values()))
     for kind in first["accuracy"]:
         name = "context-dependent words" if kind == "all" else f"  {kind}"
-        add(f"{name} (chance {first['chance'][kind]:.0%}, n={first['counts'][kind]})", lambda s, k=kind: s["accuracy"].get(k))
+        add(
+            f"{name} (chance {first['chance'][kind]:.0%}, n={first['counts'][kind]})",
+            lambda s, k=kind: s["accuracy"].get(k),
+        )
     for name, _ in DISTANCES:
         if name in first["by_distance"]:
             label = f"  decided {name} tokens before (n={first['counts'][name]})"
@@ -175,10 +184,11 @@ def main() -> None:
             stages.run(f"train {system}", lambda s=system: train(s, out, args.overrides))
         for system, data in SYSTEMS.items():
             checkpoint, hypotheses = out / system / "checkpoint_last.pt", out / f"{system}.de"
-            options = ["--cpu", "--beam", "2", "--max-tokens", "8192"]
             stages.run(
                 f"translate {system}",
-                lambda d=data, c=checkpoint, h=hypotheses: generate(out / "data" / d, c, h, shards=1, options=options),
+                lambda d=data, c=checkpoint, h=hypotheses: generate(
+                    out / "data" / d, c, h, shards=1, options=TRANSLATE
+                ),
             )
         start = time.time()
         report = evaluate(raw, out, dict(stages.seconds))

@@ -84,7 +84,9 @@ def run(*command: object, check: bool = True, **env: str) -> subprocess.Complete
         env=os.environ | {"OMP_NUM_THREADS": "1"} | env,
         timeout=500,
     )
-    assert not check or done.returncode == 0, f"{command}: {done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+    assert not check or done.returncode == 0, (
+        f"{command}: {done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+    )
     return done
 
 

@@ -29,7 +29,9 @@ def test_dense_and_kappa_one_equal_fairseqs_transformer_with_its_weights(build, 
     outs = []
     for model in (theirs.train(), ours.train()):
         logits, _ = model(src, torch.tensor([19, 13]), tgt)
-        outs.append((logits, torch.autograd.grad(logits[tgt != 1].logsumexp(-1).sum(), model.encoder.layers[0].fc1.weight)[0]))
+        outs.append(
+            (logits, torch.autograd.grad(logits[tgt != 1].logsumexp(-1).sum(), model.encoder.layers[0].fc1.weight)[0])
+        )
     torch.testing.assert_close(outs[0][0][tgt != 1], outs[1][0][tgt != 1], rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(outs[0][1], outs[1][1], rtol=1e-3, atol=1e-4)
 
@@ -58,15 +60,22 @@ def test_padding_on_either_side_changes_nothing(build, side):
     torch.testing.assert_close(alone[0], batched[0, :33], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("options", [{}, {"encoder_normalize_before": True, "decoder_normalize_before": True}, {"select_modules": "cross"}, {"select_share": 1}], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"encoder_normalize_before": True, "decoder_normalize_before": True},
+        {"select_modules": "cross"},
+        {"select_share": 1},
+    ],
+    ids=str,
+)
 def test_incremental_decoding_equals_the_full_pass(build, options):
     model = build(kappa=0.25, **options).eval()
     src, tgt = tokens(3, 60, pad_left=(0, 9, 23)), tokens(3, 44)
     with torch.no_grad():
         encoder_out, state = model.encoder(src), {}
-        steps = [
-            model.decoder(tgt[:, : i + 1], encoder_out=encoder_out, incremental_state=state)[0] for i in range(44)
-        ]
+        steps = [model.decoder(tgt[:, : i + 1], encoder_out=encoder_out, incremental_state=state)[0] for i in range(44)]
         torch.testing.assert_close(torch.cat(steps, 1), model(src, None, tgt)[0], rtol=1e-4, atol=1e-5)
 
 
@@ -114,8 +123,22 @@ def test_the_translation_loss_reaches_the_selectors_only_straight_through(build)
 
 def test_one_selector_a_group_in_every_module(build):
     model = build()
-    assert [n for n, _ in model.selectors()] == ["encoder.0", "encoder.1", "decoder.0", "decoder.1", "cross.0", "cross.1"]
-    assert list(model(tokens(1, 9), None, tokens(1, 9))[1]["supervision"]) == ["encoder.0", "encoder.1", "decoder.0", "cross.0", "decoder.1", "cross.1"]  # fmt: skip
+    assert [n for n, _ in model.selectors()] == [
+        "encoder.0",
+        "encoder.1",
+        "decoder.0",
+        "decoder.1",
+        "cross.0",
+        "cross.1",
+    ]
+    assert list(model(tokens(1, 9), None, tokens(1, 9))[1]["supervision"]) == [
+        "encoder.0",
+        "encoder.1",
+        "decoder.0",
+        "cross.0",
+        "decoder.1",
+        "cross.1",
+    ]
     assert model.eval()(tokens(1, 9), None, tokens(1, 9))[1]["supervision"] == {}
     assert not list(build(select_modules="none").selectors())
 

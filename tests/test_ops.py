@@ -39,9 +39,9 @@ def case(n_queries: int, n_keys: int, causal: bool, padding: str | None, dtype=t
     return *projections, *selector, mask, allowed, allowed.full(B, n_queries, n_keys, mask.device)
 
 
-SHAPES = [
-    pytest.param(37, 37, True, p, id=f"causal-{p}") for p in (None, "left", "right", "all")
-] + [pytest.param(37, 41, False, p, id=f"cross-{p}") for p in (None, "left", "right", "all")]
+SHAPES = [pytest.param(37, 37, True, p, id=f"causal-{p}") for p in (None, "left", "right", "all")] + [
+    pytest.param(37, 41, False, p, id=f"cross-{p}") for p in (None, "left", "right", "all")
+]
 
 
 @pytest.mark.parametrize("shape", [s.values for s in SHAPES], ids=[s.id for s in SHAPES])
@@ -158,8 +158,18 @@ def test_selection_equals_a_brute_force_sort_with_ties_and_masks(data):
 
 @pytest.mark.parametrize(
     "n_allowed, kappa, keep",
-    [(5, 0.05, 5), (10, 0.05, 10), (11, 0.05, 10), (200, 0.05, 10), (201, 0.05, 11), (4096, 0.05, 205), (100, 0.29, 29), (0, 0.5, 0), (7, 1.0, 7)],
-)  # fmt: skip
+    [
+        (5, 0.05, 5),
+        (10, 0.05, 10),
+        (11, 0.05, 10),
+        (200, 0.05, 10),
+        (201, 0.05, 11),
+        (4096, 0.05, 205),
+        (100, 0.29, 29),
+        (0, 0.5, 0),
+        (7, 1.0, 7),
+    ],
+)
 def test_keep_counts_by_hand(n_allowed, kappa, keep):
     assert int(reference.keep_counts(torch.tensor(n_allowed), round(kappa * KAPPA_ONE))) == keep
 

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parent))
-import lexicon as lex  # noqa: E402
+import lexicon as lex
 
 SPLITS = ("train", "valid", "test")
 PHENOMENA = ("pronoun", "ambiguity", "tense", "address")
@@ -75,10 +75,14 @@ class Writer:
         who = self.person(1)
         if self.rng.random() < 0.3:
             whom = self.person(3)
-            return sentence(f"{who[0]} {modal[0]} help {whom[0]} {adverb[0]} .", f"{who[1]} {modal[1]} {whom[1]} {adverb[1]} helfen .")
+            return sentence(
+                f"{who[0]} {modal[0]} help {whom[0]} {adverb[0]} .",
+                f"{who[1]} {modal[1]} {whom[1]} {adverb[1]} helfen .",
+            )
         verb, what = self.pick(lex.VERBS), self.things()
         return sentence(
-            f"{who[0]} {modal[0]} {verb[0]} {what[0]} {adverb[0]} .", f"{who[1]} {modal[1]} {adverb[1]} {what[1]} {verb[1]} ."
+            f"{who[0]} {modal[0]} {verb[0]} {what[0]} {adverb[0]} .",
+            f"{who[1]} {modal[1]} {adverb[1]} {what[1]} {verb[1]} .",
         )
 
     def cue(self, phenomenon: str, fact: str) -> Sentence:
@@ -93,7 +97,9 @@ class Writer:
         if phenomenon == "ambiguity":
             text, place, whom = self.pick(lex.TEXTS), self.pick(lex.PLACES[fact]), self.person(2)
             return sentence(
-                f"this {text[0]} about {whom[0]} comes from the *{place[0]} .", f"{text[1]} über {whom[1]} kommt {place[1]} .", cue=phenomenon
+                f"this {text[0]} about {whom[0]} comes from the *{place[0]} .",
+                f"{text[1]} über {whom[1]} kommt {place[1]} .",
+                cue=phenomenon,
             )
         if phenomenon == "tense":
             adverb, verb = self.pick(lex.TENSE_ADVERBS[fact]), self.pick(lex.TENSE_VERBS)
@@ -101,11 +107,19 @@ class Writer:
             who, whom = self.person(1), self.person(2, adjective=False)
             first, *rest = adverb[0].split()
             start = " ".join([f"*{first}", *rest])
-            return sentence(f"{start} {who[0]} {verb[past]} {whom[0]} .", f"{adverb[1]} {verb[2 + past]} {who[1]} {whom[1]} .", cue=phenomenon)
+            return sentence(
+                f"{start} {who[0]} {verb[past]} {whom[0]} .",
+                f"{adverb[1]} {verb[2 + past]} {who[1]} {whom[1]} .",
+                cue=phenomenon,
+            )
         name, greeting, said = self.pick(lex.NAMES[fact]), self.pick(lex.GREETINGS), self.filler()
         en, de = (" ".join([side[0].lower(), *side[1:]]) for side in (said.source, said.target))
         first, *rest = name[0].split()
-        return sentence(f"{greeting[0]} , {' '.join(['*' + first, *rest])} , {en}", f"{greeting[1]} , {name[1]} , {de}", cue=phenomenon)
+        return sentence(
+            f"{greeting[0]} , {' '.join(['*' + first, *rest])} , {en}",
+            f"{greeting[1]} , {name[1]} , {de}",
+            cue=phenomenon,
+        )
 
     def query(self, phenomenon: str, fact: str, here: bool) -> Sentence:
         """A sentence with a word that ``fact`` decides (marked with ?); ``here``: the sentence itself tells the fact."""
@@ -132,7 +146,11 @@ class Writer:
                 en, de = f"near the *{place[0]} {en}", f"{place[2]} {modal[1]} {subject.rsplit(' ', 2)[0]} {rest}"
             return sentence(en, de, cue, phenomenon, [noun[3 - right].split()[1]])
         if phenomenon == "tense":
-            (adj, stem), group, verb = self.pick(lex.PERSON_ADJECTIVES), self.pick(lex.GROUPS), self.pick(lex.UNMARKED_VERBS)
+            (adj, stem), group, verb = (
+                self.pick(lex.PERSON_ADJECTIVES),
+                self.pick(lex.GROUPS),
+                self.pick(lex.UNMARKED_VERBS),
+            )
             what, right = self.things(), 1 + int(fact == "past")
             who = (f"the {adj} {group[0]}", f"die {stem}en {group[1]}")
             en = f"{who[0]} ?{verb[0]} {what[0]} {adverb[0]} ."
@@ -151,7 +169,9 @@ class Writer:
         return sentence(en, de, cue, phenomenon, ["du" if fact == "Sie" else "Sie"])
 
 
-def sentence(en: str, de: str, cue: str | None = None, query: str | None = None, wrong: list[str] | None = None) -> Sentence:
+def sentence(
+    en: str, de: str, cue: str | None = None, query: str | None = None, wrong: list[str] | None = None
+) -> Sentence:
     """A sentence from marked text: * before the deciding word, ? before the decided one on both sides."""
     source, target = en.split(), de.split()
     at = {mark: [i for i, w in enumerate(source) if w[0] == mark and len(w) > 1] for mark in "*?"}
@@ -207,9 +227,9 @@ def document(rng: random.Random, split: str, n_sentences: int) -> tuple[list[Sen
             phenomenon = pending.pop()
             s = draw(writer.cue, phenomenon, facts[phenomenon])
         elif p and (roll < 0.6 or last):
-            s = draw(writer.query, p, facts[p], repeats[p] and rng.random() < 0.15)
-        elif p and repeats[p] and roll < 0.7:
-            if p == "pronoun":
+            s = draw(writer.query, p, facts[p], repeats[p] and rng.random() < 0.25)
+        elif p and repeats[p] and roll < 0.85:
+            if p == "pronoun" and rng.random() < 0.25:
                 facts[p] = rng.choice(list(lex.OBJECTS))
                 shown.discard(p)
             s = draw(writer.cue, p, facts[p])

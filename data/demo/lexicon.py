@@ -65,20 +65,17 @@ OBJECTS = {
     "er": rows("""
 table: der Tisch, einen Tisch, eines Tisches; mirror: der Spiegel, einen Spiegel, eines Spiegels; cupboard: der Schrank, einen Schrank, eines Schranks;
 hat: der Hut, einen Hut, eines Hutes; stone: der Stein, einen Stein, eines Steins; spoon: der Löffel, einen Löffel, eines Löffels;
-wagon: der Wagen, einen Wagen, eines Wagens; bucket: der Eimer, einen Eimer, eines Eimers; oven: der Ofen, einen Ofen, eines Ofens;
-umbrella: der Schirm, einen Schirm, eines Schirms
+wagon: der Wagen, einen Wagen, eines Wagens; oven: der Ofen, einen Ofen, eines Ofens
 """),
     "sie": rows("""
 lamp: die Lampe, eine Lampe, einer Lampe; clock: die Uhr, eine Uhr, einer Uhr; bag: die Tasche, eine Tasche, einer Tasche;
 map: die Karte, eine Karte, einer Karte; bridge: die Brücke, eine Brücke, einer Brücke; violin: die Geige, eine Geige, einer Geige;
-vase: die Vase, eine Vase, einer Vase; door: die Tür, eine Tür, einer Tür; chain: die Kette, eine Kette, einer Kette;
-machine: die Maschine, eine Maschine, einer Maschine
+door: die Tür, eine Tür, einer Tür; chain: die Kette, eine Kette, einer Kette
 """),
     "es": rows("""
 bed: das Bett, ein Bett, eines Bettes; ship: das Schiff, ein Schiff, eines Schiffes; dress: das Kleid, ein Kleid, eines Kleides;
 piano: das Klavier, ein Klavier, eines Klaviers; wheel: das Rad, ein Rad, eines Rades; sword: das Schwert, ein Schwert, eines Schwertes;
-tent: das Zelt, ein Zelt, eines Zeltes; glass: das Glas, ein Glas, eines Glases; blanket: das Tuch, ein Tuch, eines Tuches;
-medal: das Abzeichen, ein Abzeichen, eines Abzeichens
+tent: das Zelt, ein Zelt, eines Zeltes; blanket: das Tuch, ein Tuch, eines Tuches
 """),
 }
 
@@ -86,36 +83,33 @@ medal: das Abzeichen, ein Abzeichen, eines Abzeichens
 PLACES = {
     "nature": rows("""
 river: vom Fluss, am Fluss; forest: aus dem Wald, im Wald; lake: vom See, am See; coast: von der Küste, an der Küste;
-meadow: von der Wiese, auf der Wiese; island: von der Insel, auf der Insel; valley: aus dem Tal, im Tal; swamp: aus dem Sumpf, im Sumpf
+meadow: von der Wiese, auf der Wiese; island: von der Insel, auf der Insel
 """),
     "town": rows("""
 office: aus dem Büro, im Büro; factory: aus der Fabrik, in der Fabrik; market: vom Markt, auf dem Markt; court: vom Gericht, am Gericht;
-station: vom Bahnhof, am Bahnhof; school: aus der Schule, in der Schule; workshop: aus der Werkstatt, in der Werkstatt;
-hospital: aus dem Krankenhaus, im Krankenhaus
+station: vom Bahnhof, am Bahnhof; school: aus der Schule, in der Schule
 """),
 }
 # english: accusative in a text about nature, in a text about the town
 AMBIGUOUS = rows("""
 bank: das Ufer, die Bank; crane: den Kranich, den Kran; bat: die Fledermaus, den Schläger; seal: die Robbe, das Siegel; spring: die Quelle, die Feder;
 plant: die Pflanze, das Werk; nut: die Nuss, die Mutter; bill: den Schnabel, die Rechnung; scale: die Schuppe, die Waage;
-current: die Strömung, den Strom; trunk: den Baumstamm, den Koffer; branch: den Ast, die Filiale; mole: den Maulwurf, das Muttermal;
-palm: die Palme, die Handfläche
+current: die Strömung, den Strom; trunk: den Baumstamm, den Koffer; branch: den Ast, die Filiale
 """)
 
 # (c) what tells the tense: adverbs, and verbs of the same sentence. english present, english past: german present, german past
 TENSE_ADVERBS = {
-    "present": rows("today: heute; every day: jeden Tag; nowadays: heutzutage; usually: gewöhnlich; this week: diese Woche; at present: zurzeit"),
-    "past": rows("yesterday: gestern; last week: letzte Woche; last year: letztes Jahr; long ago: vor langer Zeit; in those days: damals; recently: neulich"),
+    "present": rows("today: heute; every day: jeden Tag; nowadays: heutzutage; usually: gewöhnlich"),
+    "past": rows("yesterday: gestern; last week: letzte Woche; last year: letztes Jahr; long ago: vor langer Zeit"),
 }
 TENSE_VERBS = rows("""
 visits: visited, besucht, besuchte; greets: greeted, grüßt, grüßte; asks: asked, fragt, fragte; loves: loved, liebt, liebte; hears: heard, hört, hörte;
-sees: saw, sieht, sah; finds: found, findet, fand; meets: met, trifft, traf; praises: praised, lobt, lobte; misses: missed, vermisst, vermisste;
-comforts: comforted, tröstet, tröstete; watches: watched, beobachtet, beobachtete
+sees: saw, sieht, sah; finds: found, findet, fand; meets: met, trifft, traf; praises: praised, lobt, lobte
 """)
 # verbs that look alike in both tenses. english: german present, german past
 UNMARKED_VERBS = rows("""
 put: stellen, stellten; cut: schneiden, schnitten; hit: treffen, trafen; shut: schließen, schlossen; read: lesen, lasen; split: spalten, spalteten;
-spread: verteilen, verteilten; set: setzen, setzten; cast: werfen, warfen; beat: schlagen, schlugen; quit: verlassen, verließen; burst: sprengen, sprengten
+spread: verteilen, verteilten; set: setzen, setzten; cast: werfen, warfen; beat: schlagen, schlugen
 """)
 
 # (d) whom the text addresses
@@ -129,4 +123,6 @@ Anna: Anna; Paul: Paul; Emma: Emma; Felix: Felix; Laura: Laura; Max: Max; Sophie
 """),
 }
 GREETINGS = rows("hello: hallo; good morning: guten Morgen; welcome: willkommen; good evening: guten Abend")
-TEXTS = rows("report: dieser Bericht; message: diese Nachricht; text: dieser Text; story: diese Geschichte; page: diese Seite")
+TEXTS = rows(
+    "report: dieser Bericht; message: diese Nachricht; text: dieser Text; story: diese Geschichte; page: diese Seite"
+)

@@ -6,8 +6,8 @@ A tab cannot occur in the text itself (control characters are refused on input),
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Iterable
 
 from fairseq_lasformer.dataset import SplitInfo
 from fairseq_lasformer.documents import Document, InputError, Span, atomic_write, rejoin
@@ -55,7 +55,9 @@ def collect(data: str | Path, split: str, logs: Iterable[Path]) -> list[Document
     """
     settings, info = Settings.load(data), SplitInfo.load(data, split)
     if info is None or not info.examples:
-        raise InputError(f"{data}: holds no documents.{split}.json with examples; prepare the split as --test or --valid")
+        raise InputError(
+            f"{data}: holds no documents.{split}.json with examples; prepare the split as --test or --valid"
+        )
     found: dict[int, str] = {}
     for log in logs:
         for line in log.read_text(encoding="utf-8").split("\n"):
@@ -63,7 +65,9 @@ def collect(data: str | Path, split: str, logs: Iterable[Path]) -> list[Document
                 found.setdefault(int(match[1]), match[2])
     if missing := [i for i in range(len(info.examples)) if i not in found]:
         spans = [Span(*info.examples[i]) for i in missing]
-        raise InputError(f"no hypothesis for {len(missing)} parts, of document(s) {_some([s.document + 1 for s in spans])}")
+        raise InputError(
+            f"no hypothesis for {len(missing)} parts, of document(s) {_some([s.document + 1 for s in spans])}"
+        )
     codec = Codec(data, settings.tokenizer, settings.bpe)
     known = bool(settings.separator) or settings.resolutions == "sentences"
     texts = []

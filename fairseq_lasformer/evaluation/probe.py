@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Sequence
+from typing import Any, NamedTuple
 
 from rapidfuzz.distance import Levenshtein
 
@@ -62,7 +63,9 @@ def judge(probes: Sequence[Probe], hypotheses: Sequence[Document], references: S
     results = []
     for probe in probes:
         if probe.document >= len(references) or probe.sentence >= len(references[probe.document]):
-            raise InputError(f"the probe names sentence {probe.sentence} of document {probe.document}, which is not there")
+            raise InputError(
+                f"the probe names sentence {probe.sentence} of document {probe.document}, which is not there"
+            )
         d = probe.document
         if d not in aligned:
             sentences = [words(s) for s in references[d]]

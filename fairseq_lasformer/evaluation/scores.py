@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 from sacrebleu.metrics import BLEU, CHRF
 
@@ -63,9 +64,11 @@ def table(systems: dict[str, dict[str, Any]]) -> str:
         numbers = "".join(f"{'-':>8}" if c is None else f"{c:>8.2f}" for c in cells)
         lines.append(f"{name:<{width}}{numbers}{s['length_ratio']:>8.3f}")
     first = next(iter(systems.values()))
-    lines.append(f"{first['documents']} documents; d-BLEU {first['signatures']['d_bleu']}; chrF {first['signatures']['chrf']}")
+    lines.append(
+        f"{first['documents']} documents; d-BLEU {first['signatures']['d_bleu']}; chrF {first['signatures']['chrf']}"
+    )
     for name, s in systems.items():
         if s["s_bleu_documents"] < s["documents"]:
-            differ = s["documents"] - s["s_bleu_documents"]
-            lines.append(f"{name}: sentence counts differ in {differ} documents; s-BLEU is over the other {s['s_bleu_documents']}")
+            agree, differ = s["s_bleu_documents"], s["documents"] - s["s_bleu_documents"]
+            lines.append(f"{name}: sentence counts differ in {differ} documents; s-BLEU covers the other {agree}")
     return "\n".join(lines)

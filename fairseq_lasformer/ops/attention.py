@@ -69,7 +69,10 @@ class _SelectedAttention(torch.autograd.Function):
         dropout_p: float,
         seed: int,
     ) -> Tensor:
-        out, lse = torch.empty_like(q), q.new_empty(q.shape[:3], dtype=torch.float32 if q.element_size() < 8 else q.dtype)
+        out, lse = (
+            torch.empty_like(q),
+            q.new_empty(q.shape[:3], dtype=torch.float32 if q.element_size() < 8 else q.dtype),
+        )
         scale = q.size(-1) ** -0.5
         keys = k.transpose(2, 3)
         for rows, seen, _ in query_blocks(q.size(1), mask.shape, k.size(2), allowed, q.device):
@@ -92,8 +95,8 @@ class _SelectedAttention(torch.autograd.Function):
         through = sel_q is not None and (sel_q.requires_grad or sel_k.requires_grad)
         scale, compute = q.size(-1) ** -0.5, lse.dtype
         dq, dk, dv = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
-        d_sel_q = torch.empty_like(sel_q) if through else None
-        d_sel_k = torch.zeros_like(sel_k) if through else None
+        # placeholders where the selector gets no gradient
+        d_sel_q, d_sel_k = (torch.zeros_like(t if through else q[..., :0]) for t in (sel_q, sel_k))
         sel_scale = sel_q.size(-1) ** -0.5 if through else 1.0
         delta = (d_out.to(compute) * out.to(compute)).sum(-1, keepdim=True)
         for rows, seen, may in query_blocks(q.size(1), mask.shape, k.size(2), allowed, q.device):
@@ -127,4 +130,4 @@ class _SelectedAttention(torch.autograd.Function):
             dv[:, :, :seen] += torch.matmul(weights.transpose(2, 3), d_rows)
             dq[:, :, rows] = torch.matmul(d_scores, k[:, :, :seen]) * scale
             dk[:, :, :seen] += torch.matmul(d_scores.transpose(2, 3), queries)
-        return dq, dk, dv, None, None, d_sel_q, d_sel_k, None, None
+        return (dq, dk, dv, None, None, *((d_sel_q, d_sel_k) if through else (None, None)), None, None)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Iterator, NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,7 +23,9 @@ class Block(NamedTuple):
     allowed: Tensor | None
 
 
-def query_blocks(n_heads: int, q_shape: torch.Size, n_keys: int, allowed: Allowed, device: torch.device) -> Iterator[Block]:
+def query_blocks(
+    n_heads: int, q_shape: torch.Size, n_keys: int, allowed: Allowed, device: torch.device
+) -> Iterator[Block]:
     """Blocks over the query rows of [B, Q, *] against ``n_keys`` keys; causal blocks stop at their last key."""
     n_batch, n_queries = q_shape[0], q_shape[1]
     limit = BLOCK_ELEMENTS.get(device.type, BLOCK_ELEMENTS["cpu"])

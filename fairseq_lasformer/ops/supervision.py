@@ -40,9 +40,7 @@ def supervise(
     """
     if target == "detached":
         queries, keys = [q.detach() for q in queries], [k.detach() for k in keys]
-    return Supervision(
-        *_Supervise.apply(sel_q, sel_k, mask, allowed, query_padding, kl, len(queries), *queries, *keys)
-    )
+    return Supervision(*_Supervise.apply(sel_q, sel_k, mask, allowed, query_padding, kl, len(queries), *queries, *keys))
 
 
 class _Supervise(torch.autograd.Function):

@@ -1,0 +1,143 @@
+"""Preparation on real files, as a user runs it: counts, resumption, refusals that leave nothing behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import SPLITS, run, write_corpus
+from fairseq.data import Dictionary, indexed_dataset
+
+from fairseq_lasformer.dataset import SplitInfo
+from fairseq_lasformer.documents import InputError, read_corpus, resolutions
+from fairseq_lasformer.prepare import Plan, prepare
+from fairseq_lasformer.text import Codec, Settings, tokenize
+
+
+def read_split(folder: Path, split: str, language: str) -> list[str]:
+    dictionary = Dictionary.load(str(folder / f"dict.{language}.txt"))
+    data = indexed_dataset.make_dataset(str(folder / f"{split}.xx-yy.{language}"), "mmap")
+    return [dictionary.string(data[i]) for i in range(len(data))]
+
+
+def test_no_sentence_is_lost_on_the_way_to_binarised_data(prepared):
+    raw = prepared.parent / "raw"
+    codec = Codec(prepared, "none", "subword-nmt")
+    for split, n in SPLITS.items():
+        corpus = read_corpus(raw / f"{split}.xx", raw / f"{split}.yy")
+        info = SplitInfo.load(prepared, split)
+        assert (info.documents, info.sentences, info.dropped) == (n, corpus.sentences, 0)
+        for side, language in enumerate(("xx", "yy")):
+            lines = read_split(prepared, split, language)
+            assert len(lines) == info.n_examples
+            decoded = [[codec.decode(s, language) for s in line.split("<sep>")] for line in lines]
+            if split == "train":
+                assert sum(len(d) for d in decoded) > corpus.sentences
+                continue
+            joined = [[] for _ in range(n)]
+            for (document, _, _), sentences in zip(info.examples, decoded):
+                joined[document] += sentences
+            assert joined == [d[side] for d in corpus.documents]
+    assert SplitInfo.load(prepared, "test").n_cut > 0
+    assert all(max(SplitInfo.load(prepared, s).longest) <= 25 for s in ("train", "valid"))
+
+
+def test_the_mixture_holds_every_sentence_once_a_resolution(tmp_path):
+    prefix = str(write_corpus(tmp_path, "raw", 7, seed=3))
+    infos = {}
+    for how in ("mixture", "sentences", "documents"):
+        plan = Plan("xx", "yy", (prefix,), (), (), tmp_path / how, "none", size=100, resolutions=how, workers=1)
+        infos[how] = prepare(plan)[0]
+    lengths = [len(d.source) for d in read_corpus(prefix + ".xx", prefix + ".yy").documents]
+    assert infos["documents"].n_examples == 7 and infos["sentences"].n_examples == sum(lengths)
+    assert infos["mixture"].n_examples == sum(-(-n // size) for n in lengths for size in resolutions(n))
+
+
+def test_a_finished_run_is_taken_up_and_another_one_refused(tmp_path, capfd):
+    prefix = str(write_corpus(tmp_path, "raw", 5))
+    plan = Plan("xx", "yy", (prefix,), (), (), tmp_path / "out", "none", size=50, workers=1)
+    first = prepare(plan)
+    stamp = (plan.out / "dict.xx.txt").stat().st_mtime_ns
+    assert prepare(plan) == first and (plan.out / "dict.xx.txt").stat().st_mtime_ns == stamp
+    other = Plan("xx", "yy", (prefix,), (), (), tmp_path / "out", "none", size=60, workers=1)
+    with pytest.raises(InputError, match="--overwrite"):
+        prepare(other)
+    assert prepare(other, overwrite=True)[0].n_examples == first[0].n_examples
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "letter.txt").write_text("keep")
+    with pytest.raises(InputError, match="choose another folder"):
+        prepare(Plan("xx", "yy", (prefix,), (), (), tmp_path / "mine", "none", workers=1), overwrite=True)
+    assert (tmp_path / "mine" / "letter.txt").exists()
+
+
+def test_an_interrupted_run_goes_on_where_it_was(tmp_path, monkeypatch):
+    prefix = str(write_corpus(tmp_path, "raw", 5))
+    plan = Plan("xx", "yy", (prefix,), (), (), tmp_path / "out", "none", size=50, workers=1)
+    import fairseq_lasformer.prepare as module
+
+    def die(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, "_binarise", die)
+    with pytest.raises(KeyboardInterrupt):
+        prepare(plan)
+    assert not (plan.out / "settings.json").exists()
+    monkeypatch.undo()
+    monkeypatch.setattr(module, "transform", die)  # all of that is on disk already
+    prepare(plan)
+    assert Settings.load(plan.out).fingerprint == plan.fingerprint()
+
+
+def test_reused_data_shares_subwords_and_dictionary(prepared, tmp_path):
+    prefix = str(write_corpus(tmp_path, "raw", 4, seed=9))
+    plan = Plan("xx", "yy", (), (), (prefix,), tmp_path / "out", "none", reuse=prepared, workers=1, limit=30)
+    assert prepare(plan)[0].documents == 4
+    for name in ("bpe.codes", "dict.xx.txt", "dict.yy.txt"):
+        assert (tmp_path / "out" / name).read_bytes() == (prepared / name).read_bytes()
+
+
+def test_a_sentence_beyond_the_limit_is_refused_with_its_line(tmp_path):
+    (tmp_path / "raw.xx").write_text("a b\n\nc\n" + "d " * 30 + "\n")
+    (tmp_path / "raw.yy").write_text("a b\n\nc\nd\n")
+    plan = Plan("xx", "yy", (str(tmp_path / "raw"),), (), (), tmp_path / "out", "none", size=5, limit=20, workers=1)
+    with pytest.raises(InputError, match="raw.xx:4: the sentence has 30 tokens.*limit of 20"):
+        prepare(plan)
+    assert not list((tmp_path / "out").glob("train.*")) and not (tmp_path / "out" / "settings.json").exists()
+
+
+def test_bad_input_on_the_command_line_is_one_line_and_exit_code_one(tmp_path):
+    write_corpus(tmp_path, "raw", 3)
+    with open(tmp_path / "raw.yy", "a") as f:
+        f.write("one more\n")
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    env = {"SRC": "xx", "TGT": "yy", "TRAIN": str(tmp_path / "raw"), "PATH": path}
+    done = run("scripts/preprocess.sh", tmp_path / "out", check=False, **env)
+    assert done.returncode == 1 and not (tmp_path / "out").exists()
+    errors = [line for line in done.stderr.splitlines() if not line.startswith("INFO")]
+    assert len(errors) == 1 and errors[0].startswith("error: ") and "raw.yy:" in errors[0]
+
+
+@pytest.mark.parametrize("bpe", ["subword-nmt", "sentencepiece"])
+def test_text_survives_encoding_and_decoding(tmp_path, bpe):
+    from fairseq_lasformer.text import learn_subwords
+
+    text = ["Mr. Smith didn't buy the co-chaired car, did he?", 'He said: "No (not yet)."'] * 20
+    learn_subwords(tmp_path, [tokenize(s, "en", "moses") for s in text], bpe, 80)
+    codec = Codec(tmp_path, "moses", bpe)
+    for sentence in text[:2]:
+        assert codec.decode(codec.encode(sentence, "en"), "en") == sentence
+
+
+def test_chinese_through_sentencepiece(tmp_path):
+    (tmp_path / "raw.zh").write_text("我们今天去学校。\n你好吗？\n\n他昨天来了。\n" * 30)
+    (tmp_path / "raw.en").write_text("We go to school today.\nHow are you?\n\nHe came yesterday.\n" * 30)
+    raw = str(tmp_path / "raw")
+    plan = Plan("zh", "en", (raw,), (), (raw,), tmp_path / "out", "none", "sentencepiece", size=90, workers=1)
+    train, test = prepare(plan)
+    assert train.sentences == test.sentences == 90 and train.documents == 31
+    assert json.loads((tmp_path / "out" / "settings.json").read_text())["bpe"] == "sentencepiece"
+    codec = Codec(plan.out, "none", "sentencepiece")
+    assert codec.decode(codec.encode("你好吗？", "zh"), "zh") == "你好吗？"
