@@ -75,7 +75,7 @@ def _add_generate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("out", type=Path, help="file for the translated documents, one a line")
     parser.add_argument("--split", default="test", help="test, test1, ... or valid (default: %(default)s)")
     parser.add_argument("--shards", type=int, default=4, help="a killed run repeats at most one (default: %(default)s)")
-    parser.add_argument("options", nargs="*", metavar="-- OPTION", help="further options of fairseq-generate, after --")
+    parser.epilog = "After -- : further options of fairseq-generate, such as --beam 5 --max-tokens 8192."
 
 
 def _score(args: argparse.Namespace) -> None:
@@ -165,7 +165,13 @@ def main(argv: list[str] | None = None) -> int:
         sub = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
         add(sub)
         sub.set_defaults(run=run)
-    args = parser.parse_args(argv)
+    words = list(sys.argv[1:] if argv is None else argv)
+    # argparse cannot put what follows -- behind options and positionals alike
+    end = words.index("--") if "--" in words else len(words)
+    args = parser.parse_args(words[:end])
+    args.options = words[end + 1 :]
+    if args.options and args.command != "generate":
+        parser.error(f"{args.command} takes nothing after --")
     try:
         args.run(args)
     except InputError as e:

@@ -61,6 +61,15 @@ class DocumentTranslationTask(TranslationTask):
             )
         return kept
 
+    def get_batch_iterator(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
+        """fairseq's batches, all of them.
+
+        With a required batch size multiple (its default is 8), fairseq drops the last batch if it is no multiple: the
+        longest documents, in training and in generation alike.
+        """
+        kwargs["required_batch_size_multiple"] = 1
+        return super().get_batch_iterator(dataset, *args, **kwargs)
+
     def build_dataset_for_inference(self, src_tokens: Any, src_lengths: Any, constraints: Any = None) -> Any:
         dataset = super().build_dataset_for_inference(src_tokens, src_lengths, constraints=constraints)
         dataset.left_pad_source = self.cfg.left_pad_source

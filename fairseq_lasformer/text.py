@@ -119,6 +119,8 @@ def learn_subwords(folder: Path, sentences: Sequence[str], bpe: str, size: int) 
         from subword_nmt.learn_bpe import learn_bpe
 
         codes = io.StringIO()
+        if all(len(word) == 1 for sentence in sentences for word in sentence.split()):
+            raise InputError("no subwords can be learned: every word of the training text is a single character")
         learn_bpe(io.StringIO("\n".join(sentences) + "\n"), codes, size)
         atomic_write(path, codes.getvalue())
         return
@@ -131,6 +133,7 @@ def learn_subwords(folder: Path, sentences: Sequence[str], bpe: str, size: int) 
         vocab_size=size,
         character_coverage=0.9995,
         hard_vocab_limit=False,
+        normalization_rule_name="identity",
         input_sentence_size=5_000_000,
         shuffle_input_sentence=True,
         minloglevel=2,

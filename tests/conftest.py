@@ -73,9 +73,11 @@ def tokens(*shape: int, pad_left: tuple[int, ...] = (), pad_right: tuple[int, ..
 def run(*command: object, check: bool = True, **env: str) -> subprocess.CompletedProcess:
     """Runs a command of this environment (``python …``, ``lasformer …``, ``fairseq-train …``) from the repository."""
     program, *args = map(str, command)
-    path = sys.executable if program == "python" else str(Path(sys.executable).with_name(program))
     if program.endswith(".sh"):
         path = str(ROOT / program)
+    else:
+        path = sys.executable if program == "python" else str(Path(sys.executable).with_name(program))
+    env = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"} | env
     done = subprocess.run(
         [path, *args],
         cwd=ROOT,
@@ -122,7 +124,6 @@ def prepared(tmp_path_factory) -> Path:
         TEST=str(prefixes["test"]),
         TOKENIZER="none",
         SIZE="200",
-        PATH=f"{Path(sys.executable).parent}:{os.environ['PATH']}",
     )
     return folder / "data"
 

@@ -108,7 +108,7 @@ def test_straight_through_gradient_follows_its_formula():
     scores = reference.attention_scores(q, k)
     kept = scores.masked_fill(~mask[:, None], float("-inf")).logsumexp(-1, keepdim=True)
     delta = (d_out * out).sum(-1, keepdim=True)
-    d_mask = ((scores - kept).exp() * (d_out @ v.transpose(2, 3) - delta)).sum(1).masked_fill(~full, 0.0)
+    d_mask = ((scores - kept).exp().clamp(max=1.0) * (d_out @ v.transpose(2, 3) - delta)).sum(1).masked_fill(~full, 0.0)
     soft = (sel_q @ sel_k.transpose(1, 2) * S**-0.5).masked_fill(~full, float("-inf")).softmax(-1)
     d_scores = soft * (d_mask - (soft * d_mask).sum(-1, keepdim=True))
     torch.testing.assert_close(seen, d_scores @ sel_k * S**-0.5, rtol=1e-10, atol=1e-12)

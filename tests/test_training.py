@@ -41,7 +41,9 @@ def train(data: Path, save: Path, *options: object, model=MODEL, check: bool = T
 
 def log_lines(done: subprocess.CompletedProcess, kind: str = "train_inner") -> list[dict]:
     lines = (done.stdout + done.stderr).splitlines()
-    return [json.loads(line[line.index("{") :]) for line in lines if f"| {kind} | {{" in line]
+    # "| train_inner | {…}" from fairseq-train, "[train_inner][INFO] - {…}" from fairseq-hydra-train
+    found = [re.search(rf"[|\[] ?{kind}(?: \||\]\[INFO\] -) (\{{.*\}})", line) for line in lines]
+    return [json.loads(match[1]) for match in found if match]
 
 
 def state(folder: Path) -> dict:
@@ -150,6 +152,7 @@ criterion: {{_name: label_smoothed_cross_entropy_with_selection}}
 dataset: {{max_tokens: 200, disable_validation: true}}
 optimization: {{max_update: 3, lr: [0.002], clip_norm: 1.0}}
 optimizer: {{_name: adam}}
+lr_scheduler: {{_name: fixed}}
 checkpoint: {{save_dir: {tmp_path / "save"}, no_epoch_checkpoints: true}}
 hydra: {{run: {{dir: {tmp_path / "hydra"}}}}}
 """
@@ -265,6 +268,23 @@ def test_an_example_beyond_the_limit_is_an_error_not_a_gap(prepared, tmp_path):
     done = train(prepared, tmp_path, "--max-update", 1, "--max-source-positions", 12, check=False)
     last = done.stderr.strip().splitlines()[-1]
     assert done.returncode == 1 and re.match(r"error: \d+ of \d+ examples are longer", last)
+
+
+@pytest.mark.parametrize("max_tokens", [60, 100, 150])
+def test_no_example_is_left_out_of_the_batches(prepared, max_tokens):
+    from fairseq_lasformer.task import DocumentTranslationTask
+    from fairseq_lasformer.task_config import DocumentTranslationConfig
+
+    cfg = DocumentTranslationConfig(data=str(prepared), train_subset="train", dataset_impl=None)
+    cfg.required_seq_len_multiple = 1
+    task = DocumentTranslationTask.setup_task(cfg)
+    for split in ("train", "test"):
+        task.load_dataset(split)
+        iterator = task.get_batch_iterator(
+            task.datasets[split], max_tokens=max_tokens, max_positions=(500, 500), required_batch_size_multiple=8
+        ).next_epoch_itr(shuffle=False)
+        seen = [i for batch in iterator for i in batch["id"].tolist()]
+        assert sorted(seen) == list(range(len(task.datasets[split])))
 
 
 def test_words_are_dropped_anew_and_the_frame_stays():

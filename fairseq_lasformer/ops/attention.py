@@ -5,7 +5,7 @@ query; the backward pass recomputes the scores block by block. With M the kept k
 P = exp(S - L) M and delta = dO . O:
 
     dV = P^T dO,   dS = P (dO . V - delta)
-    dM_j = Sum_h exp(S_hj - L_h) (dO_h . V_hj - delta_h)      for every allowed j, kept or not
+    dM_j = Sum_h min(1, exp(S_hj - L_h)) (dO_h . V_hj - delta_h)      for every allowed j, kept or not
     dS_s = A_s (dM - Sum_j A_s dM)                            straight-through: M + A_s - sg(A_s)
 """
 
@@ -18,10 +18,6 @@ from torch import Tensor
 
 from fairseq_lasformer.ops.blocks import fill_disallowed, query_blocks, softmax_
 from fairseq_lasformer.ops.reference import Allowed
-
-# exp(S - L) of a key outside the selection has no upper bound. The gradient is followed exactly up to e^8 (a key that
-# outweighs all kept ones 3000 times) and held there beyond: half precision would overflow.
-MAX_EXPONENT = 8.0
 
 
 def selected_attention(
@@ -104,7 +100,7 @@ class _SelectedAttention(torch.autograd.Function):
             weights = torch.matmul(queries, k[:, :, :seen].transpose(2, 3)).to(compute).sub_(lse[:, :, rows, None])
             kept = mask[:, None, rows, :seen]
             if through:
-                fill_disallowed(weights.clamp_(max=MAX_EXPONENT), may, float("-inf"))
+                fill_disallowed(weights.clamp_(max=0.0), may, float("-inf"))
             else:
                 weights.masked_fill_(~kept, float("-inf"))
             weights.exp_()
