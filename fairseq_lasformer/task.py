@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from fairseq_lasformer.criterion import selector_sums
 from fairseq_lasformer.dataset import SplitInfo, drop_words, dropped_side
 from fairseq_lasformer.documents import InputError
 from fairseq_lasformer.task_config import DocumentTranslationConfig
+from fairseq_lasformer.text import SETTINGS, Settings
 
 
 @register_task("document_translation", dataclass=DocumentTranslationConfig)
@@ -31,9 +33,11 @@ class DocumentTranslationTask(TranslationTask):
         super().__init__(cfg, src_dict, tgt_dict)
         if not 0.0 <= cfg.word_dropout < 1.0:
             raise InputError(f"--word-dropout {cfg.word_dropout}: expected a probability in [0, 1)")
+        data = Path(utils.split_paths(cfg.data)[0])
+        separator = Settings.load(data).separator if (data / SETTINGS).exists() else ""
         self.dropped_sides = (
-            dropped_side("src_tokens", src_dict, cfg.separator),
-            dropped_side("prev_output_tokens", tgt_dict, cfg.separator),
+            dropped_side("src_tokens", src_dict, separator),
+            dropped_side("prev_output_tokens", tgt_dict, separator),
         )
         self.masses: dict[str, Tensor] = {}
 

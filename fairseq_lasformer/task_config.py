@@ -10,9 +10,6 @@ class DocumentTranslationConfig(TranslationConfig):
     word_dropout: float = field(
         default=0.0, metadata={"help": "probability of replacing a word by <unk>, on both sides, drawn every update"}
     )
-    separator: str = field(
-        default="", metadata={"help": "token between sentences, if the data was prepared with one; never dropped"}
-    )
     max_source_positions: int = field(default=4096, metadata={"help": "longest source example, in tokens"})
     max_target_positions: int = field(default=4096, metadata={"help": "longest target example, in tokens"})
     upsample_primary: int = field(

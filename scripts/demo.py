@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The demo: a corpus in which context decides, a sentence-level baseline, a document-level Lasformer, one table.
 
-    make demo        or        python scripts/demo.py [--out runs/demo] [--documents 2200] [override ...]
+    make demo        or        python scripts/demo.py [--out runs/demo] [--documents 2000] [override ...]
 
 A killed run goes on where it was; a finished one prints its table again. Overrides (``optimization.max_update=50``)
 go to both trainings.
@@ -170,7 +170,7 @@ def table(report: dict[str, Any]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=ROOT / "runs" / "demo")
-    parser.add_argument("--documents", type=int, default=2200)
+    parser.add_argument("--documents", type=int, default=2000)
     parser.add_argument("overrides", nargs="*")
     args = parser.parse_args()
     out = args.out.resolve()

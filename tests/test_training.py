@@ -304,3 +304,13 @@ def test_words_are_dropped_anew_and_the_frame_stays():
     assert 0.2 < float((first == 3).float().mean()) < 0.4 and torch.equal(first == 9, original == 9)
     assert torch.equal(first[first != 3], original[first != 3])
     assert drop_words({}, 0.3, sides) == {}
+
+
+def test_the_separator_of_prepared_data_is_never_dropped(prepared):
+    from fairseq_lasformer.task import DocumentTranslationTask
+    from fairseq_lasformer.task_config import DocumentTranslationConfig
+
+    task = DocumentTranslationTask.setup_task(DocumentTranslationConfig(data=str(prepared), train_subset="train"))
+    for side, dictionary in zip(task.dropped_sides, (task.src_dict, task.tgt_dict)):
+        spared = {dictionary.index("<sep>"), dictionary.eos(), dictionary.pad(), dictionary.bos()}
+        assert side.spared == spared and dictionary.unk() not in spared

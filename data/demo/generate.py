@@ -96,9 +96,10 @@ class Writer:
             return sentence(f"{who[0]} {modal[0]} {en}", f"{who[1]} {modal[1]} {de}", cue=phenomenon)
         if phenomenon == "ambiguity":
             text, place, whom = self.pick(lex.TEXTS), self.pick(lex.PLACES[fact]), self.person(2)
+            where = lex.REGIONS[fact]
             return sentence(
-                f"this {text[0]} about {whom[0]} comes from the *{place[0]} .",
-                f"{text[1]} über {whom[1]} kommt {place[1]} .",
+                f"this {text[0]} about {whom[0]} comes from the *{place[0]} {where[0]} .",
+                f"{text[1]} über {whom[1]} kommt {place[1]} {where[1]} .",
                 cue=phenomenon,
             )
         if phenomenon == "tense":
@@ -141,9 +142,9 @@ class Writer:
             en = f"{who[0]} {modal[0]} {verb[0]} the ?{noun[0]} {adverb[0]} ."
             de = f"{who[1]} {modal[1]} {adverb[1]} {article} ?{german} {verb[1]} ."
             if here:
-                place = self.pick(lex.PLACES[fact])
-                subject, rest = f"{who[1]} {modal[1]} ", f"{adverb[1]} {article} ?{german} {verb[1]} ."
-                en, de = f"near the *{place[0]} {en}", f"{place[2]} {modal[1]} {subject.rsplit(' ', 2)[0]} {rest}"
+                place, where = self.pick(lex.PLACES[fact]), lex.REGIONS[fact]
+                en = f"near the *{place[0]} {where[0]} {en}"
+                de = f"{place[2]} {where[1]} {modal[1]} {who[1]} {adverb[1]} {article} ?{german} {verb[1]} ."
             return sentence(en, de, cue, phenomenon, [noun[3 - right].split()[1]])
         if phenomenon == "tense":
             (adj, stem), group, verb = (
@@ -284,7 +285,7 @@ def generate(out: Path, n_documents: int, seed: int) -> dict[str, int]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--documents", type=int, default=2200, help="in all three splits (default: %(default)s)")
+    parser.add_argument("--documents", type=int, default=2000, help="in all three splits (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
     if args.documents < 10:

@@ -90,10 +90,11 @@ office: aus dem Büro, im Büro; factory: aus der Fabrik, in der Fabrik; market:
 station: vom Bahnhof, am Bahnhof; school: aus der Schule, in der Schule
 """),
 }
+REGIONS = {"nature": ("in the country", "auf dem Land"), "town": ("in the city", "in der Stadt")}
 # english: accusative in a text about nature, in a text about the town
 AMBIGUOUS = rows("""
-bank: das Ufer, die Bank; crane: den Kranich, den Kran; bat: die Fledermaus, den Schläger; spring: die Quelle, die Feder;
-plant: die Pflanze, das Werk; nut: die Nuss, die Mutter; bill: den Schnabel, die Rechnung; trunk: den Baumstamm, den Koffer; branch: den Ast, die Filiale
+bank: das Ufer, die Bank; bat: die Fledermaus, den Schläger; spring: die Quelle, die Feder;
+plant: die Pflanze, das Werk; bill: den Schnabel, die Rechnung; trunk: den Baumstamm, den Koffer
 """)
 
 # (c) what tells the tense: adverbs, and verbs of the same sentence. english present, english past: german present, german past
