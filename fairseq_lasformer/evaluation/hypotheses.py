@@ -72,16 +72,14 @@ def collect(data: str | Path, split: str, logs: Iterable[Path]) -> list[Document
     known = bool(settings.separator) or settings.resolutions == "sentences"
     texts = []
     for i in range(len(info.examples)):
-        tokens = found[i].split()
-        pieces = [[]] if not known else _split(tokens, settings.separator)
-        if not known:
-            pieces = [tokens]
+        pieces = _split(found[i].split(), settings.separator)
         texts.append([codec.decode(" ".join(piece), settings.target_lang) for piece in pieces])
     documents = rejoin([Span(*e) for e in info.examples], texts, info.documents)
     return documents if known else [[" ".join(t for t in document if t)] for document in documents]
 
 
 def _split(tokens: list[str], separator: str) -> list[list[str]]:
+    """The tokens between separators; all in one piece where there is no separator."""
     pieces: list[list[str]] = [[]]
     for token in tokens:
         if separator and token == separator:

@@ -103,7 +103,6 @@ def accuracy(probes: Sequence[Probe], right: Sequence[bool]) -> dict[str, Any]:
             classes.setdefault(key, []).append(i)
     share = {key: sum(right[i] for i in members) / len(members) for key, members in classes.items()}
     kinds = ["all", *dict.fromkeys(p.phenomenon for p in probes)]
-    context = classes.get("all", [])
     return {
         "accuracy": {k: share[k] for k in kinds if k in share},
         "by_distance": {name: share[name] for name, _ in DISTANCES if name in share},
@@ -112,5 +111,5 @@ def accuracy(probes: Sequence[Probe], right: Sequence[bool]) -> dict[str, Any]:
         "chance": {
             k: sum(1 / (1 + len(probes[i].wrong)) for i in classes[k]) / len(classes[k]) for k in kinds if k in classes
         },
-        "counts": {key: len(members) for key, members in classes.items()} | {"context": len(context)},
+        "counts": {key: len(members) for key, members in classes.items()},
     }
