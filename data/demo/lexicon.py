@@ -63,19 +63,16 @@ forgotten: vergessen; found: gefunden; shown: gezeigt; carried: getragen
 # (a) what "it" can stand for, by gender. english: nominative, indefinite accusative, indefinite genitive
 OBJECTS = {
     "er": rows("""
-table: der Tisch, einen Tisch, eines Tisches; mirror: der Spiegel, einen Spiegel, eines Spiegels; cupboard: der Schrank, einen Schrank, eines Schranks;
-hat: der Hut, einen Hut, eines Hutes; stone: der Stein, einen Stein, eines Steins; spoon: der Löffel, einen Löffel, eines Löffels;
-wagon: der Wagen, einen Wagen, eines Wagens; oven: der Ofen, einen Ofen, eines Ofens
+table: der Tisch, einen Tisch, eines Tisches; mirror: der Spiegel, einen Spiegel, eines Spiegels; hat: der Hut, einen Hut, eines Hutes;
+stone: der Stein, einen Stein, eines Steins; oven: der Ofen, einen Ofen, eines Ofens
 """),
     "sie": rows("""
 lamp: die Lampe, eine Lampe, einer Lampe; clock: die Uhr, eine Uhr, einer Uhr; bag: die Tasche, eine Tasche, einer Tasche;
-map: die Karte, eine Karte, einer Karte; bridge: die Brücke, eine Brücke, einer Brücke; violin: die Geige, eine Geige, einer Geige;
-door: die Tür, eine Tür, einer Tür; chain: die Kette, eine Kette, einer Kette
+bridge: die Brücke, eine Brücke, einer Brücke; door: die Tür, eine Tür, einer Tür
 """),
     "es": rows("""
 bed: das Bett, ein Bett, eines Bettes; ship: das Schiff, ein Schiff, eines Schiffes; dress: das Kleid, ein Kleid, eines Kleides;
-piano: das Klavier, ein Klavier, eines Klaviers; wheel: das Rad, ein Rad, eines Rades; sword: das Schwert, ein Schwert, eines Schwertes;
-tent: das Zelt, ein Zelt, eines Zeltes; blanket: das Tuch, ein Tuch, eines Tuches
+piano: das Klavier, ein Klavier, eines Klaviers; wheel: das Rad, ein Rad, eines Rades
 """),
 }
 
