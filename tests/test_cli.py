@@ -16,7 +16,7 @@ def test_the_demo_in_miniature(tmp_path):
     report = json.loads((tmp_path / "demo" / "report.json").read_text())
     assert set(report["systems"]) == {"sentence", "lasformer"}
     for system in report["systems"].values():
-        assert system["documents"] == 2 and 0 <= system["d_bleu"] <= 100
+        assert system["documents"] == 4 and 0 <= system["d_bleu"] <= 100
         assert {"all"} <= set(system["accuracy"]) and system["by_distance"]
     assert report["systems"]["sentence"]["kappa"] == 1.0 and report["systems"]["lasformer"]["kappa"] < 1.0
     assert "d-BLEU" in done.stdout and "kappa, cross" in done.stdout and "seconds:" in done.stdout
