@@ -178,7 +178,7 @@ def main() -> None:
         stages = Stages(out, key(args))
         raw = out / "raw"
         generator = [sys.executable, str(ROOT / "data/demo/generate.py"), str(raw), "--documents", str(args.documents)]
-        stages.run("corpus", lambda: subprocess.run(generator, check=True))
+        stages.run("corpus", lambda: subprocess.run(generator, check=True, stdout=sys.stderr))
         stages.run("prepare", lambda: prepare_data(raw, out / "data"))
         for system in SYSTEMS:
             stages.run(f"train {system}", lambda s=system: train(s, out, args.overrides))
