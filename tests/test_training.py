@@ -133,6 +133,8 @@ mine = [((9.0, 10.0), (9.9, 10.0)), ((99.0, 100.0), (80.0, 100.0))][rank]
 task.masses = {n: torch.tensor(m, dtype=torch.float64) for n, m in zip(selectors, mine)}
 task.optimizer_step(optimizer, model, 1)
 print("KAPPA", [int(s.kappa) for s in selectors.values()])
+torch.distributed.barrier()
+torch.distributed.destroy_process_group()
 """
     )
     with ThreadPoolExecutor(2) as pool:
