@@ -30,6 +30,7 @@ def _prepare(args: argparse.Namespace) -> None:
         separator=args.separator,
         drop_empty=args.drop_empty,
         reuse=args.reuse,
+        text=args.text,
         workers=args.workers,
     )
     for info in prepare(plan, args.overwrite):
@@ -58,6 +59,7 @@ def _add_prepare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--separator", default="", help="token to put between sentences (default: none)")
     parser.add_argument("--drop-empty", action="store_true", help="drop pairs with an empty side, and count them")
     parser.add_argument("--reuse", type=Path, metavar="DATA", help="take subwords and dictionary from prepared data")
+    parser.add_argument("--text", type=Path, metavar="FOLDER", help="keep encoded sentences for other preparations")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--overwrite", action="store_true", help="replace data prepared otherwise")
 
@@ -65,7 +67,7 @@ def _add_prepare(parser: argparse.ArgumentParser) -> None:
 def _generate(args: argparse.Namespace) -> None:
     from fairseq_lasformer.generate import generate
 
-    n = generate(args.data, args.checkpoint, args.out, args.split, args.shards, args.options)
+    n = generate(args.data, args.checkpoint, args.out, args.split, args.shards, args.options, args.jobs)
     print(f"{args.out}: {n} documents")
 
 
@@ -75,6 +77,7 @@ def _add_generate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("out", type=Path, help="file for the translated documents, one a line")
     parser.add_argument("--split", default="test", help="test, test1, ... or valid (default: %(default)s)")
     parser.add_argument("--shards", type=int, default=4, help="a killed run repeats at most one (default: %(default)s)")
+    parser.add_argument("--jobs", type=int, default=1, help="shards translated at once (default: %(default)s)")
     parser.epilog = "After -- : further options of fairseq-generate, such as --beam 5 --max-tokens 8192."
 
 

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
 
 from tqdm import tqdm
@@ -21,7 +22,13 @@ from fairseq_lasformer.text import Settings
 
 
 def generate(
-    data: Path, checkpoint: Path, out: Path, split: str = "test", shards: int = 4, options: Sequence[str] = ()
+    data: Path,
+    checkpoint: Path,
+    out: Path,
+    split: str = "test",
+    shards: int = 4,
+    options: Sequence[str] = (),
+    jobs: int = 1,
 ) -> int:
     """Writes the translated documents of a split, detokenised, one a line, in input order.
 
@@ -29,6 +36,7 @@ def generate(
 
     Args:
         options: further options of fairseq-generate (``--beam 5 --max-tokens 8192 …``).
+        jobs: shards translated at once, each with its share of the processor cores.
 
     Returns:
         how many documents were written.
@@ -79,20 +87,32 @@ def generate(
     ]
     command += ["--max-tokens", str(max(info.longest)), "--max-len-a", "1.5", "--max-len-b", "50", *options]
     logs = [parts / f"{i}" for i in range(shards)]
-    for i, log in enumerate(tqdm(logs, desc=f"translating {split}", unit=" shards")):
-        if not log.exists():
-            _run([*command, "--distributed-world-size", str(shards), "--distributed-rank", str(i)], log)
+    left = [i for i, log in enumerate(logs) if not log.exists()]
+    environment = {**os.environ, "PYTHONIOENCODING": "utf-8"}
+    if jobs > 1:
+        environment["OMP_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // jobs))
+
+    def work(i: int) -> None:
+        shard = ["--distributed-world-size", str(shards), "--distributed-rank", str(i)]
+        _run([*command, *shard], logs[i], environment)
+
+    with (
+        ThreadPool(max(1, jobs)) as pool,
+        tqdm(total=shards, initial=shards - len(left), desc=f"translating {split}", unit=" shards") as bar,
+    ):
+        for _ in pool.imap_unordered(work, left):
+            bar.update()
     documents = collect(data, split, logs)
     write_hypotheses(out, documents)
     shutil.rmtree(parts)
     return len(documents)
 
 
-def _run(command: list[str], log: Path) -> None:
+def _run(command: list[str], log: Path, environment: dict[str, str]) -> None:
     """The command's standard output in ``log``, whole or not at all; its progress bar stays visible."""
     temporary = log.with_name(log.name + ".tmp")
     with open(temporary, "w", encoding="utf-8") as f:
-        done = subprocess.run(command, stdout=f, env={**os.environ, "PYTHONIOENCODING": "utf-8"})
+        done = subprocess.run(command, stdout=f, env=environment)
     if done.returncode:
         raise InputError(f"fairseq-generate failed with exit code {done.returncode}; its message is above")
     temporary.replace(log)

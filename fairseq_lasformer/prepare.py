@@ -41,6 +41,8 @@ class Plan:
         train: joined into one training set. valid: likewise. test: each its own split (test, test1, …).
         reuse: a prepared folder whose subwords and dictionary are taken instead of learning them.
         size: BPE merges, or sentencepiece's vocabulary.
+        text: where tokenised and encoded sentences are kept for other preparations of the same text; by default in
+            ``out`` until it is done.
     """
 
     source_lang: str
@@ -57,6 +59,7 @@ class Plan:
     separator: str = ""
     drop_empty: bool = False
     reuse: Path | None = None
+    text: Path | None = None
     workers: int = 2
 
     @property
@@ -72,7 +75,7 @@ class Plan:
     def fingerprint(self) -> str:
         """Hash of all inputs and of every option that changes the result."""
         digest = hashlib.sha256()
-        options = {k: str(v) for k, v in vars(self).items() if k not in ("out", "workers", "reuse")}
+        options = {k: str(v) for k, v in vars(self).items() if k not in ("out", "workers", "reuse", "text")}
         digest.update(json.dumps(options, sort_keys=True).encode())
         files = [f"{p}.{lang}" for _, prefixes in self.splits() for p in prefixes for lang in self.languages]
         if self.reuse is not None:
@@ -158,7 +161,7 @@ def _encode(plan: Plan, corpora: dict[str, list[Corpus]]) -> dict[str, list[list
                     f"{sets[0][3 + side]}: the separator {plan.separator} occurs in the text; choose another"
                 )
             task: Task = ("tokenize", (language, plan.tokenizer))
-            words[name].append(_kept(plan.out / "text" / f"words.{name}.{language}", sentences, task, plan))
+            words[name].append(_kept(f"{name}.{language}: words", sentences, task, plan))
     model = plan.out / SUBWORDS[plan.bpe]
     if not model.exists():
         if plan.reuse is not None:
@@ -166,23 +169,24 @@ def _encode(plan: Plan, corpora: dict[str, list[Corpus]]) -> dict[str, list[list
         else:
             print(f"learning subwords ({plan.bpe}, {plan.size}) ...", file=sys.stderr, flush=True)
             learn_subwords(plan.out, words["train"][0] + words["train"][1], plan.bpe, plan.size)
-    task = ("encode", (str(plan.out), "none", plan.bpe))
+    task = ("encode", (str(model.parent), "none", plan.bpe))
     return {
         name: [
-            _kept(plan.out / "text" / f"subwords.{name}.{language}", sentences, task, plan)
+            _kept(f"{name}.{language}: subwords", sentences, task, plan, model.read_bytes())
             for sentences, language in zip(sides, plan.languages)
         ]
         for name, sides in words.items()
     }
 
 
-def _kept(path: Path, sentences: list[str], task: Task, plan: Plan) -> list[str]:
-    """The transformed sentences, from ``path`` where an interrupted run left them complete."""
+def _kept(what: str, sentences: list[str], task: Task, plan: Plan, model: bytes = b"") -> list[str]:
+    """The transformed sentences, from the file that an interrupted run or another preparation left of the same work."""
+    kind, args = task
+    digest = hashlib.sha256(json.dumps([kind, [] if model else args, sentences]).encode() + model).hexdigest()
+    path = (plan.text or plan.out / "text") / f"{kind}.{digest[:32]}"
     if path.exists():
-        done = path.read_text(encoding="utf-8").split("\n")[:-1]
-        if len(done) == len(sentences):
-            return done
-    done = transform(sentences, *task, workers=plan.workers, what=path.name)
+        return path.read_text(encoding="utf-8").split("\n")[:-1]
+    done = transform(sentences, *task, workers=plan.workers, what=what)
     atomic_write(path, "".join(s + "\n" for s in done))
     return done
 

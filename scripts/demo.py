@@ -75,12 +75,19 @@ def key(args: argparse.Namespace) -> str:
 
 def prepare_data(raw: Path, out: Path) -> None:
     """Both systems' data, with the same subwords and dictionary."""
-    common: dict[str, Any] = {"source_lang": "en", "target_lang": "de", "test": (str(raw / "test"),), "limit": 2048}
-    train = {"train": (str(raw / "train"),), "valid": (str(raw / "valid"),)}
-    prepare(Plan(**common, **train, out=out / "mixture", size=4000), overwrite=True)
-    prepare(
-        Plan(**common, **train, out=out / "sentences", reuse=out / "mixture", resolutions="sentences"), overwrite=True
-    )
+    common: dict[str, Any] = {
+        "source_lang": "en",
+        "target_lang": "de",
+        "train": (str(raw / "train"),),
+        "valid": (str(raw / "valid"),),
+        "test": (str(raw / "test"),),
+        "limit": 2048,
+        "size": 4000,
+        "text": out / "text",
+    }
+    prepare(Plan(**common, out=out / "mixture"), overwrite=True)
+    prepare(Plan(**common, out=out / "sentences", reuse=out / "mixture", resolutions="sentences"), overwrite=True)
+    shutil.rmtree(out / "text", ignore_errors=True)
 
 
 def train(system: str, out: Path, overrides: list[str]) -> None:
@@ -187,7 +194,7 @@ def main() -> None:
             stages.run(
                 f"translate {system}",
                 lambda d=data, c=checkpoint, h=hypotheses: generate(
-                    out / "data" / d, c, h, shards=1, options=TRANSLATE
+                    out / "data" / d, c, h, shards=2, options=TRANSLATE, jobs=2
                 ),
             )
         start = time.time()

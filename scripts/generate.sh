@@ -3,7 +3,7 @@
 #
 #   scripts/generate.sh DATA CHECKPOINT OUT [option of fairseq-generate...]
 #
-# SPLIT=test  BEAM=5  MAX_TOKENS=the longest example  SHARDS=4 (a killed run repeats at most one)
+# SPLIT=test  BEAM=5  MAX_TOKENS=the longest example  SHARDS=4 (a killed run repeats at most JOBS of them)  JOBS=1
 set -euo pipefail
 [ $# -ge 3 ] || { sed -n '2,6s/^# \{0,1\}//p' "$0" >&2; exit 1; }
 lasformer=$(dirname "$0")/../.venv/bin/lasformer
@@ -12,4 +12,4 @@ data=$1 checkpoint=$2 out=$3
 shift 3
 options=(--beam "${BEAM:-5}")
 [ -z "${MAX_TOKENS:-}" ] || options+=(--max-tokens "$MAX_TOKENS")
-exec "$lasformer" generate "$data" "$checkpoint" "$out" --split "${SPLIT:-test}" --shards "${SHARDS:-4}" -- "${options[@]}" "$@"
+exec "$lasformer" generate "$data" "$checkpoint" "$out" --split "${SPLIT:-test}" --shards "${SHARDS:-4}" --jobs "${JOBS:-1}" -- "${options[@]}" "$@"

@@ -97,6 +97,30 @@ def test_reused_data_shares_subwords_and_dictionary(prepared, tmp_path):
         assert (tmp_path / "out" / name).read_bytes() == (prepared / name).read_bytes()
 
 
+def test_kept_text_spares_another_preparation_the_encoding_and_changes_nothing(tmp_path, monkeypatch):
+    import fairseq_lasformer.prepare as module
+
+    prefix, kept = str(write_corpus(tmp_path, "raw", 5)), tmp_path / "text"
+    first = Plan("xx", "yy", (prefix,), (), (), tmp_path / "first", "none", size=50, workers=1, text=kept)
+    prepare(first)
+
+    def sentences(name: str, **options) -> Plan:
+        return Plan(
+            *("xx", "yy", (prefix,), (), (), tmp_path / name, "none"),
+            resolutions="sentences",
+            reuse=first.out,
+            workers=1,
+            **options,
+        )
+
+    prepare(sentences("alone"))
+    monkeypatch.setattr(module, "transform", None)  # nothing is left to do
+    prepare(sentences("second", text=kept))
+    for language in ("xx", "yy"):
+        name = f"train.xx-yy.{language}.bin"
+        assert (tmp_path / "second" / name).read_bytes() == (tmp_path / "alone" / name).read_bytes()
+
+
 def test_a_sentence_beyond_the_limit_is_refused_with_its_line(tmp_path):
     (tmp_path / "raw.xx").write_text("ab ab\n\nc\n" + "d " * 30 + "\n")
     (tmp_path / "raw.yy").write_text("ab ab\n\nc\nd\n")

@@ -200,21 +200,21 @@ def test_generation_is_whole_resumable_and_in_order(trained, prepared, tmp_path)
     # a run that was killed after its first shard: the rest is done, the first is not done again
     parts = tmp_path / "three.parts"
     code = """
-import sys, fairseq_lasformer.generate as g
+import os, sys, fairseq_lasformer.generate as g
 from pathlib import Path
 ran = []
 real = g._run
-def once(command, log):
+def once(command, log, environment):
     if len(ran) == 1:
-        sys.exit(9)
-    ran.append(log); real(command, log)
+        os._exit(9)
+    ran.append(log); real(command, log, environment)
 g._run = once
 g.generate(*map(Path, sys.argv[1:4]), shards=3, options=["--cpu", "--beam", "3"])
 """
     assert run("python", "-c", code, prepared, checkpoint, tmp_path / "three", check=False).returncode == 9
     assert not (tmp_path / "three").exists() and [p.name for p in sorted(parts.iterdir())] == ["0", "key"]
     stamp = (parts / "0").stat().st_mtime_ns
-    done = run("lasformer", "generate", prepared, checkpoint, tmp_path / "three", "--shards", 3, *options)
+    done = run("lasformer", "generate", prepared, checkpoint, tmp_path / "three", "--shards", 3, "--jobs", 2, *options)
     assert stamp and "9 documents" in done.stdout and not parts.exists()
     assert (tmp_path / "three").read_bytes() == (tmp_path / "one").read_bytes()
 

@@ -214,7 +214,8 @@ def document(rng: random.Random, split: str, n_sentences: int) -> tuple[list[Sen
         "tense": rng.choice(list(lex.TENSE_ADVERBS)),
         "address": rng.choice(list(lex.NAMES)),
     }
-    repeats = {p: rng.random() < 0.5 for p in PHENOMENA}
+    # long documents say less often again what they said once, so that some distances grow long
+    repeats = {p: rng.random() < (0.5 if n_sentences > 60 else 0.9) for p in PHENOMENA}
     decided: dict[str, int] = {}
     shown: set[str] = set()
     written: list[Sentence] = []
@@ -228,9 +229,9 @@ def document(rng: random.Random, split: str, n_sentences: int) -> tuple[list[Sen
             phenomenon = pending.pop()
             s = draw(writer.cue, phenomenon, facts[phenomenon])
         elif p and (roll < 0.6 or last):
-            s = draw(writer.query, p, facts[p], repeats[p] and rng.random() < 0.25)
+            s = draw(writer.query, p, facts[p], repeats[p] and rng.random() < 0.2)
         elif p and repeats[p] and roll < 0.85:
-            if p == "pronoun" and rng.random() < 0.25:
+            if p == "pronoun" and rng.random() < 0.1:
                 facts[p] = rng.choice(list(lex.OBJECTS))
                 shown.discard(p)
             s = draw(writer.cue, p, facts[p])
@@ -258,8 +259,9 @@ def document(rng: random.Random, split: str, n_sentences: int) -> tuple[list[Sen
 
 
 def length(rng: random.Random, index: int) -> int:
-    """Sentences of a document: 5 to 60, every tenth up to 150."""
-    return rng.randint(61, 150) if index % 10 == 9 else rng.randint(5, 60)
+    """Sentences of a document: 5 to 60, every tenth up to 150; shorter ones are likelier."""
+    low, high = (61, 150) if index % 10 == 9 else (5, 60)
+    return low + int((high - low + 1) * rng.random() ** 1.5)
 
 
 def generate(out: Path, n_documents: int, seed: int) -> dict[str, int]:
