@@ -12,6 +12,9 @@ from collections.abc import Sequence
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
 
+from fairseq import options as generation_options
+from fairseq import tasks
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from tqdm import tqdm
 
 from fairseq_lasformer.checkpoints import load
@@ -48,17 +51,16 @@ def generate(
     if info is None:
         raise InputError(f"{data}: holds no split {split}; see its documents.*.json")
     load(checkpoint)
-    shards = max(1, min(shards, info.n_examples))
+    arguments = [str(data), "--user-dir", str(Path(__file__).parent), "--task", "document_translation"]
+    arguments += ["-s", settings.source_lang, "-t", settings.target_lang]
+    arguments += ["--path", str(checkpoint), "--gen-subset", split]
+    # every example fits: its own length is the limit
+    arguments += ["--max-source-positions", str(info.longest[0])]
+    arguments += ["--max-target-positions", str(2 * max(info.longest) + 50)]
+    arguments += ["--max-tokens", str(max(info.longest)), "--max-len-a", "1.5", "--max-len-b", "50", *options]
+    shards = max(1, min(shards, _n_batches(arguments)))
     stat = checkpoint.stat()
-    key = [
-        settings.fingerprint,
-        str(checkpoint.resolve()),
-        stat.st_mtime_ns,
-        stat.st_size,
-        split,
-        shards,
-        list(options),
-    ]
+    key = [settings.fingerprint, str(checkpoint.resolve()), stat.st_mtime_ns, stat.st_size, split, shards, *options]
     parts = out.with_name(out.name + ".parts")
     mark = parts / "key"
     digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()
@@ -66,26 +68,6 @@ def generate(
         shutil.rmtree(parts, ignore_errors=True)
         parts.mkdir(parents=True)
         mark.write_text(digest)
-    command = [sys.executable, "-m", "fairseq_cli.generate", str(data)]
-    command += ["--user-dir", str(Path(__file__).parent), "--task", "document_translation"]
-    command += [
-        "-s",
-        settings.source_lang,
-        "-t",
-        settings.target_lang,
-        "--path",
-        str(checkpoint),
-        "--gen-subset",
-        split,
-    ]
-    # every example fits: its own length is the limit
-    command += [
-        "--max-source-positions",
-        str(info.longest[0]),
-        "--max-target-positions",
-        str(2 * max(info.longest) + 50),
-    ]
-    command += ["--max-tokens", str(max(info.longest)), "--max-len-a", "1.5", "--max-len-b", "50", *options]
     logs = [parts / f"{i}" for i in range(shards)]
     left = [i for i, log in enumerate(logs) if not log.exists()]
     environment = {**os.environ, "PYTHONIOENCODING": "utf-8"}
@@ -94,7 +76,7 @@ def generate(
 
     def work(i: int) -> None:
         shard = ["--distributed-world-size", str(shards), "--distributed-rank", str(i)]
-        _run([*command, *shard], logs[i], environment)
+        _run([sys.executable, "-m", "fairseq_cli.generate", *arguments, *shard], logs[i], environment)
 
     with (
         ThreadPool(max(1, jobs)) as pool,
@@ -106,6 +88,21 @@ def generate(
     write_hypotheses(out, documents)
     shutil.rmtree(parts)
     return len(documents)
+
+
+def _n_batches(arguments: list[str]) -> int:
+    """How many batches fairseq-generate makes of these arguments; it fails on a shard that gets none."""
+    parser = generation_options.get_generation_parser()
+    cfg = convert_namespace_to_omegaconf(generation_options.parse_args_and_arch(parser, arguments))
+    task = tasks.setup_task(cfg.task)
+    task.load_dataset(cfg.dataset.gen_subset)
+    batches = task.get_batch_iterator(
+        task.dataset(cfg.dataset.gen_subset),
+        max_tokens=cfg.dataset.max_tokens,
+        max_sentences=cfg.dataset.batch_size,
+        max_positions=task.max_positions(),
+    )
+    return len(batches.frozen_batches)
 
 
 def _run(command: list[str], log: Path, environment: dict[str, str]) -> None:

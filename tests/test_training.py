@@ -217,6 +217,10 @@ g.generate(*map(Path, sys.argv[1:4]), shards=3, options=["--cpu", "--beam", "3"]
     done = run("lasformer", "generate", prepared, checkpoint, tmp_path / "three", "--shards", 3, "--jobs", 2, *options)
     assert stamp and "9 documents" in done.stdout and not parts.exists()
     assert (tmp_path / "three").read_bytes() == (tmp_path / "one").read_bytes()
+    # more shards than batches
+    one_batch = ["--max-tokens", 100000, *options[1:]]
+    run("lasformer", "generate", prepared, checkpoint, tmp_path / "many", "--shards", 5, "--jobs", 2, "--", *one_batch)
+    assert len((tmp_path / "many").read_text().splitlines()) == 9
 
 
 def test_interactive_translates_documents_from_standard_input(trained, prepared):
