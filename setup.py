@@ -10,12 +10,14 @@ setup(
     long_description_content_type="text/markdown",
     python_requires=">=3.11,<3.13",
     packages=find_packages(include=["fairseq_lasformer", "fairseq_lasformer.*"]),
+    package_data={"fairseq_lasformer.ops": ["*.cpp"]},
     # fairseq and torch are installed first, by scripts/setup.sh: fairseq declares torchaudio, which nothing here needs
     # and which would replace torch by a build of several GB
     install_requires=[
         "bitarray>=3",
         "cffi>=1.17",
         "hydra-core==1.3.2",
+        "ninja>=1.11",
         "numpy>=2",
         "omegaconf==2.3.0",
         "packaging>=24",
@@ -28,6 +30,9 @@ setup(
         "subword-nmt>=0.3.8",
         "tqdm>=4.67",
     ],
-    extras_require={"dev": ["hypothesis>=6.120", "mypy>=1.14", "pytest>=8.3", "pytest-timeout>=2.3", "ruff>=0.9"]},
+    extras_require={
+        "dev": ["hypothesis>=6.120", "mypy>=1.14", "pytest>=8.3", "pytest-timeout>=2.3", "ruff>=0.9", "triton>=3.4"],
+        "bench": ["ctranslate2>=4.5"],
+    },
     entry_points={"console_scripts": ["lasformer=fairseq_lasformer.cli:run"]},
 )

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, NamedTuple, Optional
+from typing import Any, NamedTuple
 
-import torch
 import torch.nn.functional as F
 from fairseq.modules import MultiheadAttention
 from torch import Tensor
 
 from fairseq_lasformer import ops
-from fairseq_lasformer.ops import Allowed
+from fairseq_lasformer.cache import DecodingCache
+from fairseq_lasformer.ops import Allowed, Paths
 from fairseq_lasformer.selection import Selection, Selector
 
-IncrementalState = Dict[str, Dict[str, Optional[Tensor]]]
+
+class Decoding(NamedTuple):
+    """What a decoding step has beside its input: the cache, and the paths through it and over the source."""
+
+    cache: DecodingCache
+    own: Paths
+    source: Paths
 
 
 class Attended(NamedTuple):
@@ -33,6 +39,7 @@ class SelectedAttention(MultiheadAttention):
         selector: the group's selector, if this is the group's lowest layer.
         selects: whether this attention uses a selection at all; False is plain attention.
         straight_through: whether the translation loss reaches the selector (eq 3).
+        backend: what attends in generation (``--attention-backend``).
     """
 
     def __init__(
@@ -43,12 +50,14 @@ class SelectedAttention(MultiheadAttention):
         selector: Selector | None = None,
         selects: bool = True,
         straight_through: bool = True,
+        backend: str = "auto",
         **kwargs: Any,
     ) -> None:
         super().__init__(embed_dim, num_heads, **kwargs)
         self.selector = selector
         self.selects = selects
         self.straight_through = straight_through
+        self.backend = backend
 
     def forward(  # type: ignore[override]
         self,
@@ -56,55 +65,58 @@ class SelectedAttention(MultiheadAttention):
         memory: Tensor | None,
         allowed: Allowed,
         selection: Selection | None = None,
-        incremental_state: IncrementalState | None = None,
     ) -> Attended:
         """Attention of x over ``memory`` (cross-attention) or over itself.
 
         Args:
             x: [B, Q, d], as the layer's attention gets it (normalised, if pre-norm). memory: [B, K, d_memory] or None.
-            allowed: which keys may be seen; its key padding covers all keys, cached ones too.
+            allowed: which keys may be seen.
             selection: the group's, for a layer without a selector of its own.
-            incremental_state: fairseq's decoding state; given, x is the newest position alone.
         """
-        if incremental_state is not None:
-            return self._step(x, memory, allowed, selection, incremental_state)
         source = x if memory is None else memory
-        q, k, v = (self._heads(p) for p in (self.q_proj(x), self.k_proj(source), self.v_proj(source)))
+        if self.selects and self.selector is not None:
+            selection = self.selector(x, source, allowed)
+        q, k, v = self.q_proj(x), self.k_proj(source), self.v_proj(source)
+        if selection is not None and selection.slots is not None:
+            rows = q.view(-1, self.embed_dim)
+            out = ops.attend_slots(rows, k, v, None, selection.slots, self.num_heads, self.backend)
+            return Attended(self.out_proj(out.view(q.shape)), selection)
+        q, k, v = (self._heads(p) for p in (q, k, v))
         dropout_p = self.dropout_module.p if self.training else 0.0
         if not self.selects:
             return Attended(self._merge(_dense(q, k, v, allowed, dropout_p)))
-        if self.selector is not None:
-            selection = self.selector(x, source, allowed)
-        assert selection is not None and selection.mask is not None
+        assert selection is not None
+        if selection.bits is not None:
+            return Attended(self._merge(ops.attend_tiles(q, k, v, selection.bits)), selection)
+        assert selection.mask is not None
         through = (selection.query, selection.key) if self.straight_through else (None, None)
         out = ops.selected_attention(q, k, v, selection.mask, allowed, *through, dropout_p=dropout_p)
         return Attended(self._merge(out), selection, q, k)
 
-    def _step(
-        self,
-        x: Tensor,
-        memory: Tensor | None,
-        allowed: Allowed,
-        selection: Selection | None,
-        incremental_state: IncrementalState,
+    def step(
+        self, x: Tensor, memory: Tensor | None, decoding: Decoding, name: str, selection: Selection | None
     ) -> Attended:
-        """One decoding step; keys, values and the selector's keys are cached as [B, K, width]."""
-        cache = self._get_input_buffer(incremental_state)
-        if memory is None or "key" not in cache:
-            source = x if memory is None else memory
-            new = {"key": self.k_proj(source), "value": self.v_proj(source)}
-            if self.selector is not None:
-                new["selector_key"] = self.selector.k_proj(source)
-            cache = {name: torch.cat([cache[name], t], 1) if name in cache else t for name, t in new.items()}
-            self._set_input_buffer(incremental_state, cache)
-        k, v, q = cache["key"], cache["value"], self.q_proj(x)
-        if not self.selects:
-            out = _dense(self._heads(q), self._heads(k), self._heads(v), Allowed(allowed.key_padding, False), 0.0)
-            return Attended(self._merge(out))
+        """One decoding step: attention of the newest positions over the cache.
+
+        Args:
+            x: [R, d]. memory: [N, K, d_memory], the source, or None in self-attention.
+            name: of this attention in the cache.
+        """
+        cache, q = decoding.cache, self.q_proj(x)
+        keys = {"key": self.k_proj, "value": self.v_proj}
         if self.selector is not None:
-            selection = self.selector.step(x, cache["selector_key"], allowed.key_padding)
-        assert selection is not None and selection.kept is not None
-        return Attended(self.out_proj(ops.attend_selected(q, k, v, selection.kept, self.num_heads)), selection)
+            keys["selector_key"] = self.selector.k_proj
+        if memory is None:
+            paths = decoding.own
+            held = {what: cache.append(f"{name}.{what}", project(x)) for what, project in keys.items()}
+        else:
+            paths = decoding.source
+            held = {what: cache.once(f"{name}.{what}", project, memory) for what, project in keys.items()}
+        if self.selector is not None:
+            selection = self.selector.step(x, held["selector_key"], paths, cache.kappa(name, self.selector.kappa))
+        slots = None if selection is None else selection.slots
+        out = ops.attend_slots(q, held["key"], held["value"], paths, slots, self.num_heads, self.backend)
+        return Attended(self.out_proj(out), selection)
 
     def _heads(self, x: Tensor) -> Tensor:
         """[B, N, d] -> [B, H, N, D]."""

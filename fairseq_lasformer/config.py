@@ -116,7 +116,12 @@ class LasformerConfig(SelectionFlags, TransformerFlags):
 
 @dataclass
 class ModuleConfig(SelectionFlags, TransformerConfig):
-    """The nested face that encoder, decoder and layers read."""
+    """The nested face that encoder, decoder and layers read.
+
+    ``attention_backend`` belongs to the run, not to the model: it comes from the task.
+    """
+
+    attention_backend: str = "auto"
 
 
 def module_config(cfg: Any) -> ModuleConfig:

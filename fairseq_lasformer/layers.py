@@ -13,7 +13,7 @@ from fairseq.modules.transformer_layer import TransformerDecoderLayerBase, Trans
 from torch import Tensor, nn
 
 from fairseq_lasformer import ops
-from fairseq_lasformer.attention import Attended, IncrementalState, SelectedAttention
+from fairseq_lasformer.attention import Attended, Decoding, SelectedAttention
 from fairseq_lasformer.config import selected_modules
 from fairseq_lasformer.ops import Allowed, Supervision
 from fairseq_lasformer.selection import Selection, build_selector
@@ -32,6 +32,7 @@ def _attention(
         selector=build_selector(cfg, layer, embed_dim, key_dim) if selects else None,
         selects=selects,
         straight_through=cfg.select_gradient == "straight-through",
+        backend=cfg.attention_backend,
         **kwargs,
     )
 
@@ -59,7 +60,9 @@ class _SubLayers(nn.Module):
         x = residual + self.dropout_module(self.fc2(x))
         return x if self.normalize_before else self.final_layer_norm(x)
 
-    def attend(self, x: Tensor, norm: nn.Module, attention: SelectedAttention, *args: Any) -> tuple[Tensor, Attended]:
+    def attend(
+        self, x: Tensor, norm: nn.Module, attention: Callable[..., Attended], *args: Any
+    ) -> tuple[Tensor, Attended]:
         """One attention sub-layer with its residual and normalisation."""
         attended = attention(norm(x) if self.normalize_before else x, *args)
         x = x + self.dropout_module(attended.out)
@@ -108,22 +111,29 @@ class LasformerDecoderLayer(TransformerDecoderLayerBase, _SubLayers):
         memory_allowed: Allowed,
         selection: Selection | None,
         memory_selection: Selection | None,
-        incremental_state: IncrementalState | None,
     ) -> tuple[Tensor, Attended, Attended]:
         """x [B, N, d], memory [B, K, d] -> x, and what self- and cross-attention returned."""
-        x, attended = self.attend(
-            x, self.self_attn_layer_norm, self.self_attn, None, allowed, selection, incremental_state
-        )
+        x, attended = self.attend(x, self.self_attn_layer_norm, self.self_attn, None, allowed, selection)
         x, crossed = self.attend(
-            x,
-            self.encoder_attn_layer_norm,
-            self.encoder_attn,
-            memory,
-            memory_allowed,
-            memory_selection,
-            incremental_state,
+            x, self.encoder_attn_layer_norm, self.encoder_attn, memory, memory_allowed, memory_selection
         )
         return self.feed_forward(x), attended, crossed
+
+    def step(
+        self,
+        x: Tensor,
+        memory: Tensor,
+        decoding: Decoding,
+        selection: Selection | None,
+        memory_selection: Selection | None,
+    ) -> tuple[Tensor, Selection | None, Selection | None]:
+        """One decoding step: the newest positions x [R, d], the source memory [N, K, d] -> x, and both selections."""
+        own, cross = f"{self.index}.self", f"{self.index}.source"
+        x, attended = self.attend(x, self.self_attn_layer_norm, self.self_attn.step, None, decoding, own, selection)
+        x, crossed = self.attend(
+            x, self.encoder_attn_layer_norm, self.encoder_attn.step, memory, decoding, cross, memory_selection
+        )
+        return self.feed_forward(x), attended.selection, crossed.selection
 
 
 def groups(layers: Sequence[nn.Module], share: int) -> list[list[Any]]:
@@ -150,14 +160,13 @@ def decoder_group(
     memory: Tensor,
     allowed: Allowed,
     memory_allowed: Allowed,
-    incremental_state: IncrementalState | None,
     supervised: bool,
 ) -> tuple[Tensor, Supervision | None, Supervision | None]:
     """Runs one group of decoder layers over x [B, N, d]."""
     selection, memory_selection = None, None
     seen, crossed = [], []
     for layer in layers:
-        x, a, c = layer(x, memory, allowed, memory_allowed, selection, memory_selection, incremental_state)
+        x, a, c = layer(x, memory, allowed, memory_allowed, selection, memory_selection)
         selection, memory_selection = a.selection, c.selection
         seen.append(a)
         crossed.append(c)
@@ -165,6 +174,16 @@ def decoder_group(
         return x, None, None
     padding = allowed.key_padding
     return x, _supervise(seen, cfg, allowed, padding), _supervise(crossed, cfg, memory_allowed, padding)
+
+
+def decoder_group_step(
+    layers: Sequence[LasformerDecoderLayer], x: Tensor, memory: Tensor, decoding: Decoding
+) -> Tensor:
+    """One decoding step of one group: x [R, d], memory [N, K, d]."""
+    selection, memory_selection = None, None
+    for layer in layers:
+        x, selection, memory_selection = layer.step(x, memory, decoding, selection, memory_selection)
+    return x
 
 
 def _supervise(

@@ -17,10 +17,19 @@ from fairseq.modules import LearnedPositionalEmbedding
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from fairseq_lasformer.attention import IncrementalState
+from fairseq_lasformer import ops
+from fairseq_lasformer.attention import Decoding
+from fairseq_lasformer.cache import STATE, DecodingCache, IncrementalState, regroup
 from fairseq_lasformer.config import PRESETS, LasformerConfig, module_config
 from fairseq_lasformer.documents import InputError
-from fairseq_lasformer.layers import LasformerDecoderLayer, LasformerEncoderLayer, decoder_group, encoder_group, groups
+from fairseq_lasformer.layers import (
+    LasformerDecoderLayer,
+    LasformerEncoderLayer,
+    decoder_group,
+    decoder_group_step,
+    encoder_group,
+    groups,
+)
 from fairseq_lasformer.ops import Allowed, Supervision
 from fairseq_lasformer.selection import Selector
 
@@ -93,6 +102,26 @@ class LasformerEncoder(TransformerEncoderBase):
             "supervision": supervision,
         }
 
+    def reorder_encoder_out(self, encoder_out: EncoderOut, new_order: Tensor) -> EncoderOut:  # type: ignore[override]
+        """The source for hypotheses in a new order (one a sentence at first).
+
+        Only ``rows`` changes, each hypothesis' sentence: the source itself is held once a sentence.
+        """
+        n_sentences = encoder_out["encoder_padding_mask"][0].size(0)
+        rows = encoder_out.get("rows", torch.arange(n_sentences, device=new_order.device))[new_order]
+        if new_order.is_cuda and rows.numel() == encoder_out.get("rows", rows[:0]).numel():
+            return encoder_out
+        keep, beam = regroup(rows)
+        renumbered = torch.arange(keep.numel(), device=keep.device)
+        encoder_out = encoder_out | {"rows": renumbered.repeat_interleave(beam)}
+        if keep.numel() == n_sentences and torch.equal(keep, renumbered):
+            return encoder_out
+        for name in ("encoder_out", "encoder_states"):
+            encoder_out[name] = [t.index_select(1, keep) for t in encoder_out[name]]
+        for name in ("encoder_padding_mask", "encoder_embedding", "src_tokens", "src_lengths"):
+            encoder_out[name] = [t.index_select(0, keep) for t in encoder_out[name]]
+        return encoder_out
+
 
 class LasformerDecoder(TransformerDecoderBase):
     """fairseq's Transformer decoder, running its layers in groups that share their selections."""
@@ -118,24 +147,17 @@ class LasformerDecoder(TransformerDecoderBase):
 
         Attention weights are not returned (``attn`` is ``[None]``): they would be [B, Q, K] a document.
         """
-        memory = encoder_out["encoder_out"][0].transpose(0, 1)
-        memory_padding = encoder_out["encoder_padding_mask"][0]
-        memory_allowed = Allowed(memory_padding if bool(memory_padding.any()) else None, False)
-        padding = _padding(prev_output_tokens, self.padding_idx)
         positions = None
         if self.embed_positions is not None:
             positions = self.embed_positions(prev_output_tokens, incremental_state=incremental_state)
         if incremental_state is not None:
-            prev_output_tokens = prev_output_tokens[:, -1:]
-            positions = positions if positions is None else positions[:, -1:]
-        x = self.embed_scale * self.embed_tokens(prev_output_tokens)
-        if positions is not None:
-            x = x + positions
-        if self.layernorm_embedding is not None:
-            x = self.layernorm_embedding(x)
-        x = self.dropout_module(x)
-
-        allowed = Allowed(padding, causal=incremental_state is None and not full_context_alignment)
+            return self._step(prev_output_tokens[:, -1], positions, encoder_out, incremental_state)
+        x = self._embed(prev_output_tokens, positions)
+        memory = encoder_out["encoder_out"][0].transpose(0, 1)
+        memory_padding = encoder_out["encoder_padding_mask"][0]
+        memory_allowed = Allowed(memory_padding if bool(memory_padding.any()) else None, False)
+        padding = _padding(prev_output_tokens, self.padding_idx)
+        allowed = Allowed(padding, causal=not full_context_alignment)
         supervision: dict[str, Supervision] = dict(encoder_out.get("supervision", {}))
         for i, group in enumerate(groups(self.layers, self.cfg.select_share)):
             x, own, cross = _run(
@@ -147,7 +169,6 @@ class LasformerDecoder(TransformerDecoderBase):
                 memory,
                 allowed,
                 memory_allowed,
-                incremental_state,
                 self.training,
             )
             named = {f"decoder.{i}": own, f"cross.{i}": cross}
@@ -155,6 +176,33 @@ class LasformerDecoder(TransformerDecoderBase):
         if self.layer_norm is not None:
             x = self.layer_norm(x)
         return x, {"attn": [None], "inner_states": [], "supervision": supervision}
+
+    def _embed(self, tokens: Tensor, positions: Tensor | None) -> Tensor:
+        x = self.embed_scale * self.embed_tokens(tokens)
+        if positions is not None:
+            x = x + positions
+        if self.layernorm_embedding is not None:
+            x = self.layernorm_embedding(x)
+        return self.dropout_module(x)
+
+    def _step(
+        self, tokens: Tensor, positions: Tensor | None, encoder_out: EncoderOut, incremental_state: IncrementalState
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """Features [R, 1, d] of the newest tokens [R], from what the cache holds of those before."""
+        x = self._embed(tokens, None if positions is None else positions[:, -1])
+        memory = encoder_out["encoder_out"][0].transpose(0, 1)
+        cache = DecodingCache.of(incremental_state, x.size(0), memory.size(0), x.device)
+        decoding = Decoding(cache, cache.advance(), cache.source_paths(encoder_out["encoder_padding_mask"][0]))
+        for group in groups(self.layers, self.cfg.select_share):
+            x = decoder_group_step(group, x, memory, decoding)
+        if self.layer_norm is not None:
+            x = self.layer_norm(x)
+        return x[:, None], {"attn": [None], "inner_states": []}
+
+    def reorder_incremental_state_scripting(self, incremental_state: IncrementalState, new_order: Tensor) -> None:
+        """Hypotheses in a new order; no key or value is moved, see :class:`DecodingCache`."""
+        if STATE in incremental_state:
+            DecodingCache.of(incremental_state, 0, 0, new_order.device).reorder(new_order)
 
 
 @register_model("lasformer", dataclass=LasformerConfig)
@@ -177,6 +225,13 @@ class LasformerModel(TransformerModelBase):
             InputError: an option's value makes no sense, or the dictionaries cannot be shared as asked.
         """
         config = module_config(cfg)
+        config.attention_backend = str(getattr(getattr(task, "cfg", None), "attention_backend", "auto"))
+        try:
+            ops.backend_for(
+                torch.device("cpu" if config.attention_backend == "cpu" else "cuda"), config.attention_backend
+            )
+        except RuntimeError as e:
+            raise InputError(f"--attention-backend {config.attention_backend}: {e}") from e
         if config.share_all_embeddings and task.source_dictionary != task.target_dictionary:
             raise InputError("--share-all-embeddings: the two dictionaries differ; preprocess with a joined dictionary")
         return super().build_model(config, task)

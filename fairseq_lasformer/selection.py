@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_lasformer import ops
-from fairseq_lasformer.ops import KAPPA_ONE, Allowed
+from fairseq_lasformer.ops import KAPPA_ONE, Allowed, Paths, Slots
 
 
 class Selection(NamedTuple):
@@ -18,13 +18,16 @@ class Selection(NamedTuple):
         query, key: the selector's projections, [B, Q or K, S]; the straight-through gradient and the supervision
             reach the selector through them. None in decoding steps.
         mask: bool [B, Q, K], the kept keys of a full pass. None in decoding steps.
-        kept: int64 [B, n], the kept keys of a decoding step, ascending, -1 behind the last. None in full passes.
+        slots: the kept keys of a decoding step, or of a full pass that reads only them (B * Q rows); None in other
+            passes, and where every key is kept.
+        bits: the kept keys of a full pass through Triton's tiles, int32 [B, Q, ceil(K / 32)].
     """
 
     query: Tensor | None = None
     key: Tensor | None = None
     mask: Tensor | None = None
-    kept: Tensor | None = None
+    slots: Slots | None = None
+    bits: Tensor | None = None
 
 
 class SparsityRule(NamedTuple):
@@ -53,27 +56,39 @@ class Selector(nn.Module):
 
     Args:
         embed_dim: width of the queries' states (d). key_dim: width of the keys' states. select_dim: d_s.
+        backend: what selects in generation (``--attention-backend``).
     """
 
     kappa: Tensor
 
-    def __init__(self, embed_dim: int, key_dim: int, select_dim: int, rule: SparsityRule) -> None:
+    def __init__(
+        self, embed_dim: int, key_dim: int, select_dim: int, rule: SparsityRule, backend: str = "auto"
+    ) -> None:
         super().__init__()
         self.q_proj = nn.Linear(embed_dim, select_dim, bias=False)
         self.k_proj = nn.Linear(key_dim, select_dim, bias=False)
         nn.init.xavier_uniform_(self.q_proj.weight)
         nn.init.xavier_uniform_(self.k_proj.weight)
         self.rule = rule
+        self.backend = backend
         self.register_buffer("kappa", torch.tensor(KAPPA_ONE, dtype=torch.int64))
 
     def forward(self, query: Tensor, key: Tensor, allowed: Allowed) -> Selection:
         """Selection of a full pass from the layer's states, query [B, Q, d] and key [B, K, d]."""
         q, k = self.q_proj(query), self.k_proj(key)
+        paths = ops.sparse_pass(q.size(1), k, allowed, int(self.kappa), self.backend)
+        if paths is not None:
+            return Selection(slots=ops.select_pass(q, k, paths, int(self.kappa)))
+        if ops.tile_pass(q.device, self.backend):
+            return Selection(bits=ops.select_bits(q, k, allowed, self.kappa))
         return Selection(query=q, key=k, mask=ops.select_mask(q, k, allowed, self.kappa))
 
-    def step(self, query: Tensor, keys: Tensor, key_padding: Tensor | None) -> Selection:
-        """Selection of a decoding step: query [B, 1, d] against all projected keys so far [B, K, S]."""
-        return Selection(kept=ops.select_index(self.q_proj(query), keys, key_padding, self.kappa))
+    def step(self, query: Tensor, keys: Tensor, paths: Paths, kappa: int) -> Selection:
+        """Selection of a decoding step: query [R, d] against the projected keys by slot, [N, C, S].
+
+        ``kappa`` is the buffer's value, which the caller has read once: reading it here would stop a GPU at every step.
+        """
+        return Selection(slots=ops.select_slots(self.q_proj(query), keys, paths, kappa, self.backend))
 
     def adapt(self, mass: float) -> None:
         """Moves kappa by eq 7, after an update whose valid queries kept ``mass`` in the mean."""
@@ -90,4 +105,4 @@ def build_selector(cfg: Any, layer: int, embed_dim: int, key_dim: int) -> Select
     if layer % cfg.select_share:
         return None
     rule = SparsityRule(cfg.sparsity_threshold, cfg.sparsity_step, cfg.sparsity_min, cfg.sparsity_freeze_above)
-    return Selector(embed_dim, key_dim, cfg.select_dim, rule)
+    return Selector(embed_dim, key_dim, cfg.select_dim, rule, cfg.attention_backend)

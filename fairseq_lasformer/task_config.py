@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from fairseq.dataclass import ChoiceEnum
 from fairseq.tasks.translation import TranslationConfig
 
 
@@ -14,4 +15,8 @@ class DocumentTranslationConfig(TranslationConfig):
     max_target_positions: int = field(default=4096, metadata={"help": "longest target example, in tokens"})
     upsample_primary: int = field(
         default=1, metadata={"help": "how often the first of several binarised splits counts"}
+    )
+    attention_backend: ChoiceEnum(["auto", "reference", "cpu", "triton"]) = field(  # type: ignore[valid-type]
+        default="auto",
+        metadata={"help": "what selects and attends in generation; auto takes the kernels the device has"},
     )

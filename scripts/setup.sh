@@ -20,18 +20,20 @@ mark=$(cat setup.py scripts/setup.sh | cksum | tr -d ' ')-$torch
 [ "$(cat $venv/.ready 2>/dev/null || true)" != "$mark" ] || exit 0
 
 say() { echo "setup $*" >&2; }
-say "1/5: $("$PYTHON" --version) in $venv"
+say "1/6: $("$PYTHON" --version) in $venv"
 [ -x $venv/bin/python ] && $venv/bin/python -m pip --version >/dev/null 2>&1 || { rm -rf $venv; "$PYTHON" -m venv $venv; }
 pip() { $venv/bin/python -m pip --disable-pip-version-check --quiet "$@"; }
-say "2/5: $torch (a large download where it is not cached)"
+say "2/6: $torch (a large download where it is not cached)"
 $venv/bin/python -c 'import torch' 2>/dev/null || pip install --progress-bar on "$torch"
-say "3/5: build tools"
+say "3/6: build tools"
 pip install "setuptools>=77" wheel numpy cython cffi packaging
-say "4/5: fairseq (Python 3.11 compiles it, some 3 minutes)"
+say "4/6: fairseq (Python 3.11 compiles it, some 3 minutes)"
 # without its dependencies: it declares torchaudio, which would replace torch by a build of several GB
 [ "$($venv/bin/python -m pip show fairseq-fixed 2>/dev/null | sed -n 's/^Version: //p')" = 0.12.3.1 ] ||
   pip install --no-deps --no-build-isolation fairseq-fixed==0.12.3.1
-say "5/5: this package and its tools"
+say "5/6: this package and its tools"
 pip install --no-build-isolation -e '.[dev]'
+say "6/6: CPU kernels (half a minute)"
+$venv/bin/python -c 'from fairseq_lasformer.ops import cpu; cpu.kernels()' 2>&1 | sed -n '/fairseq_lasformer\|no CPU/p' >&2
 echo "$mark" >$venv/.ready
 say "done"

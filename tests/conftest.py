@@ -10,6 +10,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # before any kernel is defined
+
 from fairseq.data import Dictionary
 
 from fairseq_lasformer.config import LasformerConfig

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from conftest import SMALL, tokens
@@ -9,6 +11,8 @@ from fairseq.models.transformer import TransformerConfig, TransformerModelBase
 
 from fairseq_lasformer.config import LasformerConfig, module_config, selected_modules
 from fairseq_lasformer.documents import InputError
+from fairseq_lasformer.model import LasformerModel
+from fairseq_lasformer.ops import backends, cpu, full_pass
 
 
 def fairseq_transformer(small_task):
@@ -91,6 +95,71 @@ def test_beams_reordered_between_steps_continue_the_right_history(build):
         tgt = torch.cat([tgt[order, :20], tgt[:, 20:]], 1)
         step = model.decoder(tgt[:, :21], encoder_out=encoder_out, incremental_state=state)[0]
         torch.testing.assert_close(step[:, -1], model(src, None, tgt[:, :21])[0][:, -1], rtol=1e-4, atol=1e-5)
+
+
+def skip_unless_here(backend):
+    if (
+        backend == "cpu"
+        and cpu.kernels() is None
+        or backend == "triton"
+        and backends.triton_kernels("triton_decoding") is None
+    ):
+        pytest.skip(f"no {backend} kernels on this machine")
+
+
+def build_for(small_task, backend):
+    """A small model that decodes with ``backend``, every selector at kappa 0.3."""
+    task = SimpleNamespace(**vars(small_task), cfg=SimpleNamespace(attention_backend=backend))
+    torch.manual_seed(3)
+    model = LasformerModel.build_model(LasformerConfig(**SMALL), task).eval()
+    for _, selector in model.selectors():
+        selector.kappa.fill_(300_000)
+    return model
+
+
+@pytest.mark.parametrize("backend", ["cpu", "triton"])
+@pytest.mark.parametrize("padding", [(0, 0), (0, 31)], ids=["whole", "padded"])
+def test_a_full_pass_without_gradients_equals_the_one_with(small_task, monkeypatch, backend, padding):
+    """Reading kept keys alone (CPU) and tiles with a mask of bits (Triton) against blocks with a mask."""
+    skip_unless_here(backend)
+    model = build_for(small_task, backend)
+    monkeypatch.setattr(full_pass, "SPARSE_FROM", 1)
+    monkeypatch.setattr(full_pass, "SPARSE_SHARE", 1.0)
+    calls = []
+    for name in ("select_pass", "select_bits"):
+        real = getattr(full_pass, name)
+        monkeypatch.setattr(f"fairseq_lasformer.ops.{name}", lambda *a, real=real: calls.append(a) or real(*a))
+    src, tgt = tokens(2, 90, pad_left=padding), tokens(2, 70)
+    expected = model(src, None, tgt)[0]
+    assert not calls
+    with torch.no_grad():
+        seen = model(src, None, tgt)[0]
+    assert calls
+    torch.testing.assert_close(seen, expected.detach(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("backend", ["reference", "cpu", "triton"])
+def test_every_backend_decodes_beams_alike(small_task, backend):
+    skip_unless_here(backend)
+    model, definition = build_for(small_task, backend), build_for(small_task, "reference")
+    src, tgt, beam = tokens(2, 40, pad_left=(0, 7)), tokens(6, 30), 3
+    order = torch.arange(2).repeat_interleave(beam)
+    with torch.no_grad():
+        encoder_out = model.encoder.reorder_encoder_out(model.encoder(src), order)
+        assert encoder_out["encoder_out"][0].size(1) == 2  # the source is held once a sentence
+        state, history, n = {}, tgt[:, :1], 2
+        for i in range(1, 30):
+            step = model.decoder(history, encoder_out=encoder_out, incremental_state=state)[0]
+            full = definition.decoder(history, encoder_out=definition.encoder(src[-n:].repeat_interleave(beam, 0)))[0]
+            torch.testing.assert_close(step[:, -1], full[:, -1], rtol=1e-4, atol=1e-5)
+            order = torch.randint(beam, (n, beam)) + torch.arange(n)[:, None] * beam
+            if i == 15:  # the first document is finished
+                order, n = order[1:], 1
+            order = order.view(-1)
+            model.decoder.reorder_incremental_state_scripting(state, order)
+            encoder_out = model.encoder.reorder_encoder_out(encoder_out, order)
+            history = torch.cat([history[order], tgt[: order.numel(), i : i + 1]], 1)
+        assert encoder_out["encoder_out"][0].size(1) == 1
 
 
 def loss_and_gradients(model, src, tgt):

@@ -182,26 +182,6 @@ def test_blocked_selection_equals_its_definition(shape, small_blocks):
     assert torch.equal(mask, expected)
 
 
-@pytest.mark.parametrize("padding", [None, "left", "right", "all"])
-def test_step_selection_is_the_last_row_of_the_full_one(padding):
-    *_, sel_q, sel_k, mask, allowed, _ = case(41, 41, True, padding)
-    index = ops.select_index(sel_q[:, -1:], sel_k, allowed.key_padding, 300_000)
-    for row, kept in zip(index, mask[:, -1]):
-        assert row[row >= 0].tolist() == kept.nonzero()[:, 0].tolist()
-        assert (row[(row >= 0).sum() :] == -1).all()
-
-
-def test_attend_selected_equals_masked_attention():
-    q, k, v, *_, mask, _, full = case(1, 41, False, "right")
-    index = torch.full((B, 41), -1)
-    for i, kept in enumerate(mask[:, 0]):
-        index[i, : int(kept.sum())] = kept.nonzero()[:, 0]
-    flat = [t.transpose(1, 2).reshape(B, -1, H * D) for t in (q, k, v)]
-    expected = reference.selected_attention(q, k, v, mask, full).transpose(1, 2).reshape(B, 1, -1)
-    torch.testing.assert_close(ops.attend_selected(*flat, index, H), expected, rtol=1e-6, atol=1e-6)
-    assert (ops.attend_selected(*flat, torch.full((B, 3), -1), H) == 0).all()
-
-
 @pytest.mark.parametrize("dtype", [torch.half, torch.bfloat16])
 def test_half_precision_masks_stay_finite(dtype):
     q, k, v, sel_q, sel_k, mask, allowed, full = case(23, 23, True, "all", dtype=dtype)

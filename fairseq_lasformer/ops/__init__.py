@@ -4,18 +4,30 @@
 """
 
 from fairseq_lasformer.ops.attention import selected_attention
-from fairseq_lasformer.ops.reference import KAPPA_ONE, MIN_KEYS, Allowed, Supervision, attend_selected
-from fairseq_lasformer.ops.selection import select_index, select_mask
+from fairseq_lasformer.ops.backends import BACKENDS, backend_for
+from fairseq_lasformer.ops.decoding import attend_slots, select_slots
+from fairseq_lasformer.ops.full_pass import attend_tiles, select_bits, select_pass, sparse_pass, tile_pass
+from fairseq_lasformer.ops.reference import KAPPA_ONE, MIN_KEYS, Allowed, Paths, Slots, Supervision
+from fairseq_lasformer.ops.selection import select_mask
 from fairseq_lasformer.ops.supervision import supervise
 
 __all__ = [
+    "BACKENDS",
     "KAPPA_ONE",
     "MIN_KEYS",
     "Allowed",
+    "Paths",
+    "Slots",
     "Supervision",
-    "attend_selected",
-    "select_index",
+    "attend_slots",
+    "attend_tiles",
+    "backend_for",
+    "select_bits",
     "select_mask",
+    "select_pass",
+    "select_slots",
     "selected_attention",
+    "sparse_pass",
     "supervise",
+    "tile_pass",
 ]

@@ -49,6 +49,49 @@ class Allowed(NamedTuple):
         return mask.expand(n_batch, n_queries, n_keys)
 
 
+class Paths(NamedTuple):
+    """Where the keys are that R decoding rows may see, of N sentences; R / N consecutive rows a sentence.
+
+    Attributes:
+        table: int32 [R, >= end], the slot of each position of a row; None where position j lies in slot j.
+        start, n_keys: int64 [N], the allowed positions are start .. start + n_keys - 1.
+        end: no position is beyond it; an int, known without asking the device.
+    """
+
+    table: Tensor | None
+    start: Tensor
+    n_keys: Tensor
+    end: int
+
+    @classmethod
+    def over(cls, padding: Tensor) -> Paths | None:
+        """Paths over a source of padding mask bool [N, K]; None where padding stands between keys."""
+        n_keys, start = (~padding).sum(1), (~padding).int().argmax(1)
+        position = torch.arange(padding.size(1), device=padding.device)
+        within = (position >= start[:, None]) & (position < (start + n_keys)[:, None])
+        return cls(None, start, n_keys, padding.size(1)) if torch.equal(within, ~padding) else None
+
+    def slots(self, n_rows: int) -> tuple[Tensor, Tensor]:
+        """Slots int64 [R, end] of all positions, and which of them are allowed, bool [R, end]."""
+        position = torch.arange(self.end, device=self.start.device)
+        allowed = (position >= self.start[:, None]) & (position < (self.start + self.n_keys)[:, None])
+        allowed = allowed.repeat_interleave(n_rows // self.start.numel(), 0)
+        slots = position.expand(n_rows, -1) if self.table is None else self.table[:, : self.end].long()
+        return slots, allowed
+
+
+class Slots(NamedTuple):
+    """The kept keys of decoding rows.
+
+    Attributes:
+        slot: int32 [R, k], slots in ascending order of position, -1 behind a row's last.
+        kept: int32 [R], how many a row keeps.
+    """
+
+    slot: Tensor
+    kept: Tensor
+
+
 class Supervision(NamedTuple):
     """What the supervision of one selector gives, each a scalar sum over the valid queries.
 
@@ -190,22 +233,36 @@ def supervise(
     )
 
 
-def attend_selected(q: Tensor, k: Tensor, v: Tensor, index: Tensor, n_heads: int) -> Tensor:
-    """One decoding step over gathered keys.
+def select_slots(q: Tensor, keys: Tensor, paths: Paths, kappa: Tensor | int) -> Slots:
+    """The kept keys of one decoding step (eq 1, 2).
 
     Args:
-        q: [B, 1, H*D]. k, v: [B, K, H*D], the cache. index: int64 [B, n], kept keys in ascending order, -1 behind
-            the last one.
+        q: [R, S], the newest queries. keys: [N, C, S], the selector's keys by slot.
+    """
+    slots, allowed = paths.slots(q.size(0))
+    sentence = torch.arange(q.size(0), device=q.device) // (q.size(0) // keys.size(0))
+    seen = keys[sentence[:, None], slots]
+    scores = selector_scores(q[:, None], seen, allowed[:, None])[:, 0]
+    mask = select(scores, keep_counts(allowed.sum(1), kappa))
+    kept = mask.sum(1)
+    order = mask.to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, : max(1, int(kept.max()))]
+    index = slots.gather(1, order).masked_fill(~mask.gather(1, order), -1)
+    return Slots(index.int(), kept.int())
+
+
+def attend_slots(q: Tensor, keys: Tensor, values: Tensor, slots: Slots, n_heads: int) -> Tensor:
+    """Attention of one decoding step over the kept keys (eq 3).
+
+    Args:
+        q: [R, H*D]. keys, values: [N, C, H*D], by slot.
 
     Returns:
-        [B, 1, H*D].
+        [R, H*D]; a row that keeps no key is 0.
     """
-    n_batch, n_keys, width = k.shape
-    used = index >= 0
-    flat = (index.clamp(min=0) + torch.arange(n_batch, device=k.device)[:, None] * n_keys).view(-1)
-    shape = (n_batch, index.size(1), n_heads, width // n_heads)
-    k_sel = k.reshape(-1, width).index_select(0, flat).view(shape).transpose(1, 2)
-    v_sel = v.reshape(-1, width).index_select(0, flat).view(shape).transpose(1, 2)
-    q_heads = q.view(n_batch, 1, n_heads, -1).transpose(1, 2)
-    weights = masked_softmax(attention_scores(q_heads, k_sel).float(), used[:, None, None])
-    return torch.matmul(weights.to(v.dtype), v_sel).transpose(1, 2).reshape(n_batch, 1, width)
+    n_rows, width = q.shape
+    sentence = torch.arange(n_rows, device=q.device) // (n_rows // keys.size(0))
+    index, shape = slots.slot.long(), (n_rows, slots.slot.size(1), n_heads, width // n_heads)
+    k, v = (t[sentence[:, None], index.clamp(min=0)].view(shape).transpose(1, 2) for t in (keys, values))
+    weights = attention_scores(q.view(n_rows, 1, n_heads, -1).transpose(1, 2), k).float()
+    weights = masked_softmax(weights, (index >= 0)[:, None, None])
+    return torch.matmul(weights.to(v.dtype), v).reshape(n_rows, width)

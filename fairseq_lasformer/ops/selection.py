@@ -62,21 +62,3 @@ def highest(scores: Tensor, keep: Tensor, n_allowed: Tensor) -> Tensor:
         ties = kept & ~above
         kept = above | (ties & (ties.cumsum(-1) <= (keep - above.sum(-1))[..., None]))
     return kept
-
-
-@torch.no_grad()
-def select_index(sel_q: Tensor, sel_k: Tensor, key_padding: Tensor | None, kappa: Tensor | int) -> Tensor:
-    """Kept keys of one decoding step.
-
-    Args:
-        sel_q: [B, 1, S], the newest query. sel_k: [B, K, S], all keys so far. key_padding: bool [B, K] or None.
-
-    Returns:
-        int64 [B, n], ascending, -1 behind a row's last kept key.
-    """
-    mask = select_mask(sel_q, sel_k, Allowed(key_padding, causal=False), kappa)[:, 0]
-    counts = mask.sum(-1)
-    index = torch.full((mask.size(0), max(1, int(counts.max()))), -1, dtype=torch.int64, device=mask.device)
-    row, key = mask.nonzero(as_tuple=True)
-    index[row, (mask.cumsum(-1) - 1)[row, key]] = key
-    return index

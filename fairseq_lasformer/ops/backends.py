@@ -1,0 +1,44 @@
+"""Which implementation runs: C++ on the CPU, Triton on a GPU, or plain PyTorch."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import logging
+from typing import Any
+
+import torch
+
+from fairseq_lasformer.ops import cpu
+
+logger = logging.getLogger(__name__)
+
+BACKENDS = ("auto", "reference", "cpu", "triton")
+
+
+def backend_for(device: torch.device, wanted: str = "auto") -> str:
+    """The backend that runs on ``device``: ``wanted``, or for ``auto`` the kernels there are for it.
+
+    Raises:
+        RuntimeError: there is no such backend here.
+    """
+    if wanted in ("auto", "cpu") and device.type == "cpu" and cpu.kernels() is not None:
+        return "cpu"
+    if wanted == "cpu" and device.type == "cpu":
+        raise RuntimeError("there are no CPU kernels here (the reason is logged above); use auto or reference")
+    if wanted == "triton" or (wanted == "auto" and device.type == "cuda"):
+        if triton_kernels("triton_decoding") is not None:
+            return "triton"
+        if wanted == "triton":
+            raise RuntimeError("Triton is not installed; use auto or reference")
+    return "reference"
+
+
+@functools.cache
+def triton_kernels(module: str) -> Any | None:
+    """A module of Triton kernels, imported when first asked for; None, with one warning, without Triton."""
+    try:
+        return importlib.import_module(f"fairseq_lasformer.ops.{module}")
+    except ImportError as e:
+        logger.warning("no Triton kernels, plain PyTorch runs instead, slower: %s", e)
+        return None

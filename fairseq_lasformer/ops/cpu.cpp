@@ -1,0 +1,272 @@
+// Selection and attention over cached keys on the CPU. Definitions: reference.select_slots, reference.attend_slots.
+//
+// Layout: R rows (hypotheses), `beam` consecutive rows a sentence; keys and values [N, C, W] with C slots a sentence;
+// a row's position j lies in slot table[row][j], or in slot j where there is no table.
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+namespace {
+
+using at::Tensor;
+using std::int32_t;
+using std::int64_t;
+
+constexpr int64_t kOne = 1000000;   // kappa = 1, in millionths
+constexpr int64_t kMinKeys = 10;    // spec: k_i = min(n_i, max(10, ceil(kappa n_i)))
+constexpr int64_t kKeyBlock = 256;  // keys a task scores: with 64 floats each, 64 KiB, which rows of a sentence share
+constexpr int64_t kAhead = 6;       // kept keys fetched ahead of their use
+
+int64_t keep_count(int64_t n, int64_t kappa) {
+  return std::min(n, std::max(kMinKeys, (n * kappa + kOne - 1) / kOne));
+}
+
+template <typename T>
+inline float dot(const float* a, const T* b, int64_t n) {
+  float sum = 0.f;
+#pragma omp simd reduction(+ : sum)
+  for (int64_t i = 0; i < n; ++i) sum += a[i] * static_cast<float>(b[i]);
+  return sum;
+}
+
+// exp for x <= 0 (Cephes' polynomial, error below 2 units in the last place); written out so that it vectorises.
+inline float exp_negative(float x) {
+  x = std::max(x, -87.f);
+  const float n = std::nearbyint(x * 1.44269504088896341f);
+  x -= n * 0.693359375f;
+  x -= n * -2.12194440e-4f;
+  float y = 1.9875691500e-4f;
+  y = y * x + 1.3981999507e-3f;
+  y = y * x + 8.3334519073e-3f;
+  y = y * x + 4.1665795894e-2f;
+  y = y * x + 1.6666665459e-1f;
+  y = y * x + 5.0000001201e-1f;
+  y = y * x * x + x + 1.f;
+  const int32_t bits = (static_cast<int32_t>(n) + 127) << 23;
+  float power;
+  std::memcpy(&power, &bits, sizeof power);
+  return y * power;
+}
+
+// Score above, complement of the index below: larger is better, equal scores go to the lower index, NaN is last.
+inline uint64_t packed(float score, int64_t index) {
+  score += 0.f;  // -0 equals +0
+  uint32_t bits;
+  std::memcpy(&bits, &score, sizeof bits);
+  bits = score != score ? 0u : (bits & 0x80000000u) ? ~bits : bits | 0x80000000u;
+  return (static_cast<uint64_t>(bits) << 32) | static_cast<uint32_t>(~static_cast<uint32_t>(index));
+}
+
+struct Scratch {
+  std::vector<uint64_t> candidates, order;
+  std::vector<float> sample;
+};
+
+// The `keep` highest of n scores, ascending, into out. A threshold guessed from a sample narrows the candidates in one
+// pass; it only ever admits too many, or is dropped, so that the result is exact.
+void highest(const float* scores, int64_t n, int64_t keep, int32_t* out, Scratch& scratch) {
+  if (keep >= n) {
+    for (int64_t i = 0; i < n; ++i) out[i] = static_cast<int32_t>(i);
+    return;
+  }
+  float guess = -std::numeric_limits<float>::infinity();
+  if (n >= 1024) {
+    const int64_t m = std::max<int64_t>(256, n / 16), stride = n / m;
+    const double expected = static_cast<double>(keep) * m / n;
+    const auto rank = static_cast<int64_t>(expected + 3.0 * std::sqrt(expected) + 3.0);
+    if (rank < m) {
+      auto& sample = scratch.sample;
+      sample.resize(m);
+      for (int64_t i = 0; i < m; ++i) {
+        const float s = scores[i * stride];
+        sample[i] = s != s ? guess : s;
+      }
+      std::nth_element(sample.begin(), sample.begin() + rank, sample.end(), std::greater<float>());
+      guess = sample[rank];
+    }
+  }
+  auto& found = scratch.candidates;
+  found.resize(n);
+  int64_t count = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    found[count] = packed(scores[i], i);
+    count += !(scores[i] < guess);
+  }
+  if (count < keep) {
+    for (count = 0; count < n; ++count) found[count] = packed(scores[count], count);
+  }
+  auto& order = scratch.order;
+  order.assign(found.begin(), found.begin() + count);
+  std::nth_element(order.begin(), order.begin() + (keep - 1), order.end(), std::greater<uint64_t>());
+  const uint64_t last = order[keep - 1];
+  for (int64_t i = 0, kept = 0; kept < keep; ++i) {
+    if (found[i] >= last) out[kept++] = static_cast<int32_t>(~static_cast<uint32_t>(found[i]));
+  }
+}
+
+// Scores of one task's keys against one row's query.
+template <typename T>
+void score(const float* query, const T* keys, const int32_t* table, int64_t from, int64_t to, int64_t width, float* out) {
+  for (int64_t j = from; j < to; ++j) {
+    const int64_t slot = table ? table[j] : j;
+    out[j] = dot(query, keys + slot * width, width);
+  }
+}
+
+// Kept slots from given scores; row r's allowed positions are start .. start + count - 1 of its sentence.
+void choose(const float* scores, int64_t stride, const int32_t* table, int64_t table_stride, const int64_t* start,
+            const int64_t* count, int64_t beam, int64_t kappa, int64_t rows, int64_t most, int32_t* slots,
+            int32_t* kept) {
+  at::parallel_for(0, rows, 1, [&](int64_t begin, int64_t end) {
+    Scratch scratch;
+    for (int64_t r = begin; r < end; ++r) {
+      const int64_t s = r / beam, first = start[s], keep = keep_count(count[s], kappa);
+      int32_t* out = slots + r * most;
+      highest(scores + r * stride + first, count[s], keep, out, scratch);
+      for (int64_t i = 0; i < keep; ++i) {
+        const int64_t j = out[i] + first;
+        out[i] = table ? table[r * table_stride + j] : static_cast<int32_t>(j);
+      }
+      std::fill(out + keep, out + most, -1);
+      kept[r] = static_cast<int32_t>(keep);
+    }
+  });
+}
+
+int64_t widest(const Tensor& count, int64_t kappa) {
+  int64_t most = 1;
+  const auto* n = count.const_data_ptr<int64_t>();
+  for (int64_t s = 0; s < count.numel(); ++s) most = std::max(most, keep_count(n[s], kappa));
+  return most;
+}
+
+// q [R, S] float32, scaled; keys [N, C, S]; table int32 [R, >= longest] or none; start, count int64 [N].
+// Returns slots int32 [R, k], -1 behind the last, and how many each row kept, int32 [R].
+std::tuple<Tensor, Tensor> select_slots(const Tensor& q, const Tensor& keys, const std::optional<Tensor>& table,
+                                        const Tensor& start, const Tensor& count, int64_t kappa) {
+  const int64_t rows = q.size(0), width = q.size(1), n = keys.size(0), beam = rows / n;
+  const Tensor end_of = start + count;
+  const int64_t longest = end_of.max().item<int64_t>(), most = widest(count, kappa);
+  Tensor scores = at::empty({rows, longest}, q.options()), slots = at::empty({rows, most}, q.options().dtype(at::kInt));
+  Tensor kept = at::empty({rows}, slots.options());
+  const auto *first = start.const_data_ptr<int64_t>(), *number = count.const_data_ptr<int64_t>();
+  const int32_t* paths = table ? table->const_data_ptr<int32_t>() : nullptr;
+  const int64_t path_stride = table ? table->stride(0) : 0, blocks = (longest + kKeyBlock - 1) / kKeyBlock;
+  const auto* queries = q.const_data_ptr<float>();
+  auto* result = scores.mutable_data_ptr<float>();
+  AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, keys.scalar_type(), "select_slots", [&] {
+    const auto* all = keys.const_data_ptr<scalar_t>();
+    // rows of a sentence run fastest: they read the same block of keys
+    at::parallel_for(0, n * blocks * beam, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t task = begin; task < end; ++task) {
+        const int64_t s = task / (blocks * beam), block = task / beam % blocks, r = s * beam + task % beam;
+        const int64_t from = std::max(block * kKeyBlock, first[s]);
+        const int64_t to = std::min((block + 1) * kKeyBlock, first[s] + number[s]);
+        score(queries + r * width, all + s * keys.stride(0), paths ? paths + r * path_stride : nullptr, from, to, width,
+              result + r * longest);
+      }
+    });
+  });
+  choose(result, longest, paths, path_stride, first, number, beam, kappa, rows, most,
+         slots.mutable_data_ptr<int32_t>(), kept.mutable_data_ptr<int32_t>());
+  return {slots, kept};
+}
+
+// The same from scores [R, K] float32 that are there already; R / N rows a sentence, slots are positions.
+std::tuple<Tensor, Tensor> select_scored(const Tensor& scores, const Tensor& start, const Tensor& count, int64_t kappa) {
+  const int64_t rows = scores.size(0), most = widest(count, kappa);
+  Tensor slots = at::empty({rows, most}, scores.options().dtype(at::kInt)), kept = at::empty({rows}, slots.options());
+  choose(scores.const_data_ptr<float>(), scores.stride(0), nullptr, 0, start.const_data_ptr<int64_t>(),
+         count.const_data_ptr<int64_t>(), rows / start.numel(), kappa, rows, most, slots.mutable_data_ptr<int32_t>(),
+         kept.mutable_data_ptr<int32_t>());
+  return {slots, kept};
+}
+
+// Heads h0 .. h1 of one row over its kept slots.
+template <typename T>
+void attend_row(const float* q, const T* keys, const T* values, const int32_t* slots, int64_t kept, int64_t width,
+                int64_t head_width, int64_t h0, int64_t h1, float scale, std::vector<float>& weights, float* out) {
+  const int64_t span = (h1 - h0) * head_width * static_cast<int64_t>(sizeof(T));
+  const auto fetch = [span](const T* at) {
+    for (int64_t b = 0; b < span; b += 64) __builtin_prefetch(reinterpret_cast<const char*>(at) + b);
+  };
+  std::fill(out + h0 * head_width, out + h1 * head_width, 0.f);
+  if (kept == 0) return;
+  weights.resize((h1 - h0) * kept);
+  for (int64_t j = 0; j < kept; ++j) {
+    if (j + kAhead < kept) fetch(keys + slots[j + kAhead] * width + h0 * head_width);
+    for (int64_t h = h0; h < h1; ++h) {
+      weights[(h - h0) * kept + j] =
+          scale * dot(q + h * head_width, keys + slots[j] * width + h * head_width, head_width);
+    }
+  }
+  for (int64_t h = h0; h < h1; ++h) {
+    float* w = weights.data() + (h - h0) * kept;
+    const float top = *std::max_element(w, w + kept);
+    float sum = 0.f;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t j = 0; j < kept; ++j) {
+      w[j] = exp_negative(w[j] - top);
+      sum += w[j];
+    }
+    const float norm = 1.f / sum;
+#pragma omp simd
+    for (int64_t j = 0; j < kept; ++j) w[j] *= norm;
+  }
+  for (int64_t j = 0; j < kept; ++j) {
+    if (j + kAhead < kept) fetch(values + slots[j + kAhead] * width + h0 * head_width);
+    for (int64_t h = h0; h < h1; ++h) {
+      const float weight = weights[(h - h0) * kept + j];
+      const T* value = values + slots[j] * width + h * head_width;
+      float* sum = out + h * head_width;
+#pragma omp simd
+      for (int64_t i = 0; i < head_width; ++i) sum[i] += weight * static_cast<float>(value[i]);
+    }
+  }
+}
+
+// q [R, H*D] float32; keys, values [N, C, H*D]; slots int32 [R, k]; kept int32 [R]. Returns float32 [R, H*D].
+Tensor attend_slots(const Tensor& q, const Tensor& keys, const Tensor& values, const Tensor& slots, const Tensor& kept,
+                    int64_t heads) {
+  const int64_t rows = q.size(0), width = q.size(1), head_width = width / heads, beam = rows / keys.size(0);
+  const float scale = 1.f / std::sqrt(static_cast<float>(head_width));
+  Tensor out = at::empty_like(q);
+  const auto* queries = q.const_data_ptr<float>();
+  const auto *chosen = slots.const_data_ptr<int32_t>(), *number = kept.const_data_ptr<int32_t>();
+  auto* result = out.mutable_data_ptr<float>();
+  AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, keys.scalar_type(), "attend_slots", [&] {
+    const auto *all_keys = keys.const_data_ptr<scalar_t>(), *all_values = values.const_data_ptr<scalar_t>();
+    // split between heads, so that five rows keep two threads equally busy; a chunk takes a row's heads together
+    at::parallel_for(0, rows * heads, 1, [&](int64_t begin, int64_t end) {
+      std::vector<float> weights;
+      while (begin < end) {
+        const int64_t r = begin / heads, h0 = begin % heads, h1 = std::min(heads, h0 + end - begin), s = r / beam;
+        attend_row(queries + r * width, all_keys + s * keys.stride(0), all_values + s * values.stride(0),
+                   chosen + r * slots.stride(0), number[r], width, head_width, h0, h1, scale, weights,
+                   result + r * width);
+        begin += h1 - h0;
+      }
+    });
+  });
+  return out;
+}
+
+}  // namespace
+
+TORCH_LIBRARY(fairseq_lasformer, m) {
+  m.def("select_slots(Tensor q, Tensor keys, Tensor? table, Tensor start, Tensor count, int kappa) -> (Tensor, Tensor)");
+  m.def("select_scored(Tensor scores, Tensor start, Tensor count, int kappa) -> (Tensor, Tensor)");
+  m.def("attend_slots(Tensor q, Tensor keys, Tensor values, Tensor slots, Tensor kept, int heads) -> Tensor");
+}
+
+TORCH_LIBRARY_IMPL(fairseq_lasformer, CPU, m) {
+  m.impl("select_slots", &select_slots);
+  m.impl("select_scored", &select_scored);
+  m.impl("attend_slots", &attend_slots);
+}

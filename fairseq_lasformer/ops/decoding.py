@@ -1,0 +1,77 @@
+"""One decoding step: which cached keys are kept, and attention over them. Definitions: ``reference.select_slots`` and
+``reference.attend_slots``."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fairseq_lasformer.ops import reference
+from fairseq_lasformer.ops.backends import backend_for, triton_kernels
+from fairseq_lasformer.ops.reference import KAPPA_ONE, MIN_KEYS, Paths, Slots
+
+
+@torch.no_grad()
+def select_slots(q: Tensor, keys: Tensor, paths: Paths, kappa: int, backend: str = "auto") -> Slots | None:
+    """The kept keys of one decoding step (eq 1, 2); None where every allowed key is kept.
+
+    Args:
+        q: [R, S], the newest queries. keys: [N, C, S], the selector's keys by slot. kappa: share kept, in millionths.
+    """
+    if kappa >= KAPPA_ONE or paths.end <= MIN_KEYS:
+        return None
+    chosen = backend_for(q.device, backend)
+    if chosen == "cpu":
+        scaled = q.float() * q.size(-1) ** -0.5
+        return Slots(*torch.ops.fairseq_lasformer.select_slots(scaled, keys, paths.table, *paths[1:3], kappa))
+    module = triton_kernels("triton_decoding") if chosen == "triton" else reference
+    assert module is not None
+    return module.select_slots(q, keys, paths, kappa)
+
+
+@torch.no_grad()
+def attend_slots(
+    q: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    paths: Paths | None,
+    slots: Slots | None,
+    n_heads: int,
+    backend: str = "auto",
+) -> Tensor:
+    """Attention of R rows over their kept keys (eq 3), over all allowed ones of ``paths`` where ``slots`` is None.
+
+    Args:
+        q: [R, H*D]. keys, values: [N, C, H*D], by slot.
+
+    Returns:
+        [R, H*D] in q's dtype; a row that sees no key is 0.
+    """
+    if slots is None:
+        assert paths is not None
+        if paths.table is None:
+            return _attend_source(q, keys, values, paths, n_heads)
+        kept = paths.n_keys.int().repeat_interleave(q.size(0) // paths.n_keys.numel())
+        slots = Slots(paths.table[:, : paths.end], kept)
+    chosen = backend_for(q.device, backend)
+    if chosen == "cpu":
+        out = torch.ops.fairseq_lasformer.attend_slots(q.float(), keys, values, *slots, n_heads)
+        return out.to(q.dtype)
+    module = triton_kernels("triton_decoding") if chosen == "triton" else reference
+    assert module is not None
+    return module.attend_slots(q, keys, values, slots, n_heads)
+
+
+def _attend_source(q: Tensor, keys: Tensor, values: Tensor, paths: Paths, n_heads: int) -> Tensor:
+    """Dense attention over the source: a sentence's rows are queries of one product over its keys."""
+    n_sentences, n_keys, width = keys.shape
+    queries, k, v = (t.reshape(n_sentences, -1, n_heads, width // n_heads).transpose(1, 2) for t in (q, keys, values))
+    mask = None
+    position = torch.arange(n_keys, device=q.device)
+    allowed = (position >= paths.start[:, None]) & (position < (paths.start + paths.n_keys)[:, None])
+    if q.is_cuda or not bool(allowed.all()):
+        mask = allowed[:, None, None]
+    out = F.scaled_dot_product_attention(queries, k, v, attn_mask=mask)
+    out = out.masked_fill((paths.n_keys == 0)[:, None, None, None], 0.0)
+    return out.transpose(1, 2).reshape(q.shape)

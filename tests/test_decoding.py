@@ -1,0 +1,186 @@
+"""Decoding steps: kernels against their definitions, the cache against one that copies."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairseq_lasformer import ops
+from fairseq_lasformer.cache import DecodingCache
+from fairseq_lasformer.ops import Allowed, Paths, Slots, backends, cpu, reference
+
+HERE = {
+    "reference": True,
+    "cpu": cpu.kernels() is not None,
+    "triton": backends.triton_kernels("triton_decoding") is not None,
+}
+BACKENDS = [name for name, here in HERE.items() if here]
+
+
+def paths_for(n_sentences: int, beam: int, n_keys: int, kind: str) -> Paths:
+    """Paths of rows through 2 * n_keys slots (``table``), or over a source padded on one side."""
+    rows = n_sentences * beam
+    start, count = torch.zeros(n_sentences, dtype=torch.long), torch.full((n_sentences,), n_keys)
+    if kind == "table":
+        table = torch.stack([torch.randperm(2 * n_keys)[:n_keys].sort().values for _ in range(rows)])
+        return Paths(torch.cat([table, torch.zeros(rows, 3)], 1).int(), start, count, n_keys)
+    cut = torch.arange(n_sentences) * (n_keys // (n_sentences + 1))
+    if kind == "empty":
+        cut[-1] = n_keys
+    return Paths(None, cut if kind == "left" else start, count - cut, n_keys)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("kind", ["table", "left", "right", "empty"])
+@pytest.mark.parametrize("n_keys", [1, 7, 63, 300, 1111, 5000])
+@pytest.mark.parametrize("ties", [False, True], ids=["distinct", "ties"])
+def test_selected_slots_are_those_of_a_sort(backend, kind, n_keys, ties):
+    torch.manual_seed(n_keys)
+    paths = paths_for(2, 3, n_keys, kind)
+    q, keys = torch.randn(6, 16), torch.randn(2, 2 * n_keys, 16)
+    if ties:
+        q, keys = q.sign(), keys.clamp(-1, 1).round()  # scores are small integers, exact in any order of summation
+    if n_keys > 100:
+        keys[0, 5] = float("nan")
+    slots = ops.select_slots(q, keys, paths, 70_000, backend)
+    if slots is None:
+        assert n_keys <= ops.MIN_KEYS
+        return
+    for r in range(6):
+        s = r // 3
+        position = range(int(paths.start[s]), int(paths.start[s] + paths.n_keys[s]))
+        slot = [j if paths.table is None else int(paths.table[r, j]) for j in position]
+        scores = [float((keys[s, i] * q[r]).sum()) for i in slot]
+        best = sorted(range(len(slot)), key=lambda j: (-scores[j] if scores[j] == scores[j] else 1e9, j))
+        keep = min(len(slot), max(10, -(-len(slot) * 70_000 // 1_000_000)))
+        expected = [slot[j] for j in sorted(best[:keep])]
+        assert int(slots.kept[r]) == keep
+        assert slots.slot[r].tolist() == expected + [-1] * (slots.slot.size(1) - keep)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("heads,width", [(1, 16), (3, 24), (8, 512)])
+def test_attention_over_slots_equals_dense_attention_with_a_mask(backend, dtype, heads, width):
+    torch.manual_seed(width)
+    q, keys, values = (torch.randn(*shape).to(dtype) for shape in ((6, width), (2, 90, width), (2, 90, width)))
+    kept = torch.tensor([1, 90, 33, 0, 17, 10], dtype=torch.int32)
+    slot = torch.full((6, 90), -1, dtype=torch.int32)
+    mask = torch.zeros(6, 90, dtype=torch.bool)
+    for r, n in enumerate(kept.tolist()):
+        slot[r, :n] = torch.randperm(90)[:n].sort().values
+        mask[r, slot[r, :n].long()] = True
+    seen = ops.attend_slots(q, keys, values, paths_for(2, 3, 90, "right"), Slots(slot, kept), heads, backend)
+    for r in range(6):
+        query, key, value = (
+            t.double().view(1, -1, heads, width // heads).transpose(1, 2) for t in (q[r], keys[r // 3], values[r // 3])
+        )
+        scores = reference.attention_scores(query, key)
+        expected = (reference.masked_softmax(scores, mask[r]) @ value).transpose(1, 2).reshape(-1)
+        tolerance = 1e-5 if dtype == torch.float32 else 3e-2
+        torch.testing.assert_close(seen[r].double(), expected, rtol=tolerance, atol=tolerance)
+    assert (seen[3] == 0).all()
+
+
+@pytest.mark.skipif(not HERE["triton"], reason="Triton is not installed")
+@pytest.mark.parametrize(
+    "n_queries,n_keys,causal", [(1, 1, False), (63, 111, False), (111, 111, True), (70, 200, False)]
+)
+@pytest.mark.parametrize("padding", [None, "left", "all"])
+def test_tiles_with_a_mask_of_bits_equal_masked_attention(n_queries, n_keys, causal, padding):
+    from fairseq_lasformer.ops import triton_encoder
+
+    torch.manual_seed(n_keys)
+    key_padding = None
+    if padding:
+        key_padding = torch.zeros(2, n_keys, dtype=torch.bool)
+        key_padding[1, : n_keys // 3 if padding == "left" else n_keys] = True
+    allowed = Allowed(key_padding, causal)
+    sel_q, sel_k = torch.randn(2, n_queries, 8), torch.randn(2, n_keys, 8)
+    q, k, v = (torch.randn(2, 3, n, 24) for n in (n_queries, n_keys, n_keys))
+    mask = ops.select_mask(sel_q, sel_k, allowed, 200_000)
+    bits = triton_encoder.select_bits(sel_q, sel_k, allowed, 200_000)
+    j = torch.arange(n_keys)
+    assert torch.equal((bits[..., j // 32] >> (j % 32)) & 1, mask.int())
+    full = allowed.full(2, n_queries, n_keys, q.device)
+    expected = reference.selected_attention(q, k, v, mask, full)
+    torch.testing.assert_close(triton_encoder.attend_tiles(q, k, v, bits), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("kind", ["table", "left", "right", "empty"])
+def test_without_a_selection_every_allowed_key_is_attended_to(backend, kind):
+    paths, (q, keys, values) = paths_for(2, 3, 30, kind), (torch.randn(*s) for s in ((6, 8), (2, 60, 8), (2, 60, 8)))
+    if paths.table is None:
+        keys, values = keys[:, :30], values[:, :30]
+    slots, allowed = paths.slots(6)
+    order = allowed.to(torch.int8).argsort(dim=1, descending=True, stable=True)
+    every = Slots(slots.gather(1, order).masked_fill(~allowed.gather(1, order), -1).int(), allowed.sum(1).int())
+    expected = reference.attend_slots(q, keys, values, every, 2)
+    torch.testing.assert_close(ops.attend_slots(q, keys, values, paths, None, 2, backend), expected)
+
+
+@settings(max_examples=40, deadline=None)
+@given(beam=st.integers(1, 4), n_sentences=st.integers(1, 3), steps=st.integers(1, 300), seed=st.integers(0, 9))
+def test_the_cache_gives_what_one_that_copies_gives(beam, n_sentences, steps, seed):
+    generator = torch.Generator().manual_seed(seed)
+    rows = beam * n_sentences
+    cache = DecodingCache(rows, n_sentences, torch.device("cpu"))
+    copies = torch.zeros(rows, 0, 2)
+    source = torch.arange(n_sentences, dtype=torch.float)[:, None, None].expand(-1, 5, 2)
+    cache.source_paths(torch.zeros(n_sentences, 5, dtype=torch.bool))
+    for step in range(steps):
+        new = torch.randn(copies.size(0), 2, generator=generator)
+        paths = cache.advance()
+        store = cache.append("key", new)
+        copies = torch.cat([copies, new[:, None]], 1)
+        assert paths.end == copies.size(1)
+        slots, allowed = paths.slots(copies.size(0))
+        sentence = torch.arange(copies.size(0)) // cache.beam
+        assert allowed.all() and torch.equal(store[sentence[:, None], slots], copies)
+        assert cache.once("source", lambda x: x, source).size(0) == store.size(0) == cache.n_sentences
+        n = cache.n_sentences
+        order = torch.randint(cache.beam, (n, cache.beam), generator=generator) + torch.arange(n)[:, None] * cache.beam
+        if step % 50 == 49 and n > 1:  # a sentence is finished
+            order = order[torch.randperm(n, generator=generator)[: n - 1].sort().values]
+        cache.reorder(order.view(-1))
+        copies = copies[order.view(-1)]
+    if beam > 2 and steps > 200:  # dropped hypotheses make room
+        assert cache.capacity < 2.7 * (steps + 30)
+
+
+def test_rows_that_leave_their_sentence_are_followed():
+    cache = DecodingCache(4, 2, torch.device("cpu"))
+    cache.advance()
+    cache.append("key", torch.arange(4.0)[:, None])
+    cache.once("source", lambda x: x, torch.tensor([[[10.0]], [[20.0]]]))
+    cache.reorder(torch.tensor([3, 0, 1]))
+    slots, _ = cache.advance().slots(3)
+    held = cache.append("key", torch.zeros(3, 1))
+    sentence = torch.arange(3) // cache.beam
+    assert held[sentence, slots[:, 0], 0].tolist() == [3, 0, 1]
+    assert cache.source["source"][sentence, 0, 0].tolist() == [20, 10, 10]
+
+
+def test_without_a_compiler_plain_pytorch_decodes_and_says_so_once(monkeypatch, caplog, tmp_path):
+    from torch.utils import cpp_extension
+
+    def fail(*_, **__):
+        raise RuntimeError("Error building extension: no compiler")
+
+    monkeypatch.setattr(cpp_extension, "load", fail)
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
+    cpu.kernels.cache_clear()
+    try:
+        with caplog.at_level(logging.WARNING):
+            paths, q, keys = paths_for(1, 2, 50, "table"), torch.randn(2, 8), torch.randn(1, 100, 8)
+            slots = ops.select_slots(q, keys, paths, 300_000)
+            ops.attend_slots(q, keys, keys, paths, slots, 2)
+        assert torch.equal(slots.slot, reference.select_slots(q, keys, paths, 300_000).slot)
+        assert sum("plain PyTorch" in r.message for r in caplog.records) == 1
+    finally:
+        cpu.kernels.cache_clear()
