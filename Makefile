@@ -1,4 +1,4 @@
-.PHONY: setup demo test lint bench-training
+.PHONY: setup demo test lint bench-training bench-encoder bench-decode
 VENV := .venv/bin
 
 setup:
@@ -17,3 +17,10 @@ lint: setup
 
 bench-training: setup  ## time and memory of training beside fairseq's transformer
 	@$(VENV)/python scripts/bench_training.py
+
+bench-encoder: setup  ## where the encoder gains from reading kept keys alone
+	@$(VENV)/python scripts/bench_encoder.py
+
+bench-decode: setup  ## decoding beside fairseq's transformer and CTranslate2
+	@$(VENV)/python -m pip install --quiet -e '.[bench]' --no-build-isolation
+	@$(VENV)/python scripts/bench_decode.py
