@@ -60,7 +60,7 @@ def _select(
     score = tl.load(scores + row.to(tl.int64) * end + j, mask=allowed, other=0.0) + 0.0
     bits = score.to(tl.uint32, bitcast=True)
     sign = tl.full([], 1, tl.uint32) << 31
-    order = tl.where((bits & sign) != 0, ~bits, bits | sign)
+    order = tl.where((bits & sign) != 0, bits ^ (sign | (sign - 1)), bits | sign)
     order = tl.where(score == score, order, tl.full([], 0, tl.uint32))
     threshold = tl.full([], 0, tl.uint32)
     for i in tl.static_range(32):
