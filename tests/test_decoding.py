@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+import random
 
 import pytest
 import torch
+from conftest import tokens
+from fairseq.sequence_generator import SequenceGenerator
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,6 +22,16 @@ HERE = {
     "triton": backends.triton_kernels("triton_decoding") is not None,
 }
 BACKENDS = [name for name, here in HERE.items() if here]
+
+
+@pytest.fixture(autouse=True)
+def poisoned():
+    """Fresh memory is NaN (floats) or the largest integer: whatever is read unwritten shows."""
+    torch.use_deterministic_algorithms(True)
+    torch.utils.deterministic.fill_uninitialized_memory = True
+    assert torch.empty(3).isnan().all()
+    yield
+    torch.use_deterministic_algorithms(False)
 
 
 def paths_for(n_sentences: int, beam: int, n_keys: int, kind: str) -> Paths:
@@ -122,6 +135,76 @@ def test_without_a_selection_every_allowed_key_is_attended_to(backend, kind):
     every = Slots(slots.gather(1, order).masked_fill(~allowed.gather(1, order), -1).int(), allowed.sum(1).int())
     expected = reference.attend_slots(q, keys, values, every, 2)
     torch.testing.assert_close(ops.attend_slots(q, keys, values, paths, None, 2, backend), expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", [b for b in BACKENDS if b != "reference"])
+def test_a_thousand_random_steps_are_those_of_the_reference(backend):
+    """Odd lengths, few keys, ties, empty rows, padding, shared and distinct paths, any kappa and head width."""
+    draw = random.Random(5)
+    for case in range(1000):
+        torch.manual_seed(case)
+        n_sentences, beam, heads = draw.randint(1, 2), draw.randint(1, 3), draw.choice([1, 2, 3, 8])
+        few, some, many = draw.randint(1, 12), draw.randint(13, 70), draw.randint(71, 400)
+        n_keys = draw.choice([few] * 5 + [some] * 4 + [many])
+        paths = paths_for(n_sentences, beam, n_keys, draw.choice(["table", "table", "left", "right", "empty"]))
+        rows, held, width = n_sentences * beam, 2 * n_keys, heads * draw.choice([2, 5, 16])
+        # small integers, a power of four of them: ties, and scores that are exact in any order of summation
+        q, keys = torch.randn(rows, 16).round(), torch.randn(n_sentences, held, 16).round()
+        kappa = draw.randint(10_000, 999_999)
+        seen = ops.select_slots(q, keys, paths, kappa, backend)
+        expected = reference.select_slots(q, keys, paths, kappa)
+        if n_keys > ops.MIN_KEYS:
+            most = expected.slot.size(1)
+            assert torch.equal(seen.slot[:, :most], expected.slot) and (seen.slot[:, most:] == -1).all(), case
+            assert torch.equal(seen.kept, expected.kept), case
+        else:
+            assert seen is None, case
+        query, key, value = torch.randn(rows, width), *torch.randn(2, n_sentences, held, width)
+        out = ops.attend_slots(query, key, value, paths, expected, heads, backend)
+        defined = reference.attend_slots(query, key, value, expected, heads)
+        torch.testing.assert_close(out, defined, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("kappa", [0.3, 1.0])
+def test_beam_search_finds_what_it_finds_without_any_cache(build, small_task, kappa):
+    """Hypotheses and scores on 50 documents, in batches whose documents finish at different steps."""
+    model = build(kappa=kappa).eval()
+    generator = SequenceGenerator([model], small_task.target_dictionary, beam_size=4, max_len_a=1.0, max_len_b=20)
+    batches = [tokens(10, 12 + 7 * i, pad_left=tuple(range(10))) for i in range(5)]
+
+    def search() -> list:
+        found = []
+        for src in batches:
+            sample = {"net_input": {"src_tokens": src, "src_lengths": src.ne(1).sum(1)}}
+            found += generator.generate([model], sample)
+        return found
+
+    cached = search()
+    history: list[torch.Tensor] = []
+    real = model.decoder.extract_features
+
+    def extract(prev, *args, **kwargs):
+        history.append(prev)
+        return real(prev, *args, **kwargs)
+
+    def whole(newest, positions, encoder_out, incremental_state):
+        """The step without a state: all positions anew, the source repeated for every hypothesis."""
+        beam = history[-1].size(0) // encoder_out["encoder_out"][0].size(1)
+        own = encoder_out | {
+            "encoder_out": [t.repeat_interleave(beam, 1) for t in encoder_out["encoder_out"]],
+            "encoder_padding_mask": [t.repeat_interleave(beam, 0) for t in encoder_out["encoder_padding_mask"]],
+        }
+        out, extra = real(history[-1], own)
+        return out[:, -1:], extra
+
+    model.decoder.extract_features, model.decoder._step = extract, whole
+    anew = search()
+    assert len(cached) == len(anew) == 50 and history
+    for a, b in zip(cached, anew):
+        assert [h["tokens"].tolist() for h in a] == [h["tokens"].tolist() for h in b]
+        for x, y in zip(a, b):
+            torch.testing.assert_close(x["positional_scores"], y["positional_scores"], rtol=1e-4, atol=1e-5)
 
 
 @settings(max_examples=40, deadline=None)
