@@ -23,15 +23,17 @@ STATE = "fairseq_lasformer.cache"
 FIRST_POSITIONS = 64
 
 
-def regroup(sentences: Tensor) -> tuple[Tensor, int]:
-    """Which sentences hypotheses of ``sentences`` int64 [R] need, one entry a run, and the length of a run.
+def regroup(sentences: Tensor, n_sentences: int) -> tuple[Tensor | None, int]:
+    """Which of N sentences hypotheses of ``sentences`` int64 [R] need, one entry a run, and the length of a run.
 
-    All runs are equally long: where they are not, every hypothesis becomes a run of its own.
+    All runs are equally long: where they are not, every hypothesis becomes a run of its own. None instead of the
+    entries where they are all N in their order, so that nothing is to be moved.
     """
     keep, runs = torch.unique_consecutive(sentences, return_counts=True)
-    if bool((runs == runs[0]).all()):
-        return keep, int(runs[0])
-    return sentences, 1
+    beam = int(runs[0])
+    if not bool((runs == beam).all()):
+        keep, beam = sentences, 1
+    return (None if torch.equal(keep, torch.arange(n_sentences, device=keep.device)) else keep), beam
 
 
 class DecodingCache:
@@ -110,14 +112,14 @@ class DecodingCache:
         self.table = self.table.index_select(0, order)
         if order.numel() == self.n_sentences * self.beam and order.is_cuda:
             return
-        keep, beam = regroup(order // self.beam)
-        if keep.numel() != self.n_sentences or not torch.equal(keep, torch.arange(keep.numel(), device=keep.device)):
+        keep, self.beam = regroup(order // self.beam, self.n_sentences)
+        if keep is not None:
+            self.n_sentences = keep.numel()
             for stores in (self.own, self.source):
                 for name in stores:
                     stores[name] = stores[name].index_select(0, keep)
             if self.memory is not None:
                 self.memory = self.memory._replace(start=self.memory.start[keep], n_keys=self.memory.n_keys[keep])
-        self.n_sentences, self.beam = keep.numel(), beam
 
     def _make_room(self) -> None:
         """Closes the gaps that dropped hypotheses left; doubles the storage where more than 3/4 of it are in use."""

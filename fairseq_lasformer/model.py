@@ -111,10 +111,9 @@ class LasformerEncoder(TransformerEncoderBase):
         rows = encoder_out.get("rows", torch.arange(n_sentences, device=new_order.device))[new_order]
         if new_order.is_cuda and rows.numel() == encoder_out.get("rows", rows[:0]).numel():
             return encoder_out
-        keep, beam = regroup(rows)
-        renumbered = torch.arange(keep.numel(), device=keep.device)
-        encoder_out = encoder_out | {"rows": renumbered.repeat_interleave(beam)}
-        if keep.numel() == n_sentences and torch.equal(keep, renumbered):
+        keep, beam = regroup(rows, n_sentences)
+        encoder_out = encoder_out | {"rows": torch.arange(rows.numel(), device=rows.device) // beam}
+        if keep is None:
             return encoder_out
         for name in ("encoder_out", "encoder_states"):
             encoder_out[name] = [t.index_select(1, keep) for t in encoder_out[name]]
@@ -202,7 +201,7 @@ class LasformerDecoder(TransformerDecoderBase):
     def reorder_incremental_state_scripting(self, incremental_state: IncrementalState, new_order: Tensor) -> None:
         """Hypotheses in a new order; no key or value is moved, see :class:`DecodingCache`."""
         if STATE in incremental_state:
-            DecodingCache.of(incremental_state, 0, 0, new_order.device).reorder(new_order)
+            incremental_state[STATE]["cache"].reorder(new_order)
 
 
 @register_model("lasformer", dataclass=LasformerConfig)
@@ -226,12 +225,12 @@ class LasformerModel(TransformerModelBase):
         """
         config = module_config(cfg)
         config.attention_backend = str(getattr(getattr(task, "cfg", None), "attention_backend", "auto"))
-        try:
-            ops.backend_for(
-                torch.device("cpu" if config.attention_backend == "cpu" else "cuda"), config.attention_backend
-            )
-        except RuntimeError as e:
-            raise InputError(f"--attention-backend {config.attention_backend}: {e}") from e
+        backend = config.attention_backend
+        if backend in ("cpu", "triton"):  # asked for by name: missing kernels are an error, at start
+            try:
+                ops.backend_for(torch.device("cpu" if backend == "cpu" else "cuda"), backend)
+            except RuntimeError as e:
+                raise InputError(f"--attention-backend {backend}: {e}") from e
         if config.share_all_embeddings and task.source_dictionary != task.target_dictionary:
             raise InputError("--share-all-embeddings: the two dictionaries differ; preprocess with a joined dictionary")
         return super().build_model(config, task)

@@ -169,10 +169,10 @@ def _encode(plan: Plan, corpora: dict[str, list[Corpus]]) -> dict[str, list[list
         else:
             print(f"learning subwords ({plan.bpe}, {plan.size}) ...", file=sys.stderr, flush=True)
             learn_subwords(plan.out, words["train"][0] + words["train"][1], plan.bpe, plan.size)
-    task = ("encode", (str(model.parent), "none", plan.bpe))
+    task, learned = ("encode", (str(plan.out), "none", plan.bpe)), model.read_bytes()
     return {
         name: [
-            _kept(f"{name}.{language}: subwords", sentences, task, plan, model.read_bytes())
+            _kept(f"{name}.{language}: subwords", sentences, task, plan, learned)
             for sentences, language in zip(sides, plan.languages)
         ]
         for name, sides in words.items()

@@ -76,11 +76,13 @@ class Selector(nn.Module):
     def forward(self, query: Tensor, key: Tensor, allowed: Allowed) -> Selection:
         """Selection of a full pass from the layer's states, query [B, Q, d] and key [B, K, d]."""
         q, k = self.q_proj(query), self.k_proj(key)
-        paths = ops.sparse_pass(q.size(1), k, allowed, int(self.kappa), self.backend)
-        if paths is not None:
-            return Selection(slots=ops.select_pass(q, k, paths, int(self.kappa)))
-        if ops.tile_pass(q.device, self.backend):
-            return Selection(bits=ops.select_bits(q, k, allowed, self.kappa))
+        if not torch.is_grad_enabled():
+            kappa = int(self.kappa)
+            paths = ops.sparse_pass(q.size(1), k, allowed, kappa, self.backend)
+            if paths is not None:
+                return Selection(slots=ops.select_pass(q, k, paths, kappa))
+            if ops.tile_pass(q.device, self.backend):
+                return Selection(bits=ops.select_bits(q, k, allowed, kappa))
         return Selection(query=q, key=k, mask=ops.select_mask(q, k, allowed, self.kappa))
 
     def step(self, query: Tensor, keys: Tensor, paths: Paths, kappa: int) -> Selection:

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from fairseq.dataclass import ChoiceEnum
 from fairseq.tasks.translation import TranslationConfig
 
+from fairseq_lasformer.ops import BACKENDS
+
 
 @dataclass
 class DocumentTranslationConfig(TranslationConfig):
@@ -16,7 +18,7 @@ class DocumentTranslationConfig(TranslationConfig):
     upsample_primary: int = field(
         default=1, metadata={"help": "how often the first of several binarised splits counts"}
     )
-    attention_backend: ChoiceEnum(["auto", "reference", "cpu", "triton"]) = field(  # type: ignore[valid-type]
+    attention_backend: ChoiceEnum(list(BACKENDS)) = field(  # type: ignore[valid-type]
         default="auto",
         metadata={"help": "what selects and attends in generation; auto takes the kernels the device has"},
     )

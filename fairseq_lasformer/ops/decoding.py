@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -10,6 +12,11 @@ from torch import Tensor
 from fairseq_lasformer.ops import reference
 from fairseq_lasformer.ops.backends import backend_for, triton_kernels
 from fairseq_lasformer.ops.reference import KAPPA_ONE, MIN_KEYS, Paths, Slots
+
+
+def _module(backend: str) -> Any:
+    """Where a backend's ``select_slots`` and ``attend_slots`` are, but for the CPU's."""
+    return triton_kernels("triton_decoding") if backend == "triton" else reference
 
 
 @torch.no_grad()
@@ -25,9 +32,7 @@ def select_slots(q: Tensor, keys: Tensor, paths: Paths, kappa: int, backend: str
     if chosen == "cpu":
         scaled = q.float() * q.size(-1) ** -0.5
         return Slots(*torch.ops.fairseq_lasformer.select_slots(scaled, keys, paths.table, *paths[1:3], kappa))
-    module = triton_kernels("triton_decoding") if chosen == "triton" else reference
-    assert module is not None
-    return module.select_slots(q, keys, paths, kappa)
+    return _module(chosen).select_slots(q, keys, paths, kappa)
 
 
 @torch.no_grad()
@@ -58,18 +63,15 @@ def attend_slots(
     if chosen == "cpu":
         out = torch.ops.fairseq_lasformer.attend_slots(q.float(), keys, values, *slots, n_heads)
         return out.to(q.dtype)
-    module = triton_kernels("triton_decoding") if chosen == "triton" else reference
-    assert module is not None
-    return module.attend_slots(q, keys, values, slots, n_heads)
+    return _module(chosen).attend_slots(q, keys, values, slots, n_heads)
 
 
 def _attend_source(q: Tensor, keys: Tensor, values: Tensor, paths: Paths, n_heads: int) -> Tensor:
     """Dense attention over the source: a sentence's rows are queries of one product over its keys."""
-    n_sentences, n_keys, width = keys.shape
+    n_sentences, _, width = keys.shape
     queries, k, v = (t.reshape(n_sentences, -1, n_heads, width // n_heads).transpose(1, 2) for t in (q, keys, values))
     mask = None
-    position = torch.arange(n_keys, device=q.device)
-    allowed = (position >= paths.start[:, None]) & (position < (paths.start + paths.n_keys)[:, None])
+    allowed = paths.allowed()
     if q.is_cuda or not bool(allowed.all()):
         mask = allowed[:, None, None]
     out = F.scaled_dot_product_attention(queries, k, v, attn_mask=mask)

@@ -20,7 +20,7 @@ def sparse_pass(n_queries: int, sel_k: Tensor, allowed: Allowed, kappa: int, bac
     On a CPU reading kept keys was seen to win from :data:`SPARSE_FROM` keys on, while at most :data:`SPARSE_SHARE` of
     them are kept (scripts/bench_encoder.py looks no further); a GPU has :func:`tile_pass`.
     """
-    if torch.is_grad_enabled() or allowed.causal or n_queries < SPARSE_FROM or kappa > SPARSE_SHARE * KAPPA_ONE:
+    if allowed.causal or n_queries < SPARSE_FROM or kappa > SPARSE_SHARE * KAPPA_ONE:
         return None
     if backend_for(sel_k.device, backend) != "cpu":
         return None
@@ -54,7 +54,7 @@ def select_pass(sel_q: Tensor, sel_k: Tensor, paths: Paths, kappa: int) -> Slots
 
 def tile_pass(device: torch.device, backend: str = "auto") -> bool:
     """Whether a full pass goes through Triton's tiles and a mask of bits."""
-    return not torch.is_grad_enabled() and backend_for(device, backend) == "triton"
+    return backend_for(device, backend) == "triton"
 
 
 def select_bits(sel_q: Tensor, sel_k: Tensor, allowed: Allowed, kappa: Tensor | int) -> Tensor:

@@ -66,18 +66,20 @@ class Paths(NamedTuple):
     @classmethod
     def over(cls, padding: Tensor) -> Paths | None:
         """Paths over a source of padding mask bool [N, K]; None where padding stands between keys."""
-        n_keys, start = (~padding).sum(1), (~padding).int().argmax(1)
-        position = torch.arange(padding.size(1), device=padding.device)
-        within = (position >= start[:, None]) & (position < (start + n_keys)[:, None])
-        return cls(None, start, n_keys, padding.size(1)) if torch.equal(within, ~padding) else None
+        paths = cls(None, (~padding).int().argmax(1), (~padding).sum(1), padding.size(1))
+        return paths if torch.equal(paths.allowed(), ~padding) else None
+
+    def allowed(self) -> Tensor:
+        """Bool [N, end], the allowed positions of each sentence."""
+        position = torch.arange(self.end, device=self.start.device)
+        return (position >= self.start[:, None]) & (position < (self.start + self.n_keys)[:, None])
 
     def slots(self, n_rows: int) -> tuple[Tensor, Tensor]:
         """Slots int64 [R, end] of all positions, and which of them are allowed, bool [R, end]."""
-        position = torch.arange(self.end, device=self.start.device)
-        allowed = (position >= self.start[:, None]) & (position < (self.start + self.n_keys)[:, None])
-        allowed = allowed.repeat_interleave(n_rows // self.start.numel(), 0)
-        slots = position.expand(n_rows, -1) if self.table is None else self.table[:, : self.end].long()
-        return slots, allowed
+        allowed = self.allowed().repeat_interleave(n_rows // self.start.numel(), 0)
+        if self.table is not None:
+            return self.table[:, : self.end].long(), allowed
+        return torch.arange(self.end, device=self.start.device).expand(n_rows, -1), allowed
 
 
 class Slots(NamedTuple):
@@ -233,6 +235,13 @@ def supervise(
     )
 
 
+def _of_rows(store: Tensor, slots: Tensor) -> Tensor:
+    """What ``store`` [N, C, W] holds in each row's slots int64 [R, n]: [R, n, W]."""
+    n_rows = slots.size(0)
+    sentence = torch.arange(n_rows, device=store.device) // (n_rows // store.size(0))
+    return store[sentence[:, None], slots]
+
+
 def select_slots(q: Tensor, keys: Tensor, paths: Paths, kappa: Tensor | int) -> Slots:
     """The kept keys of one decoding step (eq 1, 2).
 
@@ -240,9 +249,7 @@ def select_slots(q: Tensor, keys: Tensor, paths: Paths, kappa: Tensor | int) -> 
         q: [R, S], the newest queries. keys: [N, C, S], the selector's keys by slot.
     """
     slots, allowed = paths.slots(q.size(0))
-    sentence = torch.arange(q.size(0), device=q.device) // (q.size(0) // keys.size(0))
-    seen = keys[sentence[:, None], slots]
-    scores = selector_scores(q[:, None], seen, allowed[:, None])[:, 0]
+    scores = selector_scores(q[:, None], _of_rows(keys, slots), allowed[:, None])[:, 0]
     mask = select(scores, keep_counts(allowed.sum(1), kappa))
     kept = mask.sum(1)
     order = mask.to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, : max(1, int(kept.max()))]
@@ -260,9 +267,8 @@ def attend_slots(q: Tensor, keys: Tensor, values: Tensor, slots: Slots, n_heads:
         [R, H*D]; a row that keeps no key is 0.
     """
     n_rows, width = q.shape
-    sentence = torch.arange(n_rows, device=q.device) // (n_rows // keys.size(0))
     index, shape = slots.slot.long(), (n_rows, slots.slot.size(1), n_heads, width // n_heads)
-    k, v = (t[sentence[:, None], index.clamp(min=0)].view(shape).transpose(1, 2) for t in (keys, values))
+    k, v = (_of_rows(t, index.clamp(min=0)).view(shape).transpose(1, 2) for t in (keys, values))
     weights = attention_scores(q.view(n_rows, 1, n_heads, -1).transpose(1, 2), k).float()
     weights = masked_softmax(weights, (index >= 0)[:, None, None])
     return torch.matmul(weights.to(v.dtype), v).reshape(n_rows, width)
