@@ -4,6 +4,8 @@ Every step writes each hypothesis' new key and value into the next free slots of
 has come through stands in a table of ancestry [R, length]; reordering the beam reorders the table, a few bytes a
 position, and leaves keys and values where they are. What belongs to the source is held once a sentence.
 
+For a CUDA graph, all that a step reads or writes must stay where it is: see ``fixed`` of :class:`DecodingCache`.
+
 R hypotheses, N sentences, ``beam`` = R / N consecutive hypotheses a sentence; C slots a sentence.
 """
 
@@ -41,25 +43,33 @@ class DecodingCache:
 
     Args:
         n_rows, n_sentences: R and N; R is a multiple of N.
+        fixed: keep every tensor in its place as long as it can be, so that a step can be recorded: paths then end with
+            the table instead of with the newest position, and the rows of finished sentences stay, behind the others
+            and without keys, until they are half of all. ``version`` counts the times something had to move.
     """
 
-    def __init__(self, n_rows: int, n_sentences: int, device: torch.device) -> None:
+    def __init__(self, n_rows: int, n_sentences: int, device: torch.device, fixed: bool = False) -> None:
         if n_rows % n_sentences:
             raise ValueError(f"{n_rows} hypotheses for {n_sentences} sentences: not equally many each")
-        self.n_sentences, self.beam = n_sentences, n_rows // n_sentences
-        self.length = self.used = 0
+        self.n_sentences = self.n_live = n_sentences
+        self.beam = n_rows // n_sentences
+        self.fixed = fixed
+        self.version = self.length = self.used = 0
         self.capacity = FIRST_POSITIONS * self.beam
         self.table = torch.zeros(n_rows, FIRST_POSITIONS, dtype=torch.int32, device=device)
+        self.newest = torch.arange(self.beam, device=device)
+        self.start = torch.zeros(n_sentences, dtype=torch.int64, device=device)
+        self.count = torch.zeros_like(self.start)
         self.own: dict[str, Tensor] = {}
         self.source: dict[str, Tensor] = {}
         self.memory: Paths | None = None
         self.kappas: dict[str, int] = {}
 
     @staticmethod
-    def of(incremental_state: dict[str, Any], n_rows: int, n_sentences: int, device: torch.device) -> DecodingCache:
-        """The cache of fairseq's decoding state; a new one at the first step."""
+    def of(incremental_state: dict[str, Any], *args: Any) -> DecodingCache:
+        """The cache of fairseq's decoding state; at the first step a new one, ``DecodingCache(*args)``."""
         if STATE not in incremental_state:
-            incremental_state[STATE] = {"cache": DecodingCache(n_rows, n_sentences, device)}
+            incremental_state[STATE] = {"cache": DecodingCache(*args)}
         return incremental_state[STATE]["cache"]
 
     def advance(self) -> Paths:
@@ -68,20 +78,21 @@ class DecodingCache:
             self._make_room()
         if self.length == self.table.size(1):
             self.table = torch.cat([self.table, torch.zeros_like(self.table)], 1)
-        slots = self.used + torch.arange(self.beam, dtype=torch.int32, device=self.table.device)
-        self.table[:, self.length] = slots.repeat(self.n_sentences)
+            self.version += 1
+        torch.arange(self.used, self.used + self.beam, out=self.newest)
+        self.table[:, self.length] = self.newest.repeat(self.n_sentences)
         self.used += self.beam
         self.length += 1
-        count = torch.full((self.n_sentences,), self.length, device=self.table.device)
-        return Paths(self.table, torch.zeros_like(count), count, self.length)
+        self.count[: self.n_live] = self.length
+        return Paths(self.table, self.start, self.count, self.table.size(1) if self.fixed else self.length)
 
     def append(self, name: str, new: Tensor) -> Tensor:
         """Writes this step's ``new`` [R, W]; returns all slots, [N, C, W]."""
         store = self.own.get(name)
         if store is None:
             store = self.own[name] = new.new_empty(self.n_sentences, self.capacity, new.size(-1))
-        store[:, self.used - self.beam : self.used] = new.view(self.n_sentences, self.beam, -1)
-        return store
+        # the place comes from the device, as everything in a step that is recorded once and repeated
+        return store.index_copy_(1, self.newest, new.view(self.n_sentences, self.beam, -1))
 
     def once(self, name: str, project: Callable[[Tensor], Tensor], memory: Tensor) -> Tensor:
         """``project(memory)`` [N, K, W], which depends on the source alone: computed at the first step."""
@@ -109,28 +120,56 @@ class DecodingCache:
         On a GPU, hypotheses change their sentence only where their number changes (as in fairseq's beam search): to
         look would stop the device at every step.
         """
-        self.table = self.table.index_select(0, order)
-        if order.numel() == self.n_sentences * self.beam and order.is_cuda:
+        table = self.table.index_select(0, order)
+        if order.numel() == self.n_live * self.beam and order.is_cuda:
+            self._keep(table)
             return
-        keep, self.beam = regroup(order // self.beam, self.n_sentences)
-        if keep is not None:
-            self.n_sentences = keep.numel()
-            for stores in (self.own, self.source):
-                for name in stores:
-                    stores[name] = stores[name].index_select(0, keep)
-            if self.memory is not None:
-                self.memory = self.memory._replace(start=self.memory.start[keep], n_keys=self.memory.n_keys[keep])
+        keep, beam = regroup(order // self.beam, self.n_live)
+        self.n_live = order.numel() // beam
+        if not self.fixed or beam != self.beam or 2 * self.n_live <= self.n_sentences:
+            self.n_sentences = self.n_live
+            self.version += 1
+        if beam != self.beam:
+            self.beam, self.newest = beam, self.newest[:beam].clone()
+        self._keep(table)
+        if keep is None:
+            return
+        for stores in (self.own, self.source):
+            for name, store in stores.items():
+                stores[name] = self._kept(store, keep)
+        self.start, self.count = self._kept(self.start, keep), self._kept(self.count, keep)
+        self.count[self.n_live :] = 0
+        if self.memory is not None:
+            start, n_keys = self._kept(self.memory.start, keep), self._kept(self.memory.n_keys, keep)
+            self.memory = self.memory._replace(start=start, n_keys=n_keys)
+            n_keys[self.n_live :] = 0
+
+    def _keep(self, table: Tensor) -> None:
+        """The table in a new order; in its place, if that is fixed."""
+        if self.fixed and self.table.size(0) == self.n_sentences * self.beam:
+            self.table[: table.size(0)] = table
+        else:
+            self.table = table
+
+    def _kept(self, old: Tensor, sentences: Tensor) -> Tensor:
+        """The entries of ``sentences`` alone; in their place, if that is fixed."""
+        kept = old.index_select(0, sentences)
+        if not self.fixed or old.size(0) != self.n_sentences:
+            return kept
+        old[: kept.size(0)] = kept
+        return old
 
     def _make_room(self) -> None:
         """Closes the gaps that dropped hypotheses left; doubles the storage where more than 3/4 of it are in use."""
-        n, device = self.n_sentences, self.table.device
-        paths = self.table[:, : self.length].reshape(n, -1).long()
+        n, device = self.n_live, self.table.device
+        paths = self.table[: n * self.beam, : self.length].reshape(n, -1).long()
         live = torch.zeros(n, self.capacity, dtype=torch.bool, device=device).scatter_(1, paths, True)
         used = int(live.sum(1).max()) if self.length else 0
         if used > 0.75 * self.capacity - self.beam:
             self.capacity = 2 * self.capacity + self.beam
+            self.version += 1
             for name, store in self.own.items():
-                self.own[name] = store.new_empty(n, self.capacity, store.size(2))
+                self.own[name] = store.new_empty(self.n_sentences, self.capacity, store.size(2))
                 self.own[name][:, : self.used] = store[:, : self.used]
             return
         # live slots first, in their order; the rest of a sentence that has fewer than the others is of no account
@@ -139,5 +178,5 @@ class DecodingCache:
             for i in range(n):
                 store[i, :used] = store[i].index_select(0, order[i])
         moved = (live.cumsum(1, dtype=torch.int32) - 1).gather(1, paths).int()
-        self.table[:, : self.length] = moved.view(self.table.size(0), self.length)
+        self.table[: n * self.beam, : self.length] = moved.view(-1, self.length)
         self.used = used

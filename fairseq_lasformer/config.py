@@ -118,10 +118,11 @@ class LasformerConfig(SelectionFlags, TransformerFlags):
 class ModuleConfig(SelectionFlags, TransformerConfig):
     """The nested face that encoder, decoder and layers read.
 
-    ``attention_backend`` belongs to the run, not to the model: it comes from the task.
+    ``attention_backend`` and ``cuda_graph`` belong to the run, not to the model: they come from the task.
     """
 
     attention_backend: str = "auto"
+    cuda_graph: bool = False
 
 
 def module_config(cfg: Any) -> ModuleConfig:

@@ -31,6 +31,7 @@ from fairseq_lasformer.layers import (
     groups,
 )
 from fairseq_lasformer.ops import Allowed, Supervision
+from fairseq_lasformer.replay import ReplayedStep
 from fairseq_lasformer.selection import Selector
 
 logger = logging.getLogger(__name__)
@@ -190,10 +191,21 @@ class LasformerDecoder(TransformerDecoderBase):
         """Features [R, 1, d] of the newest tokens [R], from what the cache holds of those before."""
         x = self._embed(tokens, None if positions is None else positions[:, -1])
         memory = encoder_out["encoder_out"][0].transpose(0, 1)
-        cache = DecodingCache.of(incremental_state, x.size(0), memory.size(0), x.device)
+        replayed = self.cfg.cuda_graph
+        cache = DecodingCache.of(incremental_state, x.size(0), memory.size(0), x.device, replayed)
         decoding = Decoding(cache, cache.advance(), cache.source_paths(encoder_out["encoder_padding_mask"][0]))
-        for group in groups(self.layers, self.cfg.select_share):
-            x = decoder_group_step(group, x, memory, decoding)
+
+        def layers(x: Tensor) -> Tensor:
+            for group in groups(self.layers, self.cfg.select_share):
+                x = decoder_group_step(group, x, memory, decoding)
+            return x
+
+        if replayed:
+            state = incremental_state[STATE]
+            state["step"] = step = state.get("step") or ReplayedStep()
+            x = step(layers, x, cache.version, cache.table.size(0))
+        else:
+            x = layers(x)
         if self.layer_norm is not None:
             x = self.layer_norm(x)
         return x[:, None], {"attn": [None], "inner_states": []}
@@ -224,8 +236,11 @@ class LasformerModel(TransformerModelBase):
             InputError: an option's value makes no sense, or the dictionaries cannot be shared as asked.
         """
         config = module_config(cfg)
-        config.attention_backend = str(getattr(getattr(task, "cfg", None), "attention_backend", "auto"))
-        backend = config.attention_backend
+        run = getattr(task, "cfg", None)
+        config.attention_backend = backend = str(getattr(run, "attention_backend", "auto"))
+        config.cuda_graph = bool(getattr(run, "cuda_graph", False))
+        if config.cuda_graph and (not torch.cuda.is_available() or backend in ("reference", "cpu")):
+            raise InputError("--cuda-graph needs a GPU and the Triton kernels: leave it, or --attention-backend, out")
         if backend in ("cpu", "triton"):  # asked for by name: missing kernels are an error, at start
             try:
                 ops.backend_for(torch.device("cpu" if backend == "cpu" else "cuda"), backend)

@@ -22,3 +22,7 @@ class DocumentTranslationConfig(TranslationConfig):
         default="auto",
         metadata={"help": "what selects and attends in generation; auto takes the kernels the device has"},
     )
+    cuda_graph: bool = field(
+        default=False,
+        metadata={"help": "record a decoding step in a CUDA graph and replay it (generation on a GPU with Triton)"},
+    )

@@ -11,11 +11,15 @@ from conftest import tokens
 from fairseq.sequence_generator import SequenceGenerator
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.fx.experimental.proxy_tensor import make_fx
 
+from fairseq_lasformer import model as model_module
 from fairseq_lasformer import ops
 from fairseq_lasformer.cache import DecodingCache
 from fairseq_lasformer.ops import Allowed, Paths, Slots, backends, cpu, reference
+from fairseq_lasformer.replay import ReplayedStep
 
+CUDA = torch.cuda.is_available()
 HERE = {
     "reference": True,
     "cpu": cpu.kernels() is not None,
@@ -166,10 +170,25 @@ def test_a_thousand_random_steps_are_those_of_the_reference(backend):
         torch.testing.assert_close(out, defined, rtol=1e-5, atol=1e-5)
 
 
+def ending(model):
+    """The model with an end symbol that now and then is as likely as the likeliest word: hypotheses finish at
+    different steps."""
+    probabilities = model.get_normalized_probs
+
+    def with_ends(net_output, log_probs, sample=None):
+        scores = probabilities(net_output, log_probs, sample)
+        best, words = scores.topk(5)
+        scores[..., 2] = torch.where(words.sum(-1) % 16 == 0, best[..., 0], scores[..., 2])
+        return scores
+
+    model.get_normalized_probs = with_ends
+    return model
+
+
 @pytest.mark.parametrize("kappa", [0.3, 1.0])
 def test_beam_search_finds_what_it_finds_without_any_cache(build, small_task, kappa):
     """Hypotheses and scores on 50 documents, in batches whose documents finish at different steps."""
-    model = build(kappa=kappa).eval()
+    model = ending(build(kappa=kappa).eval())
     generator = SequenceGenerator([model], small_task.target_dictionary, beam_size=4, max_len_a=1.0, max_len_b=20)
     batches = [tokens(10, 12 + 7 * i, pad_left=tuple(range(10))) for i in range(5)]
 
@@ -207,31 +226,102 @@ def test_beam_search_finds_what_it_finds_without_any_cache(build, small_task, ka
             torch.testing.assert_close(x["positional_scores"], y["positional_scores"], rtol=1e-4, atol=1e-5)
 
 
-@settings(max_examples=40, deadline=None)
-@given(beam=st.integers(1, 4), n_sentences=st.integers(1, 3), steps=st.integers(1, 300), seed=st.integers(0, 9))
-def test_the_cache_gives_what_one_that_copies_gives(beam, n_sentences, steps, seed):
+class TracedStep(ReplayedStep):
+    """Records a step without a GPU: PyTorch operations with all else frozen, and no value asked from a tensor."""
+
+    def __call__(self, function, x, version, n_rows):
+        if version != self.version:
+            self.trace, self.replays = None, getattr(self, "replays", 0)
+            return super().__call__(function, x, version, n_rows)
+        if self.trace is None:
+            self.trace = make_fx(function)(self.x)
+            self.function = self.trace
+        self.replays += 1
+        return super().__call__(self.trace, x, version, n_rows)
+
+
+@pytest.mark.parametrize(
+    ("backend", "kappa", "step", "n_documents"),
+    [("cpu", 0.3, TracedStep, 10), ("cpu", 1.0, ReplayedStep, 10), ("triton", 0.3, ReplayedStep, 10 if CUDA else 2)],
+)
+def test_a_recorded_step_finds_the_same_translations(build, small_task, monkeypatch, backend, kappa, step, n_documents):
+    """What a CUDA graph replays: fixed tensors, nothing decided on the host. Storage, table and sentences change."""
+    if backend not in BACKENDS:
+        pytest.skip(f"no {backend} kernels here")
+    steps: list[ReplayedStep] = []
+    monkeypatch.setattr(model_module, "ReplayedStep", lambda: steps.append(step()) or steps[-1])
+    model = ending(build(kappa=kappa).eval())
+    for module in model.modules():
+        if hasattr(module, "backend"):
+            module.backend = backend
+    device = "cuda" if backend == "triton" and CUDA else "cpu"
+    longest = 8 if backend == "triton" and device == "cpu" else 140  # the interpreter is slow
+    generator = SequenceGenerator([model], small_task.target_dictionary, beam_size=3, max_len_a=0.0, max_len_b=longest)
+    src = tokens(n_documents, 33, pad_left=tuple(range(n_documents))).to(device)
+    model.to(device)
+    sample = {"net_input": {"src_tokens": src, "src_lengths": src.ne(1).sum(1)}}
+    regular = generator.generate([model], sample)
+    model.decoder.cfg.cuda_graph = True
+    versions = set()
+    advance = DecodingCache.advance
+
+    def counted(cache):
+        paths = advance(cache)
+        versions.add((cache.version, cache.capacity, cache.n_sentences))
+        return paths
+
+    monkeypatch.setattr(DecodingCache, "advance", counted)
+    recorded = generator.generate([model], sample)
+    for a, b in zip(regular, recorded, strict=True):
+        assert [h["tokens"].tolist() for h in a] == [h["tokens"].tolist() for h in b]
+        for x, y in zip(a, b):
+            torch.testing.assert_close(x["positional_scores"], y["positional_scores"], rtol=1e-4, atol=1e-5)
+    assert len(steps) == 1
+    if longest > 100:
+        assert len({capacity for _, capacity, _ in versions}) > 1 and len({n for _, _, n in versions}) > 1
+    if step is TracedStep:
+        assert steps[0].replays > 90
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    beam=st.integers(1, 4),
+    n_sentences=st.integers(1, 3),
+    steps=st.integers(1, 300),
+    seed=st.integers(0, 9),
+    fixed=st.booleans(),
+)
+def test_the_cache_gives_what_one_that_copies_gives(beam, n_sentences, steps, seed, fixed):
     generator = torch.Generator().manual_seed(seed)
     rows = beam * n_sentences
-    cache = DecodingCache(rows, n_sentences, torch.device("cpu"))
+    cache = DecodingCache(rows, n_sentences, torch.device("cpu"), fixed)
     copies = torch.zeros(rows, 0, 2)
     source = torch.arange(n_sentences, dtype=torch.float)[:, None, None].expand(-1, 5, 2)
     cache.source_paths(torch.zeros(n_sentences, 5, dtype=torch.bool))
+    places: dict[int, set] = {}
     for step in range(steps):
         new = torch.randn(copies.size(0), 2, generator=generator)
         paths = cache.advance()
-        store = cache.append("key", new)
+        store = cache.append("key", torch.cat([new, torch.zeros(cache.table.size(0) - new.size(0), 2)]))
         copies = torch.cat([copies, new[:, None]], 1)
-        assert paths.end == copies.size(1)
-        slots, allowed = paths.slots(copies.size(0))
+        held = cache.once("source", lambda x: x, source)
+        assert held.size(0) == store.size(0) == cache.n_sentences
+        n, memory = cache.n_live, cache.source_paths(torch.empty(0))
+        if fixed:
+            tensors = (*paths[:3], store, held, memory.start, memory.n_keys, cache.newest)
+            places.setdefault(cache.version, set()).add(tuple(t.data_ptr() for t in tensors))
+            assert (paths.n_keys[n:] == 0).all() and (memory.n_keys[n:] == 0).all()
+        assert paths.end == (cache.table.size(1) if fixed else copies.size(1))
+        slots, allowed = (t[: copies.size(0)] for t in paths.slots(cache.table.size(0)))
+        assert allowed[:, : copies.size(1)].all() and not allowed[:, copies.size(1) :].any()
         sentence = torch.arange(copies.size(0)) // cache.beam
-        assert allowed.all() and torch.equal(store[sentence[:, None], slots], copies)
-        assert cache.once("source", lambda x: x, source).size(0) == store.size(0) == cache.n_sentences
-        n = cache.n_sentences
+        assert torch.equal(store[sentence[:, None], slots[:, : copies.size(1)]], copies)
         order = torch.randint(cache.beam, (n, cache.beam), generator=generator) + torch.arange(n)[:, None] * cache.beam
         if step % 50 == 49 and n > 1:  # a sentence is finished
             order = order[torch.randperm(n, generator=generator)[: n - 1].sort().values]
         cache.reorder(order.view(-1))
         copies = copies[order.view(-1)]
+    assert all(len(p) == 1 for p in places.values())
     if beam > 2 and steps > 200:  # dropped hypotheses make room
         assert cache.capacity < 2.7 * (steps + 30)
 

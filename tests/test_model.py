@@ -117,6 +117,13 @@ def build_for(small_task, backend):
     return model
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_cuda_graph_needs_a_gpu(small_task):
+    task = SimpleNamespace(**vars(small_task), cfg=SimpleNamespace(cuda_graph=True))
+    with pytest.raises(InputError, match="--cuda-graph needs a GPU"):
+        LasformerModel.build_model(LasformerConfig(**SMALL), task)
+
+
 @pytest.mark.parametrize("backend", ["cpu", "triton"])
 @pytest.mark.parametrize("padding", [(0, 0), (0, 31)], ids=["whole", "padded"])
 def test_a_full_pass_without_gradients_equals_the_one_with(small_task, monkeypatch, backend, padding):

@@ -1,0 +1,42 @@
+"""A decoding step that is recorded once in a CUDA graph and replayed, so that its kernels are launched as one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+
+class ReplayedStep:
+    """Calls a function of one tensor whose other inputs and outputs stay in place, as a graph's replay.
+
+    The first call of a version runs the function as it is, which compiles its kernels; the second records it. Where
+    there is no GPU nothing is recorded: the function of the first call is called again, on the same tensor.
+    """
+
+    def __init__(self) -> None:
+        self.version: int | None = None
+        self.graph: torch.cuda.CUDAGraph | None = None
+
+    def __call__(self, function: Callable[[Tensor], Tensor], x: Tensor, version: int, n_rows: int) -> Tensor:
+        """``function(x)``, x [R', d] with R' <= R; rows R' and on are of no account.
+
+        Args:
+            version: changes when something that the function reads or writes has moved.
+            n_rows: R, how many rows the function takes, the same throughout a version.
+        """
+        if version != self.version:
+            self.version, self.graph, self.function = version, None, function
+            self.x = x.new_zeros(n_rows, x.size(1))
+            self.x[: x.size(0)] = x
+            return function(self.x)[: x.size(0)]
+        self.x[: x.size(0)] = x
+        if not x.is_cuda:
+            return self.function(self.x)[: x.size(0)]
+        if self.graph is None:
+            self.graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self.graph):
+                self.out = function(self.x)
+        self.graph.replay()
+        return self.out[: x.size(0)].clone()
