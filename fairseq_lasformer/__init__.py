@@ -8,5 +8,8 @@ from fairseq_lasformer import compat
 compat.install()
 
 from fairseq_lasformer import criterion, model, task  # noqa: E402, F401
+from fairseq_lasformer.moe import optimizer, workers  # noqa: E402, F401
+
+workers.install()
 
 __version__ = "0.1.0"

@@ -107,22 +107,68 @@ class SelectionFlags(FairseqDataclass):
 
 
 @dataclass
-class LasformerConfig(SelectionFlags, TransformerFlags):
-    """The flat face: fairseq's Transformer flags and the selection's."""
+class MoeFlags(FairseqDataclass):
+    """The options of the mixtures of experts (1701.06538), shared by both faces of the configuration."""
+
+    moe_experts: int = field(default=0, metadata={"help": "experts a mixture of experts has (n); 0: no mixtures"})
+    moe_top_k: int = field(default=2, metadata={"help": "experts a token goes to (k); at each level, if hierarchical"})
+    moe_gating: ChoiceEnum(["noisy-topk", "softmax", "batchwise", "gshard-top2"]) = field(  # type: ignore[valid-type]
+        default="noisy-topk",
+        metadata={"help": "how tokens are given to experts: eq 3-5, eq 2 (all of them), eq 15-20, or GShard's top-2"},
+    )
+    moe_groups: int = field(
+        default=0, metadata={"help": "groups of a hierarchical mixture (a, eq 12); 0: a flat one (needs noisy-topk)"}
+    )
+    moe_ffn_embed_dim: int = field(
+        default=0, metadata={"help": "hidden width of one expert (h); 0: the feed-forward width of its side"}
+    )
+    moe_every: str = field(
+        default="2", metadata={"help": "every N-th layer is a mixture; N or N,M for encoder and decoder, 0 for none"}
+    )
+    moe_layers: str = field(
+        default="", metadata={"help": "instead of --moe-every: these layers, as encoder.1,decoder.3 (from 0)"}
+    )
+    moe_placement: ChoiceEnum(["feed-forward", "shazeer"]) = field(  # type: ignore[valid-type]
+        default="feed-forward",
+        metadata={
+            "help": "mixtures in place of feed-forward networks, or as in the paper's appendix E: one more residual "
+            "sub-layer before the encoder's last layer and after the decoder's first"
+        },
+    )
+    moe_importance_weight: float = field(default=0.01, metadata={"help": "w_importance (eq 7)"})
+    moe_load_weight: float = field(default=0.01, metadata={"help": "w_load (eq 11); weight of GShard's loss"})
+    moe_sigmoid: bool = field(default=False, metadata={"help": "sigmoid on a mixture's output (the paper's)"})
+    moe_recompute: bool = field(
+        default=False, metadata={"help": "compute the experts' hidden activations again in the backward pass"}
+    )
+    moe_backend: ChoiceEnum(["auto", "grouped", "loop"]) = field(  # type: ignore[valid-type]
+        default="auto", metadata={"help": "experts as one grouped product or one after the other"}
+    )
+    moe_batchwise_decoder: bool = field(
+        default=False,
+        metadata={"help": "allow batchwise gating in the decoder, where a token's experts depend on later tokens"},
+    )
+
+
+@dataclass
+class LasformerConfig(MoeFlags, SelectionFlags, TransformerFlags):
+    """The flat face: fairseq's Transformer flags, the selection's and the mixtures'."""
 
     max_source_positions: int = II("task.max_source_positions")
     max_target_positions: int = II("task.max_target_positions")
 
 
 @dataclass
-class ModuleConfig(SelectionFlags, TransformerConfig):
+class ModuleConfig(MoeFlags, SelectionFlags, TransformerConfig):
     """The nested face that encoder, decoder and layers read.
 
-    ``attention_backend`` and ``cuda_graph`` belong to the run, not to the model: they come from the task.
+    ``attention_backend``, ``cuda_graph`` and ``expert_workers`` (``moe.ExpertWorkers`` or None) belong to the run, not
+    to the model: they come from the task.
     """
 
     attention_backend: str = "auto"
     cuda_graph: bool = False
+    expert_workers: Any = None
 
 
 def module_config(cfg: Any) -> ModuleConfig:
@@ -178,6 +224,58 @@ def _check(cfg: ModuleConfig) -> None:
                 f"--{part}-embed-dim {side.embed_dim} is not a multiple of --{part}-attention-heads "
                 f"{side.attention_heads}"
             )
+    if cfg.moe_experts:
+        _check_mixtures(cfg)
+
+
+def _check_mixtures(cfg: ModuleConfig) -> None:
+    n, k, a, gating = cfg.moe_experts, cfg.moe_top_k, cfg.moe_groups, str(cfg.moe_gating)
+    if gating == "gshard-top2" and k != 2:
+        raise InputError(f"--moe-gating gshard-top2 takes two experts a token: --moe-top-k {k} must be 2")
+    if gating == "noisy-topk" and k < 2:
+        raise InputError(f"--moe-top-k {k}: with one expert its weight is always 1 and the gate learns nothing; use 2")
+    if not 1 <= k <= n:
+        raise InputError(f"--moe-top-k {k}: a mixture of {n} experts (--moe-experts) can use 1 to {n} of them")
+    if a:
+        if gating != "noisy-topk":
+            raise InputError(f"--moe-groups {a}: a hierarchical mixture needs --moe-gating noisy-topk")
+        if n % a or not k <= min(a, n // a):
+            raise InputError(
+                f"--moe-groups {a}: {n} experts must divide into groups, at least --moe-top-k {k} of as many experts"
+            )
+    for name in ("moe_importance_weight", "moe_load_weight", "moe_ffn_embed_dim"):
+        if getattr(cfg, name) < 0:
+            raise InputError(f"--{name.replace('_', '-')} {getattr(cfg, name)}: cannot be negative")
+    places = mixture_layers(cfg)
+    if not any(places.values()):
+        raise InputError(f"--moe-experts {n}: no layer is a mixture; see --moe-every and --moe-layers")
+    if gating == "batchwise" and places["decoder"] and not cfg.moe_batchwise_decoder:
+        raise InputError(
+            "--moe-gating batchwise lets a decoder's tokens depend on later ones; keep it to the encoder (--moe-every "
+            "2,0) or add --moe-batchwise-decoder"
+        )
+
+
+def mixture_layers(cfg: ModuleConfig) -> Dict[str, Tuple[int, ...]]:
+    """The layers with a mixture of experts, from 0, by side; in the paper's placement those it comes after."""
+    sides = {"encoder": cfg.encoder.layers, "decoder": cfg.decoder.layers}
+    if not cfg.moe_experts:
+        return {side: () for side in sides}
+    if cfg.moe_placement == "shazeer":
+        return {"encoder": (max(0, sides["encoder"] - 2),), "decoder": (0,)}
+    if cfg.moe_layers:
+        found: Dict[str, List[int]] = {side: [] for side in sides}
+        for name in cfg.moe_layers.split(","):
+            side, _, place = name.strip().partition(".")
+            if side not in sides or not place.isdecimal() or int(place) >= sides[side]:
+                raise InputError(f"--moe-layers {cfg.moe_layers}: no layer {name.strip()}; expected e.g. encoder.1")
+            found[side].append(int(place))
+        return {side: tuple(sorted(set(layers))) for side, layers in found.items()}
+    every = [e.strip() for e in cfg.moe_every.split(",")]
+    if len(every) > 2 or not all(e.isdecimal() for e in every):
+        raise InputError(f"--moe-every {cfg.moe_every}: expected N or N,M")
+    steps = dict(zip(sides, (int(e) for e in every * (3 - len(every)))))
+    return {side: tuple(range(steps[side] - 1, n, steps[side])) if steps[side] else () for side, n in sides.items()}
 
 
 def _sizes(dim: int, ffn: int, heads: int, layers: int, **more: Any) -> Dict[str, Any]:
@@ -187,6 +285,8 @@ def _sizes(dim: int, ffn: int, heads: int, layers: int, **more: Any) -> Dict[str
 
 # The named architectures. A preset holds only what differs from LasformerConfig's defaults (Transformer base).
 PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "lasformer_moe": {"moe_experts": 8},
+    "transformer_moe": {"moe_experts": 8, "select_modules": "none"},
     "lasformer_small": _sizes(256, 1024, 4, 4, select_share=2, select_dim=32),
     "lasformer_tiny": _sizes(128, 256, 2, 2, select_share=2, select_dim=32),
     "lasformer_dense": {"select_modules": "none"},

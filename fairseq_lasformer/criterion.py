@@ -1,4 +1,5 @@
-"""Label-smoothed cross-entropy plus the selectors' supervision (eq 6): Loss = L_nmt + alpha * L_s.
+"""Label-smoothed cross-entropy plus the selectors' supervision (eq 6): Loss = L_nmt + alpha * L_s, and the balance
+losses of mixtures of experts.
 
 fairseq reads the dataclass's annotations at run time: no ``from __future__ import annotations`` here.
 """
@@ -15,6 +16,7 @@ from fairseq.criterions.label_smoothed_cross_entropy import (
 from fairseq.logging import metrics
 from torch import Tensor
 
+from fairseq_lasformer.moe import statistics
 from fairseq_lasformer.ops import KAPPA_ONE
 
 # Keys of one selector's sums in a logging output: PREFIX + name + "/" + one of STATISTICS.
@@ -31,10 +33,10 @@ class SelectionCriterionConfig(LabelSmoothedCrossEntropyCriterionConfig):
 
 @register_criterion("label_smoothed_cross_entropy_with_selection", dataclass=SelectionCriterionConfig)
 class LabelSmoothedCrossEntropyWithSelection(LabelSmoothedCrossEntropyCriterion):
-    """fairseq's label-smoothed loss with alpha times the KL of every selector added.
+    """fairseq's label-smoothed loss with alpha times the KL of every selector and every mixture's balance loss added.
 
-    L_s is the mean over a selector's valid queries, summed over modules and groups. It is multiplied by the sample
-    size, because fairseq divides the summed loss by it. Models without selectors are trained as by fairseq's own.
+    L_s is the mean over a selector's valid queries, summed over modules and groups. What is added is multiplied by the
+    sample size, because fairseq divides the summed loss by it. Models with neither are trained as by fairseq's own.
     """
 
     def __init__(
@@ -65,6 +67,9 @@ class LabelSmoothedCrossEntropyWithSelection(LabelSmoothedCrossEntropyCriterion)
                 loss = loss + self.selection_weight * sample_size * given.kl / given.queries.clamp(min=1)
             for statistic in STATISTICS:
                 logging_output[f"{PREFIX}{name}/{statistic}"] = getattr(given, statistic).data
+        for name, balance in net_output[1].get("balance", {}).items():
+            loss = loss + sample_size * balance.loss
+            logging_output |= statistics.logged(name, balance)
         for name, kappa in net_output[1].get("kappa", {}).items():
             logging_output[f"{PREFIX}{name}/kappa"] = kappa * sample_size / KAPPA_ONE
         if self.report_accuracy:
@@ -75,8 +80,10 @@ class LabelSmoothedCrossEntropyWithSelection(LabelSmoothedCrossEntropyCriterion)
 
     @classmethod
     def reduce_metrics(cls, logging_outputs: list[dict[str, Any]]) -> None:
-        """Log lines: fairseq's own, the summed KL, and kappa, mass and recall@k per selector and in the mean."""
+        """Log lines: fairseq's own, the summed KL, kappa, mass and recall@k per selector and in the mean, and how
+        evenly the experts of mixtures are used."""
         super().reduce_metrics(logging_outputs)
+        statistics.log(logging_outputs)
         sample_size = sum(log["sample_size"] for log in logging_outputs)
         keys = [key for key in (logging_outputs[0] if logging_outputs else {}) if key.startswith(PREFIX)]
         sums = {key: sum(float(log.get(key, 0.0)) for log in logging_outputs) for key in keys}

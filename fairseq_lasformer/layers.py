@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from fairseq.modules import LayerNorm
 from fairseq.modules.transformer_layer import TransformerDecoderLayerBase, TransformerEncoderLayerBase
 from torch import Tensor, nn
 
 from fairseq_lasformer import ops
 from fairseq_lasformer.attention import Attended, Decoding, SelectedAttention
-from fairseq_lasformer.config import selected_modules
+from fairseq_lasformer.config import mixture_layers, selected_modules
+from fairseq_lasformer.moe import Balance, MixtureOfExperts
 from fairseq_lasformer.ops import Allowed, Supervision
 from fairseq_lasformer.selection import Selection, build_selector
 
@@ -37,8 +39,21 @@ def _attention(
     )
 
 
+def _mixture(cfg: Any, side: str, layer: int) -> MixtureOfExperts | None:
+    """The layer's mixture of experts, if it has one."""
+    if layer not in mixture_layers(cfg)[side]:
+        return None
+    sizes = getattr(cfg, side)
+    return MixtureOfExperts(
+        cfg, sizes.embed_dim, cfg.moe_ffn_embed_dim or sizes.ffn_embed_dim, workers=cfg.expert_workers
+    )
+
+
 class _SubLayers(nn.Module):
-    """The sub-layers over fairseq's own parameters (``fc1``, ``fc2``, the normalisations and dropouts)."""
+    """The sub-layers over fairseq's own parameters (``fc1``, ``fc2``, the normalisations and dropouts).
+
+    ``moe`` stands in place of the feed-forward network, or, where ``moe_layer_norm`` is there, after it.
+    """
 
     normalize_before: bool
     activation_fn: Callable[[Tensor], Tensor]
@@ -51,14 +66,35 @@ class _SubLayers(nn.Module):
     self_attn_layer_norm: nn.Module
     encoder_attn: SelectedAttention
     encoder_attn_layer_norm: nn.Module
+    moe: MixtureOfExperts | None
+    moe_layer_norm: nn.Module | None
 
-    def feed_forward(self, x: Tensor) -> Tensor:
-        residual = x
-        if self.normalize_before:
-            x = self.final_layer_norm(x)
-        x = self.activation_dropout_module(self.activation_fn(self.fc1(x)))
-        x = residual + self.dropout_module(self.fc2(x))
-        return x if self.normalize_before else self.final_layer_norm(x)
+    def place_mixture(self, cfg: Any, side: str, layer: int) -> None:
+        """Gives the layer its mixture, and takes away what that replaces."""
+        self.moe = _mixture(cfg, side, layer)
+        self.moe_layer_norm = None
+        if self.moe is not None and cfg.moe_placement == "shazeer":
+            self.moe_layer_norm = LayerNorm(getattr(cfg, side).embed_dim, export=cfg.export)
+        elif self.moe is not None:
+            del self.fc1, self.fc2
+
+    def feed_forward(self, x: Tensor, padding: Tensor | None = None) -> tuple[Tensor, Balance | None]:
+        """x [..., d], padding bool [...] -> x, and the mixture's balance in training."""
+        if self.moe is None or self.moe_layer_norm is not None:
+            x = self._residual(x, self.final_layer_norm, self._dense_network)
+        if self.moe is None:
+            return x, None
+        norm = self.final_layer_norm if self.moe_layer_norm is None else self.moe_layer_norm
+        mixed, balance = self.moe(norm(x) if self.normalize_before else x, padding)
+        x = x + self.dropout_module(mixed)
+        return (x if self.normalize_before else norm(x)), balance
+
+    def _dense_network(self, x: Tensor) -> Tensor:
+        return self.fc2(self.activation_dropout_module(self.activation_fn(self.fc1(x))))
+
+    def _residual(self, x: Tensor, norm: nn.Module, network: Callable[[Tensor], Tensor]) -> Tensor:
+        x = x + self.dropout_module(network(norm(x) if self.normalize_before else x))
+        return x if self.normalize_before else norm(x)
 
     def attend(
         self, x: Tensor, norm: nn.Module, attention: Callable[..., Attended], *args: Any
@@ -75,15 +111,19 @@ class LasformerEncoderLayer(TransformerEncoderLayerBase, _SubLayers):
     def __init__(self, cfg: Any, index: int) -> None:
         self.index = index
         super().__init__(cfg)
+        self.place_mixture(cfg, "encoder", index)
 
     def build_self_attention(self, embed_dim: int, cfg: Any) -> SelectedAttention:
         heads = cfg.encoder.attention_heads
         return _attention(cfg, "encoder", self.index, embed_dim, embed_dim, heads, self_attention=True)
 
-    def forward(self, x: Tensor, allowed: Allowed, selection: Selection | None) -> tuple[Tensor, Attended]:  # type: ignore[override]
-        """x [B, N, d] -> x, and what the attention returned."""
+    def forward(  # type: ignore[override]
+        self, x: Tensor, allowed: Allowed, selection: Selection | None
+    ) -> tuple[Tensor, Attended, Balance | None]:
+        """x [B, N, d] -> x, and what the attention and a mixture returned."""
         x, attended = self.attend(x, self.self_attn_layer_norm, self.self_attn, None, allowed, selection)
-        return self.feed_forward(x), attended
+        x, balance = self.feed_forward(x, allowed.key_padding)
+        return x, attended, balance
 
 
 class LasformerDecoderLayer(TransformerDecoderLayerBase, _SubLayers):
@@ -92,6 +132,7 @@ class LasformerDecoderLayer(TransformerDecoderLayerBase, _SubLayers):
     def __init__(self, cfg: Any, index: int) -> None:
         self.index = index
         super().__init__(cfg)
+        self.place_mixture(cfg, "decoder", index)
 
     def build_self_attention(
         self, embed_dim: int, cfg: Any, add_bias_kv: bool = False, add_zero_attn: bool = False
@@ -111,13 +152,14 @@ class LasformerDecoderLayer(TransformerDecoderLayerBase, _SubLayers):
         memory_allowed: Allowed,
         selection: Selection | None,
         memory_selection: Selection | None,
-    ) -> tuple[Tensor, Attended, Attended]:
-        """x [B, N, d], memory [B, K, d] -> x, and what self- and cross-attention returned."""
+    ) -> tuple[Tensor, Attended, Attended, Balance | None]:
+        """x [B, N, d], memory [B, K, d] -> x, and what self-attention, cross-attention and a mixture returned."""
         x, attended = self.attend(x, self.self_attn_layer_norm, self.self_attn, None, allowed, selection)
         x, crossed = self.attend(
             x, self.encoder_attn_layer_norm, self.encoder_attn, memory, memory_allowed, memory_selection
         )
-        return self.feed_forward(x), attended, crossed
+        x, balance = self.feed_forward(x, allowed.key_padding)
+        return x, attended, crossed, balance
 
     def step(
         self,
@@ -133,7 +175,7 @@ class LasformerDecoderLayer(TransformerDecoderLayerBase, _SubLayers):
         x, crossed = self.attend(
             x, self.encoder_attn_layer_norm, self.encoder_attn.step, memory, decoding, cross, memory_selection
         )
-        return self.feed_forward(x), attended.selection, crossed.selection
+        return self.feed_forward(x)[0], attended.selection, crossed.selection
 
 
 def groups(layers: Sequence[nn.Module], share: int) -> list[list[Any]]:
@@ -143,14 +185,17 @@ def groups(layers: Sequence[nn.Module], share: int) -> list[list[Any]]:
 
 def encoder_group(
     layers: Sequence[LasformerEncoderLayer], cfg: Any, x: Tensor, allowed: Allowed, supervised: bool
-) -> tuple[Tensor, Supervision | None]:
-    """Runs one group of encoder layers over x [B, N, d]."""
+) -> tuple[Tensor, Supervision | None, dict[str, Balance]]:
+    """Runs one group of encoder layers over x [B, N, d]. The balances are by side and layer (``encoder.1``)."""
     selection, seen = None, []
+    balances: dict[str, Balance] = {}
     for layer in layers:
-        x, attended = layer(x, allowed, selection)
+        x, attended, balance = layer(x, allowed, selection)
         selection = attended.selection
         seen.append(attended)
-    return x, _supervise(seen, cfg, allowed, allowed.key_padding) if supervised else None
+        if balance is not None:
+            balances[f"encoder.{layer.index}"] = balance
+    return x, _supervise(seen, cfg, allowed, allowed.key_padding) if supervised else None, balances
 
 
 def decoder_group(
@@ -161,19 +206,22 @@ def decoder_group(
     allowed: Allowed,
     memory_allowed: Allowed,
     supervised: bool,
-) -> tuple[Tensor, Supervision | None, Supervision | None]:
+) -> tuple[Tensor, Supervision | None, Supervision | None, dict[str, Balance]]:
     """Runs one group of decoder layers over x [B, N, d]."""
     selection, memory_selection = None, None
     seen, crossed = [], []
+    balances: dict[str, Balance] = {}
     for layer in layers:
-        x, a, c = layer(x, memory, allowed, memory_allowed, selection, memory_selection)
+        x, a, c, balance = layer(x, memory, allowed, memory_allowed, selection, memory_selection)
         selection, memory_selection = a.selection, c.selection
         seen.append(a)
         crossed.append(c)
+        if balance is not None:
+            balances[f"decoder.{layer.index}"] = balance
     if not supervised:
-        return x, None, None
+        return x, None, None, balances
     padding = allowed.key_padding
-    return x, _supervise(seen, cfg, allowed, padding), _supervise(crossed, cfg, memory_allowed, padding)
+    return x, _supervise(seen, cfg, allowed, padding), _supervise(crossed, cfg, memory_allowed, padding), balances
 
 
 def decoder_group_step(

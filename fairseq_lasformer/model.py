@@ -1,7 +1,8 @@
 """Encoder, decoder and model, and their registration with fairseq.
 
 The supervision of every selector leaves the model in ``net_output[1]["supervision"]``, by name (``encoder.0``,
-``decoder.0``, ``cross.0``, …: module and group), where the criterion reads it.
+``decoder.0``, ``cross.0``, …: module and group), and the balance of every mixture of experts in
+``net_output[1]["balance"]`` (``encoder.1``, …: side and layer), where the criterion reads them.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from fairseq_lasformer.layers import (
     encoder_group,
     groups,
 )
+from fairseq_lasformer.moe import Balance
 from fairseq_lasformer.ops import Allowed, Supervision
 from fairseq_lasformer.replay import ReplayedStep
 from fairseq_lasformer.selection import Selector
@@ -73,7 +75,7 @@ class LasformerEncoder(TransformerEncoderBase):
         return_all_hiddens: bool = False,
         token_embeddings: Optional[Tensor] = None,
     ) -> EncoderOut:
-        """fairseq's encoder output, with ``supervision`` by selector name in training.
+        """fairseq's encoder output, in training with ``supervision`` and ``balance`` by name.
 
         Args:
             src_tokens: int64 [B, K], padded on either side.
@@ -83,10 +85,12 @@ class LasformerEncoder(TransformerEncoderBase):
         if padding is not None:
             x = x.masked_fill(padding[..., None], 0.0)
         supervision: dict[str, Supervision] = {}
+        balance: dict[str, Balance] = {}
         states = []
         for i, group in enumerate(groups(self.layers, self.cfg.select_share)):
             recompute = self.training and self.cfg.checkpoint_activations
-            x, given = _run(recompute, encoder_group, group, self.cfg, x, Allowed(padding, False), self.training)
+            x, given, mixed = _run(recompute, encoder_group, group, self.cfg, x, Allowed(padding, False), self.training)
+            balance.update(mixed)
             if given is not None:
                 supervision[f"encoder.{i}"] = given
             if return_all_hiddens:
@@ -101,6 +105,7 @@ class LasformerEncoder(TransformerEncoderBase):
             "src_tokens": [],
             "src_lengths": [src_tokens.ne(self.padding_idx).sum(1, keepdim=True, dtype=torch.int32)],
             "supervision": supervision,
+            "balance": balance,
         }
 
     def reorder_encoder_out(self, encoder_out: EncoderOut, new_order: Tensor) -> EncoderOut:  # type: ignore[override]
@@ -159,8 +164,9 @@ class LasformerDecoder(TransformerDecoderBase):
         padding = _padding(prev_output_tokens, self.padding_idx)
         allowed = Allowed(padding, causal=not full_context_alignment)
         supervision: dict[str, Supervision] = dict(encoder_out.get("supervision", {}))
+        balance: dict[str, Balance] = dict(encoder_out.get("balance", {}))
         for i, group in enumerate(groups(self.layers, self.cfg.select_share)):
-            x, own, cross = _run(
+            x, own, cross, mixed = _run(
                 self.training and self.cfg.checkpoint_activations,
                 decoder_group,
                 group,
@@ -173,9 +179,10 @@ class LasformerDecoder(TransformerDecoderBase):
             )
             named = {f"decoder.{i}": own, f"cross.{i}": cross}
             supervision.update({name: given for name, given in named.items() if given is not None})
+            balance.update(mixed)
         if self.layer_norm is not None:
             x = self.layer_norm(x)
-        return x, {"attn": [None], "inner_states": [], "supervision": supervision}
+        return x, {"attn": [None], "inner_states": [], "supervision": supervision, "balance": balance}
 
     def _embed(self, tokens: Tensor, positions: Tensor | None) -> Tensor:
         x = self.embed_scale * self.embed_tokens(tokens)
@@ -239,8 +246,11 @@ class LasformerModel(TransformerModelBase):
         run = getattr(task, "cfg", None)
         config.attention_backend = backend = str(getattr(run, "attention_backend", "auto"))
         config.cuda_graph = bool(getattr(run, "cuda_graph", False))
+        config.expert_workers = getattr(task, "expert_workers", None)
         if config.cuda_graph and (not torch.cuda.is_available() or backend in ("reference", "cpu")):
             raise InputError("--cuda-graph needs a GPU and the Triton kernels: leave it, or --attention-backend, out")
+        if config.cuda_graph and config.moe_experts:
+            raise InputError("--cuda-graph cannot record a mixture of experts, whose sizes the host must know")
         if backend in ("cpu", "triton"):  # asked for by name: missing kernels are an error, at start
             try:
                 ops.backend_for(torch.device("cpu" if backend == "cpu" else "cuda"), backend)
@@ -268,7 +278,7 @@ class LasformerModel(TransformerModelBase):
         alignment_layer: Optional[int] = None,
         alignment_heads: Optional[int] = None,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """Logits [B, N, vocabulary] and the extras: ``supervision`` (training only) and ``kappa``, by selector name."""
+        """Logits [B, N, vocabulary] and the extras: ``kappa`` and, in training, ``supervision`` and ``balance``."""
         encoder_out = self.encoder(src_tokens, src_lengths, return_all_hiddens)
         out, extra = self.decoder(prev_output_tokens, encoder_out=encoder_out, features_only=features_only)
         return out, extra | {"kappa": {name: selector.kappa for name, selector in self.selectors()}}

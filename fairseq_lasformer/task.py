@@ -15,6 +15,8 @@ from torch import Tensor
 from fairseq_lasformer.criterion import selector_sums
 from fairseq_lasformer.dataset import SplitInfo, drop_words, dropped_side
 from fairseq_lasformer.documents import InputError
+from fairseq_lasformer.moe import ExpertWorkers
+from fairseq_lasformer.moe.workers import all_workers
 from fairseq_lasformer.task_config import DocumentTranslationConfig
 from fairseq_lasformer.text import SETTINGS, Settings
 
@@ -40,6 +42,19 @@ class DocumentTranslationTask(TranslationTask):
             dropped_side("prev_output_tokens", tgt_dict, separator),
         )
         self.masses: dict[str, Tensor] = {}
+        self.pad = tgt_dict.pad()
+        self.expert_workers: ExpertWorkers | None = None
+
+    def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
+        """The model; a loaded one holds all its experts, however it was trained."""
+        self.expert_workers = None
+        if self.cfg.expert_parallel and not from_checkpoint:
+            if self.cfg.eval_bleu:
+                raise InputError(
+                    "--expert-parallel: workers take different numbers of decoding steps, --eval-bleu hangs"
+                )
+            self.expert_workers = all_workers(int(getattr(cfg, "moe_experts", 0)))
+        return super().build_model(cfg, from_checkpoint)
 
     def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any) -> None:
         """Loads a split, and checks it against its manifest where the preprocessing left one."""
@@ -83,6 +98,12 @@ class DocumentTranslationTask(TranslationTask):
         self, sample: Any, model: Any, criterion: Any, optimizer: Any, update_num: int, ignore_grad: bool = False
     ) -> tuple[Any, Any, dict[str, Any]]:
         """One micro-batch: words dropped, then forward and backward; its kept mass is added up for the update."""
+        if ignore_grad and self.expert_workers is not None:
+            # a worker that has run out of data takes part in every exchange, but no token of it may count
+            inputs = {
+                k: torch.full_like(t, self.pad) if k.endswith("tokens") else t for k, t in sample["net_input"].items()
+            }
+            sample = {**sample, "net_input": inputs}
         if self.cfg.word_dropout > 0:
             sample = drop_words(sample, self.cfg.word_dropout, self.dropped_sides)
         result = super().train_step(sample, model, criterion, optimizer, update_num, ignore_grad)

@@ -26,3 +26,10 @@ class DocumentTranslationConfig(TranslationConfig):
         default=False,
         metadata={"help": "record a decoding step in a CUDA graph and replay it (generation on a GPU with Triton)"},
     )
+    expert_parallel: bool = field(
+        default=False,
+        metadata={
+            "help": "training: every expert of a mixture lives on one worker (needs --ddp-backend legacy_ddp); the "
+            "checkpoint is an ordinary one"
+        },
+    )
