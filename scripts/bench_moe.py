@@ -97,12 +97,10 @@ def main() -> None:
         print(f"{kind}, {n_tokens} tokens\n{'layer':<8}{'experts':>8}{'ms':>10}{'to dense':>10}{'to 4 experts':>14}")
         for name, (n_experts, _) in systems.items():
             median = statistics.median(seconds[name])
-            layer_name = f"{kind}/{'dense' if name == 'dense' else 'moe'}"
-            rows.append({"layer": layer_name, "experts": n_experts, "tokens": n_tokens, "seconds": median})
+            label = "dense" if name == "dense" else "moe"
+            rows.append({"layer": f"{kind}/{label}", "experts": n_experts, "tokens": n_tokens, "seconds": median})
             ratio = "" if name == "dense" else f"{median / few:.2f}"
-            print(
-                f"{layer_name.split('/')[1]:<8}{n_experts or '':>8}{1e3 * median:>10.2f}{median / dense:>10.2f}{ratio:>14}"
-            )
+            print(f"{label:<8}{n_experts or '':>8}{1e3 * median:>10.2f}{median / dense:>10.2f}{ratio:>14}")
     args.out.parent.mkdir(parents=True, exist_ok=True)
     atomic_write(args.out, json.dumps({"threads": args.threads, "repeat": args.repeat, "rows": rows}, indent=1) + "\n")
 

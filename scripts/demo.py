@@ -3,8 +3,9 @@
 
     make demo        or        python scripts/demo.py [--out runs/demo] [--documents 2000] [override ...]
 
+``--systems lasformer,lasformer_moe`` trains others than the two (a system is a file configs/demo_<system>.yaml).
 A killed run goes on where it was; a finished one prints its table again. Overrides (``optimization.max_update=50``)
-go to both trainings.
+go to all trainings.
 """
 
 from __future__ import annotations
@@ -35,8 +36,14 @@ from fairseq_lasformer.evaluation.scores import score  # noqa: E402
 from fairseq_lasformer.generate import generate  # noqa: E402
 from fairseq_lasformer.prepare import Plan, prepare  # noqa: E402
 
+COLUMN = 15
 TRANSLATE = ["--cpu", "--beam", "2", "--max-tokens", "8192"]
-SYSTEMS = {"sentence": "sentences", "lasformer": "mixture"}
+SYSTEMS = ("sentence", "lasformer")
+
+
+def data_of(system: str) -> str:
+    """The folder of prepared data that a system is trained on and translates."""
+    return "sentences" if system == "sentence" else "mixture"
 
 
 class Stages:
@@ -93,7 +100,7 @@ def prepare_data(raw: Path, out: Path) -> None:
 def train(system: str, out: Path, overrides: list[str]) -> None:
     """fairseq-hydra-train with configs/demo_<system>.yaml, its log in OUT/<system>.log, a progress bar here."""
     command = [str(Path(sys.executable).with_name("fairseq-hydra-train")), "--config-dir", str(ROOT / "configs")]
-    command += ["--config-name", f"demo_{system}", f"task.data={out / 'data' / SYSTEMS[system]}"]
+    command += ["--config-name", f"demo_{system}", f"task.data={out / 'data' / data_of(system)}"]
     command += [f"checkpoint.save_dir={out / system}", f"hydra.run.dir={out / 'hydra'}", *overrides]
     total = next((int(o.split("=")[1]) for o in overrides if o.startswith("optimization.max_update=")), None)
     if total is None:
@@ -123,11 +130,11 @@ def train(system: str, out: Path, overrides: list[str]) -> None:
         raise InputError(f"training {system} failed; see {out / f'{system}.log'}: {last}")
 
 
-def evaluate(raw: Path, out: Path, seconds: dict[str, float]) -> dict[str, Any]:
-    """The report: scores of both systems."""
+def evaluate(raw: Path, out: Path, names: list[str], seconds: dict[str, float]) -> dict[str, Any]:
+    """The report: scores of the systems."""
     references, probes = read_documents(raw / "test.de"), read_probes(raw / "test.probe.jsonl")
     systems = {}
-    for system in SYSTEMS:
+    for system in names:
         hypotheses = read_hypotheses(out / f"{system}.de", allow_empty=True)
         found = kappas(load(out / system / "checkpoint_last.pt")["model"])
         shares = [k for module in found.values() for k in module]
@@ -167,8 +174,8 @@ def table(report: dict[str, Any]) -> str:
         add(f"kappa, {module}", lambda s, m=module: s["kappa_by_module"][m])
     add("kappa, mean", lambda s: s["kappa"])
     width = max(len(label) for label, _ in rows) + 2
-    lines = [f"{'':<{width}}" + "".join(f"{name:>12}" for name in systems)]
-    lines += [f"{label:<{width}}" + "".join(f"{c:>12}" for c in cells) for label, cells in rows]
+    lines = [f"{'':<{width}}" + "".join(f"{name:>{COLUMN}}" for name in systems)]
+    lines += [f"{label:<{width}}" + "".join(f"{c:>{COLUMN}}" for c in cells) for label, cells in rows]
     lines.append(f"{first['documents']} test documents; {first['signatures']['d_bleu']}")
     spent = ", ".join(f"{name} {s:.0f}" for name, s in report["seconds"].items())
     return "\n".join([*lines, f"seconds: {spent}; in all {sum(report['seconds'].values()):.0f}"])
@@ -178,27 +185,31 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=ROOT / "runs" / "demo")
     parser.add_argument("--documents", type=int, default=2000)
+    parser.add_argument("--systems", default=",".join(SYSTEMS))
     parser.add_argument("overrides", nargs="*")
     args = parser.parse_args()
-    out = args.out.resolve()
+    out, systems = args.out.resolve(), args.systems.split(",")
     try:
+        for system in systems:
+            if not (ROOT / "configs" / f"demo_{system}.yaml").exists():
+                raise InputError(f"--systems {args.systems}: there is no configs/demo_{system}.yaml")
         stages = Stages(out, key(args))
         raw = out / "raw"
         generator = [sys.executable, str(ROOT / "data/demo/generate.py"), str(raw), "--documents", str(args.documents)]
         stages.run("corpus", lambda: subprocess.run(generator, check=True, stdout=sys.stderr))
         stages.run("prepare", lambda: prepare_data(raw, out / "data"))
-        for system in SYSTEMS:
+        for system in systems:
             stages.run(f"train {system}", lambda s=system: train(s, out, args.overrides))
-        for system, data in SYSTEMS.items():
+        for system in systems:
             checkpoint, hypotheses = out / system / "checkpoint_last.pt", out / f"{system}.de"
             stages.run(
                 f"translate {system}",
-                lambda d=data, c=checkpoint, h=hypotheses: generate(
-                    out / "data" / d, c, h, shards=2, options=TRANSLATE, jobs=2
+                lambda s=system, c=checkpoint, h=hypotheses: generate(
+                    out / "data" / data_of(s), c, h, shards=2, options=TRANSLATE, jobs=2
                 ),
             )
         start = time.time()
-        report = evaluate(raw, out, dict(stages.seconds))
+        report = evaluate(raw, out, systems, dict(stages.seconds))
         report["seconds"]["score"] = round(time.time() - start, 1)
     except InputError as e:
         sys.exit(f"error: {e}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -66,19 +67,59 @@ class Experts(nn.Module):
         grouped = self.backend == "grouped" or (
             self.backend == "auto" and rows.is_cuda and rows.dtype in (torch.bfloat16, torch.float16)
         )
-        run = _grouped if grouped and rows.size(0) > 0 else _loop
+        if not grouped or not rows.size(0):
+            return _Loop.apply(rows, self.w1, self.w2, counts.tolist(), self.recompute)
         if self.recompute and torch.is_grad_enabled():
-            return checkpoint(run, rows, self.w1, self.w2, counts, use_reentrant=False)
-        return run(rows, self.w1, self.w2, counts)
+            return checkpoint(_grouped, rows, self.w1, self.w2, counts, use_reentrant=False)
+        return _grouped(rows, self.w1, self.w2, counts)
 
 
-def _loop(rows: Tensor, w1: Tensor, w2: Tensor, counts: Tensor) -> Tensor:
-    sizes = counts.tolist()
-    if not rows.size(0):
-        return rows @ w1[0] @ w2[0]  # nothing, but part of the graph, as workers that exchange rows need it
-    # unbound at once: indexing would make a gradient of all experts for each of them
-    experts = zip(rows.split(sizes), w1.unbind(0), w2.unbind(0))
-    return torch.cat([(part @ a).relu_() @ b for part, a, b in experts if part.size(0)])
+class _Loop(torch.autograd.Function):
+    """The definition, one expert after the other.
+
+    Its backward is written out: autograd would make every expert's weight gradient once by itself and once more in the
+    gradient of all of them, which with many experts costs more than the products do.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, w1: Tensor, w2: Tensor, sizes: list[int], recompute: bool) -> Tensor:
+        out, hidden = rows.new_empty(rows.shape), None
+        if not recompute and any(ctx.needs_input_grad):
+            hidden = rows.new_empty(rows.size(0), w1.size(2))
+        for i, part in _parts(sizes):
+            h = (rows[part] @ w1[i]).relu_()
+            torch.mm(h, w2[i], out=out[part])
+            if hidden is not None:
+                hidden[part] = h
+        ctx.sizes = sizes
+        ctx.save_for_backward(rows, w1, w2, hidden)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:  # type: ignore[override]
+        rows, w1, w2, hidden = ctx.saved_tensors
+        grad = grad.contiguous()
+        grads = torch.empty_like(rows), torch.empty_like(w1), torch.empty_like(w2)
+        for i, size in enumerate(ctx.sizes):
+            if not size:
+                grads[1][i].zero_()
+                grads[2][i].zero_()
+        for i, part in _parts(ctx.sizes):
+            h = (rows[part] @ w1[i]).relu_() if hidden is None else hidden[part]
+            torch.mm(h.t(), grad[part], out=grads[2][i])
+            above = (grad[part] @ w2[i].t()).mul_(h > 0)
+            torch.mm(rows[part].t(), above, out=grads[1][i])
+            torch.mm(above, w1[i].t(), out=grads[0][part])
+        return *grads, None, None
+
+
+def _parts(sizes: list[int]) -> Iterator[tuple[int, slice]]:
+    """The experts that have rows, and where those are."""
+    begin = 0
+    for i, size in enumerate(sizes):
+        if size:
+            yield i, slice(begin, begin + size)
+        begin += size
 
 
 def _grouped(rows: Tensor, w1: Tensor, w2: Tensor, counts: Tensor) -> Tensor:
