@@ -1,4 +1,4 @@
-.PHONY: setup demo test lint bench-training bench-encoder bench-decode
+.PHONY: setup demo test lint bench-training bench-encoder bench-decode bench-moe
 VENV := .venv/bin
 
 setup:
@@ -24,3 +24,6 @@ bench-encoder: setup  ## where the encoder gains from reading kept keys alone
 bench-decode: setup  ## decoding beside fairseq's transformer and CTranslate2
 	@$(VENV)/python -m pip install --quiet -e '.[bench]' --no-build-isolation
 	@$(VENV)/python scripts/bench_decode.py
+
+bench-moe: setup  ## mixtures of experts beside a dense network, and how evenly their experts are used
+	@$(VENV)/python scripts/bench_moe.py

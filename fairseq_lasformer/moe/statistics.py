@@ -42,7 +42,7 @@ def statistics(sums: dict[str, Tensor]) -> dict[str, float]:
         "received_rows": float(received.mean()),
         "received_max_over_mean": float(received.max() / received.mean().clamp(min=1e-9)),
     }
-    if "threshold_gap" in sums:
+    if sums.get("threshold_gap") is not None:
         found["threshold_gap"] = float(sums["threshold_gap"].mean()) / max(tokens, 1.0)
     return found
 
