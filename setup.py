@@ -10,7 +10,7 @@ setup(
     long_description_content_type="text/markdown",
     python_requires=">=3.11,<3.13",
     packages=find_packages(include=["fairseq_lasformer", "fairseq_lasformer.*"]),
-    package_data={"fairseq_lasformer.ops": ["*.cpp"]},
+    package_data={"fairseq_lasformer.ops": ["*.cpp"], "fairseq_lasformer.evaluation": ["*.html"]},
     # fairseq and torch are installed first, by scripts/setup.sh: fairseq declares torchaudio, which nothing here needs
     # and which would replace torch by a build of several GB
     install_requires=[
@@ -31,7 +31,16 @@ setup(
         "tqdm>=4.67",
     ],
     extras_require={
-        "dev": ["hypothesis>=6.120", "mypy>=1.14", "pytest>=8.3", "pytest-timeout>=2.3", "ruff>=0.9", "triton>=3.4"],
+        "dev": [
+            "hypothesis>=6.120",
+            "mypy>=1.14",
+            "pytest>=8.3",
+            "pytest-timeout>=2.3",
+            "ruff>=0.9",
+            "selenium>=4.20",
+            "triton>=3.4",
+        ],
+        "report": ["plotly>=6", "tensorboardX>=2.6"],
         "bench": ["ctranslate2>=4.5"],
     },
     entry_points={"console_scripts": ["lasformer=fairseq_lasformer.cli:run"]},

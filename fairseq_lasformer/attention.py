@@ -113,7 +113,8 @@ class SelectedAttention(MultiheadAttention):
             paths = decoding.source
             held = {what: cache.once(f"{name}.{what}", project, memory) for what, project in keys.items()}
         if self.selector is not None:
-            selection = self.selector.step(x, held["selector_key"], paths, cache.kappa(name, self.selector.kappa))
+            kappa, place = cache.kappa(name, self.selector.kappa), decoding.own.n_keys - 1
+            selection = self.selector.step(x, held["selector_key"], paths, kappa, place)
         slots = None if selection is None else selection.slots
         out = ops.attend_slots(q, held["key"], held["value"], paths, slots, self.num_heads, self.backend)
         return Attended(self.out_proj(out), selection)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from fairseq_lasformer.documents import RESOLUTIONS, InputError, atomic_write
 from fairseq_lasformer.text import SUBWORDS, TOKENIZERS
@@ -85,24 +86,48 @@ def _score(args: argparse.Namespace) -> None:
     from fairseq_lasformer.documents import read_documents
     from fairseq_lasformer.evaluation.hypotheses import read_hypotheses
     from fairseq_lasformer.evaluation.probe import accuracy, judge, read_probes
-    from fairseq_lasformer.evaluation.scores import score, table
+    from fairseq_lasformer.evaluation.scores import compare, comparison_table, score, table
 
+    if bool(args.tcp) != bool(args.tcp_reference):
+        raise InputError("--tcp and --tcp-reference go together: the candidates, and the tokenised reference")
+    if args.bootstrap and len(args.hypotheses) < 2:
+        raise InputError("--bootstrap compares systems: name at least two hypothesis files, the baseline first")
     references = read_documents(args.reference)
     probes = read_probes(args.probe) if args.probe else []
-    systems = {}
+    found: dict[str, list[list[str]]] = {}
     for path in args.hypotheses:
-        hypotheses = read_hypotheses(path, args.allow_empty)
-        systems[path.stem] = score(hypotheses, references, args.tokenize)
+        name = path.stem if path.stem not in found else str(path)
+        found[name] = read_hypotheses(path, args.allow_empty)
+    systems = {}
+    for name, hypotheses in found.items():
+        systems[name] = score(hypotheses, references, args.tokenize)
         if probes:
-            systems[path.stem] |= accuracy(probes, judge(probes, hypotheses, references))
+            systems[name] |= accuracy(probes, judge(probes, hypotheses, references))
+        if args.tcp:
+            systems[name]["tcp"] = _tcp(hypotheses, args.tcp, args.tcp_reference)
     print(table(systems))
+    for name, scores in systems.items():
+        if args.tcp:
+            print(f"{name}: " + ", ".join(f"{k} {scores['tcp'][k]:.1f}" for k in ("TC", "CP", "PT", "TCP")))
+    report: dict[str, Any] = {"systems": systems}
+    if args.bootstrap:
+        report["bootstrap"] = compare(found, references, args.tokenize, args.bootstrap)
+        print(comparison_table(report["bootstrap"]))
     for name, scores in systems.items():
         if probes:
             print(
                 f"{name}: " + ", ".join(f"{k} {v:.1%}" for k, v in (scores["accuracy"] | scores["by_distance"]).items())
             )
     if args.json:
-        atomic_write(args.json, json.dumps({"systems": systems}, indent=1) + "\n")
+        atomic_write(args.json, json.dumps(report, indent=1) + "\n")
+
+
+def _tcp(hypotheses: Sequence[Sequence[str]], candidates: Path, reference: Path) -> dict[str, float]:
+    from fairseq_lasformer.documents import read_lines
+    from fairseq_lasformer.evaluation import tcp
+
+    tokens = [tcp.tokenized(" ".join(document)) for document in hypotheses]
+    return tcp.score(tokens, [line.split() for line in read_lines(reference)], tcp.read_labels(candidates))
 
 
 def _add_score(parser: argparse.ArgumentParser) -> None:
@@ -111,11 +136,113 @@ def _add_score(parser: argparse.ArgumentParser) -> None:
         "hypotheses", type=Path, nargs="+", help="translated documents, one a line (lasformer generate)"
     )
     parser.add_argument("--probe", type=Path, help="probe file of the demo corpus")
+    parser.add_argument("--tcp", type=Path, metavar="CANDIDATES", help="PDC's annotation, for TC, CP, PT and TCP")
+    parser.add_argument("--tcp-reference", type=Path, metavar="TOK", help="PDC's tokenised reference, with --tcp")
+    parser.add_argument(
+        "--bootstrap",
+        type=int,
+        nargs="?",
+        const=1000,
+        metavar="SAMPLES",
+        help="paired bootstrap of d-BLEU against the first system (1000 samples)",
+    )
     parser.add_argument(
         "--tokenize", default="13a", help="sacrebleu's tokeniser, zh for Chinese (default: %(default)s)"
     )
     parser.add_argument("--allow-empty", action="store_true", help="count empty lines as empty output")
     parser.add_argument("--json", type=Path, help="write the scores to this file, too")
+
+
+def _contrast(args: argparse.Namespace) -> None:
+    from fairseq_lasformer.evaluation import contrast
+    from fairseq_lasformer.hub import from_pretrained
+
+    hub = from_pretrained(args.checkpoint.parent, args.checkpoint.name, args.data)
+    if args.cuda:
+        hub = hub.cuda()
+    groups = contrast.read_groups(args.prefix, hub.settings.source_lang, hub.settings.target_lang)
+    results = [contrast.evaluate(hub, groups, policy, args.max_tokens) for policy in args.context.split(",")]
+    print(contrast.table(results))
+    if args.json:
+        atomic_write(args.json, json.dumps({"results": results}, indent=1) + "\n")
+
+
+def _add_contrast(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("checkpoint", type=Path)
+    parser.add_argument("prefix", type=Path, help="the set: PREFIX.SRC, PREFIX.TGT, PREFIX.groups, PREFIX.distance")
+    parser.add_argument("--data", type=Path, help="prepared folder (default: the one that was trained on)")
+    parser.add_argument(
+        "--context", default="none,source,both", help="policies: none, source, both (default: %(default)s)"
+    )
+    parser.add_argument("--max-tokens", type=int, default=4096, help="of a batch (default: %(default)s)")
+    parser.add_argument("--cuda", action="store_true", help="on a GPU")
+    parser.add_argument("--json", type=Path, help="write the figures to this file, too")
+
+
+def _ablate(args: argparse.Namespace) -> None:
+    from fairseq_lasformer import ablation
+    from fairseq_lasformer.documents import read_documents
+    from fairseq_lasformer.training import read_config
+
+    rows = ablation.rows(args.table, read_config(args.config), args.values.split(",") if args.values else ())
+    folder = args.out / args.config.stem / f"table{args.table}"
+    chosen = [row for row in rows if args.only in (None, row.label)]
+    if not chosen:
+        raise InputError(f"--only {args.only}: table {args.table} has {', '.join(r.label for r in rows)}")
+    reference = read_documents(args.reference)
+    for row in chosen:
+        if args.submit and ablation.finished(folder / row.folder) is None:
+            command = [
+                "lasformer",
+                "ablate",
+                str(args.config.resolve()),
+                "--table",
+                str(args.table),
+                "--only",
+                row.label,
+            ]
+            command += ["--reference", str(args.reference.resolve()), "--out", str(args.out.resolve())]
+            command += ["--length", str(args.length), *(["--values", args.values] if args.values else [])]
+            command += [o for override in args.set for o in ("--set", override)]
+            ablation.submit(args.submit, [*command, *(["--", *args.options] if args.options else [])])
+        elif not args.submit and not args.show:
+            ablation.run(args.config, row, folder / row.folder, reference, args.options, args.length, args.set)
+    print(ablation.text(args.table, [(r, ablation.finished(folder / r.folder)) for r in rows], args.length))
+
+
+def _add_ablate(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("config", type=Path, help="configuration of the run that is varied, configs/NAME.yaml")
+    parser.add_argument("--table", type=int, required=True, help="of the paper: 3, 4, 5, 6 or 7")
+    parser.add_argument("--reference", type=Path, required=True, help="test reference, raw form")
+    parser.add_argument("--out", type=Path, default=Path("runs/ablate"), help="default: %(default)s")
+    parser.add_argument("--values", help="of what tables 5, 6 and 7 vary, separated by commas")
+    parser.add_argument("--only", metavar="LABEL", help="this run alone")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="Hydra override of all runs")
+    parser.add_argument("--length", type=int, default=1024, help="tokens, for the cost (default: %(default)s)")
+    parser.add_argument("--submit", metavar="LAUNCHER", help="hand the runs to e.g. 'sbatch --gres=gpu:1 --wrap'")
+    parser.add_argument("--show", action="store_true", help="print what is finished, run nothing")
+    parser.epilog = "After -- : options of fairseq-generate, such as --cpu --beam 5."
+
+
+def _report(args: argparse.Namespace) -> None:
+    from fairseq_lasformer.evaluation.report import report
+
+    runs = report(args.runs, args.out, args.document, args.title)
+    print(f"{args.out}: {', '.join(run.name for run in runs)}")
+
+
+def _add_report(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "runs",
+        type=Path,
+        nargs="+",
+        metavar="RUN",
+        help="folder of scripts/demo.py, or folder of checkpoints with a train.log (or RUN.log beside it) and, if "
+        "there are scores, scores.json (lasformer score --json)",
+    )
+    parser.add_argument("-o", "--out", type=Path, default=Path("report.html"), help="default: %(default)s")
+    parser.add_argument("--document", type=Path, help="source text (raw form), for the attention view")
+    parser.add_argument("--title", default="Lasformer report")
 
 
 def _cost(args: argparse.Namespace) -> None:
@@ -155,6 +282,9 @@ COMMANDS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None], Callab
     "prepare": ("raw documents to binarised data", _add_prepare, _prepare),
     "generate": ("translate a prepared split, whole documents", _add_generate, _generate),
     "score": ("d-BLEU, s-BLEU and chrF of translated documents", _add_score, _score),
+    "contrast": ("score a contrastive set (ContraPro's form) with a checkpoint", _add_contrast, _contrast),
+    "ablate": ("the runs of one of the paper's tables, and the table", _add_ablate, _ablate),
+    "report": ("one page on runs: curves, scores, cost, attention", _add_report, _report),
     "cost": ("attention cost against the dense Transformer", _add_cost, _cost),
     "average": ("average checkpoints, kappa from the last", _add_average, _average),
 }
@@ -173,7 +303,7 @@ def main(argv: list[str] | None = None) -> int:
     end = words.index("--") if "--" in words else len(words)
     args = parser.parse_args(words[:end])
     args.options = words[end + 1 :]
-    if args.options and args.command != "generate":
+    if args.options and args.command not in ("generate", "ablate"):
         parser.error(f"{args.command} takes nothing after --")
     try:
         args.run(args)

@@ -82,6 +82,12 @@ class SelectionFlags(FairseqDataclass):
     )
     select_dim: int = field(default=64, metadata={"help": "width of the selector's single head (d_s)"})
     select_share: int = field(default=3, metadata={"help": "layers that share one selection (r, eq 8)"})
+    select_window: int = field(
+        default=0,
+        metadata={
+            "help": "keep this many keys around the query instead of the learned selection (ablation); 0: learned"
+        },
+    )
     select_gradient: ChoiceEnum(["straight-through", "none"]) = field(  # type: ignore[valid-type]
         default="straight-through",
         metadata={"help": "gradient of the translation loss through the selection (eq 3)"},
@@ -211,6 +217,8 @@ def selected_modules(cfg: SelectionFlags) -> Tuple[str, ...]:
 
 def _check(cfg: ModuleConfig) -> None:
     selected_modules(cfg)
+    if cfg.select_window < 0:
+        raise InputError(f"--select-window {cfg.select_window}: cannot be negative")
     if cfg.select_dim < 1 or cfg.select_share < 1:
         raise InputError("--select-dim and --select-share must be at least 1")
     for name in ("sparsity_threshold", "sparsity_min", "sparsity_freeze_above"):

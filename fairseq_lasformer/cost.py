@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fairseq_lasformer.checkpoints import architecture, load
-from fairseq_lasformer.config import MODULES, ModuleConfig, module_config, selected_modules
+from fairseq_lasformer.config import MODULES, PRESETS, ModuleConfig, module_config, selected_modules
 from fairseq_lasformer.documents import InputError
 from fairseq_lasformer.ops import KAPPA_ONE, MIN_KEYS
 
@@ -53,9 +53,9 @@ def module_cost(module: str, cfg: ModuleConfig, kappas: Sequence[float], length:
     sparse = 0.0
     for group, kappa in enumerate(kappas):
         layers = min(cfg.select_share, n - group * cfg.select_share)
-        kept = min(1.0, max(kappa, MIN_KEYS / length))
-        sparse += square * cfg.select_dim + 2 * kept * layers * square * d
-    selectors = 2.0 * len(kappas) * length * d * cfg.select_dim
+        kept = min(1.0, cfg.select_window / length if cfg.select_window else max(kappa, MIN_KEYS / length))
+        sparse += 2 * kept * layers * square * d + (0 if cfg.select_window else square * cfg.select_dim)
+    selectors = 0.0 if cfg.select_window else 2.0 * len(kappas) * length * d * cfg.select_dim
     return Cost(module, length, sum(kappas) / len(kappas), dense, sparse, projections, projections + selectors)
 
 
@@ -67,7 +67,7 @@ def checkpoint_cost(path: str | Path, lengths: Sequence[int]) -> list[Cost]:
     """
     state = load(path)
     name = architecture(state)
-    if not name.startswith("lasformer"):
+    if name != "lasformer" and name not in PRESETS:
         raise InputError(f"{path}: of architecture {name or 'unknown'}; the cost is that of a lasformer checkpoint")
     cfg = module_config(_Attributes(state["cfg"]["model"]))
     found = kappas(state["model"])

@@ -18,11 +18,12 @@ from fairseq.modules import LearnedPositionalEmbedding
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from fairseq_lasformer import ops
+from fairseq_lasformer import hub, ops
 from fairseq_lasformer.attention import Decoding
 from fairseq_lasformer.cache import STATE, DecodingCache, IncrementalState, regroup
 from fairseq_lasformer.config import PRESETS, LasformerConfig, module_config
 from fairseq_lasformer.documents import InputError
+from fairseq_lasformer.hub import DocumentHubInterface
 from fairseq_lasformer.layers import (
     LasformerDecoderLayer,
     LasformerEncoderLayer,
@@ -259,6 +260,11 @@ class LasformerModel(TransformerModelBase):
         if config.share_all_embeddings and task.source_dictionary != task.target_dictionary:
             raise InputError("--share-all-embeddings: the two dictionaries differ; preprocess with a joined dictionary")
         return super().build_model(config, task)
+
+    @classmethod
+    def from_pretrained(cls, *args: Any, **kwargs: Any) -> DocumentHubInterface:
+        """A trained model for raw text: see :func:`hub.from_pretrained`."""
+        return hub.from_pretrained(*args, **kwargs)
 
     @classmethod
     def build_encoder(cls, cfg: Any, src_dict: Any, embed_tokens: Any) -> LasformerEncoder:

@@ -57,12 +57,19 @@ class Selector(nn.Module):
     Args:
         embed_dim: width of the queries' states (d). key_dim: width of the keys' states. select_dim: d_s.
         backend: what selects in generation (``--attention-backend``).
+        window: keep so many keys around the query instead of choosing any; 0 chooses. kappa then stays as it is.
     """
 
     kappa: Tensor
 
     def __init__(
-        self, embed_dim: int, key_dim: int, select_dim: int, rule: SparsityRule, backend: str = "auto"
+        self,
+        embed_dim: int,
+        key_dim: int,
+        select_dim: int,
+        rule: SparsityRule,
+        backend: str = "auto",
+        window: int = 0,
     ) -> None:
         super().__init__()
         self.q_proj = nn.Linear(embed_dim, select_dim, bias=False)
@@ -70,12 +77,15 @@ class Selector(nn.Module):
         nn.init.xavier_uniform_(self.q_proj.weight)
         nn.init.xavier_uniform_(self.k_proj.weight)
         self.rule = rule
-        self.backend = backend
+        self.backend, self.window = backend, window
         self.register_buffer("kappa", torch.tensor(KAPPA_ONE, dtype=torch.int64))
 
     def forward(self, query: Tensor, key: Tensor, allowed: Allowed) -> Selection:
         """Selection of a full pass from the layer's states, query [B, Q, d] and key [B, K, d]."""
         q, k = self.q_proj(query), self.k_proj(key)
+        if self.window:
+            shape = (q.size(0), q.size(1), k.size(1))
+            return Selection(q, k, ops.window_mask(shape, allowed, self.window, query is key, q.device))
         if not torch.is_grad_enabled():
             kappa = int(self.kappa)
             paths = ops.sparse_pass(q.size(1), k, allowed, kappa, self.backend)
@@ -85,16 +95,20 @@ class Selector(nn.Module):
                 return Selection(bits=ops.select_bits(q, k, allowed, kappa))
         return Selection(query=q, key=k, mask=ops.select_mask(q, k, allowed, self.kappa))
 
-    def step(self, query: Tensor, keys: Tensor, paths: Paths, kappa: int) -> Selection:
+    def step(self, query: Tensor, keys: Tensor, paths: Paths, kappa: int, place: Tensor) -> Selection:
         """Selection of a decoding step: query [R, d] against the projected keys by slot, [N, C, S].
 
         ``kappa`` is the buffer's value, which the caller has read once: reading it here would stop a GPU at every step.
+        ``place`` int64 [N] is the position of the newest queries.
         """
+        if self.window:
+            return Selection(slots=ops.window_slots(place, query.size(0), paths, self.window))
         return Selection(slots=ops.select_slots(self.q_proj(query), keys, paths, kappa, self.backend))
 
     def adapt(self, mass: float) -> None:
         """Moves kappa by eq 7, after an update whose valid queries kept ``mass`` in the mean."""
-        self.kappa.fill_(self.rule.next(int(self.kappa), mass))
+        if not self.window:
+            self.kappa.fill_(self.rule.next(int(self.kappa), mass))
 
     @property
     def share(self) -> float:
@@ -107,4 +121,4 @@ def build_selector(cfg: Any, layer: int, embed_dim: int, key_dim: int) -> Select
     if layer % cfg.select_share:
         return None
     rule = SparsityRule(cfg.sparsity_threshold, cfg.sparsity_step, cfg.sparsity_min, cfg.sparsity_freeze_above)
-    return Selector(embed_dim, key_dim, cfg.select_dim, rule, cfg.attention_backend)
+    return Selector(embed_dim, key_dim, cfg.select_dim, rule, cfg.attention_backend, cfg.select_window)

@@ -108,6 +108,17 @@ class Codec:
         return _moses(language)[2].detokenize(text.split(), return_str=True)
 
 
+def split_at(tokens: list[str], separator: str) -> list[list[str]]:
+    """The tokens between separators; all in one piece where there is no separator."""
+    pieces: list[list[str]] = [[]]
+    for token in tokens:
+        if separator and token == separator:
+            pieces.append([])
+        else:
+            pieces[-1].append(token)
+    return pieces
+
+
 def learn_subwords(folder: Path, sentences: Sequence[str], bpe: str, size: int) -> None:
     """Learns joint subwords on tokenised sentences of both sides.
 

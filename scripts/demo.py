@@ -22,8 +22,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
@@ -35,6 +33,7 @@ from fairseq_lasformer.evaluation.probe import DISTANCES, accuracy, judge, read_
 from fairseq_lasformer.evaluation.scores import score  # noqa: E402
 from fairseq_lasformer.generate import generate  # noqa: E402
 from fairseq_lasformer.prepare import Plan, prepare  # noqa: E402
+from fairseq_lasformer.training import train  # noqa: E402
 
 COLUMN = 15
 TRANSLATE = ["--cpu", "--beam", "2", "--max-tokens", "8192"]
@@ -97,37 +96,12 @@ def prepare_data(raw: Path, out: Path) -> None:
     shutil.rmtree(out / "text", ignore_errors=True)
 
 
-def train(system: str, out: Path, overrides: list[str]) -> None:
-    """fairseq-hydra-train with configs/demo_<system>.yaml, its log in OUT/<system>.log, a progress bar here."""
-    command = [str(Path(sys.executable).with_name("fairseq-hydra-train")), "--config-dir", str(ROOT / "configs")]
-    command += ["--config-name", f"demo_{system}", f"task.data={out / 'data' / data_of(system)}"]
-    command += [f"checkpoint.save_dir={out / system}", f"hydra.run.dir={out / 'hydra'}", *overrides]
-    total = next((int(o.split("=")[1]) for o in overrides if o.startswith("optimization.max_update=")), None)
-    if total is None:
-        config = (ROOT / "configs" / f"demo_{system}.yaml").read_text()
-        total = int(config.split("max_update:")[1].split()[0])
-    with (
-        open(out / f"{system}.log", "a", encoding="utf-8") as log,
-        tqdm(total=total, desc=f"training {system}", unit=" updates") as bar,
-        subprocess.Popen(
-            command,
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env=os.environ | {"PWD": str(ROOT)},
-        ) as process,
-    ):
-        last = ""
-        for line in process.stdout or ():
-            log.write(line)
-            last = line.strip() or last
-            if '"num_updates"' in line and '"update"' in line:
-                fields = json.loads(line[line.index("{") :])
-                bar.update(int(fields["num_updates"]) - bar.n)
-                bar.set_postfix(nll=fields["nll_loss"], kappa=fields.get("kappa", "-"), refresh=False)
-    if process.returncode:
-        raise InputError(f"training {system} failed; see {out / f'{system}.log'}: {last}")
+def train_system(system: str, out: Path, overrides: list[str]) -> None:
+    """Trains on configs/demo_<system>.yaml, its log in OUT/<system>.log."""
+    own = [f"task.data={out / 'data' / data_of(system)}", f"checkpoint.save_dir={out / system}"]
+    own.append(f"hydra.run.dir={out / 'hydra'}")
+    os.chdir(ROOT)  # the configuration's user_dir is taken from there
+    train(ROOT / "configs" / f"demo_{system}.yaml", [*own, *overrides], out / f"{system}.log", system)
 
 
 def evaluate(raw: Path, out: Path, names: list[str], seconds: dict[str, float]) -> dict[str, Any]:
@@ -199,7 +173,7 @@ def main() -> None:
         stages.run("corpus", lambda: subprocess.run(generator, check=True, stdout=sys.stderr))
         stages.run("prepare", lambda: prepare_data(raw, out / "data"))
         for system in systems:
-            stages.run(f"train {system}", lambda s=system: train(s, out, args.overrides))
+            stages.run(f"train {system}", lambda s=system: train_system(s, out, args.overrides))
         for system in systems:
             checkpoint, hypotheses = out / system / "checkpoint_last.pt", out / f"{system}.de"
             stages.run(

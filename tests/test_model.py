@@ -6,13 +6,15 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest import SMALL, tokens
+from conftest import ROOT, SMALL, tokens
 from fairseq.models.transformer import TransformerConfig, TransformerModelBase
+from omegaconf import OmegaConf
 
 from fairseq_lasformer.config import LasformerConfig, module_config, selected_modules
 from fairseq_lasformer.documents import InputError
 from fairseq_lasformer.model import LasformerModel
 from fairseq_lasformer.ops import backends, cpu, full_pass
+from fairseq_lasformer.task_config import DocumentTranslationConfig
 
 
 def fairseq_transformer(small_task):
@@ -243,3 +245,16 @@ def test_senseless_options_are_refused_by_name(options, message):
 
 def test_modules_are_read_in_any_order():
     assert selected_modules(LasformerConfig(select_modules="cross, encoder")) == ("encoder", "cross")
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.yaml")), ids=lambda p: p.stem)
+def test_configurations_hold_options_that_exist(path):
+    cfg = OmegaConf.load(path)
+    options = OmegaConf.create({k: v for k, v in cfg.model.items() if k != "_name"})
+    if cfg.model._name == "lasformer":
+        module_config(OmegaConf.merge(OmegaConf.structured(LasformerConfig), options))
+    OmegaConf.merge(
+        OmegaConf.structured(DocumentTranslationConfig),
+        {k: v for k, v in cfg.task.items() if k not in ("_name", "data")},
+    )
+    assert {"common", "criterion", "optimization", "optimizer", "lr_scheduler", "checkpoint", "hydra"} <= cfg.keys()

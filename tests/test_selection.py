@@ -6,7 +6,9 @@ import copy
 
 import pytest
 import torch
+from conftest import tokens
 
+from fairseq_lasformer import ops
 from fairseq_lasformer.ops import KAPPA_ONE
 from fairseq_lasformer.selection import Selector, SparsityRule
 
@@ -46,3 +48,39 @@ def test_kappa_survives_half_precision_and_copies():
     fresh = Selector(8, 8, 4, RULE)
     fresh.load_state_dict(selector.state_dict())
     assert fresh.share == 0.123457
+
+
+@pytest.mark.parametrize("window", [1, 4, 5, 20])
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_window_keeps_the_nearest_keys(window, causal):
+    padding = torch.zeros(2, 13, dtype=torch.bool)
+    padding[1, :4] = not causal
+    for own, n_queries in ((True, 13), (False, 17)):
+        if causal and not own:
+            continue
+        allowed = ops.Allowed(padding, causal)
+        mask = ops.window_mask((2, n_queries, 13), allowed, window, own, padding.device)
+        full = allowed.full(2, n_queries, 13, padding.device)
+        for b in range(2):
+            for i in range(n_queries):
+                keys = [j for j in range(13) if full[b, i, j]]
+                place = i - 4 if b and own and not causal else i
+                if place < 0:
+                    continue  # padding asks nothing
+                nearest = sorted(range(len(keys)), key=lambda r: (abs(r - place), r))[:window]
+                assert mask[b, i].nonzero()[:, 0].tolist() == sorted(keys[r] for r in nearest), (b, i)
+
+
+@pytest.mark.parametrize("window", [4, 20])
+def test_a_model_with_a_window_decodes_as_it_trains(build, window):
+    model = build(1.0, select_window=window).eval()
+    src, prev = tokens(2, 15, pad_left=(0, 6)), tokens(2, 25)
+    with torch.no_grad():
+        encoded = model.encoder(src, src.ne(1).sum(1))
+        full = model.decoder(prev, encoded)[0]
+        state: dict = {}
+        steps = [model.decoder(prev[:, : i + 1], encoded, incremental_state=state)[0][:, 0] for i in range(25)]
+    torch.testing.assert_close(torch.stack(steps, 1), full, rtol=1e-4, atol=1e-5)
+    selector = model.encoder.layers[0].self_attn.selector
+    selector.adapt(1.0)
+    assert selector.share == 1.0

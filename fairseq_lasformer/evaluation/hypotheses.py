@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fairseq_lasformer.dataset import SplitInfo
 from fairseq_lasformer.documents import Document, InputError, Span, atomic_write, rejoin
-from fairseq_lasformer.text import Codec, Settings
+from fairseq_lasformer.text import Codec, Settings, split_at
 
 _HYPOTHESIS = re.compile(r"^H-(\d+)\t[^\t]*\t(.*)$")
 
@@ -72,21 +72,10 @@ def collect(data: str | Path, split: str, logs: Iterable[Path]) -> list[Document
     known = bool(settings.separator) or settings.resolutions == "sentences"
     texts = []
     for i in range(len(info.examples)):
-        pieces = _split(found[i].split(), settings.separator)
+        pieces = split_at(found[i].split(), settings.separator)
         texts.append([codec.decode(" ".join(piece), settings.target_lang) for piece in pieces])
     documents = rejoin([Span(*e) for e in info.examples], texts, info.documents)
     return documents if known else [[" ".join(t for t in document if t)] for document in documents]
-
-
-def _split(tokens: list[str], separator: str) -> list[list[str]]:
-    """The tokens between separators; all in one piece where there is no separator."""
-    pieces: list[list[str]] = [[]]
-    for token in tokens:
-        if separator and token == separator:
-            pieces.append([])
-        else:
-            pieces[-1].append(token)
-    return pieces
 
 
 def _some(numbers: list[int]) -> str:

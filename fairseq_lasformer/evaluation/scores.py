@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sacrebleu.metrics import BLEU, CHRF
+from sacrebleu.significance import PairedTest, Result
 
 from fairseq_lasformer.documents import Document, InputError
 
@@ -53,6 +54,45 @@ def score(hypotheses: Sequence[Document], references: Sequence[Document], tokeni
     for name, lc in (("s_bleu", True), ("s_bleu_cased", False)):
         result[name] = bleu[lc].corpus_score(segments[0], [segments[1]]).score if agree else None
     return result | {"s_bleu_documents": len(agree)}
+
+
+def compare(
+    hypotheses: Mapping[str, Sequence[Document]],
+    references: Sequence[Document],
+    tokenize: str = "13a",
+    samples: int = 1000,
+) -> dict[str, Any]:
+    """Paired bootstrap of d-BLEU (Koehn 2004, as sacrebleu does it): every system against the first one.
+
+    Documents are what is drawn anew. Call :func:`score` on each first: counts are not checked here.
+
+    Args:
+        hypotheses: by system's name, at least two. samples: how many bootstrap samples.
+
+    Returns:
+        ``systems``: name -> ``d_bleu``, ``mean`` and ``interval`` (half of the 95 % interval) over the samples, and
+        ``p`` (None for the first); ``signature``.
+    """
+    named: list[tuple[str, Sequence[str]]] = [
+        (name, [" ".join(d) for d in documents]) for name, documents in hypotheses.items()
+    ]
+    metric = BLEU(lowercase=True, tokenize=tokenize, references=[[" ".join(d) for d in references]])
+    signatures, results = PairedTest(named, {"BLEU": metric}, None, test_type="bs", n_samples=samples)()
+    systems = {
+        str(name): {"d_bleu": r.score, "mean": r.mean, "interval": r.ci, "p": r.p_value}
+        for name, r in zip(results["System"], results["BLEU"])
+        if isinstance(r, Result)
+    }
+    return {"systems": systems, "signature": str(signatures["BLEU"])}
+
+
+def comparison_table(found: dict[str, Any]) -> str:
+    """Results of :func:`compare`, for a terminal."""
+    lines = [f"paired bootstrap of d-BLEU, {found['signature']}"]
+    for name, s in found["systems"].items():
+        against = "baseline" if s["p"] is None else f"p = {s['p']:.4f}"
+        lines.append(f"  {name}: {s['d_bleu']:.2f} (mean {s['mean']:.2f} +- {s['interval']:.2f}), {against}")
+    return "\n".join(lines)
 
 
 def table(systems: dict[str, dict[str, Any]]) -> str:

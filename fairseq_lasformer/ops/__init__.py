@@ -10,6 +10,7 @@ from fairseq_lasformer.ops.full_pass import attend_tiles, select_bits, select_pa
 from fairseq_lasformer.ops.reference import KAPPA_ONE, MIN_KEYS, Allowed, Paths, Slots, Supervision
 from fairseq_lasformer.ops.selection import select_mask
 from fairseq_lasformer.ops.supervision import supervise
+from fairseq_lasformer.ops.window import window_mask, window_slots
 
 __all__ = [
     "BACKENDS",
@@ -30,4 +31,6 @@ __all__ = [
     "sparse_pass",
     "supervise",
     "tile_pass",
+    "window_mask",
+    "window_slots",
 ]

@@ -1,0 +1,146 @@
+"""The paper's tables of ablations, as runs of one configuration with a few options changed."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fairseq_lasformer.checkpoints import load
+from fairseq_lasformer.config import MODULES
+from fairseq_lasformer.cost import checkpoint_cost, kappas
+from fairseq_lasformer.documents import Document, InputError, atomic_write
+from fairseq_lasformer.evaluation.hypotheses import read_hypotheses
+from fairseq_lasformer.evaluation.scores import score
+from fairseq_lasformer.generate import generate
+from fairseq_lasformer.training import read_config, train
+
+WINDOW = 20
+# What tables 5, 6 and 7 vary, and the values tried unless others are given.
+VARIED = {
+    5: ("t", "model.sparsity_threshold", ("0.8", "0.85", "0.9", "0.95", "0.99")),
+    6: ("d_s", "model.select_dim", ("16", "32", "64", "128")),
+    7: ("r", "model.select_share", ("1", "2", "3", "6")),
+}
+
+
+class Row(NamedTuple):
+    """One run of a table: its label, and the options in which it differs from the configuration."""
+
+    label: str
+    overrides: tuple[str, ...] = ()
+
+    @property
+    def folder(self) -> str:
+        return "".join(c if c.isalnum() or c in ".-" else "_" for c in self.label)
+
+
+def rows(table: int, cfg: Any, values: Sequence[str] = ()) -> list[Row]:
+    """The runs of one table.
+
+    Args:
+        table: 3 (kappa by module: each module alone selecting, and all), 4 (what the method consists of), 5 (t),
+            6 (d_s) or 7 (r). values: of table 5, 6 or 7, instead of :data:`VARIED`'s.
+    """
+    if table == 3:
+        dense = Row("Transformer", ("++model.select_modules=none",))
+        alone = [Row(f"{m} alone", (f"++model.select_modules={m}",)) for m in MODULES]
+        return [dense, *alone, Row("Lasformer")]
+    if table == 4:
+        return [
+            Row("Lasformer"),
+            Row(f"window of {WINDOW}", (f"++model.select_window={WINDOW}", "++criterion.selection_weight=0")),
+            Row("no KL (alpha 0)", ("++criterion.selection_weight=0",)),
+            Row("no re-parameter trick", ("++model.select_gradient=none",)),
+            Row("no sharing (r 1)", ("++model.select_share=1",)),
+        ]
+    if table not in VARIED:
+        raise InputError(f"--table {table}: the tables are 3, 4, 5, 6 and 7")
+    name, option, usual = VARIED[table]
+    if table == 7 and not values:
+        deepest = max(int(cfg.model.get(f"{side}_layers", 6)) for side in ("encoder", "decoder"))
+        usual = tuple(v for v in usual if int(v) <= deepest)
+    return [Row(f"{name} {v}", (f"++{option}={v}",)) for v in values or usual]
+
+
+def finished(folder: Path) -> dict[str, Any] | None:
+    """A run's result, None if it has not been finished."""
+    try:
+        return json.loads((folder / "result.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
+def run(
+    config: Path,
+    row: Row,
+    folder: Path,
+    reference: Sequence[Document],
+    options: Sequence[str],
+    length: int,
+    overrides: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Trains, translates the test set and scores one run; goes on where it was.
+
+    Args:
+        folder: of this run. reference: the test set. options: of fairseq-generate. length: tokens, for the cost.
+        overrides: of all runs of the table.
+
+    Returns:
+        ``label``, ``kappa`` by module (1 where all keys are kept), ``cost`` and ``cost_with_projections`` (to the
+        dense Transformer's), ``d_bleu``, ``updates``; also written to ``result.json``.
+    """  # fmt: skip
+    if (result := finished(folder)) is not None:
+        return result
+    own = [f"checkpoint.save_dir={folder.resolve()}", f"hydra.run.dir={folder.resolve() / 'hydra'}"]
+    train(config, [*overrides, *row.overrides, *own], folder / "train.log", row.label)
+    checkpoint, hypotheses = folder / "checkpoint_last.pt", folder / "hypotheses"
+    if not hypotheses.exists():
+        generate(Path(str(read_config(config).task.data)), checkpoint, hypotheses, options=options)
+    scores = score(read_hypotheses(hypotheses, allow_empty=True), reference)
+    state = load(checkpoint)
+    found = kappas(state["model"])
+    cost = next(c for c in checkpoint_cost(checkpoint, [length]) if c.module == "all")
+    result = {
+        "label": row.label,
+        "kappa": {m: sum(k) / len(k) if k else 1.0 for m, k in found.items()},
+        "cost": cost.ratio,
+        "cost_with_projections": cost.ratio_with_projections,
+        "d_bleu": scores["d_bleu"],
+        "updates": state["optimizer_history"][-1]["num_updates"],
+    }
+    atomic_write(folder / "scores.json", json.dumps({"systems": {row.label: scores}}, indent=1) + "\n")
+    atomic_write(folder / "result.json", json.dumps(result, indent=1) + "\n")
+    return result
+
+
+def submit(launcher: str, command: Sequence[str]) -> None:
+    """Hands one run's command, as one argument, to a launcher such as ``sbatch --gres=gpu:1 --wrap``.
+
+    Raises:
+        InputError: the launcher cannot be run, or fails.
+    """
+    words = [*shlex.split(launcher), shlex.join(command)]
+    try:
+        subprocess.run(words, check=True)
+    except (OSError, subprocess.CalledProcessError) as e:
+        raise InputError(f"--submit {launcher}: {e}") from e
+
+
+def text(table: int, results: Sequence[tuple[Row, dict[str, Any] | None]], length: int) -> str:
+    """The table, for a terminal; runs that are not finished have no figures."""
+    width = max(len(row.label) for row, _ in results) + 2
+    head = f"{f'table {table}':<{width}}" + "".join(f"{f'κ {m}':>11}" for m in MODULES)
+    lines = [head + f"{'cost':>9}{'+ proj.':>9}{'d-BLEU':>9}"]
+    for row, result in results:
+        if result is None:
+            lines.append(f"{row.label:<{width}}  not finished")
+            continue
+        shares = "".join(f"{result['kappa'][m]:>11.1%}" for m in MODULES)
+        costs = f"{result['cost']:>9.1%}{result['cost_with_projections']:>9.1%}"
+        lines.append(f"{row.label:<{width}}{shares}{costs}{result['d_bleu']:>9.2f}")
+    lines.append(f"cost: attention's, to the dense Transformer's, at {length} tokens; + proj.: with the projections")
+    return "\n".join(lines)

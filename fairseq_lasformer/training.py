@@ -1,0 +1,70 @@
+"""Runs fairseq-hydra-train on a configuration file, its output in a log, its progress in a bar."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+from tqdm import tqdm
+
+from fairseq_lasformer.documents import InputError
+
+
+def read_config(path: Path) -> Any:
+    """A configuration file; ``${oc.env:PWD}`` in it is the working directory.
+
+    Raises:
+        InputError: no such file, or no configuration of a training.
+    """
+    os.environ["PWD"] = os.getcwd()
+    if not path.is_file():
+        raise InputError(f"{path}: no such configuration")
+    try:
+        cfg = OmegaConf.load(path)
+        str(cfg.task.data), str(cfg.checkpoint.save_dir), int(cfg.optimization.max_update)
+    except Exception as e:  # YAML's and OmegaConf's own errors have no common class
+        raise InputError(f"{path}: not the configuration of a training ({str(e).splitlines()[0]})") from e
+    return cfg
+
+
+def train(config: Path, overrides: Sequence[str], log: Path, what: str) -> None:
+    """Trains as ``config`` says, from its last checkpoint if there is one.
+
+    Args:
+        overrides: Hydra's, such as ``optimization.max_update=50``. log: is continued. what: is being trained, for the
+            progress bar.
+
+    Raises:
+        InputError: the training failed; what its log says is quoted.
+    """
+    named = [o.lstrip("+").split("=", 1) for o in overrides]
+    total = int(next((v for k, v in reversed(named) if k == "optimization.max_update"), 0))
+    total = total or int(read_config(config).optimization.max_update)
+    command = [str(Path(sys.executable).with_name("fairseq-hydra-train")), "--config-dir", str(config.resolve().parent)]
+    command += ["--config-name", config.stem, *overrides]
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with (
+        open(log, "a", encoding="utf-8") as file,
+        tqdm(total=total, desc=f"training {what}", unit=" updates") as bar,
+        subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=os.environ | {"PWD": os.getcwd()}
+        ) as process,
+    ):
+        last = reason = ""
+        for line in process.stdout or ():
+            file.write(line)
+            last = line.strip() or last
+            if last.startswith(("error: ", "Could not override")):
+                reason = last  # behind it come hints on Hydra, or other workers' last words
+            if '"num_updates"' in line and '"update"' in line:
+                fields = json.loads(line[line.index("{") :])
+                bar.update(int(fields["num_updates"]) - bar.n)
+                bar.set_postfix(nll=fields["nll_loss"], kappa=fields.get("kappa", "-"), refresh=False)
+    if process.returncode:
+        raise InputError(f"training {what} failed; see {log}: {reason or last}")
