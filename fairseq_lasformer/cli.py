@@ -227,7 +227,7 @@ def _add_ablate(parser: argparse.ArgumentParser) -> None:
 def _report(args: argparse.Namespace) -> None:
     from fairseq_lasformer.evaluation.report import report
 
-    runs = report(args.runs, args.out, args.document, args.title)
+    runs = report(args.runs, args.out, args.document, args.title, args.show)
     print(f"{args.out}: {', '.join(run.name for run in runs)}")
 
 
@@ -242,6 +242,7 @@ def _add_report(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("-o", "--out", type=Path, default=Path("report.html"), help="default: %(default)s")
     parser.add_argument("--document", type=Path, help="source text (raw form), for the attention view")
+    parser.add_argument("--show", type=int, default=3, help="documents to show of it (default: %(default)s)")
     parser.add_argument("--title", default="Lasformer report")
 
 

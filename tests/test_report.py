@@ -52,10 +52,12 @@ def test_logs_of_both_commands_are_read_and_repeated_updates_count_once(tmp_path
         '[2026][train_inner][INFO] - {"num_updates": "3", "lo',
         '2026 | INFO | train_inner | {"num_updates": "2", "loss": "7", "kappa_encoder_0": "0.8"}',
         '2026 | INFO | valid | {"valid_loss": "6", "valid_num_updates": "2"}',
+        '{"epoch": 1, "num_updates": "3", "loss": "5"}',
+        "{'_name': None, 'common': {'seed': 1}}",
     ]
     (tmp_path / "a.log").write_text("\n".join(lines))
     found = runs.read_log(tmp_path / "a.log")
-    assert [line["loss"] for line in found["train_inner"]] == [9.5, 7] and "clip" not in found["train_inner"][0]
+    assert [line["loss"] for line in found["train_inner"]] == [9.5, 7, 5] and "clip" not in found["train_inner"][0]
     assert found["valid"] == [{"loss": 6.0, "num_updates": 2.0}]
 
 

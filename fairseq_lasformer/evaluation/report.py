@@ -29,12 +29,13 @@ SCORES = (
 
 
 def report(
-    paths: Sequence[Path], out: Path, document: Path | None = None, title: str = "Lasformer report"
+    paths: Sequence[Path], out: Path, document: Path | None = None, title: str = "Lasformer report", show: int = 3
 ) -> list[Run]:
     """Writes the page.
 
     Args:
         paths: see :func:`read_runs`. document: raw source text, for the attention view; without, no view.
+            show: how many of its documents.
 
     Raises:
         InputError: see :func:`read_runs`; a document that cannot be read; plotly is missing.
@@ -45,7 +46,7 @@ def report(
         raise InputError("the report needs plotly: pip install 'fairseq_lasformer[report]'") from e
     runs = read_runs(list(paths))
     figures = [f for f in (*curves(runs), cost_figure(runs), distance_figure(runs)) if f is not None]
-    views = attention_views(runs, document) if document else []
+    views = attention_views(runs, document, show) if document else []
     data = {"figures": [json.loads(f.to_json()) for f in figures], "views": views}
     page = (Path(__file__).with_name("report.html")).read_text(encoding="utf-8")
     for mark, value in (
@@ -159,8 +160,8 @@ def _cell(value: Any, form: str) -> str:
     return "–" if value is None else form.format(value)
 
 
-def attention_views(runs: Sequence[Run], document: Path) -> list[dict[str, Any]]:
-    """For each selecting run: tokens of the documents in a file and their translation, and what each attends to."""
+def attention_views(runs: Sequence[Run], document: Path, show: int) -> list[dict[str, Any]]:
+    """For each selecting run: tokens of a file's first documents and their translation, and what each attends to."""
     from fairseq_lasformer.documents import read_documents
 
     views = []
@@ -174,7 +175,7 @@ def attention_views(runs: Sequence[Run], document: Path) -> list[dict[str, Any]]
         model = hub.models[0]
         if not hasattr(model, "selectors") or not list(model.selectors()):
             continue
-        for number, sentences in enumerate(read_documents(document), 1):
+        for number, sentences in enumerate(read_documents(document)[:show], 1):
             encoded: list[Any] = []
             for sentence in map(hub.encode, sentences):
                 if encoded and sum(map(len, encoded)) + len(sentence) > VIEW_TOKENS:

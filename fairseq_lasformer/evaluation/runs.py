@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from fairseq_lasformer.documents import InputError
 from fairseq_lasformer.hub import CHECKPOINTS
 
-# "| train_inner | {…}" of fairseq-train, "[train_inner][INFO] - {…}" of fairseq-hydra-train
-_LOG_LINE = re.compile(r"[|\[] ?(train_inner|train|valid)(?: \||\]\[INFO\] -) (\{.*\})")
+# "| train_inner | {…}" of fairseq-train, "[train_inner][INFO] - {…}" of fairseq-hydra-train, "{…}" of --log-file
+_LOG_LINE = re.compile(r"(?:^|[|\[] ?(?:train_inner|train|valid)(?: \||\]\[INFO\] -) )(\{\".*\})")
 
 
 class Run(NamedTuple):
@@ -39,10 +39,11 @@ def read_log(path: Path) -> dict[str, list[dict[str, float]]]:
         if not (match := _LOG_LINE.search(line)):
             continue
         try:
-            values = json.loads(match[2])
+            values = json.loads(match[1])
         except ValueError:
             continue  # half a line of a killed run
-        prefix = f"{match[1]}_"
+        kind = next((k for k in ("valid", "train") if f"{k}_loss" in values), "train_inner")
+        prefix = f"{kind}_"
         numbers = {}
         for key, value in values.items():
             try:
@@ -50,7 +51,7 @@ def read_log(path: Path) -> dict[str, list[dict[str, float]]]:
             except (TypeError, ValueError):
                 continue
         if "num_updates" in numbers:
-            found.setdefault(match[1], {})[numbers["num_updates"]] = numbers
+            found.setdefault(kind, {})[numbers["num_updates"]] = numbers
     return {kind: [lines[n] for n in sorted(lines)] for kind, lines in found.items()}
 
 
