@@ -96,7 +96,9 @@ def run(
     if (result := finished(folder)) is not None:
         return result
     own = [f"checkpoint.save_dir={folder.resolve()}", f"hydra.run.dir={folder.resolve() / 'hydra'}"]
-    train(config, [*overrides, *row.overrides, *own], folder / "train.log", row.label)
+    if not (folder / "trained").exists():  # called again at its end, fairseq-train makes one more update
+        train(config, [*overrides, *row.overrides, *own], folder / "train.log", row.label)
+        atomic_write(folder / "trained", "")
     checkpoint, hypotheses = folder / "checkpoint_last.pt", folder / "hypotheses"
     if not hypotheses.exists():
         generate(Path(str(read_config(config).task.data)), checkpoint, hypotheses, options=options)

@@ -13,6 +13,26 @@ from fairseq_lasformer.documents import RESOLUTIONS, InputError, atomic_write
 from fairseq_lasformer.text import SUBWORDS, TOKENIZERS
 
 
+def _corpus(args: argparse.Namespace) -> None:
+    from fairseq_lasformer.corpora.recipes import build
+
+    for line in build(args.name, args.files, args.out, args.trust_first_download):
+        print(line)
+
+
+def _add_corpus(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", choices=("ted", "news", "europarl", "pdc"))
+    parser.add_argument("out", type=Path, help="folder for train, dev and test in raw form")
+    parser.add_argument(
+        "--files", type=Path, default=Path("downloads"), help="the distribution's files (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--trust-first-download",
+        action="store_true",
+        help="download files for which no checksum is published; their hashes are kept and checked from then on",
+    )
+
+
 def _prepare(args: argparse.Namespace) -> None:
     from fairseq_lasformer.prepare import Plan, prepare
 
@@ -280,6 +300,7 @@ def _add_average(parser: argparse.ArgumentParser) -> None:
 
 
 COMMANDS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None], Callable[[argparse.Namespace], None]]] = {
+    "corpus": ("one of the paper's corpora to raw documents", _add_corpus, _corpus),
     "prepare": ("raw documents to binarised data", _add_prepare, _prepare),
     "generate": ("translate a prepared split, whole documents", _add_generate, _generate),
     "score": ("d-BLEU, s-BLEU and chrF of translated documents", _add_score, _score),

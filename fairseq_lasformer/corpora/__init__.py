@@ -1,0 +1,1 @@
+"""From the public distributions of the paper's corpora to raw documents."""

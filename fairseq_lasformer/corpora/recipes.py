@@ -1,0 +1,195 @@
+"""The paper's corpora: where their files come from, how they are split, how much there should be."""
+
+from __future__ import annotations
+
+import tarfile
+import zipfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from tqdm import tqdm
+
+from fairseq_lasformer.corpora.download import Source, fetch
+from fairseq_lasformer.corpora.formats import marked, opus, pair, segments, talks, without_empty
+from fairseq_lasformer.documents import InputError, Pair, atomic_write, join_documents, read_documents
+
+_IWSLT = "https://huggingface.co/datasets/IWSLT/iwslt2017/resolve/c18a4f81a47ae6fa079fe9d32db288ddde38451d/data"
+_OPUS = "https://object.pouta.csc.fi"
+_MARUF = "https://raw.githubusercontent.com/sameenmaruf/selective-attn/1cb44c5ddd2cdf4f32ea74768a3389b52fc4db27/data"
+_PDC = "https://raw.githubusercontent.com/sunzewei2715/Doc2Doc_NMT/a8f91838aae90fe514477a5de3dd7eeca7b5bbd8/testsets"
+
+TED_TRAIN = Source("ted-train-en-de.zip", f"{_IWSLT}/2017-01-trnted/texts/en/de/en-de.zip")
+TED_TEST = Source("ted-test-en-de.tgz", "https://wit3.fbk.eu/archive/2017-01-ted-test/texts/en/de/en-de.tgz")
+WMT_DEV = Source(
+    "wmt-dev.tgz",
+    "http://data.statmt.org/wmt19/translation-task/dev.tgz",
+    "7a7deccf82ebb05ba508dba5eb21356492224e8f630ec4f992132b029b4b25e7",
+)
+DEV_YEARS = ("dev2010", "tst2010", "tst2011", "tst2012", "tst2013", "tst2014", "tst2015")
+TEST_YEARS = ("tst2016", "tst2017")
+# The last documents of PDC's training set, which comes without a development set.
+PDC_DEV = 200
+
+
+class Counts(NamedTuple):
+    documents: int
+    sentences: int
+
+
+# Development and test sets as the paper has them (Maruf et al. 2019; Sun et al. 2022).
+EXPECTED = {
+    ("ted", "dev"): Counts(93, 8967),
+    ("ted", "test"): Counts(23, 2271),
+    ("news", "dev"): Counts(81, 2169),
+    ("news", "test"): Counts(155, 2999),
+    ("europarl", "dev"): Counts(240, 3587),
+    ("europarl", "test"): Counts(360, 5134),
+    ("pdc", "test"): Counts(148, 4858),
+}
+PAIRS = {"ted": ("en", "de"), "news": ("en", "de"), "europarl": ("en", "de"), "pdc": ("zh", "en")}
+
+Splits = dict[str, list[Pair]]
+
+
+def _unpacked(archive: Path, folder: Path) -> Path:
+    """The archive's content, in a folder beside it."""
+    out = folder / archive.name.split(".")[0]
+    if not (out / ".done").exists():
+        out.mkdir(parents=True, exist_ok=True)
+        try:
+            if archive.suffix == ".zip":
+                with zipfile.ZipFile(archive) as z:
+                    z.extractall(out)
+            else:
+                with tarfile.open(archive) as t:
+                    t.extractall(out, filter="data")
+        except (zipfile.BadZipFile, tarfile.TarError, EOFError, OSError) as e:
+            raise InputError(f"{archive}: damaged ({e}); remove it and try again") from e
+        (out / ".done").touch()
+    return out
+
+
+def _one(folder: Path, name: str) -> Path:
+    found = sorted(folder.rglob(name))
+    if not found:
+        raise InputError(f"{folder}: holds no file {name}")
+    return found[0]
+
+
+def _sides(read: Callable, folder: Path, names: tuple[str, str]) -> list[Pair]:
+    paths = [_one(folder, name) for name in names]
+    return pair(read(paths[0]), read(paths[1]), (paths[0], paths[1]))
+
+
+def ted(files: Path, trust: bool) -> Splits:
+    """IWSLT 2017: talks; dev2010 and tst2010 to 2015 for development, tst2016 and 2017 for the test."""
+    train = _unpacked(fetch(TED_TRAIN, files, trust), files)
+    test = _unpacked(fetch(TED_TEST, files, trust), files)
+
+    def years(folder: Path, names: Sequence[str]) -> list[Pair]:
+        return [
+            p
+            for y in names
+            for p in _sides(segments, folder, (f"IWSLT17.TED.{y}.en-de.en.xml", f"IWSLT17.TED.{y}.en-de.de.xml"))
+        ]
+
+    return {
+        "train": _sides(talks, train, ("train.tags.en-de.en", "train.tags.en-de.de")),
+        "dev": years(train, DEV_YEARS),
+        "test": years(test, TEST_YEARS),
+    }
+
+
+def _opus(name: str, corpus: str, version: str, files: Path, trust: bool, by_speaker: bool) -> list[Pair]:
+    """An OPUS corpus, English to German (its alignments are German to English)."""
+    base = f"{_OPUS}/OPUS-{corpus}/{version}"
+    links = fetch(Source(f"{name}-de-en.xml.gz", f"{base}/xml/de-en.xml.gz"), files, trust)
+    german, english = (
+        fetch(Source(f"{name}-{lang}.zip", f"{base}/raw/{lang}.zip"), files, trust) for lang in ("de", "en")
+    )
+    documents = opus(links, german, english, by_speaker)
+    return [Pair(p.target, p.source) for p in tqdm(documents, desc=f"reading {name}", unit=" documents")]
+
+
+def news(files: Path, trust: bool) -> Splits:
+    """News Commentary v11 by document; newstest2015 for development, newstest2016 for the test."""
+    tests = _unpacked(fetch(WMT_DEV, files, trust), files)
+
+    def newstest(year: int) -> list[Pair]:
+        return _sides(segments, tests, (f"newstest{year}-ende-src.en.sgm", f"newstest{year}-ende-ref.de.sgm"))
+
+    train = _opus("news", "News-Commentary", "v11", files, trust, by_speaker=False)
+    return {"train": train, "dev": newstest(2015), "test": newstest(2016)}
+
+
+def europarl(files: Path, trust: bool) -> Splits:
+    """Europarl v7, a document a speaker's turn; development and test are the documents that Maruf et al. drew, which
+    are taken out of the training set."""
+    splits: Splits = {}
+    for split in ("dev", "test"):
+        sides = []
+        for language in ("en", "de"):
+            name = f"concatenated_en2de_{split}_{language}.txt"
+            path = fetch(Source(f"europarl-{name}", f"{_MARUF}/Europarl7/{name}"), files, trust)
+            sides.append((marked(path), path))
+        splits[split] = pair(sides[0][0], sides[1][0], (sides[0][1], sides[1][1]))
+    held = {"".join("".join(p.source).split()) for pairs in splits.values() for p in pairs}
+    everything = _opus("europarl", "Europarl", "v7", files, trust, by_speaker=True)
+    train = [p for p in everything if "".join("".join(p.source).split()) not in held]
+    print(f"europarl: {len(everything) - len(train)} documents of the development and test sets taken out of train")
+    return {"train": train, **splits}
+
+
+def pdc(files: Path, trust: bool) -> Splits:
+    """PDC: the training set (``pdc.train.zh``, ``pdc.train.en``: one sentence a line, a blank line between documents)
+    must be there, from its authors' page; its last documents are the development set. The test set is downloaded."""
+    train_paths = [files / f"pdc.train.{language}" for language in ("zh", "en")]
+    for path in train_paths:
+        if not path.is_file():
+            raise InputError(f"{path}: put PDC's training set there (see data/README.md)")
+    train = pair(read_documents(train_paths[0]), read_documents(train_paths[1]), (train_paths[0], train_paths[1]))
+    if len(train) <= PDC_DEV:
+        raise InputError(f"{train_paths[0]}: {len(train)} documents, but the last {PDC_DEV} are the development set")
+    sides = [fetch(Source(f"pdc.test.{lang}", f"{_PDC}/del/{lang}"), files, trust) for lang in ("zh", "en")]
+    for name in ("en.tok", "en.candidates"):
+        fetch(Source(f"pdc.test.{name}", f"{_PDC}/doc/{name}"), files, trust)
+    test = pair(read_documents(sides[0]), read_documents(sides[1]), (sides[0], sides[1]))
+    return {"train": train[:-PDC_DEV], "dev": train[-PDC_DEV:], "test": test}
+
+
+RECIPES: dict[str, Callable[[Path, bool], Splits]] = {"ted": ted, "news": news, "europarl": europarl, "pdc": pdc}
+
+
+def build(name: str, files: Path, out: Path, trust: bool = False) -> list[str]:
+    """Writes ``OUT/{train,dev,test}.LANG`` in raw form.
+
+    Args:
+        files: where the distribution's files are, or are downloaded to. trust: see :func:`fetch`.
+
+    Returns:
+        one line a split: documents, sentences, pairs dropped for an empty side.
+
+    Raises:
+        InputError: files that are missing or damaged, or a development or test set of another size than the paper's.
+    """
+    lines = []
+    written = []
+    for split, pairs in RECIPES[name](files, trust).items():
+        kept, dropped = without_empty(pairs)
+        found = Counts(len(kept), sum(len(p.source) for p in kept))
+        expected = EXPECTED.get((name, split))
+        if expected is not None and found != expected:
+            raise InputError(
+                f"{name} {split}: {found.documents} documents and {found.sentences} sentences, but the paper's has "
+                f"{expected.documents} and {expected.sentences}; are these the right files in {files}?"
+            )
+        written.append((split, kept))
+        known = " (as the paper's)" if expected else ""
+        lines.append(
+            f"{name} {split}: {found.documents} documents, {found.sentences} sentences{known}; {dropped} dropped"
+        )
+    for split, kept in written:
+        for side, language in enumerate(PAIRS[name]):
+            atomic_write(out / f"{split}.{language}", join_documents(p[side] for p in kept))
+    return lines

@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# One row of the paper's main table, in one command: prepare, train, average, translate, score. Goes on where it was.
+#
+#   scripts/run.sh ted_en-de lasformer [Hydra override...]      corpora: ted_en-de news_en-de europarl_en-de pdc_zh-en
+#                                                               systems: transformer lasformer lasformer_moe
+# GPUS=1  MAX_UPDATE=  PRECISION=fp16|bf16|fp32  BEAM=5  AVERAGE=5 (checkpoints)  FILES, TRUST: see prepare_corpus.sh
+# On several nodes: see README. Without a GPU: GPUS=0 (fp32).
+set -euo pipefail
+[ $# -ge 2 ] || { sed -n '2,8s/^# \{0,1\}//p' "$0" >&2; exit 1; }
+here=$(dirname "$0") experiment=$1 system=$2
+shift 2
+root=$(cd "$here/.." && pwd)
+bin=$root/.venv/bin
+[ -x "$bin/lasformer" ] || bin=$(dirname "$(command -v lasformer)")
+corpus=${experiment%%_*} config=${experiment}_$system
+[ -e "$root/configs/$config.yaml" ] || { echo "error: there is no configs/$config.yaml" >&2; exit 1; }
+data=data-bin/$experiment/data out=runs/$experiment/$system gpus=${GPUS:-1} precision=${PRECISION:-fp16}
+
+"$here/prepare_$corpus.sh" "data-bin/$experiment"
+
+overrides=("task.data=$PWD/$data" "checkpoint.save_dir=$PWD/$out" "hydra.run.dir=$PWD/$out/hydra")
+[ -z "${MAX_UPDATE:-}" ] || overrides+=("optimization.max_update=$MAX_UPDATE")
+if [ "$gpus" = 0 ]; then
+  overrides+=(common.cpu=true) cpu=--cpu
+else
+  overrides+=("distributed_training.distributed_world_size=$gpus") cpu=
+  [ "$precision" = fp32 ] || overrides+=("common.$precision=true")
+  [ "$precision" != fp16 ] || [ "$system" != lasformer_moe ] || overrides+=(common.fp16_no_flatten_grads=true)
+fi
+mkdir -p "$out"
+# fairseq-train makes one more update each time it is called at the end: a finished training is not called again
+if [ "$(cat "$out/trained" 2>/dev/null)" != "${MAX_UPDATE:-all} $*" ]; then
+  (cd "$root" && PWD=$root "$bin/fairseq-hydra-train" --config-dir configs --config-name "$config" "${overrides[@]}" "$@") \
+    2>&1 | tee -a "$out/train.log"
+  echo "${MAX_UPDATE:-all} $*" >"$out/trained"
+fi
+
+# kappa is the last one's; the newest checkpoints by their number of updates, the last one once
+mapfile -t some < <(ls "$out"/checkpoint_*_*.pt 2>/dev/null | sort -V | tail -n "${AVERAGE:-5}")
+[ ${#some[@]} = 0 ] || ! cmp -s "${some[-1]}" "$out/checkpoint_last.pt" || unset 'some[-1]'
+[ "$out/averaged.pt" -nt "$out/checkpoint_last.pt" ] ||
+  "$bin/lasformer" average "$out/averaged.pt" "${some[@]}" "$out/checkpoint_last.pt"
+[ "$out/hypotheses" -nt "$out/averaged.pt" ] ||
+  "$bin/lasformer" generate "$data" "$out/averaged.pt" "$out/hypotheses" -- $cpu --beam "${BEAM:-5}" ${MAX_TOKENS:+--max-tokens "$MAX_TOKENS"}
+score=()
+[ "$corpus" != pdc ] || score=(--tcp "${FILES:-downloads}/pdc.test.en.candidates" --tcp-reference "${FILES:-downloads}/pdc.test.en.tok")
+"$bin/lasformer" score "data-bin/$experiment/raw/test.${experiment#*-}" "$out/hypotheses" --json "$out/scores.json" --allow-empty "${score[@]}"
