@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shlex
 import subprocess
@@ -19,6 +20,7 @@ from fairseq_lasformer.generate import generate
 from fairseq_lasformer.training import read_config, train
 
 WINDOW = 20
+CHECKPOINT = "checkpoint_last.pt"
 # What tables 5, 6 and 7 vary, and the values tried unless others are given.
 VARIED = {
     5: ("t", "model.sparsity_threshold", ("0.8", "0.85", "0.9", "0.95", "0.99")),
@@ -66,51 +68,74 @@ def rows(table: int, cfg: Any, values: Sequence[str] = ()) -> list[Row]:
     return [Row(f"{name} {v}", (f"++{option}={v}",)) for v in values or usual]
 
 
-def finished(folder: Path) -> dict[str, Any] | None:
-    """A run's result, None if it has not been finished."""
+class Plan(NamedTuple):
+    """What the runs of a table have in common.
+
+    Attributes:
+        config: configuration file. reference: test set. options: of fairseq-generate. overrides: Hydra's.
+    """
+
+    config: Path
+    reference: list[Document]
+    options: tuple[str, ...] = ()
+    overrides: tuple[str, ...] = ()
+
+    def key(self, row: Row) -> str:
+        """Hash of all that a run's result depends on."""
+        told = [self.config.read_text(encoding="utf-8"), self.reference, self.options, self.overrides, row.overrides]
+        return hashlib.sha256(json.dumps(told).encode()).hexdigest()
+
+    @property
+    def data(self) -> Path:
+        """The prepared folder: the configuration's, or an override's."""
+        given = [
+            o.lstrip("+").removeprefix("task.data=") for o in self.overrides if o.lstrip("+").startswith("task.data=")
+        ]
+        return Path(given[-1] if given else str(read_config(self.config).task.data))
+
+
+def finished(plan: Plan, row: Row, folder: Path) -> dict[str, Any] | None:
+    """A run's result, None if it has not been finished.
+
+    Raises:
+        InputError: the folder holds a run of other settings.
+    """
+    mark = folder / "key"
+    if mark.exists() and mark.read_text(encoding="utf-8") != plan.key(row):
+        raise InputError(
+            f"{folder}: holds a run with another configuration, reference or options; remove it, or choose another "
+            "--out"
+        )
     try:
         return json.loads((folder / "result.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
 
 
-def run(
-    config: Path,
-    row: Row,
-    folder: Path,
-    reference: Sequence[Document],
-    options: Sequence[str],
-    length: int,
-    overrides: Sequence[str] = (),
-) -> dict[str, Any]:
-    """Trains, translates the test set and scores one run; goes on where it was.
-
-    Args:
-        folder: of this run. reference: the test set. options: of fairseq-generate. length: tokens, for the cost.
-        overrides: of all runs of the table.
+def run(plan: Plan, row: Row, folder: Path) -> dict[str, Any]:
+    """Trains, translates the test set and scores one run, in a folder of its own; goes on where it was.
 
     Returns:
-        ``label``, ``kappa`` by module (1 where all keys are kept), ``cost`` and ``cost_with_projections`` (to the
-        dense Transformer's), ``d_bleu``, ``updates``; also written to ``result.json``.
-    """  # fmt: skip
-    if (result := finished(folder)) is not None:
+        ``label``, ``kappa`` by module (1 where all keys are kept), ``d_bleu``, ``updates``; also in ``result.json``.
+
+    Raises:
+        InputError: see :func:`finished`; a step failed.
+    """
+    if (result := finished(plan, row, folder)) is not None:
         return result
+    atomic_write(folder / "key", plan.key(row))
     own = [f"checkpoint.save_dir={folder.resolve()}", f"hydra.run.dir={folder.resolve() / 'hydra'}"]
     if not (folder / "trained").exists():  # called again at its end, fairseq-train makes one more update
-        train(config, [*overrides, *row.overrides, *own], folder / "train.log", row.label)
+        train(plan.config, [*plan.overrides, *row.overrides, *own], folder / "train.log", row.label)
         atomic_write(folder / "trained", "")
-    checkpoint, hypotheses = folder / "checkpoint_last.pt", folder / "hypotheses"
+    checkpoint, hypotheses = folder / CHECKPOINT, folder / "hypotheses"
     if not hypotheses.exists():
-        generate(Path(str(read_config(config).task.data)), checkpoint, hypotheses, options=options)
-    scores = score(read_hypotheses(hypotheses, allow_empty=True), reference)
+        generate(plan.data, checkpoint, hypotheses, options=plan.options)
+    scores = score(read_hypotheses(hypotheses, allow_empty=True), plan.reference)
     state = load(checkpoint)
-    found = kappas(state["model"])
-    cost = next(c for c in checkpoint_cost(checkpoint, [length]) if c.module == "all")
     result = {
         "label": row.label,
-        "kappa": {m: sum(k) / len(k) if k else 1.0 for m, k in found.items()},
-        "cost": cost.ratio,
-        "cost_with_projections": cost.ratio_with_projections,
+        "kappa": {m: sum(k) / len(k) if k else 1.0 for m, k in kappas(state["model"]).items()},
         "d_bleu": scores["d_bleu"],
         "updates": state["optimizer_history"][-1]["num_updates"],
     }
@@ -132,17 +157,19 @@ def submit(launcher: str, command: Sequence[str]) -> None:
         raise InputError(f"--submit {launcher}: {e}") from e
 
 
-def text(table: int, results: Sequence[tuple[Row, dict[str, Any] | None]], length: int) -> str:
-    """The table, for a terminal; runs that are not finished have no figures."""
-    width = max(len(row.label) for row, _ in results) + 2
+def text(plan: Plan, table: int, rows: Sequence[Row], folder: Path, length: int) -> str:
+    """The table, for a terminal; runs that are not finished have no figures. ``length``: tokens, for the cost."""
+    width = max(len(row.label) for row in rows) + 2
     head = f"{f'table {table}':<{width}}" + "".join(f"{f'κ {m}':>11}" for m in MODULES)
     lines = [head + f"{'cost':>9}{'+ proj.':>9}{'d-BLEU':>9}"]
-    for row, result in results:
+    for row in rows:
+        result = finished(plan, row, folder / row.folder)
         if result is None:
             lines.append(f"{row.label:<{width}}  not finished")
             continue
+        cost = next(c for c in checkpoint_cost(folder / row.folder / CHECKPOINT, [length]) if c.module == "all")
         shares = "".join(f"{result['kappa'][m]:>11.1%}" for m in MODULES)
-        costs = f"{result['cost']:>9.1%}{result['cost_with_projections']:>9.1%}"
+        costs = f"{cost.ratio:>9.1%}{cost.ratio_with_projections:>9.1%}"
         lines.append(f"{row.label:<{width}}{shares}{costs}{result['d_bleu']:>9.2f}")
     lines.append(f"cost: attention's, to the dense Transformer's, at {length} tokens; + proj.: with the projections")
     return "\n".join(lines)

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import torch.nn.functional as F
 from fairseq.modules import MultiheadAttention
-from torch import Tensor
+from torch import Tensor, nn
 
 from fairseq_lasformer import ops
 from fairseq_lasformer.cache import DecodingCache
@@ -40,6 +40,7 @@ class SelectedAttention(MultiheadAttention):
         selects: whether this attention uses a selection at all; False is plain attention.
         straight_through: whether the translation loss reaches the selector (eq 3).
         backend: what attends in generation (``--attention-backend``).
+        query_dim, out_dim: widths of the queries' states and of the output, where they are not ``embed_dim``.
     """
 
     def __init__(
@@ -51,9 +52,15 @@ class SelectedAttention(MultiheadAttention):
         selects: bool = True,
         straight_through: bool = True,
         backend: str = "auto",
+        query_dim: int | None = None,
+        out_dim: int | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(embed_dim, num_heads, **kwargs)
+        if query_dim is not None:
+            self.q_proj = _linear(query_dim, embed_dim)
+        if out_dim is not None:
+            self.out_proj = _linear(embed_dim, out_dim)
         self.selector = selector
         self.selects = selects
         self.straight_through = straight_through
@@ -126,6 +133,13 @@ class SelectedAttention(MultiheadAttention):
     def _merge(self, x: Tensor) -> Tensor:
         """[B, H, N, D] -> [B, N, d], through the output projection."""
         return self.out_proj(x.transpose(1, 2).reshape(x.size(0), x.size(2), self.embed_dim))
+
+
+def _linear(in_features: int, out_features: int) -> nn.Linear:
+    layer = nn.Linear(in_features, out_features)
+    nn.init.xavier_uniform_(layer.weight)
+    nn.init.zeros_(layer.bias)
+    return layer
 
 
 def _dense(q: Tensor, k: Tensor, v: Tensor, allowed: Allowed, dropout_p: float) -> Tensor:

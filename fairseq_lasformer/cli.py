@@ -181,7 +181,8 @@ def _contrast(args: argparse.Namespace) -> None:
     if args.cuda:
         hub = hub.cuda()
     groups = contrast.read_groups(args.prefix, hub.settings.source_lang, hub.settings.target_lang)
-    results = [contrast.evaluate(hub, groups, policy, args.max_tokens) for policy in args.context.split(",")]
+    policies = contrast.policies(args.context)
+    results = [contrast.evaluate(hub, groups, policy, args.max_tokens) for policy in policies]
     print(contrast.table(results))
     if args.json:
         atomic_write(args.json, json.dumps({"results": results}, indent=1) + "\n")
@@ -209,25 +210,18 @@ def _ablate(args: argparse.Namespace) -> None:
     chosen = [row for row in rows if args.only in (None, row.label)]
     if not chosen:
         raise InputError(f"--only {args.only}: table {args.table} has {', '.join(r.label for r in rows)}")
-    reference = read_documents(args.reference)
-    for row in chosen:
-        if args.submit and ablation.finished(folder / row.folder) is None:
-            command = [
-                "lasformer",
-                "ablate",
-                str(args.config.resolve()),
-                "--table",
-                str(args.table),
-                "--only",
-                row.label,
-            ]
-            command += ["--reference", str(args.reference.resolve()), "--out", str(args.out.resolve())]
-            command += ["--length", str(args.length), *(["--values", args.values] if args.values else [])]
+    plan = ablation.Plan(args.config, read_documents(args.reference), tuple(args.options), tuple(args.set))
+    for row in [] if args.show else chosen:
+        if not args.submit:
+            ablation.run(plan, row, folder / row.folder)
+        elif ablation.finished(plan, row, folder / row.folder) is None:
+            command = [str(Path(sys.executable).with_name("lasformer")), "ablate", str(args.config.resolve())]
+            command += ["--table", str(args.table), "--only", row.label, "--reference", str(args.reference.resolve())]
+            command += ["--out", str(args.out.resolve()), "--length", str(args.length)]
+            command += ["--values", args.values] if args.values else []
             command += [o for override in args.set for o in ("--set", override)]
             ablation.submit(args.submit, [*command, *(["--", *args.options] if args.options else [])])
-        elif not args.submit and not args.show:
-            ablation.run(args.config, row, folder / row.folder, reference, args.options, args.length, args.set)
-    print(ablation.text(args.table, [(r, ablation.finished(folder / r.folder)) for r in rows], args.length))
+    print(ablation.text(plan, args.table, rows, folder, args.length))
 
 
 def _add_ablate(parser: argparse.ArgumentParser) -> None:
@@ -247,7 +241,7 @@ def _add_ablate(parser: argparse.ArgumentParser) -> None:
 def _report(args: argparse.Namespace) -> None:
     from fairseq_lasformer.evaluation.report import report
 
-    runs = report(args.runs, args.out, args.document, args.title, args.show)
+    runs = report(args.runs, args.out, args.document, args.title, args.show, args.data)
     print(f"{args.out}: {', '.join(run.name for run in runs)}")
 
 
@@ -263,6 +257,7 @@ def _add_report(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--out", type=Path, default=Path("report.html"), help="default: %(default)s")
     parser.add_argument("--document", type=Path, help="source text (raw form), for the attention view")
     parser.add_argument("--show", type=int, default=3, help="documents to show of it (default: %(default)s)")
+    parser.add_argument("--data", type=Path, help="prepared folder (default: the one each run was trained on)")
     parser.add_argument("--title", default="Lasformer report")
 
 
@@ -287,6 +282,20 @@ def _add_cost(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", type=Path, help="write the figures to this file, too")
 
 
+def _params(args: argparse.Namespace) -> None:
+    from fairseq_lasformer import parameters
+
+    model = parameters.build(args.arch, args.words, args.target_words or args.words, args.options)
+    print(parameters.table(parameters.parts(model)))
+
+
+def _add_params(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--arch", default="lasformer", help="default: %(default)s")
+    parser.add_argument("--words", type=int, default=32000, help="of the source dictionary (default: %(default)s)")
+    parser.add_argument("--target-words", type=int, help="of the target dictionary (default: as many)")
+    parser.epilog = "After -- : options of the model, such as --encoder-embed-dim 256."
+
+
 def _average(args: argparse.Namespace) -> None:
     from fairseq_lasformer.checkpoints import average
 
@@ -308,6 +317,7 @@ COMMANDS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None], Callab
     "ablate": ("the runs of one of the paper's tables, and the table", _add_ablate, _ablate),
     "report": ("one page on runs: curves, scores, cost, attention", _add_report, _report),
     "cost": ("attention cost against the dense Transformer", _add_cost, _cost),
+    "params": ("an architecture's parameters, by part", _add_params, _params),
     "average": ("average checkpoints, kappa from the last", _add_average, _average),
 }
 
@@ -325,7 +335,7 @@ def main(argv: list[str] | None = None) -> int:
     end = words.index("--") if "--" in words else len(words)
     args = parser.parse_args(words[:end])
     args.options = words[end + 1 :]
-    if args.options and args.command not in ("generate", "ablate"):
+    if args.options and args.command not in ("generate", "ablate", "params"):
         parser.error(f"{args.command} takes nothing after --")
     try:
         args.run(args)

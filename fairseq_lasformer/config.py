@@ -1,15 +1,14 @@
-"""Every option of the model, once.
+"""The two faces of the model's options, their checks, and the named architectures.
 
 The command line and the YAML files see one flat dataclass (:class:`LasformerConfig`); the modules see fairseq's
-nested ``TransformerConfig`` with the selection's options added (:class:`ModuleConfig`). :func:`module_config`
+nested ``TransformerConfig`` with our own options added (:class:`ModuleConfig`). :func:`module_config`
 is the only way from one to the other. fairseq reads the annotations at run time, hence no
 ``from __future__ import annotations`` here, and ``Optional[int]`` instead of ``int | None``.
 """
 
-from dataclasses import MISSING, dataclass, field, fields, make_dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Dict, List, Mapping, Tuple
 
-from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models.transformer.transformer_config import (
     DecoderConfig,
     EncDecBaseConfig,
@@ -19,153 +18,21 @@ from fairseq.models.transformer.transformer_config import (
 from omegaconf import II
 
 from fairseq_lasformer.documents import InputError
+from fairseq_lasformer.flags import CompactFlags, MoeFlags, SelectionFlags, TransformerFlags
 
 MODULES = ("encoder", "decoder", "cross")
 
-# Flags of fairseq's Transformer that have no meaning here, or break a shared selection.
-_LEFT_OUT = {
-    "decoder_input_dim",
-    "decoder_output_dim",
-    "encoder_layers_to_keep",
-    "decoder_layers_to_keep",
-    "encoder_layerdrop",
-    "decoder_layerdrop",
-    "encoder_xformers_att_config",
-    "decoder_xformers_att_config",
-    "adaptive_softmax_cutoff",
-    "adaptive_softmax_dropout",
-    "adaptive_softmax_factor",
-    "adaptive_input",
-    "tie_adaptive_weights",
-    "tie_adaptive_proj",
-    "no_cross_attention",
-    "cross_self_attention",
-    "offload_activations",
-    "min_params_to_wrap",
-    "char_inputs",
-    "relu_dropout",
-    "base_layers",
-    "base_sublayers",
-    "base_shuffle",
-    "export",
-    "max_source_positions",
-    "max_target_positions",
-}
-
-
-def _transformer_flags() -> List[Tuple[str, Any, Any]]:
-    """fairseq's nested Transformer options as flat ``(name, type, field)`` triples."""
-    nested = {"encoder": EncDecBaseConfig, "decoder": DecoderConfig, "quant_noise": QuantNoiseConfig}
-    flags = []
-    for outer in fields(TransformerConfig):
-        inner = fields(nested[outer.name]) if outer.name in nested else [outer]
-        prefix = f"{outer.name}_" if outer.name in nested else ""
-        for f in inner:
-            name = prefix + f.name
-            if name.startswith("_") or name in _LEFT_OUT or name.startswith("quant_noise"):
-                continue
-            default = {"default": f.default} if f.default is not MISSING else {"default_factory": f.default_factory}
-            flags.append((name, f.type, field(metadata=dict(f.metadata), **default)))
-    return flags
-
-
-TransformerFlags: Any = make_dataclass("TransformerFlags", _transformer_flags(), bases=(FairseqDataclass,))
-
 
 @dataclass
-class SelectionFlags(FairseqDataclass):
-    """The options of the selection (spec: eq 1-8), shared by both faces of the configuration."""
-
-    select_modules: str = field(
-        default="encoder,decoder,cross",
-        metadata={"help": "attention modules that select their keys: any of encoder,decoder,cross, or none (dense)"},
-    )
-    select_dim: int = field(default=64, metadata={"help": "width of the selector's single head (d_s)"})
-    select_share: int = field(default=3, metadata={"help": "layers that share one selection (r, eq 8)"})
-    select_window: int = field(
-        default=0,
-        metadata={
-            "help": "keep this many keys around the query instead of the learned selection (ablation); 0: learned"
-        },
-    )
-    select_gradient: ChoiceEnum(["straight-through", "none"]) = field(  # type: ignore[valid-type]
-        default="straight-through",
-        metadata={"help": "gradient of the translation loss through the selection (eq 3)"},
-    )
-    select_kl: ChoiceEnum(["forward", "reverse"]) = field(  # type: ignore[valid-type]
-        default="forward",
-        metadata={"help": "supervision: forward KL(attention || selector) or reverse KL(selector || attention) (eq 5)"},
-    )
-    select_target: ChoiceEnum(["live", "detached"]) = field(  # type: ignore[valid-type]
-        default="live",
-        metadata={"help": "whether the supervision also trains the attention it is taught by"},
-    )
-    sparsity_threshold: float = field(
-        default=0.95, metadata={"help": "attention mass the kept keys must hold before fewer are kept (t, eq 7)"}
-    )
-    sparsity_step: float = field(default=0.001, metadata={"help": "change of kappa per update (eq 7)"})
-    sparsity_min: float = field(default=0.01, metadata={"help": "smallest kappa"})
-    sparsity_freeze_above: float = field(default=0.5, metadata={"help": "kappa does not grow while it is above this"})
-    sparsity_mass: ChoiceEnum(["selection", "attention"]) = field(  # type: ignore[valid-type]
-        default="selection",
-        metadata={"help": "whose mass over the kept keys steers kappa: the selector's or the attention's own"},
-    )
-
-
-@dataclass
-class MoeFlags(FairseqDataclass):
-    """The options of the mixtures of experts (1701.06538), shared by both faces of the configuration."""
-
-    moe_experts: int = field(default=0, metadata={"help": "experts a mixture of experts has (n); 0: no mixtures"})
-    moe_top_k: int = field(default=2, metadata={"help": "experts a token goes to (k); at each level, if hierarchical"})
-    moe_gating: ChoiceEnum(["noisy-topk", "softmax", "batchwise", "gshard-top2"]) = field(  # type: ignore[valid-type]
-        default="noisy-topk",
-        metadata={"help": "how tokens are given to experts: eq 3-5, eq 2 (all of them), eq 15-20, or GShard's top-2"},
-    )
-    moe_groups: int = field(
-        default=0, metadata={"help": "groups of a hierarchical mixture (a, eq 12); 0: a flat one (needs noisy-topk)"}
-    )
-    moe_ffn_embed_dim: int = field(
-        default=0, metadata={"help": "hidden width of one expert (h); 0: the feed-forward width of its side"}
-    )
-    moe_every: str = field(
-        default="2", metadata={"help": "every N-th layer is a mixture; N or N,M for encoder and decoder, 0 for none"}
-    )
-    moe_layers: str = field(
-        default="", metadata={"help": "instead of --moe-every: these layers, as encoder.1,decoder.3 (from 0)"}
-    )
-    moe_placement: ChoiceEnum(["feed-forward", "shazeer"]) = field(  # type: ignore[valid-type]
-        default="feed-forward",
-        metadata={
-            "help": "mixtures in place of feed-forward networks, or as in the paper's appendix E: one more residual "
-            "sub-layer before the encoder's last layer and after the decoder's first"
-        },
-    )
-    moe_importance_weight: float = field(default=0.01, metadata={"help": "w_importance (eq 7)"})
-    moe_load_weight: float = field(default=0.01, metadata={"help": "w_load (eq 11); weight of GShard's loss"})
-    moe_sigmoid: bool = field(default=False, metadata={"help": "sigmoid on a mixture's output (the paper's)"})
-    moe_recompute: bool = field(
-        default=False, metadata={"help": "compute the experts' hidden activations again in the backward pass"}
-    )
-    moe_backend: ChoiceEnum(["auto", "grouped", "loop"]) = field(  # type: ignore[valid-type]
-        default="auto", metadata={"help": "experts as one grouped product or one after the other"}
-    )
-    moe_batchwise_decoder: bool = field(
-        default=False,
-        metadata={"help": "allow batchwise gating in the decoder, where a token's experts depend on later tokens"},
-    )
-
-
-@dataclass
-class LasformerConfig(MoeFlags, SelectionFlags, TransformerFlags):
-    """The flat face: fairseq's Transformer flags, the selection's and the mixtures'."""
+class LasformerConfig(CompactFlags, MoeFlags, SelectionFlags, TransformerFlags):
+    """The flat face: fairseq's Transformer flags and our own."""
 
     max_source_positions: int = II("task.max_source_positions")
     max_target_positions: int = II("task.max_target_positions")
 
 
 @dataclass
-class ModuleConfig(MoeFlags, SelectionFlags, TransformerConfig):
+class ModuleConfig(CompactFlags, MoeFlags, SelectionFlags, TransformerConfig):
     """The nested face that encoder, decoder and layers read.
 
     ``attention_backend``, ``cuda_graph`` and ``expert_workers`` (``moe.ExpertWorkers`` or None) belong to the run, not
@@ -200,6 +67,9 @@ def module_config(cfg: Any) -> ModuleConfig:
         else:
             setattr(config, f.name, value)
     config.decoder.input_dim = config.decoder.output_dim = config.decoder.embed_dim
+    if config.delight != "none":
+        for side in (config.encoder, config.decoder):
+            side.attention_heads, side.ffn_embed_dim = 1, side.embed_dim // 4
     _check(config)
     return config
 
@@ -234,6 +104,21 @@ def _check(cfg: ModuleConfig) -> None:
             )
     if cfg.moe_experts:
         _check_mixtures(cfg)
+    if cfg.delight != "none":
+        _check_delight(cfg)
+
+
+def _check_delight(cfg: ModuleConfig) -> None:
+    narrow = min(cfg.encoder.embed_dim, cfg.decoder.embed_dim) // 2
+    if cfg.encoder.embed_dim % 8 or cfg.decoder.embed_dim % 8:
+        raise InputError("--delight: --encoder-embed-dim and --decoder-embed-dim must be multiples of 8")
+    if selected_modules(cfg) and cfg.select_dim >= narrow:
+        raise InputError(
+            f"--select-dim {cfg.select_dim}: DeLighT's attention is {narrow} wide (half of the embedding), a selection "
+            f"that is no narrower saves nothing; use at most {narrow // 2}, or --select-modules none"
+        )
+    if not 1 <= cfg.delight_min_depth <= cfg.delight_max_depth or cfg.delight_width < 1:
+        raise InputError("--delight-min-depth must be 1 to --delight-max-depth, and --delight-width at least 1")
 
 
 def _check_mixtures(cfg: ModuleConfig) -> None:
@@ -260,7 +145,7 @@ def _check_mixtures(cfg: ModuleConfig) -> None:
     if gating == "batchwise" and places["decoder"] and not cfg.moe_batchwise_decoder:
         raise InputError(
             "--moe-gating batchwise lets a decoder's tokens depend on later ones; keep it to the encoder (--moe-every "
-            "2,0) or add --moe-batchwise-decoder"
+            "2,0, without --moe-placement shazeer) or add --moe-batchwise-decoder"
         )
 
 
@@ -270,6 +155,8 @@ def mixture_layers(cfg: ModuleConfig) -> Dict[str, Tuple[int, ...]]:
     if not cfg.moe_experts:
         return {side: () for side in sides}
     if cfg.moe_placement == "shazeer":
+        if cfg.moe_layers:
+            raise InputError("--moe-placement shazeer has places of its own: leave --moe-layers out")
         return {"encoder": (max(0, sides["encoder"] - 2),), "decoder": (0,)}
     if cfg.moe_layers:
         found: Dict[str, List[int]] = {side: [] for side in sides}
@@ -292,7 +179,10 @@ def _sizes(dim: int, ffn: int, heads: int, layers: int, **more: Any) -> Dict[str
 
 
 # The named architectures. A preset holds only what differs from LasformerConfig's defaults (Transformer base).
+_DELIGHT = {"delight": "official", "embedding": "delight", "encoder_layers": 8, "decoder_layers": 8}
 PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "lasformer_delight": {**_DELIGHT, "select_share": 4, "share_all_embeddings": True},
+    "delight_transformer": {**_DELIGHT, "select_modules": "none", "share_all_embeddings": True},
     "lasformer_moe": {"moe_experts": 8},
     "transformer_moe": {"moe_experts": 8, "select_modules": "none"},
     "lasformer_small": _sizes(256, 1024, 4, 4, select_share=2, select_dim=32),

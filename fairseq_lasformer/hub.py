@@ -66,6 +66,8 @@ class DocumentHubInterface(hub_utils.GeneratorHubInterface):
         Raises:
             InputError: a document is empty, or a sentence of it too long.
         """
+        if not documents:
+            return []
         sentences = [[line.strip() for line in document.splitlines() if line.strip()] for document in documents]
         if empty := [i + 1 for i, document in enumerate(sentences) if not document]:
             raise InputError(f"document {empty[0]} of {len(documents)} is empty")

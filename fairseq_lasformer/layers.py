@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from fairseq_lasformer import ops
 from fairseq_lasformer.attention import Attended, Decoding, SelectedAttention
 from fairseq_lasformer.config import mixture_layers, selected_modules
+from fairseq_lasformer.glt import ExpandReduce, block_sizes, max_groups, official_sizes, paper_sizes
 from fairseq_lasformer.moe import Balance, MixtureOfExperts
 from fairseq_lasformer.ops import Allowed, Supervision
 from fairseq_lasformer.selection import Selection, build_selector
@@ -25,13 +26,22 @@ def _attention(
     cfg: Any, module: str, layer: int, embed_dim: int, key_dim: int, heads: int, **kwargs: Any
 ) -> SelectedAttention:
     selects = module in selected_modules(cfg)
+    query_dim = embed_dim
+    if cfg.delight != "none":
+        # one head in half the width; in self-attention its input is the transformation's output, as wide as that
+        kwargs |= {"out_dim": embed_dim}
+        if module == "cross":
+            kwargs |= {"query_dim": embed_dim}
+        else:
+            query_dim = key_dim = embed_dim // 2
+        embed_dim = embed_dim // 2
     return SelectedAttention(
         embed_dim,
         heads,
         kdim=key_dim,
         vdim=key_dim,
         dropout=cfg.attention_dropout,
-        selector=build_selector(cfg, layer, embed_dim, key_dim) if selects else None,
+        selector=build_selector(cfg, layer, query_dim, key_dim) if selects else None,
         selects=selects,
         straight_through=cfg.select_gradient == "straight-through",
         backend=cfg.attention_backend,
@@ -47,6 +57,22 @@ def _mixture(cfg: Any, side: str, layer: int) -> MixtureOfExperts | None:
     return MixtureOfExperts(
         cfg, sizes.embed_dim, cfg.moe_ffn_embed_dim or sizes.ffn_embed_dim, workers=cfg.expert_workers
     )
+
+
+def _transformation(cfg: Any, side: str, layer: int) -> nn.Module:
+    """DeLighT's transformation m -> m / 2 of a layer (block-wise scaling: deeper and wider towards the output); nothing
+    in other models."""
+    if cfg.delight == "none":
+        return nn.Identity()
+    sizes = getattr(cfg, side)
+    n, width = block_sizes(cfg.delight_min_depth, cfg.delight_max_depth, cfg.delight_width, sizes.layers)[layer]
+    dim, official = sizes.embed_dim, cfg.delight == "official"
+    g_max = max_groups(dim, official)
+    if official:
+        shape = official_sizes(dim, dim // 2, dim // 2, n, width, g_max)
+    else:
+        shape = paper_sizes(dim, dim // 2, n, width, g_max)
+    return ExpandReduce(dim, shape, dropout=cfg.delight_dropout)
 
 
 class _SubLayers(nn.Module):
@@ -66,6 +92,7 @@ class _SubLayers(nn.Module):
     self_attn_layer_norm: nn.Module
     encoder_attn: SelectedAttention
     encoder_attn_layer_norm: nn.Module
+    transformation: nn.Module
     moe: MixtureOfExperts | None
     moe_layer_norm: nn.Module | None
 
@@ -96,6 +123,10 @@ class _SubLayers(nn.Module):
         x = x + self.dropout_module(network(norm(x) if self.normalize_before else x))
         return x if self.normalize_before else norm(x)
 
+    def attend_own(self, x: Tensor, attention: Callable[..., Attended], *args: Any) -> tuple[Tensor, Attended]:
+        """The self-attention sub-layer."""
+        return self.attend(x, self.self_attn_layer_norm, lambda y, *a: attention(self.transformation(y), *a), *args)
+
     def attend(
         self, x: Tensor, norm: nn.Module, attention: Callable[..., Attended], *args: Any
     ) -> tuple[Tensor, Attended]:
@@ -112,6 +143,7 @@ class LasformerEncoderLayer(TransformerEncoderLayerBase, _SubLayers):
         self.index = index
         super().__init__(cfg)
         self.place_mixture(cfg, "encoder", index)
+        self.transformation = _transformation(cfg, "encoder", index)
 
     def build_self_attention(self, embed_dim: int, cfg: Any) -> SelectedAttention:
         heads = cfg.encoder.attention_heads
@@ -121,7 +153,7 @@ class LasformerEncoderLayer(TransformerEncoderLayerBase, _SubLayers):
         self, x: Tensor, allowed: Allowed, selection: Selection | None
     ) -> tuple[Tensor, Attended, Balance | None]:
         """x [B, N, d] -> x, and what the attention and a mixture returned."""
-        x, attended = self.attend(x, self.self_attn_layer_norm, self.self_attn, None, allowed, selection)
+        x, attended = self.attend_own(x, self.self_attn, None, allowed, selection)
         x, balance = self.feed_forward(x, allowed.key_padding)
         return x, attended, balance
 
@@ -133,6 +165,7 @@ class LasformerDecoderLayer(TransformerDecoderLayerBase, _SubLayers):
         self.index = index
         super().__init__(cfg)
         self.place_mixture(cfg, "decoder", index)
+        self.transformation = _transformation(cfg, "decoder", index)
 
     def build_self_attention(
         self, embed_dim: int, cfg: Any, add_bias_kv: bool = False, add_zero_attn: bool = False
@@ -154,7 +187,7 @@ class LasformerDecoderLayer(TransformerDecoderLayerBase, _SubLayers):
         memory_selection: Selection | None,
     ) -> tuple[Tensor, Attended, Attended, Balance | None]:
         """x [B, N, d], memory [B, K, d] -> x, and what self-attention, cross-attention and a mixture returned."""
-        x, attended = self.attend(x, self.self_attn_layer_norm, self.self_attn, None, allowed, selection)
+        x, attended = self.attend_own(x, self.self_attn, None, allowed, selection)
         x, crossed = self.attend(
             x, self.encoder_attn_layer_norm, self.encoder_attn, memory, memory_allowed, memory_selection
         )
@@ -171,7 +204,7 @@ class LasformerDecoderLayer(TransformerDecoderLayerBase, _SubLayers):
     ) -> tuple[Tensor, Selection | None, Selection | None]:
         """One decoding step: the newest positions x [R, d], the source memory [N, K, d] -> x, and both selections."""
         own, cross = f"{self.index}.self", f"{self.index}.source"
-        x, attended = self.attend(x, self.self_attn_layer_norm, self.self_attn.step, None, decoding, own, selection)
+        x, attended = self.attend_own(x, self.self_attn.step, None, decoding, own, selection)
         x, crossed = self.attend(
             x, self.encoder_attn_layer_norm, self.encoder_attn.step, memory, decoding, cross, memory_selection
         )

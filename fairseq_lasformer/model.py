@@ -15,7 +15,7 @@ import torch
 from fairseq.models import register_model, register_model_architecture
 from fairseq.models.transformer import TransformerDecoderBase, TransformerEncoderBase, TransformerModelBase
 from fairseq.modules import LearnedPositionalEmbedding
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from fairseq_lasformer import hub, ops
@@ -23,6 +23,7 @@ from fairseq_lasformer.attention import Decoding
 from fairseq_lasformer.cache import STATE, DecodingCache, IncrementalState, regroup
 from fairseq_lasformer.config import PRESETS, LasformerConfig, module_config
 from fairseq_lasformer.documents import InputError
+from fairseq_lasformer.embedding import ExpandedEmbedding, TableProjection, build_embedding
 from fairseq_lasformer.hub import DocumentHubInterface
 from fairseq_lasformer.layers import (
     LasformerDecoderLayer,
@@ -135,6 +136,16 @@ class LasformerDecoder(TransformerDecoderBase):
     def build_decoder_layer(self, cfg: Any, no_encoder_attn: bool = False) -> LasformerDecoderLayer:
         self.n_built = getattr(self, "n_built", 0) + 1
         return LasformerDecoderLayer(cfg, self.n_built - 1)
+
+    def build_output_projection(self, cfg: Any, dictionary: Any, embed_tokens: Any) -> None:
+        """The scores of all words: fairseq's, or through a narrow table where the embedding has one."""
+        if not isinstance(embed_tokens, ExpandedEmbedding):
+            super().build_output_projection(cfg, dictionary, embed_tokens)
+            return
+        table = embed_tokens.weight
+        if not self.share_input_output_embed:
+            table = nn.Parameter(torch.randn_like(table) * table.size(1) ** -0.5)
+        self.output_projection = TableProjection(self.output_embed_dim, table)
 
     def max_positions(self) -> int:
         """Longest target; sinusoidal positions have no limit of their own, so the task's alone counts."""
@@ -267,11 +278,22 @@ class LasformerModel(TransformerModelBase):
         return hub.from_pretrained(*args, **kwargs)
 
     @classmethod
+    def build_embedding(cls, cfg: Any, dictionary: Any, embed_dim: int, path: Optional[str] = None) -> Any:
+        """A side's word embeddings (``--embedding``)."""
+        if cfg.embedding == "lookup":
+            return super().build_embedding(cfg, dictionary, embed_dim, path)
+        if path:
+            raise InputError(f"--embedding {cfg.embedding} cannot start from pretrained embeddings ({path})")
+        return build_embedding(cfg, len(dictionary), embed_dim, dictionary.pad())
+
+    @classmethod
     def build_encoder(cls, cfg: Any, src_dict: Any, embed_tokens: Any) -> LasformerEncoder:
         return LasformerEncoder(cfg, src_dict, embed_tokens)
 
     @classmethod
     def build_decoder(cls, cfg: Any, tgt_dict: Any, embed_tokens: Any) -> LasformerDecoder:
+        if cfg.embedding == "delight" and cfg.share_all_embeddings:
+            embed_tokens = embed_tokens.twin()
         return LasformerDecoder(cfg, tgt_dict, embed_tokens)
 
     def forward(  # type: ignore[override]

@@ -35,8 +35,9 @@ class ReplayedStep:
         if not x.is_cuda:
             return self.function(self.x)[: x.size(0)]
         if self.graph is None:
-            self.graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self.graph):
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
                 self.out = function(self.x)
+            self.graph = graph
         self.graph.replay()
         return self.out[: x.size(0)].clone()

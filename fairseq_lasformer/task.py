@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +23,8 @@ from fairseq_lasformer.moe import ExpertWorkers
 from fairseq_lasformer.moe.workers import all_workers
 from fairseq_lasformer.task_config import DocumentTranslationConfig
 from fairseq_lasformer.text import SETTINGS, Settings
+
+logger = logging.getLogger(__name__)
 
 
 @register_task("document_translation", dataclass=DocumentTranslationConfig)
@@ -106,7 +112,8 @@ class DocumentTranslationTask(TranslationTask):
             sample = {**sample, "net_input": inputs}
         if self.cfg.word_dropout > 0:
             sample = drop_words(sample, self.cfg.word_dropout, self.dropped_sides)
-        result = super().train_step(sample, model, criterion, optimizer, update_num, ignore_grad)
+        with self._together():
+            result = super().train_step(sample, model, criterion, optimizer, update_num, ignore_grad)
         if not ignore_grad:
             statistic = "mass" if self._mass_of(model) == "selection" else "recall"
             queries = selector_sums(result[2], "queries")
@@ -114,6 +121,22 @@ class DocumentTranslationTask(TranslationTask):
                 both = torch.stack([mass.double(), queries[name].double()])
                 self.masses[name] = self.masses[name] + both if name in self.masses else both
         return result
+
+    def valid_step(self, sample: Any, model: Any, criterion: Any) -> Any:
+        with self._together():
+            return super().valid_step(sample, model, criterion)
+
+    @contextmanager
+    def _together(self) -> Iterator[None]:
+        """Ends the run where workers that share experts cannot go on: fairseq would let one skip a batch for want of
+        memory, and the others wait for it for ever."""
+        try:
+            yield
+        except RuntimeError as e:
+            if self.expert_workers is None or "out of memory" not in str(e):
+                raise
+            logger.error("--expert-parallel: a worker has too little memory for its batch; use a smaller --max-tokens")
+            os._exit(1)  # an exception would be caught by fairseq, which then waits for the other workers
 
     def optimizer_step(self, optimizer: Any, model: Any, update_num: int) -> None:
         """The optimizer's step, then eq 7's: the same on every worker, since the masses are summed over all of them.

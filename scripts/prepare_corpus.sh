@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # One of the paper's corpora, from its public distribution to preprocessed data. Called by prepare_{ted,news,europarl,pdc}.sh
 #
-#   FILES=downloads TRUST=1 scripts/prepare_ted.sh [OUT]        OUT: default data-bin/ted_en-de
+#   FILES=downloads TRUST=1 scripts/prepare_ted.sh [OUT [option of preprocess.sh...]]     OUT: default data-bin/ted_en-de
 #
 # Files that are in FILES are taken, others downloaded; of some no checksum is published: they are downloaded only with
 # TRUST=1, and their hash is kept. LIMIT (tokens an example), SIZE (subwords), WORKERS as in preprocess.sh.
@@ -11,9 +11,11 @@ name=$1 pair=$2 out=${3:-data-bin/$1_$2}
 lasformer=$here/../.venv/bin/lasformer
 [ -x "$lasformer" ] || lasformer=lasformer
 raw=$out/raw
+trust=()
+[ "${TRUST:-0}" != 1 ] || trust=(--trust-first-download)
 [ -e "$raw/.done" ] || {
-  "$lasformer" corpus "$name" "$raw" --files "${FILES:-downloads}" ${TRUST:+--trust-first-download}
+  "$lasformer" corpus "$name" "$raw" --files "${FILES:-downloads}" "${trust[@]}"
   touch "$raw/.done"
 }
 SRC=${pair%-*} TGT=${pair#*-} TRAIN=$raw/train VALID=$raw/dev TEST=$raw/test LIMIT=${LIMIT:-1024} \
-  SIZE=${SIZE:-32000} "$here/preprocess.sh" "$out/data" --drop-empty
+  SIZE=${SIZE:-32000} "$here/preprocess.sh" "$out/data" --drop-empty "${@:4}"

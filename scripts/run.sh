@@ -20,6 +20,8 @@ data=data-bin/$experiment/data out=runs/$experiment/$system gpus=${GPUS:-1} prec
 
 overrides=("task.data=$PWD/$data" "checkpoint.save_dir=$PWD/$out" "hydra.run.dir=$PWD/$out/hydra")
 [ -z "${MAX_UPDATE:-}" ] || overrides+=("optimization.max_update=$MAX_UPDATE")
+# the paper's batches are 8 GPUs'; fewer make up for it by steps
+overrides+=("optimization.update_freq=[$((gpus > 8 ? 1 : 8 / (gpus > 0 ? gpus : 1)))]")
 if [ "$gpus" = 0 ]; then
   overrides+=(common.cpu=true) cpu=--cpu
 else
@@ -29,19 +31,31 @@ else
 fi
 mkdir -p "$out"
 # fairseq-train makes one more update each time it is called at the end: a finished training is not called again
-if [ "$(cat "$out/trained" 2>/dev/null)" != "${MAX_UPDATE:-all} $*" ]; then
+settings="${MAX_UPDATE:-all} $gpus $precision $*"
+[ "$(cat "$out/settings" 2>/dev/null || echo "$settings")" = "$settings" ] || {
+  echo "error: $out holds a run with other settings ($(cat "$out/settings")); remove it" >&2
+  exit 1
+}
+echo "$settings" >"$out/settings"
+if [ ! -e "$out/trained" ]; then
   (cd "$root" && PWD=$root "$bin/fairseq-hydra-train" --config-dir configs --config-name "$config" "${overrides[@]}" "$@") \
     2>&1 | tee -a "$out/train.log"
-  echo "${MAX_UPDATE:-all} $*" >"$out/trained"
+  touch "$out/trained"
 fi
 
 # kappa is the last one's; the newest checkpoints by their number of updates, the last one once
 mapfile -t some < <(ls "$out"/checkpoint_*_*.pt 2>/dev/null | sort -V | tail -n "${AVERAGE:-5}")
 [ ${#some[@]} = 0 ] || ! cmp -s "${some[-1]}" "$out/checkpoint_last.pt" || unset 'some[-1]'
-[ "$out/averaged.pt" -nt "$out/checkpoint_last.pt" ] ||
+if [ "$(cat "$out/averaged" 2>/dev/null)" != "${AVERAGE:-5}" ]; then
   "$bin/lasformer" average "$out/averaged.pt" "${some[@]}" "$out/checkpoint_last.pt"
-[ "$out/hypotheses" -nt "$out/averaged.pt" ] ||
-  "$bin/lasformer" generate "$data" "$out/averaged.pt" "$out/hypotheses" -- $cpu --beam "${BEAM:-5}" ${MAX_TOKENS:+--max-tokens "$MAX_TOKENS"}
+  rm -f "$out/translated"
+  echo "${AVERAGE:-5}" >"$out/averaged"
+fi
+search="--beam ${BEAM:-5} ${MAX_TOKENS:+--max-tokens $MAX_TOKENS}"
+if [ "$(cat "$out/translated" 2>/dev/null)" != "$search" ]; then
+  "$bin/lasformer" generate "$data" "$out/averaged.pt" "$out/hypotheses" -- $cpu $search
+  echo "$search" >"$out/translated"
+fi
 score=()
 [ "$corpus" != pdc ] || score=(--tcp "${FILES:-downloads}/pdc.test.en.candidates" --tcp-reference "${FILES:-downloads}/pdc.test.en.tok")
 "$bin/lasformer" score "data-bin/$experiment/raw/test.${experiment#*-}" "$out/hypotheses" --json "$out/scores.json" --allow-empty "${score[@]}"

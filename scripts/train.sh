@@ -14,9 +14,9 @@ train=$root/.venv/bin/fairseq-train
 data=$1 save=$2
 shift 2
 mkdir -p "$save"
-exec "$train" "$data" --user-dir "$root/fairseq_lasformer" --task document_translation --save-dir "$save" \
+"$train" "$(realpath "$data")" --user-dir "$root/fairseq_lasformer" --task document_translation --save-dir "$save" \
   --arch "${ARCH:-lasformer}" --share-all-embeddings --dropout "${DROPOUT:-0.1}" --word-dropout "${WORD_DROPOUT:-0.1}" \
   --criterion "${CRITERION:-label_smoothed_cross_entropy_with_selection}" --label-smoothing 0.1 \
   --optimizer adam --adam-betas '(0.9,0.98)' --lr 0.0007 --lr-scheduler inverse_sqrt --warmup-updates 4000 \
   --max-tokens "${MAX_TOKENS:-4096}" --update-freq "${UPDATE_FREQ:-8}" --max-update "${MAX_UPDATE:-100000}" \
-  --no-epoch-checkpoints --log-format json --log-file "$save/train.log" "$@"
+  --no-epoch-checkpoints --log-format json "$@" 2>&1 | tee -a "$save/train.log"

@@ -127,7 +127,7 @@ class Server(BaseHTTPRequestHandler):
         self.send_response(206 if begin else 200)
         self.send_header("Content-Length", str(len(DATA) - begin))
         self.end_headers()
-        self.wfile.write(DATA[begin:])
+        self.wfile.write(DATA[begin:] if self.path != "/short" else DATA[begin : begin + 5000])
 
     def log_message(self, *_):
         pass
@@ -148,10 +148,19 @@ def test_downloads_go_on_where_they_broke_off_and_are_checked(server, tmp_path):
     assert fetch(source, tmp_path).read_bytes() == DATA and Server.asked == ["bytes=70000-"]
     assert fetch(source, tmp_path) == tmp_path / "file.bin" and len(Server.asked) == 1  # it is there
     (tmp_path / "file.bin").write_bytes(DATA[:-1])
-    with pytest.raises(InputError, match="SHA-256 is .* expected"):
+    with pytest.raises(InputError, match="its sha256 is .* expected"):
         fetch(source, tmp_path)
     with pytest.raises(InputError, match="404"):
         fetch(Source("x", f"{server}/none", "0" * 64), tmp_path)
+
+
+def test_a_download_that_breaks_off_is_not_taken(server, tmp_path):
+    source = Source("file.bin", f"{server}/short")
+    with pytest.raises(InputError, match="broke off after 5000 of"):
+        fetch(source, tmp_path, trust=True)
+    assert [p.name for p in tmp_path.iterdir()] == ["file.bin.part"]
+    fetch(source._replace(url=f"{server}/file"), tmp_path, trust=True)
+    assert (tmp_path / "file.bin").read_bytes() == DATA
 
 
 def test_a_file_without_a_published_checksum_needs_trust_once(server, tmp_path, capsys):
@@ -179,7 +188,7 @@ def shared(name: str) -> dict[str, list[list[str]]]:
 
 
 @pytest.mark.skipif(not SHARED.exists(), reason="the development and test sets are not at ../shared/data")
-def test_ted_comes_out_as_the_papers_development_and_test_sets(tmp_path):
+def test_ted_comes_out_as_the_papers_development_and_test_sets(tmp_path, monkeypatch):
     dev, test = shared("ted17.dev"), shared("ted17.test")
     train, tests = {}, {}
     for language in ("en", "de"):
@@ -187,25 +196,30 @@ def test_ted_comes_out_as_the_papers_development_and_test_sets(tmp_path):
         for i, year in enumerate(recipes.DEV_YEARS):
             stop = None if i == 6 else 13 * i + 13
             train[f"en-de/IWSLT17.TED.{year}.en-de.{language}.xml"] = xml(dev[language][13 * i : stop])
+        pair = "en-de" if language == "en" else "de-en"
         for year, part in zip(recipes.TEST_YEARS, (test[language][:13], test[language][13:])):
-            tests[f"en-de/IWSLT17.TED.{year}.en-de.{language}.xml"] = xml(part)
+            tests[f"{pair}/IWSLT17.TED.{year}.{pair}.{language}.xml"] = xml(part)
     zipped(tmp_path / "files" / recipes.TED_TRAIN.name, train)
-    with tarfile.open(tmp_path / "files" / recipes.TED_TEST.name, "w:gz") as t:
-        for name, content in tests.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(content.encode())
-            t.addfile(info, io.BytesIO(content.encode()))
-    done = run("lasformer", "corpus", "ted", tmp_path / "raw", "--files", tmp_path / "files")
-    assert "ted dev: 93 documents, 8967 sentences (as the paper's)" in done.stdout
-    assert "ted train: 2 documents, 3 sentences; 1 dropped" in done.stdout
+    for source in recipes.TED_TEST:
+        with tarfile.open(tmp_path / "files" / source.name, "w:gz") as t:
+            for name, content in tests.items():
+                if source.name.removeprefix("ted-test-").startswith(name[:5]):
+                    info = tarfile.TarInfo(name)
+                    info.size = len(content.encode())
+                    t.addfile(info, io.BytesIO(content.encode()))
+    with pytest.raises(InputError, match="ted-test-en-de.tgz: its md5 is .* expected b68e"):  # not the published files
+        recipes.build("ted", tmp_path / "files", tmp_path / "raw")
+    monkeypatch.setattr(recipes, "TED_TEST", tuple(s._replace(checksum="") for s in recipes.TED_TEST))
+    lines = recipes.build("ted", tmp_path / "files", tmp_path / "raw")
+    assert lines[1] == "ted dev: 93 documents, 8967 sentences (as the paper's); 0 dropped"
+    assert lines[0] == "ted train: 2 documents, 3 sentences; 1 dropped"
     for split, expected in (("dev", dev), ("test", test)):
         for language in ("en", "de"):
             assert read_documents(tmp_path / "raw" / f"{split}.{language}") == expected[language]
-    del tests["en-de/IWSLT17.TED.tst2017.en-de.de.xml"]
     shutil.rmtree(tmp_path / "raw")
-    (next((tmp_path / "files").rglob("IWSLT17.TED.tst2017.en-de.de.xml"))).unlink()
-    done = run("lasformer", "corpus", "ted", tmp_path / "raw", "--files", tmp_path / "files", check=False)
-    assert done.returncode == 1 and "holds no file IWSLT17.TED.tst2017.en-de.de.xml" in done.stderr
+    (next((tmp_path / "files").rglob("IWSLT17.TED.tst2017.de-en.de.xml"))).unlink()
+    with pytest.raises(InputError, match="holds no file IWSLT17.TED.tst2017.de-en.de.xml"):
+        recipes.build("ted", tmp_path / "files", tmp_path / "raw")
     assert not (tmp_path / "raw").exists()
 
 
@@ -226,9 +240,9 @@ def test_news_and_europarl_come_out_as_the_papers_sets(tmp_path, monkeypatch):
                 info = tarfile.TarInfo(f"dev/newstest{year}-ende-{kind}.{language}.sgm")
                 info.size = len(content)
                 t.addfile(info, io.BytesIO(content))
-    with pytest.raises(InputError, match="wmt-dev.tgz: SHA-256 is"):  # it is not the published file
+    with pytest.raises(InputError, match="wmt-dev.tgz: its sha256 is"):  # it is not the published file
         recipes.build("news", tmp_path, tmp_path / "raw")
-    monkeypatch.setattr(recipes, "WMT_DEV", recipes.WMT_DEV._replace(sha256=""))
+    monkeypatch.setattr(recipes, "WMT_DEV", recipes.WMT_DEV._replace(checksum=""))
     lines = recipes.build("news", tmp_path, tmp_path / "raw")
     assert lines[0].startswith("news train: 1 documents, 3 sentences") and "(as the paper's)" in lines[2]
     assert read_documents(tmp_path / "raw" / "test.de") == shared("news16.test")["de"]
@@ -244,14 +258,19 @@ def test_news_and_europarl_come_out_as_the_papers_sets(tmp_path, monkeypatch):
     assert read_documents(tmp_path / "ep" / "dev.en") == shared("europarl7.dev")["en"]
 
 
-def test_documents_of_europarls_test_set_are_taken_out_of_its_training_set(tmp_path, monkeypatch):
+def test_documents_of_europarls_test_set_are_taken_out_of_its_training_set(tmp_path, monkeypatch, capsys):
     opus_files(tmp_path, "europarl")
-    for split, words in (("dev", ("Yes .", "Ja.")), ("test", ("Else.", "Sonst."))):
+    monkeypatch.setattr(recipes, "LONG", 4)
+    for split, words in (("dev", ("Yes.", "Ja.")), ("test", ("Else.", "Sonst."))):
         for language, sentence in zip(("en", "de"), words):
             text_of(tmp_path / f"europarl-concatenated_en2de_{split}_{language}.txt", f"<d>\n{sentence}\n")
     monkeypatch.setattr(recipes, "EXPECTED", {})
     lines = recipes.build("europarl", tmp_path, tmp_path / "ep")
     assert lines[0].startswith("europarl train: 2 documents")
+    assert (
+        "1 documents taken out of train for the 2 " in (told := capsys.readouterr().out)
+        and "1 of these sets' 2" in told
+    )
     monkeypatch.setattr(recipes, "EXPECTED", {("europarl", "dev"): recipes.Counts(2, 2)})
     with pytest.raises(InputError, match="europarl dev: 1 documents and 1 sentences, but the paper's has 2 and 2"):
         recipes.build("europarl", tmp_path, tmp_path / "ep")

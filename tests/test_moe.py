@@ -10,8 +10,9 @@ import torch
 from conftest import ROOT, SMALL, tokens
 from torch.utils.flop_counter import FlopCounterMode
 
-from fairseq_lasformer.config import LasformerConfig, MoeFlags, mixture_layers, module_config
+from fairseq_lasformer.config import LasformerConfig, mixture_layers, module_config
 from fairseq_lasformer.documents import InputError
+from fairseq_lasformer.flags import MoeFlags
 from fairseq_lasformer.model import LasformerModel
 from fairseq_lasformer.moe import MixtureOfExperts, gating, statistics
 from fairseq_lasformer.moe.experts import Experts
@@ -246,6 +247,25 @@ def test_operations_do_not_depend_on_the_number_of_experts():
         gate = 2 * 2 * 200 * 16 * n
         counts.append(counter.get_total_flops() - gate)
     assert counts[0] == counts[1] == 2 * 2 * 200 * 2 * 16 * 64
+
+
+@pytest.mark.parametrize("gate", [*GATES, "hierarchical"])
+def test_automatic_mixed_precision_leaves_mixtures_alone(gate):
+    groups = {"moe_groups": 2} if gate == "hierarchical" else {"moe_gating": gate}
+    layer = mixture(dtype=torch.float32, **groups)
+    x = torch.randn(9, 6)
+    noise = layer.gate.draw(9, x.device, None)
+    expected, _ = layer(x, None, noise)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out, balance = layer(x, None, noise)
+    torch.testing.assert_close(out, expected)
+    (out.square().sum() + balance.loss).backward()
+
+
+def test_one_workers_experts_alone_are_no_checkpoint():
+    part, other = Experts(4, 6, 4, first=0, n_local=2), Experts(4, 6, 4, first=2, n_local=2)
+    with pytest.raises(RuntimeError, match="holds 2 of 4 experts: not a whole checkpoint"):
+        other.load_state_dict(part.state_dict())
 
 
 def test_experts_are_the_same_however_they_are_spread():

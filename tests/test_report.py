@@ -92,7 +92,9 @@ def page(prepared, tmp_path_factory):
 def test_the_page_holds_all_it_needs(page):
     text = page.read_text(encoding="utf-8")
     assert "12.35" in text or "12.34" in text
-    data = json.loads(text.split('<script type="application/json" id="data">')[1].split("</script>")[0])
+    block = text.split('<script type="application/json" id="data">')[1].split("</script>")[0]
+    assert "<" not in block
+    data = json.loads(block)
     titles = [f["layout"]["title"]["text"] for f in data["figures"]]
     assert titles[:4] == ["Loss", "Selection KL", "κ by module", "Mass of the kept keys by module"]
     assert {"Cost of attention against length", "Accuracy by distance of what decides"} <= set(titles)

@@ -20,18 +20,19 @@ class Source(NamedTuple):
     """One file of a distribution.
 
     Attributes:
-        name: under which it is kept. url: where it comes from. sha256: its hash; empty where none is published, so that
-            it is only taken with ``trust``, which keeps the hash that it had (``NAME.sha256``) for every later run.
+        name: under which it is kept. url: where it comes from. checksum: its published SHA-256 or MD5; empty where none
+            is published, so that it is only taken with ``trust``, which keeps the SHA-256 that it had
+            (``NAME.sha256``) for every later run.
     """
 
     name: str
     url: str
-    sha256: str = ""
+    checksum: str = ""
 
 
-def file_hash(path: Path) -> str:
-    """SHA-256 of a file, in hexadecimal digits."""
-    digest = hashlib.sha256()
+def file_hash(path: Path, kind: str = "sha256") -> str:
+    """A file's checksum, in hexadecimal digits."""
+    digest = hashlib.new(kind)
     with open(path, "rb") as f:
         while block := f.read(CHUNK):
             digest.update(block)
@@ -49,7 +50,7 @@ def fetch(source: Source, folder: Path, trust: bool = False) -> Path:
             ``NAME.part``).
     """
     path, kept = folder / source.name, folder / f"{source.name}.sha256"
-    expected = source.sha256 or (kept.read_text().split()[0] if kept.exists() else "")
+    expected = source.checksum or (kept.read_text().split()[0] if kept.exists() else "")
     if path.exists():
         if not expected and not trust:
             return path  # put there by hand
@@ -66,9 +67,10 @@ def fetch(source: Source, folder: Path, trust: bool = False) -> Path:
 
 
 def _checked(have: Path, path: Path, expected: str, kept: Path) -> Path:
-    found = file_hash(have)
+    kind = "md5" if len(expected) == 32 else "sha256"
+    found = file_hash(have, kind)
     if expected and found != expected:
-        raise InputError(f"{have}: SHA-256 is {found}, expected {expected}; remove it and try again")
+        raise InputError(f"{have}: its {kind} is {found}, expected {expected}; remove it and try again")
     if not expected:
         atomic_write(kept, f"{found}  {path.name}\n")
         print(f"{path}: SHA-256 {found}, kept for later runs")
@@ -92,6 +94,8 @@ def _download(url: str, part: Path) -> None:
                 while block := answer.read(CHUNK):
                     out.write(block)
                     bar.update(len(block))
+            if total and part.stat().st_size != total:
+                raise OSError(f"broke off after {part.stat().st_size} of {total} bytes")
     except urllib.error.HTTPError as e:
         if e.code == 416 and have:
             return  # it was whole already

@@ -20,7 +20,12 @@ _MARUF = "https://raw.githubusercontent.com/sameenmaruf/selective-attn/1cb44c5dd
 _PDC = "https://raw.githubusercontent.com/sunzewei2715/Doc2Doc_NMT/a8f91838aae90fe514477a5de3dd7eeca7b5bbd8/testsets"
 
 TED_TRAIN = Source("ted-train-en-de.zip", f"{_IWSLT}/2017-01-trnted/texts/en/de/en-de.zip")
-TED_TEST = Source("ted-test-en-de.tgz", "https://wit3.fbk.eu/archive/2017-01-ted-test/texts/en/de/en-de.tgz")
+_WIT3 = "https://raw.githubusercontent.com/hlt-mt/WIT3/master/archive/2017-01-ted-test/texts"
+# the English side of the test sets is in one archive, the German side in the other
+TED_TEST = (
+    Source("ted-test-en-de.tgz", f"{_WIT3}/en/de/en-de.tgz", "b68e7097b179491f6c466ef41ad72b9b"),
+    Source("ted-test-de-en.tgz", f"{_WIT3}/de/en/de-en.tgz", "e3f5b2a075a2da1a395c8b60bf1e9be1"),
+)
 WMT_DEV = Source(
     "wmt-dev.tgz",
     "http://data.statmt.org/wmt19/translation-task/dev.tgz",
@@ -30,6 +35,8 @@ DEV_YEARS = ("dev2010", "tst2010", "tst2011", "tst2012", "tst2013", "tst2014", "
 TEST_YEARS = ("tst2016", "tst2017")
 # The last documents of PDC's training set, which comes without a development set.
 PDC_DEV = 200
+# Characters of a sentence that tells one document from another.
+LONG = 40
 
 
 class Counts(NamedTuple):
@@ -77,27 +84,24 @@ def _one(folder: Path, name: str) -> Path:
     return found[0]
 
 
-def _sides(read: Callable, folder: Path, names: tuple[str, str]) -> list[Pair]:
-    paths = [_one(folder, name) for name in names]
+def _sides(read: Callable, folders: tuple[Path, Path], names: tuple[str, str]) -> list[Pair]:
+    paths = [_one(folder, name) for folder, name in zip(folders, names)]
     return pair(read(paths[0]), read(paths[1]), (paths[0], paths[1]))
 
 
 def ted(files: Path, trust: bool) -> Splits:
     """IWSLT 2017: talks; dev2010 and tst2010 to 2015 for development, tst2016 and 2017 for the test."""
     train = _unpacked(fetch(TED_TRAIN, files, trust), files)
-    test = _unpacked(fetch(TED_TEST, files, trust), files)
+    tests = [_unpacked(fetch(source, files, trust), files) for source in TED_TEST]
 
-    def years(folder: Path, names: Sequence[str]) -> list[Pair]:
-        return [
-            p
-            for y in names
-            for p in _sides(segments, folder, (f"IWSLT17.TED.{y}.en-de.en.xml", f"IWSLT17.TED.{y}.en-de.de.xml"))
-        ]
+    def years(folders: tuple[Path, Path], names: Sequence[str], german: str) -> list[Pair]:
+        ends = ("en-de.en.xml", f"{german}.de.xml")
+        return [p for y in names for p in _sides(segments, folders, tuple(f"IWSLT17.TED.{y}.{end}" for end in ends))]  # type: ignore[arg-type]
 
     return {
-        "train": _sides(talks, train, ("train.tags.en-de.en", "train.tags.en-de.de")),
-        "dev": years(train, DEV_YEARS),
-        "test": years(test, TEST_YEARS),
+        "train": _sides(talks, (train, train), ("train.tags.en-de.en", "train.tags.en-de.de")),
+        "dev": years((train, train), DEV_YEARS, "en-de"),
+        "test": years((tests[0], tests[1]), TEST_YEARS, "de-en"),
     }
 
 
@@ -117,7 +121,7 @@ def news(files: Path, trust: bool) -> Splits:
     tests = _unpacked(fetch(WMT_DEV, files, trust), files)
 
     def newstest(year: int) -> list[Pair]:
-        return _sides(segments, tests, (f"newstest{year}-ende-src.en.sgm", f"newstest{year}-ende-ref.de.sgm"))
+        return _sides(segments, (tests, tests), (f"newstest{year}-ende-src.en.sgm", f"newstest{year}-ende-ref.de.sgm"))
 
     train = _opus("news", "News-Commentary", "v11", files, trust, by_speaker=False)
     return {"train": train, "dev": newstest(2015), "test": newstest(2016)}
@@ -134,10 +138,21 @@ def europarl(files: Path, trust: bool) -> Splits:
             path = fetch(Source(f"europarl-{name}", f"{_MARUF}/Europarl7/{name}"), files, trust)
             sides.append((marked(path), path))
         splits[split] = pair(sides[0][0], sides[1][0], (sides[0][1], sides[1][1]))
-    held = {"".join("".join(p.source).split()) for pairs in splits.values() for p in pairs}
+    held = {s for pairs in splits.values() for p in pairs for s in p.source if len(s) >= LONG}
     everything = _opus("europarl", "Europarl", "v7", files, trust, by_speaker=True)
-    train = [p for p in everything if "".join("".join(p.source).split()) not in held]
-    print(f"europarl: {len(everything) - len(train)} documents of the development and test sets taken out of train")
+    train = []
+    for p in everything:
+        told = [s for s in p.source if len(s) >= LONG]
+        # a turn may have been cut or joined otherwise: most of its longer sentences decide
+        if not told or 2 * sum(s in held for s in told) < len(told):
+            train.append(p)
+    seen = {s for p in everything for s in p.source}
+    lost = sum(s not in seen for s in held)
+    print(
+        f"europarl: {len(everything) - len(train)} documents taken out of train for the "
+        f"{sum(map(len, splits.values()))} of the development and test sets; {lost} of these sets' {len(held)} longer "
+        "sentences are not in the corpus"
+    )
     return {"train": train, **splits}
 
 

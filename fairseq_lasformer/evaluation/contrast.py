@@ -39,6 +39,18 @@ class Group(NamedTuple):
     distance: int | None = None
 
 
+def policies(names: str) -> list[str]:
+    """Context policies separated by commas.
+
+    Raises:
+        InputError: one is none of :data:`POLICIES`.
+    """
+    found = [name.strip() for name in names.split(",")]
+    if wrong := [name for name in found if name not in POLICIES]:
+        raise InputError(f"--context {wrong[0]}: expected any of {', '.join(POLICIES)}")
+    return found
+
+
 def _split(line: str, path: Path, number: int) -> tuple[tuple[str, ...], str]:
     *context, sentence = (part.strip() for part in line.split(SEPARATOR))
     if not sentence:
@@ -66,6 +78,9 @@ def read_groups(prefix: Path, source_lang: str, target_lang: str) -> list[Group]
     distances: Sequence[str] = read_lines(files[3]) if files[3].exists() else ()
     if distances and len(distances) != len(starts) - 1:
         raise InputError(f"{files[3]}: {len(distances)} distances for {len(starts) - 1} groups")
+    for number, line in enumerate(distances, 1):
+        if not line.isdecimal():
+            raise InputError(f"{files[3]}:{number}: expected a number of sentences")
     groups = []
     for i, (begin, end) in enumerate(zip(starts, starts[1:])):
         if end - begin < 2:
@@ -88,15 +103,21 @@ def pronoun(group: Group) -> str:
 def encoded(candidate: Candidate, policy: str, hub: DocumentHubInterface) -> tuple[Tensor, Tensor, int]:
     """Source and target tokens of a candidate under a context policy, and where the sentence's own tokens begin.
 
-    ``none``: the sentence alone; ``source``: context on the source side only; ``both``: on both.
+    ``none``: the sentence alone; ``source``: context on the source side only; ``both``: on both. Of a context that is
+    longer than the model's examples the earliest sentences are left out.
     """
-    source = [*(candidate.source_context if policy != "none" else ()), candidate.source]
-    context = candidate.target_context if policy == "both" else ()
     codec, settings = hub.codec, hub.settings
-    target = [hub.tgt_dict.encode_line(codec.encode(s, settings.target_lang), add_if_not_exist=False).long()
-              for s in (*context, candidate.target)]  # fmt: skip
-    first = sum(len(t) - 1 for t in target[:-1]) + len(context) * bool(settings.separator)
-    return hub.join([hub.encode(s) for s in source]), hub.join(target), first
+    source = [hub.encode(s) for s in (*(candidate.source_context if policy != "none" else ()), candidate.source)]
+    target = [
+        hub.tgt_dict.encode_line(codec.encode(s, settings.target_lang), add_if_not_exist=False).long()
+        for s in (*(candidate.target_context if policy == "both" else ()), candidate.target)
+    ]
+    extra = bool(settings.separator)
+    for side in (source, target):
+        while len(side) > 1 and sum(len(t) - 1 + extra for t in side) + 1 > settings.limit:
+            del side[0]
+    first = sum(len(t) - 1 + extra for t in target[:-1])
+    return hub.join(source), hub.join(target), first
 
 
 @torch.no_grad()
@@ -148,8 +169,6 @@ def evaluate(hub: DocumentHubInterface, groups: Sequence[Group], policy: str, ma
         ``policy``; ``groups``; ``accuracy`` by length-normalised and ``accuracy_raw`` by summed log probability;
         ``by_pronoun`` and ``by_distance`` (empty where unknown): name -> accuracy, number of groups.
     """
-    if policy not in POLICIES:
-        raise InputError(f"--context {policy}: expected any of {', '.join(POLICIES)}")
     flat = [encoded(c, policy, hub) for group in groups for c in group.candidates]
     scores = iter(log_probabilities(hub, flat, max_tokens))
     right: dict[str, list[bool]] = {"accuracy": [], "accuracy_raw": []}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -29,13 +30,18 @@ SCORES = (
 
 
 def report(
-    paths: Sequence[Path], out: Path, document: Path | None = None, title: str = "Lasformer report", show: int = 3
+    paths: Sequence[Path],
+    out: Path,
+    document: Path | None = None,
+    title: str = "Lasformer report",
+    show: int = 3,
+    data: Path | None = None,
 ) -> list[Run]:
     """Writes the page.
 
     Args:
         paths: see :func:`read_runs`. document: raw source text, for the attention view; without, no view.
-            show: how many of its documents.
+            show: how many of its documents. data: the prepared folder, where it is not the one a run was trained on.
 
     Raises:
         InputError: see :func:`read_runs`; a document that cannot be read; plotly is missing.
@@ -46,14 +52,14 @@ def report(
         raise InputError("the report needs plotly: pip install 'fairseq_lasformer[report]'") from e
     runs = read_runs(list(paths))
     figures = [f for f in (*curves(runs), cost_figure(runs), distance_figure(runs)) if f is not None]
-    views = attention_views(runs, document, show) if document else []
-    data = {"figures": [json.loads(f.to_json()) for f in figures], "views": views}
+    views = attention_views(runs, document, show, data) if document else []
+    content = {"figures": [json.loads(f.to_json()) for f in figures], "views": views}
     page = (Path(__file__).with_name("report.html")).read_text(encoding="utf-8")
     for mark, value in (
         ("@TITLE@", html.escape(title)),
         ("@SCORES@", score_table(runs)),
-        # a script's text ends at the first "</": no document may end it
-        ("@DATA@", json.dumps(data, ensure_ascii=False).replace("</", "<\\/")),
+        # no document may end the script that holds it, or begin another
+        ("@DATA@", json.dumps(content, ensure_ascii=False).replace("<", "\\u003c")),
         ("@PLOTLY@", get_plotlyjs()),
     ):
         page = page.replace(mark, value)
@@ -147,6 +153,8 @@ def score_table(runs: Sequence[Run]) -> str:
     for kind in kinds:
         label = "context-dependent words" if kind == "all" else kind
         rows.append((f"{label}, % right", [_cell(r.scores.get("accuracy", {}).get(kind), "{:.1%}") for r in scored]))
+    for part in ("TC", "CP", "PT", "TCP"):
+        rows.append((part, [_cell(r.scores.get("tcp", {}).get(part), "{:.1f}") for r in scored]))
     rows.append(("κ, mean", [_cell(r.scores.get("kappa"), "{:.1%}") for r in scored]))
     rows = [(label, cells) for label, cells in rows if any(c != "–" for c in cells)]
     if not rows:
@@ -160,7 +168,7 @@ def _cell(value: Any, form: str) -> str:
     return "–" if value is None else form.format(value)
 
 
-def attention_views(runs: Sequence[Run], document: Path, show: int) -> list[dict[str, Any]]:
+def attention_views(runs: Sequence[Run], document: Path, show: int, data: Path | None) -> list[dict[str, Any]]:
     """For each selecting run: tokens of a file's first documents and their translation, and what each attends to."""
     from fairseq_lasformer.documents import read_documents
 
@@ -169,9 +177,10 @@ def attention_views(runs: Sequence[Run], document: Path, show: int) -> list[dict
         if run.checkpoint is None:
             continue
         try:
-            hub = from_pretrained(run.checkpoint.parent, run.checkpoint.name)
-        except InputError:
-            continue  # its data is gone
+            hub = from_pretrained(run.checkpoint.parent, run.checkpoint.name, data)
+        except InputError as e:
+            print(f"{run.name}: no attention view: {e}", file=sys.stderr)
+            continue
         model = hub.models[0]
         if not hasattr(model, "selectors") or not list(model.selectors()):
             continue

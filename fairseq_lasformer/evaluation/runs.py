@@ -19,14 +19,13 @@ class Run(NamedTuple):
 
     Attributes:
         checkpoint: its last one, or None. log: JSON lines of its log by kind (``train_inner``, ``valid``).
-        scores: of ``lasformer score`` or the demo, empty if there are none. hypotheses: its translations, or None.
+        scores: of ``lasformer score`` or the demo, empty if there are none.
     """
 
     name: str
     checkpoint: Path | None
     log: dict[str, list[dict[str, float]]]
     scores: dict[str, Any]
-    hypotheses: Path | None
 
 
 def read_log(path: Path) -> dict[str, list[dict[str, float]]]:
@@ -71,7 +70,7 @@ def read_runs(paths: list[Path]) -> list[Run]:
     """Runs of folders: a demo's (with its ``report.json``: one run a system), or a folder of checkpoints.
 
     Beside a folder of checkpoints, or in it: ``<name>.log`` or ``train.log``, ``<name>.json`` or ``scores.json``
-    (``lasformer score --json``, of one system), ``<name>.<language>`` or ``hypotheses``.
+    (``lasformer score --json``, of one system).
 
     Raises:
         InputError: a folder is missing, or holds neither.
@@ -88,11 +87,9 @@ def read_runs(paths: list[Path]) -> list[Run]:
             runs.append(_run(path, None))
     names = [r.name for r in runs]
     # folders of the same name are told apart by the ones they are in
-    return [r if names.count(r.name) == 1 else r._replace(name=str(p)) for r, p in zip(runs, _folders(paths, runs))]
-
-
-def _folders(paths: list[Path], runs: list[Run]) -> list[str]:
-    return [str(r.checkpoint.parent) if r.checkpoint else r.name for r in runs]
+    return [
+        r if names.count(r.name) == 1 or not r.checkpoint else r._replace(name=str(r.checkpoint.parent)) for r in runs
+    ]
 
 
 def _run(folder: Path, scores: dict[str, Any] | None) -> Run:
@@ -109,5 +106,4 @@ def _run(folder: Path, scores: dict[str, Any] | None) -> Run:
     if scores is None:
         file = first(folder / "scores.json", beside / f"{name}.json")
         scores = next(iter(_scores(file).values())) if file else {}
-    hypotheses = first(folder / "hypotheses", *sorted(beside.glob(f"{name}.??")))
-    return Run(name, checkpoint, read_log(log) if log else {}, scores, hypotheses)
+    return Run(name, checkpoint, read_log(log) if log else {}, scores)

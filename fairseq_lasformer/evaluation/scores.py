@@ -10,6 +10,9 @@ from sacrebleu.significance import PairedTest, Result
 
 from fairseq_lasformer.documents import Document, InputError
 
+# sacrebleu's tokenisers for text whose words are not separated by spaces
+UNSPACED = ("zh", "ja-mecab", "ko-mecab", "char")
+
 
 def score(hypotheses: Sequence[Document], references: Sequence[Document], tokenize: str = "13a") -> dict[str, Any]:
     """Scores of one system.
@@ -22,7 +25,8 @@ def score(hypotheses: Sequence[Document], references: Sequence[Document], tokeni
     Returns:
         ``d_bleu`` (each document one segment, case-insensitive), ``d_bleu_cased``, ``chrf`` (likewise cased, by
         document); ``s_bleu``, ``s_bleu_cased`` over the ``s_bleu_documents`` documents whose sentence counts agree
-        (None where none does); ``documents``; ``length_ratio`` in words; ``signatures`` of the metrics.
+        (None where none does); ``documents``; ``length_ratio`` in words (in the tokeniser's
+        tokens for text without spaces); ``signatures`` of the metrics.
 
     Raises:
         InputError: not as many hypotheses as references.
@@ -37,12 +41,16 @@ def score(hypotheses: Sequence[Document], references: Sequence[Document], tokeni
     hyp, ref = [" ".join(d) for d in hypotheses], [" ".join(d) for d in references]
     bleu = {lc: BLEU(lowercase=lc, tokenize=tokenize) for lc in (True, False)}
     chrf = CHRF()
+    lowered = bleu[True].corpus_score(hyp, [ref])
+    lengths = [sum(len(text.split()) for text in side) for side in (hyp, ref)]
+    if tokenize in UNSPACED:
+        lengths = [lowered.sys_len, lowered.ref_len]
     result: dict[str, Any] = {
-        "d_bleu": bleu[True].corpus_score(hyp, [ref]).score,
+        "d_bleu": lowered.score,
         "d_bleu_cased": bleu[False].corpus_score(hyp, [ref]).score,
         "chrf": chrf.corpus_score(hyp, [ref]).score,
         "documents": len(ref),
-        "length_ratio": sum(len(h.split()) for h in hyp) / max(1, sum(len(r.split()) for r in ref)),
+        "length_ratio": lengths[0] / max(1, lengths[1]),
         "signatures": {
             "d_bleu": str(bleu[True].get_signature()),
             "d_bleu_cased": str(bleu[False].get_signature()),

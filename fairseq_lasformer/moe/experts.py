@@ -22,7 +22,7 @@ class Experts(nn.Module):
     Args:
         recompute: keep no hidden activations for the backward pass, compute them again (appendix D).
         backend: ``grouped`` (one product over all experts, PyTorch's ``grouped_mm``), ``loop`` (one an expert, the
-            definition), or ``auto``: grouped on a GPU in half precision, where PyTorch has a kernel for it.
+            definition), or ``auto``: grouped on a GPU in half precision, where the widths are multiples of 8.
     """
 
     def __init__(
@@ -50,13 +50,22 @@ class Experts(nn.Module):
         for w in (self.w1, self.w2):
             w.param_group = "expert"  # type: ignore[attr-defined]
 
-    def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *args: Any) -> None:
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Tensor], prefix: str, local_metadata: Any, strict: bool, missing_keys: list[str],
+        unexpected_keys: list[str], error_msgs: list[str],
+    ) -> None:  # fmt: skip
         """A checkpoint holds all experts of the layer; these take their own."""
         for name in ("w1", "w2"):
             w = state_dict.get(prefix + name)
             if w is not None and w.size(0) == self.n_experts:
                 state_dict[prefix + name] = w[self.first : self.first + self.n_local]
-        super()._load_from_state_dict(state_dict, prefix, *args)
+            elif w is not None:  # a crash.pt: fairseq writes it on one worker alone
+                error_msgs.append(
+                    f"{prefix}{name} holds {w.size(0)} of {self.n_experts} experts: not a whole checkpoint"
+                )
+        super()._load_from_state_dict(
+            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+        )
 
     def forward(self, rows: Tensor, counts: Tensor) -> Tensor:
         """Each row through its expert.
@@ -64,11 +73,12 @@ class Experts(nn.Module):
         Args:
             rows: [P, d], by expert. counts: int64 [n_local], rows of each; they sum to P.
         """
-        grouped = self.backend == "grouped" or (
-            self.backend == "auto" and rows.is_cuda and rows.dtype in (torch.bfloat16, torch.float16)
-        )
+        whole = self.w1.size(1) % 8 == self.w1.size(2) % 8 == 0  # grouped_mm wants strides of 16 bytes
+        half = rows.dtype in (torch.bfloat16, torch.float16)
+        grouped = self.backend == "grouped" or (self.backend == "auto" and rows.is_cuda and half and whole)
         if not grouped or not rows.size(0):
-            return _Loop.apply(rows, self.w1, self.w2, counts.tolist(), self.recompute)
+            keep = torch.is_grad_enabled() and not self.recompute
+            return _Loop.apply(rows, self.w1, self.w2, counts.tolist(), keep)
         if self.recompute and torch.is_grad_enabled():
             return checkpoint(_grouped, rows, self.w1, self.w2, counts, use_reentrant=False)
         return _grouped(rows, self.w1, self.w2, counts)
@@ -82,9 +92,9 @@ class _Loop(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, w1: Tensor, w2: Tensor, sizes: list[int], recompute: bool) -> Tensor:
+    def forward(ctx: Any, rows: Tensor, w1: Tensor, w2: Tensor, sizes: list[int], keep: bool) -> Tensor:
         out, hidden = rows.new_empty(rows.shape), None
-        if not recompute and any(ctx.needs_input_grad):
+        if keep:
             hidden = rows.new_empty(rows.size(0), w1.size(2))
         for i, part in _parts(sizes):
             h = (rows[part] @ w1[i]).relu_()

@@ -54,7 +54,7 @@ def _flat(weight: Tensor, expert: Tensor, token: Tensor | None = None) -> Routin
     """Routing of k experts a row, [T, k]; ``token`` [T] says whose rows they are, if not 0, 1, …."""
     n, k = expert.shape
     token = torch.arange(n, device=expert.device) if token is None else token
-    return Routing(token.repeat_interleave(k), expert.reshape(-1), weight.reshape(-1))
+    return Routing(token.repeat_interleave(k), expert.reshape(-1), weight.reshape(-1), k)
 
 
 def _entropy(weight: Tensor) -> Tensor:
@@ -132,7 +132,7 @@ class GShardGate(SoftmaxGate):
         routing = _flat(weight, expert)
         if noise is not None:
             used = torch.cat([torch.ones_like(noise, dtype=torch.bool), 2 * weight[:, 1:] > noise], 1).view(-1)
-            routing = Routing(*(t[used] for t in routing))
+            routing = Routing(routing.token[used], routing.expert[used], routing.weight[used])
         first = torch.bincount(expert[:, 0], minlength=self.n_experts).to(gates.dtype)
         sums = {
             "importance": _sum_by(routing.expert, routing.weight, self.n_experts),
@@ -222,13 +222,13 @@ class HierarchicalGate(nn.Module):
         sums = {"importance": torch.cat(importance)}
         if self.training:
             sums |= {"group_load": first.sums["load"], "load": torch.cat(load), "group_count": counts.to(importance[0])}
-        return GateOutput(Routing(*(torch.cat(t) for t in zip(*found))), sums, entropy)
-
-    def balance(self, sums: dict[str, Tensor]) -> Tensor:
-        """The losses of eq 7 and 11 on Importance_H (eq 13) and Load_H (eq 14), a scalar."""
-        share = sums["group_load"] / sums["group_count"].clamp(min=1)
-        load = sums["load"].view(self.n_groups, -1) * share[:, None]
-        return self.primary.balance({"importance": sums["importance"], "load": load.view(-1)})
+        routing = Routing(
+            torch.cat([r.token for r in found]),
+            torch.cat([r.expert for r in found]),
+            torch.cat([r.weight for r in found]),
+            self.k**2,
+        )
+        return GateOutput(routing, sums, entropy)
 
 
 GATES = {

@@ -20,7 +20,7 @@ class Balance(NamedTuple):
         loss: scalar, with its weights; of all workers' tokens together where they share the experts.
         importance, load: [n], the gate's mass and the number of tokens of each expert (this worker's tokens).
         entropy, tokens: scalars, sums over this worker's tokens.
-        received: [W], rows that this worker's experts computed, in this worker's place.
+        received: [W], rows that this worker's experts computed, in this worker's place; [1] where each has them all.
         threshold_gap: [n] or None, tokens for which batchwise gating's threshold errs.
     """
 
@@ -69,6 +69,10 @@ class MixtureOfExperts(nn.Module):
             padding: bool [...], True where there is no token: never routed, never counted.
             noise: the gate's, for the tokens (see the gates' ``draw``); drawn in training where None.
         """
+        with torch.autocast(x.device.type, enabled=False):  # the gate's precision is its own matter, and the loop's
+            return self._forward(x, padding, noise)
+
+    def _forward(self, x: Tensor, padding: Tensor | None, noise: Tensor | None) -> tuple[Tensor, Balance | None]:
         tokens = x.reshape(-1, x.size(-1))
         places = None
         if padding is not None:

@@ -56,6 +56,8 @@ class ExpertAdam(Adam):
             state["row"] = grad.new_zeros(grad.shape[:-1])
             state["column"] = grad.new_zeros(*grad.shape[:-2], grad.shape[-1])
         state["step"] += 1
+        for key in ("row", "column"):  # a resumed memory-efficient run finds them as the checkpoint had them
+            state[key] = state[key].to(grad)
         squared = grad.square()
         state["row"].lerp_(squared.mean(-1), 1 - beta2)
         state["column"].lerp_(squared.mean(-2), 1 - beta2)

@@ -16,23 +16,33 @@ class Routing(NamedTuple):
 
     Attributes:
         token, expert: int64 [P]. weight: the gate's value G(x)_i, float32 [P].
+        n_each: how many pairs every token has; 0 where that differs.
     """
 
     token: Tensor
     expert: Tensor
     weight: Tensor
+    n_each: int = 0
 
     def sorted(self, n_experts: int) -> tuple[Routing, Tensor]:
         """The pairs by expert (within one, in their order), and how many each expert has, int64 [n]."""
         order = self.expert.argsort(stable=True)
         counts = torch.bincount(self.expert, minlength=n_experts)
-        return Routing(self.token[order], self.expert[order], self.weight[order]), counts
+        return Routing(self.token[order], self.expert[order], self.weight[order], self.n_each), counts
 
 
 def combine(rows: Tensor, routing: Routing, n_tokens: int) -> Tensor:
     """y = sum_i G(x)_i E_i(x) (1701.06538, eq 1): experts' outputs [P, d], in routing's order, to [T, d], float32."""
-    weighted = rows.float() * routing.weight[:, None]
-    return weighted.new_zeros(n_tokens, rows.size(1)).index_add(0, routing.token, weighted)
+    parts = rows.to(torch.promote_types(rows.dtype, torch.float32)) * routing.weight[:, None]
+    if n_tokens and routing.n_each:
+        # in a fixed order: added atomically, a recomputed pass could round, and then route, otherwise
+        order = routing.token.argsort(stable=True)
+        return parts[order].view(n_tokens, routing.n_each, -1).sum(1)
+    if parts.is_cuda:
+        order = routing.token.argsort(stable=True)
+        lengths = torch.bincount(routing.token, minlength=n_tokens)
+        return torch.segment_reduce(parts[order], "sum", lengths=lengths, unsafe=True)
+    return parts.new_zeros(n_tokens, rows.size(1)).index_add(0, routing.token, parts)
 
 
 class GateOutput(NamedTuple):

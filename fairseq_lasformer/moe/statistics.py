@@ -28,8 +28,9 @@ def statistics(sums: dict[str, Tensor]) -> dict[str, float]:
 
     Returns:
         ``importance_cv``, ``load_cv``: coefficients of variation over the experts. ``load_max_over_mean``.
-        ``unused``: experts without a token. ``gate_entropy``: nats a token. ``received_rows``: rows a worker's experts
-        computed, in the mean over workers; ``received_max_over_mean`` over them. ``threshold_gap`` (batchwise gating):
+        ``unused``: experts without a token. ``gate_entropy``: nats a token. ``received_rows``: rows that experts
+        computed in an update, in the mean over the workers that share them (of all workers together where none do);
+        ``received_max_over_mean`` over the workers. ``threshold_gap`` (batchwise gating):
         share of tokens and experts for which the threshold decides otherwise than the batch.
     """
     load, received, tokens = sums["load"], sums["received"], float(sums["tokens"])

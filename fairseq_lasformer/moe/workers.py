@@ -59,13 +59,13 @@ def check(cfg: Any) -> None:
         cfg: fairseq's whole configuration.
     """
     distributed, common = cfg.distributed_training, cfg.common
-    half = common.fp16 or common.bf16
-    memory_efficient = common.memory_efficient_fp16 or common.memory_efficient_bf16
+    # with bf16 fairseq never flattens, and neither do its memory-efficient modes
+    flattened = common.fp16 and not common.bf16 and not common.memory_efficient_fp16
     for wrong, what, instead in (
         (distributed.ddp_backend not in ("legacy_ddp", "no_c10d"), "--ddp-backend", "use --ddp-backend legacy_ddp"),
-        (half and not memory_efficient and not common.fp16_no_flatten_grads, "half precision that flattens gradients",
+        (flattened and not common.fp16_no_flatten_grads, "--fp16 that flattens gradients",
          "add --fp16-no-flatten-grads"),
-        (common.amp, "--amp", "use --fp16 or --bf16 with --fp16-no-flatten-grads"),
+        (common.amp, "--amp", "use --fp16 with --fp16-no-flatten-grads, or --bf16"),
         (cfg.ema.store_ema, "--store-ema", "leave it out"),
         (cfg.optimization.use_bmuf, "--use-bmuf", "leave it out"),
         (distributed.zero_sharding != "none", "--zero-sharding", "leave it out"),
@@ -153,8 +153,7 @@ def _load(original: Callable, cfg: Any, trainer: Any, **kwargs: Any) -> Any:
     check(trainer.cfg)
     rank, size = trainer.data_parallel_rank, trainer.data_parallel_world_size
 
-    def own_experts(optimizer: Any, state: dict[str, Any]) -> dict[str, Any]:
-        params = [p for group in optimizer.param_groups for p in group["params"]]
+    def own_experts(params: list[Any], state: dict[str, Any]) -> dict[str, Any]:
         moments = dict(state["state"])
         for i, p in enumerate(params):
             if hasattr(p, "expert") and i in moments:
@@ -166,7 +165,14 @@ def _load(original: Callable, cfg: Any, trainer: Any, **kwargs: Any) -> Any:
 
     def build_optimizer() -> None:
         type(trainer)._build_optimizer(trainer)
-        trainer.optimizer.optimizer.register_load_state_dict_pre_hook(own_experts)
+        optimizer = trainer.optimizer
+        load = optimizer.load_state_dict
+
+        # fairseq's method, not torch's hook: its memory-efficient half precision puts the state in place by itself
+        def load_state_dict(state: dict[str, Any], overrides: Any = None) -> None:
+            load(own_experts([p for g in optimizer.optimizer.param_groups for p in g["params"]], state), overrides)
+
+        optimizer.load_state_dict = load_state_dict
 
     trainer._build_optimizer = build_optimizer
     try:
