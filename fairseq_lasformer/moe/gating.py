@@ -230,6 +230,12 @@ class HierarchicalGate(nn.Module):
         )
         return GateOutput(routing, sums, entropy)
 
+    def balance(self, sums: dict[str, Tensor]) -> Tensor:
+        """The losses of eq 7 and 11 on Importance_H (eq 13) and Load_H (eq 14), a scalar."""
+        share = sums["group_load"] / sums["group_count"].clamp(min=1)
+        load = sums["load"].view(self.n_groups, -1) * share[:, None]
+        return self.primary.balance({"importance": sums["importance"], "load": load.view(-1)})
+
 
 GATES = {
     "noisy-topk": NoisyTopKGate,
