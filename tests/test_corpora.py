@@ -313,6 +313,7 @@ def test_one_command_makes_a_row_of_the_main_table(tmp_path):
         "++model.moe_ffn_embed_dim=16",
         "checkpoint.save_interval_updates=2",
         "dataset.max_tokens=300",
+        "optimization.update_freq=[1]",
     ]
     env = {"GPUS": "0", "MAX_UPDATE": "4", "BEAM": "2", "SIZE": "200", "WORKERS": "1"}
 
