@@ -117,6 +117,12 @@ class DocumentHubInterface(hub_utils.GeneratorHubInterface):
         return [self.codec.decode(" ".join(piece), self.settings.target_lang) for piece in pieces]
 
 
+def _trained_on(checkpoint: Path) -> str:
+    """The prepared folder that a checkpoint names."""
+    task = (load(checkpoint).get("cfg") or {}).get("task") or {}
+    return str(task.get("data", "") if isinstance(task, dict) else getattr(task, "data", "")).split(":")[0]
+
+
 def from_pretrained(
     folder: str | Path, checkpoint_file: str | None = None, data: str | Path | None = None, **overrides: Any
 ) -> DocumentHubInterface:
@@ -135,11 +141,10 @@ def from_pretrained(
     names = [checkpoint_file] if checkpoint_file else [n for n in CHECKPOINTS if (folder / n).is_file()]
     if not names:
         raise InputError(f"{folder}: holds none of {', '.join(CHECKPOINTS)}; name the checkpoint_file")
-    state = load(folder / names[0])
+    if not (folder / names[0]).is_file():
+        raise InputError(f"{folder / names[0]}: no such checkpoint")
     if data is None:
-        task = (state.get("cfg") or {}).get("task") or {}
-        trained_on = task.get("data", "") if isinstance(task, dict) else getattr(task, "data", "")
-        data = folder if (folder / SETTINGS).is_file() else str(trained_on).split(":")[0]
+        data = folder if (folder / SETTINGS).is_file() else _trained_on(folder / names[0])
     Settings.load(data)
     found = hub_utils.from_pretrained(str(folder), names[0], str(Path(data).resolve()), **overrides)
     return DocumentHubInterface(found["args"], found["task"], found["models"])

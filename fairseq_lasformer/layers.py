@@ -108,20 +108,13 @@ class _SubLayers(nn.Module):
     def feed_forward(self, x: Tensor, padding: Tensor | None = None) -> tuple[Tensor, Balance | None]:
         """x [..., d], padding bool [...] -> x, and the mixture's balance in training."""
         if self.moe is None or self.moe_layer_norm is not None:
-            x = self._residual(x, self.final_layer_norm, self._dense_network)
+            x, _ = self._sub_layer(x, self.final_layer_norm, self._dense_network)
         if self.moe is None:
             return x, None
-        norm = self.final_layer_norm if self.moe_layer_norm is None else self.moe_layer_norm
-        mixed, balance = self.moe(norm(x) if self.normalize_before else x, padding)
-        x = x + self.dropout_module(mixed)
-        return (x if self.normalize_before else norm(x)), balance
+        return self._sub_layer(x, self.moe_layer_norm or self.final_layer_norm, self.moe, padding)
 
-    def _dense_network(self, x: Tensor) -> Tensor:
-        return self.fc2(self.activation_dropout_module(self.activation_fn(self.fc1(x))))
-
-    def _residual(self, x: Tensor, norm: nn.Module, network: Callable[[Tensor], Tensor]) -> Tensor:
-        x = x + self.dropout_module(network(norm(x) if self.normalize_before else x))
-        return x if self.normalize_before else norm(x)
+    def _dense_network(self, x: Tensor) -> tuple[Tensor, None]:
+        return self.fc2(self.activation_dropout_module(self.activation_fn(self.fc1(x)))), None
 
     def attend_own(self, x: Tensor, attention: Callable[..., Attended], *args: Any) -> tuple[Tensor, Attended]:
         """The self-attention sub-layer."""
@@ -130,10 +123,19 @@ class _SubLayers(nn.Module):
     def attend(
         self, x: Tensor, norm: nn.Module, attention: Callable[..., Attended], *args: Any
     ) -> tuple[Tensor, Attended]:
-        """One attention sub-layer with its residual and normalisation."""
-        attended = attention(norm(x) if self.normalize_before else x, *args)
-        x = x + self.dropout_module(attended.out)
-        return (x if self.normalize_before else norm(x)), attended
+        """One attention sub-layer."""
+
+        def network(y: Tensor) -> tuple[Tensor, Attended]:
+            attended = attention(y, *args)
+            return attended.out, attended
+
+        return self._sub_layer(x, norm, network)
+
+    def _sub_layer(self, x: Tensor, norm: nn.Module, network: Callable[..., tuple[Tensor, Any]], *args: Any) -> Any:
+        """x with the network's output added, normalised before or after, and what else the network returns."""
+        out, more = network(norm(x) if self.normalize_before else x, *args)
+        x = x + self.dropout_module(out)
+        return (x if self.normalize_before else norm(x)), more
 
 
 class LasformerEncoderLayer(TransformerEncoderLayerBase, _SubLayers):

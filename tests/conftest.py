@@ -74,6 +74,19 @@ def tokens(*shape: int, pad_left: tuple[int, ...] = (), pad_right: tuple[int, ..
     return t
 
 
+def assert_steps_are_a_full_pass(model: LasformerModel, src: torch.Tensor, prev: torch.Tensor) -> torch.Tensor:
+    """Decoding ``prev`` [B, N] a step at a time gives what one pass gives, which is returned."""
+    with torch.no_grad():
+        encoded = model.encoder(src, src.ne(1).sum(1))
+        full = model.decoder(prev, encoded)[0]
+        state: dict = {}
+        steps = [
+            model.decoder(prev[:, : i + 1], encoded, incremental_state=state)[0][:, 0] for i in range(prev.size(1))
+        ]
+    torch.testing.assert_close(torch.stack(steps, 1), full, rtol=1e-4, atol=1e-5)
+    return full
+
+
 def run(*command: object, check: bool = True, **env: str) -> subprocess.CompletedProcess:
     """Runs a command of this environment (``python …``, ``lasformer …``, ``fairseq-train …``) from the repository."""
     program, *args = map(str, command)

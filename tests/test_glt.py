@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from conftest import run, tokens
+from conftest import assert_steps_are_a_full_pass, run, tokens
 from test_training import train
 from torch import nn
 
@@ -160,12 +160,8 @@ def test_models_train_and_decode_step_by_step(build, name):
     for parameter, p in model.named_parameters():
         assert p.grad is not None and p.grad.isfinite().all(), parameter
     model.eval()
+    full = assert_steps_are_a_full_pass(model, src, prev)
     with torch.no_grad():
-        encoded = model.encoder(src, src.ne(1).sum(1))
-        full = model.decoder(prev, encoded)[0]
-        state: dict = {}
-        steps = [model.decoder(prev[:, : i + 1], encoded, incremental_state=state)[0][:, 0] for i in range(13)]
-        torch.testing.assert_close(torch.stack(steps, 1), full, rtol=1e-4, atol=1e-5)
         model.make_generation_fast_(beamable_mm_beam_size=None, need_attn=False)
         again = model.decoder(prev, model.encoder(src, src.ne(1).sum(1)))[0]
         torch.testing.assert_close(again, full, rtol=1e-4, atol=1e-5)

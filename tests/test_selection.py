@@ -6,7 +6,7 @@ import copy
 
 import pytest
 import torch
-from conftest import tokens
+from conftest import assert_steps_are_a_full_pass, tokens
 
 from fairseq_lasformer import ops
 from fairseq_lasformer.ops import KAPPA_ONE
@@ -75,12 +75,7 @@ def test_a_window_keeps_the_nearest_keys(window, causal):
 def test_a_model_with_a_window_decodes_as_it_trains(build, window):
     model = build(1.0, select_window=window).eval()
     src, prev = tokens(2, 15, pad_left=(0, 6)), tokens(2, 25)
-    with torch.no_grad():
-        encoded = model.encoder(src, src.ne(1).sum(1))
-        full = model.decoder(prev, encoded)[0]
-        state: dict = {}
-        steps = [model.decoder(prev[:, : i + 1], encoded, incremental_state=state)[0][:, 0] for i in range(25)]
-    torch.testing.assert_close(torch.stack(steps, 1), full, rtol=1e-4, atol=1e-5)
+    assert_steps_are_a_full_pass(model, src, prev)
     selector = model.encoder.layers[0].self_attn.selector
     selector.adapt(1.0)
     assert selector.share == 1.0

@@ -34,15 +34,13 @@ class Routing(NamedTuple):
 def combine(rows: Tensor, routing: Routing, n_tokens: int) -> Tensor:
     """y = sum_i G(x)_i E_i(x) (1701.06538, eq 1): experts' outputs [P, d], in routing's order, to [T, d], float32."""
     parts = rows.to(torch.promote_types(rows.dtype, torch.float32)) * routing.weight[:, None]
-    if n_tokens and routing.n_each:
-        # in a fixed order: added atomically, a recomputed pass could round, and then route, otherwise
-        order = routing.token.argsort(stable=True)
-        return parts[order].view(n_tokens, routing.n_each, -1).sum(1)
-    if parts.is_cuda:
-        order = routing.token.argsort(stable=True)
-        lengths = torch.bincount(routing.token, minlength=n_tokens)
-        return torch.segment_reduce(parts[order], "sum", lengths=lengths, unsafe=True)
-    return parts.new_zeros(n_tokens, rows.size(1)).index_add(0, routing.token, parts)
+    if not n_tokens:
+        return parts
+    # in a fixed order: added atomically, a recomputed pass could round, and then route, otherwise
+    parts = parts[routing.token.argsort(stable=True)]
+    if routing.n_each:
+        return parts.view(n_tokens, routing.n_each, -1).sum(1)
+    return torch.segment_reduce(parts, "sum", lengths=torch.bincount(routing.token, minlength=n_tokens), unsafe=True)
 
 
 class GateOutput(NamedTuple):

@@ -79,6 +79,11 @@ def _experts(params: Iterable[Any]) -> list[Any]:
     return [p for p in params if hasattr(p, "expert")]
 
 
+def _params(optimizer: Any) -> list[Any]:
+    """A torch optimizer's parameters, in the order in which its state numbers them."""
+    return [p for group in optimizer.param_groups for p in group["params"]]
+
+
 def _clip(original: Callable, params: Any, max_norm: float, aggregate_norm_fn: Callable | None = None) -> Tensor:
     """fairseq's clipping, with every worker's experts counted once in the norm."""
     params = [params] if isinstance(params, Tensor) else list(params)
@@ -104,10 +109,9 @@ def _whole(local: Tensor, rank: int, size: int) -> Tensor | None:
 
 def _expert_states(optimizer: Any) -> list[tuple[int, str, Tensor]]:
     """The parts of a torch optimizer's state that belong to experts: parameter's number, key, value [n / W, …]."""
-    params = [p for group in optimizer.param_groups for p in group["params"]]
     return [
         (i, key, value)
-        for i, p in enumerate(params)
+        for i, p in enumerate(_params(optimizer))
         if hasattr(p, "expert")
         for key, value in sorted(optimizer.state.get(p, {}).items())
         if isinstance(value, Tensor) and value.dim() > 0
@@ -170,7 +174,7 @@ def _load(original: Callable, cfg: Any, trainer: Any, **kwargs: Any) -> Any:
 
         # fairseq's method, not torch's hook: its memory-efficient half precision puts the state in place by itself
         def load_state_dict(state: dict[str, Any], overrides: Any = None) -> None:
-            load(own_experts([p for g in optimizer.optimizer.param_groups for p in g["params"]], state), overrides)
+            load(own_experts(_params(optimizer.optimizer), state), overrides)
 
         optimizer.load_state_dict = load_state_dict
 
