@@ -1,9 +1,10 @@
-"""What attention costs with the selection a checkpoint has learned (eq 9, 10).
+"""What attention costs with the selection a checkpoint has learned (eq 9, 10), and what the whole model costs.
 
 C_Transformer = 2 n N^2 d,   C_Lasformer = (n / r) N^2 d_s + 2 kappa n N^2 d,
 
 in multiply-accumulates for a side of n layers at N tokens, per attention module; the projections to queries, keys,
-values and output (and the selector's own) are counted beside it.
+values and output (and the selector's own) are counted beside it. d is the attention's width, in DeLighT's blocks half
+of the embedding's.
 """
 
 from __future__ import annotations
@@ -19,7 +20,11 @@ from fairseq_lasformer.ops import KAPPA_ONE, MIN_KEYS
 
 
 class Cost(NamedTuple):
-    """Multiply-accumulates of one module (or of all) at one length, and kappa's mean over its groups."""
+    """Multiply-accumulates at one length, and kappa's mean over the groups.
+
+    Of one attention module, of all three (``all``), or of the ``model``: every product of a forward pass over as many
+    source as target tokens, projections counted with the rest.
+    """
 
     module: str
     length: int
@@ -46,8 +51,15 @@ def module_cost(module: str, cfg: ModuleConfig, kappas: Sequence[float], length:
         kappas: kappa of each group, as a share; empty for a module that does not select.
     """
     side = cfg.encoder if module == "encoder" else cfg.decoder
-    n, d, square = side.layers, side.embed_dim, float(length) ** 2
-    dense, projections = 2 * n * square * d, 4.0 * n * length * d * d
+    n, square = side.layers, float(length) ** 2
+    state, key_state = side.embed_dim, cfg.encoder.embed_dim if module == "cross" else side.embed_dim
+    d = state
+    if cfg.delight != "none":
+        d = state // 2
+        if module != "cross":
+            state = key_state = d  # the transformation's output
+    dense = 2 * n * square * d
+    projections = float(n * length) * (state * d + 2 * key_state * d + d * side.embed_dim)
     if not kappas:
         return Cost(module, length, 1.0, dense, dense, projections, projections)
     sparse = 0.0
@@ -55,7 +67,7 @@ def module_cost(module: str, cfg: ModuleConfig, kappas: Sequence[float], length:
         layers = min(cfg.select_share, n - group * cfg.select_share)
         kept = min(1.0, cfg.select_window / length if cfg.select_window else max(kappa, MIN_KEYS / length))
         sparse += 2 * kept * layers * square * d + (0 if cfg.select_window else square * cfg.select_dim)
-    selectors = 0.0 if cfg.select_window else 2.0 * len(kappas) * length * d * cfg.select_dim
+    selectors = 0.0 if cfg.select_window else float(len(kappas) * length) * (state + key_state) * cfg.select_dim
     return Cost(module, length, sum(kappas) / len(kappas), dense, sparse, projections, projections + selectors)
 
 
@@ -78,8 +90,36 @@ def checkpoint_cost(path: str | Path, lengths: Sequence[int]) -> list[Cost]:
         each = [module_cost(m, cfg, found[m] if m in selected_modules(cfg) else [], length) for m in MODULES]
         sums = [sum(getattr(c, f) for c in each) for f in Cost._fields[3:]]
         shares = [k for m in MODULES for k in found[m]]
-        costs += [*each, Cost("all", length, sum(shares) / len(shares) if shares else 1.0, *sums)]
+        attention = Cost("all", length, sum(shares) / len(shares) if shares else 1.0, *sums)
+        rest = length * weight_products(state["model"], cfg) - attention.dense_projections
+        whole = Cost(
+            "model",
+            length,
+            attention.kappa,
+            attention.dense + attention.dense_projections + rest,
+            attention.sparse + attention.sparse_projections + rest,
+            0.0,
+            0.0,
+        )
+        costs += [*each, attention, whole]
     return costs
+
+
+def weight_products(weights: dict[str, Any], cfg: ModuleConfig) -> float:
+    """Multiply-accumulates of the weight matrices for one source and one target token, the selectors' left out.
+
+    Of a mixture's experts those that a token goes to are counted. Table lookups cost none.
+    """
+    used = {"softmax": cfg.moe_experts}.get(str(cfg.moe_gating), cfg.moe_top_k ** (2 if cfg.moe_groups else 1))
+    total = 0.0
+    for name, weight in weights.items():
+        if weight.dim() < 2 or ".selector." in name or "embed_positions" in name:
+            continue
+        if name.endswith(("embed_tokens.weight", "embed_tokens.embedding.weight")):
+            continue
+        share = used / weight.size(0) if name.endswith((".w1", ".w2")) else 1.0
+        total += share * weight.numel()
+    return total
 
 
 def kappas(weights: dict[str, Any]) -> dict[str, list[float]]:
@@ -100,7 +140,7 @@ def kappas(weights: dict[str, Any]) -> dict[str, list[float]]:
 def table(costs: Sequence[Cost]) -> str:
     """For a terminal: GMACs, and the ratios to the dense Transformer."""
     head = f"{'length':>7} {'module':<8}{'kappa':>7}{'dense':>10}{'sparse':>10}{'ratio':>8}{'with projections':>18}"
-    lines = [head + "   (attention in GMAC)"]
+    lines = [head + "   (in GMAC; model: all products of a pass)"]
     for c in costs:
         lines.append(
             f"{c.length:>7} {c.module:<8}{c.kappa:>7.3f}{c.dense / 1e9:>10.3f}{c.sparse / 1e9:>10.3f}"

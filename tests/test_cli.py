@@ -34,7 +34,7 @@ def test_the_demo_in_miniature(tmp_path):
     )
     assert "all" in cost.stdout
     rows = json.loads((tmp_path / "cost.json").read_text())["rows"]
-    assert {r["module"] for r in rows} == {"encoder", "decoder", "cross", "all"} and all(
+    assert {r["module"] for r in rows} == {"encoder", "decoder", "cross", "all", "model"} and all(
         0 < r["ratio"] <= 1.2 for r in rows
     )
     scored = run(

@@ -7,6 +7,8 @@ import json
 import pytest
 import sacrebleu
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
 
 from fairseq_lasformer import checkpoints, cost
 from fairseq_lasformer.config import LasformerConfig, module_config
@@ -81,10 +83,10 @@ def test_the_cost_is_the_papers_ratio():
     assert cost.module_cost("cross", cfg, [0.01, 0.01], 100).ratio == pytest.approx(64 / 3072 + 0.1)
 
 
-def save(path, build, kappa: float, shift: float = 0.0):
-    model = build(kappa=kappa)
+def save(path, build, kappa: float, shift: float = 0.0, **options):
+    model = build(kappa=kappa, **options)
     with torch.no_grad():
-        model.decoder.embed_tokens.weight += shift
+        model.decoder.embed_tokens.weight.add_(shift)
     cfg = {k: v for k, v in vars(model.cfg).items() if isinstance(v, (str, int, float, bool))}
     flat = {
         f"{p}_{k}": v
@@ -110,6 +112,32 @@ def test_the_cost_of_a_checkpoint_uses_the_kappa_it_holds(tmp_path, build):
     costs = {c.module: c for c in cost.checkpoint_cost(tmp_path / "c.pt", [1000])}
     assert costs["cross"].ratio == pytest.approx(0.2 + 2 * 8 / (2 * 3 * 32))
     assert costs["all"].dense == sum(costs[m].dense for m in ("encoder", "decoder", "cross"))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"encoder_embed_dim": 64, "share_all_embeddings": False},
+        {"delight": "official", "embedding": "delight"},
+        {"delight": "paper", "embedding": "define", "define_dim": 16, "define_expand": 64},
+        {"moe_experts": 4, "moe_gating": "softmax"},
+    ],
+    ids=lambda o: "-".join(map(str, o.values())) or "lasformer",
+)
+def test_the_cost_of_a_model_is_what_torch_counts(tmp_path, build, options):
+    model = save(tmp_path / "c.pt", build, 0.2, **options).eval()
+    dense = build(select_modules="none", **options).eval()
+    words = torch.randint(4, 64, (1, 40))
+    # the fused kernel's products are not counted on a CPU; both count the causal mask's empty half
+    with FlopCounterMode(display=False) as counted, sdpa_kernel(SDPBackend.MATH):
+        dense(words, torch.tensor([40]), words)
+    costs = {c.module: c for c in cost.checkpoint_cost(tmp_path / "c.pt", [40])}
+    assert costs["model"].dense == counted.get_total_flops() / 2
+    selectors = sum(p.numel() for n, p in model.named_parameters() if ".selector." in n and p.dim() == 2)
+    assert costs["model"].sparse - costs["model"].dense == pytest.approx(
+        costs["all"].sparse - costs["all"].dense + 40 * selectors
+    )
 
 
 class Foreign:
