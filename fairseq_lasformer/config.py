@@ -6,6 +6,7 @@ is the only way from one to the other. fairseq reads the annotations at run time
 ``from __future__ import annotations`` here, and ``Optional[int]`` instead of ``int | None``.
 """
 
+import logging
 from dataclasses import dataclass, fields
 from typing import Any, Dict, List, Mapping, Tuple
 
@@ -19,6 +20,8 @@ from omegaconf import II
 
 from fairseq_lasformer.documents import InputError
 from fairseq_lasformer.flags import CompactFlags, MoeFlags, SelectionFlags, TransformerFlags
+
+logger = logging.getLogger(__name__)
 
 MODULES = ("encoder", "decoder", "cross")
 
@@ -67,6 +70,8 @@ def module_config(cfg: Any) -> ModuleConfig:
         else:
             setattr(config, f.name, value)
     config.decoder.input_dim = config.decoder.output_dim = config.decoder.embed_dim
+    if config.embedding != "lookup":
+        config.no_scale_embedding = True  # a unit's words have a spread of about 1 by themselves
     if config.delight != "none":
         for side in (config.encoder, config.decoder):
             side.attention_heads, side.ffn_embed_dim = 1, side.embed_dim // 4
@@ -116,6 +121,11 @@ def _check_delight(cfg: ModuleConfig) -> None:
         raise InputError(
             f"--select-dim {cfg.select_dim}: DeLighT's attention is {narrow} wide (half of the embedding), a selection "
             f"that is no narrower saves nothing; use at most {narrow // 2}, or --select-modules none"
+        )
+    if cfg.moe_experts:
+        logger.warning(
+            "--delight with --moe-experts: DeLighT's feed-forward networks are a quarter of the embedding wide, "
+            "mixtures of such experts add little"
         )
     if not 1 <= cfg.delight_min_depth <= cfg.delight_max_depth or cfg.delight_width < 1:
         raise InputError("--delight-min-depth must be 1 to --delight-max-depth, and --delight-width at least 1")

@@ -24,7 +24,7 @@ def define_sizes(n: int, k: int, m: int, depth: int, g_max: int) -> UnitSizes:
     for i in range(depth):
         multiple = max(groups[i], groups[min(i + 1, depth - 1)])
         widths.append(-(-int(n + (k - n) * (i + 1) / depth) // multiple) * multiple)
-    return UnitSizes(0, tuple(widths), tuple(groups), m, shuffles=False, norms=False)
+    return UnitSizes(0, tuple(widths), tuple(groups), m, shuffles=False, norms=False, ends_linear=True)
 
 
 class ExpandedEmbedding(nn.Module):
@@ -91,9 +91,21 @@ def build_embedding(cfg: Any, n_words: int, out_dim: int, padding_idx: int) -> E
     nn.init.normal_(table.weight, std=n**-0.5)
     nn.init.zeros_(table.weight[padding_idx])
     try:
-        return ExpandedEmbedding(table, out_dim, sizes)
+        embedding = ExpandedEmbedding(table, out_dim, sizes)
     except ValueError as e:
         raise InputError(f"--embedding {cfg.embedding}: {e}") from e
+    if sizes.ends_linear:
+        _spread(embedding)
+    return embedding
+
+
+@torch.no_grad()
+def _spread(embedding: ExpandedEmbedding) -> None:
+    """Gives the words a spread of 1, that of a plain table's words after their scaling by sqrt(m): without it, after so
+    many layers, they would begin far below the positions that are added to them."""
+    assert embedding.unit.leave is not None
+    words = embedding.unit(embedding.weight[:1024])
+    embedding.unit.leave.weight.div_((words - words.mean(0)).square().mean().sqrt())
 
 
 class TableProjection(nn.Module):

@@ -65,6 +65,7 @@ class UnitSizes(NamedTuple):
         leave: width after a linear layer at the end, 0 for none.
         shuffles, norms: whether each transformation is followed by a feature shuffle, and by a layer norm over each
             group (with one affine for all groups).
+        ends_linear: whether the linear layer at the end has no activation.
     """
 
     enter: int
@@ -73,6 +74,7 @@ class UnitSizes(NamedTuple):
     leave: int
     shuffles: bool
     norms: bool
+    ends_linear: bool = False
 
     @property
     def depth(self) -> int:
@@ -171,7 +173,8 @@ class ExpandReduce(nn.Module):
             y = norm(y.unflatten(-1, (groups, -1))).flatten(-2) if self.sizes.norms else y
             y = F.dropout(self.activation(y), self.dropout, self.training)
         if self.leave is not None:
-            y = self._finish(self.leave(x if y is None else torch.cat([x, y], -1)), self.leave_norm)
+            y = self.leave(x if y is None else torch.cat([x, y], -1))
+            y = y if self.sizes.ends_linear else self._finish(y, self.leave_norm)
         assert y is not None
         return y
 

@@ -2,11 +2,12 @@
 # One row of the paper's main table, in one command: prepare, train, average, translate, score. Goes on where it was.
 #
 #   scripts/run.sh ted_en-de lasformer [Hydra override...]      corpora: ted_en-de news_en-de europarl_en-de pdc_zh-en
-#                                                               systems: transformer lasformer lasformer_moe
+#                                                               systems: transformer lasformer lasformer_moe, and
+#                                                               for ted_en-de lasformer_delight delight_transformer
 # GPUS=1  MAX_UPDATE=  PRECISION=fp16|bf16|fp32  BEAM=5  AVERAGE=5 (checkpoints)  FILES, TRUST: see prepare_corpus.sh
 # On several nodes: see README. Without a GPU: GPUS=0 (fp32).
 set -euo pipefail
-[ $# -ge 2 ] || { sed -n '2,8s/^# \{0,1\}//p' "$0" >&2; exit 1; }
+[ $# -ge 2 ] || { sed -n '2,9s/^# \{0,1\}//p' "$0" >&2; exit 1; }
 here=$(dirname "$0") experiment=$1 system=$2
 shift 2
 root=$(cd "$here/.." && pwd)

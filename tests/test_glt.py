@@ -92,6 +92,31 @@ def test_blocks_scale_from_the_input_to_the_output():
     assert glt.max_groups(640, official=False) == 20 and glt.max_groups(640, official=True) == 32
 
 
+@pytest.mark.parametrize(("variant", "more"), [("paper", 0), ("official", 2)])
+def test_a_block_of_n_transformations_is_n_plus_4_layers_deep(build, variant, more):
+    """A path goes through the transformations, keys (or queries, or values), the output and the two of the network."""
+    model = build(delight=variant, select_modules="none", encoder_embed_dim=64, decoder_embed_dim=64)
+    depths = []
+    for layer in model.encoder.layers:
+        linear = [m for m in layer.modules() if isinstance(m, (nn.Linear, glt.GroupLinear))]
+        depths.append(len(linear) - 2)  # of keys, queries and values one lies on a path
+    assert depths == [n + 4 + more for n, _ in glt.block_sizes(4, 8, 2.0, 3)] == [8 + more, 10 + more, 12 + more]
+
+
+def test_words_of_a_define_embedding_begin_as_far_apart_as_those_of_a_scaled_table(build):
+    module = module_config(LasformerConfig(embedding="define", define_dim=32, define_expand=256))
+    words = build_embedding(module, 1000, 128, 1)(torch.arange(4, 1000))
+    assert (words - words.mean(0)).std().item() == pytest.approx(1.0, rel=0.02)
+    for name in ("define", "official"):
+        model = build(**MODELS[name])
+        assert model.encoder.embed_scale == model.decoder.embed_scale == 1.0
+
+
+def test_mixtures_in_delight_blocks_are_warned_of(caplog):
+    module_config(LasformerConfig(delight="official", moe_experts=4))
+    assert "--delight with --moe-experts" in caplog.text
+
+
 def test_define_units_halve_their_groups_and_have_the_papers_size():
     sizes = define_sizes(128, 1024, 512, 3, 4)
     assert sizes.widths == (428, 726, 1024) and sizes.groups == (4, 2, 1)

@@ -10,7 +10,7 @@ from conftest import ROOT, SMALL, tokens
 from fairseq.models.transformer import TransformerConfig, TransformerModelBase
 from omegaconf import OmegaConf
 
-from fairseq_lasformer.config import LasformerConfig, module_config, selected_modules
+from fairseq_lasformer.config import PRESETS, LasformerConfig, module_config, selected_modules
 from fairseq_lasformer.documents import InputError
 from fairseq_lasformer.model import LasformerModel
 from fairseq_lasformer.ops import backends, cpu, full_pass
@@ -258,3 +258,6 @@ def test_configurations_hold_options_that_exist(path):
         {k: v for k, v in cfg.task.items() if k not in ("_name", "data")},
     )
     assert {"common", "criterion", "optimization", "optimizer", "lr_scheduler", "checkpoint", "hydra"} <= cfg.keys()
+    system = path.stem.partition("_")[2].removeprefix("en-de_").removeprefix("zh-en_")
+    if path.stem.startswith(("ted", "news", "europarl", "pdc")):  # base sizes, as the preset of that name
+        assert dict(PRESETS.get(system, {})).items() <= dict(cfg.model).items()
