@@ -11,10 +11,11 @@ from conftest import ROOT, run
 @pytest.mark.slow
 def test_the_demo_in_miniature(tmp_path):
     command = ["python", ROOT / "scripts/demo.py", "--out", tmp_path / "demo", "--documents", 40]
+    command += ["--systems", "sentence,lasformer,lasformer_delight"]
     command += ["optimization.max_update=25", "lr_scheduler.total_num_update=25", "lr_scheduler.warmup_updates=5"]
     done = run(*command)
     report = json.loads((tmp_path / "demo" / "report.json").read_text())
-    assert set(report["systems"]) == {"sentence", "lasformer"}
+    assert set(report["systems"]) == {"sentence", "lasformer", "lasformer_delight"}
     for system in report["systems"].values():
         assert system["documents"] == 4 and 0 <= system["d_bleu"] <= 100
         assert {"all"} <= set(system["accuracy"]) and system["by_distance"]
@@ -23,6 +24,13 @@ def test_the_demo_in_miniature(tmp_path):
     # a second run has nothing left to do and prints the same table
     again = run(*command)
     assert again.stdout.split("seconds:")[0] == done.stdout.split("seconds:")[0] and "done before" in again.stderr
+    measured = tmp_path / "compact.json"
+    done = run("python", ROOT / "scripts/bench_compact.py", tmp_path / "demo", "--repeat", 1, "--out", measured)
+    assert "`lasformer_delight`" in done.stdout
+    rows = {r["system"]: r for r in json.loads(measured.read_text())["rows"]}
+    assert rows["lasformer_delight"]["d_bleu"] == report["systems"]["lasformer_delight"]["d_bleu"]
+    assert all(r["seconds"] > 0 and r["parameters"] > 0 and r["gmac"] > 0 for r in rows.values())
+    assert rows["sentence"]["gmac"] == rows["sentence"]["gmac_dense"]
     cost = run(
         "lasformer",
         "cost",
