@@ -109,15 +109,24 @@ def _check(cfg: ModuleConfig) -> None:
             )
     if cfg.moe_experts:
         _check_mixtures(cfg)
+    if cfg.embedding == "define":
+        _check_define(cfg)
+    if cfg.delight != "none" or cfg.embedding == "delight":
+        if cfg.define_dim < 1:
+            raise InputError(f"--define-dim {cfg.define_dim} must be at least 1")
+        if not 1 <= cfg.delight_min_depth <= cfg.delight_max_depth or cfg.delight_width < 1:
+            raise InputError("--delight-min-depth must be 1 to --delight-max-depth, and --delight-width at least 1")
     if cfg.delight != "none":
         _check_delight(cfg)
 
 
 def _check_delight(cfg: ModuleConfig) -> None:
-    narrow = min(cfg.encoder.embed_dim, cfg.decoder.embed_dim) // 2
+    sides = {"encoder": cfg.encoder, "decoder": cfg.decoder, "cross": cfg.decoder}
+    widths = [sides[module].embed_dim // 2 for module in selected_modules(cfg)]
     if cfg.encoder.embed_dim % 8 or cfg.decoder.embed_dim % 8:
         raise InputError("--delight: --encoder-embed-dim and --decoder-embed-dim must be multiples of 8")
-    if selected_modules(cfg) and cfg.select_dim >= narrow:
+    if widths and not cfg.select_window and cfg.select_dim >= min(widths):
+        narrow = min(widths)
         raise InputError(
             f"--select-dim {cfg.select_dim}: DeLighT's attention is {narrow} wide (half of the embedding), a selection "
             f"that is no narrower saves nothing; use at most {narrow // 2}, or --select-modules none"
@@ -127,8 +136,14 @@ def _check_delight(cfg: ModuleConfig) -> None:
             "--delight with --moe-experts: DeLighT's feed-forward networks are a quarter of the embedding wide, "
             "mixtures of such experts add little"
         )
-    if not 1 <= cfg.delight_min_depth <= cfg.delight_max_depth or cfg.delight_width < 1:
-        raise InputError("--delight-min-depth must be 1 to --delight-max-depth, and --delight-width at least 1")
+
+
+def _check_define(cfg: ModuleConfig) -> None:
+    n, k, groups = cfg.define_dim, cfg.define_expand, cfg.define_groups
+    if min(n, cfg.define_depth, groups) < 1:
+        raise InputError("--define-dim, --define-depth and --define-groups must be at least 1")
+    if k < n:
+        raise InputError(f"--define-expand {k}: the unit expands, it cannot be less than --define-dim {n}")
 
 
 def _check_mixtures(cfg: ModuleConfig) -> None:

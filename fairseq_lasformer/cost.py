@@ -113,7 +113,7 @@ def weight_products(weights: dict[str, Any], cfg: ModuleConfig) -> float:
     used = {"softmax": cfg.moe_experts}.get(str(cfg.moe_gating), cfg.moe_top_k ** (2 if cfg.moe_groups else 1))
     total = 0.0
     for name, weight in weights.items():
-        if weight.dim() < 2 or ".selector." in name or "embed_positions" in name:
+        if weight.dim() < 2 or ".selector." in name or "embed_positions" in name or name.endswith(".noise"):
             continue
         if name.endswith(("embed_tokens.weight", "embed_tokens.embedding.weight")):
             continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ def define_sizes(n: int, k: int, m: int, depth: int, g_max: int) -> UnitSizes:
     groups = [max(1, g_max // 2**i) for i in range(depth)]
     widths = []
     for i in range(depth):
-        multiple = max(groups[i], groups[min(i + 1, depth - 1)])
+        multiple = math.lcm(groups[i], groups[min(i + 1, depth - 1)])
         widths.append(-(-int(n + (k - n) * (i + 1) / depth) // multiple) * multiple)
     return UnitSizes(0, tuple(widths), tuple(groups), m, shuffles=False, norms=False, ends_linear=True)
 

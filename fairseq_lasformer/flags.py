@@ -167,7 +167,8 @@ class CompactFlags(FairseqDataclass):
         default="none",
         metadata={
             "help": "DeLighT blocks: single-head attention in half the width behind a deep, light transformation, and "
-            "a feed-forward network of a quarter of the width; as in the official code or as in the paper"
+            "a feed-forward network of a quarter of the width, whatever --encoder-attention-heads and "
+            "--encoder-ffn-embed-dim (or the decoder's) say; as in the official code or as in the paper"
         },
     )
     delight_min_depth: int = field(default=4, metadata={"help": "layers of the lowest block's transformation (N_min)"})

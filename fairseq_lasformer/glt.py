@@ -108,7 +108,7 @@ def official_sizes(d_in: int, d_project: int, d_out: int, n: int, width: float, 
     widths = _mirrored(_linspace(d_project, width * d_in, first), n)
     widths[-1] = d_out
     for i in range(n):
-        multiple = max(groups[i], groups[min(i + 1, n - 1)], 8)
+        multiple = math.lcm(groups[i], groups[min(i + 1, n - 1)], 8)
         widths[i] = math.ceil(widths[i] / multiple) * multiple
     return UnitSizes(d_project, tuple(widths), tuple(groups), d_out, shuffles=True, norms=True)
 
@@ -123,7 +123,7 @@ def paper_sizes(d_in: int, d_out: int, n: int, width: float, g_max: int) -> Unit
     down = [width * d_in + (d_out - width * d_in) * (i + 1) / max(1, n - first) for i in range(n - first)]
     widths = []
     for i, w in enumerate([*up, *down]):
-        multiple = max(groups[i], groups[min(i + 1, n - 1)])
+        multiple = math.lcm(groups[i], groups[min(i + 1, n - 1)])
         widths.append(math.ceil(int(w) / multiple) * multiple)
     widths[-1] = d_out
     return UnitSizes(0, tuple(widths), tuple(groups), 0, shuffles=True, norms=True)
@@ -140,7 +140,11 @@ class ExpandReduce(nn.Module):
     """The unit of :class:`UnitSizes`: Y^1 = F(X), Y^l = F(mix(X, Y^(l-1))), F a group linear transformation.
 
     Args:
-        d_in: width of the input. activation: after each transformation and the linear layers.
+        d_in: width of the input. activation: after each transformation and the linear layers, but for a last one that
+            ``ends_linear``.
+
+    Raises:
+        ValueError: a width does not divide into a transformation's groups.
     """
 
     def __init__(
@@ -153,6 +157,8 @@ class ExpandReduce(nn.Module):
         self.enter_norm = nn.LayerNorm(own) if sizes.enter and sizes.norms else None
         layers, norms, before = [], [], 0
         for width, groups in zip(sizes.widths, sizes.groups):
+            if own % groups:
+                raise ValueError(f"{own} features do not divide into {groups} groups")
             layers.append(GroupLinear(before + own, width, groups))
             norms.append(nn.LayerNorm(width // groups) if sizes.norms else nn.Identity())
             before = width

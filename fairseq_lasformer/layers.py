@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from fairseq_lasformer import ops
 from fairseq_lasformer.attention import Attended, Decoding, SelectedAttention
 from fairseq_lasformer.config import mixture_layers, selected_modules
+from fairseq_lasformer.documents import InputError
 from fairseq_lasformer.glt import ExpandReduce, block_sizes, max_groups, official_sizes, paper_sizes
 from fairseq_lasformer.moe import Balance, MixtureOfExperts
 from fairseq_lasformer.ops import Allowed, Supervision
@@ -72,7 +73,10 @@ def _transformation(cfg: Any, side: str, layer: int) -> nn.Module:
         shape = official_sizes(dim, dim // 2, dim // 2, n, width, g_max)
     else:
         shape = paper_sizes(dim, dim // 2, n, width, g_max)
-    return ExpandReduce(dim, shape, dropout=cfg.delight_dropout)
+    try:
+        return ExpandReduce(dim, shape, dropout=cfg.delight_dropout)
+    except ValueError as e:
+        raise InputError(f"--delight {cfg.delight} with --{side}-embed-dim {dim}: {e}; use a multiple of 64") from e
 
 
 class _SubLayers(nn.Module):

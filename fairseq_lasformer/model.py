@@ -269,7 +269,12 @@ class LasformerModel(TransformerModelBase):
             except RuntimeError as e:
                 raise InputError(f"--attention-backend {backend}: {e}") from e
         if config.share_all_embeddings and task.source_dictionary != task.target_dictionary:
-            raise InputError("--share-all-embeddings: the two dictionaries differ; preprocess with a joined dictionary")
+            raise InputError(
+                "--share-all-embeddings (part of --arch lasformer_delight and delight_transformer): the two "
+                "dictionaries differ; preprocess with a joined one, or give --arch lasformer the preset's options"
+            )
+        if config.share_all_embeddings and config.encoder.embed_dim != config.decoder.embed_dim:
+            raise InputError("--share-all-embeddings needs --encoder-embed-dim and --decoder-embed-dim to be the same")
         return super().build_model(config, task)
 
     @classmethod
@@ -292,7 +297,7 @@ class LasformerModel(TransformerModelBase):
 
     @classmethod
     def build_decoder(cls, cfg: Any, tgt_dict: Any, embed_tokens: Any) -> LasformerDecoder:
-        if cfg.embedding == "delight" and cfg.share_all_embeddings:
+        if cfg.embedding == "delight" and (cfg.share_all_embeddings or cfg.merge_src_tgt_embed):
             embed_tokens = embed_tokens.twin()
         return LasformerDecoder(cfg, tgt_dict, embed_tokens)
 

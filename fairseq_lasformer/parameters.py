@@ -33,6 +33,8 @@ def build(arch: str, source_words: int, target_words: int, options: Sequence[str
     Raises:
         InputError: no such architecture or option, or options that make no sense.
     """
+    if min(source_words, target_words) < 4:
+        raise InputError("--words: a dictionary has at least its four special symbols")
     if arch != "lasformer" and arch not in PRESETS:
         raise InputError(f"--arch {arch}: expected lasformer or one of {', '.join(PRESETS)}")
     parser = argparse.ArgumentParser(argument_default=argparse.SUPPRESS, allow_abbrev=False, exit_on_error=False)

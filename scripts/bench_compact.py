@@ -5,8 +5,8 @@
     python scripts/bench_compact.py [runs/demo_compact] [--repeat 5] [--length 1024]
 
 Parameters and operations are those of the checkpoints, with the kappa they hold, the scores the run's own. Seconds: the
-criterion's forward pass and the backward pass over the same batches of the training data, all systems in turn in one
-process.
+criterion's forward pass and the backward pass over a few batches of what each system was trained on (the same, for
+systems of the same data), all systems in turn in one process.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import os
 import statistics
 import sys
 import time
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,7 @@ class System:
         batches = task.get_batch_iterator(
             task.dataset("train"), max_tokens=cfg.dataset.max_tokens, max_positions=self.model.max_positions(), seed=1
         ).next_epoch_itr(shuffle=True)
-        self.samples = [next(batches) for _ in range(BATCHES)]
+        self.samples = list(islice(batches, BATCHES))
 
     def training(self) -> float:
         """Seconds of a step's forward and backward pass, the mean over the batches."""
@@ -55,7 +56,7 @@ class System:
         for sample in self.samples:
             self.criterion(self.model, sample)[0].backward()
             self.model.zero_grad(set_to_none=True)
-        return (time.perf_counter() - start) / BATCHES
+        return (time.perf_counter() - start) / len(self.samples)
 
     @property
     def parameters(self) -> int:

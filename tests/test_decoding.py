@@ -105,10 +105,11 @@ def test_attention_over_slots_equals_dense_attention_with_a_mask(backend, dtype,
 
 @pytest.mark.skipif(not HERE["triton"], reason="Triton is not installed")
 @pytest.mark.parametrize(
-    "n_queries,n_keys,causal", [(1, 1, False), (63, 111, False), (111, 111, True), (70, 200, False)]
+    "n_queries,n_keys,causal,width",
+    [(1, 1, False, 24), (63, 111, False, 24), (111, 111, True, 24), (70, 200, False, 24), (40, 70, False, 300)],
 )
 @pytest.mark.parametrize("padding", [None, "left", "all"])
-def test_tiles_with_a_mask_of_bits_equal_masked_attention(n_queries, n_keys, causal, padding):
+def test_tiles_with_a_mask_of_bits_equal_masked_attention(n_queries, n_keys, causal, width, padding):
     from fairseq_lasformer.ops import triton_encoder
 
     torch.manual_seed(n_keys)
@@ -118,7 +119,7 @@ def test_tiles_with_a_mask_of_bits_equal_masked_attention(n_queries, n_keys, cau
         key_padding[1, : n_keys // 3 if padding == "left" else n_keys] = True
     allowed = Allowed(key_padding, causal)
     sel_q, sel_k = torch.randn(2, n_queries, 8), torch.randn(2, n_keys, 8)
-    q, k, v = (torch.randn(2, 3, n, 24) for n in (n_queries, n_keys, n_keys))
+    q, k, v = (torch.randn(2, 3, n, width) for n in (n_queries, n_keys, n_keys))
     mask = ops.select_mask(sel_q, sel_k, allowed, 200_000)
     bits = triton_encoder.select_bits(sel_q, sel_k, allowed, 200_000)
     j = torch.arange(n_keys)

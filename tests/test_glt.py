@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import math
+from types import SimpleNamespace
+
 import pytest
 import torch
-from conftest import assert_steps_are_a_full_pass, run, tokens
+from conftest import SMALL, assert_steps_are_a_full_pass, run, tokens
+from fairseq.data import Dictionary
 from test_training import train
 from torch import nn
 
 from fairseq_lasformer import glt, parameters
-from fairseq_lasformer.config import LasformerConfig, module_config
+from fairseq_lasformer.config import PRESETS, LasformerConfig, module_config
 from fairseq_lasformer.documents import InputError
 from fairseq_lasformer.embedding import build_embedding, define_sizes
 from fairseq_lasformer.evaluation.hypotheses import read_hypotheses
+from fairseq_lasformer.model import LasformerModel
 
 
 def count(module: nn.Module) -> int:
@@ -45,13 +50,23 @@ def test_shuffle_and_mixer_are_wired_as_in_a_literal_loop():
     assert glt.mix(x, y, 1).tolist() == [*x.tolist(), *y.tolist()] and torch.equal(glt.shuffle(x, 1), x)
 
 
-def test_a_unit_is_the_loop_of_its_definition():
-    sizes = glt.UnitSizes(8, (16, 16, 8), (2, 4, 2), 8, shuffles=True, norms=True)
+UNITS = {
+    "official": glt.UnitSizes(8, (16, 16, 8), (2, 4, 2), 8, shuffles=True, norms=True),
+    "paper": glt.UnitSizes(0, (16, 24, 8), (1, 2, 1), 0, shuffles=True, norms=True),
+    "define": define_sizes(12, 32, 8, 3, 4),
+    "all linear": define_sizes(12, 32, 8, 3, 1),
+    "constant groups": glt.UnitSizes(0, (16, 24, 8), (4, 4, 4), 8, shuffles=False, norms=False),
+}
+
+
+@pytest.mark.parametrize("name", UNITS)
+def test_a_unit_is_the_loop_of_its_definition(name):
+    sizes = UNITS[name]
     unit = glt.ExpandReduce(12, sizes).double()
     for p in unit.parameters():
         nn.init.normal_(p)
     x = torch.randn(3, 12).double()
-    first = torch.nn.functional.silu(unit.enter_norm(unit.enter(x)))
+    first = torch.nn.functional.silu(unit.enter_norm(unit.enter(x))) if sizes.enter else x
     y = None
     for layer, norm, groups in zip(unit.layers, unit.norms, sizes.groups):
         given = first if y is None else glt.mix(first, y, groups)
@@ -59,13 +74,22 @@ def test_a_unit_is_the_loop_of_its_definition():
         out = (
             torch.cat([given[:, width * g : width * (g + 1)] @ layer.weight[g] for g in range(groups)], -1) + layer.bias
         )
-        out = glt.shuffle(out, groups)
-        per = out.size(-1) // groups
-        parts = [norm(out[:, per * g : per * (g + 1)]) for g in range(groups)]
-        y = torch.nn.functional.silu(torch.cat(parts, -1))
-    last = torch.nn.functional.silu(unit.leave_norm(unit.leave(torch.cat([first, y], -1))))
-    torch.testing.assert_close(unit(x), last)
-    assert sizes.depth == 5
+        if name == "all linear":  # one group: plain linear layers over both inputs
+            joined = first if y is None else torch.cat([first, y], -1)
+            torch.testing.assert_close(out, torch.nn.functional.linear(joined, layer.weight[0].T, layer.bias))
+        if sizes.norms:
+            out = glt.shuffle(out, groups)
+            per = out.size(-1) // groups
+            out = torch.cat([norm(out[:, per * g : per * (g + 1)]) for g in range(groups)], -1)
+        y = torch.nn.functional.silu(out)
+    if sizes.leave:
+        y = unit.leave(torch.cat([first, y], -1))
+        if sizes.norms:
+            y = unit.leave_norm(y)
+        if name in ("official", "constant groups"):
+            y = torch.nn.functional.silu(y)
+    torch.testing.assert_close(unit(x), y)
+    assert sizes.depth == {"official": 5, "paper": 3}.get(name, 4)
 
 
 @pytest.mark.parametrize(
@@ -89,6 +113,8 @@ def test_blocks_scale_from_the_input_to_the_output():
     assert [n for n, _ in sizes] == [4, 4, 5, 5, 6, 6, 7, 8]
     assert [w for _, w in sizes] == [2.0, 2.143, 2.286, 2.429, 2.571, 2.714, 2.857, 3.0]
     assert glt.block_sizes(4, 8, 2, 1) == [(4, 2.0)]
+    for b, (n, w) in enumerate(glt.block_sizes(3, 9, 1.5, 5)):
+        assert n == math.floor(3 + 6 * b / 4) and w == pytest.approx(1.5 + 6 * b / (3 * 4))
     assert glt.max_groups(640, official=False) == 20 and glt.max_groups(640, official=True) == 32
 
 
@@ -170,6 +196,8 @@ MODELS = {
     "official": {"delight": "official", "embedding": "delight", "encoder_embed_dim": 64, "decoder_embed_dim": 64},
     "paper": {"delight": "paper", "encoder_embed_dim": 64, "decoder_embed_dim": 64, "encoder_normalize_before": True},
     "define": {"embedding": "define", "define_dim": 16, "define_expand": 64, "share_all_embeddings": False},
+    "mixtures": {"delight": "paper", "encoder_embed_dim": 64, "decoder_embed_dim": 64, "moe_experts": 4},
+    "joint": {"embedding": "define", "define_dim": 16, "define_expand": 64},
     "dense": {"delight": "official", "select_modules": "none", "encoder_embed_dim": 64, "decoder_embed_dim": 64},
 }
 
@@ -193,6 +221,71 @@ def test_models_train_and_decode_step_by_step(build, name):
     other = build(0.4, **MODELS[name]).eval()
     other.load_state_dict(model.state_dict())
     torch.testing.assert_close(other(src, src.ne(1).sum(1), prev)[0], full, rtol=1e-4, atol=1e-5)
+
+
+def test_a_define_model_has_tables_for_two_vocabularies(small_task):
+    target = Dictionary()
+    for i in range(30):
+        target.add_symbol(f"t{i}")
+    task = SimpleNamespace(source_dictionary=small_task.source_dictionary, target_dictionary=target)
+    options = SMALL | {"share_all_embeddings": False, "embedding": "define", "define_dim": 16, "define_expand": 64}
+    for tied in (False, True):
+        model = LasformerModel.build_model(LasformerConfig(**options, share_decoder_input_output_embed=tied), task)
+        tables = {
+            n: p.shape
+            for n, p in model.named_parameters()
+            if p.size(0) in (64, 34) and p.dim() == 2 and p.size(1) == 16
+        }
+        assert tables["encoder.embed_tokens.embedding.weight"] == (64, 16)
+        assert tables["decoder.embed_tokens.embedding.weight"] == (34, 16)
+        assert (model.decoder.output_projection.weight is model.decoder.embed_tokens.weight) == tied
+        model.eval()
+        full = assert_steps_are_a_full_pass(model, tokens(2, 11), torch.randint(4, 34, (2, 9)))
+        assert full.shape == (2, 9, 34)
+
+
+@pytest.mark.parametrize(("variant", "refused"), [("official", 328), ("paper", 104)])
+def test_widths_build_or_are_refused_by_name(variant, refused):
+    for dim in (*range(64, 1025, 64), 96, 160, 224):
+        options = ["--delight", variant, "--encoder-embed-dim", str(dim), "--decoder-embed-dim", str(dim)]
+        model = parameters.build("lasformer", 50, 50, [*options, "--select-dim", "16"])
+        assert model.encoder.layers[0].self_attn.embed_dim == dim // 2
+    with pytest.raises(InputError, match=f"--delight {variant} with --encoder-embed-dim {refused}: .* multiple of 64"):
+        sizes = ["--encoder-embed-dim", str(refused), "--decoder-embed-dim", str(refused), "--select-dim", "16"]
+        parameters.build("lasformer", 50, 50, ["--delight", variant, *sizes, "--delight-min-depth", "8"])
+
+
+@pytest.mark.parametrize("arch", ["lasformer", *PRESETS])
+def test_every_architecture_can_be_counted(arch):
+    assert parameters.parts(parameters.build(arch, 100, 100))["total"] > 100_000
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"embedding": "define", "define_dim": 0}, "--define-dim"),
+        ({"embedding": "define", "define_expand": 64}, "--define-expand 64"),
+        ({"embedding": "define", "define_depth": 0}, "--define-depth"),
+        ({"embedding": "delight", "delight_min_depth": 0}, "--delight-min-depth"),
+        ({"delight": "paper", "delight_width": 0.5}, "--delight-width"),
+        ({"delight": "paper", "select_dim": 256}, "--select-dim 256: .* 256 wide"),
+        ({"delight": "paper", "encoder_embed_dim": 100}, "multiples of 8"),
+    ],
+)
+def test_senseless_sizes_are_refused_by_name(options, message):
+    with pytest.raises(InputError, match=message):
+        module_config(LasformerConfig(**options))
+    wide = {"delight": "paper", "encoder_embed_dim": 64, "select_modules": "decoder"}
+    module_config(LasformerConfig(**wide))  # the encoder, which is narrower, does not select
+
+
+def test_dictionaries_that_differ_are_no_use_to_the_presets():
+    with pytest.raises(InputError, match="part of --arch lasformer_delight"):
+        parameters.build("lasformer_delight", 50, 60)
+    with pytest.raises(InputError, match="--encoder-embed-dim and --decoder-embed-dim to be the same"):
+        parameters.build("lasformer_delight", 50, 50, ["--encoder-embed-dim", "256"])
+    with pytest.raises(InputError, match="four special symbols"):
+        parameters.build("lasformer", 0, 50)
 
 
 def test_rows_computed_for_inference_are_forgotten_by_training():
@@ -227,6 +320,7 @@ def test_delight_is_one_head_in_half_the_width_and_its_depth_counts():
 def test_both_commands_of_a_delight_model_run(prepared, tmp_path):
     sizes = ["--encoder-embed-dim", 64, "--decoder-embed-dim", 64, "--encoder-layers", 2, "--decoder-layers", 2]
     arch = ["--arch", "lasformer_delight", *sizes, "--select-dim", 8, "--define-dim", 16]
+    arch += ["--embedding", "define", "--define-expand", 32]  # the preset's own embedding is tested above
     train(prepared, tmp_path, "--max-update", 3, "--disable-validation", model=arch)
     checkpoint = tmp_path / "checkpoint_last.pt"
     run("lasformer", "generate", prepared, checkpoint, tmp_path / "out", "--shards", 1, "--", "--cpu", "--beam", 2)

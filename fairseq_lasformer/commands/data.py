@@ -101,7 +101,9 @@ def add_generate(parser: argparse.ArgumentParser) -> None:
 def run_params(args: argparse.Namespace) -> None:
     from fairseq_lasformer import parameters
 
-    model = parameters.build(args.arch, args.words, args.target_words or args.words, args.options)
+    model = parameters.build(
+        args.arch, args.words, args.words if args.target_words is None else args.target_words, args.options
+    )
     print(parameters.table(parameters.parts(model)))
 
 

@@ -41,7 +41,7 @@ class Experts(nn.Module):
         self.recompute, self.backend = recompute, backend
         self.w1 = nn.Parameter(torch.empty(self.n_local, dim, ffn_dim))
         self.w2 = nn.Parameter(torch.empty(self.n_local, ffn_dim, dim))
-        seed = int(torch.randint(2**31, ()))
+        seed = int(torch.randint(2**31, (), device="cpu"))
         with torch.no_grad():
             for i in range(self.n_local):
                 generator = torch.Generator().manual_seed(seed + first + i)

@@ -17,7 +17,8 @@ from fairseq_lasformer.ops.reference import KAPPA_ONE, Allowed, keep_counts
 from fairseq_lasformer.ops.selection import highest
 
 WORD = 32
-QUERIES, KEYS = 64, 64
+QUERIES = KEYS = 64
+TILE_ELEMENTS = 8192  # of a tile of queries, keys or values: wider heads get smaller tiles, shared memory is small
 
 
 @triton.jit
@@ -101,8 +102,10 @@ def attend_tiles(q: Tensor, k: Tensor, v: Tensor, bits: Tensor) -> Tensor:
     (n_batch, n_heads, n_queries, width), n_keys = q.shape, k.size(2)
     q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
     out = torch.empty_like(q)
-    _tiles[(triton.cdiv(n_queries, QUERIES), n_batch * n_heads)](
+    padded = max(16, triton.next_power_of_2(width))
+    rows = max(16, min(QUERIES, TILE_ELEMENTS // padded))
+    _tiles[(triton.cdiv(n_queries, rows), n_batch * n_heads)](
         q, k, v, bits, out, *q.stride()[:3], *k.stride()[:3], *bits.stride()[:2], width**-0.5, n_queries, n_keys,
-        n_heads, width, BLOCK_Q=QUERIES, BLOCK_K=KEYS, WIDTH=max(16, triton.next_power_of_2(width)),
+        n_heads, width, BLOCK_Q=rows, BLOCK_K=min(KEYS, rows), WIDTH=padded,
     )  # fmt: skip
     return out
