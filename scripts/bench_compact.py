@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""What DeFINE and DeLighT save and cost: a table of parameters, operations, seconds and scores of a demo run.
+"""What DeFINE and DeLighT save and cost: a table of parameters, operations, seconds and scores of demo runs.
 
-    python scripts/demo.py --systems lasformer,lasformer_define,lasformer_delight --out runs/demo_compact
-    python scripts/bench_compact.py [runs/demo_compact] [--repeat 5] [--length 1024]
+    python scripts/demo.py --systems lasformer,lasformer_define --out runs/demo_define
+    python scripts/bench_compact.py runs/demo_define [more runs] [--repeat 5] [--length 1024] [--to lasformer]
 
 Parameters and operations are those of the checkpoints, with the kappa they hold, the scores the run's own. Seconds: the
 criterion's forward pass and the backward pass over a few batches of what each system was trained on (the same, for
@@ -63,13 +63,18 @@ class System:
         return sum(p.numel() for p in self.model.parameters())
 
 
-def measure(run: Path, repeat: int, length: int) -> list[dict[str, Any]]:
-    """A row a system of the run."""
-    try:
-        scores = json.loads((run / "report.json").read_text())["systems"]
-    except (OSError, ValueError, KeyError) as e:
-        raise InputError(f"{run}: holds no finished demo run (report.json); see scripts/demo.py --systems") from e
-    paths = {name: run / name / "checkpoint_last.pt" for name in scores}
+def measure(runs: list[Path], repeat: int, length: int) -> list[dict[str, Any]]:
+    """A row a system of the runs; one that is in several is taken from the first."""
+    scores: dict[str, Any] = {}
+    paths: dict[str, Path] = {}
+    for run in runs:
+        try:
+            found = json.loads((run / "report.json").read_text())["systems"]
+        except (OSError, ValueError, KeyError) as e:
+            raise InputError(f"{run}: holds no finished demo run (report.json); see scripts/demo.py --systems") from e
+        for name in found:
+            scores.setdefault(name, found[name])
+            paths.setdefault(name, run / name / "checkpoint_last.pt")
     systems = {name: System(path) for name, path in paths.items()}
     seconds: dict[str, list[float]] = {name: [] for name in systems}
     for turn in tqdm(range(repeat + 1), unit=" rounds"):
@@ -95,9 +100,9 @@ def measure(run: Path, repeat: int, length: int) -> list[dict[str, Any]]:
     return rows
 
 
-def table(rows: list[dict[str, Any]], length: int) -> str:
-    """For the README: Markdown, relative to the first system."""
-    first = rows[0]
+def table(rows: list[dict[str, Any]], length: int, to: str) -> str:
+    """For the README: Markdown, with ratios to the system ``to``."""
+    first = next(r for r in rows if r["system"] == to)
     lines = [f"| system | parameters | GMAC at {length:,} tokens | ms a step | d-BLEU | context-dependent words | κ |"]
     lines.append("|---|---|---|---|---|---|---|")
     for r in rows:
@@ -112,18 +117,21 @@ def table(rows: list[dict[str, Any]], length: int) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", type=Path, nargs="?", default=ROOT / "runs" / "demo_compact")
+    parser.add_argument("runs", type=Path, nargs="+")
+    parser.add_argument("--to", default="lasformer", help="system that the others are compared with (%(default)s)")
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--length", type=int, default=1024, help="tokens of each side, for the operations")
     parser.add_argument("--out", type=Path, default=Path("runs/bench/compact.json"))
     args = parser.parse_args()
     try:
-        rows = measure(args.run, args.repeat, args.length)
+        rows = measure(args.runs, args.repeat, args.length)
+        if args.to not in {r["system"] for r in rows}:
+            raise InputError(f"--to {args.to}: not a system of these runs")
     except InputError as e:
         sys.exit(f"error: {e}")
     machine = {"torch": torch.__version__, "threads": torch.get_num_threads(), "cores": os.cpu_count()}
     atomic_write(args.out, json.dumps({"machine": machine, "length": args.length, "rows": rows}, indent=1) + "\n")
-    print(table(rows, args.length))
+    print(table(rows, args.length, args.to))
 
 
 if __name__ == "__main__":
