@@ -57,9 +57,9 @@ class SelectedAttention(MultiheadAttention):
         **kwargs: Any,
     ) -> None:
         super().__init__(embed_dim, num_heads, **kwargs)
-        if query_dim is not None:
+        if query_dim not in (None, embed_dim):
             self.q_proj = _linear(query_dim, embed_dim)
-        if out_dim is not None:
+        if out_dim not in (None, embed_dim):
             self.out_proj = _linear(embed_dim, out_dim)
         self.selector = selector
         self.selects = selects

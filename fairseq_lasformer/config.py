@@ -8,7 +8,7 @@ is the only way from one to the other. fairseq reads the annotations at run time
 
 import logging
 from dataclasses import dataclass, fields
-from typing import Any, Dict, List, Mapping, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Tuple
 
 from fairseq.models.transformer.transformer_config import (
     DecoderConfig,
@@ -90,6 +90,26 @@ def selected_modules(cfg: SelectionFlags) -> Tuple[str, ...]:
     return tuple(m for m in MODULES if m in names)
 
 
+class AttentionWidths(NamedTuple):
+    """Widths of an attention module: of its queries' and its keys' states, of the attention itself, of its output."""
+
+    query: int
+    key: int
+    attention: int
+    out: int
+
+
+def attention_widths(cfg: ModuleConfig, module: str) -> AttentionWidths:
+    """Of one of :data:`MODULES`. DeLighT attends in half of the embedding's width, and its self-attention reads the
+    transformation's output, which is as wide as that."""
+    side = cfg.encoder if module == "encoder" else cfg.decoder
+    query, key = side.embed_dim, cfg.encoder.embed_dim if module == "cross" else side.embed_dim
+    if cfg.delight == "none":
+        return AttentionWidths(query, key, query, query)
+    half = query // 2
+    return AttentionWidths(query, key, half, query) if module == "cross" else AttentionWidths(half, half, half, query)
+
+
 def _check(cfg: ModuleConfig) -> None:
     selected_modules(cfg)
     if cfg.select_window < 0:
@@ -107,22 +127,25 @@ def _check(cfg: ModuleConfig) -> None:
                 f"--{part}-embed-dim {side.embed_dim} is not a multiple of --{part}-attention-heads "
                 f"{side.attention_heads}"
             )
+    if cfg.share_all_embeddings and cfg.encoder.embed_dim != cfg.decoder.embed_dim:
+        raise InputError("--share-all-embeddings needs --encoder-embed-dim and --decoder-embed-dim to be the same")
+    if min(cfg.define_dim, cfg.define_depth, cfg.define_groups) < 1:
+        raise InputError("--define-dim, --define-depth and --define-groups must be at least 1")
+    if cfg.embedding == "define" and cfg.define_expand < cfg.define_dim:
+        raise InputError(
+            f"--define-expand {cfg.define_expand}: the unit expands, it cannot be less than --define-dim "
+            f"{cfg.define_dim}"
+        )
+    if not 1 <= cfg.delight_min_depth <= cfg.delight_max_depth or cfg.delight_width < 1:
+        raise InputError("--delight-min-depth must be 1 to --delight-max-depth, and --delight-width at least 1")
     if cfg.moe_experts:
         _check_mixtures(cfg)
-    if cfg.embedding == "define":
-        _check_define(cfg)
-    if cfg.delight != "none" or cfg.embedding == "delight":
-        if cfg.define_dim < 1:
-            raise InputError(f"--define-dim {cfg.define_dim} must be at least 1")
-        if not 1 <= cfg.delight_min_depth <= cfg.delight_max_depth or cfg.delight_width < 1:
-            raise InputError("--delight-min-depth must be 1 to --delight-max-depth, and --delight-width at least 1")
     if cfg.delight != "none":
         _check_delight(cfg)
 
 
 def _check_delight(cfg: ModuleConfig) -> None:
-    sides = {"encoder": cfg.encoder, "decoder": cfg.decoder, "cross": cfg.decoder}
-    widths = [sides[module].embed_dim // 2 for module in selected_modules(cfg)]
+    widths = [attention_widths(cfg, module).attention for module in selected_modules(cfg)]
     if cfg.encoder.embed_dim % 8 or cfg.decoder.embed_dim % 8:
         raise InputError("--delight: --encoder-embed-dim and --decoder-embed-dim must be multiples of 8")
     if widths and not cfg.select_window and cfg.select_dim >= min(widths):
@@ -136,14 +159,6 @@ def _check_delight(cfg: ModuleConfig) -> None:
             "--delight with --moe-experts: DeLighT's feed-forward networks are a quarter of the embedding wide, "
             "mixtures of such experts add little"
         )
-
-
-def _check_define(cfg: ModuleConfig) -> None:
-    n, k, groups = cfg.define_dim, cfg.define_expand, cfg.define_groups
-    if min(n, cfg.define_depth, groups) < 1:
-        raise InputError("--define-dim, --define-depth and --define-groups must be at least 1")
-    if k < n:
-        raise InputError(f"--define-expand {k}: the unit expands, it cannot be less than --define-dim {n}")
 
 
 def _check_mixtures(cfg: ModuleConfig) -> None:

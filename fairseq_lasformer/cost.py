@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fairseq_lasformer.checkpoints import architecture, load
-from fairseq_lasformer.config import MODULES, PRESETS, ModuleConfig, module_config, selected_modules
+from fairseq_lasformer.config import MODULES, PRESETS, ModuleConfig, attention_widths, module_config, selected_modules
 from fairseq_lasformer.documents import InputError
 from fairseq_lasformer.ops import KAPPA_ONE, MIN_KEYS
 
@@ -52,14 +52,9 @@ def module_cost(module: str, cfg: ModuleConfig, kappas: Sequence[float], length:
     """
     side = cfg.encoder if module == "encoder" else cfg.decoder
     n, square = side.layers, float(length) ** 2
-    state, key_state = side.embed_dim, cfg.encoder.embed_dim if module == "cross" else side.embed_dim
-    d = state
-    if cfg.delight != "none":
-        d = state // 2
-        if module != "cross":
-            state = key_state = d  # the transformation's output
+    query, key, d, out = attention_widths(cfg, module)
     dense = 2 * n * square * d
-    projections = float(n * length) * (state * d + 2 * key_state * d + d * side.embed_dim)
+    projections = float(n * length) * (query + 2 * key + out) * d
     if not kappas:
         return Cost(module, length, 1.0, dense, dense, projections, projections)
     sparse = 0.0
@@ -67,7 +62,7 @@ def module_cost(module: str, cfg: ModuleConfig, kappas: Sequence[float], length:
         layers = min(cfg.select_share, n - group * cfg.select_share)
         kept = min(1.0, cfg.select_window / length if cfg.select_window else max(kappa, MIN_KEYS / length))
         sparse += 2 * kept * layers * square * d + (0 if cfg.select_window else square * cfg.select_dim)
-    selectors = 0.0 if cfg.select_window else float(len(kappas) * length) * (state + key_state) * cfg.select_dim
+    selectors = 0.0 if cfg.select_window else float(len(kappas) * length) * (query + key) * cfg.select_dim
     return Cost(module, length, sum(kappas) / len(kappas), dense, sparse, projections, projections + selectors)
 
 
@@ -82,7 +77,7 @@ def checkpoint_cost(path: str | Path, lengths: Sequence[int]) -> list[Cost]:
     if name != "lasformer" and name not in PRESETS:
         raise InputError(f"{path}: of architecture {name or 'unknown'}; the cost is that of a lasformer checkpoint")
     cfg = module_config(_Attributes(state["cfg"]["model"]))
-    found = kappas(state["model"])
+    found, weights = kappas(state["model"]), weight_products(state["model"], cfg)
     costs = []
     for length in lengths:
         if length < 1:
@@ -91,17 +86,10 @@ def checkpoint_cost(path: str | Path, lengths: Sequence[int]) -> list[Cost]:
         sums = [sum(getattr(c, f) for c in each) for f in Cost._fields[3:]]
         shares = [k for m in MODULES for k in found[m]]
         attention = Cost("all", length, sum(shares) / len(shares) if shares else 1.0, *sums)
-        rest = length * weight_products(state["model"], cfg) - attention.dense_projections
-        whole = Cost(
-            "model",
-            length,
-            attention.kappa,
-            attention.dense + attention.dense_projections + rest,
-            attention.sparse + attention.sparse_projections + rest,
-            0.0,
-            0.0,
-        )
-        costs += [*each, attention, whole]
+        dense = attention.dense + length * weights
+        # beside its scores and sums a selection adds the selectors' projections alone
+        sparse = attention.sparse + length * weights + attention.sparse_projections - attention.dense_projections
+        costs += [*each, attention, Cost("model", length, attention.kappa, dense, sparse, 0.0, 0.0)]
     return costs
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
@@ -10,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairseq_lasformer.documents import InputError
-from fairseq_lasformer.glt import ExpandReduce, UnitSizes, max_groups, official_sizes
+from fairseq_lasformer.glt import ExpandReduce, UnitSizes, max_groups, official_sizes, rounded_up
 
 
 def define_sizes(n: int, k: int, m: int, depth: int, g_max: int) -> UnitSizes:
@@ -21,10 +20,7 @@ def define_sizes(n: int, k: int, m: int, depth: int, g_max: int) -> UnitSizes:
         ValueError: n does not divide into g_max groups.
     """
     groups = [max(1, g_max // 2**i) for i in range(depth)]
-    widths = []
-    for i in range(depth):
-        multiple = math.lcm(groups[i], groups[min(i + 1, depth - 1)])
-        widths.append(-(-int(n + (k - n) * (i + 1) / depth) // multiple) * multiple)
+    widths = rounded_up([n + (k - n) * (i + 1) / depth for i in range(depth)], groups)
     return UnitSizes(0, tuple(widths), tuple(groups), m, shuffles=False, norms=False, ends_linear=True)
 
 

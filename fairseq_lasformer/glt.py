@@ -86,6 +86,12 @@ def _mirrored(half: Sequence[int], n: int) -> list[int]:
     return [*half, *reversed(half[: n - len(half)])]
 
 
+def rounded_up(widths: Sequence[float], groups: Sequence[int], least: int = 1) -> list[int]:
+    """Widths of a unit's transformations, each raised to a multiple of its own groups, the next ones' and ``least``."""
+    multiples = [math.lcm(g, following, least) for g, following in zip(groups, [*groups[1:], groups[-1]])]
+    return [math.ceil(int(width) / m) * m for width, m in zip(widths, multiples)]
+
+
 def max_groups(dim: int, official: bool) -> int:
     """g_max: floor(d / 32) in the paper, in the official code the next power of two."""
     most = max(1, dim // 32)
@@ -107,10 +113,7 @@ def official_sizes(d_in: int, d_project: int, d_out: int, n: int, width: float, 
     groups = _mirrored([min(2 ** (i + 1), g_max) for i in range(first)], n)
     widths = _mirrored(_linspace(d_project, width * d_in, first), n)
     widths[-1] = d_out
-    for i in range(n):
-        multiple = math.lcm(groups[i], groups[min(i + 1, n - 1)], 8)
-        widths[i] = math.ceil(widths[i] / multiple) * multiple
-    return UnitSizes(d_project, tuple(widths), tuple(groups), d_out, shuffles=True, norms=True)
+    return UnitSizes(d_project, tuple(rounded_up(widths, groups, 8)), tuple(groups), d_out, shuffles=True, norms=True)
 
 
 def paper_sizes(d_in: int, d_out: int, n: int, width: float, g_max: int) -> UnitSizes:
@@ -121,10 +124,7 @@ def paper_sizes(d_in: int, d_out: int, n: int, width: float, g_max: int) -> Unit
     groups = _mirrored([min(2**i, g_max) for i in range(first)], n)
     up = [d_in + (width - 1) * d_in * (i + 1) / first for i in range(first)]
     down = [width * d_in + (d_out - width * d_in) * (i + 1) / max(1, n - first) for i in range(n - first)]
-    widths = []
-    for i, w in enumerate([*up, *down]):
-        multiple = math.lcm(groups[i], groups[min(i + 1, n - 1)])
-        widths.append(math.ceil(int(w) / multiple) * multiple)
+    widths = rounded_up([*up, *down], groups)
     widths[-1] = d_out
     return UnitSizes(0, tuple(widths), tuple(groups), 0, shuffles=True, norms=True)
 

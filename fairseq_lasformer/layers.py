@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from fairseq_lasformer import ops
 from fairseq_lasformer.attention import Attended, Decoding, SelectedAttention
-from fairseq_lasformer.config import mixture_layers, selected_modules
+from fairseq_lasformer.config import attention_widths, mixture_layers, selected_modules
 from fairseq_lasformer.documents import InputError
 from fairseq_lasformer.glt import ExpandReduce, block_sizes, max_groups, official_sizes, paper_sizes
 from fairseq_lasformer.moe import Balance, MixtureOfExperts
@@ -23,26 +23,18 @@ from fairseq_lasformer.ops import Allowed, Supervision
 from fairseq_lasformer.selection import Selection, build_selector
 
 
-def _attention(
-    cfg: Any, module: str, layer: int, embed_dim: int, key_dim: int, heads: int, **kwargs: Any
-) -> SelectedAttention:
+def _attention(cfg: Any, module: str, layer: int, heads: int, **kwargs: Any) -> SelectedAttention:
     selects = module in selected_modules(cfg)
-    query_dim = embed_dim
-    if cfg.delight != "none":
-        # one head in half the width; in self-attention its input is the transformation's output, as wide as that
-        kwargs |= {"out_dim": embed_dim}
-        if module == "cross":
-            kwargs |= {"query_dim": embed_dim}
-        else:
-            query_dim = key_dim = embed_dim // 2
-        embed_dim = embed_dim // 2
+    widths = attention_widths(cfg, module)
     return SelectedAttention(
-        embed_dim,
+        widths.attention,
         heads,
-        kdim=key_dim,
-        vdim=key_dim,
+        kdim=widths.key,
+        vdim=widths.key,
+        query_dim=widths.query,
+        out_dim=widths.out,
         dropout=cfg.attention_dropout,
-        selector=build_selector(cfg, layer, query_dim, key_dim) if selects else None,
+        selector=build_selector(cfg, layer, widths.query, widths.key) if selects else None,
         selects=selects,
         straight_through=cfg.select_gradient == "straight-through",
         backend=cfg.attention_backend,
@@ -152,8 +144,7 @@ class LasformerEncoderLayer(TransformerEncoderLayerBase, _SubLayers):
         self.transformation = _transformation(cfg, "encoder", index)
 
     def build_self_attention(self, embed_dim: int, cfg: Any) -> SelectedAttention:
-        heads = cfg.encoder.attention_heads
-        return _attention(cfg, "encoder", self.index, embed_dim, embed_dim, heads, self_attention=True)
+        return _attention(cfg, "encoder", self.index, cfg.encoder.attention_heads, self_attention=True)
 
     def forward(  # type: ignore[override]
         self, x: Tensor, allowed: Allowed, selection: Selection | None
@@ -176,12 +167,10 @@ class LasformerDecoderLayer(TransformerDecoderLayerBase, _SubLayers):
     def build_self_attention(
         self, embed_dim: int, cfg: Any, add_bias_kv: bool = False, add_zero_attn: bool = False
     ) -> SelectedAttention:
-        heads = cfg.decoder.attention_heads
-        return _attention(cfg, "decoder", self.index, embed_dim, embed_dim, heads, self_attention=True)
+        return _attention(cfg, "decoder", self.index, cfg.decoder.attention_heads, self_attention=True)
 
     def build_encoder_attention(self, embed_dim: int, cfg: Any) -> SelectedAttention:
-        heads, key_dim = cfg.decoder.attention_heads, cfg.encoder.embed_dim
-        return _attention(cfg, "cross", self.index, embed_dim, key_dim, heads, encoder_decoder_attention=True)
+        return _attention(cfg, "cross", self.index, cfg.decoder.attention_heads, encoder_decoder_attention=True)
 
     def forward(  # type: ignore[override]
         self,

@@ -273,8 +273,6 @@ class LasformerModel(TransformerModelBase):
                 "--share-all-embeddings (part of --arch lasformer_delight and delight_transformer): the two "
                 "dictionaries differ; preprocess with a joined one, or give --arch lasformer the preset's options"
             )
-        if config.share_all_embeddings and config.encoder.embed_dim != config.decoder.embed_dim:
-            raise InputError("--share-all-embeddings needs --encoder-embed-dim and --decoder-embed-dim to be the same")
         return super().build_model(config, task)
 
     @classmethod

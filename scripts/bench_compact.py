@@ -29,9 +29,9 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 import fairseq_lasformer  # noqa: E402, F401  (registers architecture and task)
-from fairseq_lasformer.checkpoints import load  # noqa: E402
 from fairseq_lasformer.cost import checkpoint_cost  # noqa: E402
 from fairseq_lasformer.documents import InputError, atomic_write  # noqa: E402
+from fairseq_lasformer.parameters import parts  # noqa: E402
 
 BATCHES = 4
 
@@ -40,7 +40,6 @@ class System:
     """A trained model of a demo run, with its criterion and some batches it was trained on."""
 
     def __init__(self, checkpoint: Path) -> None:
-        load(checkpoint)  # refuses what is no checkpoint, in one line
         models, cfg, task = checkpoint_utils.load_model_ensemble_and_task([str(checkpoint)])
         self.model, self.criterion = models[0], task.build_criterion(cfg.criterion)
         task.load_dataset("train")
@@ -58,10 +57,6 @@ class System:
             self.model.zero_grad(set_to_none=True)
         return (time.perf_counter() - start) / len(self.samples)
 
-    @property
-    def parameters(self) -> int:
-        return sum(p.numel() for p in self.model.parameters())
-
 
 def measure(runs: list[Path], repeat: int, length: int) -> list[dict[str, Any]]:
     """A row a system of the runs; one that is in several is taken from the first."""
@@ -75,6 +70,10 @@ def measure(runs: list[Path], repeat: int, length: int) -> list[dict[str, Any]]:
         for name in found:
             scores.setdefault(name, found[name])
             paths.setdefault(name, run / name / "checkpoint_last.pt")
+    # before the models: it refuses what is no checkpoint in one line
+    costs = {
+        name: next(c for c in checkpoint_cost(path, [length]) if c.module == "model") for name, path in paths.items()
+    }
     systems = {name: System(path) for name, path in paths.items()}
     seconds: dict[str, list[float]] = {name: [] for name in systems}
     for turn in tqdm(range(repeat + 1), unit=" rounds"):
@@ -84,13 +83,12 @@ def measure(runs: list[Path], repeat: int, length: int) -> list[dict[str, Any]]:
                 seconds[name].append(spent)
     rows = []
     for name, system in systems.items():
-        whole = next(c for c in checkpoint_cost(paths[name], [length]) if c.module == "model")
         rows.append(
             {
                 "system": name,
-                "parameters": system.parameters,
-                "gmac": whole.sparse / 1e9,
-                "gmac_dense": whole.dense / 1e9,
+                "parameters": parts(system.model)["total"],
+                "gmac": costs[name].sparse / 1e9,
+                "gmac_dense": costs[name].dense / 1e9,
                 "seconds": statistics.median(seconds[name]),
                 "d_bleu": scores[name]["d_bleu"],
                 "accuracy": scores[name]["accuracy"]["all"],
