@@ -58,8 +58,8 @@ class System:
         return (time.perf_counter() - start) / len(self.samples)
 
 
-def measure(runs: list[Path], repeat: int, length: int) -> list[dict[str, Any]]:
-    """A row a system of the runs; one that is in several is taken from the first."""
+def measure(runs: list[Path], repeat: int, length: int, to: str) -> list[dict[str, Any]]:
+    """A row a system of the runs, of which ``to`` must be one; one that is in several is taken from the first."""
     scores: dict[str, Any] = {}
     paths: dict[str, Path] = {}
     for run in runs:
@@ -70,6 +70,8 @@ def measure(runs: list[Path], repeat: int, length: int) -> list[dict[str, Any]]:
         for name in found:
             scores.setdefault(name, found[name])
             paths.setdefault(name, run / name / "checkpoint_last.pt")
+    if to not in scores:
+        raise InputError(f"--to {to}: not a system of these runs")
     # before the models: it refuses what is no checkpoint in one line
     costs = {
         name: next(c for c in checkpoint_cost(path, [length]) if c.module == "model") for name, path in paths.items()
@@ -122,9 +124,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/bench/compact.json"))
     args = parser.parse_args()
     try:
-        rows = measure(args.runs, args.repeat, args.length)
-        if args.to not in {r["system"] for r in rows}:
-            raise InputError(f"--to {args.to}: not a system of these runs")
+        rows = measure(args.runs, args.repeat, args.length, args.to)
     except InputError as e:
         sys.exit(f"error: {e}")
     machine = {"torch": torch.__version__, "threads": torch.get_num_threads(), "cores": os.cpu_count()}
