@@ -8,7 +8,7 @@ demo: setup  ## the main job: corpus, two systems, table, runs/demo/report.json
 	@$(VENV)/python scripts/demo.py
 
 test: setup lint  ## every test, the slow ones too
-	@$(VENV)/python -m pytest
+	@$(VENV)/python -m pytest -n auto --maxprocesses=4 --dist=worksteal
 
 lint: setup
 	@$(VENV)/ruff check .

@@ -36,6 +36,7 @@ setup(
             "mypy>=1.14",
             "pytest>=8.3",
             "pytest-timeout>=2.3",
+            "pytest-xdist>=3.6",
             "ruff>=0.9",
             "selenium>=4.20",
             "triton>=3.4",
