@@ -5,7 +5,7 @@ setup:
 	@scripts/setup.sh
 
 demo: setup  ## the main job: corpus, two systems, table, runs/demo/report.json
-	@$(VENV)/python scripts/demo.py
+	@$(VENV)/python scripts/demo.py $(ARGS)
 
 test: setup lint  ## every test, the slow ones too
 	@$(VENV)/python -m pytest -n auto --maxprocesses=4 --dist=worksteal

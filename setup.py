@@ -2,15 +2,25 @@ from pathlib import Path
 
 from setuptools import find_packages, setup
 
+HERE = Path(__file__).parent
+SHARE = "share/fairseq_lasformer"
+
 setup(
     name="fairseq_lasformer",
     version="0.1.0",
     description="Document-level neural machine translation with learned sparse attention (Lasformer), for fairseq",
-    long_description=Path(__file__).with_name("README.md").read_text(encoding="utf-8"),
+    long_description=(HERE / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
+    author="The fairseq_lasformer authors",
+    license="MIT",
+    license_files=["LICENSE"],
     python_requires=">=3.11,<3.13",
     packages=find_packages(include=["fairseq_lasformer", "fairseq_lasformer.*"]),
     package_data={"fairseq_lasformer.ops": ["*.cpp"], "fairseq_lasformer.evaluation": ["*.html"]},
+    data_files=[
+        (f"{SHARE}/{folder}", sorted(str(p.relative_to(HERE)) for p in (HERE / folder).iterdir() if p.is_file()))
+        for folder in ("configs", "scripts", "data/demo")
+    ],
     # fairseq and torch are installed first, by scripts/setup.sh: fairseq declares torchaudio, which nothing here needs
     # and which would replace torch by a build of several GB
     install_requires=[

@@ -10,14 +10,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fairseq_lasformer.checkpoints import load
+from fairseq_lasformer.checkpoints import load, updates
 from fairseq_lasformer.config import MODULES
 from fairseq_lasformer.cost import checkpoint_cost, kappas
-from fairseq_lasformer.documents import Document, InputError, atomic_write
+from fairseq_lasformer.documents import Document
+from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.evaluation.hypotheses import read_hypotheses
 from fairseq_lasformer.evaluation.scores import score
+from fairseq_lasformer.files import atomic_write
 from fairseq_lasformer.generate import generate
-from fairseq_lasformer.training import read_config, train
+from fairseq_lasformer.training import override, read_config, train
 
 WINDOW = 20
 CHECKPOINT = "checkpoint_last.pt"
@@ -54,7 +56,7 @@ def rows(table: int, cfg: Any, values: Sequence[str] = ()) -> list[Row]:
     if table == 4:
         return [
             Row("Lasformer"),
-            Row(f"window of {WINDOW}", (f"++model.select_window={WINDOW}", "++criterion.selection_weight=0")),
+            Row(f"window of {WINDOW}", (f"++model.select_window={WINDOW}",)),
             Row("no KL (alpha 0)", ("++criterion.selection_weight=0",)),
             Row("no re-parameter trick", ("++model.select_gradient=none",)),
             Row("no sharing (r 1)", ("++model.select_share=1",)),
@@ -89,7 +91,9 @@ class Plan(NamedTuple):
     def data(self) -> Path:
         """The prepared folder: the configuration's, or an override's."""
         given = [
-            o.lstrip("+").removeprefix("task.data=") for o in self.overrides if o.lstrip("+").startswith("task.data=")
+            o.lstrip("+").removeprefix("task.data=").strip("'\"")
+            for o in self.overrides
+            if o.lstrip("+").startswith("task.data=")
         ]
         return Path(given[-1] if given else str(read_config(self.config).task.data))
 
@@ -113,10 +117,11 @@ def finished(plan: Plan, row: Row, folder: Path) -> dict[str, Any] | None:
 
 
 def run(plan: Plan, row: Row, folder: Path) -> dict[str, Any]:
-    """Trains, translates the test set and scores one run, in a folder of its own; goes on where it was.
+    """Trains, translates the test set and scores one run, in a folder of its own; resumes where it stopped.
 
     Returns:
-        ``label``, ``kappa`` by module (1 where all keys are kept), ``d_bleu``, ``updates``; also in ``result.json``.
+        ``label``, ``kappa`` by module (1 where all keys are kept, None for a fixed window), ``d_bleu``, ``updates``;
+        also in ``result.json``.
 
     Raises:
         InputError: see :func:`finished`; a step failed.
@@ -124,8 +129,9 @@ def run(plan: Plan, row: Row, folder: Path) -> dict[str, Any]:
     if (result := finished(plan, row, folder)) is not None:
         return result
     atomic_write(folder / "key", plan.key(row))
-    own = [f"checkpoint.save_dir={folder.resolve()}", f"hydra.run.dir={folder.resolve() / 'hydra'}"]
-    if not (folder / "trained").exists():  # called again at its end, fairseq-train makes one more update
+    place = folder.resolve()
+    own = [override("checkpoint.save_dir", place), override("hydra.run.dir", place / "hydra")]
+    if not (folder / "trained").exists():
         train(plan.config, [*plan.overrides, *row.overrides, *own], folder / "train.log", row.label)
         atomic_write(folder / "trained", "")
     checkpoint, hypotheses = folder / CHECKPOINT, folder / "hypotheses"
@@ -133,11 +139,12 @@ def run(plan: Plan, row: Row, folder: Path) -> dict[str, Any]:
         generate(plan.data, checkpoint, hypotheses, options=plan.options)
     scores = score(read_hypotheses(hypotheses, allow_empty=True), plan.reference)
     state = load(checkpoint)
+    windowed = any("select_window" in o for o in (*plan.overrides, *row.overrides))
     result = {
         "label": row.label,
-        "kappa": {m: sum(k) / len(k) if k else 1.0 for m, k in kappas(state["model"]).items()},
+        "kappa": {m: sum(k) / len(k) if k else None if windowed else 1.0 for m, k in kappas(state["model"]).items()},
         "d_bleu": scores["d_bleu"],
-        "updates": state["optimizer_history"][-1]["num_updates"],
+        "updates": updates(state),
     }
     atomic_write(folder / "scores.json", json.dumps({"systems": {row.label: scores}}, indent=1) + "\n")
     atomic_write(folder / "result.json", json.dumps(result, indent=1) + "\n")
@@ -150,10 +157,12 @@ def submit(launcher: str, command: Sequence[str]) -> None:
     Raises:
         InputError: the launcher cannot be run, or fails.
     """
-    words = [*shlex.split(launcher), shlex.join(command)]
     try:
-        subprocess.run(words, check=True)
-    except (OSError, subprocess.CalledProcessError) as e:
+        words = shlex.split(launcher)
+        if not words:
+            raise ValueError("names no command")
+        subprocess.run([*words, shlex.join(command)], check=True)
+    except (OSError, ValueError, subprocess.CalledProcessError) as e:
         raise InputError(f"--submit {launcher}: {e}") from e
 
 
@@ -168,8 +177,11 @@ def text(plan: Plan, table: int, rows: Sequence[Row], folder: Path, length: int)
             lines.append(f"{row.label:<{width}}  not finished")
             continue
         cost = next(c for c in checkpoint_cost(folder / row.folder / CHECKPOINT, [length]) if c.module == "all")
-        shares = "".join(f"{result['kappa'][m]:>11.1%}" for m in MODULES)
+        shares = "".join(f"{'-' if (k := result['kappa'][m]) is None else f'{k:.1%}':>11}" for m in MODULES)
         costs = f"{cost.ratio:>9.1%}{cost.ratio_with_projections:>9.1%}"
         lines.append(f"{row.label:<{width}}{shares}{costs}{result['d_bleu']:>9.2f}")
-    lines.append(f"cost: attention's, to the dense Transformer's, at {length} tokens; + proj.: with the projections")
+    lines.append(
+        f"cost: attention's multiply-accumulates, relative to the dense Transformer's, at {length} tokens; + proj.: "
+        "with the projections to queries, keys and values"
+    )
     return "\n".join(lines)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from fairseq_lasformer import ops
 from fairseq_lasformer.cache import DecodingCache
 from fairseq_lasformer.ops import Allowed, Paths
-from fairseq_lasformer.selection import Selection, Selector
+from fairseq_lasformer.selection import Selection, Selector, Window
 
 
 class Decoding(NamedTuple):
@@ -38,7 +38,7 @@ class SelectedAttention(MultiheadAttention):
     Args:
         selector: the group's selector, if this is the group's lowest layer.
         selects: whether this attention uses a selection at all; False is plain attention.
-        straight_through: whether the translation loss reaches the selector (eq 3).
+        gradient: how the translation loss reaches the selector (``--select-gradient``).
         backend: what attends in generation (``--attention-backend``).
         query_dim, out_dim: widths of the queries' states and of the output, where they are not ``embed_dim``.
     """
@@ -48,9 +48,9 @@ class SelectedAttention(MultiheadAttention):
         embed_dim: int,
         num_heads: int,
         *,
-        selector: Selector | None = None,
+        selector: Selector | Window | None = None,
         selects: bool = True,
-        straight_through: bool = True,
+        gradient: str = "bounded",
         backend: str = "auto",
         query_dim: int | None = None,
         out_dim: int | None = None,
@@ -63,7 +63,7 @@ class SelectedAttention(MultiheadAttention):
             self.out_proj = _linear(embed_dim, out_dim)
         self.selector = selector
         self.selects = selects
-        self.straight_through = straight_through
+        self.gradient = gradient
         self.backend = backend
 
     def forward(  # type: ignore[override]
@@ -81,23 +81,24 @@ class SelectedAttention(MultiheadAttention):
             selection: the group's, for a layer without a selector of its own.
         """
         source = x if memory is None else memory
+        dropout_p = self.dropout_p
         if self.selects and self.selector is not None:
-            selection = self.selector(x, source, allowed)
+            selection = self.selector(x, source, allowed, as_mask=dropout_p > 0)
         q, k, v = self.q_proj(x), self.k_proj(source), self.v_proj(source)
         if selection is not None and selection.slots is not None:
             rows = q.view(-1, self.embed_dim)
             out = ops.attend_slots(rows, k, v, None, selection.slots, self.num_heads, self.backend)
             return Attended(self.out_proj(out.view(q.shape)), selection)
         q, k, v = (self._heads(p) for p in (q, k, v))
-        dropout_p = self.dropout_module.p if self.training else 0.0
         if not self.selects:
             return Attended(self._merge(_dense(q, k, v, allowed, dropout_p)))
         assert selection is not None
         if selection.bits is not None:
             return Attended(self._merge(ops.attend_tiles(q, k, v, selection.bits)), selection)
         assert selection.mask is not None
-        through = (selection.query, selection.key) if self.straight_through else (None, None)
-        out = ops.selected_attention(q, k, v, selection.mask, allowed, *through, dropout_p=dropout_p)
+        through = (None, None) if self.gradient == "none" else (selection.query, selection.key)
+        bounded = self.gradient != "straight-through"
+        out = ops.selected_attention(q, k, v, selection.mask, allowed, *through, dropout_p, bounded)
         return Attended(self._merge(out), selection, q, k)
 
     def step(
@@ -111,7 +112,7 @@ class SelectedAttention(MultiheadAttention):
         """
         cache, q = decoding.cache, self.q_proj(x)
         keys = {"key": self.k_proj, "value": self.v_proj}
-        if self.selector is not None:
+        if isinstance(self.selector, Selector):
             keys["selector_key"] = self.selector.k_proj
         if memory is None:
             paths = decoding.own
@@ -119,12 +120,22 @@ class SelectedAttention(MultiheadAttention):
         else:
             paths = decoding.source
             held = {what: cache.once(f"{name}.{what}", project, memory) for what, project in keys.items()}
-        if self.selector is not None:
-            kappa, place = cache.kappa(name, self.selector.kappa), decoding.own.n_keys - 1
+        place = decoding.own.n_keys - 1
+        if isinstance(self.selector, Selector):
+            kappa = cache.kappa(name, self.selector.kappa)
             selection = self.selector.step(x, held["selector_key"], paths, kappa, place)
+        elif self.selector is not None:
+            selection = self.selector.step(x, None, paths, 0, place)
         slots = None if selection is None else selection.slots
-        out = ops.attend_slots(q, held["key"], held["value"], paths, slots, self.num_heads, self.backend)
+        held_keys, values = held["key"], held["value"]
+        out = ops.attend_slots(q, held_keys, values, paths, slots, self.num_heads, self.backend, self.dropout_p)
         return Attended(self.out_proj(out), selection)
+
+    @property
+    def dropout_p(self) -> float:
+        """Dropout on the attention weights as things are: in training, and in generation with ``--retain-dropout``."""
+        active = self.training or self.dropout_module.apply_during_inference
+        return float(self.dropout_module.p) if active else 0.0
 
     def _heads(self, x: Tensor) -> Tensor:
         """[B, N, d] -> [B, H, N, D]."""

@@ -7,6 +7,7 @@ is the only way from one to the other. fairseq reads the annotations at run time
 """
 
 import logging
+import math
 from dataclasses import dataclass, fields
 from typing import Any, Dict, List, Mapping, NamedTuple, Tuple
 
@@ -18,7 +19,7 @@ from fairseq.models.transformer.transformer_config import (
 )
 from omegaconf import II
 
-from fairseq_lasformer.documents import InputError
+from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.flags import CompactFlags, MoeFlags, SelectionFlags, TransformerFlags
 
 logger = logging.getLogger(__name__)
@@ -121,6 +122,13 @@ def _check(cfg: ModuleConfig) -> None:
             raise InputError(f"--{name.replace('_', '-')} {getattr(cfg, name)}: expected a share in (0, 1]")
     if not 0.0 < cfg.sparsity_step < 1.0:
         raise InputError(f"--sparsity-step {cfg.sparsity_step}: expected a value in (0, 1)")
+    for name in ("dropout", "attention_dropout", "activation_dropout", "delight_dropout"):
+        if not 0.0 <= getattr(cfg, name) < 1.0:
+            raise InputError(f"--{name.replace('_', '-')} {getattr(cfg, name)}: expected a probability in [0, 1)")
+    for part, side in (("encoder", cfg.encoder), ("decoder", cfg.decoder)):
+        for name in ("embed_dim", "ffn_embed_dim", "attention_heads", "layers"):
+            if getattr(side, name) < 1:
+                raise InputError(f"--{part}-{name.replace('_', '-')} {getattr(side, name)}: at least 1 is needed")
     for part, side in (("encoder", cfg.encoder), ("decoder", cfg.decoder)):
         if side.embed_dim % side.attention_heads:
             raise InputError(
@@ -136,7 +144,7 @@ def _check(cfg: ModuleConfig) -> None:
             f"--define-expand {cfg.define_expand}: the unit expands, it cannot be less than --define-dim "
             f"{cfg.define_dim}"
         )
-    if not 1 <= cfg.delight_min_depth <= cfg.delight_max_depth or cfg.delight_width < 1:
+    if not (1 <= cfg.delight_min_depth <= cfg.delight_max_depth and 1 <= cfg.delight_width < math.inf):
         raise InputError("--delight-min-depth must be 1 to --delight-max-depth, and --delight-width at least 1")
     if cfg.moe_experts:
         _check_mixtures(cfg)
@@ -177,8 +185,8 @@ def _check_mixtures(cfg: ModuleConfig) -> None:
                 f"--moe-groups {a}: {n} experts must divide into groups, at least --moe-top-k {k} of as many experts"
             )
     for name in ("moe_importance_weight", "moe_load_weight", "moe_ffn_embed_dim"):
-        if getattr(cfg, name) < 0:
-            raise InputError(f"--{name.replace('_', '-')} {getattr(cfg, name)}: cannot be negative")
+        if not 0 <= getattr(cfg, name) < math.inf:
+            raise InputError(f"--{name.replace('_', '-')} {getattr(cfg, name)}: expected a number, 0 or larger")
     places = mixture_layers(cfg)
     if not any(places.values()):
         raise InputError(f"--moe-experts {n}: no layer is a mixture; see --moe-every and --moe-layers")

@@ -2,9 +2,9 @@
 
 C_Transformer = 2 n N^2 d,   C_Lasformer = (n / r) N^2 d_s + 2 kappa n N^2 d,
 
-in multiply-accumulates for a side of n layers at N tokens, per attention module; the projections to queries, keys,
-values and output (and the selector's own) are counted beside it. d is the attention's width, in DeLighT's blocks half
-of the embedding's.
+in multiply-accumulates for a side of n layers at N tokens, per attention module. The projections to queries, keys and
+values (and the selector's own), which the paper counts in when it gives 15 % at 8,000 tokens, are beside it, and so is
+the output projection. d is the attention's width, in DeLighT's blocks half of the embedding's.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from typing import Any, NamedTuple
 
 from fairseq_lasformer.checkpoints import architecture, load
 from fairseq_lasformer.config import MODULES, PRESETS, ModuleConfig, attention_widths, module_config, selected_modules
-from fairseq_lasformer.documents import InputError
+from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.ops import KAPPA_ONE, MIN_KEYS
+
+LONGEST = 10**9
 
 
 class Cost(NamedTuple):
@@ -24,6 +26,10 @@ class Cost(NamedTuple):
 
     Of one attention module, of all three (``all``), or of the ``model``: every product of a forward pass over as many
     source as target tokens, projections counted with the rest.
+
+    Attributes:
+        dense, sparse: attention's, of the Transformer and of Lasformer. dense_projections, sparse_projections: to
+            queries, keys and values, the selectors' among the latter. output_projection: of either.
     """
 
     module: str
@@ -33,6 +39,7 @@ class Cost(NamedTuple):
     sparse: float
     dense_projections: float
     sparse_projections: float
+    output_projection: float
 
     @property
     def ratio(self) -> float:
@@ -41,7 +48,14 @@ class Cost(NamedTuple):
 
     @property
     def ratio_with_projections(self) -> float:
+        """With the projections to queries, keys and values: the paper's 15 %."""
         return (self.sparse + self.sparse_projections) / (self.dense + self.dense_projections)
+
+    @property
+    def ratio_with_all_projections(self) -> float:
+        """With the output projection, too."""
+        sparse, dense = self.sparse + self.sparse_projections, self.dense + self.dense_projections
+        return (sparse + self.output_projection) / (dense + self.output_projection)
 
 
 def module_cost(module: str, cfg: ModuleConfig, kappas: Sequence[float], length: int) -> Cost:
@@ -54,16 +68,20 @@ def module_cost(module: str, cfg: ModuleConfig, kappas: Sequence[float], length:
     n, square = side.layers, float(length) ** 2
     query, key, d, out = attention_widths(cfg, module)
     dense = 2 * n * square * d
-    projections = float(n * length) * (query + 2 * key + out) * d
+    projections, output = float(n * length) * (query + 2 * key) * d, float(n * length) * out * d
+    if cfg.select_window and module in selected_modules(cfg):
+        kept = min(1.0, cfg.select_window / length)
+        return Cost(module, length, kept, dense, kept * dense, projections, projections, output)
     if not kappas:
-        return Cost(module, length, 1.0, dense, dense, projections, projections)
+        return Cost(module, length, 1.0, dense, dense, projections, projections, output)
     sparse = 0.0
     for group, kappa in enumerate(kappas):
         layers = min(cfg.select_share, n - group * cfg.select_share)
-        kept = min(1.0, cfg.select_window / length if cfg.select_window else max(kappa, MIN_KEYS / length))
-        sparse += 2 * kept * layers * square * d + (0 if cfg.select_window else square * cfg.select_dim)
-    selectors = 0.0 if cfg.select_window else float(len(kappas) * length) * (query + key) * cfg.select_dim
-    return Cost(module, length, sum(kappas) / len(kappas), dense, sparse, projections, projections + selectors)
+        kept = min(1.0, max(kappa, MIN_KEYS / length))
+        sparse += 2 * kept * layers * square * d + square * cfg.select_dim
+    selectors = float(len(kappas) * length) * (query + key) * cfg.select_dim
+    mean = sum(kappas) / len(kappas)
+    return Cost(module, length, mean, dense, sparse, projections, projections + selectors, output)
 
 
 def checkpoint_cost(path: str | Path, lengths: Sequence[int]) -> list[Cost]:
@@ -73,24 +91,29 @@ def checkpoint_cost(path: str | Path, lengths: Sequence[int]) -> list[Cost]:
         InputError: no usable checkpoint, or one of another architecture.
     """
     state = load(path)
-    name = architecture(state)
-    if name != "lasformer" and name not in PRESETS:
-        raise InputError(f"{path}: of architecture {name or 'unknown'}; the cost is that of a lasformer checkpoint")
+    if not of_ours(state):
+        name = architecture(state) or "unknown"
+        raise InputError(f"{path}: of architecture {name}; the cost is that of a lasformer checkpoint")
     cfg = module_config(_Attributes(state["cfg"]["model"]))
     found, weights = kappas(state["model"]), weight_products(state["model"], cfg)
     costs = []
     for length in lengths:
-        if length < 1:
-            raise InputError(f"--lengths: {length} is not a number of tokens")
+        if not 0 < length <= LONGEST:
+            raise InputError(f"--lengths: {length} is not a number of tokens from 1 to {LONGEST:,}")
         each = [module_cost(m, cfg, found[m] if m in selected_modules(cfg) else [], length) for m in MODULES]
         sums = [sum(getattr(c, f) for c in each) for f in Cost._fields[3:]]
-        shares = [k for m in MODULES for k in found[m]]
+        shares = [c.kappa for c in each] if cfg.select_window else [k for m in MODULES for k in found[m]]
         attention = Cost("all", length, sum(shares) / len(shares) if shares else 1.0, *sums)
         dense = attention.dense + length * weights
         # beside its scores and sums a selection adds the selectors' projections alone
         sparse = attention.sparse + length * weights + attention.sparse_projections - attention.dense_projections
-        costs += [*each, attention, Cost("model", length, attention.kappa, dense, sparse, 0.0, 0.0)]
+        costs += [*each, attention, Cost("model", length, attention.kappa, dense, sparse, 0.0, 0.0, 0.0)]
     return costs
+
+
+def of_ours(state: dict[str, Any]) -> bool:
+    """Whether a checkpoint is of one of the architectures registered here."""
+    return architecture(state) in ("lasformer", *PRESETS)
 
 
 def weight_products(weights: dict[str, Any], cfg: ModuleConfig) -> float:
@@ -127,13 +150,19 @@ def kappas(weights: dict[str, Any]) -> dict[str, list[float]]:
 
 def table(costs: Sequence[Cost]) -> str:
     """For a terminal: GMACs, and the ratios to the dense Transformer."""
-    head = f"{'length':>7} {'module':<8}{'kappa':>7}{'dense':>10}{'sparse':>10}{'ratio':>8}{'with projections':>18}"
-    lines = [head + "   (in GMAC; model: all products of a pass)"]
+    head = f"{'length':>7} {'module':<8}{'kappa':>7}{'dense':>10}{'sparse':>10}{'ratio':>8}"
+    head += f"{'+ Q, K, V':>11}{'+ output':>10}"
+    lines = [head]
     for c in costs:
         lines.append(
             f"{c.length:>7} {c.module:<8}{c.kappa:>7.3f}{c.dense / 1e9:>10.3f}{c.sparse / 1e9:>10.3f}"
-            f"{c.ratio:>8.1%}{c.ratio_with_projections:>18.1%}"
+            f"{c.ratio:>8.1%}{c.ratio_with_projections:>11.1%}{c.ratio_with_all_projections:>10.1%}"
         )
+    lines += [
+        "dense, sparse: billions of multiply-accumulates of attention (model: of all products of a pass);",
+        "ratio: sparse to dense; + Q, K, V: with the projections to queries, keys and values, as the paper counts;",
+        "+ output: with the output projection, too",
+    ]
     return "\n".join(lines)
 
 

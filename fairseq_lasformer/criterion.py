@@ -16,6 +16,7 @@ from fairseq.criterions.label_smoothed_cross_entropy import (
 from fairseq.logging import metrics
 from torch import Tensor
 
+from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.moe import statistics
 from fairseq_lasformer.ops import KAPPA_ONE
 
@@ -49,6 +50,10 @@ class LabelSmoothedCrossEntropyWithSelection(LabelSmoothedCrossEntropyCriterion)
         report_accuracy: bool = False,
     ) -> None:
         super().__init__(task, sentence_avg, label_smoothing, ignore_prefix_size, report_accuracy)
+        if not 0 <= selection_weight < math.inf:
+            raise InputError(f"--selection-weight {selection_weight}: expected a number, 0 or larger")
+        if not 0 <= label_smoothing < 1:
+            raise InputError(f"--label-smoothing {label_smoothing}: expected a share in [0, 1)")
         self.selection_weight = selection_weight
 
     def forward(self, model: Any, sample: dict[str, Any], reduce: bool = True) -> tuple[Tensor, Any, dict[str, Any]]:

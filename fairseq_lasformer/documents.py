@@ -5,20 +5,18 @@ Raw form: one sentence a line, a blank line between documents, the two sides of 
 
 from __future__ import annotations
 
-import os
+import math
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from fairseq_lasformer.errors import InputError
+
 Document = list[str]
 
 RESOLUTIONS = ("mixture", "sentences", "documents")
-
-
-class InputError(ValueError):
-    """Bad input. The message is one line: what is wrong, where, and what to do."""
 
 
 class Pair(NamedTuple):
@@ -33,7 +31,7 @@ class Corpus(NamedTuple):
 
     Attributes:
         lines: the line number of every sentence, from 1, by document. dropped: pairs left out because one side was
-            empty. source, target: the files.
+            empty. source, target: the files. cleaned: lines in which control characters were taken for spaces.
     """
 
     documents: list[Pair]
@@ -41,6 +39,7 @@ class Corpus(NamedTuple):
     dropped: int
     source: str
     target: str
+    cleaned: int = 0
 
     @property
     def sentences(self) -> int:
@@ -55,27 +54,24 @@ class Span(NamedTuple):
     size: int
 
 
-def atomic_write(path: str | Path, text: str) -> None:
-    """Writes the whole file or nothing."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".tmp")
-    with open(temporary, "w", encoding="utf-8", newline="\n") as f:
-        f.write(text)
-        f.flush()
-        os.fsync(f.fileno())
-    os.replace(temporary, path)
-
-
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\t]")
 
 
-def read_lines(path: str | Path) -> list[str]:
+def read_lines(path: str | Path, clean: bool = False) -> list[str]:
     """The lines of a UTF-8 text file, without their ends; a byte order mark is left out.
+
+    Args:
+        clean: take control characters (tabs, the carriage returns of Windows line ends, …) for spaces instead of
+            refusing them.
 
     Raises:
         InputError: the file is missing, is not UTF-8, or a line holds a control character.
     """
+    return read_cleaned_lines(path, clean)[0]
+
+
+def read_cleaned_lines(path: str | Path, clean: bool) -> tuple[list[str], int]:
+    """The lines as :func:`read_lines` gives them, and how many of them held control characters."""
     try:
         data = Path(path).read_bytes()
     except OSError as e:
@@ -83,7 +79,8 @@ def read_lines(path: str | Path) -> list[str]:
     lines = data.split(b"\n")
     if lines and not lines[-1]:
         lines.pop()
-    text = []
+    text: list[str] = []
+    refused: list[str] = []
     for number, raw in enumerate(lines, 1):
         try:
             line = raw.decode("utf-8")
@@ -94,11 +91,16 @@ def read_lines(path: str | Path) -> list[str]:
         if number == 1:
             line = line.removeprefix("\ufeff")
         if found := _CONTROL.search(line):
-            name = unicodedata.name(found[0], f"U+{ord(found[0]):04X}")
-            hint = "; convert the line ends with dos2unix" if found[0] == "\r" else "; remove it"
-            raise InputError(f"{path}:{number}: control character {name} in column {found.start() + 1}{hint}")
+            name = "TAB" if found[0] == "\t" else unicodedata.name(found[0], f"U+{ord(found[0]):04X}")
+            refused.append(f"{path}:{number}: control character {name} in column {found.start() + 1}")
+            if found[0] == "\r":
+                refused[-1] += " (line ends of Windows)"
+            line = _CONTROL.sub(" ", line)
         text.append(line.strip())
-    return text
+    if refused and not clean:
+        others = f", and in {len(refused) - 1} more lines" if len(refused) > 1 else ""
+        raise InputError(f"{refused[0]}{others}; remove them, or have lasformer prepare --clean take them for spaces")
+    return text, len(refused)
 
 
 def split_documents(lines: Iterable[str]) -> list[Document]:
@@ -121,21 +123,22 @@ def read_documents(path: str | Path) -> list[Document]:
     """One side of a corpus. Raises InputError as :func:`read_lines`, or if there is no sentence in it."""
     documents = split_documents(read_lines(path))
     if not documents:
-        raise InputError(f"{path}: holds no sentence; expected one sentence a line, a blank line between documents")
+        raise InputError(f"{path}: holds no sentence; expected one sentence per line, a blank line between documents")
     return documents
 
 
-def read_corpus(source: str | Path, target: str | Path, drop_empty: bool = False) -> Corpus:
+def read_corpus(source: str | Path, target: str | Path, drop_empty: bool = False, clean: bool = False) -> Corpus:
     """A parallel corpus in raw form, checked line by line.
 
     Args:
         drop_empty: leave out pairs of which one side is empty (they are counted) instead of refusing them.
+        clean: see :func:`read_lines`.
 
     Raises:
         InputError: with file and line; see :func:`read_lines`, and: the sides differ in length or in document
             boundaries, one side of a pair is empty, there is no sentence.
     """
-    src, tgt = read_lines(source), read_lines(target)
+    (src, cleaned), (tgt, more) = read_cleaned_lines(source, clean), read_cleaned_lines(target, clean)
     if len(src) != len(tgt):
         longer = source if len(src) > len(tgt) else target
         raise InputError(
@@ -143,9 +146,10 @@ def read_corpus(source: str | Path, target: str | Path, drop_empty: bool = False
             f"{target} has {len(tgt)}; align them line by line"
         )
     alone = {i for i, (s, t) in enumerate(zip(src, tgt)) if bool(s) != bool(t)}
+    moved = _moved_boundaries(src, tgt, sorted(alone))
     for i in sorted(alone):
         empty, other = (source, target) if not src[i] else (target, source)
-        if any(j in alone and bool(src[j]) != bool(src[i]) for j in (i + 1, i + 2)):
+        if i in moved:
             raise InputError(f"{empty}:{i + 1}: a document ends here, but not in {other}; the boundaries must agree")
         if not drop_empty:
             raise InputError(
@@ -157,14 +161,60 @@ def read_corpus(source: str | Path, target: str | Path, drop_empty: bool = False
     targets = split_documents(tgt[i] for i in kept)
     lines = split_documents(str(i + 1) if src[i] else "" for i in kept)
     if not sources:
-        raise InputError(f"{source}: the corpus is empty; expected one sentence a line, a blank line between documents")
+        raise InputError(
+            f"{source}: the corpus is empty; expected one sentence per line, a blank line between documents"
+        )
     return Corpus(
         [Pair(s, t) for s, t in zip(sources, targets)],
         [[int(n) for n in document] for document in lines],
         len(alone),
         str(source),
         str(target),
+        cleaned + more,
     )
+
+
+def _moved_boundaries(src: Sequence[str], tgt: Sequence[str], alone: Sequence[int]) -> set[int]:
+    """Which of the lines that are empty on one side alone are a document's end, which the other side has elsewhere.
+
+    Two empty lines, one on each side and close together, are one boundary that has moved if the lines between them
+    fit better one line further: then they are not translations of each other as they stand.
+    """
+    moved: set[int] = set()
+    for i, j in zip(alone, alone[1:]):
+        if bool(src[i]) == bool(src[j]):
+            continue
+        if j - i <= 2:
+            moved.add(i)
+            continue
+        if any(not src[k] for k in range(i + 1, j)):
+            continue  # a boundary of both sides stands between them
+        early, late = (tgt, src) if not src[i] else (src, tgt)  # early has its sentence at i, late its own at j
+        as_it_is = sum(_misfit(src[k], tgt[k]) for k in range(i + 1, j))
+        shifted = sum(_misfit(early[k], late[k + 1]) for k in range(i, j))
+        if shifted / (j - i) < 0.7 * as_it_is / (j - i - 1):
+            moved.add(i)
+    return moved
+
+
+def _misfit(source: str, target: str) -> float:
+    """How badly two sentences' lengths go together; 0 for equally many characters."""
+    return abs(math.log((len(source) + 10) / (len(target) + 10)))
+
+
+def read_source(path: str | Path, target: str | Path, clean: bool = False) -> Corpus:
+    """A test set that has no reference: its documents with empty translations.
+
+    Raises:
+        InputError: see :func:`read_lines`; there is no sentence.
+    """
+    lines, cleaned = read_cleaned_lines(path, clean)
+    documents = split_documents(lines)
+    if not documents:
+        raise InputError(f"{path}: the corpus is empty; expected one sentence per line, a blank line between documents")
+    numbers = split_documents(str(i) if line else "" for i, line in enumerate(lines, 1))
+    pairs = [Pair(document, [""] * len(document)) for document in documents]
+    return Corpus(pairs, [[int(n) for n in document] for document in numbers], 0, str(path), str(target), cleaned)
 
 
 def resolutions(n_sentences: int) -> list[int]:

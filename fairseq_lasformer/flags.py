@@ -54,7 +54,7 @@ def _transformer_flags() -> list[tuple[str, Any, Any]]:
         prefix = f"{outer.name}_" if outer.name in nested else ""
         for f in inner:
             name = prefix + f.name
-            if name.startswith("_") or name in _LEFT_OUT or name.startswith("quant_noise"):
+            if f.name.startswith("_") or name in _LEFT_OUT or name.startswith("quant_noise"):
                 continue
             default = {"default": f.default} if f.default is not MISSING else {"default_factory": f.default_factory}
             flags.append((name, f.type, field(metadata=dict(f.metadata), **default)))
@@ -80,9 +80,12 @@ class SelectionFlags(FairseqDataclass):
             "help": "keep this many keys around the query instead of the learned selection (ablation); 0: learned"
         },
     )
-    select_gradient: ChoiceEnum(["straight-through", "none"]) = field(  # type: ignore[valid-type]
-        default="straight-through",
-        metadata={"help": "gradient of the translation loss through the selection (eq 3)"},
+    select_gradient: ChoiceEnum(["straight-through", "bounded", "none"]) = field(  # type: ignore[valid-type]
+        default="bounded",
+        metadata={
+            "help": "gradient of the translation loss through the selection: eq 3's, the same with the weight of a key "
+            "outside the selection bounded by 1, or none"
+        },
     )
     select_kl: ChoiceEnum(["forward", "reverse"]) = field(  # type: ignore[valid-type]
         default="forward",

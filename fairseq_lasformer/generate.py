@@ -5,10 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
 
@@ -19,9 +18,16 @@ from tqdm import tqdm
 
 from fairseq_lasformer.checkpoints import load
 from fairseq_lasformer.dataset import SplitInfo
-from fairseq_lasformer.documents import InputError
+from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.evaluation.hypotheses import collect, write_hypotheses
-from fairseq_lasformer.text import Settings
+from fairseq_lasformer.files import atomic_write, check_writable, locked, remove_folder
+from fairseq_lasformer.processes import start
+from fairseq_lasformer.quiet import quiet
+from fairseq_lasformer.shards import END
+from fairseq_lasformer.text import Codec, Settings
+
+# Options of fairseq-generate that are decided here.
+_OURS = ("--gen-subset", "--path", "--task", "--user-dir", "--results-path", "--distributed-rank", "--quiet")
 
 
 def generate(
@@ -32,62 +38,94 @@ def generate(
     shards: int = 4,
     options: Sequence[str] = (),
     jobs: int = 1,
+    form: str = "lines",
 ) -> int:
-    """Writes the translated documents of a split, detokenised, one a line, in input order.
+    """Writes the translated documents of a split, detokenised, in input order.
 
-    Each shard's output is kept in ``OUT.parts`` until all are there, so that a killed run goes on where it was.
+    Each shard's output is kept in ``OUT.parts`` until all are there, so that a killed run resumes where it stopped.
 
     Args:
         options: further options of fairseq-generate (``--beam 5 --max-tokens 8192 …``).
-        jobs: shards translated at once, each with its share of the processor cores.
+        jobs: shards translated at once, each with its share of the processor cores. form: ``lines``, one document per
+            line, tabs between its sentences, or ``raw``, one sentence per line, as the input.
 
     Returns:
         how many documents were written.
 
     Raises:
-        InputError: unusable data or checkpoint, or fairseq-generate failed.
+        InputError: unusable data, checkpoint or output, or fairseq-generate failed.
     """
     settings, info = Settings.load(data), SplitInfo.load(data, split)
     if info is None:
         raise InputError(f"{data}: holds no split {split}; see its documents.*.json")
+    if not info.examples:
+        raise InputError(
+            f"{data}: the examples of {split} overlap; only test sets and the validation set are translated"
+        )
+    for option in options:
+        if option.partition("=")[0] in _OURS:
+            raise InputError(f"{option}: is decided by lasformer generate; leave it out (--split chooses the split)")
+    Codec.of(data, settings)
+    check_writable(out)
     load(checkpoint)
     arguments = [str(data), "--user-dir", str(Path(__file__).parent), "--task", "document_translation"]
     arguments += ["-s", settings.source_lang, "-t", settings.target_lang]
-    arguments += ["--path", str(checkpoint), "--gen-subset", split]
+    arguments += ["--path", str(checkpoint), "--gen-subset", split, "--no-progress-bar"]
+    arguments += ["--num-workers", "0"]  # another process reads no faster, and takes up to 5 seconds to end
     # every example fits: its own length is the limit
     arguments += ["--max-source-positions", str(info.longest[0])]
     arguments += ["--max-target-positions", str(2 * max(info.longest) + 50)]
-    arguments += ["--max-tokens", str(max(info.longest)), "--max-len-a", "1.5", "--max-len-b", "50", *options]
-    shards = max(1, min(shards, _n_batches(arguments)))
-    stat = checkpoint.stat()
-    key = [settings.fingerprint, str(checkpoint.resolve()), stat.st_mtime_ns, stat.st_size, split, shards, *options]
+    arguments += ["--max-tokens", str(max(info.longest)), *options]
     parts = out.with_name(out.name + ".parts")
-    mark = parts / "key"
-    digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()
-    if not mark.exists() or mark.read_text() != digest:
-        shutil.rmtree(parts, ignore_errors=True)
-        parts.mkdir(parents=True)
-        mark.write_text(digest)
-    logs = [parts / f"{i}" for i in range(shards)]
+    with locked(out.with_name(f".{out.name}.lock"), "a translation"):
+        with quiet():
+            shards = max(1, min(shards, _n_batches(arguments)))
+        stat = checkpoint.stat()
+        key = [settings.fingerprint, str(checkpoint.resolve()), stat.st_mtime_ns, stat.st_size, split, shards, *options]
+        mark = parts / "key"
+        digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()
+        if not mark.exists() or mark.read_text() != digest:
+            remove_folder(parts)
+            parts.mkdir(parents=True)
+            atomic_write(mark, digest)
+        logs = [parts / f"{i}" for i in range(shards)]
+        _translate([*arguments, "--distributed-world-size", str(shards)], logs, jobs, f"translating {split}", info)
+        documents = collect(data, split, logs)
+        write_hypotheses(out, documents, form)
+        remove_folder(parts)
+    return len(documents)
+
+
+def _translate(arguments: list[str], logs: Sequence[Path], jobs: int, what: str, info: SplitInfo) -> None:
+    """Runs the shards whose log is not there yet, at most ``jobs`` at once."""
+    jobs = max(1, jobs)
     left = [i for i, log in enumerate(logs) if not log.exists()]
-    environment = {**os.environ, "PYTHONIOENCODING": "utf-8"}
+    environment = {**os.environ, "PYTHONIOENCODING": "utf-8", "PYTHONUNBUFFERED": "1"}
     if jobs > 1:
         environment["OMP_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // jobs))
-
-    def work(i: int) -> None:
-        shard = ["--distributed-world-size", str(shards), "--distributed-rank", str(i)]
-        _run([sys.executable, "-m", "fairseq_cli.generate", *arguments, *shard], logs[i], environment)
-
+    done = sum(_examples_in(log) for log in logs if log.exists())
     with (
-        ThreadPool(max(1, jobs)) as pool,
-        tqdm(total=shards, initial=shards - len(left), desc=f"translating {split}", unit=" shards") as bar,
+        tqdm(total=info.n_examples, initial=done, desc=what, unit=" parts") as bar,
+        ThreadPool(jobs) as pool,
     ):
-        for _ in pool.imap_unordered(work, left):
-            bar.update()
-    documents = collect(data, split, logs)
-    write_hypotheses(out, documents)
-    shutil.rmtree(parts)
-    return len(documents)
+
+        def work(shards: Sequence[int]) -> None:
+            command = [sys.executable, "-m", "fairseq_lasformer.shards", ",".join(map(str, shards)), *arguments]
+            _run(command, [logs[i] for i in shards], environment, bar.update)
+
+        # a process for each job, not for each shard: starting one takes seconds
+        for _ in pool.imap_unordered(work, filter(None, (left[i::jobs] for i in range(jobs)))):
+            pass
+
+
+def _examples_in(log: Path) -> int:
+    with open(log, encoding="utf-8") as lines:
+        return len(set(map(_example, lines)) - {None})
+
+
+def _example(line: str) -> str | None:
+    """The example that a line of fairseq-generate's output is a hypothesis of, if it is one."""
+    return line.partition("\t")[0] if line.startswith("H-") else None
 
 
 def _n_batches(arguments: list[str]) -> int:
@@ -105,11 +143,41 @@ def _n_batches(arguments: list[str]) -> int:
     return len(batches.frozen_batches)
 
 
-def _run(command: list[str], log: Path, environment: dict[str, str]) -> None:
-    """The command's standard output in ``log``, whole or not at all; its progress bar stays visible."""
-    temporary = log.with_name(log.name + ".tmp")
-    with open(temporary, "w", encoding="utf-8") as f:
-        done = subprocess.run(command, stdout=f, env=environment)
-    if done.returncode:
-        raise InputError(f"fairseq-generate failed with exit code {done.returncode}; its message is above")
+def _run(command: list[str], logs: Sequence[Path], environment: dict[str, str], tick: Callable[[], object]) -> None:
+    """What the command translates, each shard in its log, whole or not at all; ``tick`` is called for each example.
+
+    What it says on standard error is kept beside the first log, and quoted where it fails.
+    """
+    errors = logs[0].with_name(f"{logs[0].name}.err")
+    with (
+        open(errors, "w", encoding="utf-8") as err,
+        start(command, stdout=subprocess.PIPE, stderr=err, env=environment, text=True, encoding="utf-8") as process,
+    ):
+        for log in logs:
+            if not _shard(process.stdout or (), log, tick):
+                break
+    if process.returncode:
+        said = [line for line in errors.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+        reason = next((line.removeprefix("error: ") for line in reversed(said) if line.startswith("error: ")), "")
+        if not reason:
+            reason = f"{said[-1] if said else 'no message'} (exit code {process.returncode}; see {errors})"
+        raise InputError(f"fairseq-generate failed: {reason}")
+
+
+def _shard(lines: Iterable[str], log: Path, tick: Callable[[], object]) -> bool:
+    """One shard's output in ``log``; False where it broke off."""
+    temporary = log.with_name(f"{log.name}.tmp")
+    seen: set[str] = set()
+    with open(temporary, "w", encoding="utf-8") as out:
+        for line in lines:
+            if line == f"{END}{log.name}\n":
+                break
+            out.write(line)
+            example = _example(line)
+            if example is not None and example not in seen:
+                seen.add(example)
+                tick()
+        else:
+            return False
     temporary.replace(log)
+    return True

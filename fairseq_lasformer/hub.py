@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import difflib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,12 @@ import torch
 from fairseq import hub_utils, utils
 from omegaconf import open_dict
 from torch import Tensor
-from tqdm import tqdm
+from tqdm.auto import tqdm
 
-from fairseq_lasformer.checkpoints import load
-from fairseq_lasformer.documents import InputError, Span, chunks, parts, rejoin
+from fairseq_lasformer.checkpoints import CHECKPOINTS, load
+from fairseq_lasformer.documents import Span, chunks, parts, rejoin, split_documents
+from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.text import SETTINGS, Codec, Settings, split_at
-
-CHECKPOINTS = ("model.pt", "checkpoint_best.pt", "checkpoint_last.pt")
 
 
 class DocumentHubInterface(hub_utils.GeneratorHubInterface):
@@ -30,7 +30,7 @@ class DocumentHubInterface(hub_utils.GeneratorHubInterface):
         super().__init__(cfg, task, models)
         folder = utils.split_paths(task.cfg.data)[0]
         self.settings = Settings.load(folder)
-        self.codec = Codec(folder, self.settings.tokenizer, self.settings.bpe)
+        self.codec = Codec.of(folder, self.settings)
 
     def encode(self, sentence: str) -> Tensor:
         """Token indices of a raw source sentence, end of sentence included."""
@@ -56,26 +56,46 @@ class DocumentHubInterface(hub_utils.GeneratorHubInterface):
         """Translations of whole documents, in order.
 
         Args:
-            documents: raw text, one sentence a line; blank lines are passed over.
+            documents: raw text, one sentence per line; blank lines separate paragraphs.
             max_tokens: of a batch; at least the longest part's are taken.
             options: of fairseq's generation (``lenpen=1.0``, ``max_len_a=1.5``, …).
 
         Returns:
-            as many documents; one sentence a line where the training data had separators, otherwise one line.
+            as many documents, an empty one for an empty one. Where the training data had separators, one sentence per
+            line, and the paragraphs as they were, if there are as many sentences as in the source; otherwise one line.
 
         Raises:
-            InputError: a document is empty, or a sentence of it too long.
+            InputError: a string in place of a list, an option that fairseq does not have, or a sentence that is too
+                long.
         """
-        if not documents:
-            return []
-        sentences = [[line.strip() for line in document.splitlines() if line.strip()] for document in documents]
-        if empty := [i + 1 for i, document in enumerate(sentences) if not document]:
-            raise InputError(f"document {empty[0]} of {len(documents)} is empty")
+        if isinstance(documents, str):
+            raise InputError("translate_documents takes a list of documents, not one string: wrap it, [text]")
+        cfg = copy.deepcopy(self.cfg)
+        _check_options(cfg.generation, options)
+        paragraphs = [_paragraphs(document) for document in documents]
+        sentences = [[s for paragraph in document for s in paragraph] for document in paragraphs]
+        spans, examples = self._examples(sentences)
+        with open_dict(cfg):
+            cfg.dataset.max_tokens = max([max_tokens, *(len(e) for e in examples)])
+            cfg.dataset.batch_size = None
+            cfg.generation.beam = beam
+            cfg.generation.update(options)
+        found = self._translate(examples, cfg, progress)
+        here = [i for i, document in enumerate(sentences) if document]
+        numbers = {document: number for number, document in enumerate(here)}
+        placed = [span._replace(document=numbers[span.document]) for span in spans]
+        translated = dict(zip(here, rejoin(placed, found, len(here))))
+        return [self._text(translated.get(i, []), paragraphs[i]) for i in range(len(documents))]
+
+    def _examples(self, documents: Sequence[Sequence[str]]) -> tuple[list[Span], list[Tensor]]:
+        """The parts of all documents, as the preparation of the data makes them."""
         spans: list[Span] = []
         examples: list[Tensor] = []
         extra = 1 if self.settings.separator else 0
         how = "sentences" if self.settings.resolutions == "sentences" else "documents"
-        for i, document in enumerate(sentences):
+        for i, document in enumerate(documents):
+            if not document:
+                continue
             encoded = [self.encode(s) for s in document]
             lengths = [[len(e) - 1 + extra] for e in encoded]  # as the preparation counts
             if max(lengths)[0] > self.settings.limit - 1:
@@ -87,18 +107,17 @@ class DocumentHubInterface(hub_utils.GeneratorHubInterface):
                 for span in chunks(part, how):
                     spans.append(span)
                     examples.append(self.join(encoded[span.start : span.start + span.size]))
-        cfg = copy.deepcopy(self.cfg)
-        with open_dict(cfg):
-            cfg.dataset.max_tokens = max(max_tokens, *(len(e) for e in examples))
-            cfg.dataset.batch_size = None
-            cfg.generation.beam, cfg.generation.max_len_a, cfg.generation.max_len_b = beam, 1.5, 50
-            for name, value in options.items():
-                setattr(cfg.generation, name, value)
+        return spans, examples
+
+    def _translate(self, examples: Sequence[Tensor], cfg: Any, progress: bool) -> list[list[str]]:
+        """The sentences of each example's translation."""
+        if not examples:
+            return []
         generator = self.task.build_generator(self.models, cfg.generation)
         found: dict[int, list[str]] = {}
-        lengths_of = torch.tensor([len(e) for e in examples])
+        lengths = torch.tensor([len(e) for e in examples])
         batches = self.task.get_batch_iterator(
-            dataset=self.task.build_dataset_for_inference(examples, lengths_of),
+            dataset=self.task.build_dataset_for_inference(examples, lengths),
             max_tokens=cfg.dataset.max_tokens,
             max_positions=self.max_positions,
             disable_iterator_cache=True,
@@ -109,12 +128,37 @@ class DocumentHubInterface(hub_utils.GeneratorHubInterface):
                 for i, hypotheses in zip(batch["id"].tolist(), self.task.inference_step(generator, self.models, batch)):
                     found[i] = self._sentences(hypotheses[0]["tokens"])
                     bar.update()
-        translated = rejoin(spans, [found[i] for i in range(len(examples))], len(documents))
-        return [("\n" if self.settings.separator else " ").join(t for t in d if t) for d in translated]
+        return [found[i] for i in range(len(examples))]
+
+    def _text(self, sentences: Sequence[str], paragraphs: Sequence[Sequence[str]]) -> str:
+        """A translated document in the form of its source."""
+        if not self.settings.separator:
+            return " ".join(s for s in sentences if s)
+        if len(sentences) != sum(map(len, paragraphs)):
+            return "\n".join(sentences)
+        rest = iter(sentences)
+        return "\n\n".join("\n".join(next(rest) for _ in paragraph) for paragraph in paragraphs)
 
     def _sentences(self, tokens: Tensor) -> list[str]:
         pieces = split_at(self.string(tokens).split(), self.settings.separator)
         return [self.codec.decode(" ".join(piece), self.settings.target_lang) for piece in pieces]
+
+
+def _paragraphs(document: str) -> list[list[str]]:
+    """A document's sentences by paragraph; any number of blank lines is one boundary."""
+    return split_documents(line.strip() for line in document.splitlines())
+
+
+def _check_options(generation: Any, options: dict[str, Any]) -> None:
+    """Refuses what fairseq's generation does not know, or what one translation per document cannot show."""
+    names = [str(name) for name in generation]
+    for name in options:
+        if name not in names:
+            close = difflib.get_close_matches(name, names, 1)
+            hint = f"; is {close[0]} meant?" if close else ""
+            raise InputError(f"{name}: not an option of fairseq's generation{hint}")
+    if options.get("nbest", 1) != 1:
+        raise InputError("nbest: one translation per document is returned; leave it out")
 
 
 def _trained_on(checkpoint: Path) -> str:
@@ -129,7 +173,8 @@ def from_pretrained(
     """A trained model.
 
     Args:
-        folder: where the checkpoint is. checkpoint_file: its name; without, the first of :data:`CHECKPOINTS`.
+        folder: where the checkpoint is, or the checkpoint itself. checkpoint_file: its name; without, the first of
+            :data:`CHECKPOINTS`.
         data: the prepared folder; without, ``folder`` itself if it holds one's ``settings.json``, dictionaries and
             subwords, otherwise the folder that the checkpoint was trained on.
         overrides: of the checkpoint's own settings, as in fairseq.
@@ -138,6 +183,8 @@ def from_pretrained(
         InputError: no checkpoint, one that is no use, or no prepared folder.
     """
     folder = Path(folder)
+    if checkpoint_file is None and folder.is_file():
+        folder, checkpoint_file = folder.parent, folder.name
     names = [checkpoint_file] if checkpoint_file else [n for n in CHECKPOINTS if (folder / n).is_file()]
     if not names:
         raise InputError(f"{folder}: holds none of {', '.join(CHECKPOINTS)}; name the checkpoint_file")
@@ -145,6 +192,11 @@ def from_pretrained(
         raise InputError(f"{folder / names[0]}: no such checkpoint")
     if data is None:
         data = folder if (folder / SETTINGS).is_file() else _trained_on(folder / names[0])
+        if not data:
+            raise InputError(f"{folder / names[0]}: does not tell what it was trained on; name the prepared folder")
     Settings.load(data)
     found = hub_utils.from_pretrained(str(folder), names[0], str(Path(data).resolve()), **overrides)
-    return DocumentHubInterface(found["args"], found["task"], found["models"])
+    cfg = found["args"]
+    with open_dict(cfg):  # text is encoded by the prepared folder's files, not by what a checkpoint names
+        cfg.tokenizer = cfg.bpe = cfg.generation.replace_unk = None
+    return DocumentHubInterface(cfg, found["task"], found["models"])

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from fairseq_lasformer import ops
 from fairseq_lasformer.attention import Attended, Decoding, SelectedAttention
 from fairseq_lasformer.config import attention_widths, mixture_layers, selected_modules
-from fairseq_lasformer.documents import InputError
+from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.glt import ExpandReduce, block_sizes, max_groups, official_sizes, paper_sizes
 from fairseq_lasformer.moe import Balance, MixtureOfExperts
 from fairseq_lasformer.ops import Allowed, Supervision
@@ -36,7 +36,7 @@ def _attention(cfg: Any, module: str, layer: int, heads: int, **kwargs: Any) -> 
         dropout=cfg.attention_dropout,
         selector=build_selector(cfg, layer, widths.query, widths.key) if selects else None,
         selects=selects,
-        straight_through=cfg.select_gradient == "straight-through",
+        gradient=str(cfg.select_gradient),
         backend=cfg.attention_backend,
         **kwargs,
     )
@@ -265,11 +265,11 @@ def decoder_group_step(
 def _supervise(
     seen: Sequence[Attended], cfg: Any, allowed: Allowed, query_padding: Tensor | None
 ) -> Supervision | None:
-    """Supervision of a group's selector by the full attention of its layers; None for plain attention."""
+    """Supervision of a group's selector by the full attention of its layers; None where there is none to teach."""
     selection = seen[0].selection
-    if selection is None:
+    if selection is None or selection.query is None:
         return None
-    assert selection.query is not None and selection.key is not None and selection.mask is not None
+    assert selection.key is not None and selection.mask is not None
     queries, keys = [a.query for a in seen if a.query is not None], [a.key for a in seen if a.key is not None]
     return ops.supervise(
         selection.query,

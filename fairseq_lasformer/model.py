@@ -22,8 +22,8 @@ from fairseq_lasformer import hub, ops
 from fairseq_lasformer.attention import Decoding
 from fairseq_lasformer.cache import STATE, DecodingCache, IncrementalState, regroup
 from fairseq_lasformer.config import PRESETS, LasformerConfig, module_config
-from fairseq_lasformer.documents import InputError
 from fairseq_lasformer.embedding import ExpandedEmbedding, TableProjection, build_embedding
+from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.hub import DocumentHubInterface
 from fairseq_lasformer.layers import (
     LasformerDecoderLayer,
@@ -237,7 +237,14 @@ class LasformerDecoder(TransformerDecoderBase):
 
 @register_model("lasformer", dataclass=LasformerConfig)
 class LasformerModel(TransformerModelBase):
-    """Document-level Transformer whose attention reads only the keys a learned selector keeps (arXiv 2309.14174)."""
+    """Document-level Transformer whose attention reads only the keys a learned selector keeps (arXiv 2309.14174).
+
+    Attributes:
+        adapted: whether the task moves kappa (eq 7). windowed: whether a fixed window stands in the selectors' place.
+    """
+
+    adapted = False
+    windowed = False
 
     @classmethod
     def add_args(cls, parser: Any) -> None:
@@ -273,7 +280,10 @@ class LasformerModel(TransformerModelBase):
                 "--share-all-embeddings (part of --arch lasformer_delight and delight_transformer): the two "
                 "dictionaries differ; preprocess with a joined one, or give --arch lasformer the preset's options"
             )
-        return super().build_model(config, task)
+        model = super().build_model(config, task)
+        model.adapted = bool(getattr(task, "adapts_sparsity", False))
+        model.windowed = bool(config.select_window)
+        return model
 
     @classmethod
     def from_pretrained(cls, *args: Any, **kwargs: Any) -> DocumentHubInterface:
@@ -310,6 +320,13 @@ class LasformerModel(TransformerModelBase):
         alignment_heads: Optional[int] = None,
     ) -> tuple[Tensor, dict[str, Any]]:
         """Logits [B, N, vocabulary] and the extras: ``kappa`` and, in training, ``supervision`` and ``balance``."""
+        if self.training and not self.adapted:
+            self.adapted = True  # to be said once
+            if next(self.selectors(), None) is not None:
+                logger.warning(
+                    "this task does not move kappa: every selector keeps the share of keys it starts with, all of them "
+                    "unless a checkpoint says otherwise; train with --task document_translation"
+                )
         encoder_out = self.encoder(src_tokens, src_lengths, return_all_hiddens)
         out, extra = self.decoder(prev_output_tokens, encoder_out=encoder_out, features_only=features_only)
         return out, extra | {"kappa": {name: selector.kappa for name, selector in self.selectors()}}
@@ -318,12 +335,15 @@ class LasformerModel(TransformerModelBase):
         """Lets a dense checkpoint of the same sizes start a selecting model: its selectors begin as initialised."""
         super().upgrade_state_dict_named(state_dict, name)
         own = {key: value for key, value in self.state_dict().items() if ".selector." in key}
+        if not own:  # a window's, from before it went without
+            for key in [key for key in state_dict if ".selector." in key and self.windowed]:
+                del state_dict[key]
         if own and not any(key in state_dict for key in own):
             logger.warning("the checkpoint has no selectors; they start from their initialisation, kappa from 1")
             state_dict.update(own)
 
     def selectors(self) -> Iterator[tuple[str, Selector]]:
-        """Every selector with its name, in a fixed order."""
+        """Every learned selector with its name, in a fixed order."""
         stacks = (
             ("encoder", self.encoder.layers, "self_attn"),
             ("decoder", self.decoder.layers, "self_attn"),
@@ -331,7 +351,7 @@ class LasformerModel(TransformerModelBase):
         )
         for module, layers, attention in stacks:
             found = (getattr(layer, attention).selector for layer in layers)
-            for i, selector in enumerate(s for s in found if s is not None):
+            for i, selector in enumerate(s for s in found if isinstance(s, Selector)):
                 yield f"{module}.{i}", selector
 
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_lasformer import ops
+from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.ops import KAPPA_ONE, Allowed, Paths, Slots
 
 
@@ -57,19 +58,12 @@ class Selector(nn.Module):
     Args:
         embed_dim: width of the queries' states (d). key_dim: width of the keys' states. select_dim: d_s.
         backend: what selects in generation (``--attention-backend``).
-        window: keep so many keys around the query instead of choosing any; 0 chooses. kappa then stays as it is.
     """
 
     kappa: Tensor
 
     def __init__(
-        self,
-        embed_dim: int,
-        key_dim: int,
-        select_dim: int,
-        rule: SparsityRule,
-        backend: str = "auto",
-        window: int = 0,
+        self, embed_dim: int, key_dim: int, select_dim: int, rule: SparsityRule, backend: str = "auto"
     ) -> None:
         super().__init__()
         self.q_proj = nn.Linear(embed_dim, select_dim, bias=False)
@@ -77,16 +71,17 @@ class Selector(nn.Module):
         nn.init.xavier_uniform_(self.q_proj.weight)
         nn.init.xavier_uniform_(self.k_proj.weight)
         self.rule = rule
-        self.backend, self.window = backend, window
+        self.backend = backend
         self.register_buffer("kappa", torch.tensor(KAPPA_ONE, dtype=torch.int64))
 
-    def forward(self, query: Tensor, key: Tensor, allowed: Allowed) -> Selection:
-        """Selection of a full pass from the layer's states, query [B, Q, d] and key [B, K, d]."""
+    def forward(self, query: Tensor, key: Tensor, allowed: Allowed, as_mask: bool = False) -> Selection:
+        """Selection of a full pass from the layer's states, query [B, Q, d] and key [B, K, d].
+
+        Args:
+            as_mask: whether it must be a mask; otherwise a pass without gradients takes what is fastest.
+        """
         q, k = self.q_proj(query), self.k_proj(key)
-        if self.window:
-            shape = (q.size(0), q.size(1), k.size(1))
-            return Selection(q, k, ops.window_mask(shape, allowed, self.window, query is key, q.device))
-        if not torch.is_grad_enabled():
+        if not torch.is_grad_enabled() and not as_mask:
             kappa = int(self.kappa)
             paths = ops.sparse_pass(q.size(1), k, allowed, kappa, self.backend)
             if paths is not None:
@@ -101,14 +96,17 @@ class Selector(nn.Module):
         ``kappa`` is the buffer's value, which the caller has read once: reading it here would stop a GPU at every step.
         ``place`` int64 [N] is the position of the newest queries.
         """
-        if self.window:
-            return Selection(slots=ops.window_slots(place, query.size(0), paths, self.window))
         return Selection(slots=ops.select_slots(self.q_proj(query), keys, paths, kappa, self.backend))
 
     def adapt(self, mass: float) -> None:
         """Moves kappa by eq 7, after an update whose valid queries kept ``mass`` in the mean."""
-        if not self.window:
-            self.kappa.fill_(self.rule.next(int(self.kappa), mass))
+        self.kappa.fill_(self.rule.next(int(self.kappa), mass))
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        kappa = state_dict.get(prefix + "kappa")
+        if kappa is not None and (kappa.is_floating_point() or not 0 < int(kappa) <= KAPPA_ONE):
+            raise InputError(f"{prefix}kappa is {float(kappa) / KAPPA_ONE:g}; expected a share in (0, 1]")
+        super()._load_from_state_dict(state_dict, prefix, *args)
 
     @property
     def share(self) -> float:
@@ -116,9 +114,33 @@ class Selector(nn.Module):
         return int(self.kappa) / KAPPA_ONE
 
 
-def build_selector(cfg: Any, layer: int, embed_dim: int, key_dim: int) -> Selector | None:
+class Window(nn.Module):
+    """A fixed window of keys around the query in a selector's place (the paper's ablation): nothing to learn or to
+    supervise, and no kappa.
+
+    Args:
+        size: how many keys are kept.
+    """
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.size = size
+
+    def forward(self, query: Tensor, key: Tensor, allowed: Allowed, as_mask: bool = True) -> Selection:
+        """Selection of a full pass; see :meth:`Selector.forward`."""
+        shape = (query.size(0), query.size(1), key.size(1))
+        return Selection(mask=ops.window_mask(shape, allowed, self.size, query is key, query.device))
+
+    def step(self, query: Tensor, keys: None, paths: Paths, kappa: int, place: Tensor) -> Selection:
+        """Selection of a decoding step; see :meth:`Selector.step`."""
+        return Selection(slots=ops.window_slots(place, query.size(0), paths, self.size))
+
+
+def build_selector(cfg: Any, layer: int, embed_dim: int, key_dim: int) -> Selector | Window | None:
     """The selector of a layer, None for the upper layers of a group (eq 8), which use the one of its lowest layer."""
     if layer % cfg.select_share:
         return None
+    if cfg.select_window:
+        return Window(cfg.select_window)
     rule = SparsityRule(cfg.sparsity_threshold, cfg.sparsity_step, cfg.sparsity_min, cfg.sparsity_freeze_above)
-    return Selector(embed_dim, key_dim, cfg.select_dim, rule, cfg.attention_backend, cfg.select_window)
+    return Selector(embed_dim, key_dim, cfg.select_dim, rule, cfg.attention_backend)

@@ -7,6 +7,9 @@ from fairseq.tasks.translation import TranslationConfig
 
 from fairseq_lasformer.ops import BACKENDS
 
+# Longest translation where none is asked for: a times the source's tokens, plus b (--max-len-a, --max-len-b).
+MAX_LEN = (1.5, 50)
+
 
 @dataclass
 class DocumentTranslationConfig(TranslationConfig):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
@@ -13,11 +14,29 @@ from typing import Any
 
 from tqdm import tqdm
 
-from fairseq_lasformer.documents import InputError, atomic_write
+from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.files import atomic_write, replacing
 
 SETTINGS = "settings.json"
 SUBWORDS = {"subword-nmt": "bpe.codes", "sentencepiece": "sentencepiece.model"}
 TOKENIZERS = ("moses", "none")
+# Symbols of fairseq's dictionaries: no text may turn into one of them.
+SYMBOLS = ("<s>", "<pad>", "</s>", "<unk>")
+
+
+def check_separator(separator: str) -> None:
+    """Refuses a separator that could be part of a text, or that a dictionary cannot hold as one symbol.
+
+    Raises:
+        InputError: it is shorter than two characters, holds blanks, is one of fairseq's symbols, or looks like a
+            subword.
+    """
+    if not separator:
+        return
+    if len(separator) < 2 or separator in SYMBOLS or any(c.isspace() or not c.isprintable() for c in separator):
+        raise InputError(f"--separator {separator!r}: expected a word of two or more characters, such as <sep>")
+    if separator.endswith("@@") or "\u2581" in separator:
+        raise InputError(f"--separator {separator!r}: looks like a subword; choose another, such as <sep>")
 
 
 @dataclass(frozen=True)
@@ -72,30 +91,55 @@ def tokenize(sentence: str, language: str, tokenizer: str) -> str:
 class Codec:
     """Encodes sentences to subword tokens, and decodes a model's output to text.
 
+    A word of the text that is one of fairseq's symbols (``</s>``) or the separator comes out in single characters, so
+    that it survives as text.
+
     Args:
-        folder: where ``bpe.codes`` or ``sentencepiece.model`` lies.
+        folder: where ``bpe.codes`` or ``sentencepiece.model`` lies. separator: of the data, empty for none.
+
+    Raises:
+        InputError: the subword model is missing or damaged.
     """
 
-    def __init__(self, folder: str | Path, tokenizer: str, bpe: str) -> None:
-        self.tokenizer, self.bpe = tokenizer, bpe
+    def __init__(self, folder: str | Path, tokenizer: str, bpe: str, separator: str = "") -> None:
+        if bpe not in SUBWORDS or tokenizer not in TOKENIZERS:
+            raise InputError(f"{Path(folder) / SETTINGS}: no such subwords or tokenizer ({bpe}, {tokenizer})")
+        self.tokenizer, self.bpe, self.separator = tokenizer, bpe, separator
+        self._reserved = frozenset((*SYMBOLS, separator) if separator else SYMBOLS)
         path = Path(folder) / SUBWORDS[bpe]
         if not path.exists():
             raise InputError(f"{path}: not found; prepare the data again")
-        self._encode: Callable[[str], str]
-        if bpe == "subword-nmt":
-            from subword_nmt.apply_bpe import BPE
+        self._subwords: Callable[[str], str]
+        try:
+            if bpe == "subword-nmt":
+                from subword_nmt.apply_bpe import BPE
 
-            with open(path, encoding="utf-8") as codes:
-                self._encode = BPE(codes).process_line
-        else:
-            from sentencepiece import SentencePieceProcessor
+                with open(path, encoding="utf-8") as codes:
+                    self._subwords = BPE(codes).process_line
+            else:
+                from sentencepiece import SentencePieceProcessor
 
-            pieces = SentencePieceProcessor(model_file=str(path))
-            self._encode = lambda text: " ".join(pieces.encode(text, out_type=str))
+                pieces = SentencePieceProcessor(model_file=str(path))
+                self._subwords = lambda text: " ".join(pieces.encode(text, out_type=str))
+        except (Exception, SystemExit) as e:  # subword-nmt ends the process, sentencepiece raises its C++ errors
+            raise InputError(f"{path}: damaged; prepare the data again") from e
+
+    @classmethod
+    def of(cls, folder: str | Path, settings: Settings) -> Codec:
+        """The codec of a prepared folder."""
+        return cls(folder, settings.tokenizer, settings.bpe, settings.separator)
 
     def encode(self, sentence: str, language: str) -> str:
         """Subword tokens of a raw sentence, separated by spaces."""
-        return self._encode(tokenize(sentence, language, self.tokenizer))
+        return self.encode_words(tokenize(sentence, language, self.tokenizer))
+
+    def encode_words(self, words: str) -> str:
+        """Subword tokens of a tokenised sentence, separated by spaces."""
+        tokens = self._subwords(words)
+        if any(symbol in tokens for symbol in self._reserved):
+            between = "@@ " if self.bpe == "subword-nmt" else " "
+            tokens = " ".join(between.join(t) if t in self._reserved else t for t in tokens.split())
+        return tokens
 
     def decode(self, tokens: str, language: str) -> str:
         """Text of subword tokens."""
@@ -119,6 +163,31 @@ def split_at(tokens: list[str], separator: str) -> list[list[str]]:
     return pieces
 
 
+class LineCodec:
+    """The codec in the form that fairseq's tools call: a line of text per example, tabs between its sentences.
+
+    The separator, as a word of a line, is a boundary, too.
+    """
+
+    def __init__(self, codec: Codec, settings: Settings) -> None:
+        self.codec, self.settings = codec, settings
+
+    def encode(self, line: str) -> str:
+        """Subword tokens of a document's source, as the preparation of the data makes them."""
+        separator, language = self.settings.separator, self.settings.source_lang
+        pieces = line.split("\t")
+        if separator:
+            pieces = [s for piece in pieces for s in re.split(rf"(?<!\S){re.escape(separator)}(?!\S)", piece)]
+        sentences = [s.strip() for s in pieces if s.strip()]
+        between = f" {separator} " if separator else " "
+        return between.join(self.codec.encode(s, language) for s in sentences)
+
+    def decode(self, tokens: str) -> str:
+        """Text of a translation."""
+        pieces = split_at(tokens.split(), self.settings.separator)
+        return "\t".join(self.codec.decode(" ".join(piece), self.settings.target_lang) for piece in pieces)
+
+
 def learn_subwords(folder: Path, sentences: Sequence[str], bpe: str, size: int) -> None:
     """Learns joint subwords on tokenised sentences of both sides.
 
@@ -130,6 +199,8 @@ def learn_subwords(folder: Path, sentences: Sequence[str], bpe: str, size: int) 
         from subword_nmt.learn_bpe import learn_bpe
 
         codes = io.StringIO()
+        if size < 1:
+            raise InputError(f"--size {size}: at least one merge is needed")
         if all(len(word) == 1 for sentence in sentences for word in sentence.split()):
             raise InputError("no subwords can be learned: every word of the training text is a single character")
         learn_bpe(io.StringIO("\n".join(sentences) + "\n"), codes, size)
@@ -138,20 +209,22 @@ def learn_subwords(folder: Path, sentences: Sequence[str], bpe: str, size: int) 
     from sentencepiece import SentencePieceTrainer
 
     model = io.BytesIO()
-    SentencePieceTrainer.train(
-        sentence_iterator=iter(sentences),
-        model_writer=model,
-        vocab_size=size,
-        character_coverage=0.9995,
-        hard_vocab_limit=False,
-        normalization_rule_name="identity",
-        input_sentence_size=5_000_000,
-        shuffle_input_sentence=True,
-        minloglevel=2,
-    )
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_bytes(model.getvalue())
-    temporary.replace(path)
+    try:
+        SentencePieceTrainer.train(
+            sentence_iterator=iter(sentences),
+            model_writer=model,
+            vocab_size=size,
+            character_coverage=0.9995,
+            hard_vocab_limit=False,
+            normalization_rule_name="identity",
+            input_sentence_size=5_000_000,
+            shuffle_input_sentence=True,
+            minloglevel=2,
+        )
+    except (RuntimeError, OSError, ValueError) as e:
+        raise InputError(f"--size {size}: sentencepiece cannot learn it ({str(e).splitlines()[0]})") from e
+    with replacing(path, "wb") as f:
+        f.write(model.getvalue())
 
 
 _worker: Callable[[str], str]
@@ -163,7 +236,7 @@ def _start_worker(kind: str, args: tuple[Any, ...]) -> None:
         language, tokenizer = args
         _worker = lambda sentence: tokenize(sentence, language, tokenizer)  # noqa: E731
     else:
-        _worker = Codec(*args)._encode
+        _worker = Codec(*args).encode_words
 
 
 def _work(batch: list[str]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -13,7 +14,8 @@ from typing import Any
 from omegaconf import OmegaConf
 from tqdm import tqdm
 
-from fairseq_lasformer.documents import InputError
+from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.processes import start
 
 
 def read_config(path: Path) -> Any:
@@ -33,12 +35,19 @@ def read_config(path: Path) -> Any:
     return cfg
 
 
+def override(key: str, value: object) -> str:
+    """One of Hydra's overrides, quoted so that its grammar takes every value as it is: paths hold what they like."""
+    quoted = re.sub(r"(\\*)'", r"\1\1\'", str(value))
+    quoted = re.sub(r"(\\+)$", r"\1\1", quoted).replace("${", "\\${")
+    return f"{key}='{quoted}'"
+
+
 def train(config: Path, overrides: Sequence[str], log: Path, what: str) -> None:
     """Trains as ``config`` says, from its last checkpoint if there is one.
 
     Args:
-        overrides: Hydra's, such as ``optimization.max_update=50``. log: is continued. what: is being trained, for the
-            progress bar.
+        overrides: Hydra's, such as ``optimization.max_update=50``; see :func:`override`. log: is continued.
+            what: is being trained, for the progress bar.
 
     Raises:
         InputError: the training failed; what its log says is quoted.
@@ -52,7 +61,7 @@ def train(config: Path, overrides: Sequence[str], log: Path, what: str) -> None:
     with (
         open(log, "a", encoding="utf-8") as file,
         tqdm(total=total, desc=f"training {what}", unit=" updates") as bar,
-        subprocess.Popen(
+        start(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=os.environ | {"PWD": os.getcwd()}
         ) as process,
     ):
@@ -60,8 +69,8 @@ def train(config: Path, overrides: Sequence[str], log: Path, what: str) -> None:
         for line in process.stdout or ():
             file.write(line)
             last = line.strip() or last
-            if last.startswith(("error: ", "Could not override")):
-                reason = last  # behind it come hints on Hydra, or other workers' last words
+            if last.startswith(("error: ", "Could not ", "Key '", "Error merging override")):
+                reason = reason or last.removeprefix("error: ")  # what follows are hints, or other workers' last words
             if '"num_updates"' in line and '"update"' in line:
                 fields = json.loads(line[line.index("{") :])
                 bar.update(int(fields["num_updates"]) - bar.n)

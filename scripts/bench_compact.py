@@ -30,7 +30,8 @@ sys.path.insert(0, str(ROOT))
 
 import fairseq_lasformer  # noqa: E402, F401  (registers architecture and task)
 from fairseq_lasformer.cost import checkpoint_cost  # noqa: E402
-from fairseq_lasformer.documents import InputError, atomic_write  # noqa: E402
+from fairseq_lasformer.errors import InputError  # noqa: E402
+from fairseq_lasformer.files import atomic_write  # noqa: E402
 from fairseq_lasformer.parameters import parts  # noqa: E402
 
 BATCHES = 4

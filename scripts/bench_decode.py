@@ -40,7 +40,7 @@ from bench_training import VOCABULARY, build  # noqa: E402
 
 from fairseq_lasformer.cache import DecodingCache  # noqa: E402
 from fairseq_lasformer.checkpoints import load  # noqa: E402
-from fairseq_lasformer.documents import atomic_write  # noqa: E402
+from fairseq_lasformer.files import atomic_write  # noqa: E402
 from fairseq_lasformer.ops import KAPPA_ONE  # noqa: E402
 
 BEAM = 5

@@ -26,7 +26,7 @@ from tqdm import tqdm
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from fairseq_lasformer.documents import atomic_write  # noqa: E402
+from fairseq_lasformer.files import atomic_write  # noqa: E402
 from fairseq_lasformer.flags import MoeFlags  # noqa: E402
 from fairseq_lasformer.moe import MixtureOfExperts  # noqa: E402
 from fairseq_lasformer.moe.statistics import statistics as moe_statistics  # noqa: E402

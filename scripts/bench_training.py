@@ -29,7 +29,7 @@ from tqdm import tqdm
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from fairseq_lasformer.config import PRESETS, LasformerConfig
-from fairseq_lasformer.documents import atomic_write
+from fairseq_lasformer.files import atomic_write
 from fairseq_lasformer.model import LasformerModel
 from fairseq_lasformer.ops import KAPPA_ONE
 

@@ -4,8 +4,8 @@
     make demo        or        python scripts/demo.py [--out runs/demo] [--documents 2000] [override ...]
 
 ``--systems lasformer,lasformer_moe`` trains others than the two (a system is a file configs/demo_<system>.yaml).
-A killed run goes on where it was; a finished one prints its table again. Overrides (``optimization.max_update=50``)
-go to all trainings.
+A killed run resumes where it stopped; a finished one prints its table again. Overrides (``optimization.max_update=50``)
+go to all trainings. A demo of other settings, or of another version of the code, is replaced only with ``--overwrite``.
 """
 
 from __future__ import annotations
@@ -27,13 +27,15 @@ sys.path.insert(0, str(ROOT))
 
 from fairseq_lasformer.checkpoints import load  # noqa: E402
 from fairseq_lasformer.cost import kappas  # noqa: E402
-from fairseq_lasformer.documents import InputError, atomic_write, read_documents  # noqa: E402
+from fairseq_lasformer.documents import read_documents  # noqa: E402
+from fairseq_lasformer.errors import InputError  # noqa: E402
 from fairseq_lasformer.evaluation.hypotheses import read_hypotheses  # noqa: E402
 from fairseq_lasformer.evaluation.probe import DISTANCES, accuracy, judge, read_probes  # noqa: E402
 from fairseq_lasformer.evaluation.scores import score  # noqa: E402
+from fairseq_lasformer.files import atomic_write, hold, remove_folder  # noqa: E402
 from fairseq_lasformer.generate import generate  # noqa: E402
 from fairseq_lasformer.prepare import Plan, prepare  # noqa: E402
-from fairseq_lasformer.training import train  # noqa: E402
+from fairseq_lasformer.training import override, train  # noqa: E402
 
 COLUMN = 15
 TRANSLATE = ["--cpu", "--beam", "2", "--max-tokens", "8192"]
@@ -48,15 +50,17 @@ def data_of(system: str) -> str:
 class Stages:
     """Runs stages once, in order, and remembers their seconds."""
 
-    def __init__(self, folder: Path, key: str) -> None:
+    def __init__(self, folder: Path, key: str, overwrite: bool) -> None:
         self.file = folder / "stages.json"
         mark = folder / "key"
         if not mark.exists() or mark.read_text() != key:
-            if folder.exists() and not mark.exists() and any(folder.iterdir()):
-                raise InputError(f"{folder}: holds something else than a demo; choose another folder with --out")
-            shutil.rmtree(folder, ignore_errors=True)
-            folder.mkdir(parents=True)
-            mark.write_text(key)
+            if mark.exists() and not overwrite:
+                raise InputError(
+                    f"{folder}: holds a demo of other settings, or of another version of the code; replace it with "
+                    "--overwrite (make demo ARGS=--overwrite), or choose another folder with --out"
+                )
+            clear(folder)
+            atomic_write(mark, key)
         self.seconds: dict[str, float] = json.loads(self.file.read_text()) if self.file.exists() else {}
 
     def run(self, name: str, work: Callable[[], object]) -> None:
@@ -68,6 +72,19 @@ class Stages:
         work()
         self.seconds[name] = round(time.time() - start, 1)
         atomic_write(self.file, json.dumps(self.seconds) + "\n")
+
+
+def clear(folder: Path) -> None:
+    """Removes a demo's files; others stay."""
+    folder.mkdir(parents=True, exist_ok=True)
+    systems = [path.stem.removeprefix("demo_") for path in (ROOT / "configs").glob("demo_*.yaml")]
+    names = ["stages.json", "report.json", "raw", "data", "hydra", "text"]
+    names += [f"{system}{end}" for system in systems for end in ("", ".log", ".de", ".de.parts")]
+    for path in (folder / name for name in names):
+        if path.is_dir():
+            remove_folder(path)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def key(args: argparse.Namespace) -> str:
@@ -88,18 +105,17 @@ def prepare_data(raw: Path, out: Path) -> None:
         "valid": (str(raw / "valid"),),
         "test": (str(raw / "test"),),
         "limit": 2048,
-        "size": 4000,
         "text": out / "text",
     }
-    prepare(Plan(**common, out=out / "mixture"), overwrite=True)
+    prepare(Plan(**common, size=4000, out=out / "mixture"), overwrite=True)
     prepare(Plan(**common, out=out / "sentences", reuse=out / "mixture", resolutions="sentences"), overwrite=True)
     shutil.rmtree(out / "text", ignore_errors=True)
 
 
 def train_system(system: str, out: Path, overrides: list[str]) -> None:
     """Trains on configs/demo_<system>.yaml, its log in OUT/<system>.log."""
-    own = [f"task.data={out / 'data' / data_of(system)}", f"checkpoint.save_dir={out / system}"]
-    own.append(f"hydra.run.dir={out / 'hydra'}")
+    own = [override("task.data", out / "data" / data_of(system)), override("checkpoint.save_dir", out / system)]
+    own.append(override("hydra.run.dir", out / "hydra"))
     os.chdir(ROOT)  # the configuration's user_dir is taken from there
     train(ROOT / "configs" / f"demo_{system}.yaml", [*own, *overrides], out / f"{system}.log", system)
 
@@ -160,14 +176,17 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=ROOT / "runs" / "demo")
     parser.add_argument("--documents", type=int, default=2000)
     parser.add_argument("--systems", default=",".join(SYSTEMS))
+    parser.add_argument("--overwrite", action="store_true", help="replace a demo of other settings in this folder")
     parser.add_argument("overrides", nargs="*")
-    args = parser.parse_args()
+    args = parser.parse_intermixed_args()
     out, systems = args.out.resolve(), args.systems.split(",")
     try:
         for system in systems:
             if not (ROOT / "configs" / f"demo_{system}.yaml").exists():
                 raise InputError(f"--systems {args.systems}: there is no configs/demo_{system}.yaml")
-        stages = Stages(out, key(args))
+        out.mkdir(parents=True, exist_ok=True)
+        hold(out / ".lock", "a demo")
+        stages = Stages(out, key(args), args.overwrite)
         raw = out / "raw"
         generator = [sys.executable, str(ROOT / "data/demo/generate.py"), str(raw), "--documents", str(args.documents)]
         stages.run("corpus", lambda: subprocess.run(generator, check=True, stdout=sys.stderr))

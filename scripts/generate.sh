@@ -1,15 +1,17 @@
 #!/usr/bin/env bash
-# Translates a prepared split and returns detokenised documents, one a line, in input order, their parts rejoined.
+# Translates a prepared split and returns detokenised documents, one per line, in input order, their parts rejoined.
 #
 #   scripts/generate.sh DATA CHECKPOINT OUT [option of fairseq-generate...]
 #
 # SPLIT=test  BEAM=5  MAX_TOKENS=the longest example  SHARDS=4 (a killed run repeats at most JOBS of them)  JOBS=1
+# FORMAT=lines (tabs between the sentences of a document) or raw (one sentence per line, as the input)
 set -euo pipefail
-[ $# -ge 3 ] || { sed -n '2,6s/^# \{0,1\}//p' "$0" >&2; exit 1; }
+[ $# -ge 3 ] || { sed -n '2,7s/^# \{0,1\}//p' "$0" >&2; exit 1; }
 lasformer=$(dirname "$0")/../.venv/bin/lasformer
 [ -x "$lasformer" ] || lasformer=lasformer
 data=$1 checkpoint=$2 out=$3
 shift 3
 options=(--beam "${BEAM:-5}")
 [ -z "${MAX_TOKENS:-}" ] || options+=(--max-tokens "$MAX_TOKENS")
-exec "$lasformer" generate "$data" "$checkpoint" "$out" --split "${SPLIT:-test}" --shards "${SHARDS:-4}" --jobs "${JOBS:-1}" -- "${options[@]}" "$@"
+exec "$lasformer" generate "$data" "$checkpoint" "$out" --split "${SPLIT:-test}" --shards "${SHARDS:-4}" \
+  --jobs "${JOBS:-1}" --format "${FORMAT:-lines}" -- "${options[@]}" "$@"

@@ -4,7 +4,7 @@
 #   FILES=downloads TRUST=1 scripts/prepare_ted.sh [OUT [option of preprocess.sh...]]     OUT: default data-bin/ted_en-de
 #
 # Files that are in FILES are taken, others downloaded; of some no checksum is published: they are downloaded only with
-# TRUST=1, and their hash is kept. LIMIT (tokens an example), SIZE (subwords), WORKERS as in preprocess.sh.
+# TRUST=1, and their hash is kept. LIMIT (tokens per example), SIZE (subwords), WORKERS as in preprocess.sh.
 set -euo pipefail
 here=$(dirname "$0")
 name=$1 pair=$2 out=${3:-data-bin/$1_$2}

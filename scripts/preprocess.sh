@@ -1,21 +1,22 @@
 #!/usr/bin/env bash
-# Raw train/valid/test documents to binarised data, in one command. Raw form: one sentence a line, a blank line between
+# Raw train/valid/test documents to binarised data, in one command. Raw form: one sentence per line, a blank line between
 # documents, PREFIX.SRC and PREFIX.TGT aligned. All options: lasformer prepare --help
 #
 #   SRC=en TGT=de TRAIN=raw/train VALID=raw/dev TEST=raw/test scripts/preprocess.sh OUT [option...]
 #   SRC=zh TGT=en ... TOKENIZER=none BPE=sentencepiece scripts/preprocess.sh OUT
 #
-# TRAIN, VALID and TEST may name several prefixes, separated by spaces.
-set -euo pipefail
+# TRAIN, VALID and TEST may name several prefixes, separated by spaces. Also: SIZE RESOLUTIONS LIMIT SEPARATOR WORKERS
+set -euo pipefail -f
 [ $# -ge 1 ] || { sed -n '2,9s/^# \{0,1\}//p' "$0" >&2; exit 1; }
 lasformer=$(dirname "$0")/../.venv/bin/lasformer
 [ -x "$lasformer" ] || lasformer=lasformer
 out=$1
 shift
-args=(-s "${SRC:?source language}" -t "${TGT:?target language}")
+args=(-s "${SRC:?source language}" -t "${TGT:?target language}" --workers "${WORKERS:-2}")
 [ -z "${TRAIN:-}" ] || args+=(--train $TRAIN)
 [ -z "${VALID:-}" ] || args+=(--valid $VALID)
 [ -z "${TEST:-}" ] || args+=(--test $TEST)
-exec "$lasformer" prepare "$out" "${args[@]}" --tokenizer "${TOKENIZER:-moses}" --bpe "${BPE:-subword-nmt}" \
-  --size "${SIZE:-32000}" --resolutions "${RESOLUTIONS:-mixture}" --limit "${LIMIT:-1024}" \
-  --separator "${SEPARATOR:-}" --workers "${WORKERS:-2}" "$@"
+for option in TOKENIZER BPE SIZE RESOLUTIONS LIMIT SEPARATOR; do
+  [ -z "${!option:-}" ] || args+=("--${option,,}" "${!option}")
+done
+exec "$lasformer" prepare "$out" "${args[@]}" "$@"

@@ -4,19 +4,27 @@
 #   scripts/train.sh DATA SAVE_DIR [option of fairseq-train...]
 #
 # ARCH=lasformer  DROPOUT=0.1  WORD_DROPOUT=0.1  MAX_TOKENS=4096  UPDATE_FREQ=8  MAX_UPDATE=100000
-# A killed run goes on from SAVE_DIR/checkpoint_last.pt; SAVE_DIR/train.log is what lasformer report reads.
-# fairseq's own transformer: ARCH=transformer CRITERION=label_smoothed_cross_entropy
+# SAVE_EVERY=100 LOG_EVERY=10 (updates). A killed run resumes from SAVE_DIR/checkpoint_last.pt, a finished one is left as
+# it is; SAVE_DIR/train.log is what lasformer report reads. With a GPU it trains in fp16, without one with --cpu, unless
+# --fp16, --bf16 or --cpu is given. fairseq's own transformer: ARCH=transformer CRITERION=label_smoothed_cross_entropy
 set -euo pipefail
-[ $# -ge 2 ] || { sed -n '2,8s/^# \{0,1\}//p' "$0" >&2; exit 1; }
+[ $# -ge 2 ] || { sed -n '2,9s/^# \{0,1\}//p' "$0" >&2; exit 1; }
 root=$(cd "$(dirname "$0")/.." && pwd)
-train=$root/.venv/bin/fairseq-train
-[ -x "$train" ] || train=fairseq-train
+train=$root/.venv/bin/fairseq-train python=$root/.venv/bin/python
+[ -x "$train" ] || train=fairseq-train python=python3
 data=$1 save=$2
 shift 2
+device=()
+case " $* " in
+  *" --cpu "*|*" --fp16 "*|*" --bf16 "*) ;;
+  *) if "$python" -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; then device=(--fp16); else device=(--cpu); fi ;;
+esac
 mkdir -p "$save"
-"$train" "$(realpath "$data")" --user-dir "$root/fairseq_lasformer" --task document_translation --save-dir "$save" \
+export GOMP_SPINCOUNT=${GOMP_SPINCOUNT:-1000} # see fairseq_lasformer/threads.py
+exec "$train" "$(realpath "$data")" --user-dir "$root/fairseq_lasformer" --task document_translation --save-dir "$save" \
   --arch "${ARCH:-lasformer}" --share-all-embeddings --dropout "${DROPOUT:-0.1}" --word-dropout "${WORD_DROPOUT:-0.1}" \
   --criterion "${CRITERION:-label_smoothed_cross_entropy_with_selection}" --label-smoothing 0.1 \
   --optimizer adam --adam-betas '(0.9,0.98)' --lr 0.0007 --lr-scheduler inverse_sqrt --warmup-updates 4000 \
   --max-tokens "${MAX_TOKENS:-4096}" --update-freq "${UPDATE_FREQ:-8}" --max-update "${MAX_UPDATE:-100000}" \
-  --no-epoch-checkpoints --log-format json "$@" 2>&1 | tee -a "$save/train.log"
+  --save-interval-updates "${SAVE_EVERY:-100}" --keep-interval-updates 1 --no-epoch-checkpoints \
+  --log-format json --log-interval "${LOG_EVERY:-10}" "${device[@]}" "$@" > >(tee -a "$save/train.log") 2>&1

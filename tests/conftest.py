@@ -6,10 +6,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 
+import forkserver
 import pytest
 import torch
+
+import fairseq_lasformer  # noqa: F401  (before torch: it says how threads are to wait)
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # before any kernel is defined
@@ -19,6 +23,9 @@ from fairseq.data import Dictionary
 from fairseq_lasformer.config import LasformerConfig
 from fairseq_lasformer.model import LasformerModel
 from fairseq_lasformer.ops import KAPPA_ONE
+
+if "PYTEST_XDIST_WORKER" in os.environ:
+    torch.set_num_threads(1)  # there is a process for each core
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -34,6 +41,16 @@ SMALL = {
     "max_source_positions": 512,
     "max_target_positions": 512,
 }
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The slowest first, so that no process is left with one of them at the end."""
+
+    def order(item: pytest.Item) -> tuple[float, bool]:
+        limit = item.get_closest_marker("timeout")
+        return -limit.args[0] if limit else 0, item.get_closest_marker("slow") is None
+
+    items.sort(key=order)
 
 
 @pytest.fixture(autouse=True)
@@ -94,15 +111,13 @@ def run(*command: object, check: bool = True, **env: str) -> subprocess.Complete
         path = str(ROOT / program)
     else:
         path = sys.executable if program == "python" else str(Path(sys.executable).with_name(program))
-    env = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"} | env
-    done = subprocess.run(
-        [path, *args],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1"} | env,
-        timeout=500,
-    )
+    always = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
+    if env or program.endswith(".sh") or args[0].startswith("-"):
+        whole = os.environ | always | env
+        done = subprocess.run([path, *args], cwd=ROOT, capture_output=True, text=True, env=whole, timeout=500)
+    else:
+        with TemporaryDirectory() as folder:
+            done = forkserver.execute([program, *args], os.environ | always, ROOT, Path(folder))
     assert not check or done.returncode == 0, (
         f"{command}: {done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
     )

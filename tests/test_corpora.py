@@ -18,7 +18,8 @@ from conftest import ROOT, run, write_corpus
 
 from fairseq_lasformer.corpora import formats, recipes
 from fairseq_lasformer.corpora.download import Source, fetch
-from fairseq_lasformer.documents import InputError, Pair, join_documents, read_documents
+from fairseq_lasformer.documents import Pair, join_documents, read_documents
+from fairseq_lasformer.errors import InputError
 
 SHARED = ROOT.parent / "shared" / "data"
 
@@ -175,6 +176,125 @@ def test_a_file_without_a_published_checksum_needs_trust_once(server, tmp_path, 
         fetch(source, tmp_path)
     (tmp_path / "own.bin").write_bytes(b"put there by hand")
     assert fetch(Source("own.bin", f"{server}/file"), tmp_path).read_bytes() == b"put there by hand"
+
+
+class Hostile(BaseHTTPRequestHandler):
+    """Serves what ``kind`` says, and version ``version`` of DATA where a request continues one."""
+
+    kind, version = "", '"2"'
+
+    def do_GET(self):
+        kind, wanted = Hostile.kind, self.headers.get("Range")
+        if kind == "nonsense":
+            self.wfile.write(b"gibberish\r\n\r\n")
+            return
+        begin = 0
+        if kind == "versions":
+            begin = int(wanted[6:-1]) if wanted and self.headers.get("If-Range") == Hostile.version else 0
+        if kind == "past the end" and wanted:
+            self.send_response(416)
+            self.send_header("Content-Range", f"bytes */{len(DATA)}")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
+        body = {"page": b"<!DOCTYPE html><html>log in</html>", "empty": b""}.get(kind, DATA[begin:])
+        self.send_response(206 if begin else 200)
+        if kind == "not a number":
+            self.send_header("Content-Length", "abc")
+        elif kind == "chunks":
+            self.send_header("Transfer-Encoding", "chunked")
+        elif kind != "no length":
+            self.send_header("Content-Length", str(len(body)))
+        self.send_header("ETag", Hostile.version)
+        self.end_headers()
+        if kind == "chunks":
+            self.wfile.write(b"ffff\r\n" + body[:1000])  # and breaks off
+        else:
+            self.wfile.write(body[:5000] if kind in ("no length", "breaks off") else body)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def hostile():
+    Hostile.kind, Hostile.version = "", '"2"'
+    with ThreadingHTTPServer(("127.0.0.1", 0), Hostile) as http:
+        threading.Thread(target=http.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{http.server_port}"
+        http.shutdown()
+
+
+@pytest.mark.parametrize(
+    "kind, message",
+    [
+        ("page", "a web page, not f.zip"),
+        ("empty", "empty, not f.zip"),
+        ("no length", "does not tell how long the file is"),
+        ("chunks", "IncompleteRead|try again"),
+        ("not a number", "Content-Length is 'abc'"),
+        ("breaks off", "broke off after 5000"),
+        ("nonsense", "gibberish|try again"),
+    ],
+)
+def test_nothing_wrong_is_kept_as_the_truth(hostile, tmp_path, kind, message):
+    Hostile.kind = kind
+    with pytest.raises(InputError, match=message) as caught:
+        fetch(Source("f.zip", f"{hostile}/f"), tmp_path, trust=True)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "f.zip").exists() and not (tmp_path / "f.zip.sha256").exists()
+
+
+def test_half_of_an_older_version_is_not_continued_with_the_new_one(hostile, tmp_path):
+    source = Source("f.bin", f"{hostile}/f")
+    Hostile.kind, Hostile.version = "breaks off", '"1"'
+    with pytest.raises(InputError, match="broke off"):
+        fetch(source, tmp_path, trust=True)
+    (tmp_path / "f.bin.part").write_bytes(b"x" * 5000)  # what it held in version 1
+    Hostile.kind, Hostile.version = "versions", '"2"'
+    assert fetch(source, tmp_path, trust=True).read_bytes() == DATA
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["f.bin", "f.bin.sha256"]
+
+
+def test_a_part_longer_than_the_file_is_fetched_anew(hostile, tmp_path):
+    Hostile.kind = "past the end"
+    (tmp_path / "f.bin.part").write_bytes(DATA + b"more")
+    assert fetch(Source("f.bin", f"{hostile}/f", hashlib.sha256(DATA).hexdigest()), tmp_path).read_bytes() == DATA
+    (tmp_path / "g.bin.part").write_bytes(DATA)
+    assert fetch(Source("g.bin", f"{hostile}/f", hashlib.sha256(DATA).hexdigest()), tmp_path).read_bytes() == DATA
+
+
+def test_a_folder_or_an_empty_hash_in_a_files_place_is_named(hostile, tmp_path):
+    (tmp_path / "f.bin").mkdir()
+    with pytest.raises(InputError, match="f.bin: is a folder, where the file"):
+        fetch(Source("f.bin", f"{hostile}/f"), tmp_path, trust=True)
+    (tmp_path / "g.bin.sha256").touch()
+    with pytest.raises(InputError, match="g.bin.sha256: holds no SHA-256"):
+        fetch(Source("g.bin", f"{hostile}/f"), tmp_path, trust=True)
+
+
+@pytest.mark.parametrize("damage", ["links", "no gzip", "archive", "entity"])
+def test_damaged_opus_files_are_named(tmp_path, damage):
+    links = tmp_path / "links.xml.gz"
+    text = OPUS_LINKS.encode() if damage != "links" else OPUS_LINKS.encode()[:-40]
+    links.write_bytes(b"no gzip" if damage == "no gzip" else gzip.compress(text))
+    de = zipped(
+        tmp_path / "de.zip",
+        {"raw/de/a.xml": OPUS_DE.replace("Guten", "&undefined;") if damage == "entity" else OPUS_DE},
+    )
+    en = zipped(tmp_path / "en.zip", {"raw/en/a.xml": OPUS_EN})
+    if damage == "archive":
+        en.write_bytes(en.read_bytes()[:30])
+    with pytest.raises(InputError, match="one of them is damaged"):
+        list(formats.opus(links, de, en))
+
+
+def test_archives_larger_than_any_corpus_are_not_unpacked(tmp_path, monkeypatch):
+    archive = zipped(tmp_path / "a.zip", {"x": "y" * 1000})
+    monkeypatch.setattr(recipes, "LARGEST", 999)
+    with pytest.raises(InputError, match="would unpack to 1,000 bytes"):
+        recipes._unpacked(archive, tmp_path)
+    assert not (tmp_path / "a" / "x").exists()
 
 
 def xml(documents: list[list[str]]) -> str:

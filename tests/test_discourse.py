@@ -12,9 +12,10 @@ from conftest import ROOT, run
 from test_training import train
 
 from fairseq_lasformer import hub
-from fairseq_lasformer.documents import InputError
+from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.evaluation import contrast, tcp
 from fairseq_lasformer.evaluation.hypotheses import read_hypotheses
+from fairseq_lasformer.evaluation.probe import read_probes
 from fairseq_lasformer.evaluation.scores import compare, comparison_table
 from fairseq_lasformer.model import LasformerModel
 
@@ -56,15 +57,42 @@ def test_tcp_gives_its_known_figures_on_the_reference():
 
 
 @pytest.mark.skipif(not PDC.exists(), reason="the PDC test set is not at ../shared/data/pdc")
+def test_documents_are_tokenised_by_sentence_for_tcp():
+    labels = tcp.read_labels(PDC / "test.en.candidates")
+    references = [line.split() for line in (PDC / "test.en.tok").read_text(encoding="utf-8").splitlines()]
+    documents = (PDC / "test.en").read_text(encoding="utf-8").splitlines()
+    lowered = [tcp.tokenized([d.lower()]) for d in documents]
+    assert round(tcp.score(lowered, references, labels)["TCP"], 1) == 75.1
+    assert tcp.score([tcp.tokenized([d]) for d in documents], references, labels)["TCP"] == pytest.approx(100)
+
+
+def test_sentences_known_or_not_give_the_same_tokens():
+    sentences = ["it cost 5.30 in the u.s. and mr. smith paid.", 'he said "no." she left!', "(really?) yes."]
+    assert tcp.tokenized(sentences) == tcp.tokenized([" ".join(sentences)])
+    assert tcp.tokenized(["one."]) == ["one", "."]
+
+
+@pytest.mark.skipif(not PDC.exists(), reason="the PDC test set is not at ../shared/data/pdc")
+def test_tokenised_hypotheses_are_taken_as_they_are(tmp_path):
+    tokens = (PDC / "test.en.tok").read_text(encoding="utf-8")
+    (tmp_path / "ref").write_text(tokens.replace("\n", "\n\n"), encoding="utf-8")
+    (tmp_path / "tok").write_text(tokens, encoding="utf-8")
+    options = ["--tcp", PDC / "test.en.candidates", "--tcp-reference", PDC / "test.en.tok", "--tcp-tokenized"]
+    done = run("lasformer", "score", tmp_path / "ref", tmp_path / "tok", *options)
+    assert "tok: TC 100.0, CP 100.0, PT 100.0, TCP 100.0" in done.stdout
+
+
+@pytest.mark.skipif(not PDC.exists(), reason="the PDC test set is not at ../shared/data/pdc")
 def test_score_prints_tcp_and_the_bootstrap(tmp_path):
     documents = (PDC / "test.en").read_text(encoding="utf-8").splitlines()
     (tmp_path / "ref").write_text("\n\n".join(documents) + "\n", encoding="utf-8")
     (tmp_path / "good").write_text("\n".join(documents) + "\n", encoding="utf-8")
     (tmp_path / "worse").write_text("\n".join(d.replace(" the ", " a ") for d in documents) + "\n", encoding="utf-8")
-    options = ["--tcp", PDC / "test.en.candidates", "--tcp-reference", PDC / "test.en.tok", "--bootstrap", 50]
+    options = ["--tcp", PDC / "test.en.candidates", "--tcp-reference", PDC / "test.en.tok"]
     done = run(
         "lasformer",
         "score",
+        "--bootstrap",  # without its number it takes nothing of what follows
         tmp_path / "ref",
         tmp_path / "good",
         tmp_path / "worse",
@@ -87,6 +115,19 @@ def test_the_bootstrap_tells_a_difference_from_none():
     assert found["systems"]["worse"]["p"] < 0.01 < 0.2 < found["systems"]["second"]["p"]
     assert 90 < found["systems"]["first"]["d_bleu"] < 100 and "bs:200" in found["signature"]
     assert "worse: " in comparison_table(found)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"document": "1"}, {"distance": float("nan")}, {"distance": 1e12}, {"word": -1}, {"sentence": None}, {"wrong": 5},
+     {"wrong": [1]}, {"right": None}, {"first": "yes"}, {"phenomenon": 3}, {"more": 1}],
+    ids=str,
+)  # fmt: skip
+def test_damaged_probes_are_named(tmp_path, change):
+    probe = {"document": 0, "sentence": 0, "word": 0, "phenomenon": "p", "right": "a", "wrong": ["b"], "distance": 1}
+    (tmp_path / "p").write_text(json.dumps(probe | {"first": True} | change) + "\n")
+    with pytest.raises(InputError, match="p: not a probe file"):
+        read_probes(tmp_path / "p")
 
 
 def test_bad_candidates_are_named(tmp_path):
@@ -171,14 +212,40 @@ def test_translate_documents_gives_what_generate_gives(trained, prepared, tmp_pa
         "--beam",
         3,
     )
-    expected = ["\n".join(s for s in d if s) for d in read_hypotheses(tmp_path / "out", allow_empty=True)]
+    expected = ["\n".join(d) for d in read_hypotheses(tmp_path / "out", allow_empty=True)]
     model = LasformerModel.from_pretrained(trained)
     raw = (prepared.parent / "raw" / "test.xx").read_text(encoding="utf-8").split("\n\n")
     assert model.translate_documents(raw, beam=3, progress=False) == expected
-    with pytest.raises(InputError, match="document 2 of 2 is empty"):
-        model.translate_documents(["w1", " \n"])
+    # an empty document has an empty translation, wherever it stands
+    mixed = ["", raw[0], " \n\n", *raw[1:]]
+    assert model.translate_documents(mixed, beam=3, progress=False) == ["", expected[0], "", *expected[1:]]
+    assert model.translate_documents([]) == [] and model.translate_documents(["\n"]) == [""]
     with pytest.raises(InputError, match="more than the limit"):
         model.translate_documents([" ".join(["w1"] * 40)])
+
+
+@pytest.mark.parametrize(
+    "documents, options, message",
+    [
+        ("w1 w2", {}, "not one string: wrap it"),
+        (["w1"], {"lenpn": 2.0}, "lenpn: not an option of fairseq's generation; is lenpen meant?"),
+        (["w1"], {"nonsense": 2.0}, "nonsense: not an option of fairseq's generation$"),
+        (["w1"], {"nbest": 3}, "nbest: one translation per document"),
+    ],
+)
+def test_mistakes_in_calls_are_named(trained, documents, options, message):
+    with pytest.raises(InputError, match=message):
+        LasformerModel.from_pretrained(trained).translate_documents(documents, **options)
+
+
+def test_paragraphs_come_back_where_the_sentences_are_as_many(trained, monkeypatch):
+    model = LasformerModel.from_pretrained(trained / "checkpoint_last.pt")
+    for translated, expected in (
+        (["A", "", "C"], "A\n\n\nC"),  # an empty sentence keeps its line
+        (["A", "B"], "A\nB"),  # other counts: no paragraph can be placed
+    ):
+        monkeypatch.setattr(model, "_translate", lambda examples, *_, t=translated: [t])
+        assert model.translate_documents(["w1\n\n\nw2\nw3\n"]) == [expected]
 
 
 def test_from_pretrained_names_what_is_missing(tmp_path, trained):

@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fairseq_lasformer import checkpoints, cost
 from fairseq_lasformer.config import LasformerConfig, module_config
-from fairseq_lasformer.documents import InputError
+from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.evaluation.hypotheses import read_hypotheses, write_hypotheses
 from fairseq_lasformer.evaluation.probe import Probe, accuracy, judge
 from fairseq_lasformer.evaluation.scores import score, table
@@ -39,8 +39,9 @@ def test_d_bleu_takes_documents_and_s_bleu_sentences():
 
 
 def test_s_bleu_is_over_the_documents_that_agree():
-    seen = score([["Der Hund bellt. Er ist laut."], REFERENCES[1]], REFERENCES)
-    assert seen["s_bleu_documents"] == 1 and seen["s_bleu"] == pytest.approx(100)
+    references = [*REFERENCES, ["Noch eins.", "Und Schluss."]]
+    seen = score([["Der Hund bellt. Er ist laut."], REFERENCES[1], references[2]], references)
+    assert seen["s_bleu_documents"] == 2 and seen["s_bleu"] == pytest.approx(100)
     assert "sentence counts differ in 1 documents" in table({"x": seen})
     assert score([["x"], ["y", "z"]], REFERENCES)["s_bleu"] is None
 
@@ -77,7 +78,10 @@ def test_the_cost_is_the_papers_ratio():
     paper = cost.module_cost("encoder", cfg, [0.05, 0.05], 8192)
     assert paper.dense == 2 * 6 * 8192**2 * 512
     assert paper.ratio == pytest.approx(64 / (2 * 3 * 512) + 0.05) and round(paper.ratio, 3) == 0.071
-    assert paper.ratio < paper.ratio_with_projections < 1
+    # the paper's 15 % at 8,000 tokens counts queries, keys and values; the output projection is beside it
+    assert round(paper.ratio_with_projections, 3) == 0.153 and round(paper.ratio_with_all_projections, 3) == 0.176
+    window = cost.module_cost("encoder", module_config(LasformerConfig(select_window=20)), [], 8192)
+    assert window.ratio == window.kappa == 20 / 8192 and window.sparse_projections == window.dense_projections
     assert cost.module_cost("encoder", cfg, [], 512).ratio == 1.0
     # a short document keeps ten keys a query whatever kappa is
     assert cost.module_cost("cross", cfg, [0.01, 0.01], 100).ratio == pytest.approx(64 / 3072 + 0.1)

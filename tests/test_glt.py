@@ -14,8 +14,8 @@ from torch import nn
 
 from fairseq_lasformer import glt, parameters
 from fairseq_lasformer.config import PRESETS, LasformerConfig, module_config
-from fairseq_lasformer.documents import InputError
 from fairseq_lasformer.embedding import build_embedding, define_sizes
+from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.evaluation.hypotheses import read_hypotheses
 from fairseq_lasformer.model import LasformerModel
 
@@ -189,7 +189,7 @@ def test_the_command_prints_the_total():
     )
     assert done.stdout.split()[-2:] == ["total", "13,788,584"]
     done = run("lasformer", "params", "--", "--encoder-embed-dimm", 256, check=False)
-    assert done.returncode == 1 and "no option of the model" in done.stderr.strip().splitlines()[-1]
+    assert done.returncode == 1 and "not an option of the model" in done.stderr.strip().splitlines()[-1]
 
 
 MODELS = {

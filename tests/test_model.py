@@ -11,9 +11,9 @@ from fairseq.models.transformer import TransformerConfig, TransformerModelBase
 from omegaconf import OmegaConf
 
 from fairseq_lasformer.config import PRESETS, LasformerConfig, module_config, selected_modules
-from fairseq_lasformer.documents import InputError
+from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.model import LasformerModel
-from fairseq_lasformer.ops import backends, cpu, full_pass
+from fairseq_lasformer.ops import Allowed, backends, cpu, full_pass, reference
 from fairseq_lasformer.task_config import DocumentTranslationConfig
 
 
@@ -192,11 +192,110 @@ def test_activation_checkpointing_gives_the_same_loss_and_every_gradient(build):
 
 def test_the_translation_loss_reaches_the_selectors_only_straight_through(build):
     src, tgt = tokens(2, 40), tokens(2, 40)
-    for gradient, reached in (("straight-through", True), ("none", False)):
+    for gradient, reached in (("straight-through", True), ("bounded", True), ("none", False)):
         model = build(kappa=0.4, select_gradient=gradient).train()
         model(src, None, tgt)[0].logsumexp(-1).sum().backward()
         for _, selector in model.selectors():
             assert (selector.q_proj.weight.grad is not None) == reached
+
+
+@pytest.mark.parametrize("kl", ["forward", "reverse"])
+@pytest.mark.parametrize("target", ["live", "detached"])
+def test_the_model_supervises_as_its_options_say(build, kl, target):
+    """--select-kl and --select-target, from the model's output down to the definition."""
+    model = build(kappa=0.4, select_kl=kl, select_target=target, select_share=3).train()
+    src, tgt = tokens(2, 30, pad_left=(0, 6)), tokens(2, 20)
+    attended = []
+    for layer in model.encoder.layers:
+        layer.self_attn.register_forward_hook(lambda _m, _i, out: attended.append(out))
+    given = model(src, None, tgt)[1]["supervision"]["encoder.0"]
+    selection, allowed = attended[0].selection, Allowed(src.eq(1), False).full(2, 30, 30, src.device)
+    queries, keys = ([getattr(a, side) for a in attended] for side in ("query", "key"))
+    selector = (selection.query, selection.key)
+    expected = reference.supervise(*selector, queries, keys, selection.mask, allowed, src.ne(1), kl, target)
+    for name, value in expected._asdict().items():
+        torch.testing.assert_close(getattr(given, name), value, rtol=1e-4, atol=1e-4, msg=name)
+    weight = model.encoder.layers[2].self_attn.q_proj.weight
+    (taught,) = torch.autograd.grad(given.kl, weight, allow_unused=True)
+    assert (taught is None or not taught.any()) == (target == "detached")
+
+
+def test_a_fixed_window_has_no_selector_to_learn_or_to_supervise(build):
+    model, plain = build(select_window=7).train(), build(select_modules="none").train()
+    assert dict(model.named_parameters()).keys() == dict(plain.named_parameters()).keys()
+    assert not list(model.selectors()) and not [k for k in model.state_dict() if "selector" in k]
+    src, tgt = tokens(2, 30), tokens(2, 20)
+    out, extra = model(src, None, tgt)
+    assert extra["supervision"] == {} and extra["kappa"] == {}
+    # the gradients are those of attention with the window's mask, and no others
+    weight = model.encoder.layers[0].self_attn.q_proj.weight
+    hidden = model.encoder.forward_embedding(src)[0]
+    attention = model.encoder.layers[0].self_attn
+    seen = attention(hidden.detach(), None, Allowed(None, False)).out
+    place = torch.arange(30)
+    first = (place - 3).clamp(0, 30 - 7)
+    mask = (place[None] >= first[:, None]) & (place[None] < first[:, None] + 7)
+    q, k, v = (
+        p(hidden.detach()).view(2, 30, 4, 8).transpose(1, 2)
+        for p in (attention.q_proj, attention.k_proj, attention.v_proj)
+    )
+    masked = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+    expected = attention.out_proj(masked.transpose(1, 2).reshape(2, 30, 32))
+    torch.testing.assert_close(seen, expected, rtol=1e-4, atol=1e-5)
+    probe = torch.randn_like(seen)
+    for a, b in zip(*(torch.autograd.grad(t, weight, probe) for t in (seen, expected))):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+    old = build(kappa=0.5).state_dict()  # a window's checkpoint from before it went without selectors
+    model.load_state_dict(old)
+
+
+def test_dropout_is_kept_in_generation_where_it_is_asked_for(build):
+    """--retain-dropout reaches the attention's own dropout, in full passes and in decoding steps."""
+    model = build(kappa=0.3, attention_dropout=0.4).eval()
+    src, tgt = tokens(2, 40), tokens(2, 30)
+
+    def twice() -> list[bool]:
+        same = []
+        with torch.no_grad():
+            for part in ("encoder", "step"):
+                outs = []
+                for seed in (1, 2):
+                    torch.manual_seed(1 if part == "step" else seed)
+                    encoded, state = model.encoder(src), {}
+                    if part == "encoder":
+                        outs.append(encoded["encoder_out"][0])
+                        continue
+                    torch.manual_seed(seed)
+                    outs.append([model.decoder(tgt[:, : i + 1], encoded, state)[0] for i in range(12)][-1])
+                same.append(torch.equal(*outs))
+        return same
+
+    assert twice() == [True, True]
+    model.make_generation_fast_(retain_dropout=True, retain_dropout_modules=None)
+    assert twice() == [False, False]
+
+
+def test_a_task_that_does_not_move_kappa_is_warned_about_once(build, small_task, caplog):
+    model = build().train()
+    for _ in range(2):
+        model(tokens(1, 9), None, tokens(1, 9))
+    assert [r.message for r in caplog.records if "does not move kappa" in r.message][1:] == []
+    assert any("--task document_translation" in r.message for r in caplog.records)
+    caplog.clear()
+    quiet = LasformerModel.build_model(
+        LasformerConfig(**SMALL), SimpleNamespace(**vars(small_task), adapts_sparsity=True)
+    )
+    for one in (quiet.train(), build(select_modules="none").train()):
+        one(tokens(1, 9), None, tokens(1, 9))
+    assert not caplog.records
+
+
+def test_kappa_stops_at_the_smallest_one_asked_for(build):
+    model = build(kappa=0.4, sparsity_min=0.31, sparsity_step=0.05)
+    for name, selector in model.selectors():
+        for _ in range(5):
+            selector.adapt(1.0)
+        assert int(selector.kappa) == 310_000, name
 
 
 def test_one_selector_a_group_in_every_module(build):

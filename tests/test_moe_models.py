@@ -9,7 +9,7 @@ import torch
 from conftest import SMALL, assert_steps_are_a_full_pass, tokens
 
 from fairseq_lasformer.config import LasformerConfig, mixture_layers, module_config
-from fairseq_lasformer.documents import InputError
+from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.model import LasformerModel
 
 
@@ -40,7 +40,7 @@ def test_mixtures_are_placed_where_they_are_asked_for(options, encoder, decoder)
         ({"moe_every": "two"}, "expected N or N,M"),
         ({"moe_every": "9"}, "no layer is a mixture"),
         ({"moe_layers": "encoder.7"}, "no layer encoder.7"),
-        ({"moe_load_weight": -1.0}, "cannot be negative"),
+        ({"moe_load_weight": -1.0}, "expected a number, 0 or larger"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(options, message):

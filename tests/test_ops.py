@@ -45,13 +45,14 @@ SHAPES = [pytest.param(37, 37, True, p, id=f"causal-{p}") for p in (None, "left"
 
 
 @pytest.mark.parametrize("shape", [s.values for s in SHAPES], ids=[s.id for s in SHAPES])
-@pytest.mark.parametrize("through", [True, False], ids=["straight-through", "none"])
-def test_selected_attention_equals_its_definition_forward_and_backward(shape, through, small_blocks):
+@pytest.mark.parametrize("gradient", ["straight-through", "bounded", "none"])
+def test_selected_attention_equals_its_definition_forward_and_backward(shape, gradient, small_blocks):
     q, k, v, sel_q, sel_k, mask, allowed, full = case(*shape)
-    selector = (sel_q, sel_k) if through else (None, None)
-    inputs = (q, k, v, sel_q, sel_k) if through else (q, k, v)
-    expected = reference.selected_attention(q, k, v, mask, full, *selector)
-    seen = ops.selected_attention(q, k, v, mask, allowed, *selector)
+    selector = (None, None) if gradient == "none" else (sel_q, sel_k)
+    inputs = (q, k, v) if gradient == "none" else (q, k, v, sel_q, sel_k)
+    bounded = gradient != "straight-through"
+    expected = reference.selected_attention(q, k, v, mask, full, *selector, bounded)
+    seen = ops.selected_attention(q, k, v, mask, allowed, *selector, 0.0, bounded)
     torch.testing.assert_close(seen, expected, rtol=1e-12, atol=1e-12)
     assert torch.isfinite(seen).all()
     d_out = torch.randn_like(seen)
@@ -100,18 +101,64 @@ def test_supervision_is_zero_where_selector_and_attention_agree():
         torch.testing.assert_close(given.mass / given.queries, torch.ones((), dtype=torch.double))
 
 
-def test_straight_through_gradient_follows_its_formula():
+@pytest.mark.parametrize("bounded", [False, True], ids=["straight-through", "bounded"])
+def test_straight_through_gradient_follows_its_formula(bounded):
+    """Eq 3 differentiated by hand: A = exp(S) (M + A_s - sg(A_s)) / Sum; bounded, no key weighs more than 1 in it."""
     q, k, v, sel_q, sel_k, mask, allowed, full = case(13, 13, True, None)
-    out = ops.selected_attention(q, k, v, mask, allowed, sel_q, sel_k)
+    with torch.no_grad():
+        q *= 3  # so that some keys outside the selection outweigh the kept ones
+    out = ops.selected_attention(q, k, v, mask, allowed, sel_q, sel_k, bounded=bounded)
     d_out = torch.randn_like(out)
     seen = torch.autograd.grad(out, (sel_q,), d_out)[0]
     scores = reference.attention_scores(q, k)
     kept = scores.masked_fill(~mask[:, None], float("-inf")).logsumexp(-1, keepdim=True)
     delta = (d_out * out).sum(-1, keepdim=True)
-    d_mask = ((scores - kept).exp().clamp(max=1.0) * (d_out @ v.transpose(2, 3) - delta)).sum(1).masked_fill(~full, 0.0)
+    weights = (scores - kept).exp()
+    assert float(weights.masked_fill(~full[:, None], 0.0).max()) > 1.5
+    weights = weights.clamp(max=1.0) if bounded else weights
+    d_mask = (weights * (d_out @ v.transpose(2, 3) - delta)).sum(1).masked_fill(~full, 0.0)
     soft = (sel_q @ sel_k.transpose(1, 2) * S**-0.5).masked_fill(~full, float("-inf")).softmax(-1)
     d_scores = soft * (d_mask - (soft * d_mask).sum(-1, keepdim=True))
     torch.testing.assert_close(seen, d_scores @ sel_k * S**-0.5, rtol=1e-10, atol=1e-12)
+
+
+def test_the_literal_gradient_is_what_autograd_makes_of_eq_3():
+    q, k, v, sel_q, sel_k, mask, allowed, full = case(13, 13, True, None)
+    scores = reference.attention_scores(q, k).masked_fill(~full[:, None], float("-inf"))
+    soft = (sel_q @ sel_k.transpose(1, 2) * S**-0.5).masked_fill(~full, float("-inf")).softmax(-1)
+    weights = scores.exp() * (mask.double() + soft - soft.detach())[:, None]
+    literal = weights / weights.sum(-1, keepdim=True) @ v
+    seen = ops.selected_attention(q, k, v, mask, allowed, sel_q, sel_k, bounded=False)
+    d_out = torch.randn_like(seen)
+    inputs = (q, k, v, sel_q, sel_k)
+    for a, b in zip(torch.autograd.grad(seen, inputs, d_out), torch.autograd.grad(literal, inputs, d_out)):
+        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
+
+
+def test_a_missed_key_far_above_the_kept_ones_leaves_the_literal_gradient_finite():
+    q, k, v, sel_q, sel_k, mask, allowed, _ = case(37, 37, False, None, torch.float)
+    with torch.no_grad():
+        q *= 400
+    out = ops.selected_attention(q, k, v, mask, allowed, sel_q, sel_k, bounded=False)
+    assert all(torch.isfinite(g).all() for g in torch.autograd.grad(out.sum(), (q, k, v, sel_q, sel_k)))
+
+
+@pytest.mark.parametrize("kl", ["forward", "reverse"])
+def test_half_precision_keeps_the_supervisions_gradient(kl):
+    """4,096 keys, broad attention: every term is far below half precision's smallest normal number."""
+    torch.manual_seed(5)
+    shapes = [(1, 256, 16), (1, 4096, 16), (1, 2, 256, 16), (1, 2, 4096, 16)]
+    exact = [(torch.randn(*s) * 0.4).half().double().requires_grad_() for s in shapes]
+    mask, allowed = torch.ones(1, 256, 4096, dtype=torch.bool), Allowed(None, False)
+
+    def gradients(sel_q, sel_k, q, k):
+        given = ops.supervise(sel_q, sel_k, [q], [k], mask, allowed, None, kl)
+        return torch.autograd.grad(given.kl * (128.0 * 0.01), (sel_q, sel_k, q, k))
+
+    half = gradients(*(t.detach().half().requires_grad_() for t in exact))
+    for got, want in zip(half, gradients(*exact)):
+        assert got.dtype == torch.float16
+        assert float((got.double() - want).norm() / want.norm()) < 0.01
 
 
 def test_kappa_one_is_dense_attention():

@@ -10,14 +10,15 @@ from conftest import SPLITS, run, write_corpus
 from fairseq.data import Dictionary, indexed_dataset
 
 from fairseq_lasformer.dataset import SplitInfo
-from fairseq_lasformer.documents import InputError, read_corpus, resolutions
+from fairseq_lasformer.documents import read_corpus, resolutions
+from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.prepare import Plan, prepare
 from fairseq_lasformer.text import Codec, Settings, tokenize
 
 
-def read_split(folder: Path, split: str, language: str) -> list[str]:
+def read_split(folder: Path, split: str, language: str, pair: str = "xx-yy") -> list[str]:
     dictionary = Dictionary.load(str(folder / f"dict.{language}.txt"))
-    data = indexed_dataset.make_dataset(str(folder / f"{split}.xx-yy.{language}"), "mmap")
+    data = indexed_dataset.make_dataset(str(folder / f"{split}.{pair}.{language}"), "mmap")
     return [dictionary.string(data[i]) for i in range(len(data))]
 
 
@@ -48,7 +49,7 @@ def test_the_mixture_holds_every_sentence_once_a_resolution(tmp_path):
     infos = {}
     for how in ("mixture", "sentences", "documents"):
         plan = Plan("xx", "yy", (prefix,), (), (), tmp_path / how, "none", size=100, resolutions=how, workers=1)
-        infos[how] = prepare(plan)[0]
+        infos[how] = prepare(plan).splits[0]
     lengths = [len(d.source) for d in read_corpus(prefix + ".xx", prefix + ".yy").documents]
     assert infos["documents"].n_examples == 7 and infos["sentences"].n_examples == sum(lengths)
     assert infos["mixture"].n_examples == sum(-(-n // size) for n in lengths for size in resolutions(n))
@@ -63,7 +64,7 @@ def test_a_finished_run_is_taken_up_and_another_one_refused(tmp_path, capfd):
     other = Plan("xx", "yy", (prefix,), (), (), tmp_path / "out", "none", size=60, workers=1)
     with pytest.raises(InputError, match="--overwrite"):
         prepare(other)
-    assert prepare(other, overwrite=True)[0].n_examples == first[0].n_examples
+    assert prepare(other, overwrite=True).splits[0].n_examples == first.splits[0].n_examples
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "letter.txt").write_text("keep")
     with pytest.raises(InputError, match="choose another folder"):
@@ -86,13 +87,13 @@ def test_an_interrupted_run_goes_on_where_it_was(tmp_path, monkeypatch):
     monkeypatch.undo()
     monkeypatch.setattr(module, "transform", die)  # all of that is on disk already
     prepare(plan)
-    assert Settings.load(plan.out).fingerprint == plan.fingerprint()
+    assert Settings.load(plan.out).fingerprint == plan.fingerprint(plan.settings())
 
 
 def test_reused_data_shares_subwords_and_dictionary(prepared, tmp_path):
     prefix = str(write_corpus(tmp_path, "raw", 4, seed=9))
     plan = Plan("xx", "yy", (), (), (prefix,), tmp_path / "out", "none", reuse=prepared, workers=1, limit=30)
-    assert prepare(plan)[0].documents == 4
+    assert prepare(plan).splits[0].documents == 4
     for name in ("bpe.codes", "dict.xx.txt", "dict.yy.txt"):
         assert (tmp_path / "out" / name).read_bytes() == (prepared / name).read_bytes()
 
@@ -106,7 +107,7 @@ def test_kept_text_spares_another_preparation_the_encoding_and_changes_nothing(t
 
     def sentences(name: str, **options) -> Plan:
         return Plan(
-            *("xx", "yy", (prefix,), (), (), tmp_path / name, "none"),
+            *("xx", "yy", (prefix,), (), (), tmp_path / name),
             resolutions="sentences",
             reuse=first.out,
             workers=1,
@@ -157,7 +158,7 @@ def test_chinese_through_sentencepiece(tmp_path):
     (tmp_path / "raw.en").write_text("We go to school today.\nHow are you?\n\nHe came yesterday.\n" * 30)
     raw = str(tmp_path / "raw")
     plan = Plan("zh", "en", (raw,), (), (raw,), tmp_path / "out", "none", "sentencepiece", size=90, workers=1)
-    train, test = prepare(plan)
+    train, test = prepare(plan).splits
     assert train.sentences == test.sentences == 90 and train.documents == 31
     assert json.loads((tmp_path / "out" / "settings.json").read_text())["bpe"] == "sentencepiece"
     codec = Codec(plan.out, "none", "sentencepiece")

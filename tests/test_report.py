@@ -10,7 +10,7 @@ import torch
 from conftest import run, tokens
 from test_training import train
 
-from fairseq_lasformer.documents import InputError
+from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.evaluation import runs
 from fairseq_lasformer.evaluation.attention_view import attention_of, sparse
 from fairseq_lasformer.evaluation.report import report
@@ -106,6 +106,38 @@ def test_the_page_holds_all_it_needs(page):
     assert "http" not in outside and "src=" not in outside
 
 
+def test_what_is_put_into_the_page_is_not_replaced_in_turn(page, tmp_path):
+    run_folder = shutil.copytree(page.parent / "sparse", tmp_path / "@PLOTLY@")
+    shutil.copy(page.parent / "sparse.log", run_folder / "train.log")
+    report([run_folder], tmp_path / "r.html", title="@DATA@ @SCORES@")
+    text = (tmp_path / "r.html").read_text(encoding="utf-8")
+    assert len(text) < 1.1 * len(page.read_text(encoding="utf-8"))
+    block = text.split('<script type="application/json" id="data">')[1].split("</script>")[0]
+    assert any("@PLOTLY@" in str(f) for f in json.loads(block)["figures"])
+    assert "<title>@DATA@ @SCORES@</title>" in text
+
+
+def test_a_damaged_checkpoint_is_an_error_not_an_empty_page(page, tmp_path):
+    whole = (page.parent / "sparse" / "checkpoint_last.pt").read_bytes()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "checkpoint_last.pt").write_bytes(whole[: len(whole) // 2])
+    done = run("lasformer", "report", tmp_path / "run", "-o", tmp_path / "r.html", check=False)
+    assert done.returncode == 1 and "checkpoint_last.pt: refused, truncated" in done.stderr
+    assert not (tmp_path / "r.html").exists()
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["null", "[1]", '{"systems": {}}', '{"systems": null}', '{"systems": {"a": "x"}}', '{"systems": {"a": [1]}}',
+     '{"systems": {"a": {"d_bleu": "high"}}}', '{"systems": {"a": {"accuracy": {"all": "x"}}}}'],
+)  # fmt: skip
+def test_scores_of_another_shape_are_named(tmp_path, content):
+    (tmp_path / "train.log").touch()
+    (tmp_path / "scores.json").write_text(content)
+    with pytest.raises(InputError, match="scores.json: not scores as lasformer score --json writes them"):
+        runs.read_runs([tmp_path])
+
+
 CHROMIUM = shutil.which("chromium"), shutil.which("chromedriver")
 
 
@@ -134,6 +166,11 @@ def test_in_a_browser_a_click_on_a_token_changes_the_highlight(page):
             return browser.find_element("id", "told").text
 
         assert len(browser.find_elements("css selector", "#charts .main-svg")) >= 6 and marked() == []
+        widths = browser.execute_script(
+            "return [...document.querySelectorAll('#charts > div')].map("
+            "b => [b.clientWidth, b.querySelector('.main-svg').getBoundingClientRect().width])"
+        )
+        assert all(abs(box - chart) <= 20 for box, chart in widths), widths  # none is drawn wider than its box
         tokens_of("source")[0].click()
         first = told()
         assert first.startswith("“w1”") and marked() and len(browser.find_elements("css selector", ".chosen")) == 1

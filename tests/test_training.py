@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import socket
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,6 +18,9 @@ from conftest import ROOT, run
 
 from fairseq_lasformer import checkpoints
 from fairseq_lasformer.cost import kappas
+from fairseq_lasformer.dataset import SplitInfo
+from fairseq_lasformer.documents import read_documents
+from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.evaluation.hypotheses import read_hypotheses
 
 SIZES = [
@@ -26,7 +31,9 @@ SIZES = [
 MODEL = ["--arch", "lasformer", *SIZES, "--select-share", "2", "--select-dim", "8", "--sparsity-step", "0.01"]
 
 
-def train(data: Path, save: Path, *options: object, model=MODEL, check: bool = True) -> subprocess.CompletedProcess:
+def train(
+    data: Path, save: Path, *options: object, model=MODEL, check: bool = True, **env: str
+) -> subprocess.CompletedProcess:
     criterion = ["--criterion", "label_smoothed_cross_entropy_with_selection"]
     return run(
         *("fairseq-train", data, "--user-dir", ROOT / "fairseq_lasformer", "--task", "document_translation", "--cpu"),
@@ -36,6 +43,7 @@ def train(data: Path, save: Path, *options: object, model=MODEL, check: bool = T
         *model,
         *options,
         check=check,
+        **env,
     )
 
 
@@ -203,58 +211,124 @@ def test_generation_is_whole_resumable_and_in_order(trained, prepared, tmp_path)
 import os, sys, fairseq_lasformer.generate as g
 from pathlib import Path
 ran = []
-real = g._run
-def once(command, log, environment):
+real = g._shard
+def once(lines, log, tick):
     if len(ran) == 1:
         os._exit(9)
-    ran.append(log); real(command, log, environment)
-g._run = once
+    ran.append(log); return real(lines, log, tick)
+g._shard = once
 g.generate(*map(Path, sys.argv[1:4]), shards=3, options=["--cpu", "--beam", "3"])
 """
     assert run("python", "-c", code, prepared, checkpoint, tmp_path / "three", check=False).returncode == 9
-    assert not (tmp_path / "three").exists() and [p.name for p in sorted(parts.iterdir())] == ["0", "key"]
-    stamp = (parts / "0").stat().st_mtime_ns
-    done = run("lasformer", "generate", prepared, checkpoint, tmp_path / "three", "--shards", 3, "--jobs", 2, *options)
-    assert stamp and "9 documents" in done.stdout and not parts.exists()
+    assert not (tmp_path / "three").exists() and [p.name for p in sorted(parts.iterdir())] == ["0", "0.err", "key"]
+    whole = (parts / "0").read_text()
+    resume = ["lasformer", "generate", prepared, checkpoint, tmp_path / "three", "--shards", 3, "--jobs", 2, *options]
+    # what stands in the first shard's file is taken as it is, so the first shard was not done again
+    mine = re.sub(r"^(H-\d+\t[^\t]*\t).*$", r"\1UNTOUCHED", whole, count=1, flags=re.M)
+    assert mine != whole
+    (parts / "0").write_text(mine)
+    saved = {p.name: p.read_bytes() for p in parts.iterdir()}
+    done = run(*resume)
+    assert "9 documents" in done.stdout and not parts.exists()
+    assert (tmp_path / "three").read_text().count("UNTOUCHED") == 1
+    parts.mkdir()
+    for name, content in (saved | {"0": whole.encode()}).items():
+        (parts / name).write_bytes(content)
+    run(*resume)
     assert (tmp_path / "three").read_bytes() == (tmp_path / "one").read_bytes()
+    # other options: nothing of it may be taken up
+    parts.mkdir()
+    for name, content in saved.items():
+        (parts / name).write_bytes(content)
+    run(*resume, "--lenpen", 0.5)
+    assert "UNTOUCHED" not in (tmp_path / "three").read_text()
     # more shards than batches
     one_batch = ["--max-tokens", 100000, *options[1:]]
     run("lasformer", "generate", prepared, checkpoint, tmp_path / "many", "--shards", 5, "--jobs", 2, "--", *one_batch)
     assert len((tmp_path / "many").read_text().splitlines()) == 9
 
 
-def test_interactive_translates_documents_from_standard_input(trained, prepared):
-    lines = ["w1 w2 <sep> w3 w4", "w5 w6 w7"]
-    program = Path(sys.executable).with_name("fairseq-interactive")
-    done = subprocess.run(
-        [
-            program,
-            prepared,
-            "--user-dir",
-            ROOT / "fairseq_lasformer",
-            "--task",
-            "document_translation",
-            "--cpu",
-            "--path",
-            trained[0] / "checkpoint_last.pt",
-            "-s",
-            "xx",
-            "-t",
-            "yy",
-            "--beam",
-            "2",
-            "--bpe",
-            "subword_nmt",
-            "--bpe-codes",
-            prepared / "bpe.codes",
-        ],
-        input="\n".join(lines) + "\n",
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-    )
+def interactive(prepared, checkpoint, lines: list[str], *options: object, check: bool = True) -> list[str] | str:
+    """What fairseq-interactive prints for lines of standard input: the translations, in order."""
+    command = [
+        Path(sys.executable).with_name("fairseq-interactive"),
+        prepared,
+        "--user-dir",
+        ROOT / "fairseq_lasformer",
+    ]
+    command += ["--task", "document_translation", "--cpu", "--path", checkpoint, "--beam", 2, *options]
+    text = "".join(line + "\n" for line in lines)
+    done = subprocess.run(list(map(str, command)), input=text, capture_output=True, text=True, cwd=ROOT)
+    if not check:
+        return done.stderr
     assert done.returncode == 0, done.stderr[-2000:]
-    assert len(re.findall(r"^D-\d+\t", done.stdout, re.M)) == 2
+    found = dict(re.findall(r"^D-(\d+)\t[^\t]*\t?(.*)$", done.stdout, re.M))
+    return [found[str(i)] for i in range(len(lines))]
+
+
+def test_interactive_translates_documents_as_generate_does(trained, prepared, tmp_path):
+    checkpoint = trained[0] / "checkpoint_last.pt"
+    run("lasformer", "generate", prepared, checkpoint, tmp_path / "out", "--shards", 1, "--", "--cpu", "--beam", 2)
+    info = SplitInfo.load(prepared, "test")
+    raw = read_documents(prepared.parent / "raw" / "test.xx")
+    whole = [i for i in range(len(raw)) if sum(d == i for d, _, _ in info.examples) == 1]
+    expected = [(tmp_path / "out").read_text().split("\n")[i] for i in whole]
+    lines = ["\t".join(raw[i]) for i in whole]
+    # a blank line between two documents has a blank translation, not an invented one
+    seen = interactive(prepared, checkpoint, [lines[0], "", *lines[1:]])
+    assert seen == [expected[0], "", *expected[1:]]
+    # the separator between two sentences does as well as a tab
+    assert interactive(prepared, checkpoint, [" <sep> ".join(raw[whole[0]])]) == expected[:1]
+    told = interactive(prepared, checkpoint, ["w1"], "--bpe", "subword_nmt", check=False)
+    assert (
+        told.strip().splitlines()[-1].startswith("error: --bpe subword_nmt: the data has a tokeniser and subwords of")
+    )
+
+
+REAL = ROOT.parent / "shared" / "data" / "en-de"
+
+
+@pytest.mark.skipif(not REAL.exists(), reason="the real test sets are not at ../shared/data/en-de")
+def test_fairseqs_tools_see_the_tokens_of_the_training_data(tmp_path):
+    """Token for token on two real test sets, where fairseq's own Moses form is wrong in every second line."""
+    from test_prepare import read_split
+
+    from fairseq_lasformer.prepare import Plan, prepare
+    from fairseq_lasformer.task import DocumentTranslationTask
+    from fairseq_lasformer.task_config import DocumentTranslationConfig
+
+    tests = ("news16.test", "ted17.test")
+    sets = tuple(str(REAL / name) for name in tests)
+    for separator in ("", "<sep>"):
+        out = tmp_path / f"data{separator}"
+        train_set, cache = (str(REAL / "gnomeadmin"),), tmp_path / "text"
+        prepare(Plan("en", "de", train_set, (), sets, out, size=500, limit=20000, separator=separator, text=cache))
+        cfg = DocumentTranslationConfig(data=str(out), source_lang="en", target_lang="de")
+        task = DocumentTranslationTask.setup_task(cfg)
+        codec, bpe = task.build_tokenizer(None), task.build_bpe(None)
+        assert bpe is None
+        for split, name in zip(("test", "test1"), tests):
+            documents = read_documents(REAL / f"{name}.en")
+            binarised = read_split(out, split, "en", "en-de")
+            assert len(binarised) == len(documents)
+            lines = ["\t".join(document) for document in documents]
+            tokens, _ = task.get_interactive_tokens_and_lengths(lines, codec.encode)
+            assert [task.src_dict.string(t) for t in tokens] == binarised
+
+
+def test_documents_are_not_cut_at_fairseqs_200_tokens(trained, prepared):
+    """Where no length is asked for, what a document needs is allowed; what is asked for counts."""
+    from fairseq_lasformer.model import LasformerModel
+
+    model = LasformerModel.from_pretrained(trained[0])
+    for asked, expected in (({}, (1.5, 50)), ({"max_len_b": 30}, (0, 30)), ({"max_len_a": 2.0}, (2.0, 200))):
+        args = SimpleNamespace(**{"beam": 1, "max_len_a": 0, "max_len_b": 200, **asked})
+        generator = model.task.build_generator(model.models, args)
+        assert (generator.max_len_a, generator.max_len_b) == expected
+    with pytest.raises(InputError, match="--print-alignment: this model returns no attention weights"):
+        model.task.build_generator(model.models, SimpleNamespace(print_alignment="hard"))
+    with pytest.raises(InputError, match="--lenpen nan"):
+        model.task.build_generator(model.models, SimpleNamespace(lenpen=float("nan")))
 
 
 @pytest.mark.parametrize("damage", ["truncated", "foreign", "sizes"])
@@ -291,6 +365,77 @@ def test_no_example_is_left_out_of_the_batches(prepared, max_tokens):
         ).next_epoch_itr(shuffle=False)
         seen = [i for batch in iterator for i in batch["id"].tolist()]
         assert sorted(seen) == list(range(len(task.datasets[split])))
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_the_first_of_several_training_splits_counts_as_often_as_asked(prepared, tmp_path, times):
+    from fairseq_lasformer.task import DocumentTranslationTask
+    from fairseq_lasformer.task_config import DocumentTranslationConfig
+
+    data = shutil.copytree(prepared, tmp_path / "data")
+    for path in list(data.glob("test.xx-yy.*")):
+        shutil.copy(path, path.with_name(path.name.replace("test.", "train1.")))
+    (data / "documents.train.json").unlink()  # it counts the first split alone
+    cfg = DocumentTranslationConfig(data=str(data), train_subset="train", dataset_impl=None, upsample_primary=times)
+    task = DocumentTranslationTask.setup_task(cfg)
+    task.load_dataset("train", combine=True)
+    first, second = (SplitInfo.load(prepared, split).n_examples for split in ("train", "test"))
+    assert len(task.datasets["train"]) == times * first + second
+
+
+def test_a_criterion_without_supervision_is_refused_for_a_selecting_model(prepared, tmp_path):
+    plain = ["--criterion", "label_smoothed_cross_entropy", "--disable-validation", "--max-update", 1]
+    done = train(prepared, tmp_path, *plain, check=False)
+    assert done.returncode == 1
+    assert (
+        done.stderr.strip().splitlines()[-1].startswith("error: criterion LabelSmoothedCrossEntropyCriterion: the sel")
+    )
+    train(prepared, tmp_path, *plain, model=["--arch", "lasformer", *SIZES, "--select-modules", "none"])
+
+
+def test_a_moving_average_of_the_weights_takes_kappa_as_it_is(prepared, tmp_path):
+    """--store-ema"""
+    options = ["--store-ema", "--ema-decay", 0.5, "--ema-fp32", "--disable-validation"]
+    train(prepared, tmp_path, "--max-update", 3, *options)
+    saved = state(tmp_path)
+    average, weights = saved["extra_state"]["ema"], saved["model"]
+    for name, value in weights.items():
+        if name.endswith("kappa"):
+            assert int(average[name]) == int(value) == 970_000
+    name = "encoder.layers.0.fc1.weight"
+    assert not torch.equal(average[name], weights[name])
+    train(prepared, tmp_path, "--max-update", 4, *options)
+    assert int(state(tmp_path)["extra_state"]["ema"]["encoder.layers.0.self_attn.selector.kappa"]) == 960_000
+
+
+def test_an_update_that_mixed_precision_skips_does_not_move_kappa(prepared):
+    from test_criterion import batches, trainer_of
+
+    trainer = trainer_of(prepared)
+    scale = [8.0]
+    step = trainer.optimizer.step
+
+    def skip(*_):
+        scale[0] /= 2
+
+    sample = batches(trainer.task)[0]
+    before = {n: int(s.kappa) for n, s in trainer.model.selectors()}
+    trainer.optimizer.scaler = SimpleNamespace(get_scale=lambda: scale[0])
+    trainer.optimizer.step = skip
+    trainer.train_step([sample])
+    assert {n: int(s.kappa) for n, s in trainer.model.selectors()} == before and trainer.task.masses
+    trainer.optimizer.step = step
+    trainer.train_step([sample])
+    assert all(abs(int(s.kappa) - before[n]) == 1000 for n, s in trainer.model.selectors()) and not trainer.task.masses
+
+
+@pytest.mark.parametrize("option", ["--max-source-positions", "--max-tokens"])
+def test_limits_are_told_as_plain_numbers(prepared, tmp_path, option):
+    done = train(prepared, tmp_path, "--max-update", 1, option, 12, check=False)
+    last = done.stderr.strip().splitlines()[-1]
+    assert done.returncode == 1 and last.startswith("error: ") and "np." not in last
+    if option == "--max-tokens":
+        assert re.match(r"error: --max-tokens 12: the longest example has \d+ tokens", last)
 
 
 def test_words_are_dropped_anew_and_the_frame_stays():

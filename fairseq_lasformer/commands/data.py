@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from fairseq_lasformer.documents import RESOLUTIONS
+from fairseq_lasformer.evaluation.hypotheses import FORMS
 from fairseq_lasformer.text import SUBWORDS, TOKENIZERS
 
 
@@ -30,70 +31,76 @@ def add_corpus(parser: argparse.ArgumentParser) -> None:
 
 
 def run_prepare(args: argparse.Namespace) -> None:
-    from fairseq_lasformer.prepare import Plan, prepare
+    from fairseq_lasformer.prepare import Plan, prepare, summary
 
-    plan = Plan(
-        source_lang=args.source_lang,
-        target_lang=args.target_lang,
-        train=tuple(args.train),
-        valid=tuple(args.valid),
-        test=tuple(args.test),
-        out=args.out,
-        tokenizer=args.tokenizer,
-        bpe=args.bpe,
-        size=args.size,
-        resolutions=args.resolutions,
-        limit=args.limit,
-        separator=args.separator,
-        drop_empty=args.drop_empty,
-        reuse=args.reuse,
-        text=args.text,
-        workers=args.workers,
-    )
-    for info in prepare(plan, args.overwrite):
-        name = Path(info.path).name.split(".")[1]
-        print(
-            f"{name}: {info.documents} documents, {info.sentences} sentences, {info.n_examples} examples; "
-            f"{info.n_cut} documents cut, {info.n_parts} parts in all; {info.dropped} pairs dropped; "
-            f"longest example {info.longest[0]} / {info.longest[1]} tokens"
-        )
+    options = {name: getattr(args, name) for name in Plan.__dataclass_fields__ if hasattr(args, name)}
+    plan = Plan(**options | {name: tuple(options[name]) for name in ("train", "valid", "test")})
+    print(summary(plan, prepare(plan, args.overwrite)))
 
 
 def add_prepare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("out", type=Path, help="folder for the binarised data")
-    parser.add_argument("-s", "--source-lang", required=True)
-    parser.add_argument("-t", "--target-lang", required=True)
+    parser.add_argument("-s", "--source-lang", required=True, help="source language, the end of its files' names")
+    parser.add_argument("-t", "--target-lang", required=True, help="target language, the end of its files' names")
     parser.add_argument("--train", nargs="+", default=[], metavar="PREFIX", help="raw files PREFIX.LANG, joined")
-    parser.add_argument("--valid", nargs="+", default=[], metavar="PREFIX", help="likewise")
-    parser.add_argument("--test", nargs="+", default=[], metavar="PREFIX", help="each its own split: test, test1, ...")
-    parser.add_argument("--tokenizer", choices=TOKENIZERS, default="moses")
-    parser.add_argument("--bpe", choices=sorted(SUBWORDS), default="subword-nmt")
+    parser.add_argument("--valid", nargs="+", default=[], metavar="PREFIX", help="raw files PREFIX.LANG, joined")
     parser.add_argument(
-        "--size", type=int, default=32000, help="BPE merges or sentencepiece vocabulary (default: %(default)s)"
+        "--test",
+        nargs="+",
+        default=[],
+        metavar="PREFIX",
+        help="raw files PREFIX.LANG, each its own split: test, test1, ...; one without a target file has no reference",
     )
-    parser.add_argument("--resolutions", choices=RESOLUTIONS, default="mixture", help="of the training examples")
-    parser.add_argument("--limit", type=int, default=1024, help="tokens an example may have (default: %(default)s)")
-    parser.add_argument("--separator", default="", help="token to put between sentences (default: none)")
+    parser.add_argument("--tokenizer", choices=TOKENIZERS, help="word tokenisation (default: moses)")
+    parser.add_argument("--bpe", choices=sorted(SUBWORDS), help="what learns the subwords (default: subword-nmt)")
+    parser.add_argument("--size", type=int, help="BPE merges or sentencepiece vocabulary (default: 32000)")
+    parser.add_argument(
+        "--resolutions",
+        choices=RESOLUTIONS,
+        help="training examples: whole documents, sentences, or chunks of every length (default: mixture)",
+    )
+    parser.add_argument("--limit", type=int, help="most tokens an example may have (default: 1024)")
+    parser.add_argument("--separator", help="token to put between sentences, such as <sep> (default: none)")
     parser.add_argument("--drop-empty", action="store_true", help="drop pairs with an empty side, and count them")
-    parser.add_argument("--reuse", type=Path, metavar="DATA", help="take subwords and dictionary from prepared data")
+    parser.add_argument(
+        "--clean", action="store_true", help="take tabs, Windows line ends and control characters for spaces"
+    )
+    parser.add_argument(
+        "--reuse", type=Path, metavar="DATA", help="take subwords, dictionary and settings from prepared data"
+    )
     parser.add_argument("--text", type=Path, metavar="FOLDER", help="keep encoded sentences for other preparations")
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--overwrite", action="store_true", help="replace data prepared otherwise")
+    parser.add_argument("--workers", type=int, default=2, help="processes (default: %(default)s)")
+    parser.add_argument("--overwrite", action="store_true", help="replace data prepared with other inputs or options")
+    parser.epilog = (
+        "Example: lasformer prepare data-bin/mine -s en -t de --train raw/train --valid raw/dev --test raw/test"
+    )
 
 
 def run_generate(args: argparse.Namespace) -> None:
     from fairseq_lasformer.generate import generate
 
-    n = generate(args.data, args.checkpoint, args.out, args.split, args.shards, args.options, args.jobs)
+    n = generate(args.data, args.checkpoint, args.out, args.split, args.shards, args.options, args.jobs, args.format)
     print(f"{args.out}: {n} documents")
 
 
 def add_generate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("data", type=Path, help="prepared folder")
-    parser.add_argument("checkpoint", type=Path)
-    parser.add_argument("out", type=Path, help="file for the translated documents, one a line")
+    parser.add_argument("checkpoint", type=Path, help="such as checkpoints/mine/checkpoint_best.pt")
+    parser.add_argument("out", type=Path, help="file for the translated documents")
     parser.add_argument("--split", default="test", help="test, test1, ... or valid (default: %(default)s)")
-    parser.add_argument("--shards", type=int, default=4, help="a killed run repeats at most one (default: %(default)s)")
+    parser.add_argument(
+        "--format",
+        choices=FORMS,
+        default=FORMS[0],
+        help="one document per line with tabs between its sentences, or raw: one sentence per line, as the input "
+        "(default: %(default)s)",
+    )
+    parser.add_argument(
+        "--shards",
+        type=int,
+        default=4,
+        help="parts of the work; a killed run repeats at most JOBS of them (default: %(default)s)",
+    )
     parser.add_argument("--jobs", type=int, default=1, help="shards translated at once (default: %(default)s)")
     parser.epilog = "After -- : further options of fairseq-generate, such as --beam 5 --max-tokens 8192."
 
@@ -114,9 +121,21 @@ def add_params(parser: argparse.ArgumentParser) -> None:
     parser.epilog = "After -- : options of the model, such as --encoder-embed-dim 256."
 
 
+def run_options(args: argparse.Namespace) -> None:
+    from fairseq_lasformer.parameters import options
+
+    print(options(args.pattern))
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("pattern", nargs="?", default="", help="only options that contain this, e.g. sparsity")
+
+
 def run_average(args: argparse.Namespace) -> None:
     from fairseq_lasformer.checkpoints import average
+    from fairseq_lasformer.files import check_writable
 
+    check_writable(args.out)
     average(args.checkpoints, args.out)
     print(f"{args.out}: mean of {len(args.checkpoints)} checkpoints, kappa of {args.checkpoints[-1]}")
 

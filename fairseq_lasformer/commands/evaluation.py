@@ -9,7 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fairseq_lasformer.documents import InputError, atomic_write
+from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.files import atomic_write, check_writable
+
+DEFAULT_SAMPLES = 1000
 
 
 def run_score(args: argparse.Namespace) -> None:
@@ -20,21 +23,27 @@ def run_score(args: argparse.Namespace) -> None:
 
     if bool(args.tcp) != bool(args.tcp_reference):
         raise InputError("--tcp and --tcp-reference go together: the candidates, and the tokenised reference")
+    if args.tcp_tokenized and not args.tcp:
+        raise InputError("--tcp-tokenized says of what form the hypotheses are that --tcp is to score")
+    if args.bootstrap is not None and args.bootstrap < 1:
+        raise InputError(f"--bootstrap {args.bootstrap}: at least one sample is needed")
     if args.bootstrap and len(args.hypotheses) < 2:
         raise InputError("--bootstrap compares systems: name at least two hypothesis files, the baseline first")
+    if args.json:
+        check_writable(args.json)
     references = read_documents(args.reference)
     probes = read_probes(args.probe) if args.probe else []
     found: dict[str, list[list[str]]] = {}
     for path in args.hypotheses:
         name = path.stem if path.stem not in found else str(path)
-        found[name] = read_hypotheses(path, args.allow_empty)
+        found[name] = read_hypotheses(path, args.allow_empty, len(references))
     systems = {}
     for name, hypotheses in found.items():
         systems[name] = score(hypotheses, references, args.tokenize)
         if probes:
             systems[name] |= accuracy(probes, judge(probes, hypotheses, references))
         if args.tcp:
-            systems[name]["tcp"] = _tcp(hypotheses, args.tcp, args.tcp_reference)
+            systems[name]["tcp"] = _tcp(hypotheses, args.tcp, args.tcp_reference, args.tcp_tokenized)
     print(table(systems))
     for name, scores in systems.items():
         if args.tcp:
@@ -52,29 +61,36 @@ def run_score(args: argparse.Namespace) -> None:
         atomic_write(args.json, json.dumps(report, indent=1) + "\n")
 
 
-def _tcp(hypotheses: Sequence[Sequence[str]], candidates: Path, reference: Path) -> dict[str, float]:
+def _tcp(hypotheses: Sequence[Sequence[str]], candidates: Path, reference: Path, tokenized: bool) -> dict[str, float]:
     from fairseq_lasformer.documents import read_lines
     from fairseq_lasformer.evaluation import tcp
 
-    tokens = [tcp.tokenized(" ".join(document)) for document in hypotheses]
+    tokens = [" ".join(d).split() if tokenized else tcp.tokenized(d) for d in hypotheses]
     return tcp.score(tokens, [line.split() for line in read_lines(reference)], tcp.read_labels(candidates))
 
 
 def add_score(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("reference", type=Path, help="reference documents, raw form")
     parser.add_argument(
-        "hypotheses", type=Path, nargs="+", help="translated documents, one a line (lasformer generate)"
+        "hypotheses",
+        type=Path,
+        nargs="+",
+        help="translated documents: one per line, tabs between sentences (lasformer generate), or in raw form",
     )
     parser.add_argument("--probe", type=Path, help="probe file of the demo corpus")
     parser.add_argument("--tcp", type=Path, metavar="CANDIDATES", help="PDC's annotation, for TC, CP, PT and TCP")
     parser.add_argument("--tcp-reference", type=Path, metavar="TOK", help="PDC's tokenised reference, with --tcp")
     parser.add_argument(
+        "--tcp-tokenized", action="store_true", help="the hypotheses are tokenised as PDC's reference is"
+    )
+    parser.add_argument(
         "--bootstrap",
         type=int,
         nargs="?",
-        const=1000,
+        const=DEFAULT_SAMPLES,
         metavar="SAMPLES",
-        help="paired bootstrap of d-BLEU against the first system (1000 samples)",
+        help=f"test whether the differences of d-BLEU to the first system are significant (paired bootstrap, "
+        f"{DEFAULT_SAMPLES} samples)",
     )
     parser.add_argument(
         "--tokenize", default="13a", help="sacrebleu's tokeniser, zh for Chinese (default: %(default)s)"
@@ -87,11 +103,17 @@ def run_contrast(args: argparse.Namespace) -> None:
     from fairseq_lasformer.evaluation import contrast
     from fairseq_lasformer.hub import from_pretrained
 
+    if args.json:
+        check_writable(args.json)
+    policies = contrast.policies(args.context)
     hub = from_pretrained(args.checkpoint.parent, args.checkpoint.name, args.data)
     if args.cuda:
+        import torch
+
+        if not torch.cuda.is_available():
+            raise InputError("--cuda: there is no GPU here; leave the option out")
         hub = hub.cuda()
     groups = contrast.read_groups(args.prefix, hub.settings.source_lang, hub.settings.target_lang)
-    policies = contrast.policies(args.context)
     results = [contrast.evaluate(hub, groups, policy, args.max_tokens) for policy in policies]
     print(contrast.table(results))
     if args.json:
@@ -122,7 +144,7 @@ def run_ablate(args: argparse.Namespace) -> None:
         raise InputError(f"--only {args.only}: table {args.table} has {', '.join(r.label for r in rows)}")
     plan = ablation.Plan(args.config, read_documents(args.reference), tuple(args.options), tuple(args.set))
     for row in [] if args.show else chosen:
-        if not args.submit:
+        if args.submit is None:
             ablation.run(plan, row, folder / row.folder)
         elif ablation.finished(plan, row, folder / row.folder) is None:
             command = [str(Path(sys.executable).with_name("lasformer")), "ablate", str(args.config.resolve())]
@@ -151,6 +173,7 @@ def add_ablate(parser: argparse.ArgumentParser) -> None:
 def run_report(args: argparse.Namespace) -> None:
     from fairseq_lasformer.evaluation.report import report
 
+    check_writable(args.out)
     runs = report(args.runs, args.out, args.document, args.title, args.show, args.data)
     print(f"{args.out}: {', '.join(run.name for run in runs)}")
 
@@ -178,10 +201,12 @@ def run_cost(args: argparse.Namespace) -> None:
         lengths = [int(n) for n in args.lengths.split(",")]
     except ValueError as e:
         raise InputError(f"--lengths {args.lengths}: expected numbers of tokens separated by commas") from e
+    if args.json:
+        check_writable(args.json)
     costs = checkpoint_cost(args.checkpoint, lengths)
     print(table(costs))
     if args.json:
-        ratios = ("ratio", "ratio_with_projections")
+        ratios = ("ratio", "ratio_with_projections", "ratio_with_all_projections")
         rows = [c._asdict() | {r: getattr(c, r) for r in ratios} for c in costs]
         atomic_write(args.json, json.dumps({"rows": rows}, indent=1) + "\n")
 

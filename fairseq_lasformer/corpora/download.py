@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import http.client
 import os
+import re
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -11,7 +13,8 @@ from typing import NamedTuple
 
 from tqdm import tqdm
 
-from fairseq_lasformer.documents import InputError, atomic_write
+from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.files import atomic_write, check_writable
 
 CHUNK = 1 << 20
 
@@ -46,11 +49,13 @@ def fetch(source: Source, folder: Path, trust: bool = False) -> Path:
         trust: take a file whose hash is not known.
 
     Raises:
-        InputError: not to be had, or its hash is another than the known one (the file is then left as
-            ``NAME.part``).
+        InputError: unavailable, not of the kind its name says, or of another checksum than the known one (the file is
+            then left as ``NAME.part``).
     """
     path, kept = folder / source.name, folder / f"{source.name}.sha256"
-    expected = source.checksum or (kept.read_text().split()[0] if kept.exists() else "")
+    if path.is_dir():
+        raise InputError(f"{path}: is a folder, where the file {source.name} is expected")
+    expected = source.checksum or _kept_hash(kept)
     if path.exists():
         if not expected and not trust:
             return path  # put there by hand
@@ -58,12 +63,23 @@ def fetch(source: Source, folder: Path, trust: bool = False) -> Path:
     if not expected and not trust:
         raise InputError(
             f"{path}: not there, and no checksum of {source.url} is published; put the file there, or add "
-            "--trust-first-download"
+            "--trust-first-download (TRUST=1 for the scripts)"
         )
+    check_writable(path)
     folder.mkdir(parents=True, exist_ok=True)
     part = folder / f"{source.name}.part"
-    _download(source.url, part)
+    _download(source.url, part, bool(expected))
     return _checked(part, path, expected, kept)
+
+
+def _kept_hash(file: Path) -> str:
+    """The hash that a file had when it was first downloaded; empty where there was none."""
+    if not file.exists():
+        return ""
+    words = file.read_text(encoding="utf-8", errors="replace").split()
+    if not words or not re.fullmatch("[0-9a-f]{64}", words[0]):
+        raise InputError(f"{file}: holds no SHA-256; remove it, and the file it belongs to, and download again")
+    return words[0]
 
 
 def _checked(have: Path, path: Path, expected: str, kept: Path) -> Path:
@@ -72,33 +88,84 @@ def _checked(have: Path, path: Path, expected: str, kept: Path) -> Path:
     if expected and found != expected:
         raise InputError(f"{have}: its {kind} is {found}, expected {expected}; remove it and try again")
     if not expected:
+        _check_kind(have, path.name)
         atomic_write(kept, f"{found}  {path.name}\n")
         print(f"{path}: SHA-256 {found}, kept for later runs")
     if have != path:
         os.replace(have, path)
+        _validator(have).unlink(missing_ok=True)
     return path
 
 
-def _download(url: str, part: Path) -> None:
-    have = part.stat().st_size if part.exists() else 0
-    request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})
+def _check_kind(file: Path, name: str) -> None:
+    """Refuses a file that is not what its name says: a server that wants a login answers with a page."""
+    with open(file, "rb") as f:
+        head = f.read(512)
+    magic = next(
+        (m for end, m in ((".zip", b"PK"), (".gz", b"\x1f\x8b"), (".tgz", b"\x1f\x8b")) if name.endswith(end)), b""
+    )
+    page = head.lstrip().lower().startswith((b"<!doctype html", b"<html"))
+    if not head or page or not head.startswith(magic):
+        what = "a web page" if page else "empty" if not head else "another kind of file"
+        raise InputError(f"{file}: {what}, not {name}; remove it, and put the right file there yourself")
+
+
+def _validator(part: Path) -> Path:
+    """Where the server's name for the version that a part belongs to is kept."""
+    return part.with_name(part.name + ".version")
+
+
+def _download(url: str, part: Path, known: bool) -> None:
+    """Fetches a file, or the rest of one of the same version.
+
+    Args:
+        known: whether a hash will tell if the file is whole; otherwise the server must.
+    """
     try:
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            if have and answer.status != 206:  # the server sends the whole file again
-                have = 0
-            total = int(answer.headers.get("Content-Length") or 0) + have
-            with (
-                open(part, "ab" if have else "wb") as out,
-                tqdm(total=total or None, initial=have, desc=part.stem, unit="B", unit_scale=True) as bar,
-            ):
-                while block := answer.read(CHUNK):
-                    out.write(block)
-                    bar.update(len(block))
-            if total and part.stat().st_size != total:
-                raise OSError(f"broke off after {part.stat().st_size} of {total} bytes")
+        _get(url, part, known)
     except urllib.error.HTTPError as e:
-        if e.code == 416 and have:
-            return  # it was whole already
         raise InputError(f"{url}: {e}; put the file at {part.with_suffix('')} yourself") from e
-    except (urllib.error.URLError, OSError) as e:
-        raise InputError(f"{url}: {e}; try again (it goes on), or put the file at {part.with_suffix('')}") from e
+    except (urllib.error.URLError, http.client.HTTPException, OSError, ValueError) as e:
+        reason = " ".join(str(e).split()) or type(e).__name__
+        raise InputError(f"{url}: {reason}; try again (it resumes), or put the file at {part.with_suffix('')}") from e
+
+
+def _get(url: str, part: Path, known: bool) -> None:
+    have = part.stat().st_size if part.exists() else 0
+    version = _validator(part).read_text(encoding="utf-8").strip() if _validator(part).exists() else ""
+    if not version and not known:
+        have = 0  # nothing would tell whether the rest fits
+    headers = {"Range": f"bytes={have}-"} if have else {}
+    request = urllib.request.Request(url, headers=headers | ({"If-Range": version} if have and version else {}))
+    try:
+        answer = urllib.request.urlopen(request, timeout=60)
+    except urllib.error.HTTPError as e:
+        size = (e.headers.get("Content-Range") or "").rpartition("/")[2]
+        if e.code != 416 or not have:
+            raise
+        if size == str(have):
+            return  # it was whole already
+        part.unlink()
+        return _get(url, part, known)
+    with answer:
+        if have and answer.status != 206:  # another version, or a server that always sends the whole file
+            have = 0
+        length = answer.headers.get("Content-Length")
+        if length is not None and not length.isdecimal():
+            raise ValueError(f"the server's Content-Length is {length!r}")
+        if length is None and not known and answer.headers.get("Transfer-Encoding", "").lower() != "chunked":
+            raise ValueError("the server does not tell how long the file is, so that half of it could pass for all")
+        total = int(length) + have if length is not None else None
+        version = answer.headers.get("ETag") or answer.headers.get("Last-Modified") or ""
+        _validator(part).unlink(missing_ok=True)
+        if version and not version.startswith("W/"):
+            atomic_write(_validator(part), version)
+        with (
+            open(part, "ab" if have else "wb") as out,
+            tqdm(total=total, initial=have, desc=part.stem, unit="B", unit_scale=True) as bar,
+        ):
+            while block := answer.read(CHUNK):
+                out.write(block)
+                bar.update(len(block))
+    if total is not None and part.stat().st_size != total:
+        raise OSError(f"broke off after {part.stat().st_size} of {total} bytes")

@@ -7,12 +7,14 @@ import html
 import io
 import re
 import zipfile
+import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 from xml.etree import ElementTree
 
-from fairseq_lasformer.documents import Document, InputError, Pair
+from fairseq_lasformer.documents import Document, Pair
+from fairseq_lasformer.errors import InputError
 
 _CONTROL = re.compile(r" *[\x00-\x1f\x7f-\x9f\u2028\u2029][\x00-\x20\x7f-\x9f\u2028\u2029]*")
 
@@ -167,8 +169,15 @@ def opus(links: Path, first: Path, second: Path, by_speaker: bool = False) -> It
         by_speaker: a document is a speaker's turn (Europarl) instead of a file.
 
     Raises:
-        InputError: a document or sentence that the alignment names is not there.
+        InputError: a document or sentence that the alignment names is not there, or a file is damaged.
     """
+    try:
+        yield from _opus_pairs(links, first, second, by_speaker)
+    except (ElementTree.ParseError, zipfile.BadZipFile, zlib.error, EOFError, OSError) as e:
+        raise InputError(f"{links}, {first}, {second}: one of them is damaged ({e}); remove it and try again") from e
+
+
+def _opus_pairs(links: Path, first: Path, second: Path, by_speaker: bool) -> Iterator[Pair]:
     with zipfile.ZipFile(first) as a, zipfile.ZipFile(second) as b:
         names = [_names(archive) for archive in (a, b)]
         for group in _links(links):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tarfile
 import zipfile
+import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -12,7 +13,9 @@ from tqdm import tqdm
 
 from fairseq_lasformer.corpora.download import Source, fetch
 from fairseq_lasformer.corpora.formats import marked, opus, pair, segments, talks, without_empty
-from fairseq_lasformer.documents import InputError, Pair, atomic_write, join_documents, read_documents
+from fairseq_lasformer.documents import Pair, join_documents, read_documents
+from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.files import atomic_write
 
 _IWSLT = "https://huggingface.co/datasets/IWSLT/iwslt2017/resolve/c18a4f81a47ae6fa079fe9d32db288ddde38451d/data"
 _OPUS = "https://object.pouta.csc.fi"
@@ -35,6 +38,8 @@ DEV_YEARS = ("dev2010", "tst2010", "tst2011", "tst2012", "tst2013", "tst2014", "
 TEST_YEARS = ("tst2016", "tst2017")
 # The last documents of PDC's training set, which comes without a development set.
 PDC_DEV = 200
+# Bytes an archive may unpack to: several times the largest of the corpora.
+LARGEST = 20 << 30
 # Characters of a sentence that tells one document from another.
 LONG = 40
 
@@ -67,14 +72,21 @@ def _unpacked(archive: Path, folder: Path) -> Path:
         try:
             if archive.suffix == ".zip":
                 with zipfile.ZipFile(archive) as z:
+                    _check_size(archive, sum(member.file_size for member in z.infolist()))
                     z.extractall(out)
             else:
                 with tarfile.open(archive) as t:
+                    _check_size(archive, sum(member.size for member in t))
                     t.extractall(out, filter="data")
-        except (zipfile.BadZipFile, tarfile.TarError, EOFError, OSError) as e:
+        except (zipfile.BadZipFile, zlib.error, tarfile.TarError, EOFError, OSError) as e:
             raise InputError(f"{archive}: damaged ({e}); remove it and try again") from e
         (out / ".done").touch()
     return out
+
+
+def _check_size(archive: Path, size: int) -> None:
+    if size > LARGEST:
+        raise InputError(f"{archive}: would unpack to {size:,} bytes, more than any of these corpora; not unpacked")
 
 
 def _one(folder: Path, name: str) -> Path:

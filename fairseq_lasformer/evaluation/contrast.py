@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from fairseq_lasformer.documents import InputError, read_lines
+from fairseq_lasformer.documents import read_lines
+from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.hub import DocumentHubInterface
 
 POLICIES = ("none", "source", "both")

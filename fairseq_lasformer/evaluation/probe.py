@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 
 from rapidfuzz.distance import Levenshtein
 
-from fairseq_lasformer.documents import Document, InputError
+from fairseq_lasformer.documents import Document
+from fairseq_lasformer.errors import InputError
 
 # Distances in source tokens: a name and the largest distance of its class.
 DISTANCES = (("1-30", 30), ("31-100", 100), ("101-300", 300), ("301-1000", 1000), (">1000", 10**9))
@@ -38,11 +39,23 @@ def read_probes(path: str | Path) -> list[Probe]:
     """The entries of a probe file."""
     try:
         with open(path, encoding="utf-8") as f:
-            return [Probe(**json.loads(line)) for line in f]
+            return [_probe(json.loads(line)) for line in f]
     except OSError as e:
         raise InputError(f"{path}: cannot be read ({e.strerror})") from e
     except (ValueError, TypeError) as e:
         raise InputError(f"{path}: not a probe file ({e})") from e
+
+
+def _probe(fields: Any) -> Probe:
+    probe = Probe(**fields)
+    counts = (probe.document, probe.sentence, probe.word, probe.distance)
+    if not all(type(n) is int and 0 <= n < 10**9 for n in counts):
+        raise ValueError("document, sentence, word and distance are counts")
+    if not (isinstance(probe.phenomenon, str) and isinstance(probe.right, str) and isinstance(probe.first, bool)):
+        raise ValueError("phenomenon and right are words, first is true or false")
+    if not (isinstance(probe.wrong, list) and all(isinstance(w, str) for w in probe.wrong)):
+        raise ValueError("wrong is a list of words")
+    return probe
 
 
 def words(text: str) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,10 +12,12 @@ from typing import Any
 
 import torch
 
-from fairseq_lasformer.cost import checkpoint_cost
-from fairseq_lasformer.documents import InputError, atomic_write
+from fairseq_lasformer.checkpoints import load
+from fairseq_lasformer.cost import checkpoint_cost, of_ours
+from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.evaluation.attention_view import attention_of, sparse
 from fairseq_lasformer.evaluation.runs import Run, read_runs
+from fairseq_lasformer.files import atomic_write
 from fairseq_lasformer.hub import from_pretrained
 
 LENGTHS = (256, 512, 1024, 2048, 4096, 8192, 16384)
@@ -44,7 +47,7 @@ def report(
             show: how many of its documents. data: the prepared folder, where it is not the one a run was trained on.
 
     Raises:
-        InputError: see :func:`read_runs`; a document that cannot be read; plotly is missing.
+        InputError: see :func:`read_runs`; a document or a checkpoint that cannot be read; plotly is missing.
     """
     try:
         from plotly.offline import get_plotlyjs
@@ -55,15 +58,15 @@ def report(
     views = attention_views(runs, document, show, data) if document else []
     content = {"figures": [json.loads(f.to_json()) for f in figures], "views": views}
     page = (Path(__file__).with_name("report.html")).read_text(encoding="utf-8")
-    for mark, value in (
-        ("@TITLE@", html.escape(title)),
-        ("@SCORES@", score_table(runs)),
+    values = {
+        "TITLE": html.escape(title),
+        "SCORES": score_table(runs),
         # no document may end the script that holds it, or begin another
-        ("@DATA@", json.dumps(content, ensure_ascii=False).replace("<", "\\u003c")),
-        ("@PLOTLY@", get_plotlyjs()),
-    ):
-        page = page.replace(mark, value)
-    atomic_write(out, page)
+        "DATA": json.dumps(content, ensure_ascii=False).replace("<", "\\u003c"),
+        "PLOTLY": get_plotlyjs(),
+    }
+    # in one go: what is put in may hold such a mark itself
+    atomic_write(out, re.sub(f"@({'|'.join(values)})@", lambda mark: values[mark[1]], page))
     return runs
 
 
@@ -115,11 +118,10 @@ def cost_figure(runs: Sequence[Run]) -> Any | None:
     for run in runs:
         if run.checkpoint is None:
             continue
-        try:
-            costs = [c for c in checkpoint_cost(run.checkpoint, LENGTHS) if c.module == "all"]
-        except InputError:
+        if not of_ours(load(run.checkpoint)):
             continue  # fairseq's own architectures: their cost is the line at 100 %
-        for label, ratio in (("attention", "ratio"), ("with projections", "ratio_with_projections")):
+        costs = [c for c in checkpoint_cost(run.checkpoint, LENGTHS) if c.module == "all"]
+        for label, ratio in (("attention", "ratio"), ("with Q, K, V", "ratio_with_projections")):
             figure.add_scatter(
                 x=[c.length for c in costs], y=[100 * getattr(c, ratio) for c in costs], name=f"{run.name}: {label}",
                 mode="lines+markers", line={"dash": "solid" if label == "attention" else "dot"},

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fairseq_lasformer.documents import InputError
+from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.hub import CHECKPOINTS
 
 # "| train_inner | {…}" of fairseq-train, "[train_inner][INFO] - {…}" of fairseq-hydra-train, "{…}" of --log-file
@@ -61,9 +61,21 @@ def _checkpoint(folder: Path) -> Path | None:
 def _scores(path: Path) -> dict[str, Any]:
     try:
         systems = json.loads(path.read_text(encoding="utf-8"))["systems"]
-    except (OSError, ValueError, KeyError, TypeError) as e:
+        if not systems or not all(isinstance(_numbers(scores), dict) for scores in systems.values()):
+            raise ValueError("no system's scores")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as e:
         raise InputError(f"{path}: not scores as lasformer score --json writes them ({e})") from e
     return systems
+
+
+def _numbers(scores: dict[str, Any]) -> dict[str, Any]:
+    """One system's scores, if they are of the kinds the report shows: numbers, and tables of numbers."""
+    for name, value in scores.items():
+        inner = value.values() if isinstance(value, dict) else [value]
+        text = name == "signatures"
+        if not all(v is None or isinstance(v, str if text else int | float) for v in inner):
+            raise ValueError(f"{name} is no number")
+    return scores
 
 
 def read_runs(paths: list[Path]) -> list[Run]:

@@ -8,7 +8,8 @@ from typing import Any
 from sacrebleu.metrics import BLEU, CHRF
 from sacrebleu.significance import PairedTest, Result
 
-from fairseq_lasformer.documents import Document, InputError
+from fairseq_lasformer.documents import Document
+from fairseq_lasformer.errors import InputError
 
 # sacrebleu's tokenisers for text whose words are not separated by spaces
 UNSPACED = ("zh", "ja-mecab", "ko-mecab", "char")
@@ -25,8 +26,8 @@ def score(hypotheses: Sequence[Document], references: Sequence[Document], tokeni
     Returns:
         ``d_bleu`` (each document one segment, case-insensitive), ``d_bleu_cased``, ``chrf`` (likewise cased, by
         document); ``s_bleu``, ``s_bleu_cased`` over the ``s_bleu_documents`` documents whose sentence counts agree
-        (None where none does); ``documents``; ``length_ratio`` in words (in the tokeniser's
-        tokens for text without spaces); ``signatures`` of the metrics.
+        (None where none does, or where no hypothesis has sentence boundaries); ``documents``; ``length_ratio`` in
+        words (in the tokeniser's tokens for text without spaces); ``signatures`` of the metrics.
 
     Raises:
         InputError: not as many hypotheses as references.
@@ -39,7 +40,7 @@ def score(hypotheses: Sequence[Document], references: Sequence[Document], tokeni
             f"{first + 1} to {last}"
         )
     hyp, ref = [" ".join(d) for d in hypotheses], [" ".join(d) for d in references]
-    bleu = {lc: BLEU(lowercase=lc, tokenize=tokenize) for lc in (True, False)}
+    bleu = {lc: _bleu(lc, tokenize) for lc in (True, False)}
     chrf = CHRF()
     lowered = bleu[True].corpus_score(hyp, [ref])
     lengths = [sum(len(text.split()) for text in side) for side in (hyp, ref)]
@@ -58,10 +59,22 @@ def score(hypotheses: Sequence[Document], references: Sequence[Document], tokeni
         },
     }
     agree = [(h, r) for h, r in zip(hypotheses, references) if len(h) == len(r)]
+    if all(len(h) <= 1 for h in hypotheses) and any(len(r) > 1 for r in references):
+        agree = []  # a document of one sentence agrees by chance
     segments = ([s for h, _ in agree for s in h], [s for _, r in agree for s in r])
     for name, lc in (("s_bleu", True), ("s_bleu_cased", False)):
         result[name] = bleu[lc].corpus_score(segments[0], [segments[1]]).score if agree else None
     return result | {"s_bleu_documents": len(agree)}
+
+
+def _bleu(lowercase: bool, tokenize: str, **options: Any) -> BLEU:
+    if tokenize not in BLEU.TOKENIZERS:
+        raise InputError(f"--tokenize {tokenize}: expected one of {', '.join(BLEU.TOKENIZERS)}")
+    try:
+        return BLEU(lowercase=lowercase, tokenize=tokenize, **options)
+    except (ImportError, OSError, RuntimeError) as e:  # tokenisers with packages or models of their own
+        reason = " ".join(str(e).split())
+        raise InputError(f"--tokenize {tokenize}: cannot be used here ({reason})") from e
 
 
 def compare(
@@ -84,7 +97,7 @@ def compare(
     named: list[tuple[str, Sequence[str]]] = [
         (name, [" ".join(d) for d in documents]) for name, documents in hypotheses.items()
     ]
-    metric = BLEU(lowercase=True, tokenize=tokenize, references=[[" ".join(d) for d in references]])
+    metric = _bleu(True, tokenize, references=[[" ".join(d) for d in references]])
     signatures, results = PairedTest(named, {"BLEU": metric}, None, test_type="bs", n_samples=samples)()
     systems = {
         str(name): {"d_bleu": r.score, "mean": r.mean, "interval": r.ci, "p": r.p_value}
@@ -116,7 +129,12 @@ def table(systems: dict[str, dict[str, Any]]) -> str:
         f"{first['documents']} documents; d-BLEU {first['signatures']['d_bleu']}; chrF {first['signatures']['chrf']}"
     )
     for name, s in systems.items():
-        if s["s_bleu_documents"] < s["documents"]:
+        if not s["s_bleu_documents"]:
+            lines.append(
+                f"{name}: no s-BLEU, the hypotheses have no sentence boundaries "
+                "(lasformer prepare --separator keeps them)"
+            )
+        elif s["s_bleu_documents"] < s["documents"]:
             agree, differ = s["s_bleu_documents"], s["documents"] - s["s_bleu_documents"]
             lines.append(f"{name}: sentence counts differ in {differ} documents; s-BLEU covers the other {agree}")
     return "\n".join(lines)

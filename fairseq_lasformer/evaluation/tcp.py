@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 from sacremoses import MosesTokenizer
 
-from fairseq_lasformer.documents import InputError
+from fairseq_lasformer.errors import InputError
 
 WINDOW = 20
 # The set's fixed order: which documents carry the labels of which phenomenon (from 0, half open).
@@ -42,9 +44,41 @@ def read_labels(path: Path) -> list[list[Label]]:
     return documents
 
 
-def tokenized(document: str) -> list[str]:
-    """A detokenised English document in the reference's tokens (Moses with aggressive dashes: ``co @-@ chaired``)."""
-    return MosesTokenizer(lang="en").tokenize(document, aggressive_dash_splits=True, escape=False)
+@cache
+def _tokenizer() -> MosesTokenizer:
+    return MosesTokenizer(lang="en")
+
+
+def sentences(text: str) -> list[str]:
+    """Running English text, cut behind what ends a sentence: Moses detaches a full stop at the end of its line only,
+    wherever the next word is lower-cased."""
+    found: list[str] = []
+    begin = 0
+    for end in _SENTENCE_END.finditer(text):
+        last = text[begin : end.start()].rpartition(" ")[2]
+        if end[0][0] != "." or last.lower() not in _abbreviations():
+            found.append(text[begin : end.end()])
+            begin = end.end()
+    return [s.strip() for s in (*found, text[begin:]) if s.strip()]
+
+
+_SENTENCE_END = re.compile("[.!?]( ?[\"'”’)\\]])*(?=\\s)")
+
+
+@cache
+def _abbreviations() -> frozenset[str]:
+    return frozenset(word.lower() for word in _tokenizer().NONBREAKING_PREFIXES)
+
+
+def tokenized(document: Sequence[str]) -> list[str]:
+    """A detokenised English document in the reference's tokens (Moses with aggressive dashes: ``co @-@ chaired``).
+
+    Args:
+        document: its sentences; or, where their boundaries are not known, one string.
+    """
+    known = document if len(document) > 1 else sentences(" ".join(document))
+    words = _tokenizer()
+    return [w for s in known for w in words.tokenize(s, aggressive_dash_splits=True, escape=False)]
 
 
 def hit(label: Label, hypothesis: Sequence[str], n_reference: int) -> bool:

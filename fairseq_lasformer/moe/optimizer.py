@@ -10,7 +10,7 @@ from fairseq.optim import register_optimizer
 from fairseq.optim.adam import Adam, FairseqAdam, FairseqAdamConfig
 from torch import Tensor
 
-from fairseq_lasformer.documents import InputError
+from fairseq_lasformer.errors import InputError
 
 
 class ExpertAdam(Adam):

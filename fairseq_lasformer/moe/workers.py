@@ -16,7 +16,7 @@ from fairseq import checkpoint_utils, utils
 from fairseq.distributed import utils as distributed_utils
 from torch import Tensor
 
-from fairseq_lasformer.documents import InputError
+from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.moe.parallel import ExpertWorkers
 
 

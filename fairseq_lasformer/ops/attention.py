@@ -5,8 +5,10 @@ query; the backward pass recomputes the scores block by block. With M the kept k
 P = exp(S - L) M and delta = dO . O:
 
     dV = P^T dO,   dS = P (dO . V - delta)
-    dM_j = Sum_h min(1, exp(S_hj - L_h)) (dO_h . V_hj - delta_h)      for every allowed j, kept or not
+    dM_j = Sum_h w_hj (dO_h . V_hj - delta_h)                 for every allowed j, kept or not
     dS_s = A_s (dM - Sum_j A_s dM)                            straight-through: M + A_s - sg(A_s)
+
+w_hj = exp(S_hj - L_h) is what eq 3 differentiates to; bounded, w_hj = min(1, exp(S_hj - L_h)), see ``reference``.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import torch
 from torch import Tensor
 
 from fairseq_lasformer.ops.blocks import fill_disallowed, query_blocks, softmax_
-from fairseq_lasformer.ops.reference import Allowed
+from fairseq_lasformer.ops.reference import LARGEST_EXPONENT, Allowed
 
 
 def selected_attention(
@@ -29,18 +31,20 @@ def selected_attention(
     sel_q: Tensor | None = None,
     sel_k: Tensor | None = None,
     dropout_p: float = 0.0,
+    bounded: bool = True,
 ) -> Tensor:
     """Attention over the kept keys (eq 3).
 
     Args:
         q, k, v: [B, H, Q or K, D]. mask: bool [B, Q, K], the kept keys. sel_q, sel_k: [B, Q or K, S]; given, the
             selector receives the straight-through gradient. dropout_p: dropout on the attention weights.
+        bounded: whether a key outside the selection weighs at most 1 in that gradient.
 
     Returns:
         [B, H, Q, D] in q's dtype; a row that keeps no key is 0.
     """
     seed = int(torch.randint(2**62, (1,))) if dropout_p > 0 else 0
-    return _SelectedAttention.apply(q, k, v, mask, allowed, sel_q, sel_k, dropout_p, seed)
+    return _SelectedAttention.apply(q, k, v, mask, allowed, sel_q, sel_k, dropout_p, bounded, seed)
 
 
 def _dropout(like: Tensor, p: float, seed: int, start: int) -> Tensor:
@@ -63,6 +67,7 @@ class _SelectedAttention(torch.autograd.Function):
         sel_q: Tensor | None,
         sel_k: Tensor | None,
         dropout_p: float,
+        bounded: bool,
         seed: int,
     ) -> Tensor:
         out, lse = (
@@ -80,7 +85,7 @@ class _SelectedAttention(torch.autograd.Function):
                 weights = weights * _dropout(weights, dropout_p, seed, rows.start)
             out[:, :, rows] = torch.matmul(weights.to(v.dtype), v[:, :, :seen])
         ctx.save_for_backward(q, k, v, mask, allowed.key_padding, sel_q, sel_k, out, lse)
-        ctx.causal, ctx.dropout_p, ctx.seed = allowed.causal, dropout_p, seed
+        ctx.causal, ctx.dropout_p, ctx.bounded, ctx.seed = allowed.causal, dropout_p, bounded, seed
         return out
 
     @staticmethod
@@ -100,7 +105,8 @@ class _SelectedAttention(torch.autograd.Function):
             weights = torch.matmul(queries, k[:, :, :seen].transpose(2, 3)).to(compute).sub_(lse[:, :, rows, None])
             kept = mask[:, None, rows, :seen]
             if through:
-                fill_disallowed(weights.clamp_(max=0.0), may, float("-inf"))
+                most = 0.0 if ctx.bounded else LARGEST_EXPONENT
+                fill_disallowed(weights.clamp_(max=most), may, float("-inf"))
             else:
                 weights.masked_fill_(~kept, float("-inf"))
             weights.exp_()
@@ -126,4 +132,4 @@ class _SelectedAttention(torch.autograd.Function):
             dv[:, :, :seen] += torch.matmul(weights.transpose(2, 3), d_rows)
             dq[:, :, rows] = torch.matmul(d_scores, k[:, :, :seen]) * scale
             dk[:, :, :seen] += torch.matmul(d_scores.transpose(2, 3), queries)
-        return (dq, dk, dv, None, None, *((d_sel_q, d_sel_k) if through else (None, None)), None, None)
+        return (dq, dk, dv, None, None, *((d_sel_q, d_sel_k) if through else (None, None)), None, None, None)

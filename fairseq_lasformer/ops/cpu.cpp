@@ -146,13 +146,56 @@ int64_t widest(const Tensor& count, int64_t kappa) {
   return most;
 }
 
+// Rows that lie one behind the other within each of the tensor's outermost entries, as the kernels read them.
+Tensor dense(const Tensor& t) {
+  return t.dim() == 3 && t.stride(2) == 1 && t.stride(1) == t.size(2) ? t : t.contiguous();
+}
+
+void check_rows(const Tensor& q, const Tensor& keys) {
+  TORCH_CHECK(q.dim() == 2 && q.scalar_type() == at::kFloat, "q: expected float32 [R, W]");
+  TORCH_CHECK(keys.dim() == 3 && keys.size(2) == q.size(1), "keys: expected [N, C, W], as wide as q");
+  TORCH_CHECK(keys.size(0) > 0 && q.size(0) % keys.size(0) == 0, "q: its rows must be a multiple of the keys' N");
+}
+
+void check_positions(const Tensor& start, const Tensor& count, int64_t n, int64_t end, int64_t kappa) {
+  TORCH_CHECK(start.scalar_type() == at::kLong && count.scalar_type() == at::kLong, "start, count: expected int64");
+  TORCH_CHECK(start.numel() == n && count.numel() == n, "start, count: expected one number for each of N");
+  TORCH_CHECK(kappa > 0 && kappa <= kOne, "kappa: expected millionths in (0, 1000000]");
+  const auto *first = start.const_data_ptr<int64_t>(), *number = count.const_data_ptr<int64_t>();
+  for (int64_t s = 0; s < n; ++s) {
+    TORCH_CHECK(first[s] >= 0 && number[s] >= 0 && first[s] <= end && number[s] <= end - first[s],
+                "start, count: positions beyond the ", end, " there are");
+  }
+}
+
+// Slots int32 [R, >= n], the first n (or `each` row's own number) of which are used and must be below `slots`.
+void check_slots(const Tensor& table, int64_t rows, int64_t n, const int32_t* each, int64_t slots) {
+  TORCH_CHECK(table.dim() == 2 && table.scalar_type() == at::kInt, "slots: expected int32 [R, n]");
+  TORCH_CHECK(table.size(0) == rows && table.size(1) >= n, "slots: fewer rows or columns than are used");
+  const auto* all = table.const_data_ptr<int32_t>();
+  uint32_t largest = 0;  // a negative slot is a large one
+  for (int64_t r = 0; r < rows; ++r) {
+    const int64_t used = each ? each[r] : n;
+    TORCH_CHECK(used >= 0 && used <= table.size(1), "kept: more slots than there are");
+    const int32_t* row = all + r * table.stride(0);
+    for (int64_t j = 0; j < used; ++j) largest = std::max(largest, static_cast<uint32_t>(row[j]));
+  }
+  TORCH_CHECK(static_cast<int64_t>(largest) < std::max<int64_t>(slots, 1), "slots: beyond the ", slots, " there are");
+}
+
 // q [R, S] float32, scaled; keys [N, C, S]; table int32 [R, >= longest] or none; start, count int64 [N].
 // Returns slots int32 [R, k], -1 behind the last, and how many each row kept, int32 [R].
-std::tuple<Tensor, Tensor> select_slots(const Tensor& q, const Tensor& keys, const std::optional<Tensor>& table,
-                                        const Tensor& start, const Tensor& count, int64_t kappa) {
+std::tuple<Tensor, Tensor> select_slots(const Tensor& q_, const Tensor& keys_, const std::optional<Tensor>& table_,
+                                        const Tensor& start_, const Tensor& count_, int64_t kappa) {
+  check_rows(q_, keys_);
+  const Tensor q = q_.contiguous(), keys = dense(keys_), start = start_.contiguous(), count = count_.contiguous();
+  std::optional<Tensor> table;
+  if (table_) table = table_->dim() == 2 && table_->stride(1) == 1 ? *table_ : table_->contiguous();
   const int64_t rows = q.size(0), width = q.size(1), n = keys.size(0), beam = rows / n;
+  check_positions(start, count, n, table ? table->size(1) : keys.size(1), kappa);
   const Tensor end_of = start + count;
   const int64_t longest = end_of.max().item<int64_t>(), most = widest(count, kappa);
+  if (table) check_slots(*table, rows, longest, nullptr, keys.size(1));
   Tensor scores = at::empty({rows, longest}, q.options()), slots = at::empty({rows, most}, q.options().dtype(at::kInt));
   Tensor kept = at::empty({rows}, slots.options());
   const auto *first = start.const_data_ptr<int64_t>(), *number = count.const_data_ptr<int64_t>();
@@ -179,7 +222,13 @@ std::tuple<Tensor, Tensor> select_slots(const Tensor& q, const Tensor& keys, con
 }
 
 // The same from scores [R, K] float32 that are there already; R / N rows a sentence, slots are positions.
-std::tuple<Tensor, Tensor> select_scored(const Tensor& scores, const Tensor& start, const Tensor& count, int64_t kappa) {
+std::tuple<Tensor, Tensor> select_scored(const Tensor& scores_, const Tensor& start_, const Tensor& count_,
+                                         int64_t kappa) {
+  TORCH_CHECK(scores_.dim() == 2 && scores_.scalar_type() == at::kFloat, "scores: expected float32 [R, K]");
+  const Tensor scores = scores_.stride(1) == 1 ? scores_ : scores_.contiguous();
+  const Tensor start = start_.contiguous(), count = count_.contiguous();
+  TORCH_CHECK(start.numel() > 0 && scores.size(0) % start.numel() == 0, "scores: their rows must be a multiple of N");
+  check_positions(start, count, start.numel(), scores.size(1), kappa);
   const int64_t rows = scores.size(0), most = widest(count, kappa);
   Tensor slots = at::empty({rows, most}, scores.options().dtype(at::kInt)), kept = at::empty({rows}, slots.options());
   choose(scores.const_data_ptr<float>(), scores.stride(0), nullptr, 0, start.const_data_ptr<int64_t>(),
@@ -232,8 +281,16 @@ void attend_row(const float* q, const T* keys, const T* values, const int32_t* s
 }
 
 // q [R, H*D] float32; keys, values [N, C, H*D]; slots int32 [R, k]; kept int32 [R]. Returns float32 [R, H*D].
-Tensor attend_slots(const Tensor& q, const Tensor& keys, const Tensor& values, const Tensor& slots, const Tensor& kept,
-                    int64_t heads) {
+Tensor attend_slots(const Tensor& q_, const Tensor& keys_, const Tensor& values_, const Tensor& slots_,
+                    const Tensor& kept_, int64_t heads) {
+  check_rows(q_, keys_);
+  TORCH_CHECK(values_.sizes() == keys_.sizes() && values_.scalar_type() == keys_.scalar_type(),
+              "values: expected the keys' shape and type");
+  TORCH_CHECK(heads > 0 && q_.size(1) % heads == 0, "heads: must divide the width");
+  TORCH_CHECK(kept_.scalar_type() == at::kInt && kept_.numel() == q_.size(0), "kept: expected int32 [R]");
+  const Tensor q = q_.contiguous(), keys = dense(keys_), values = dense(values_), kept = kept_.contiguous();
+  const Tensor slots = slots_.dim() == 2 && slots_.stride(1) == 1 ? slots_ : slots_.contiguous();
+  check_slots(slots, q.size(0), 0, kept.const_data_ptr<int32_t>(), keys.size(1));
   const int64_t rows = q.size(0), width = q.size(1), head_width = width / heads, beam = rows / keys.size(0);
   const float scale = 1.f / std::sqrt(static_cast<float>(head_width));
   Tensor out = at::empty_like(q);

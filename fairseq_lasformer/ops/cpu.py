@@ -7,46 +7,112 @@ import hashlib
 import logging
 import os
 import platform
+import shutil
+import stat
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from fairseq_lasformer.files import remove_stale
+
 logger = logging.getLogger(__name__)
 
 FLAGS = ["-O3", "-march=native", "-fopenmp", "-fopenmp-simd"]
+SOURCE = Path(__file__).with_name("cpu.cpp")
+OPERATORS = ("select_slots", "select_scored", "attend_slots")
 
 
 @functools.cache
 def kernels() -> Any | None:
     """``torch.ops.fairseq_lasformer`` with the kernels loaded; None, with one warning, where they cannot be built.
 
-    The build is kept in torch's folder for extensions (``TORCH_EXTENSIONS_DIR``) under a name of what it depends on:
-    machines that share a home do not share machine code, and a finished build needs no compiler.
+    The build is kept in torch's folder for extensions (``TORCH_EXTENSIONS_DIR``), in a folder of this user's, named
+    after what it depends on: processors do not share machine code, and a finished build needs no compiler. A library
+    carries the hash of its content in its name and is loaded only if that is right.
     """
+    if not _registered():
+        folder = _folder()
+        try:
+            library = _built(folder)
+            if library is not None:
+                torch.ops.load_library(str(library))
+            else:
+                logger.warning("building the CPU kernels, once (half a minute) ...")
+                library = _build(folder)
+        except (RuntimeError, OSError, ImportError, subprocess.CalledProcessError) as e:
+            reason = str(e).strip().splitlines()
+            logger.warning(
+                "no CPU kernels, plain PyTorch decodes instead, slower: %s", reason[0] if reason else type(e)
+            )
+            return None
+        if not _registered():
+            logger.warning("no CPU kernels, plain PyTorch decodes instead, slower: %s holds none", library)
+            return None
+    return torch.ops.fairseq_lasformer
+
+
+def _registered() -> bool:
+    return all(hasattr(torch.ops.fairseq_lasformer, name) for name in OPERATORS)
+
+
+def _processor() -> str:
+    """What machine code depends on: the processor's model and its instruction sets."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor() + platform.machine()
+    told = ("model name", "flags", "Features", "CPU part")
+    return "\n".join(sorted({line for line in lines if line.startswith(told)}))
+
+
+def _folder() -> Path:
+    """Where this build belongs."""
     from torch.utils import cpp_extension
 
-    source = Path(__file__).with_name("cpu.cpp")
-    capability = torch.backends.cpu.get_cpu_capability()
-    key = source.read_text() + " ".join([*FLAGS, platform.processor(), capability, torch.__version__, sys.version])
-    name = f"fairseq_lasformer_{hashlib.sha256(key.encode()).hexdigest()[:16]}"
+    key = SOURCE.read_text() + " ".join([*FLAGS, _processor(), torch.__version__, sys.version])
     root = os.environ.get("TORCH_EXTENSIONS_DIR") or cpp_extension.get_default_build_root()
-    built = Path(root) / name / f"{name}.so"
-    try:
-        if built.exists():
-            torch.ops.load_library(str(built))
-            return torch.ops.fairseq_lasformer
-    except OSError:
-        pass  # another process is writing it: wait for it below
-    try:
-        logger.warning("building the CPU kernels, once (half a minute) ...")
-        built.parent.mkdir(parents=True, exist_ok=True)
-        directory = str(built.parent)
-        cpp_extension.load(name, [str(source)], extra_cflags=FLAGS, build_directory=directory, is_python_module=False)
-    except (RuntimeError, OSError, ImportError, subprocess.CalledProcessError) as e:
-        reason = str(e).strip().splitlines()
-        logger.warning("no CPU kernels, plain PyTorch decodes instead, slower: %s", reason[0] if reason else type(e))
+    return Path(root) / f"fairseq_lasformer_{hashlib.sha256(key.encode()).hexdigest()[:16]}_{os.geteuid()}"
+
+
+def _private(path: Path) -> bool:
+    """Whether nobody else can have written a file or folder."""
+    about = path.lstat()
+    link = stat.S_ISLNK(about.st_mode)
+    return not link and about.st_uid == os.geteuid() and not about.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
+def _built(folder: Path) -> Path | None:
+    """A whole library in the folder, if there is one."""
+    if not folder.is_dir() or not _private(folder):
         return None
-    return torch.ops.fairseq_lasformer
+    for path in folder.glob("kernels.*.so"):
+        if _private(path) and hashlib.sha256(path.read_bytes()).hexdigest() == path.name.split(".")[1]:
+            return path
+    return None
+
+
+def _build(folder: Path) -> Path:
+    """Builds and loads the library, in a folder of its own, so that nobody waits for a build that was killed, and moves
+    it to where it belongs."""
+    from torch.utils import cpp_extension
+
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not _private(folder):
+        logger.warning("%s can be written by others; the kernels are built for this process alone", folder)
+        folder = Path(tempfile.mkdtemp(prefix="fairseq_lasformer_"))
+    remove_stale(folder, "build.*")
+    work = Path(tempfile.mkdtemp(prefix="build.", dir=folder))
+    try:
+        name, directory = "fairseq_lasformer_kernels", str(work)
+        cpp_extension.load(name, [str(SOURCE)], FLAGS, build_directory=directory, is_python_module=False)
+        made = work / f"{name}.so"
+        target = folder / f"kernels.{hashlib.sha256(made.read_bytes()).hexdigest()}.so"
+        made.chmod(0o700)
+        made.replace(target)
+        return target
+    finally:
+        shutil.rmtree(work, ignore_errors=True)

@@ -14,6 +14,11 @@ from fairseq_lasformer.ops.backends import backend_for, triton_kernels
 from fairseq_lasformer.ops.reference import KAPPA_ONE, MIN_KEYS, Paths, Slots
 
 
+def _rows(t: Tensor) -> Tensor:
+    """The tensor with its rows one behind the other within each outermost entry, as the kernels read them."""
+    return t if t.stride(-1) == 1 and (t.dim() < 3 or t.stride(1) == t.size(2)) else t.contiguous()
+
+
 def _module(backend: str) -> Any:
     """Where a backend's ``select_slots`` and ``attend_slots`` are, but for the CPU's."""
     return triton_kernels("triton_decoding") if backend == "triton" else reference
@@ -29,6 +34,9 @@ def select_slots(q: Tensor, keys: Tensor, paths: Paths, kappa: int, backend: str
     if kappa >= KAPPA_ONE or paths.end <= MIN_KEYS:
         return None
     chosen = backend_for(q.device, backend)
+    q, keys = q.contiguous(), _rows(keys)
+    if paths.table is not None:
+        paths = paths._replace(table=_rows(paths.table))
     if chosen == "cpu":
         scaled = q.float() * q.size(-1) ** -0.5
         return Slots(*torch.ops.fairseq_lasformer.select_slots(scaled, keys, paths.table, *paths[1:3], kappa))
@@ -44,11 +52,13 @@ def attend_slots(
     slots: Slots | None,
     n_heads: int,
     backend: str = "auto",
+    dropout_p: float = 0.0,
 ) -> Tensor:
     """Attention of R rows over their kept keys (eq 3), over all allowed ones of ``paths`` where ``slots`` is None.
 
     Args:
         q: [R, H*D]. keys, values: [N, C, H*D], by slot.
+        dropout_p: dropout on the attention weights (``--retain-dropout``), which no kernel does.
 
     Returns:
         [R, H*D] in q's dtype; a row that sees no key is 0.
@@ -56,17 +66,27 @@ def attend_slots(
     if slots is None:
         assert paths is not None
         if paths.table is None:
-            return _attend_source(q, keys, values, paths, n_heads)
+            return _attend_source(q, keys, values, paths, n_heads, dropout_p)
         kept = paths.n_keys.int().repeat_interleave(q.size(0) // paths.n_keys.numel())
         slots = Slots(paths.table[:, : paths.end], kept)
+    if dropout_p > 0:
+        return reference.attend_slots(q, keys, values, slots, n_heads, dropout_p)
     chosen = backend_for(q.device, backend)
+    q, keys, values, slots = (
+        q.contiguous(),
+        _rows(keys),
+        _rows(values),
+        Slots(_rows(slots.slot), slots.kept.contiguous()),
+    )
     if chosen == "cpu":
         out = torch.ops.fairseq_lasformer.attend_slots(q.float(), keys, values, *slots, n_heads)
         return out.to(q.dtype)
     return _module(chosen).attend_slots(q, keys, values, slots, n_heads)
 
 
-def _attend_source(q: Tensor, keys: Tensor, values: Tensor, paths: Paths, n_heads: int) -> Tensor:
+def _attend_source(
+    q: Tensor, keys: Tensor, values: Tensor, paths: Paths, n_heads: int, dropout_p: float = 0.0
+) -> Tensor:
     """Dense attention over the source: a sentence's rows are queries of one product over its keys."""
     n_sentences, _, width = keys.shape
     queries, k, v = (t.reshape(n_sentences, -1, n_heads, width // n_heads).transpose(1, 2) for t in (q, keys, values))
@@ -74,6 +94,6 @@ def _attend_source(q: Tensor, keys: Tensor, values: Tensor, paths: Paths, n_head
     allowed = paths.allowed()
     if q.is_cuda or not bool(allowed.all()):
         mask = allowed[:, None, None]
-    out = F.scaled_dot_product_attention(queries, k, v, attn_mask=mask)
+    out = F.scaled_dot_product_attention(queries, k, v, attn_mask=mask, dropout_p=dropout_p)
     out = out.masked_fill((paths.n_keys == 0)[:, None, None, None], 0.0)
     return out.transpose(1, 2).reshape(q.shape)

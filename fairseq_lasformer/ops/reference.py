@@ -18,6 +18,9 @@ KAPPA_ONE = 1_000_000
 MIN_KEYS = 10
 """No query keeps fewer keys than this, unless fewer are allowed (spec: k_i)."""
 
+LARGEST_EXPONENT = 80.0
+"""Beyond exp(80) float32 ends; the straight-through gradient goes no further."""
+
 
 class Allowed(NamedTuple):
     """Which keys a query may see at all, before any selection.
@@ -168,16 +171,17 @@ def selected_attention(
     allowed: Tensor,
     sel_q: Tensor | None = None,
     sel_k: Tensor | None = None,
+    bounded: bool = True,
 ) -> Tensor:
     """Attention over the kept keys (eq 3), straight-through where the selector's projections are given.
 
-    The mask enters as M + A_s - sg(A_s): the forward value is the hard mask's, the gradient reaches the selector. In
-    that gradient a key outside the selection weighs at most as much as all kept ones together. Without the bound, one
-    that the selector has missed outweighs everything else: starting from a trained dense model, gradient norms of 10^5
-    to 10^7 were seen, and training diverged.
+    The mask enters as M + A_s - sg(A_s): the forward value is the hard mask's, the gradient reaches the selector.
 
     Args:
         q, k, v: [B, H, Q or K, D]. mask, allowed: bool [B, Q, K]. sel_q, sel_k: [B, Q or K, S].
+        bounded: in that gradient, a key outside the selection weighs at most as much as all kept ones together. Without
+            the bound, which eq 3 does not have, one that the selector has missed outweighs everything else: starting
+            from a trained dense model, gradient norms of 10^5 to 10^7 were seen, and training diverged.
 
     Returns:
         [B, H, Q, D]; rows with no kept key are 0.
@@ -185,7 +189,7 @@ def selected_attention(
     scores = attention_scores(q, k).masked_fill(~allowed[:, None], float("-inf"))
     kept = mask[:, None].to(scores.dtype)
     bound = scores.detach().masked_fill(~mask[:, None], float("-inf")).logsumexp(-1, keepdim=True)
-    scores = torch.where(mask[:, None], scores, torch.minimum(scores, bound))
+    scores = torch.where(mask[:, None], scores, torch.minimum(scores, bound + (0.0 if bounded else LARGEST_EXPONENT)))
     # subtracting the kept keys' maximum leaves the ratio, and its gradient, as it is
     top = scores.detach().masked_fill(~mask[:, None], float("-inf")).amax(-1, keepdim=True)
     weights = (scores - top.masked_fill(top == float("-inf"), 0.0)).exp()
@@ -250,6 +254,8 @@ def select_slots(q: Tensor, keys: Tensor, paths: Paths, kappa: Tensor | int) -> 
     """
     slots, allowed = paths.slots(q.size(0))
     scores = selector_scores(q[:, None], _of_rows(keys, slots), allowed[:, None])[:, 0]
+    # NaN and -inf rank lowest of what is allowed, before what is not
+    scores = scores.masked_fill(allowed & ~(scores > float("-inf")), torch.finfo(scores.dtype).min)
     mask = select(scores, keep_counts(allowed.sum(1), kappa))
     kept = mask.sum(1)
     order = mask.to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, : max(1, int(kept.max()))]
@@ -257,11 +263,11 @@ def select_slots(q: Tensor, keys: Tensor, paths: Paths, kappa: Tensor | int) -> 
     return Slots(index.int(), kept.int())
 
 
-def attend_slots(q: Tensor, keys: Tensor, values: Tensor, slots: Slots, n_heads: int) -> Tensor:
+def attend_slots(q: Tensor, keys: Tensor, values: Tensor, slots: Slots, n_heads: int, dropout_p: float = 0.0) -> Tensor:
     """Attention of one decoding step over the kept keys (eq 3).
 
     Args:
-        q: [R, H*D]. keys, values: [N, C, H*D], by slot.
+        q: [R, H*D]. keys, values: [N, C, H*D], by slot. dropout_p: dropout on the attention weights.
 
     Returns:
         [R, H*D]; a row that keeps no key is 0.
@@ -271,4 +277,6 @@ def attend_slots(q: Tensor, keys: Tensor, values: Tensor, slots: Slots, n_heads:
     k, v = (_of_rows(t, index.clamp(min=0)).view(shape).transpose(1, 2) for t in (keys, values))
     weights = attention_scores(q.view(n_rows, 1, n_heads, -1).transpose(1, 2), k).float()
     weights = masked_softmax(weights, (index >= 0)[:, None, None])
+    if dropout_p > 0:
+        weights = torch.nn.functional.dropout(weights, dropout_p)
     return torch.matmul(weights.to(v.dtype), v).reshape(n_rows, width)

@@ -7,6 +7,9 @@ and layers of the full attention A_h, and l a row's loss:
     forward KL(A || A_s):   dS_s = A_s - A,                      gA = log A - log A_s + 1
     reverse KL(A_s || A):   dS_s = A_s (log A_s - log A - l),    gA = -A_s / A
     live target:            dS_h = A_h (gA - Sum_j A_h gA) / (H r)
+
+In half precision these are too small for the dtype (of the order of 1 / K^2 where attention is broad), and the loss
+scale comes only with the backward pass: every block, and the sums that are saved, are scaled by a power of two first.
 """
 
 from __future__ import annotations
@@ -63,9 +66,9 @@ class _Supervise(torch.autograd.Function):
         n_heads, n_keys = queries[0].size(1), sel_k.size(1)
         share = 1.0 / (n_heads * n_layers)
         sel_scale, scale = sel_q.size(-1) ** -0.5, queries[0].size(-1) ** -0.5
-        d_sel_q, d_sel_k = torch.zeros_like(sel_q), torch.zeros_like(sel_k)
-        dq = [torch.zeros_like(q) for q in queries] if live else []
-        dk = [torch.zeros_like(k) for k in keys] if live else []
+        d_sel_q, d_sel_k = _sums_like(sel_q), _sums_like(sel_k)
+        dq = [_sums_like(q) for q in queries] if live else []
+        dk = [_sums_like(k) for k in keys] if live else []
         totals = torch.zeros(3, dtype=torch.float64, device=sel_q.device)
         n_valid = torch.zeros((), dtype=torch.int64, device=sel_q.device)
         for rows, seen, may in query_blocks(n_heads * n_layers, sel_q.shape, n_keys, allowed, sel_q.device):
@@ -99,18 +102,22 @@ class _Supervise(torch.autograd.Function):
             else:
                 d_sel = -sel * (log_ratio + row_kl[..., None])
                 d_attention = -sel / attention.clamp(min=torch.finfo(compute).tiny)
-            d_sel = d_sel.mul_(count).to(sel_q.dtype)
-            d_sel_q[:, rows] = torch.matmul(d_sel, sel_k[:, :seen]) * sel_scale
-            d_sel_k[:, :seen] += torch.matmul(d_sel.transpose(1, 2), sel_q[:, rows] * sel_scale)
+            d_sel, unit = _scaled(d_sel.mul_(count), sel_q.dtype)
+            d_sel_q[:, rows] = torch.matmul(d_sel, sel_k[:, :seen]) * (sel_scale * unit)
+            d_sel_k[:, :seen] += torch.matmul(d_sel.transpose(1, 2), sel_q[:, rows] * sel_scale) * unit
             if not live:
                 continue
             d_attention = d_attention.mul_(count * share)[:, None]
             for layer, weights in enumerate(heads):
                 mean = (weights * d_attention).sum(-1, keepdim=True)
-                d_scores = weights.mul_(d_attention - mean).to(queries[layer].dtype)
-                dq[layer][:, :, rows] = torch.matmul(d_scores, keys[layer][:, :, :seen]) * scale
-                dk[layer][:, :, :seen] += torch.matmul(d_scores.transpose(2, 3), queries[layer][:, :, rows] * scale)
-        ctx.save_for_backward(d_sel_q, d_sel_k, *dq, *dk)
+                d_scores, unit = _scaled(weights.mul_(d_attention - mean), queries[layer].dtype)
+                dq[layer][:, :, rows] = torch.matmul(d_scores, keys[layer][:, :, :seen]) * (scale * unit)
+                dk[layer][:, :, :seen] += (
+                    torch.matmul(d_scores.transpose(2, 3), queries[layer][:, :, rows] * scale) * unit
+                )
+        saved = [_scaled(g, like.dtype) for g, like in zip((d_sel_q, d_sel_k, *dq, *dk), (sel_q, sel_k, *projections))]
+        ctx.save_for_backward(*(g for g, _ in saved))
+        ctx.units = [unit for _, unit in saved]
         ctx.n_projections = len(projections)
         loss, mass, recall = totals.to(compute)
         ctx.mark_non_differentiable(mass, recall, n_valid)
@@ -119,6 +126,23 @@ class _Supervise(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, d_loss: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-        d_sel_q, d_sel_k, *d_projections = (g * d_loss.to(g.dtype) for g in ctx.saved_tensors)
+        d_sel_q, d_sel_k, *d_projections = (
+            (g.to(d_loss.dtype) * (d_loss * unit)).to(g.dtype) for g, unit in zip(ctx.saved_tensors, ctx.units)
+        )
         padded = d_projections or [None] * ctx.n_projections
         return (d_sel_q, d_sel_k, None, None, None, None, None, *padded)
+
+
+def _sums_like(x: Tensor) -> Tensor:
+    """Zeros to add gradients up in: half precision's in float32."""
+    return torch.zeros_like(x, dtype=torch.float32 if x.dtype == torch.float16 else None)
+
+
+def _scaled(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor | float]:
+    """``x`` in ``dtype``, and what that is to be multiplied by: 1, but for half precision a power of two that brings
+    the largest value close to 1, so that neither small values nor sums over thousands of them leave its range."""
+    if dtype != torch.float16:
+        return x.to(dtype), 1.0
+    exponent = torch.frexp(x.detach().abs().amax().float()).exponent
+    unit = torch.ldexp(torch.ones((), device=x.device), exponent)
+    return (x / unit).to(dtype), unit

@@ -1,0 +1,5 @@
+"""The one error users see as a single line."""
+
+
+class InputError(ValueError):
+    """Bad input. The message is one line: what is wrong, where, and what to do."""

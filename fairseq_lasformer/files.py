@@ -1,0 +1,176 @@
+"""Files that are there whole or not at all, folders that are replaced, and locks on folders."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import stat
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from fairseq_lasformer.errors import InputError
+
+_STALE = 3600.0  # seconds after which what a killed process left behind is removed
+
+
+def _reason(error: OSError) -> str:
+    return error.strerror or str(error)
+
+
+def remove_stale(folder: Path, pattern: str) -> None:
+    """Removes what killed processes left behind an hour ago or longer."""
+    for path in folder.glob(pattern):
+        try:
+            if time.time() - path.lstat().st_mtime > _STALE:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        except OSError:
+            continue  # somebody else's, or gone by now
+
+
+@contextmanager
+def replacing(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
+    """A file to write that takes ``path``'s place once it is whole; where writing fails, nothing of it is left.
+
+    A link is followed, the permissions of a file that is replaced are kept, and what is no regular file (a device, a
+    pipe) is written to directly.
+
+    Args:
+        mode: ``w`` (UTF-8, line ends as they are) or ``wb``.
+
+    Raises:
+        InputError: the file cannot be written, with the system's reason.
+    """
+    text: dict[str, Any] = {} if "b" in mode else {"encoding": "utf-8", "newline": "\n"}
+    temporary: Path | None = None
+    try:
+        check_writable(path)
+        if _is_device(Path(path)):
+            with open(path, mode, **text) as f:
+                yield f
+            return
+        target = Path(os.path.realpath(path))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        remove_stale(target.parent, f".{target.name}.*.tmp")
+        temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+        temporary.unlink(missing_ok=True)
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
+        with open(handle, mode, **text) as f:
+            if target.exists():
+                os.fchmod(handle, stat.S_IMODE(target.stat().st_mode))
+            yield f
+            f.flush()
+            os.fsync(handle)
+        os.replace(temporary, target)
+        temporary = None
+    except OSError as e:
+        if isinstance(e, BrokenPipeError):
+            raise
+        raise InputError(f"{path}: cannot be written ({_reason(e)})") from e
+    finally:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
+
+
+def atomic_write(path: str | Path, text: str) -> None:
+    """Writes the whole file or nothing; see :func:`replacing`."""
+    with replacing(path) as f:
+        f.write(text)
+
+
+def atomic_copy(source: str | Path, target: str | Path) -> None:
+    """Copies a file, whole or not at all.
+
+    Raises:
+        InputError: the source cannot be read, or the target not be written.
+    """
+    try:
+        with open(source, "rb") as have, replacing(target, "wb") as f:
+            shutil.copyfileobj(have, f, 1 << 20)
+    except OSError as e:
+        raise InputError(f"{source}: cannot be read ({_reason(e)})") from e
+
+
+def check_writable(path: str | Path) -> None:
+    """Refuses a file that cannot be written, before the work whose result it is to hold.
+
+    Raises:
+        InputError: the path is a folder, or its folder is missing and cannot be made, or is not writable.
+    """
+    if Path(path).is_dir():
+        raise InputError(f"{path}: is a folder; name a file")
+    place = Path(path)
+    if not _is_device(place):
+        place = Path(os.path.realpath(path)).parent
+        while not place.exists():
+            place = place.parent
+        if not place.is_dir():
+            raise InputError(f"{path}: cannot be written ({place} is not a folder)")
+    if not os.access(place, os.W_OK):
+        raise InputError(f"{path}: cannot be written ({os.strerror(errno.EACCES)})")
+
+
+def _is_device(path: Path) -> bool:
+    """Whether there is something, but no regular file: a terminal, a pipe, ``/dev/null``."""
+    return path.exists() and not path.is_file()
+
+
+def remove_folder(folder: Path) -> None:
+    """Removes a folder: at once under its name, so that one half removed is never taken for a whole one."""
+    remove_stale(folder.parent, f".{folder.name}.*.removed")
+    if not folder.exists():
+        return
+    away = tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".removed", dir=folder.parent)
+    os.replace(folder, away)
+    shutil.rmtree(away)
+
+
+@contextmanager
+def locked(file: Path, what: str, patience: float = 0.0) -> Iterator[None]:
+    """Holds the lock ``file``, which is released when the process ends, however it ends.
+
+    Args:
+        what: is being done, for the message. patience: seconds to wait for another holder.
+
+    Raises:
+        InputError: another process holds it, or the file cannot be written.
+    """
+    handle = hold(file, what, patience)
+    try:
+        yield
+    finally:
+        os.close(handle)
+
+
+def hold(file: Path, what: str, patience: float = 0.0) -> int:
+    """The lock of :func:`locked`, as a file descriptor; closing it releases the lock."""
+    import fcntl
+
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        handle = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    except OSError as e:
+        raise InputError(f"{file}: cannot be written ({_reason(e)})") from e
+    end = time.monotonic() + patience
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except OSError as e:
+            if e.errno not in (errno.EAGAIN, errno.EACCES):
+                return handle  # a file system without locks
+            if time.monotonic() > end:
+                holder = os.read(handle, 32).decode(errors="replace").strip()
+                os.close(handle)
+                raise InputError(
+                    f"{file.parent}: {what} is running here already (process {holder or 'unknown'}); wait for it, or "
+                    "stop it first"
+                ) from e
+            time.sleep(0.2)
+    os.ftruncate(handle, 0)
+    os.write(handle, f"{os.getpid()}\n".encode())
+    return handle

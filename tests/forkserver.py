@@ -1,0 +1,103 @@
+"""Runs commands in forks of one process that has imported torch and fairseq already, which takes seconds each time.
+
+A fork is as fresh as a new process but for these imports; what depends on how they come about (the environment, the
+console script itself) needs a process of its own: see ``conftest.run``.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import logging
+import os
+import runpy
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.metadata import entry_points
+from pathlib import Path
+
+
+@cache
+def _server() -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, __file__],
+        stdin=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+
+
+def execute(
+    command: Sequence[str], environment: Mapping[str, str], cwd: Path, folder: Path
+) -> subprocess.CompletedProcess[str]:
+    """``python SCRIPT …`` or a console script with its arguments; folder: for its output."""
+    out, err, status = folder / "stdout", folder / "stderr", folder / "status"
+    os.mkfifo(status)
+    request = {"command": command, "environment": dict(environment), "cwd": str(cwd)}
+    request |= {"out": str(out), "err": str(err), "status": str(status)}
+    print(json.dumps(request), file=_server().stdin, flush=True)
+    code = int(status.read_text())
+    return subprocess.CompletedProcess(command, code, out.read_text(errors="replace"), err.read_text(errors="replace"))
+
+
+def _child(request: dict) -> None:
+    """What a fork does: becomes the command."""
+    code = 1
+    try:
+        for path, descriptor in ((os.devnull, 0), (request["out"], 1), (request["err"], 2)):
+            os.dup2(os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC), descriptor)
+        sys.stdin, sys.stdout, sys.stderr = (os.fdopen(i, m, encoding="utf-8") for i, m in enumerate("rww"))
+        sys.__stdout__, sys.__stderr__ = sys.stdout, sys.stderr
+        os.environ.clear()
+        os.environ.update(request["environment"])
+        os.chdir(request["cwd"])
+        signal.alarm(300)
+        program, *sys.argv = request["command"]
+        try:
+            if program == "python":
+                sys.path.insert(0, str(Path(sys.argv[0]).resolve().parent))
+                runpy.run_path(sys.argv[0], run_name="__main__")
+                code = 0
+            else:
+                sys.argv.insert(0, program)
+                (entry,) = entry_points(group="console_scripts", name=program)
+                sys.exit(entry.load()())
+        except SystemExit as e:
+            code = e.code if isinstance(e.code, int) else int(e.code is not None)
+            if isinstance(e.code, str):
+                print(e.code, file=sys.stderr)
+        except BaseException:
+            sys.excepthook(*sys.exc_info())
+        threading._shutdown()
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os._exit(code)
+
+
+def _serve() -> None:
+    sys.path.pop(0)
+    import fairseq_lasformer.cli  # noqa: F401
+
+    logging.root.handlers.clear()
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    for line in sys.stdin:
+        request = json.loads(line)
+        if os.fork():
+            continue
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        pid = os.fork()
+        if not pid:
+            _child(request)
+        _, status = os.waitpid(pid, 0)
+        Path(request["status"]).write_text(str(os.waitstatus_to_exitcode(status)))
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    _serve()
