@@ -1,0 +1,201 @@
+"""Every command of README.md and data/README.md as printed, in miniature: smaller sizes replace the printed ones."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, run
+
+from fairseq_lasformer.cli import COMMANDS, main
+
+PAGES = ("README.md", "data/README.md")
+SHARED = ROOT.parent / "shared" / "data"
+
+
+def blocks(page: str, language: str) -> list[str]:
+    """The fenced blocks of one language."""
+    return re.findall(rf"^```{language}\n(.*?)^```", (ROOT / page).read_text(encoding="utf-8"), re.M | re.S)
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+SIZES = [
+    f"model.{p}_{k}"
+    for p in ("encoder", "decoder")
+    for k in ("embed_dim=32", "ffn_embed_dim=32", "layers=2", "attention_heads=2")
+]
+SHORT = "optimization.max_update=2 ++lr_scheduler.warmup_updates=1"
+TINY = f"{SHORT} {' '.join('++' + s for s in SIZES)} ++model.select_dim=8 ++model.select_share=2"
+FLAGS = "--encoder-layers 2 --decoder-layers 2 --encoder-embed-dim 32 --decoder-embed-dim 32"
+DEMO = "optimization.max_update=2 lr_scheduler.total_num_update=3 lr_scheduler.warmup_updates=1"
+# What is printed, and what stands in for it. Every one must be found, so that none outlives its command.
+MINIATURE = [
+    (r"^git clone <this repository> fairseq_lasformer && cd fairseq_lasformer$", "test -f Makefile"),
+    (r"^make demo\b", f'make demo ARGS="--documents 14 {DEMO}"'),
+    (r"LIMIT=1024 scripts/preprocess.sh data-bin/mine", "LIMIT=1024 SIZE=200 scripts/preprocess.sh data-bin/mine"),
+    (
+        r"^(scripts/train.sh data-bin/mine)",
+        r"ARCH=lasformer_tiny MAX_TOKENS=2000 UPDATE_FREQ=1 MAX_UPDATE=2 WORD_DROPOUT=0 \1",
+    ),
+    (r"--arch lasformer \\", r"--arch lasformer_tiny \\"),
+    (r"--arch lasformer_moe", f"--arch lasformer_moe {FLAGS}"),
+    (r"--max-update 100(000)?\b", "--max-update 2"),
+    (r"(--config-name demo_lasformer)", rf"\1 {DEMO}"),
+    (r"GPUS=8 (scripts/run.sh ted_en-de lasformer)", rf"GPUS=0 MAX_UPDATE=2 BEAM=1 SIZE=200 \1 {TINY}"),
+    (r"distributed_training.distributed_world_size=16\"", f'distributed_training.distributed_world_size=1 {TINY}"'),
+    (
+        r"distributed_training.distributed_world_size=16$",
+        # on a CPU fairseq does not take torchrun's own word for the rank
+        f"distributed_training.distributed_world_size=2 ++distributed_training.distributed_backend=gloo {TINY} "
+        "++distributed_training.distributed_init_method=env:// "
+        "'++distributed_training.distributed_rank=${oc.env:RANK}' "
+        "++distributed_training.distributed_no_spawn=true",
+    ),
+    (r"common.fp16=true", "++common.cpu=true"),
+    (r"--nnodes=2 --nproc-per-node=8", "--nnodes=1 --nproc-per-node=2"),
+    (r"node0:29500", f"127.0.0.1:{free_port()}"),
+    (r"127.0.0.1:29500", f"127.0.0.1:{free_port()}"),
+    (r"SIZE=8000", "SIZE=200"),
+    (r"OMP_NUM_THREADS=1 ARCH=lasformer_small", "OMP_NUM_THREADS=1 MAX_UPDATE=2 ARCH=lasformer_tiny"),
+    (r"(--table 7)", rf"\1 --values 1 --set {DEMO.replace(' ', ' --set ')}"),
+    (r"SIZE=16000", "SIZE=1200"),
+    (
+        r"(--config-name zh-en_lasformer_moe)",
+        rf"\1 common.cpu=true dataset.max_tokens=1000 {TINY} dataset.disable_validation=true",
+    ),
+    (r"(--to lasformer)$", r"\1 --repeat 1"),
+    (r'^LONG=".*"$', f'LONG="--documents 14 {DEMO}"'),
+]
+
+
+def miniature(block: str, used: dict[str, int]) -> str:
+    """A block with small sizes in place of the printed ones; counts which replacements were needed."""
+    for pattern, instead in MINIATURE:
+        block, n = re.subn(pattern, instead, block, flags=re.M)
+        used[pattern] = used.get(pattern, 0) + n
+    return block
+
+
+def execute(text: str, clone: Path) -> subprocess.CompletedProcess:
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PATH": f"{clone.parent / 'bin'}:{os.environ['PATH']}"}
+    command = ["bash", "-euo", "pipefail", "-c", text]
+    return subprocess.run(command, cwd=clone, env=environment | {"PWD": str(clone)}, capture_output=True, text=True)
+
+
+def virtual_environment(clone: Path) -> None:
+    """The clone's own .venv, which borrows what is installed in this one and cannot change it."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", clone / ".venv"], check=True)
+    mark = Path(sys.prefix) / ".ready"
+    if mark.exists():
+        shutil.copy2(mark, clone / ".venv/.ready")
+    (site,) = (clone / ".venv/lib").glob("python3*/site-packages")
+    (site / "a_clone.pth").write_text(f"{clone}\n")
+    (site / "b_borrowed.pth").write_text(f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n")
+    for script in (Path(sys.prefix) / "bin").iterdir():
+        if script.is_file() and (text := script.read_bytes()).startswith(f"#!{sys.prefix}/bin/python".encode()):
+            there = clone / ".venv/bin" / script.name
+            there.write_bytes(b"#!" + bytes(clone / ".venv/bin/python") + b"\n" + text.partition(b"\n")[2])
+            there.chmod(0o755)
+
+
+def workplace(top: Path) -> Path:
+    """A clone with the documents that a reader is asked to bring, and real text beside it, all of it short."""
+    clone = top / "fairseq_lasformer"
+    tracked = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True)
+    for name in filter(None, tracked.stdout.split("\n")):
+        if (ROOT / name).is_file():
+            (clone / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, clone / name)
+    virtual_environment(clone)
+    run("python", ROOT / "data/demo/generate.py", clone / "raw", "--documents", 30)
+    raw = clone / "raw"
+    for language in ("en", "de"):
+        shutil.move(raw / f"valid.{language}", raw / f"dev.{language}")
+    document = "\n".join((raw / "test.en").read_text().split("\n\n")[0].splitlines()[:6]) + "\n"
+    (raw / "other.en").write_text(document)
+    (clone / "letter.en").write_text(document)
+    (clone / "letters.en").write_text("\t".join(document.splitlines()) + "\n")
+    # run.sh finds its corpus unpacked
+    ted = clone / "data-bin" / "ted_en-de" / "raw"
+    ted.mkdir(parents=True)
+    for name in ("train", "dev", "test"):
+        for language in ("en", "de"):
+            documents = (raw / f"{name}.{language}").read_text().split("\n\n")[:3]
+            (ted / f"{name}.{language}").write_text("\n\n".join(d.strip() for d in documents) + "\n")
+    (ted / ".done").touch()
+    for path in SHARED.glob("en-de/*") if SHARED.exists() else ():
+        documents = path.read_text(encoding="utf-8").split("\n\n")[:3]
+        short = ["\n".join(d.strip().split("\n")[:5]) for d in documents]
+        (top / "shared/data/en-de").mkdir(parents=True, exist_ok=True)
+        (top / "shared/data/en-de" / path.name).write_text("\n\n".join(short) + "\n", encoding="utf-8")
+    if SHARED.exists():
+        (top / "shared/data/zh-en").mkdir(parents=True)
+        for language in ("zh", "en"):
+            for name in ("valid", "test"):
+                text = (SHARED / f"zh-en/tvsub.{name}.{language}").read_text(encoding="utf-8")
+                lines = text.split("\n")[:60]
+                (top / f"shared/data/zh-en/tvsub.{name}.{language}").write_text("\n".join(lines).strip() + "\n")
+            source = SHARED / f"zh-en/tvsub.train.{language}.xz"
+            take = f"xz -dkc {source} 2>/dev/null | head -400 | xz > {top}/shared/data/zh-en/{source.name}"
+            subprocess.run(["bash", "-c", take], check=True)
+    # a cluster's commands: the one starts the job, the other its tasks
+    (top / "bin").mkdir()
+    for name, script in (("sbatch", 'while [ "$1" != --wrap ]; do shift; done; bash -c "$2"'), ("srun", 'exec "$@"')):
+        (top / "bin" / name).write_text(f"#!/usr/bin/env bash\n{script}\n")
+        (top / "bin" / name).chmod(0o755)
+    return clone
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+@pytest.mark.skipif(not SHARED.exists(), reason="the real text is not at ../shared/data")
+def test_every_command_runs_as_printed(tmp_path):
+    clone, used = workplace(tmp_path), dict[str, int]()
+    for page in PAGES:
+        for block in blocks(page, "bash"):
+            text = miniature(block, used)
+            done = execute(text, clone)
+            assert done.returncode == 0, f"{page}:\n{block}\nas\n{text}\n{done.stdout[-2000:]}\n{done.stderr[-3000:]}"
+    assert [pattern for pattern, n in used.items() if not n] == []
+    for block in blocks("README.md", "python"):
+        (clone / "snippet.py").write_text(block)
+        done = execute(".venv/bin/python snippet.py", clone)
+        assert done.returncode == 0 and done.stdout.strip(), done.stderr[-2000:]
+    for made in ("runs/demo/report.json", "mine.de", "mine.html", "checkpoints/mine/scores.json", "report.html"):
+        assert (clone / made).exists(), made
+    assert (clone / "runs/ted_en-de/lasformer/scores.json").exists()
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_options_named_in_running_text_exist(page, capsys):
+    """Commands within a sentence: every option must be one of its command."""
+    text = re.sub(r"^```.*?^```", "", (ROOT / page).read_text(encoding="utf-8"), flags=re.M | re.S)
+    spans = [" ".join(s.split()) for s in re.findall(r"`([^`]+)`", text)]
+    commands = [s for s in spans if s.startswith("lasformer ")]
+    assert commands or page != "README.md"
+    for span in commands:
+        name = span.split()[1]
+        assert name in COMMANDS, span
+        with pytest.raises(SystemExit):
+            main([name, "--help"])
+        known = capsys.readouterr().out
+        for option in re.findall(r"(?<!\S)--[a-z][\w-]*", span.split(" -- ")[0]):
+            assert option in known, span
+
+
+def test_every_make_target_that_is_named_exists():
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
+    named = {t for page in PAGES for t in re.findall(r"`make ([a-z-]+)", (ROOT / page).read_text(encoding="utf-8"))}
+    assert named and named <= targets
