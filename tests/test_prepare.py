@@ -122,6 +122,32 @@ def test_kept_text_spares_another_preparation_the_encoding_and_changes_nothing(t
         assert (tmp_path / "second" / name).read_bytes() == (tmp_path / "alone" / name).read_bytes()
 
 
+def test_kept_text_of_other_subwords_is_not_taken(tmp_path):
+    prefix, kept = str(write_corpus(tmp_path, "raw", 5)), tmp_path / "text"
+
+    def settings(name: str, size: int, **options) -> Plan:
+        return Plan("xx", "yy", (prefix,), (), (), tmp_path / name, "none", size=size, workers=1, **options)
+
+    prepare(settings("large", 50, text=kept))
+    prepare(settings("small", 10, text=kept))
+    prepare(settings("alone", 10))
+    for language in ("xx", "yy"):
+        small, alone, large = (read_split(tmp_path / name, "train", language) for name in ("small", "alone", "large"))
+        assert small == alone != large
+
+
+def test_no_reference_decides_how_a_test_document_is_cut(tmp_path):
+    """Its reference is three times as long as the limit; as training data the same document is cut."""
+    (tmp_path / "raw.xx").write_text("ab ab\n" * 6)
+    (tmp_path / "raw.yy").write_text("AB AB AB AB AB AB AB AB AB AB\n" * 6)
+    prefix = (str(tmp_path / "raw"),)
+    plan = Plan("xx", "yy", prefix, prefix, prefix, tmp_path / "out", "none", size=500, limit=20, workers=1)
+    found = {split.name: split for split in prepare(plan).splits}
+    assert (found["test"].n_examples, found["test"].n_cut) == (1, 0)
+    assert found["valid"].n_examples > 1 and found["valid"].n_cut == 1
+    assert found["test"].longest[1] > 50
+
+
 def test_a_sentence_beyond_the_limit_is_refused_with_its_line(tmp_path):
     (tmp_path / "raw.xx").write_text("ab ab\n\nc\n" + "d " * 30 + "\n")
     (tmp_path / "raw.yy").write_text("ab ab\n\nc\nd\n")
