@@ -156,7 +156,7 @@ def _run(command: list[str], logs: Sequence[Path], environment: dict[str, str], 
         for log in logs:
             if not _shard(process.stdout or (), log, tick):
                 break
-    if process.returncode:
+    if process.returncode or not all(log.exists() for log in logs):
         said = [line for line in errors.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
         reason = next((line.removeprefix("error: ") for line in reversed(said) if line.startswith("error: ")), "")
         if not reason:

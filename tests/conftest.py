@@ -44,13 +44,15 @@ SMALL = {
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The slowest first, so that no process is left with one of them at the end."""
+    """Two processes begin with half of the tests each: the one with the longest test, the other with the slow ones.
 
-    def order(item: pytest.Item) -> tuple[float, bool]:
-        limit = item.get_closest_marker("timeout")
-        return -limit.args[0] if limit else 0, item.get_closest_marker("slow") is None
-
-    items.sort(key=order)
+    What a process has left is given to one that has nothing left, but never the test that it is about to run.
+    """
+    longest = [item for item in items if item.get_closest_marker("timeout")]
+    slow = [item for item in items if item.get_closest_marker("slow") and item not in longest]
+    fast = [item for item in items if item not in longest and item not in slow]
+    middle = max(0, len(items) // 2 - len(longest))
+    items[:] = [*longest, *fast[:middle], *slow, *fast[middle:]]
 
 
 @pytest.fixture(autouse=True)

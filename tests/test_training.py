@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import socket
@@ -16,7 +17,7 @@ import pytest
 import torch
 from conftest import ROOT, run
 
-from fairseq_lasformer import checkpoints
+from fairseq_lasformer import checkpoints, generate
 from fairseq_lasformer.cost import kappas
 from fairseq_lasformer.dataset import SplitInfo
 from fairseq_lasformer.documents import read_documents
@@ -246,6 +247,15 @@ g.generate(*map(Path, sys.argv[1:4]), shards=3, options=["--cpu", "--beam", "3"]
     one_batch = ["--max-tokens", 100000, *options[1:]]
     run("lasformer", "generate", prepared, checkpoint, tmp_path / "many", "--shards", 5, "--jobs", 2, "--", *one_batch)
     assert len((tmp_path / "many").read_text().splitlines()) == 9
+
+
+def test_a_shard_that_breaks_off_is_no_shard(tmp_path):
+    """Even where the process that translated it ends with exit code 0."""
+    say = [sys.executable, "-c", "print('H-0\\t-1\\ta')\nprint('end of shard 0')\nprint('H-1\\t-1\\tb')"]
+    seen: list[int] = []
+    with pytest.raises(InputError, match="fairseq-generate failed"):
+        generate._run(say, [tmp_path / "0", tmp_path / "1"], dict(os.environ), lambda: seen.append(1))
+    assert (tmp_path / "0").exists() and not (tmp_path / "1").exists() and len(seen) == 2
 
 
 def interactive(prepared, checkpoint, lines: list[str], *options: object, check: bool = True) -> list[str] | str:
