@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 
 from setuptools import find_packages, setup
@@ -5,9 +6,21 @@ from setuptools import find_packages, setup
 HERE = Path(__file__).parent
 SHARE = "share/fairseq_lasformer"
 
+
+def shared() -> dict[str, list[str]]:
+    """Configurations, recipes and the demo corpus' generator, by folder."""
+    found: dict[str, list[str]] = {}
+    for top in ("configs", "scripts", "data/demo"):
+        for path in sorted(
+            p.relative_to(HERE) for p in (HERE / top).rglob("*") if p.is_file() and p.parent.name != "__pycache__"
+        ):
+            found.setdefault(str(path.parent), []).append(str(path))
+    return found
+
+
 setup(
     name="fairseq_lasformer",
-    version="0.1.0",
+    version=re.search(r'__version__ = "(.+)"', (HERE / "fairseq_lasformer/__init__.py").read_text())[1],
     description="Document-level neural machine translation with learned sparse attention (Lasformer), for fairseq",
     long_description=(HERE / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
@@ -16,11 +29,12 @@ setup(
     license_files=["LICENSE"],
     python_requires=">=3.11,<3.13",
     packages=find_packages(include=["fairseq_lasformer", "fairseq_lasformer.*"]),
-    package_data={"fairseq_lasformer.ops": ["*.cpp"], "fairseq_lasformer.evaluation": ["*.html"]},
-    data_files=[
-        (f"{SHARE}/{folder}", sorted(str(p.relative_to(HERE)) for p in (HERE / folder).iterdir() if p.is_file()))
-        for folder in ("configs", "scripts", "data/demo")
-    ],
+    package_data={
+        "fairseq_lasformer": ["py.typed"],
+        "fairseq_lasformer.ops": ["*.cpp"],
+        "fairseq_lasformer.analysis": ["*.html"],
+    },
+    data_files=[(f"{SHARE}/{folder}", files) for folder, files in shared().items()],
     # fairseq and torch are installed first, by scripts/setup.sh: fairseq declares torchaudio, which nothing here needs
     # and which would replace torch by a build of several GB
     install_requires=[
@@ -43,6 +57,7 @@ setup(
     extras_require={
         "dev": [
             "hypothesis>=6.120",
+            "mkdocs-material>=9.6",
             "mypy>=1.14",
             "pytest>=8.3",
             "pytest-timeout>=2.3",
@@ -54,5 +69,5 @@ setup(
         "report": ["plotly>=6", "tensorboardX>=2.6"],
         "bench": ["ctranslate2>=4.5"],
     },
-    entry_points={"console_scripts": ["lasformer=fairseq_lasformer.cli:run"]},
+    entry_points={"console_scripts": ["lasformer=fairseq_lasformer.cli.main:run"]},
 )

@@ -1,31 +1,33 @@
 """Lasformer for fairseq: document-level translation with learned sparse attention (arXiv 2309.14174).
 
-``fairseq-train --user-dir fairseq_lasformer`` imports this package, which registers its parts.
+Importing this package changes nothing and needs neither torch nor fairseq. ``fairseq-train --user-dir
+fairseq_lasformer`` and fairseq's other tools register its parts (see ``tasks/``); a program of your own calls
+:func:`fairseq_lasformer.plugin.register`.
 """
 
-import sys
-from pathlib import Path
+from __future__ import annotations
 
-from fairseq_lasformer.threads import wait_briefly
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-wait_briefly()
+if TYPE_CHECKING:
+    from fairseq_lasformer import ops
+    from fairseq_lasformer.nn.attention import SelectedAttention
+    from fairseq_lasformer.nn.patterns.learned import Selector
+    from fairseq_lasformer.plugin.model import LasformerModel
 
-try:
-    from fairseq_lasformer import compat
-except ModuleNotFoundError as e:
-    message = (
-        f"fairseq_lasformer needs {e.name}, which is not installed: run scripts/setup.sh, or "
-        "pip install torch==2.13.0, then pip install --no-deps fairseq-fixed==0.12.3.1"
-    )
-    if Path(sys.argv[0]).name == "lasformer":
-        sys.exit(f"error: {message}")
-    raise ImportError(message) from e
-
-compat.install()
-
-from fairseq_lasformer import criterion, model, task  # noqa: E402, F401
-from fairseq_lasformer.moe import optimizer, workers  # noqa: E402, F401
-
-workers.install()
-
+__all__ = ["LasformerModel", "SelectedAttention", "Selector", "__version__", "ops"]
 __version__ = "0.1.0"
+
+_PLACES = {"LasformerModel": "plugin.model", "SelectedAttention": "nn.attention", "Selector": "nn.patterns.learned"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = import_module(f"{__name__}.{_PLACES.get(name, name)}")
+    return getattr(module, name) if name in _PLACES else module
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,5 +1,5 @@
 """``python -m fairseq_lasformer`` is the command ``lasformer``."""
 
-from fairseq_lasformer.cli import run
+from fairseq_lasformer.cli.main import run
 
 run()

@@ -6,9 +6,8 @@
 # SPLIT=test  BEAM=5  MAX_TOKENS=the longest example  SHARDS=4 (a killed run repeats at most JOBS of them)  JOBS=1
 # FORMAT=lines (tabs between the sentences of a document) or raw (one sentence per line, as the input)
 set -euo pipefail
-[ $# -ge 3 ] || { sed -n '2,7s/^# \{0,1\}//p' "$0" >&2; exit 1; }
-lasformer=$(dirname "$0")/../.venv/bin/lasformer
-[ -x "$lasformer" ] || lasformer=lasformer
+. "$(dirname "$0")/lib.sh"
+[ $# -ge 3 ] || usage "$0"
 data=$1 checkpoint=$2 out=$3
 shift 3
 options=(--beam "${BEAM:-5}")

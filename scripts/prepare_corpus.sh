@@ -6,16 +6,12 @@
 # Files that are in FILES are taken, others downloaded; of some no checksum is published: they are downloaded only with
 # TRUST=1, and their hash is kept. LIMIT (tokens per example), SIZE (subwords), WORKERS as in preprocess.sh.
 set -euo pipefail
+. "$(dirname "$0")/lib.sh"
 here=$(dirname "$0")
 name=$1 pair=$2 out=${3:-data-bin/$1_$2}
-lasformer=$here/../.venv/bin/lasformer
-[ -x "$lasformer" ] || lasformer=lasformer
 raw=$out/raw
 trust=()
 [ "${TRUST:-0}" != 1 ] || trust=(--trust-first-download)
-[ -e "$raw/.done" ] || {
-  "$lasformer" corpus "$name" "$raw" --files "${FILES:-downloads}" "${trust[@]}"
-  touch "$raw/.done"
-}
+"$lasformer" corpus "$name" "$raw" --files "${FILES:-downloads}" "${trust[@]}"
 SRC=${pair%-*} TGT=${pair#*-} TRAIN=$raw/train VALID=$raw/dev TEST=$raw/test LIMIT=${LIMIT:-1024} \
   SIZE=${SIZE:-32000} "$here/preprocess.sh" "$out/data" --drop-empty "${@:4}"

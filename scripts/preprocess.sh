@@ -7,9 +7,8 @@
 #
 # TRAIN, VALID and TEST may name several prefixes, separated by spaces. Also: SIZE RESOLUTIONS LIMIT SEPARATOR WORKERS
 set -euo pipefail -f
-[ $# -ge 1 ] || { sed -n '2,9s/^# \{0,1\}//p' "$0" >&2; exit 1; }
-lasformer=$(dirname "$0")/../.venv/bin/lasformer
-[ -x "$lasformer" ] || lasformer=lasformer
+. "$(dirname "$0")/lib.sh"
+[ $# -ge 1 ] || usage "$0"
 out=$1
 shift
 args=(-s "${SRC:?source language}" -t "${TGT:?target language}" --workers "${WORKERS:-2}")

@@ -3,7 +3,6 @@
 #
 #   scripts/score.sh REFERENCE HYPOTHESES... [--json FILE] [--tokenize zh]
 set -euo pipefail
-[ $# -ge 2 ] || { sed -n '2,4s/^# \{0,1\}//p' "$0" >&2; exit 1; }
-lasformer=$(dirname "$0")/../.venv/bin/lasformer
-[ -x "$lasformer" ] || lasformer=lasformer
+. "$(dirname "$0")/lib.sh"
+[ $# -ge 2 ] || usage "$0"
 exec "$lasformer" score "$@"

@@ -8,10 +8,10 @@
 # it is; SAVE_DIR/train.log is what lasformer report reads. With a GPU it trains in fp16, without one with --cpu, unless
 # --fp16, --bf16 or --cpu is given. fairseq's own transformer: ARCH=transformer CRITERION=label_smoothed_cross_entropy
 set -euo pipefail
-[ $# -ge 2 ] || { sed -n '2,9s/^# \{0,1\}//p' "$0" >&2; exit 1; }
+. "$(dirname "$0")/lib.sh"
+[ $# -ge 2 ] || usage "$0"
 root=$(cd "$(dirname "$0")/.." && pwd)
-train=$root/.venv/bin/fairseq-train python=$root/.venv/bin/python
-[ -x "$train" ] || train=fairseq-train python=python3
+train=${bin:+$bin/}fairseq-train python=${bin:+$bin/}python3
 data=$1 save=$2
 shift 2
 device=()

@@ -1,46 +1,37 @@
-"""Shared pieces: a small dictionary, small models, a small corpus, and running commands."""
+"""Fixtures: a small dictionary, small models, a small corpus, checkpoints."""
 
 from __future__ import annotations
 
 import os
-import subprocess
+import shutil
 import sys
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 
-import forkserver
 import pytest
-import torch
 
-import fairseq_lasformer  # noqa: F401  (before torch: it says how threads are to wait)
+from fairseq_lasformer.threads import wait_briefly
+
+if "torch" not in sys.modules:
+    wait_briefly()
+
+import torch
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # before any kernel is defined
 
 from fairseq.data import Dictionary
+from helpers import SIZES, SMALL, SPLITS, B, H, run, train, write_corpus
 
-from fairseq_lasformer.config import LasformerConfig
-from fairseq_lasformer.model import LasformerModel
-from fairseq_lasformer.ops import KAPPA_ONE
+from fairseq_lasformer.ops import KAPPA_ONE, blocks
+from fairseq_lasformer.plugin import register
+from fairseq_lasformer.plugin.config import LasformerConfig
+from fairseq_lasformer.plugin.model import LasformerModel
+
+register()
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     torch.set_num_threads(1)  # there is a process for each core
-
-ROOT = Path(__file__).resolve().parent.parent
-
-SMALL = {
-    f"{part}_{k}": v
-    for part in ("encoder", "decoder")
-    for k, v in {"embed_dim": 32, "ffn_embed_dim": 48, "attention_heads": 4, "layers": 3}.items()
-} | {
-    "select_dim": 8,
-    "select_share": 2,
-    "dropout": 0.0,
-    "share_all_embeddings": True,
-    "max_source_positions": 512,
-    "max_target_positions": 512,
-}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -82,67 +73,6 @@ def build(small_task):
     return make
 
 
-def tokens(*shape: int, pad_left: tuple[int, ...] = (), pad_right: tuple[int, ...] = ()) -> torch.Tensor:
-    """Random words [B, N]; row i begins with pad_left[i] and ends with pad_right[i] padding symbols."""
-    t = torch.randint(4, 64, shape)
-    for i, n in enumerate(pad_left):
-        t[i, :n] = 1
-    for i, n in enumerate(pad_right):
-        if n:
-            t[i, -n:] = 1
-    return t
-
-
-def assert_steps_are_a_full_pass(model: LasformerModel, src: torch.Tensor, prev: torch.Tensor) -> torch.Tensor:
-    """Decoding ``prev`` [B, N] a step at a time gives what one pass gives, which is returned."""
-    with torch.no_grad():
-        encoded = model.encoder(src, src.ne(1).sum(1))
-        full = model.decoder(prev, encoded)[0]
-        state: dict = {}
-        steps = [
-            model.decoder(prev[:, : i + 1], encoded, incremental_state=state)[0][:, 0] for i in range(prev.size(1))
-        ]
-    torch.testing.assert_close(torch.stack(steps, 1), full, rtol=1e-4, atol=1e-5)
-    return full
-
-
-def run(*command: object, check: bool = True, **env: str) -> subprocess.CompletedProcess:
-    """Runs a command of this environment (``python …``, ``lasformer …``, ``fairseq-train …``) from the repository."""
-    program, *args = map(str, command)
-    if program.endswith(".sh"):
-        path = str(ROOT / program)
-    else:
-        path = sys.executable if program == "python" else str(Path(sys.executable).with_name(program))
-    always = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
-    if env or program.endswith(".sh") or args[0].startswith("-"):
-        whole = os.environ | always | env
-        done = subprocess.run([path, *args], cwd=ROOT, capture_output=True, text=True, env=whole, timeout=500)
-    else:
-        with TemporaryDirectory() as folder:
-            done = forkserver.execute([program, *args], os.environ | always, ROOT, Path(folder))
-    assert not check or done.returncode == 0, (
-        f"{command}: {done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
-    )
-    return done
-
-
-def write_corpus(folder: Path, name: str, n_documents: int, seed: int = 0, longest: int = 8) -> Path:
-    """A copy task in raw form (xx -> yy, words upper-cased); returns the prefix."""
-    generator = torch.Generator().manual_seed(seed)
-    sides: tuple[list[str], list[str]] = ([], [])
-    for _ in range(n_documents):
-        sentences = []
-        for _ in range(int(torch.randint(1, longest + 1, (1,), generator=generator))):
-            n = int(torch.randint(2, 7, (1,), generator=generator))
-            sentences.append(" ".join(f"w{int(i)}" for i in torch.randint(0, 30, (n,), generator=generator)))
-        sides[0].append("".join(s + "\n" for s in sentences))
-        sides[1].append("".join(s.upper() + "\n" for s in sentences))
-    folder.mkdir(parents=True, exist_ok=True)
-    for language, side in zip(("xx", "yy"), sides):
-        (folder / f"{name}.{language}").write_text("\n".join(side), encoding="utf-8")
-    return folder / name
-
-
 @pytest.fixture(scope="session")
 def prepared(tmp_path_factory) -> Path:
     """A prepared copy task with train, valid and test; documents over 40 tokens are cut."""
@@ -162,4 +92,36 @@ def prepared(tmp_path_factory) -> Path:
     return folder / "data"
 
 
-SPLITS = {"train": 60, "valid": 6, "test": 9}
+@pytest.fixture(scope="session")
+def checkpoint(prepared, tmp_path_factory) -> Path:
+    """A checkpoint of fairseq's own transformer, whose settings fairseq evaluates in part."""
+    folder = tmp_path_factory.mktemp("stock")
+    train(prepared, folder, "--max-update", 2, "--disable-validation", model=["--arch", "transformer", *SIZES])
+    return folder / "checkpoint_last.pt"
+
+
+@pytest.fixture
+def broken(prepared, tmp_path) -> Path:
+    """A copy of the prepared data, to be damaged."""
+    return shutil.copytree(prepared, tmp_path / "data")
+
+
+@pytest.fixture(scope="session")
+def trained(prepared, tmp_path_factory):
+    """A folder of checkpoints, and the finished command that made them."""
+    folder = tmp_path_factory.mktemp("trained")
+    return folder, train(prepared, folder, "--max-update", 8, "--word-dropout", 0.1)
+
+
+@pytest.fixture(scope="session")
+def trained_folder(prepared, tmp_path_factory) -> Path:
+    """A folder of checkpoints that translate the copy task a little."""
+    folder = tmp_path_factory.mktemp("hub")
+    train(prepared, folder, "--max-update", 30, "--lr", 0.02, "--disable-validation")
+    return folder
+
+
+@pytest.fixture(params=[16, 64], ids=["many-blocks", "fewer-blocks"])
+def small_blocks(request, monkeypatch):
+    """Query rows in blocks of a few rows."""
+    monkeypatch.setitem(blocks.BLOCK_ELEMENTS, "cpu", request.param * B * H)

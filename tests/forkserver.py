@@ -82,7 +82,10 @@ def _child(request: dict) -> None:
 
 def _serve() -> None:
     sys.path.pop(0)
-    import fairseq_lasformer.cli  # noqa: F401
+    import fairseq.criterions
+    import fairseq.models
+    import fairseq.tasks
+    import fairseq.trainer  # noqa: F401
 
     logging.root.handlers.clear()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)

@@ -8,9 +8,9 @@ import json
 import sys
 
 import pytest
-from conftest import ROOT, run
+from helpers import ROOT, run
 
-from fairseq_lasformer.documents import read_corpus
+from fairseq_lasformer.data.documents import read_corpus
 from fairseq_lasformer.evaluation.probe import words
 
 sys.path.insert(0, str(ROOT / "data" / "demo"))

@@ -1,4 +1,4 @@
-"""Every command of README.md and data/README.md as printed, in miniature: smaller sizes replace the printed ones."""
+"""Every command of the documentation as printed, in miniature: smaller sizes replace the printed ones."""
 
 from __future__ import annotations
 
@@ -12,12 +12,24 @@ import sysconfig
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, run
+from helpers import ROOT, run
 
-from fairseq_lasformer.cli import COMMANDS, main
+from fairseq_lasformer.cli.main import COMMANDS, main
+from fairseq_lasformer.resume import Progress, key_of
 
-PAGES = ("README.md", "data/README.md")
-SHARED = ROOT.parent / "shared" / "data"
+# in the order in which a reader goes: what one page makes, the next ones use
+PAGES = (
+    "README.md",
+    "data/README.md",
+    *(
+        f"docs/{page}.md"
+        for page in ("training", "fairseq", "report", "reproduce", "moe", "compact", "index", "method")
+    ),
+    *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs/results").glob("*.md")),
+    "docs/architecture.md",
+    "docs/glossary.md",
+    "CONTRIBUTING.md",
+)
 
 
 def blocks(page: str, language: str) -> list[str]:
@@ -70,12 +82,7 @@ MINIATURE = [
     (r"SIZE=8000", "SIZE=200"),
     (r"OMP_NUM_THREADS=1 ARCH=lasformer_small", "OMP_NUM_THREADS=1 MAX_UPDATE=2 ARCH=lasformer_tiny"),
     (r"(--table 7)", rf"\1 --values 1 --set {DEMO.replace(' ', ' --set ')}"),
-    (r"SIZE=16000", "SIZE=1200"),
-    (
-        r"(--config-name zh-en_lasformer_moe)",
-        rf"\1 common.cpu=true dataset.max_tokens=1000 {TINY} dataset.disable_validation=true",
-    ),
-    (r"(--to lasformer)$", r"\1 --repeat 1"),
+    (r"(benchmarks compact runs/\S+.*)$", r"\1 --repeat 1"),
     (r'^LONG=".*"$', f'LONG="--documents 14 {DEMO}"'),
 ]
 
@@ -111,7 +118,7 @@ def virtual_environment(clone: Path) -> None:
 
 
 def workplace(top: Path) -> Path:
-    """A clone with the documents that a reader is asked to bring, and real text beside it, all of it short."""
+    """A clone with the documents that a reader is asked to bring, all of them short."""
     clone = top / "fairseq_lasformer"
     tracked = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True)
     for name in filter(None, tracked.stdout.split("\n")):
@@ -134,22 +141,9 @@ def workplace(top: Path) -> Path:
         for language in ("en", "de"):
             documents = (raw / f"{name}.{language}").read_text().split("\n\n")[:3]
             (ted / f"{name}.{language}").write_text("\n\n".join(d.strip() for d in documents) + "\n")
-    (ted / ".done").touch()
-    for path in SHARED.glob("en-de/*") if SHARED.exists() else ():
-        documents = path.read_text(encoding="utf-8").split("\n\n")[:3]
-        short = ["\n".join(d.strip().split("\n")[:5]) for d in documents]
-        (top / "shared/data/en-de").mkdir(parents=True, exist_ok=True)
-        (top / "shared/data/en-de" / path.name).write_text("\n\n".join(short) + "\n", encoding="utf-8")
-    if SHARED.exists():
-        (top / "shared/data/zh-en").mkdir(parents=True)
-        for language in ("zh", "en"):
-            for name in ("valid", "test"):
-                text = (SHARED / f"zh-en/tvsub.{name}.{language}").read_text(encoding="utf-8")
-                lines = text.split("\n")[:60]
-                (top / f"shared/data/zh-en/tvsub.{name}.{language}").write_text("\n".join(lines).strip() + "\n")
-            source = SHARED / f"zh-en/tvsub.train.{language}.xz"
-            take = f"xz -dkc {source} 2>/dev/null | head -400 | xz > {top}/shared/data/zh-en/{source.name}"
-            subprocess.run(["bash", "-c", take], check=True)
+    done = Progress(ted, key_of("corpus", "ted"))
+    done.begin()
+    done.finish("build")
     # a cluster's commands: the one starts the job, the other its tasks
     (top / "bin").mkdir()
     for name, script in (("sbatch", 'while [ "$1" != --wrap ]; do shift; done; bash -c "$2"'), ("srun", 'exec "$@"')):
@@ -160,7 +154,6 @@ def workplace(top: Path) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
-@pytest.mark.skipif(not SHARED.exists(), reason="the real text is not at ../shared/data")
 def test_every_command_runs_as_printed(tmp_path):
     clone, used = workplace(tmp_path), dict[str, int]()
     for page in PAGES:
@@ -169,7 +162,7 @@ def test_every_command_runs_as_printed(tmp_path):
             done = execute(text, clone)
             assert done.returncode == 0, f"{page}:\n{block}\nas\n{text}\n{done.stdout[-2000:]}\n{done.stderr[-3000:]}"
     assert [pattern for pattern, n in used.items() if not n] == []
-    for block in blocks("README.md", "python"):
+    for block in (block for page in PAGES for block in blocks(page, "python")):
         (clone / "snippet.py").write_text(block)
         done = execute(".venv/bin/python snippet.py", clone)
         assert done.returncode == 0 and done.stdout.strip(), done.stderr[-2000:]

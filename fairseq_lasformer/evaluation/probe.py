@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from rapidfuzz.distance import Levenshtein
 
-from fairseq_lasformer.documents import Document
+from fairseq_lasformer.data.documents import Document
 from fairseq_lasformer.errors import InputError
 
 # Distances in source tokens: a name and the largest distance of its class.

@@ -1,15 +1,15 @@
-"""d-BLEU, s-BLEU and chrF, by sacrebleu on detokenised text."""
+"""Scores of systems on detokenised text, their comparison, and the tables of both."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sacrebleu.metrics import BLEU, CHRF
 from sacrebleu.significance import PairedTest, Result
 
-from fairseq_lasformer.documents import Document
+from fairseq_lasformer.data.documents import Document
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.evaluation.metrics import HEADLINE, METRICS, Outputs, bleu
 
 # sacrebleu's tokenisers for text whose words are not separated by spaces
 UNSPACED = ("zh", "ja-mecab", "ko-mecab", "char")
@@ -39,42 +39,20 @@ def score(hypotheses: Sequence[Document], references: Sequence[Document], tokeni
             f"{len(hypotheses)} hypotheses for {len(references)} reference documents: no {kind} for document(s) "
             f"{first + 1} to {last}"
         )
-    hyp, ref = [" ".join(d) for d in hypotheses], [" ".join(d) for d in references]
-    bleu = {lc: _bleu(lc, tokenize) for lc in (True, False)}
-    chrf = CHRF()
-    lowered = bleu[True].corpus_score(hyp, [ref])
-    lengths = [sum(len(text.split()) for text in side) for side in (hyp, ref)]
+    outputs, agree = Outputs.of(hypotheses, references, tokenize)
+    found = {key: metric.score(outputs) for key, metric in METRICS.items()}
+    result: dict[str, Any] = {key: score for key, (score, _) in found.items()}
+    signatures = {key: signature for key, (_, signature) in found.items() if not METRICS[key].by_sentence}
+    lengths = [sum(len(text.split()) for text in side) for side in outputs.documents]
     if tokenize in UNSPACED:
-        lengths = [lowered.sys_len, lowered.ref_len]
-    result: dict[str, Any] = {
-        "d_bleu": lowered.score,
-        "d_bleu_cased": bleu[False].corpus_score(hyp, [ref]).score,
-        "chrf": chrf.corpus_score(hyp, [ref]).score,
-        "documents": len(ref),
+        counted = bleu(True, tokenize).corpus_score(outputs.documents[0], [outputs.documents[1]])
+        lengths = [counted.sys_len, counted.ref_len]
+    return result | {
+        "documents": len(references),
         "length_ratio": lengths[0] / max(1, lengths[1]),
-        "signatures": {
-            "d_bleu": str(bleu[True].get_signature()),
-            "d_bleu_cased": str(bleu[False].get_signature()),
-            "chrf": str(chrf.get_signature()),
-        },
+        "signatures": signatures,
+        "s_bleu_documents": agree,
     }
-    agree = [(h, r) for h, r in zip(hypotheses, references) if len(h) == len(r)]
-    if all(len(h) <= 1 for h in hypotheses) and any(len(r) > 1 for r in references):
-        agree = []  # a document of one sentence agrees by chance
-    segments = ([s for h, _ in agree for s in h], [s for _, r in agree for s in r])
-    for name, lc in (("s_bleu", True), ("s_bleu_cased", False)):
-        result[name] = bleu[lc].corpus_score(segments[0], [segments[1]]).score if agree else None
-    return result | {"s_bleu_documents": len(agree)}
-
-
-def _bleu(lowercase: bool, tokenize: str, **options: Any) -> BLEU:
-    if tokenize not in BLEU.TOKENIZERS:
-        raise InputError(f"--tokenize {tokenize}: expected one of {', '.join(BLEU.TOKENIZERS)}")
-    try:
-        return BLEU(lowercase=lowercase, tokenize=tokenize, **options)
-    except (ImportError, OSError, RuntimeError) as e:  # tokenisers with packages or models of their own
-        reason = " ".join(str(e).split())
-        raise InputError(f"--tokenize {tokenize}: cannot be used here ({reason})") from e
 
 
 def compare(
@@ -97,7 +75,7 @@ def compare(
     named: list[tuple[str, Sequence[str]]] = [
         (name, [" ".join(d) for d in documents]) for name, documents in hypotheses.items()
     ]
-    metric = _bleu(True, tokenize, references=[[" ".join(d) for d in references]])
+    metric = bleu(True, tokenize, references=[[" ".join(d) for d in references]])
     signatures, results = PairedTest(named, {"BLEU": metric}, None, test_type="bs", n_samples=samples)()
     systems = {
         str(name): {"d_bleu": r.score, "mean": r.mean, "interval": r.ci, "p": r.p_value}
@@ -119,15 +97,13 @@ def comparison_table(found: dict[str, Any]) -> str:
 def table(systems: dict[str, dict[str, Any]]) -> str:
     """The scores of several systems over the same references, for a terminal."""
     width = max(map(len, systems)) + 2
-    lines = [f"{'system':<{width}}{'d-BLEU':>8}{'cased':>8}{'s-BLEU':>8}{'cased':>8}{'chrF':>8}{'length':>8}"]
+    lines = [f"{'system':<{width}}" + "".join(f"{m.column:>8}" for m in METRICS.values()) + f"{'length':>8}"]
     for name, s in systems.items():
-        cells = [s[k] for k in ("d_bleu", "d_bleu_cased", "s_bleu", "s_bleu_cased", "chrf")]
-        numbers = "".join(f"{'-':>8}" if c is None else f"{c:>8.2f}" for c in cells)
+        numbers = "".join(f"{'-':>8}" if s.get(key) is None else f"{s[key]:>8.2f}" for key in METRICS)
         lines.append(f"{name:<{width}}{numbers}{s['length_ratio']:>8.3f}")
     first = next(iter(systems.values()))
-    lines.append(
-        f"{first['documents']} documents; d-BLEU {first['signatures']['d_bleu']}; chrF {first['signatures']['chrf']}"
-    )
+    told = [f"{METRICS[key].label} {first['signatures'][key]}" for key in (HEADLINE, "chrf")]
+    lines.append("; ".join([f"{first['documents']} documents", *told]))
     for name, s in systems.items():
         if not s["s_bleu_documents"]:
             lines.append(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 from sacremoses import MosesTokenizer
 
+from fairseq_lasformer.data.documents import Document, read_lines
 from fairseq_lasformer.errors import InputError
 
 WINDOW = 20
@@ -115,3 +116,21 @@ def score(
         result[f"{part}_labels"] = len(found)
         product *= result[part]
     return result | {"TCP": product ** (1 / 3)}
+
+
+def evaluate(
+    hypotheses: Sequence[Document], candidates: Path, reference: Path, is_tokenized: bool = False
+) -> dict[str, float]:
+    """Scores of translated documents; see :func:`score`.
+
+    Args:
+        candidates: PDC's annotation. reference: its tokenised reference.
+        is_tokenized: the hypotheses are tokenised as the reference is.
+    """
+    tokens = [" ".join(d).split() if is_tokenized else tokenized(d) for d in hypotheses]
+    return score(tokens, [line.split() for line in read_lines(reference)], read_labels(candidates))
+
+
+def line(system: str, scores: Mapping[str, float]) -> str:
+    """One system's scores, for a terminal."""
+    return f"{system}: " + ", ".join(f"{part} {scores[part]:.1f}" for part in ("TC", "CP", "PT", "TCP"))

@@ -3,34 +3,31 @@
 ``reference`` defines them in plain PyTorch; the calls here do the same in blocks of query rows.
 """
 
-from fairseq_lasformer.ops.attention import selected_attention
+from fairseq_lasformer.ops.attend import selected_attention
 from fairseq_lasformer.ops.backends import BACKENDS, backend_for
-from fairseq_lasformer.ops.decoding import attend_slots, select_slots
-from fairseq_lasformer.ops.full_pass import attend_tiles, select_bits, select_pass, sparse_pass, tile_pass
-from fairseq_lasformer.ops.reference import KAPPA_ONE, MIN_KEYS, Allowed, Paths, Slots, Supervision
-from fairseq_lasformer.ops.selection import select_mask
-from fairseq_lasformer.ops.supervision import supervise
-from fairseq_lasformer.ops.window import window_mask, window_slots
+from fairseq_lasformer.ops.decode import attend_kept, topk_indices
+from fairseq_lasformer.ops.prefill import attend_tiles, gather_index, topk_bitmask, topk_gather, uses_tiles
+from fairseq_lasformer.ops.select import topk_mask
+from fairseq_lasformer.ops.supervise import supervise
+from fairseq_lasformer.ops.types import KAPPA_ONE, MIN_KEYS, AttentionMask, KeptKeys, KeyIndex, Supervision
 
 __all__ = [
     "BACKENDS",
     "KAPPA_ONE",
     "MIN_KEYS",
-    "Allowed",
-    "Paths",
-    "Slots",
+    "AttentionMask",
+    "KeyIndex",
+    "KeptKeys",
     "Supervision",
-    "attend_slots",
+    "attend_kept",
     "attend_tiles",
     "backend_for",
-    "select_bits",
-    "select_mask",
-    "select_pass",
-    "select_slots",
+    "topk_bitmask",
+    "topk_mask",
+    "topk_gather",
+    "topk_indices",
     "selected_attention",
-    "sparse_pass",
+    "gather_index",
     "supervise",
-    "tile_pass",
-    "window_mask",
-    "window_slots",
+    "uses_tiles",
 ]

@@ -27,7 +27,7 @@ def backend_for(device: torch.device, wanted: str = "auto") -> str:
     if wanted == "cpu" and device.type == "cpu":
         raise RuntimeError("there are no CPU kernels here (the reason is logged above); use auto or reference")
     if wanted == "triton" or (wanted == "auto" and device.type == "cuda"):
-        if triton_kernels("triton_decoding") is not None:
+        if triton_kernels("triton_decode") is not None:
             return "triton"
         if wanted == "triton":
             raise RuntimeError("Triton is not installed; use auto or reference")

@@ -8,10 +8,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fairseq_lasformer.ops.reference import Allowed
+from fairseq_lasformer.ops.types import AttentionMask
 
 # Elements of one [B, H, rows, K] block: 4 MiB in float32 stays in a core's share of the cache (measured best of
-# 2^18 .. 2^23 by scripts/bench_training.py); a GPU wants large launches instead.
+# 2^18 .. 2^23 by python -m benchmarks training); a GPU wants large launches instead.
 BLOCK_ELEMENTS = {"cpu": 1 << 20, "cuda": 1 << 26}
 
 
@@ -24,7 +24,7 @@ class Block(NamedTuple):
 
 
 def query_blocks(
-    n_heads: int, q_shape: torch.Size, n_keys: int, allowed: Allowed, device: torch.device
+    n_heads: int, q_shape: torch.Size, n_keys: int, allowed: AttentionMask, device: torch.device
 ) -> Iterator[Block]:
     """Blocks over the query rows of [B, Q, *] against ``n_keys`` keys; causal blocks stop at their last key."""
     n_batch, n_queries = q_shape[0], q_shape[1]

@@ -1,6 +1,6 @@
-// Selection and attention over cached keys on the CPU. Definitions: reference.select_slots, reference.attend_slots.
+// Selection and attention over cached keys on the CPU. Definitions: reference.topk_indices, reference.attend_kept.
 //
-// Layout: R rows (hypotheses), `beam` consecutive rows a sentence; keys and values [N, C, W] with C slots a sentence;
+// Layout: R rows (hypotheses), `beam` consecutive rows per item; keys and values [N, C, W] with C slots per item;
 // a row's position j lies in slot table[row][j], or in slot j where there is no table.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -19,8 +19,8 @@ using std::int32_t;
 using std::int64_t;
 
 constexpr int64_t kOne = 1000000;   // kappa = 1, in millionths
-constexpr int64_t kMinKeys = 10;    // spec: k_i = min(n_i, max(10, ceil(kappa n_i)))
-constexpr int64_t kKeyBlock = 256;  // keys a task scores: with 64 floats each, 64 KiB, which rows of a sentence share
+constexpr int64_t kMinKeys = 10;    // k_i of 2309.14174, 3.2: = min(n_i, max(10, ceil(kappa n_i)))
+constexpr int64_t kKeyBlock = 256;  // keys a task scores: with 64 floats each, 64 KiB, which rows of an item share
 constexpr int64_t kAhead = 6;       // kept keys fetched ahead of their use
 
 int64_t keep_count(int64_t n, int64_t kappa) {
@@ -119,7 +119,7 @@ void score(const float* query, const T* keys, const int32_t* table, int64_t from
   }
 }
 
-// Kept slots from given scores; row r's allowed positions are start .. start + count - 1 of its sentence.
+// Kept slots from given scores; row r's allowed positions are start .. start + count - 1 of its item.
 void choose(const float* scores, int64_t stride, const int32_t* table, int64_t table_stride, const int64_t* start,
             const int64_t* count, int64_t beam, int64_t kappa, int64_t rows, int64_t most, int32_t* slots,
             int32_t* kept) {
@@ -185,7 +185,7 @@ void check_slots(const Tensor& table, int64_t rows, int64_t n, const int32_t* ea
 
 // q [R, S] float32, scaled; keys [N, C, S]; table int32 [R, >= longest] or none; start, count int64 [N].
 // Returns slots int32 [R, k], -1 behind the last, and how many each row kept, int32 [R].
-std::tuple<Tensor, Tensor> select_slots(const Tensor& q_, const Tensor& keys_, const std::optional<Tensor>& table_,
+std::tuple<Tensor, Tensor> topk_indices(const Tensor& q_, const Tensor& keys_, const std::optional<Tensor>& table_,
                                         const Tensor& start_, const Tensor& count_, int64_t kappa) {
   check_rows(q_, keys_);
   const Tensor q = q_.contiguous(), keys = dense(keys_), start = start_.contiguous(), count = count_.contiguous();
@@ -203,9 +203,9 @@ std::tuple<Tensor, Tensor> select_slots(const Tensor& q_, const Tensor& keys_, c
   const int64_t path_stride = table ? table->stride(0) : 0, blocks = (longest + kKeyBlock - 1) / kKeyBlock;
   const auto* queries = q.const_data_ptr<float>();
   auto* result = scores.mutable_data_ptr<float>();
-  AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, keys.scalar_type(), "select_slots", [&] {
+  AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, keys.scalar_type(), "topk_indices", [&] {
     const auto* all = keys.const_data_ptr<scalar_t>();
-    // rows of a sentence run fastest: they read the same block of keys
+    // rows of an item run fastest: they read the same block of keys
     at::parallel_for(0, n * blocks * beam, 1, [&](int64_t begin, int64_t end) {
       for (int64_t task = begin; task < end; ++task) {
         const int64_t s = task / (blocks * beam), block = task / beam % blocks, r = s * beam + task % beam;
@@ -221,8 +221,8 @@ std::tuple<Tensor, Tensor> select_slots(const Tensor& q_, const Tensor& keys_, c
   return {slots, kept};
 }
 
-// The same from scores [R, K] float32 that are there already; R / N rows a sentence, slots are positions.
-std::tuple<Tensor, Tensor> select_scored(const Tensor& scores_, const Tensor& start_, const Tensor& count_,
+// The same from scores [R, K] float32 that are there already; R / N rows per item, slots are positions.
+std::tuple<Tensor, Tensor> topk_scored(const Tensor& scores_, const Tensor& start_, const Tensor& count_,
                                          int64_t kappa) {
   TORCH_CHECK(scores_.dim() == 2 && scores_.scalar_type() == at::kFloat, "scores: expected float32 [R, K]");
   const Tensor scores = scores_.stride(1) == 1 ? scores_ : scores_.contiguous();
@@ -281,7 +281,7 @@ void attend_row(const float* q, const T* keys, const T* values, const int32_t* s
 }
 
 // q [R, H*D] float32; keys, values [N, C, H*D]; slots int32 [R, k]; kept int32 [R]. Returns float32 [R, H*D].
-Tensor attend_slots(const Tensor& q_, const Tensor& keys_, const Tensor& values_, const Tensor& slots_,
+Tensor attend_kept(const Tensor& q_, const Tensor& keys_, const Tensor& values_, const Tensor& slots_,
                     const Tensor& kept_, int64_t heads) {
   check_rows(q_, keys_);
   TORCH_CHECK(values_.sizes() == keys_.sizes() && values_.scalar_type() == keys_.scalar_type(),
@@ -297,7 +297,7 @@ Tensor attend_slots(const Tensor& q_, const Tensor& keys_, const Tensor& values_
   const auto* queries = q.const_data_ptr<float>();
   const auto *chosen = slots.const_data_ptr<int32_t>(), *number = kept.const_data_ptr<int32_t>();
   auto* result = out.mutable_data_ptr<float>();
-  AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, keys.scalar_type(), "attend_slots", [&] {
+  AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, keys.scalar_type(), "attend_kept", [&] {
     const auto *all_keys = keys.const_data_ptr<scalar_t>(), *all_values = values.const_data_ptr<scalar_t>();
     // split between heads, so that five rows keep two threads equally busy; a chunk takes a row's heads together
     at::parallel_for(0, rows * heads, 1, [&](int64_t begin, int64_t end) {
@@ -317,13 +317,13 @@ Tensor attend_slots(const Tensor& q_, const Tensor& keys_, const Tensor& values_
 }  // namespace
 
 TORCH_LIBRARY(fairseq_lasformer, m) {
-  m.def("select_slots(Tensor q, Tensor keys, Tensor? table, Tensor start, Tensor count, int kappa) -> (Tensor, Tensor)");
-  m.def("select_scored(Tensor scores, Tensor start, Tensor count, int kappa) -> (Tensor, Tensor)");
-  m.def("attend_slots(Tensor q, Tensor keys, Tensor values, Tensor slots, Tensor kept, int heads) -> Tensor");
+  m.def("topk_indices(Tensor q, Tensor keys, Tensor? table, Tensor start, Tensor count, int kappa) -> (Tensor, Tensor)");
+  m.def("topk_scored(Tensor scores, Tensor start, Tensor count, int kappa) -> (Tensor, Tensor)");
+  m.def("attend_kept(Tensor q, Tensor keys, Tensor values, Tensor slots, Tensor kept, int heads) -> Tensor");
 }
 
 TORCH_LIBRARY_IMPL(fairseq_lasformer, CPU, m) {
-  m.impl("select_slots", &select_slots);
-  m.impl("select_scored", &select_scored);
-  m.impl("attend_slots", &attend_slots);
+  m.impl("topk_indices", &topk_indices);
+  m.impl("topk_scored", &topk_scored);
+  m.impl("attend_kept", &attend_kept);
 }

@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 FLAGS = ["-O3", "-march=native", "-fopenmp", "-fopenmp-simd"]
 SOURCE = Path(__file__).with_name("cpu.cpp")
-OPERATORS = ("select_slots", "select_scored", "attend_slots")
+OPERATORS = ("topk_indices", "topk_scored", "attend_kept")
 
 
 @functools.cache

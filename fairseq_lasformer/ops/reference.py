@@ -7,110 +7,13 @@ Shapes: B batch, H heads, Q queries, K keys, D head width, S selector width.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
-KAPPA_ONE = 1_000_000
-"""kappa = 1 in the integers kappa is kept in (millionths): exact on every device, untouched by half precision."""
-
-MIN_KEYS = 10
-"""No query keeps fewer keys than this, unless fewer are allowed (spec: k_i)."""
+from fairseq_lasformer.ops.types import KAPPA_ONE, MIN_KEYS, KeptKeys, KeyIndex, Supervision
 
 LARGEST_EXPONENT = 80.0
 """Beyond exp(80) float32 ends; the straight-through gradient goes no further."""
-
-
-class Allowed(NamedTuple):
-    """Which keys a query may see at all, before any selection.
-
-    Attributes:
-        key_padding: bool [B, K], True where the key is padding; None where nothing is.
-        causal: query i sees keys 0..i + (K - Q), as in decoder self-attention.
-    """
-
-    key_padding: Tensor | None
-    causal: bool
-
-    def rows(self, start: int, stop: int, n_queries: int, n_keys: int, device: torch.device) -> Tensor | None:
-        """Bool [B or 1, stop - start, n_keys], True where allowed; None where everything is."""
-        mask = None
-        if self.causal:
-            last = torch.arange(start, stop, device=device) + (n_keys - n_queries)
-            mask = (torch.arange(n_keys, device=device) <= last[:, None])[None]
-        if self.key_padding is not None:
-            keys = ~self.key_padding[:, None, :n_keys]
-            mask = keys.expand(-1, stop - start, -1) if mask is None else mask & keys
-        return mask
-
-    def full(self, n_batch: int, n_queries: int, n_keys: int, device: torch.device) -> Tensor:
-        """Bool [B, Q, K], True where allowed."""
-        mask = self.rows(0, n_queries, n_queries, n_keys, device)
-        if mask is None:
-            mask = torch.ones(1, n_queries, n_keys, dtype=torch.bool, device=device)
-        return mask.expand(n_batch, n_queries, n_keys)
-
-
-class Paths(NamedTuple):
-    """Where the keys are that R decoding rows may see, of N sentences; R / N consecutive rows a sentence.
-
-    Attributes:
-        table: int32 [R, >= end], the slot of each position of a row; None where position j lies in slot j.
-        start, n_keys: int64 [N], the allowed positions are start .. start + n_keys - 1.
-        end: no position is beyond it; an int, known without asking the device.
-    """
-
-    table: Tensor | None
-    start: Tensor
-    n_keys: Tensor
-    end: int
-
-    @classmethod
-    def over(cls, padding: Tensor) -> Paths | None:
-        """Paths over a source of padding mask bool [N, K]; None where padding stands between keys."""
-        paths = cls(None, (~padding).int().argmax(1), (~padding).sum(1), padding.size(1))
-        return paths if torch.equal(paths.allowed(), ~padding) else None
-
-    def allowed(self) -> Tensor:
-        """Bool [N, end], the allowed positions of each sentence."""
-        position = torch.arange(self.end, device=self.start.device)
-        return (position >= self.start[:, None]) & (position < (self.start + self.n_keys)[:, None])
-
-    def slots(self, n_rows: int) -> tuple[Tensor, Tensor]:
-        """Slots int64 [R, end] of all positions, and which of them are allowed, bool [R, end]."""
-        allowed = self.allowed().repeat_interleave(n_rows // self.start.numel(), 0)
-        if self.table is not None:
-            return self.table[:, : self.end].long(), allowed
-        return torch.arange(self.end, device=self.start.device).expand(n_rows, -1), allowed
-
-
-class Slots(NamedTuple):
-    """The kept keys of decoding rows.
-
-    Attributes:
-        slot: int32 [R, k], slots in ascending order of position, -1 behind a row's last.
-        kept: int32 [R], how many a row keeps.
-    """
-
-    slot: Tensor
-    kept: Tensor
-
-
-class Supervision(NamedTuple):
-    """What the supervision of one selector gives, each a scalar sum over the valid queries.
-
-    Attributes:
-        kl: the loss (eq 4-6), float32, differentiable.
-        mass: the selector's mass over the kept keys, Sum_{j kept} A_s.
-        recall: the attention's own mass over the kept keys, Sum_{j kept} mean A_h (recall@k).
-        queries: how many queries were summed over.
-    """
-
-    kl: Tensor
-    mass: Tensor
-    recall: Tensor
-    queries: Tensor
 
 
 def keep_counts(n_allowed: Tensor, kappa: Tensor | int) -> Tensor:
@@ -242,11 +145,11 @@ def supervise(
 def _of_rows(store: Tensor, slots: Tensor) -> Tensor:
     """What ``store`` [N, C, W] holds in each row's slots int64 [R, n]: [R, n, W]."""
     n_rows = slots.size(0)
-    sentence = torch.arange(n_rows, device=store.device) // (n_rows // store.size(0))
-    return store[sentence[:, None], slots]
+    item = torch.arange(n_rows, device=store.device) // (n_rows // store.size(0))
+    return store[item[:, None], slots]
 
 
-def select_slots(q: Tensor, keys: Tensor, paths: Paths, kappa: Tensor | int) -> Slots:
+def topk_indices(q: Tensor, keys: Tensor, paths: KeyIndex, kappa: Tensor | int) -> KeptKeys:
     """The kept keys of one decoding step (eq 1, 2).
 
     Args:
@@ -260,10 +163,12 @@ def select_slots(q: Tensor, keys: Tensor, paths: Paths, kappa: Tensor | int) -> 
     kept = mask.sum(1)
     order = mask.to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, : max(1, int(kept.max()))]
     index = slots.gather(1, order).masked_fill(~mask.gather(1, order), -1)
-    return Slots(index.int(), kept.int())
+    return KeptKeys(index.int(), kept.int())
 
 
-def attend_slots(q: Tensor, keys: Tensor, values: Tensor, slots: Slots, n_heads: int, dropout_p: float = 0.0) -> Tensor:
+def attend_kept(
+    q: Tensor, keys: Tensor, values: Tensor, slots: KeptKeys, n_heads: int, dropout_p: float = 0.0
+) -> Tensor:
     """Attention of one decoding step over the kept keys (eq 3).
 
     Args:
@@ -273,7 +178,7 @@ def attend_slots(q: Tensor, keys: Tensor, values: Tensor, slots: Slots, n_heads:
         [R, H*D]; a row that keeps no key is 0.
     """
     n_rows, width = q.shape
-    index, shape = slots.slot.long(), (n_rows, slots.slot.size(1), n_heads, width // n_heads)
+    index, shape = slots.indices.long(), (n_rows, slots.indices.size(1), n_heads, width // n_heads)
     k, v = (_of_rows(t, index.clamp(min=0)).view(shape).transpose(1, 2) for t in (keys, values))
     weights = attention_scores(q.view(n_rows, 1, n_heads, -1).transpose(1, 2), k).float()
     weights = masked_softmax(weights, (index >= 0)[:, None, None])

@@ -1,0 +1,45 @@
+"""Base-size models that the benchmarks measure."""
+
+from __future__ import annotations
+
+import torch
+from fairseq.data import Dictionary
+from fairseq.models.transformer import TransformerConfig, TransformerModelBase
+
+from fairseq_lasformer.ops import KAPPA_ONE
+from fairseq_lasformer.plugin import register
+from fairseq_lasformer.plugin.config import PRESETS, LasformerConfig
+from fairseq_lasformer.plugin.model import LasformerModel
+
+VOCABULARY = 8000
+LONGEST = 16384
+
+
+class _Task:
+    """The little of a task that building a model needs."""
+
+    def __init__(self) -> None:
+        self.source_dictionary = self.target_dictionary = Dictionary()
+        for i in range(VOCABULARY - len(self.source_dictionary)):
+            self.source_dictionary.add_symbol(f"w{i}")
+
+
+def build(system: str, kappa: float = 1.0) -> torch.nn.Module:
+    """A base-size model in training mode.
+
+    Args:
+        system: ``transformer`` (fairseq's), ``lasformer`` or one of its presets.
+        kappa: of every selector.
+    """
+    register()
+    torch.manual_seed(1)
+    if system == "transformer":
+        cfg = TransformerConfig()
+        cfg.encoder, cfg.decoder, cfg.quant_noise = cfg.encoder(), cfg.decoder(), cfg.quant_noise()
+        cfg.share_all_embeddings, cfg.max_source_positions, cfg.max_target_positions = True, LONGEST, LONGEST
+        return TransformerModelBase.build_model(cfg, _Task()).train()
+    options = {"share_all_embeddings": True, "max_source_positions": LONGEST, "max_target_positions": LONGEST}
+    model = LasformerModel.build_model(LasformerConfig(**{**PRESETS.get(system, {}), **options}), _Task()).train()
+    for _, selector in model.selectors():
+        selector.kappa.fill_(round(kappa * KAPPA_ONE))
+    return model

@@ -1,0 +1,93 @@
+"""The one row format of all benchmarks, the table and the file that are made of it, and turns."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from tqdm import tqdm
+
+from fairseq_lasformer.files import atomic_write
+
+
+@dataclass(frozen=True)
+class Row:
+    """One figure.
+
+    Attributes:
+        case: what all systems were given, such as ``T=4096``.
+        system: what was measured.
+        metric: ``seconds``, ``steps/s``, ``peak GiB``, …
+        value: of the metric.
+        compared: whether the table shows its ratio to the baselines.
+    """
+
+    case: str
+    system: str
+    metric: str
+    value: float
+    compared: bool = True
+
+
+def in_turns(work: Mapping[str, Callable[[], float]], repeat: int, what: str) -> dict[str, float]:
+    """The median of ``repeat`` figures of each system; they take turns, after one round that warms up.
+
+    Args:
+        work: by system, a call that returns its figure.
+        what: is measured, for the progress bar.
+    """
+    figures: dict[str, list[float]] = {name: [] for name in work}
+    for turn in tqdm(range(repeat + 1), desc=what, unit=" rounds"):
+        for name, call in work.items():
+            figure = call()
+            if turn:
+                figures[name].append(figure)
+    return {name: statistics.median(values) for name, values in figures.items()}
+
+
+def machine() -> dict[str, object]:
+    """What the figures were seen on."""
+    model = platform.processor() or platform.machine()
+    if Path("/proc/cpuinfo").exists():
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        model = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), model)
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    threads = torch.get_num_threads()
+    return {"cpu": model, "cores": os.cpu_count(), "threads": threads, "gpu": gpu, "torch": torch.__version__}
+
+
+def save(path: Path, benchmark: str, rows: Sequence[Row]) -> None:
+    """``{"benchmark", "machine", "rows"}`` as JSON."""
+    report = {"benchmark": benchmark, "machine": machine(), "rows": [asdict(row) for row in rows]}
+    atomic_write(path, json.dumps(report, indent=1) + "\n")
+
+
+def table(rows: Sequence[Row], baselines: Sequence[str]) -> str:
+    """A line per case and system, a column per metric, and the ratio of each to every baseline of the same case."""
+    metrics = list(dict.fromkeys(row.metric for row in rows))
+    values = {(row.case, row.system, row.metric): row for row in rows}
+    lines = [["case", "system"]]
+    present = [b for b in baselines if any(row.system == b for row in rows)]
+    for metric in metrics:
+        compared = any(row.compared for row in rows if row.metric == metric)
+        lines[0] += [metric, *(f"/{b}" for b in present if compared)]
+    for case, system in dict.fromkeys((row.case, row.system) for row in rows):
+        line = [case, system]
+        for metric in metrics:
+            row = values.get((case, system, metric))
+            line.append("-" if row is None else f"{row.value:.4g}")
+            if any(r.compared for r in rows if r.metric == metric):
+                bases = [values.get((case, baseline, metric)) for baseline in present]
+                line += ["-" if row is None or b is None else f"{row.value / b.value:.2f}" for b in bases]
+        lines.append(line)
+    widths = [max(map(len, column)) for column in zip(*lines)]
+    return "\n".join(
+        "  ".join(cell.ljust(w) if i < 2 else cell.rjust(w) for i, (cell, w) in enumerate(zip(line, widths))).rstrip()
+        for line in lines
+    )

@@ -1,0 +1,211 @@
+#!/usr/bin/env python3
+"""The demo: a corpus in which context decides, a sentence-level baseline, a document-level Lasformer, one table.
+
+    make demo        or        python examples/demo.py [--out runs/demo] [--documents 2000] [override ...]
+
+``--systems lasformer,lasformer_moe`` trains others than the two (a system is a file configs/demo_<system>.yaml).
+A killed run resumes where it stopped; a finished one prints its table again. Overrides (``optimization.max_update=50``)
+go to all trainings. A demo of other settings, or of another version of the code, is replaced only with ``--overwrite``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from fairseq_lasformer.analysis.cost import kappas  # noqa: E402
+from fairseq_lasformer.data.documents import read_documents  # noqa: E402
+from fairseq_lasformer.data.hypotheses import read_hypotheses  # noqa: E402
+from fairseq_lasformer.data.prepare import prepare  # noqa: E402
+from fairseq_lasformer.data.prepare_config import PrepareConfig  # noqa: E402
+from fairseq_lasformer.errors import InputError  # noqa: E402
+from fairseq_lasformer.evaluation.probe import DISTANCES, accuracy, judge, read_probes  # noqa: E402
+from fairseq_lasformer.evaluation.scores import score  # noqa: E402
+from fairseq_lasformer.experiments.pipeline import Experiment  # noqa: E402
+from fairseq_lasformer.files import atomic_write, hold, remove_folder  # noqa: E402
+from fairseq_lasformer.inference.checkpoints import load  # noqa: E402
+from fairseq_lasformer.resume import Progress, key_of  # noqa: E402
+
+COLUMN = 15
+TRANSLATE = ("--cpu", "--beam", "2", "--max-tokens", "8192")
+SYSTEMS = ("sentence", "lasformer")
+
+
+def data_of(system: str) -> str:
+    """The folder of prepared data that a system is trained on and translates."""
+    return "sentences" if system == "sentence" else "mixture"
+
+
+def clear(folder: Path) -> None:
+    """Removes a demo's files; others stay."""
+    folder.mkdir(parents=True, exist_ok=True)
+    systems = [path.stem.removeprefix("demo_") for path in (ROOT / "configs").glob("demo_*.yaml")]
+    names = ["progress.json", "stages.json", "key", "report.json", "raw", "data", "hydra", "text"]
+    names += [f"{system}{end}" for system in systems for end in ("", ".log", ".de", ".de.parts")]
+    for path in (folder / name for name in names):
+        if path.is_dir():
+            remove_folder(path)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def key(args: argparse.Namespace) -> str:
+    """Hash of everything that a result depends on."""
+    digest = hashlib.sha256()
+    for pattern in ("configs/**/*.yaml", "data/demo/*.py", "examples/demo.py", "fairseq_lasformer/**/*.py"):
+        for path in sorted(ROOT.glob(pattern)):
+            digest.update(path.read_bytes())
+    return key_of(args.documents, args.overrides, digest.hexdigest())
+
+
+def prepare_data(raw: Path, out: Path) -> None:
+    """Both systems' data, with the same subwords and dictionary."""
+    common: dict[str, Any] = {
+        "source_lang": "en",
+        "target_lang": "de",
+        "train": (str(raw / "train"),),
+        "valid": (str(raw / "valid"),),
+        "test": (str(raw / "test"),),
+        "limit": 2048,
+        "text": out / "text",
+    }
+    prepare(PrepareConfig(**common, size=4000, out=out / "mixture"), overwrite=True)
+    prepare(
+        PrepareConfig(**common, out=out / "sentences", reuse=out / "mixture", resolutions="sentences"), overwrite=True
+    )
+    shutil.rmtree(out / "text", ignore_errors=True)
+
+
+def experiment(system: str, out: Path, overrides: Sequence[str]) -> Experiment:
+    """A system's training and translation; the log is OUT/<system>.log, the translation OUT/<system>.de."""
+    return Experiment(
+        name=system,
+        config=ROOT / "configs" / f"demo_{system}.yaml",
+        data=out / "data" / data_of(system),
+        folder=out / system,
+        overrides=tuple(overrides),
+        generation=TRANSLATE,
+        shards=2,
+        jobs=2,
+        log=out / f"{system}.log",
+        hypotheses=out / f"{system}.de",
+        hydra=out / "hydra",
+    )
+
+
+def begin(out: Path, key: str, overwrite: bool) -> Progress:
+    """The progress of a demo in its folder.
+
+    Raises:
+        InputError: the folder holds another demo, which is not to be replaced.
+    """
+    progress = Progress(out, key)
+    if not progress.matches:
+        if progress.exists and not overwrite:
+            raise InputError(
+                f"{out}: holds a demo of other settings, or of another version of the code; replace it with "
+                "--overwrite (make demo ARGS=--overwrite), or choose another folder with --out"
+            )
+        clear(out)
+        progress.begin()
+    return progress
+
+
+def evaluate(raw: Path, out: Path, names: list[str], seconds: dict[str, float]) -> dict[str, Any]:
+    """The report: scores of the systems."""
+    references, probes = read_documents(raw / "test.de"), read_probes(raw / "test.probe.jsonl")
+    systems = {}
+    for system in names:
+        hypotheses = read_hypotheses(out / f"{system}.de", allow_empty=True)
+        found = kappas(load(out / system / "checkpoint_last.pt")["model"])
+        shares = [k for module in found.values() for k in module]
+        systems[system] = {
+            **score(hypotheses, references),
+            "kappa": sum(shares) / len(shares) if shares else 1.0,
+            "kappa_by_module": {m: sum(k) / len(k) if k else 1.0 for m, k in found.items()},
+            **accuracy(probes, judge(probes, hypotheses, references)),
+        }
+    return {"systems": systems, "seconds": seconds}
+
+
+def table(report: dict[str, Any]) -> str:
+    """The one table the demo ends with."""
+    systems = report["systems"]
+    rows: list[tuple[str, list[Any]]] = []
+
+    def add(label: str, get: Callable[[dict[str, Any]], Any], percent: bool = True) -> None:
+        cells = [get(s) for s in systems.values()]
+        rows.append((label, ["-" if c is None else f"{c:.1%}" if percent else f"{c:.2f}" for c in cells]))
+
+    add("d-BLEU", lambda s: s["d_bleu"], False)
+    first = next(iter(systems.values()))
+    for kind in first["accuracy"]:
+        name = "context-dependent words" if kind == "all" else f"  {kind}"
+        add(
+            f"{name} (chance {first['chance'][kind]:.0%}, n={first['counts'][kind]})",
+            lambda s, k=kind: s["accuracy"].get(k),
+        )
+    for name, _ in DISTANCES:
+        if name in first["by_distance"]:
+            label = f"  decided {name} tokens before (n={first['counts'][name]})"
+            add(label, lambda s, n=name: s["by_distance"].get(n))
+    add(f"  not yet shown by the translation (n={first['counts'].get('first', 0)})", lambda s: s["first"])
+    add(f"decided in the same sentence (n={first['counts'].get('same_sentence', 0)})", lambda s: s["same_sentence"])
+    for module in ("encoder", "decoder", "cross"):
+        add(f"kappa, {module}", lambda s, m=module: s["kappa_by_module"][m])
+    add("kappa, mean", lambda s: s["kappa"])
+    width = max(len(label) for label, _ in rows) + 2
+    lines = [f"{'':<{width}}" + "".join(f"{name:>{COLUMN}}" for name in systems)]
+    lines += [f"{label:<{width}}" + "".join(f"{c:>{COLUMN}}" for c in cells) for label, cells in rows]
+    lines.append(f"{first['documents']} test documents; {first['signatures']['d_bleu']}")
+    spent = ", ".join(f"{name} {s:.0f}" for name, s in report["seconds"].items())
+    return "\n".join([*lines, f"seconds: {spent}; in all {sum(report['seconds'].values()):.0f}"])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=ROOT / "runs" / "demo")
+    parser.add_argument("--documents", type=int, default=2000)
+    parser.add_argument("--systems", default=",".join(SYSTEMS))
+    parser.add_argument("--overwrite", action="store_true", help="replace a demo of other settings in this folder")
+    parser.add_argument("overrides", nargs="*")
+    args = parser.parse_intermixed_args()
+    out, systems = args.out.resolve(), args.systems.split(",")
+    try:
+        for system in systems:
+            if not (ROOT / "configs" / f"demo_{system}.yaml").exists():
+                raise InputError(f"--systems {args.systems}: there is no configs/demo_{system}.yaml")
+        out.mkdir(parents=True, exist_ok=True)
+        hold(out / ".lock", "a demo")
+        progress = begin(out, key(args), args.overwrite)
+        raw = out / "raw"
+        generator = [sys.executable, str(ROOT / "data/demo/generate.py"), str(raw), "--documents", str(args.documents)]
+        corpus = lambda: subprocess.run(generator, check=True, stdout=sys.stderr)  # noqa: E731
+        progress.run("corpus", corpus, tell=True)
+        progress.run("prepare", lambda: prepare_data(raw, out / "data"), tell=True)
+        runs = [experiment(system, out, args.overrides) for system in systems]
+        for stage in range(2):  # every system is trained before the first one translates
+            for run in runs:
+                run.run(progress, [run.stages()[stage]], tell=True)
+        start = time.time()
+        report = evaluate(raw, out, systems, progress.seconds)
+        report["seconds"]["score"] = round(time.time() - start, 1)
+    except InputError as e:
+        sys.exit(f"error: {e}")
+    atomic_write(out / "report.json", json.dumps(report, indent=1) + "\n")
+    print(table(report))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,121 @@
+"""How many parameters an architecture has, by part."""
+
+from __future__ import annotations
+
+import argparse
+import textwrap
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from fairseq.data import Dictionary
+from fairseq.dataclass.utils import gen_parser_from_dataclass
+
+from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.plugin.config import PRESETS, LasformerConfig
+from fairseq_lasformer.plugin.criterion import SelectionCriterionConfig
+from fairseq_lasformer.plugin.model import LasformerModel
+from fairseq_lasformer.plugin.task_config import DocumentTranslationConfig
+
+
+def _dictionary(words: int) -> Any:
+    dictionary = Dictionary()
+    while len(dictionary) < words:
+        dictionary.add_symbol(f"w{len(dictionary)}")
+    return dictionary
+
+
+def build(arch: str, source_words: int, target_words: int, options: Sequence[str] = ()) -> LasformerModel:
+    """A model without memory for its weights.
+
+    Args:
+        arch: ``lasformer`` or a named architecture. source_words, target_words: sizes of the dictionaries, special
+            symbols included. options: further model options, as on fairseq-train's command line.
+
+    Raises:
+        InputError: no such architecture or option, or options that make no sense.
+    """
+    if min(source_words, target_words) < 4:
+        raise InputError("--words: a dictionary has at least its four special symbols")
+    if arch != "lasformer" and arch not in PRESETS:
+        raise InputError(f"--arch {arch}: expected lasformer or one of {', '.join(PRESETS)}")
+    parser = _parser(LasformerConfig())
+    for action in parser._actions:
+        action.default = argparse.SUPPRESS  # what is not given comes from the named architecture
+    try:
+        args, unknown = parser.parse_known_args(list(options))
+    except (argparse.ArgumentError, SystemExit) as e:
+        raise InputError(f"model options {' '.join(options)}: {e}") from e
+    if unknown:
+        raise InputError(f"{unknown[0]}: not an option of the model; lasformer options lists them")
+    given = {**PRESETS.get(arch, {}), **vars(args), "max_source_positions": 1024, "max_target_positions": 1024}
+    source = _dictionary(source_words)
+    target = source if target_words == source_words else _dictionary(target_words)
+    task = SimpleNamespace(source_dictionary=source, target_dictionary=target)
+    with torch.device("meta"):
+        return LasformerModel.build_model(LasformerConfig(**given), task)
+
+
+def _parser(config: Any) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        argument_default=argparse.SUPPRESS, allow_abbrev=False, exit_on_error=False, add_help=False
+    )
+    gen_parser_from_dataclass(parser, config)
+    return parser
+
+
+def options(pattern: str = "") -> str:
+    """The options of the model, the criterion and the task, with what they mean and their defaults, for a terminal.
+
+    fairseq-train's own ``--help`` comes too early to know a plugin's.
+
+    Args:
+        pattern: only options whose name or description contains it.
+    """
+    groups = (
+        ("model (--arch lasformer and its variants)", LasformerConfig()),
+        ("criterion (--criterion label_smoothed_cross_entropy_with_selection)", SelectionCriterionConfig()),
+        ("task (--task document_translation)", DocumentTranslationConfig()),
+    )
+    lines = []
+    for title, config in groups:
+        found = []
+        for action in _parser(config)._actions:
+            if not action.option_strings:
+                continue  # the data's folder
+            name, text = action.option_strings[0], " ".join((action.help or "").split())
+            if pattern.lower() not in f"{name} {text}".lower():
+                continue
+            choices = f" {{{','.join(map(str, action.choices))}}}" if action.choices else ""
+            default = action.default
+            told = "" if default in (None, "", argparse.SUPPRESS) or "${" in str(default) else f" (default: {default})"
+            found += [
+                f"  {name}{choices}{told}",
+                *textwrap.wrap(text, 96, initial_indent="      ", subsequent_indent="      "),
+            ]
+        if found:
+            lines += [title, *found, ""]
+    if not lines:
+        raise InputError(f"{pattern}: no option of the model, the criterion or the task is called so, or tells of it")
+    presets = ", ".join(PRESETS)
+    return "\n".join([*lines, f"architectures: lasformer, {presets}"])
+
+
+def parts(model: torch.nn.Module) -> dict[str, int]:
+    """Parameters by part, shared ones once, where they come first; ``total`` last."""
+    found = {"word tables": 0, "embedding units": 0, "encoder": 0, "decoder": 0, "output projection": 0}
+    for name, p in model.named_parameters():
+        side, _, rest = name.partition(".")
+        part = side
+        if rest.startswith("embed_tokens"):
+            part = "embedding units" if ".unit." in rest else "word tables"
+        elif rest.startswith("output_projection"):
+            part = "output projection"
+        found[part] += p.numel()
+    return found | {"total": sum(found.values())}
+
+
+def table(counts: dict[str, int]) -> str:
+    """For a terminal."""
+    return "\n".join(f"{name:<20}{n:>14,}" for name, n in counts.items())

@@ -1,0 +1,148 @@
+"""Corpora, preparation, translation, checkpoints."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from fairseq_lasformer.data.documents import RESOLUTIONS
+from fairseq_lasformer.data.hypotheses import FORMS
+from fairseq_lasformer.data.subwords import SUBWORDS, TOKENIZERS
+
+
+def run_corpus(args: argparse.Namespace) -> None:
+    from fairseq_lasformer.data.corpora.recipes import build
+
+    for line in build(args.name, args.files, args.out, args.trust_first_download):
+        print(line)
+
+
+def add_corpus(parser: argparse.ArgumentParser) -> None:
+    from fairseq_lasformer.data.corpora.recipes import CORPORA
+
+    parser.add_argument("name", choices=CORPORA)
+    parser.add_argument("out", type=Path, help="folder for train, dev and test in raw form")
+    parser.add_argument(
+        "--files", type=Path, default=Path("downloads"), help="the distribution's files (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--trust-first-download",
+        action="store_true",
+        help="download files for which no checksum is published; their hashes are kept and checked from then on",
+    )
+
+
+def run_prepare(args: argparse.Namespace) -> None:
+    from fairseq_lasformer.data.prepare import prepare, summary
+    from fairseq_lasformer.data.prepare_config import PrepareConfig
+
+    options = {name: getattr(args, name) for name in PrepareConfig.__dataclass_fields__ if hasattr(args, name)}
+    config = PrepareConfig(**options | {name: tuple(options[name]) for name in ("train", "valid", "test")})
+    print(summary(config, prepare(config, args.overwrite)))
+
+
+def add_prepare(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("out", type=Path, help="folder for the binarised data")
+    parser.add_argument("-s", "--source-lang", required=True, help="source language, the end of its files' names")
+    parser.add_argument("-t", "--target-lang", required=True, help="target language, the end of its files' names")
+    parser.add_argument("--train", nargs="+", default=[], metavar="PREFIX", help="raw files PREFIX.LANG, joined")
+    parser.add_argument("--valid", nargs="+", default=[], metavar="PREFIX", help="raw files PREFIX.LANG, joined")
+    parser.add_argument(
+        "--test",
+        nargs="+",
+        default=[],
+        metavar="PREFIX",
+        help="raw files PREFIX.LANG, each its own split: test, test1, ...; one without a target file has no reference",
+    )
+    parser.add_argument("--tokenizer", choices=TOKENIZERS, help="word tokenisation (default: moses)")
+    parser.add_argument("--bpe", choices=sorted(SUBWORDS), help="what learns the subwords (default: subword-nmt)")
+    parser.add_argument("--size", type=int, help="BPE merges or sentencepiece vocabulary (default: 32000)")
+    parser.add_argument(
+        "--resolutions",
+        choices=RESOLUTIONS,
+        help="training examples: whole documents, sentences, or chunks of every length (default: mixture)",
+    )
+    parser.add_argument("--limit", type=int, help="most tokens an example may have (default: 1024)")
+    parser.add_argument("--separator", help="token to put between sentences, such as <sep> (default: none)")
+    parser.add_argument("--drop-empty", action="store_true", help="drop pairs with an empty side, and count them")
+    parser.add_argument(
+        "--clean", action="store_true", help="take tabs, Windows line ends and control characters for spaces"
+    )
+    parser.add_argument(
+        "--reuse", type=Path, metavar="DATA", help="take subwords, dictionary and settings from prepared data"
+    )
+    parser.add_argument("--text", type=Path, metavar="FOLDER", help="keep encoded sentences for other preparations")
+    parser.add_argument("--workers", type=int, default=2, help="processes (default: %(default)s)")
+    parser.add_argument("--overwrite", action="store_true", help="replace data prepared with other inputs or options")
+    parser.epilog = (
+        "Example: lasformer prepare data-bin/mine -s en -t de --train raw/train --valid raw/dev --test raw/test"
+    )
+
+
+def run_generate(args: argparse.Namespace) -> None:
+    from fairseq_lasformer.inference.generate import generate
+
+    n = generate(args.data, args.checkpoint, args.out, args.split, args.shards, args.options, args.jobs, args.format)
+    print(f"{args.out}: {n} documents")
+
+
+def add_generate(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("data", type=Path, help="prepared folder")
+    parser.add_argument("checkpoint", type=Path, help="such as checkpoints/mine/checkpoint_best.pt")
+    parser.add_argument("out", type=Path, help="file for the translated documents")
+    parser.add_argument("--split", default="test", help="test, test1, ... or valid (default: %(default)s)")
+    parser.add_argument(
+        "--format",
+        choices=FORMS,
+        default=FORMS[0],
+        help="one document per line with tabs between its sentences, or raw: one sentence per line, as the input "
+        "(default: %(default)s)",
+    )
+    parser.add_argument(
+        "--shards",
+        type=int,
+        default=4,
+        help="parts of the work; a killed run repeats at most JOBS of them (default: %(default)s)",
+    )
+    parser.add_argument("--jobs", type=int, default=1, help="shards translated at once (default: %(default)s)")
+    parser.epilog = "After -- : further options of fairseq-generate, such as --beam 5 --max-tokens 8192."
+
+
+def run_params(args: argparse.Namespace) -> None:
+    from fairseq_lasformer.analysis import param_count as parameters
+
+    model = parameters.build(
+        args.arch, args.words, args.words if args.target_words is None else args.target_words, args.options
+    )
+    print(parameters.table(parameters.parts(model)))
+
+
+def add_params(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--arch", default="lasformer", help="default: %(default)s")
+    parser.add_argument("--words", type=int, default=32000, help="of the source dictionary (default: %(default)s)")
+    parser.add_argument("--target-words", type=int, help="of the target dictionary (default: as many)")
+    parser.epilog = "After -- : options of the model, such as --encoder-embed-dim 256."
+
+
+def run_options(args: argparse.Namespace) -> None:
+    from fairseq_lasformer.analysis.param_count import options
+
+    print(options(args.pattern))
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("pattern", nargs="?", default="", help="only options that contain this, e.g. sparsity")
+
+
+def run_average(args: argparse.Namespace) -> None:
+    from fairseq_lasformer.files import check_writable
+    from fairseq_lasformer.inference.checkpoints import average
+
+    check_writable(args.out)
+    average(args.checkpoints, args.out)
+    print(f"{args.out}: mean of {len(args.checkpoints)} checkpoints, kappa of {args.checkpoints[-1]}")
+
+
+def add_average(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("out", type=Path)
+    parser.add_argument("checkpoints", type=Path, nargs="+", help="of one run, the last one last")

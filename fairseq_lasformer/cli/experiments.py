@@ -1,0 +1,76 @@
+"""Ablation tables and rows of the paper's main table."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from fairseq_lasformer.errors import InputError
+
+
+def run_ablate(args: argparse.Namespace) -> None:
+    from fairseq_lasformer.data.documents import read_documents
+    from fairseq_lasformer.experiments import ablation
+    from fairseq_lasformer.experiments.training import read_config
+
+    rows = ablation.rows(args.table, read_config(args.config), args.values.split(",") if args.values else ())
+    folder = args.out / args.config.stem / f"table{args.table}"
+    chosen = [row for row in rows if args.only in (None, row.label)]
+    if not chosen:
+        raise InputError(f"--only {args.only}: table {args.table} has {', '.join(r.label for r in rows)}")
+    common = ablation.Ablation(args.config, read_documents(args.reference), tuple(args.options), tuple(args.set))
+    for row in [] if args.show else chosen:
+        if args.submit is None:
+            ablation.run(common, row, folder / row.folder)
+        elif ablation.finished(common, row, folder / row.folder) is None:
+            command = [str(Path(sys.executable).with_name("lasformer")), "ablate", str(args.config.resolve())]
+            command += ["--table", str(args.table), "--only", row.label, "--reference", str(args.reference.resolve())]
+            command += ["--out", str(args.out.resolve()), "--length", str(args.length)]
+            command += ["--values", args.values] if args.values else []
+            command += [o for override in args.set for o in ("--set", override)]
+            ablation.submit(args.submit, [*command, *(["--", *args.options] if args.options else [])])
+    print(ablation.text(common, args.table, rows, folder, args.length))
+
+
+def add_ablate(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("config", type=Path, help="configuration of the run that is varied, configs/NAME.yaml")
+    parser.add_argument("--table", type=int, required=True, help="of the paper: 3, 4, 5, 6 or 7")
+    parser.add_argument("--reference", type=Path, required=True, help="test reference, raw form")
+    parser.add_argument("--out", type=Path, default=Path("runs/ablate"), help="default: %(default)s")
+    parser.add_argument("--values", help="of what tables 5, 6 and 7 vary, separated by commas")
+    parser.add_argument("--only", metavar="LABEL", help="this run alone")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="Hydra override of all runs")
+    parser.add_argument("--length", type=int, default=1024, help="tokens, for the cost (default: %(default)s)")
+    parser.add_argument("--submit", metavar="LAUNCHER", help="hand the runs to e.g. 'sbatch --gres=gpu:1 --wrap'")
+    parser.add_argument("--show", action="store_true", help="print what is finished, run nothing")
+    parser.epilog = "After -- : options of fairseq-generate, such as --cpu --beam 5."
+
+
+def run_run(args: argparse.Namespace) -> None:
+    from fairseq_lasformer.experiments.paper import RowOptions, run_row
+
+    options = {name: getattr(args, name) for name in RowOptions.__dataclass_fields__ if name != "overrides"}
+    text, _ = run_row(args.experiment, args.system, RowOptions(**options, overrides=tuple(args.set)))
+    print(text)
+
+
+def add_run(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("experiment", help="ted_en-de, news_en-de, europarl_en-de, pdc_zh-en or ted_en-de_whole")
+    parser.add_argument("system", help="transformer, lasformer, lasformer_moe, ...: configs/EXPERIMENT_SYSTEM.yaml")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="Hydra override of the training"
+    )
+    parser.add_argument("--gpus", type=int, default=1, help="0: CPU only (default: %(default)s)")
+    parser.add_argument("--precision", default="fp16", help="fp16, bf16 or fp32, on GPUs (default: %(default)s)")
+    parser.add_argument("--max-update", type=int, help="updates (default: the configuration's)")
+    parser.add_argument("--beam", type=int, default=5, help="default: %(default)s")
+    parser.add_argument("--average", type=int, default=5, help="checkpoints averaged with the last (default: 5)")
+    parser.add_argument("--max-tokens", type=int, help="tokens per batch in translation (default: the longest example)")
+    parser.add_argument("--limit", type=int, help="tokens per example (default: the configuration's)")
+    parser.add_argument("--size", type=int, default=32000, help="BPE merges (default: %(default)s)")
+    parser.add_argument("--workers", type=int, default=2, help="processes of the preparation (default: %(default)s)")
+    parser.add_argument(
+        "--files", type=Path, default=Path("downloads"), help="the corpus's files (default: %(default)s)"
+    )
+    parser.add_argument("--trust", action="store_true", help="see lasformer corpus --trust-first-download")

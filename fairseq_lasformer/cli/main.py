@@ -1,0 +1,93 @@
+"""The command ``lasformer``: one subcommand per job. On bad input each prints one line and exits with 1."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from importlib import import_module
+from typing import NamedTuple
+
+import fairseq_lasformer
+from fairseq_lasformer.cli import DEFAULT_SAMPLES
+from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.plugin import missing
+from fairseq_lasformer.threads import wait_briefly
+
+
+class Command(NamedTuple):
+    """One subcommand: its help, and the module that knows its options and does the work."""
+
+    help: str
+    module: str
+
+
+COMMANDS = {
+    "corpus": Command("one of the paper's corpora to raw documents", "data"),
+    "prepare": Command("raw documents to binarised data", "data"),
+    "generate": Command("translate a prepared split, whole documents", "data"),
+    "score": Command("d-BLEU, s-BLEU and chrF of translated documents", "evaluation"),
+    "contrast": Command("score a contrastive set (ContraPro's form) with a checkpoint", "evaluation"),
+    "run": Command("a row of the paper's main table: corpus, training, translation, scores", "experiments"),
+    "ablate": Command("the runs of one of the paper's ablation tables, and the table", "experiments"),
+    "report": Command("one page on runs: curves, scores, cost, attention", "evaluation"),
+    "cost": Command("attention cost against the dense Transformer", "evaluation"),
+    "options": Command("what fairseq-train can be told of model, criterion and task", "data"),
+    "params": Command("an architecture's parameters, by part", "data"),
+    "average": Command("average checkpoints, kappa from the last", "data"),
+}
+
+TAKING_MORE = ("generate", "ablate", "params")
+
+
+def _with_numbers(words: list[str]) -> list[str]:
+    """``--bootstrap`` with its number, wherever it stands: argparse would take the file behind it for one."""
+    following = [*words[1:], ""]
+    return [
+        f"{word}={DEFAULT_SAMPLES}" if word == "--bootstrap" and not after.isdecimal() else word
+        for word, after in zip(words, following)
+    ]
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Entry point; returns the exit code."""
+    wait_briefly()
+    parser = argparse.ArgumentParser(prog="lasformer", description="Document-level translation with Lasformer.")
+    parser.add_argument("--version", action="version", version=f"fairseq_lasformer {fairseq_lasformer.__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    words = list(sys.argv[1:] if argv is None else argv)
+    for name, (text, module) in COMMANDS.items():
+        title = text if text.startswith("d-BLEU") else text[0].upper() + text[1:]
+        sub = commands.add_parser(name, help=text, description=title + ".")
+        if name in words:  # the others' options are not asked for, and their modules take time to import
+            work = import_module(f"fairseq_lasformer.cli.{module}")
+            getattr(work, f"add_{name}")(sub)
+            sub.set_defaults(run=getattr(work, f"run_{name}"))
+    # argparse cannot put what follows -- behind options and positionals alike
+    end = words.index("--") if "--" in words else len(words)
+    args, unknown = parser.parse_known_args(_with_numbers(words[:end]))
+    if unknown:
+        hint = " (options of fairseq-generate and of models go behind --)" if args.command in TAKING_MORE else ""
+        parser.error(f"{args.command}: unrecognised: {' '.join(unknown)}{hint}; see lasformer {args.command} --help")
+    args.options = words[end + 1 :]
+    if args.options and args.command not in TAKING_MORE:
+        parser.error(f"{args.command} takes nothing after --")
+    try:
+        args.run(args)
+    except InputError as e:
+        print(f"error: {e}", file=sys.stderr)
+        return 1
+    except ModuleNotFoundError as e:
+        print(f"error: {missing(e)}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:
+        return 1
+    return 0
+
+
+def run() -> None:
+    """Console script."""
+    sys.exit(main())
+
+
+if __name__ == "__main__":
+    run()

@@ -1,1 +1,0 @@
-"""The subcommands of ``lasformer``: for each its options (``add_NAME``) and what it does (``run_NAME``)."""

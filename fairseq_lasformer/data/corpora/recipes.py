@@ -1,0 +1,244 @@
+"""The paper's corpora: where their files come from, how they are split, how much there should be."""
+
+from __future__ import annotations
+
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from tqdm import tqdm
+
+from fairseq_lasformer.data.corpora.download import Source, fetch
+from fairseq_lasformer.data.corpora.formats import marked, opus, pair, segments, talks, without_empty
+from fairseq_lasformer.data.documents import Pair, join_documents, read_documents
+from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.files import atomic_write
+from fairseq_lasformer.resume import Progress, key_of
+
+_IWSLT = "https://huggingface.co/datasets/IWSLT/iwslt2017/resolve/c18a4f81a47ae6fa079fe9d32db288ddde38451d/data"
+_OPUS = "https://object.pouta.csc.fi"
+_MARUF = "https://raw.githubusercontent.com/sameenmaruf/selective-attn/1cb44c5ddd2cdf4f32ea74768a3389b52fc4db27/data"
+_PDC = "https://raw.githubusercontent.com/sunzewei2715/Doc2Doc_NMT/a8f91838aae90fe514477a5de3dd7eeca7b5bbd8/testsets"
+
+TED_TRAIN = Source("ted-train-en-de.zip", f"{_IWSLT}/2017-01-trnted/texts/en/de/en-de.zip")
+_WIT3 = "https://raw.githubusercontent.com/hlt-mt/WIT3/master/archive/2017-01-ted-test/texts"
+# the English side of the test sets is in one archive, the German side in the other
+TED_TEST = (
+    Source("ted-test-en-de.tgz", f"{_WIT3}/en/de/en-de.tgz", "b68e7097b179491f6c466ef41ad72b9b"),
+    Source("ted-test-de-en.tgz", f"{_WIT3}/de/en/de-en.tgz", "e3f5b2a075a2da1a395c8b60bf1e9be1"),
+)
+WMT_DEV = Source(
+    "wmt-dev.tgz",
+    "http://data.statmt.org/wmt19/translation-task/dev.tgz",
+    "7a7deccf82ebb05ba508dba5eb21356492224e8f630ec4f992132b029b4b25e7",
+)
+DEV_YEARS = ("dev2010", "tst2010", "tst2011", "tst2012", "tst2013", "tst2014", "tst2015")
+TEST_YEARS = ("tst2016", "tst2017")
+# The last documents of PDC's training set, which comes without a development set.
+PDC_DEV = 200
+# Bytes an archive may unpack to: several times the largest of the corpora.
+LARGEST = 20 << 30
+# Characters of a sentence that tells one document from another.
+LONG = 40
+
+
+class Counts(NamedTuple):
+    documents: int
+    sentences: int
+
+
+Splits = dict[str, list[Pair]]
+
+
+def _unpacked(archive: Path, folder: Path) -> Path:
+    """The archive's content, in a folder beside it."""
+    out = folder / archive.name.split(".")[0]
+    progress = Progress(out, key_of("unpacked", archive.name))
+    if not (progress.matches and progress.done("unpack")):
+        out.mkdir(parents=True, exist_ok=True)
+        try:
+            if archive.suffix == ".zip":
+                with zipfile.ZipFile(archive) as z:
+                    _check_size(archive, sum(member.file_size for member in z.infolist()))
+                    z.extractall(out)
+            else:
+                with tarfile.open(archive) as t:
+                    _check_size(archive, sum(member.size for member in t))
+                    t.extractall(out, filter="data")
+        except (zipfile.BadZipFile, zlib.error, tarfile.TarError, EOFError, OSError) as e:
+            raise InputError(f"{archive}: damaged ({e}); remove it and try again") from e
+        progress.begin()
+        progress.finish("unpack")
+    return out
+
+
+def _check_size(archive: Path, size: int) -> None:
+    if size > LARGEST:
+        raise InputError(f"{archive}: would unpack to {size:,} bytes, more than any of these corpora; not unpacked")
+
+
+def _one(folder: Path, name: str) -> Path:
+    found = sorted(folder.rglob(name))
+    if not found:
+        raise InputError(f"{folder}: holds no file {name}")
+    return found[0]
+
+
+def _sides(read: Callable, folders: tuple[Path, Path], names: tuple[str, str]) -> list[Pair]:
+    paths = [_one(folder, name) for folder, name in zip(folders, names)]
+    return pair(read(paths[0]), read(paths[1]), (paths[0], paths[1]))
+
+
+def ted(files: Path, trust: bool) -> Splits:
+    """IWSLT 2017: talks; dev2010 and tst2010 to 2015 for development, tst2016 and 2017 for the test."""
+    train = _unpacked(fetch(TED_TRAIN, files, trust), files)
+    tests = [_unpacked(fetch(source, files, trust), files) for source in TED_TEST]
+
+    def years(folders: tuple[Path, Path], names: Sequence[str], german: str) -> list[Pair]:
+        ends = ("en-de.en.xml", f"{german}.de.xml")
+        return [p for y in names for p in _sides(segments, folders, tuple(f"IWSLT17.TED.{y}.{end}" for end in ends))]  # type: ignore[arg-type]
+
+    return {
+        "train": _sides(talks, (train, train), ("train.tags.en-de.en", "train.tags.en-de.de")),
+        "dev": years((train, train), DEV_YEARS, "en-de"),
+        "test": years((tests[0], tests[1]), TEST_YEARS, "de-en"),
+    }
+
+
+def _opus(name: str, corpus: str, version: str, files: Path, trust: bool, by_speaker: bool) -> list[Pair]:
+    """An OPUS corpus, English to German (its alignments are German to English)."""
+    base = f"{_OPUS}/OPUS-{corpus}/{version}"
+    links = fetch(Source(f"{name}-de-en.xml.gz", f"{base}/xml/de-en.xml.gz"), files, trust)
+    german, english = (
+        fetch(Source(f"{name}-{lang}.zip", f"{base}/raw/{lang}.zip"), files, trust) for lang in ("de", "en")
+    )
+    documents = opus(links, german, english, by_speaker)
+    return [Pair(p.target, p.source) for p in tqdm(documents, desc=f"reading {name}", unit=" documents")]
+
+
+def news(files: Path, trust: bool) -> Splits:
+    """News Commentary v11 by document; newstest2015 for development, newstest2016 for the test."""
+    tests = _unpacked(fetch(WMT_DEV, files, trust), files)
+
+    def newstest(year: int) -> list[Pair]:
+        return _sides(segments, (tests, tests), (f"newstest{year}-ende-src.en.sgm", f"newstest{year}-ende-ref.de.sgm"))
+
+    train = _opus("news", "News-Commentary", "v11", files, trust, by_speaker=False)
+    return {"train": train, "dev": newstest(2015), "test": newstest(2016)}
+
+
+def europarl(files: Path, trust: bool) -> Splits:
+    """Europarl v7, a document a speaker's turn; development and test are the documents that Maruf et al. drew, which
+    are taken out of the training set."""
+    splits: Splits = {}
+    for split in ("dev", "test"):
+        sides = []
+        for language in ("en", "de"):
+            name = f"concatenated_en2de_{split}_{language}.txt"
+            path = fetch(Source(f"europarl-{name}", f"{_MARUF}/Europarl7/{name}"), files, trust)
+            sides.append((marked(path), path))
+        splits[split] = pair(sides[0][0], sides[1][0], (sides[0][1], sides[1][1]))
+    held = {s for pairs in splits.values() for p in pairs for s in p.source if len(s) >= LONG}
+    everything = _opus("europarl", "Europarl", "v7", files, trust, by_speaker=True)
+    train = []
+    for p in everything:
+        told = [s for s in p.source if len(s) >= LONG]
+        # a turn may have been cut or joined otherwise: most of its longer sentences decide
+        if not told or 2 * sum(s in held for s in told) < len(told):
+            train.append(p)
+    seen = {s for p in everything for s in p.source}
+    lost = sum(s not in seen for s in held)
+    print(
+        f"europarl: {len(everything) - len(train)} documents taken out of train for the "
+        f"{sum(map(len, splits.values()))} of the development and test sets; {lost} of these sets' {len(held)} longer "
+        "sentences are not in the corpus"
+    )
+    return {"train": train, **splits}
+
+
+def pdc(files: Path, trust: bool) -> Splits:
+    """PDC: the training set (``pdc.train.zh``, ``pdc.train.en``: one sentence a line, a blank line between documents)
+    must be there, from its authors' page; its last documents are the development set. The test set is downloaded."""
+    train_paths = [files / f"pdc.train.{language}" for language in ("zh", "en")]
+    for path in train_paths:
+        if not path.is_file():
+            raise InputError(f"{path}: put PDC's training set there (see data/README.md)")
+    train = pair(read_documents(train_paths[0]), read_documents(train_paths[1]), (train_paths[0], train_paths[1]))
+    if len(train) <= PDC_DEV:
+        raise InputError(f"{train_paths[0]}: {len(train)} documents, but the last {PDC_DEV} are the development set")
+    sides = [fetch(Source(f"pdc.test.{lang}", f"{_PDC}/del/{lang}"), files, trust) for lang in ("zh", "en")]
+    for name in ("en.tok", "en.candidates"):
+        fetch(Source(f"pdc.test.{name}", f"{_PDC}/doc/{name}"), files, trust)
+    test = pair(read_documents(sides[0]), read_documents(sides[1]), (sides[0], sides[1]))
+    return {"train": train[:-PDC_DEV], "dev": train[-PDC_DEV:], "test": test}
+
+
+class Recipe(NamedTuple):
+    """One corpus.
+
+    Attributes:
+        read: makes its splits of the distribution's files; arguments: their folder, and ``trust`` as in :func:`fetch`.
+        languages: source and target.
+        expected: size of the development and the test set in the paper (Maruf et al. 2019; Sun et al. 2022).
+        annotations: files of the TCP score: candidates, and tokenised reference.
+    """
+
+    read: Callable[[Path, bool], Splits]
+    languages: tuple[str, str]
+    expected: dict[str, Counts]
+    annotations: tuple[str, str] | None = None
+
+
+CORPORA = {
+    "ted": Recipe(ted, ("en", "de"), {"dev": Counts(93, 8967), "test": Counts(23, 2271)}),
+    "news": Recipe(news, ("en", "de"), {"dev": Counts(81, 2169), "test": Counts(155, 2999)}),
+    "europarl": Recipe(europarl, ("en", "de"), {"dev": Counts(240, 3587), "test": Counts(360, 5134)}),
+    "pdc": Recipe(
+        pdc, ("zh", "en"), {"test": Counts(148, 4858)}, annotations=("pdc.test.en.candidates", "pdc.test.en.tok")
+    ),
+}
+"""Every corpus by its name on the command line."""
+
+
+def build(name: str, files: Path, out: Path, trust: bool = False) -> list[str]:
+    """Writes ``OUT/{train,dev,test}.LANG`` in raw form; a finished corpus is left as it is.
+
+    Args:
+        files: where the distribution's files are, or are downloaded to.
+        trust: see :func:`fetch`.
+
+    Returns:
+        one line per split: documents, sentences, pairs dropped for an empty side; one line if it was finished before.
+
+    Raises:
+        InputError: files that are missing or damaged, or a development or test set of another size than the paper's.
+    """
+    progress = Progress(out, key_of("corpus", name))
+    files_of = [out / f"{split}.{lang}" for split in ("train", "dev", "test") for lang in CORPORA[name].languages]
+    if progress.matches and progress.done("build") and all(path.exists() for path in files_of):
+        return [f"{out}: {name} is there"]
+    recipe = CORPORA[name]
+    lines, written = [], []
+    for split, pairs in recipe.read(files, trust).items():
+        pairs, dropped = without_empty(pairs)
+        found = Counts(len(pairs), sum(len(p.source) for p in pairs))
+        expected = recipe.expected.get(split)
+        if expected is not None and found != expected:
+            raise InputError(
+                f"{name} {split}: {found.documents} documents and {found.sentences} sentences, but the paper's has "
+                f"{expected.documents} and {expected.sentences}; are these the right files in {files}?"
+            )
+        written.append((split, pairs))
+        known = " (as the paper's)" if expected else ""
+        lines.append(
+            f"{name} {split}: {found.documents} documents, {found.sentences} sentences{known}; {dropped} dropped"
+        )
+    for split, pairs in written:
+        for side, language in enumerate(recipe.languages):
+            atomic_write(out / f"{split}.{language}", join_documents(p[side] for p in pairs))
+    progress.begin()
+    progress.finish("build")
+    return lines

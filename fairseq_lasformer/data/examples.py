@@ -1,0 +1,142 @@
+"""From sentences to examples and back: the limit, the separator, cutting and joining.
+
+Preparation, translation in Python, and contrastive scoring all go by this file, so that a model meets text in
+inference in the form in which it was trained on it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from fairseq_lasformer.data.documents import Span, chunks, parts
+from fairseq_lasformer.data.subwords import DataConfig, SubwordCodec
+
+
+class TooLong(Exception):
+    """A sentence that no example can hold.
+
+    Attributes:
+        side: 0 for the source, 1 for the target. sentence: index in its document. tokens: how many it has.
+    """
+
+    def __init__(self, side: int, sentence: int, tokens: int) -> None:
+        super().__init__(f"sentence {sentence + 1} has {tokens} tokens")
+        self.side, self.sentence, self.tokens = side, sentence, tokens
+
+
+class ExampleRule:
+    """How a prepared folder makes examples of sentences.
+
+    Args:
+        settings: of the folder.
+    """
+
+    def __init__(self, settings: DataConfig) -> None:
+        self.limit, self.separator = settings.limit, settings.separator
+        self.resolutions = settings.resolutions
+
+    def length(self, sentence: str) -> int:
+        """Tokens of an encoded sentence within an example.
+
+        A separator stands before every sentence but the first; counting one with each keeps the bound simple.
+        """
+        return len(sentence.split()) + bool(self.separator)
+
+    def cut(self, document: int, *sides: Sequence[str]) -> list[Span]:
+        """The parts of a document whose examples hold ``limit`` tokens at most, end of sentence included.
+
+        Args:
+            document: its number. sides: encoded sentences of every side that counts, as many on each.
+
+        Raises:
+            TooLong: a sentence alone is longer.
+        """
+        lengths = [[self.length(sentence) for sentence in pair] for pair in zip(*sides, strict=True)]
+        for i, pair in enumerate(lengths):
+            if max(pair) > self.limit - 1:
+                raise TooLong(pair.index(max(pair)), i, max(pair))
+        return parts(document, lengths, self.limit - 1)
+
+    def examples(self, part: Span, training: bool = False) -> list[Span]:
+        """The examples of one part: in training at every resolution; in translation itself, or its sentences where the
+        model knows nothing longer."""
+        known = self.resolutions if training or self.resolutions == "sentences" else "documents"
+        return list(chunks(part, known))
+
+    def join(self, sentences: Sequence[str]) -> str:
+        """Encoded sentences as one example."""
+        return (f" {self.separator} " if self.separator else " ").join(sentences)
+
+    def split(self, example: str) -> list[str]:
+        """An example's (or a translation's) sentences, as far as separators tell them apart."""
+        if not self.separator:
+            return [example]
+        pieces: list[list[str]] = [[]]
+        for token in example.split():
+            if token == self.separator:
+                pieces.append([])
+            else:
+                pieces[-1].append(token)
+        return [" ".join(piece) for piece in pieces]
+
+    @property
+    def keeps_boundaries(self) -> bool:
+        """Whether a translation tells its sentences apart."""
+        return bool(self.separator) or self.resolutions == "sentences"
+
+
+class ExampleCodec(ExampleRule):
+    """The rule, with the subwords of a prepared folder.
+
+    Args:
+        folder: prepared data. settings: of the folder.
+
+    Raises:
+        InputError: the subword model is missing or damaged.
+    """
+
+    def __init__(self, folder: str | Path, settings: DataConfig) -> None:
+        super().__init__(settings)
+        self.settings = settings
+        self.subwords = SubwordCodec.of(folder, settings)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> ExampleCodec:
+        """Of a prepared folder."""
+        return cls(folder, DataConfig.load(folder))
+
+    def encode_source(self, sentence: str) -> str:
+        """Subword tokens of a raw source sentence, separated by spaces."""
+        return self.subwords.encode(sentence, self.settings.source_lang)
+
+    def encode_target(self, sentence: str) -> str:
+        """Of a raw target sentence."""
+        return self.subwords.encode(sentence, self.settings.target_lang)
+
+    def decode(self, example: str) -> list[str]:
+        """The sentences of a translation, as text."""
+        return [self.subwords.decode(sentence, self.settings.target_lang) for sentence in self.split(example)]
+
+
+class LineCodec:
+    """The codec in the form that fairseq's tools call: a line of text per example, tabs between its sentences.
+
+    The separator, as a word of a line, is a boundary, too.
+    """
+
+    def __init__(self, codec: ExampleCodec) -> None:
+        self.codec = codec
+
+    def encode(self, line: str) -> str:
+        """Subword tokens of a document's source, as the preparation of the data makes them."""
+        pieces = line.split("\t")
+        if separator := self.codec.separator:
+            pieces = [s for piece in pieces for s in re.split(rf"(?<!\S){re.escape(separator)}(?!\S)", piece)]
+        sentences = [s.strip() for s in pieces if s.strip()]
+        return self.codec.join([self.codec.encode_source(s) for s in sentences])
+
+    def decode(self, tokens: str) -> str:
+        """Text of a translation."""
+        return "\t".join(self.codec.decode(tokens))

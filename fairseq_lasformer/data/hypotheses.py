@@ -1,0 +1,62 @@
+"""Translated documents on disk, in the order of the input, in one of two forms.
+
+``lines``: one document per line, tabs between its sentences where their boundaries are known. ``raw``: as the input,
+one sentence per line and a blank line between documents. A tab cannot occur in the text itself (control characters are
+refused on input), so the first form loses nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from fairseq_lasformer.data.documents import Document, join_documents, split_documents
+from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.files import atomic_write
+
+FORMS = ("lines", "raw")
+
+
+def read_hypotheses(path: str | Path, allow_empty: bool = False, n_documents: int | None = None) -> list[Document]:
+    """Documents of a hypothesis file.
+
+    Args:
+        allow_empty: let a document be empty. n_documents: how many are expected; a file that has not as many lines, but
+            as many blocks of lines, is in raw form.
+
+    Raises:
+        InputError: not readable, not UTF-8, or (unless allowed) a document is empty.
+    """
+    try:
+        lines = Path(path).read_bytes().decode("utf-8").removeprefix("\ufeff").split("\n")
+    except OSError as e:
+        raise InputError(f"{path}: cannot be read ({e.strerror})") from e
+    except UnicodeDecodeError as e:
+        raise InputError(f"{path}: not valid UTF-8 (byte {e.start + 1})") from e
+    if lines and not lines[-1]:
+        lines.pop()
+    lines = [line.removesuffix("\r") for line in lines]
+    if n_documents is not None and len(lines) != n_documents:
+        blocks = split_documents(line.strip() for line in lines)
+        if len(blocks) == n_documents and len(blocks) < len(lines):
+            return blocks
+    if not allow_empty and (empty := [i + 1 for i, line in enumerate(lines) if not line.strip()]):
+        raise InputError(
+            f"{path}:{empty[0]}: no hypothesis for document(s) {some(empty)}; translate them, count them as empty "
+            "output with --allow-empty, or, if this is one sentence per line, give as many documents as the reference"
+        )
+    return [line.split("\t") for line in lines]
+
+
+def write_hypotheses(path: str | Path, documents: Iterable[Document], form: str = "lines") -> None:
+    """The whole file or nothing, in one of :data:`FORMS`."""
+    if form == "raw":
+        atomic_write(path, join_documents(documents))
+    else:
+        atomic_write(path, "".join("\t".join(document) + "\n" for document in documents))
+
+
+def some(numbers: list[int]) -> str:
+    """The first ten of them, in order, each once."""
+    distinct = sorted(set(numbers))
+    return ", ".join(map(str, distinct[:10])) + (", ..." if len(distinct) > 10 else "")

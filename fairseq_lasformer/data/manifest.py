@@ -1,0 +1,115 @@
+"""A split's manifest: what the preparation did to it, and which documents its examples come from."""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.files import atomic_write
+
+
+@dataclass(frozen=True)
+class SplitInfo:
+    """What the preparation did to one split; kept beside the binarised data as ``documents.<split>.json``.
+
+    Attributes:
+        documents, sentences: counts in the raw text. n_examples: lines in the binarised split.
+        n_cut: documents longer than the limit, cut into parts. n_parts: parts in all, one for an uncut document.
+        dropped: pairs left out because one side was empty. cleaned: lines whose control characters became spaces.
+        reference: False for a test set without translations.
+        unknown: share of the tokens that the dictionary lacks, source and target.
+        longest: tokens of the longest example, source and target, end of sentence included.
+        examples: for a split in reading order, (document, first sentence, sentences) of every example; empty for
+            training data, whose examples overlap.
+    """
+
+    path: str
+    documents: int
+    sentences: int
+    n_examples: int
+    n_cut: int
+    n_parts: int
+    dropped: int
+    longest: tuple[int, int]
+    examples: tuple[tuple[int, int, int], ...] = ()
+    cleaned: int = 0
+    reference: bool = True
+    unknown: tuple[float, float] = (0.0, 0.0)
+
+    @property
+    def name(self) -> str:
+        """The split's: train, valid, test, test1, …"""
+        return Path(self.path).name.split(".")[1]
+
+    @staticmethod
+    def binarised(data: str | Path, split: str, source: str, target: str) -> bool:
+        """Whether a split's binarised examples are there, in either direction."""
+        pairs = (f"{source}-{target}", f"{target}-{source}")
+        return any((Path(data) / f"{split}.{pair}.{source}.idx").exists() for pair in pairs)
+
+    @staticmethod
+    def file(data: str | Path, split: str) -> Path:
+        return Path(data) / f"documents.{split}.json"
+
+    def save(self) -> None:
+        atomic_write(self.path, json.dumps({k: v for k, v in asdict(self).items() if k != "path"}) + "\n")
+
+    @classmethod
+    def load(cls, data: str | Path, split: str) -> SplitInfo | None:
+        """The split's manifest, None where the data was not prepared by this package."""
+        path = cls.file(data, split)
+        if not path.exists():
+            return None
+        try:
+            fields = json.loads(path.read_text(encoding="utf-8"))
+            examples = tuple((int(d), int(s), int(n)) for d, s, n in fields.pop("examples"))
+            source, target = fields.pop("longest")
+            unknown = fields.pop("unknown", (0.0, 0.0))
+            info = cls(
+                path=str(path),
+                examples=examples,
+                longest=(int(source), int(target)),
+                unknown=(float(unknown[0]), float(unknown[1])),
+                **fields,
+            )
+            if examples and len(examples) != info.n_examples:
+                raise ValueError(f"it lists {len(examples)} of {info.n_examples} examples")
+            return info
+        except (OSError, ValueError, TypeError, KeyError, AttributeError) as e:
+            raise InputError(f"{path}: not a manifest of this package ({e}); run the preprocessing again") from e
+
+
+def check_binarised(data: str | Path, split: str, source: str, target: str) -> None:
+    """Refuses a split of which a file is cut off: fairseq would stop, or read beyond its end, in the middle.
+
+    Raises:
+        InputError: with the file.
+    """
+    for index in sorted(Path(data).glob(f"{split}.*.idx")):
+        if index.name.split(".")[-2] not in (source, target):
+            continue
+        tokens = index.with_suffix(".bin")
+        with open(index, "rb") as f:
+            head = f.read(26)
+        if head[:9] != b"MMIDIDX\x00\x00":
+            continue  # another of fairseq's forms, or not the index of one
+        damage = f"{index}: damaged, prepare the data again"
+        if len(head) < 26 or head[17] not in _ITEM_BYTES:
+            raise InputError(damage)
+        (n,) = struct.unpack("<Q", head[18:])
+        if index.stat().st_size != 26 + 12 * n or not tokens.exists():
+            raise InputError(damage)
+        with open(index, "rb") as f:
+            f.seek(26)
+            sizes = np.fromfile(f, dtype="<i4", count=n)
+        if tokens.stat().st_size != int(sizes.sum(dtype=np.int64)) * _ITEM_BYTES[head[17]]:
+            raise InputError(f"{tokens}: damaged, prepare the data again")
+
+
+# Bytes of a number in fairseq's memory-mapped form, by its code for their type.
+_ITEM_BYTES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 8, 7: 8, 8: 2, 9: 4, 10: 8}

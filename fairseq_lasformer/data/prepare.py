@@ -1,0 +1,307 @@
+"""From raw documents to binarised data: check, tokenise, subwords, examples at several resolutions, binarise.
+
+The result is ordinary fairseq data, with three files beside it: ``settings.json`` (how to decode), the subword model,
+and ``documents.<split>.json`` (which example belongs to which document).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from tqdm import tqdm
+
+from fairseq_lasformer.data.documents import Corpus, Span, read_corpus, read_source
+from fairseq_lasformer.data.examples import ExampleRule, TooLong
+from fairseq_lasformer.data.manifest import SplitInfo
+from fairseq_lasformer.data.prepare_config import SIZE, PrepareConfig
+from fairseq_lasformer.data.subwords import (
+    SUBWORDS,
+    DataConfig,
+    SubwordCodec,
+    check_separator,
+    learn_subwords,
+    transform,
+)
+from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.files import atomic_copy, atomic_write, check_writable, locked, remove_folder
+from fairseq_lasformer.processes import start
+from fairseq_lasformer.resume import Progress, key_of
+
+# What text.transform does: its kind and that kind's arguments.
+Task = tuple[str, tuple[str, ...]]
+
+MANY_UNKNOWN = 0.01
+
+
+class Prepared(NamedTuple):
+    """What :func:`prepare` did: the settings, each split, how many subwords were asked for and learned (None with
+    sentencepiece or reused ones), and the words of the dictionary."""
+
+    settings: DataConfig
+    splits: list[SplitInfo]
+    merges: tuple[int, int] | None
+    vocabulary: int
+
+
+def prepare(config: PrepareConfig, overwrite: bool = False) -> Prepared:
+    """Runs the preparation. Resumes an interrupted run; a finished one is a no-op.
+
+    Raises:
+        InputError: bad input, with file and line; nothing of the split is written.
+    """
+    settings = config.settings()
+    if settings.limit < 2:
+        raise InputError(f"--limit {settings.limit}: at least 2 tokens are needed")
+    if config.workers < 1:
+        raise InputError(f"--workers {config.workers}: at least one is needed")
+    if config.source_lang == config.target_lang:
+        raise InputError(
+            f"-s {config.source_lang} -t {config.target_lang}: the two languages must have different names"
+        )
+    if ":" in str(config.out):
+        raise InputError(f"{config.out}: fairseq takes the colon for the end of a path; choose another folder")
+    check_separator(settings.separator)
+    if not config.splits():
+        raise InputError("nothing to prepare: name --train, --valid or --test")
+    if not config.train and config.reuse is None:
+        raise InputError("without --train, --reuse must name a prepared folder whose subwords and dictionary are taken")
+    settings = replace(settings, fingerprint=config.fingerprint(settings))
+    check_writable(config.out / "settings.json")
+    if config.text is not None:
+        check_writable(config.text / "words")
+    with locked(config.out.with_name(f".{config.out.name}.lock"), "a preparation"):
+        if config.out.exists() and any(config.out.iterdir()):
+            _resume_or_clear(config.out, settings.fingerprint, overwrite)
+        if not (config.out / "settings.json").exists():
+            _run(config, settings)
+    found = [SplitInfo.load(config.out, name) for name, _ in config.splits()]
+    model = config.out / SUBWORDS[settings.bpe]
+    merges = None
+    if config.reuse is None and settings.bpe == "subword-nmt":
+        with open(model, encoding="utf-8") as f:
+            merges = config.size or SIZE, sum(1 for _ in f) - 1
+    return Prepared(
+        settings, [i for i in found if i is not None], merges, len(_dictionary(config.out, config.source_lang))
+    )
+
+
+def _run(config: PrepareConfig, settings: DataConfig) -> None:
+    corpora = {name: [_read(config, name, p) for p in prefixes] for name, prefixes in config.splits()}
+    config.out.mkdir(parents=True, exist_ok=True)
+    Progress(config.out, settings.fingerprint).begin()
+    text = config.out / "text"
+    encoded = _encode(config, settings, corpora)
+    infos = [_examples(config, settings, name, corpus, encoded[name], text) for name, corpus in corpora.items()]
+    _binarise(config, [name for name in corpora], text)
+    known = [_dictionary(config.out, language) for language in config.languages]
+    for info in infos:
+        sides = encoded[info.name]
+        replace(info, unknown=(_unknown(sides[0], known[0]), _unknown(sides[1], known[1]))).save()
+    settings.save(config.out)
+    shutil.rmtree(text)
+
+
+def _dictionary(folder: Path, language: str) -> set[str]:
+    """The words of a prepared folder's dictionary."""
+    path = folder / f"dict.{language}.txt"
+    try:
+        return {line.rpartition(" ")[0] for line in path.read_text(encoding="utf-8").split("\n") if line}
+    except (OSError, UnicodeDecodeError) as e:
+        raise InputError(f"{path}: cannot be read; prepare the data again") from e
+
+
+def _unknown(sentences: Sequence[str], known: set[str]) -> float:
+    """Share of the tokens that the dictionary lacks."""
+    counts = Counter(token for sentence in sentences for token in sentence.split())
+    return sum(n for token, n in counts.items() if token not in known) / max(1, counts.total())
+
+
+def _resume_or_clear(out: Path, fingerprint: str, overwrite: bool) -> None:
+    """Leaves a run of the same work as it is; clears an unfinished one of other work, and a finished one where
+    allowed."""
+    mark, finished = Progress(out, fingerprint), (out / "settings.json").exists()
+    if mark.matches or finished and DataConfig.load(out).fingerprint == fingerprint:
+        return
+    foreign = [p.name for p in out.iterdir() if not _OURS.fullmatch(p.name)]
+    if not (mark.exists or finished) or foreign:
+        what = f" ({', '.join(sorted(foreign)[:3])})" if foreign else ""
+        raise InputError(f"{out}: holds files of another kind{what}; choose another folder")
+    if finished and not overwrite:
+        raise InputError(
+            f"{out}: holds data prepared from other inputs or with other options; choose another folder, or replace it "
+            "with --overwrite"
+        )
+    remove_folder(out)
+
+
+# What a preparation writes.
+_OURS = re.compile(
+    r"progress\.json|fingerprint|settings\.json|bpe\.codes|sentencepiece\.model|text|preprocess\.log|documents\..+\.json"
+    r"|dict\..+\.txt|.+\.(bin|idx)|\..+\.tmp"
+)
+
+
+def _read(config: PrepareConfig, name: str, prefix: str) -> Corpus:
+    source, target = (f"{prefix}.{language}" for language in config.languages)
+    if name.startswith("test") and not Path(target).exists():
+        return read_source(source, target, config.clean)
+    return read_corpus(source, target, config.drop_empty, config.clean)
+
+
+def _encode(
+    config: PrepareConfig, settings: DataConfig, corpora: dict[str, list[Corpus]]
+) -> dict[str, list[list[str]]]:
+    """Both sides' sentences of every split in subwords, in reading order; learned and encoded work is kept on disk."""
+    words: dict[str, list[list[str]]] = {}
+    for name, sets in corpora.items():
+        words[name] = []
+        for side, language in enumerate(config.languages):
+            sentences = [s for corpus in sets for document in corpus.documents for s in document[side]]
+            task: Task = ("tokenize", (language, settings.tokenizer))
+            words[name].append(_cached_transform(f"{name}.{language}: words", sentences, task, config))
+    model = config.out / SUBWORDS[settings.bpe]
+    if config.reuse is not None:
+        atomic_copy(config.reuse / SUBWORDS[settings.bpe], model)
+        SubwordCodec(config.out, settings.tokenizer, settings.bpe)  # a damaged model is refused before it is used
+    elif not model.exists():
+        size = SIZE if config.size is None else config.size
+        print(f"learning subwords ({settings.bpe}, {size}) ...", file=sys.stderr, flush=True)
+        learn_subwords(config.out, words["train"][0] + words["train"][1], settings.bpe, size)
+    task, learned = ("encode", (str(config.out), "none", settings.bpe, settings.separator)), model.read_bytes()
+    return {
+        name: [
+            _cached_transform(f"{name}.{language}: subwords", sentences, task, config, learned)
+            for sentences, language in zip(sides, config.languages)
+        ]
+        for name, sides in words.items()
+    }
+
+
+def _cached_transform(
+    what: str, sentences: list[str], task: Task, config: PrepareConfig, model: bytes = b""
+) -> list[str]:
+    """The transformed sentences, from the file that an interrupted run or another preparation left of the same work."""
+    kind, args = task
+    options = args[3:] if model else args  # not the folder: the model's own content counts
+    digest = key_of(kind, options, sentences, hashlib.sha256(model).hexdigest())
+    path = (config.text or config.out / "text") / f"{kind}.{digest[:32]}"
+    if path.exists():
+        return path.read_text(encoding="utf-8").split("\n")[:-1]
+    done = transform(sentences, *task, workers=config.workers, what=what)
+    atomic_write(path, "".join(s + "\n" for s in done))
+    return done
+
+
+def _examples(
+    config: PrepareConfig, settings: DataConfig, name: str, sets: list[Corpus], encoded: list[list[str]], text: Path
+) -> SplitInfo:
+    """Writes the examples of one split; returns its manifest.
+
+    Test documents are cut by their source alone, so that no reference decides how a source is cut.
+    """
+    rule = ExampleRule(settings)
+    spans: list[Span] = []
+    lines: list[tuple[str, str]] = []
+    number, first, n_cut, n_parts = 0, 0, 0, 0
+    for corpus in tqdm(sets, desc=f"{name}: examples", unit=" files"):
+        for pair, numbers in zip(corpus.documents, corpus.lines):
+            n = len(pair.source)
+            sides = [encoded[0][first : first + n], encoded[1][first : first + n]]
+            first += n
+            try:
+                pieces = rule.cut(number, *(sides[:1] if name.startswith("test") else sides))
+            except TooLong as e:
+                raise InputError(
+                    f"{(corpus.source, corpus.target)[e.side]}:{numbers[e.sentence]}: the sentence has {e.tokens} "
+                    f"tokens, more than the limit of {rule.limit} with end of sentence; split it or raise --limit"
+                ) from None
+            n_cut += len(pieces) > 1
+            n_parts += len(pieces)
+            for piece in pieces:
+                for span in rule.examples(piece, training=name == "train"):
+                    spans.append(span)
+                    source, target = (rule.join(s[span.start : span.start + span.size]) for s in sides)
+                    lines.append((source, target))
+            number += 1
+    for side, language in enumerate(config.languages):
+        atomic_write(text / f"{name}.{language}", "".join(line[side] + "\n" for line in lines))
+    return SplitInfo(
+        path=str(SplitInfo.file(config.out, name)),
+        documents=number,
+        sentences=first,
+        n_examples=len(lines),
+        n_cut=n_cut,
+        n_parts=n_parts,
+        dropped=sum(corpus.dropped for corpus in sets),
+        cleaned=sum(corpus.cleaned for corpus in sets),
+        reference=any(any(d.target) for corpus in sets for d in corpus.documents),
+        longest=(max(len(s.split()) for s, _ in lines) + 1, max(len(t.split()) for _, t in lines) + 1),
+        examples=() if name == "train" else tuple(spans),
+    )
+
+
+def _binarise(config: PrepareConfig, names: list[str], text: Path) -> None:
+    """fairseq-preprocess with a joint dictionary (the reused folder's, where there is one)."""
+    staged = text / "binarised"
+    shutil.rmtree(staged, ignore_errors=True)
+    command = [sys.executable, "-m", "fairseq_cli.preprocess", "--source-lang", config.source_lang]
+    command += ["--target-lang", config.target_lang, "--destdir", staged.name, "--workers", str(config.workers)]
+    command += ["--joined-dictionary"]
+    if config.reuse is not None:
+        command += ["--srcdict", str((config.reuse / f"dict.{config.source_lang}.txt").resolve())]
+    for name in ("train", "valid"):
+        if name in names:
+            command += [f"--{name}pref", name]
+    if tests := [name for name in names if name.startswith("test")]:
+        command += ["--testpref", ",".join(tests)]
+    print("binarising ...", file=sys.stderr, flush=True)
+    # from within the folder: fairseq splits these options at commas
+    process = start(command, cwd=text, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    output, _ = process.communicate()
+    if process.returncode:
+        raise InputError(f"fairseq-preprocess failed: {(output.strip().splitlines() or ['no message'])[-1]}")
+    for path in staged.iterdir():
+        path.replace(config.out / path.name)
+
+
+def summary(config: PrepareConfig, done: Prepared) -> str:
+    """What was prepared, what to mind, and the next command, for a terminal."""
+    lines = []
+    for info in done.splits:
+        cut = f"; {info.n_cut} documents cut, {info.n_parts} parts in all" if info.n_cut else ""
+        lines.append(
+            f"{info.name}: {info.documents} documents, {info.sentences} sentences, {info.n_examples} examples{cut}; "
+            f"longest example {info.longest[0]} / {info.longest[1]} tokens"
+        )
+        if info.name != "train":
+            rates = [f"{rate:.1%} of {language}" for rate, language in zip(info.unknown, config.languages)]
+            lines[-1] += f"; <unk>: {', '.join(rates[: 1 + info.reference])}"
+        if not info.reference:
+            lines[-1] += "; no reference"
+        if info.dropped:
+            lines[-1] += f"; {info.dropped} pairs with an empty side dropped"
+        if info.cleaned:
+            lines[-1] += f"; control characters taken for spaces in {info.cleaned} lines"
+    learned = "" if done.merges is None else f", {done.merges[1]:,} merges learned"
+    lines.append(f"dictionary: {done.vocabulary:,} subwords{learned}")
+    if done.merges is not None and done.merges[1] < done.merges[0]:
+        lines.append(
+            f"note: {done.merges[0]:,} merges were asked for, but the text has no more; for a small corpus try --size "
+            f"{max(500, 1000 * (done.merges[1] // 4000))}"
+        )
+    if any(max(info.unknown) > MANY_UNKNOWN for info in done.splits):
+        lines.append(f"note: more than {MANY_UNKNOWN:.0%} of the tokens are unknown; use fewer subwords, or more text")
+    if any(info.name == "train" for info in done.splits):
+        lines.append(f"next: scripts/train.sh {config.out} CHECKPOINTS")
+    else:
+        lines.append(f"next: lasformer generate {config.out} CHECKPOINT OUT --split {done.splits[0].name}")
+    return "\n".join(lines)

@@ -1,0 +1,110 @@
+"""What to prepare: the options of ``lasformer prepare``."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from fairseq_lasformer.data.subwords import SUBWORDS, DataConfig
+from fairseq_lasformer.errors import InputError
+
+DEFAULTS = {"tokenizer": "moses", "bpe": "subword-nmt", "separator": "", "limit": 1024, "resolutions": "mixture"}
+SIZE = 32000
+
+
+@dataclass(frozen=True)
+class PrepareConfig:
+    """What to prepare. Prefixes name raw files ``PREFIX.LANG``.
+
+    What is None is taken from ``reuse``, where that is given, and otherwise from :data:`DEFAULTS`.
+
+    Attributes:
+        train: joined into one training set. valid: likewise. test: each its own split (test, test1, …); one without
+            ``PREFIX.TARGET`` is prepared without a reference.
+        reuse: a prepared folder whose subwords, dictionary and settings are taken.
+        size: BPE merges, or sentencepiece's vocabulary (:data:`SIZE`).
+        clean: take control characters in the text for spaces instead of refusing them.
+        text: where tokenised and encoded sentences are kept for other preparations of the same text; by default in
+            ``out`` until it is done.
+    """
+
+    source_lang: str
+    target_lang: str
+    train: tuple[str, ...]
+    valid: tuple[str, ...]
+    test: tuple[str, ...]
+    out: Path
+    tokenizer: str | None = None
+    bpe: str | None = None
+    size: int | None = None
+    resolutions: str | None = None
+    limit: int | None = None
+    separator: str | None = None
+    drop_empty: bool = False
+    clean: bool = False
+    reuse: Path | None = None
+    text: Path | None = None
+    workers: int = 2
+
+    @property
+    def languages(self) -> tuple[str, str]:
+        return self.source_lang, self.target_lang
+
+    def splits(self) -> list[tuple[str, tuple[str, ...]]]:
+        """(name, prefixes) of every split asked for."""
+        named = [("train", self.train), ("valid", self.valid)]
+        named += [(f"test{i or ''}", (prefix,)) for i, prefix in enumerate(self.test)]
+        return [(name, prefixes) for name, prefixes in named if prefixes]
+
+    def settings(self) -> DataConfig:
+        """The settings that the options and the reused folder's settings make together.
+
+        Raises:
+            InputError: an option's value makes no sense, or contradicts the reused folder.
+        """
+        chosen = {name: getattr(self, name) for name in DEFAULTS}
+        inherited: dict[str, object] = dict(DEFAULTS)
+        if self.reuse is not None:
+            old = DataConfig.load(self.reuse)
+            if {old.source_lang, old.target_lang} != {self.source_lang, self.target_lang}:
+                raise InputError(
+                    f"--reuse {self.reuse}: was prepared for {old.source_lang}-{old.target_lang}, not for "
+                    f"{self.source_lang}-{self.target_lang}"
+                )
+            inherited = {name: getattr(old, name) for name in DEFAULTS}
+            for name in ("tokenizer", "bpe", "separator"):
+                if chosen[name] not in (None, inherited[name]):
+                    raise InputError(
+                        f"--{name} {chosen[name]}: {self.reuse} was prepared with {inherited[name] or 'none'}, and "
+                        "what encodes the text must stay as it was; leave the option out, or --reuse"
+                    )
+            if self.size is not None:
+                raise InputError(f"--size {self.size}: nothing is learned with --reuse; leave one of them out")
+        made = {name: inherited[name] if value is None else value for name, value in chosen.items()}
+        return DataConfig(self.source_lang, self.target_lang, fingerprint="", **made)  # type: ignore[arg-type]
+
+    def fingerprint(self, settings: DataConfig) -> str:
+        """Hash of all inputs and of every option that changes the result."""
+        digest = hashlib.sha256()
+        options = {k: str(v) for k, v in vars(self).items() if k not in ("out", "workers", "reuse", "text")}
+        options |= {k: str(v) for k, v in vars(settings).items()} | {
+            "size": str(SIZE if self.size is None else self.size)
+        }
+        digest.update(json.dumps(options, sort_keys=True).encode())
+        files = [f"{p}.{lang}" for _, prefixes in self.splits() for p in prefixes for lang in self.languages]
+        if self.reuse is not None:
+            files += [str(self.reuse / SUBWORDS[settings.bpe]), str(self.reuse / f"dict.{self.source_lang}.txt")]
+        for name in files:
+            try:
+                digest.update(hashlib.sha256(Path(name).read_bytes()).digest())
+            except OSError as e:
+                if not self._without_reference(name):
+                    raise InputError(f"{name}: cannot be read ({e.strerror})") from e
+        return digest.hexdigest()
+
+    def _without_reference(self, file: str) -> bool:
+        """Whether a file that is not there is the reference that a test set may lack."""
+        missing = [f"{prefix}.{self.target_lang}" for prefix in self.test if prefix not in (*self.train, *self.valid)]
+        return file in missing and not Path(file).exists()

@@ -1,0 +1,235 @@
+"""Between text and subword tokens: Moses normalisation and tokenisation, BPE or sentencepiece, and back."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.files import atomic_write, replacing
+
+SETTINGS = "settings.json"
+SUBWORDS = {"subword-nmt": "bpe.codes", "sentencepiece": "sentencepiece.model"}
+TOKENIZERS = ("moses", "none")
+# Symbols of fairseq's dictionaries: no text may turn into one of them.
+SYMBOLS = ("<s>", "<pad>", "</s>", "<unk>")
+
+
+def check_separator(separator: str) -> None:
+    """Refuses a separator that could be part of a text, or that a dictionary cannot hold as one symbol.
+
+    Raises:
+        InputError: it is shorter than two characters, holds blanks, is one of fairseq's symbols, or looks like a
+            subword.
+    """
+    if not separator:
+        return
+    if len(separator) < 2 or separator in SYMBOLS or any(c.isspace() or not c.isprintable() for c in separator):
+        raise InputError(f"--separator {separator!r}: expected a word of two or more characters, such as <sep>")
+    if separator.endswith("@@") or "\u2581" in separator:
+        raise InputError(f"--separator {separator!r}: looks like a subword; choose another, such as <sep>")
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """How a folder's data was prepared, kept there as ``settings.json``.
+
+    Attributes:
+        source_lang, target_lang: language codes.
+        tokenizer: ``moses`` or ``none``.
+        bpe: ``subword-nmt`` or ``sentencepiece``.
+        separator: token between sentences, empty for none.
+        limit: tokens an example may have, end of sentence included.
+        resolutions: of the training examples: ``mixture``, ``documents`` or ``sentences``.
+        fingerprint: hash of the inputs and all options, used to recognise an unchanged rerun.
+    """
+
+    source_lang: str
+    target_lang: str
+    tokenizer: str
+    bpe: str
+    separator: str
+    limit: int
+    resolutions: str
+    fingerprint: str
+
+    def save(self, folder: Path) -> None:
+        atomic_write(folder / SETTINGS, json.dumps(asdict(self), indent=1) + "\n")
+
+    @classmethod
+    def load(cls, folder: str | Path) -> DataConfig:
+        path = Path(folder) / SETTINGS
+        try:
+            return cls(**json.loads(path.read_text(encoding="utf-8")))
+        except OSError as e:
+            raise InputError(f"{path}: not found; {folder} was not prepared by scripts/preprocess.sh") from e
+        except (ValueError, TypeError) as e:
+            raise InputError(f"{path}: damaged ({e}); prepare the data again") from e
+
+
+@cache
+def _moses(language: str) -> tuple[Any, Any, Any]:
+    from sacremoses import MosesDetokenizer, MosesPunctNormalizer, MosesTokenizer
+
+    return MosesPunctNormalizer(lang=language), MosesTokenizer(lang=language), MosesDetokenizer(lang=language)
+
+
+def tokenize(sentence: str, language: str, tokenizer: str) -> str:
+    """The sentence's words, separated by spaces."""
+    if tokenizer == "none":
+        return sentence
+    normalizer, words, _ = _moses(language)
+    return words.tokenize(normalizer.normalize(sentence), escape=False, return_str=True)
+
+
+class SubwordCodec:
+    """Encodes sentences to subword tokens, and decodes a model's output to text.
+
+    A word of the text that is one of fairseq's symbols (``</s>``) or the separator comes out in single characters, so
+    that it survives as text.
+
+    Args:
+        folder: where ``bpe.codes`` or ``sentencepiece.model`` lies. separator: of the data, empty for none.
+
+    Raises:
+        InputError: the subword model is missing or damaged.
+    """
+
+    def __init__(self, folder: str | Path, tokenizer: str, bpe: str, separator: str = "") -> None:
+        if bpe not in SUBWORDS or tokenizer not in TOKENIZERS:
+            raise InputError(f"{Path(folder) / SETTINGS}: no such subwords or tokenizer ({bpe}, {tokenizer})")
+        self.tokenizer, self.bpe, self.separator = tokenizer, bpe, separator
+        self._reserved = frozenset((*SYMBOLS, separator) if separator else SYMBOLS)
+        path = Path(folder) / SUBWORDS[bpe]
+        if not path.exists():
+            raise InputError(f"{path}: not found; prepare the data again")
+        self._subwords: Callable[[str], str]
+        try:
+            if bpe == "subword-nmt":
+                from subword_nmt.apply_bpe import BPE
+
+                with open(path, encoding="utf-8") as codes:
+                    self._subwords = BPE(codes).process_line
+            else:
+                from sentencepiece import SentencePieceProcessor
+
+                pieces = SentencePieceProcessor(model_file=str(path))
+                self._subwords = lambda text: " ".join(pieces.encode(text, out_type=str))
+        except (Exception, SystemExit) as e:  # subword-nmt ends the process, sentencepiece raises its C++ errors
+            raise InputError(f"{path}: damaged; prepare the data again") from e
+
+    @classmethod
+    def of(cls, folder: str | Path, settings: DataConfig) -> SubwordCodec:
+        """The codec of a prepared folder."""
+        return cls(folder, settings.tokenizer, settings.bpe, settings.separator)
+
+    def encode(self, sentence: str, language: str) -> str:
+        """Subword tokens of a raw sentence, separated by spaces."""
+        return self.encode_words(tokenize(sentence, language, self.tokenizer))
+
+    def encode_words(self, words: str) -> str:
+        """Subword tokens of a tokenised sentence, separated by spaces."""
+        tokens = self._subwords(words)
+        if any(symbol in tokens for symbol in self._reserved):
+            between = "@@ " if self.bpe == "subword-nmt" else " "
+            tokens = " ".join(between.join(t) if t in self._reserved else t for t in tokens.split())
+        return tokens
+
+    def decode(self, tokens: str, language: str) -> str:
+        """Text of subword tokens."""
+        if self.bpe == "sentencepiece":
+            text = tokens.replace(" ", "").replace("\u2581", " ").strip()
+        else:
+            text = (tokens + " ").replace("@@ ", "").strip()
+        if self.tokenizer == "none":
+            return text
+        return _moses(language)[2].detokenize(text.split(), return_str=True)
+
+
+def learn_subwords(folder: Path, sentences: Sequence[str], bpe: str, size: int) -> None:
+    """Learns joint subwords on tokenised sentences of both sides.
+
+    Args:
+        size: merges for subword-nmt, vocabulary for sentencepiece (lowered where the text is too small for it).
+    """
+    path = folder / SUBWORDS[bpe]
+    if bpe == "subword-nmt":
+        from subword_nmt.learn_bpe import learn_bpe
+
+        codes = io.StringIO()
+        if size < 1:
+            raise InputError(f"--size {size}: at least one merge is needed")
+        if all(len(word) == 1 for sentence in sentences for word in sentence.split()):
+            raise InputError("no subwords can be learned: every word of the training text is a single character")
+        learn_bpe(io.StringIO("\n".join(sentences) + "\n"), codes, size)
+        atomic_write(path, codes.getvalue())
+        return
+    from sentencepiece import SentencePieceTrainer
+
+    model = io.BytesIO()
+    try:
+        SentencePieceTrainer.train(
+            sentence_iterator=iter(sentences),
+            model_writer=model,
+            vocab_size=size,
+            character_coverage=0.9995,
+            hard_vocab_limit=False,
+            normalization_rule_name="identity",
+            input_sentence_size=5_000_000,
+            shuffle_input_sentence=True,
+            minloglevel=2,
+        )
+    except (RuntimeError, OSError, ValueError) as e:
+        raise InputError(f"--size {size}: sentencepiece cannot learn it ({str(e).splitlines()[0]})") from e
+    with replacing(path, "wb") as f:
+        f.write(model.getvalue())
+
+
+_worker: Callable[[str], str]
+
+
+def _start_worker(kind: str, args: tuple[Any, ...]) -> None:
+    global _worker
+    if kind == "tokenize":
+        language, tokenizer = args
+        _worker = lambda sentence: tokenize(sentence, language, tokenizer)  # noqa: E731
+    else:
+        _worker = SubwordCodec(*args).encode_words
+
+
+def _work(batch: list[str]) -> list[str]:
+    return [_worker(sentence) for sentence in batch]
+
+
+def transform(sentences: list[str], kind: str, args: tuple[Any, ...], workers: int, what: str) -> list[str]:
+    """All sentences tokenised or encoded, in order, with a progress bar.
+
+    Args:
+        kind: ``tokenize`` (args: language, tokenizer) or ``encode`` (args: :class:`SubwordCodec`'s).
+        workers: processes.
+        what: is transformed, for the progress bar.
+    """
+    step = 2000
+    batches = [sentences[i : i + step] for i in range(0, len(sentences), step)]
+    done: list[str] = []
+    with tqdm(total=len(sentences), desc=what, unit=" sentences", unit_scale=True) as bar:
+        if workers < 2 or len(batches) < 2:
+            _start_worker(kind, args)
+            results = map(_work, batches)
+            for result in results:
+                done += result
+                bar.update(len(result))
+            return done
+        with ProcessPoolExecutor(workers, initializer=_start_worker, initargs=(kind, args)) as pool:
+            for result in pool.map(_work, batches):
+                done += result
+                bar.update(len(result))
+    return done

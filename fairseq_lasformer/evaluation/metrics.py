@@ -1,0 +1,92 @@
+"""The metrics of translations, one entry each: what ``lasformer score``, the report and the ablation tables show.
+
+To add one, add a :class:`Metric` to :data:`METRICS`; see CONTRIBUTING.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from sacrebleu.metrics import BLEU, CHRF
+
+from fairseq_lasformer.data.documents import Document
+from fairseq_lasformer.errors import InputError
+
+
+class Outputs(NamedTuple):
+    """What metrics are computed from.
+
+    Attributes:
+        documents: hypotheses and references, one string per document.
+        sentences: likewise per sentence, of the documents whose sentence counts agree; empty where none does.
+        tokenize: sacrebleu's tokeniser.
+    """
+
+    documents: tuple[list[str], list[str]]
+    sentences: tuple[list[str], list[str]]
+    tokenize: str
+
+    @classmethod
+    def of(cls, hypotheses: Sequence[Document], references: Sequence[Document], tokenize: str) -> tuple[Outputs, int]:
+        """The outputs, and in how many documents the sentence counts agree."""
+        agree = [(h, r) for h, r in zip(hypotheses, references) if len(h) == len(r)]
+        if all(len(h) <= 1 for h in hypotheses) and any(len(r) > 1 for r in references):
+            agree = []  # a document of one sentence agrees by chance
+        documents = [" ".join(d) for d in hypotheses], [" ".join(d) for d in references]
+        sentences = [s for h, _ in agree for s in h], [s for _, r in agree for s in r]
+        return cls(documents, sentences, tokenize), len(agree)
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One metric.
+
+    Attributes:
+        label: its name in full. column: in the narrow table of a terminal.
+        build: the metric for a tokeniser, as sacrebleu's metrics: ``corpus_score``, ``get_signature``.
+        by_sentence: whether sentences, and not documents, are its segments.
+    """
+
+    label: str
+    column: str
+    build: Callable[[str], Any]
+    by_sentence: bool = False
+
+    def score(self, outputs: Outputs) -> tuple[float | None, str]:
+        """The score, and the metric's signature; none for a metric by sentence where no sentences are known."""
+        hypotheses, references = outputs.sentences if self.by_sentence else outputs.documents
+        if not hypotheses:
+            return None, ""
+        metric = self.build(outputs.tokenize)
+        score = metric.corpus_score(hypotheses, [references]).score
+        return score, str(metric.get_signature())
+
+
+def bleu(lowercase: bool, tokenize: str, **options: Any) -> BLEU:
+    """sacrebleu's BLEU.
+
+    Raises:
+        InputError: there is no such tokeniser, or it cannot be used here.
+    """
+    if tokenize not in BLEU.TOKENIZERS:
+        raise InputError(f"--tokenize {tokenize}: expected one of {', '.join(BLEU.TOKENIZERS)}")
+    try:
+        return BLEU(lowercase=lowercase, tokenize=tokenize, **options)
+    except (ImportError, OSError, RuntimeError) as e:  # tokenisers with packages or models of their own
+        reason = " ".join(str(e).split())
+        raise InputError(f"--tokenize {tokenize}: cannot be used here ({reason})") from e
+
+
+METRICS = {
+    "d_bleu": Metric("d-BLEU", "d-BLEU", lambda tokenize: bleu(True, tokenize)),
+    "d_bleu_cased": Metric("d-BLEU, cased", "cased", lambda tokenize: bleu(False, tokenize)),
+    "s_bleu": Metric("s-BLEU", "s-BLEU", lambda tokenize: bleu(True, tokenize), by_sentence=True),
+    "s_bleu_cased": Metric("s-BLEU, cased", "cased", lambda tokenize: bleu(False, tokenize), by_sentence=True),
+    "chrf": Metric("chrF", "chrF", lambda tokenize: CHRF()),
+}
+"""Every metric by its key in ``scores.json``."""
+
+HEADLINE = "d_bleu"
+"""The metric of tables with room for one, and of the bootstrap."""

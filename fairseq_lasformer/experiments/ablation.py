@@ -1,0 +1,188 @@
+"""The paper's tables of ablations, as runs of one configuration with a few options changed."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from omegaconf import OmegaConf
+
+from fairseq_lasformer.analysis.cost import checkpoint_cost, checkpoint_patterns, mean_kappa
+from fairseq_lasformer.data.documents import Document
+from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.evaluation.metrics import HEADLINE, METRICS
+from fairseq_lasformer.experiments.pipeline import Experiment
+from fairseq_lasformer.experiments.training import read_config
+from fairseq_lasformer.files import atomic_write
+from fairseq_lasformer.inference.checkpoints import load, updates
+from fairseq_lasformer.plugin.config import MODULES
+from fairseq_lasformer.resume import Progress, key_of
+
+WINDOW = 20
+CHECKPOINT = "checkpoint_last.pt"
+# What tables 5, 6 and 7 vary, and the values tried unless others are given.
+VARIED = {
+    5: ("t", "model.sparsity_threshold", ("0.8", "0.85", "0.9", "0.95", "0.99")),
+    6: ("d_s", "model.select_dim", ("16", "32", "64", "128")),
+    7: ("r", "model.select_share", ("1", "2", "3", "6")),
+}
+
+
+class Row(NamedTuple):
+    """One run of a table: its label, and the options in which it differs from the configuration."""
+
+    label: str
+    overrides: tuple[str, ...] = ()
+
+    @property
+    def folder(self) -> str:
+        return "".join(c if c.isalnum() or c in ".-" else "_" for c in self.label)
+
+
+def rows(table: int, cfg: Any, values: Sequence[str] = ()) -> list[Row]:
+    """The runs of one table.
+
+    Args:
+        table: 3 (kappa by module: each module alone selecting, and all), 4 (what the method consists of), 5 (t),
+            6 (d_s) or 7 (r). values: of table 5, 6 or 7, instead of :data:`VARIED`'s.
+    """
+    if table == 3:
+        dense = Row("Transformer", ("++model.select_modules=none",))
+        alone = [Row(f"{m} alone", (f"++model.select_modules={m}",)) for m in MODULES]
+        return [dense, *alone, Row("Lasformer")]
+    if table == 4:
+        return [
+            Row("Lasformer"),
+            Row(f"window of {WINDOW}", (f"++model.select_pattern=window:{WINDOW}",)),
+            Row("no KL (alpha 0)", ("++criterion.selection_weight=0",)),
+            Row("no re-parameter trick", ("++model.select_gradient=none",)),
+            Row("no sharing (r 1)", ("++model.select_share=1",)),
+        ]
+    if table not in VARIED:
+        raise InputError(f"--table {table}: the tables are 3, 4, 5, 6 and 7")
+    name, option, usual = VARIED[table]
+    if table == 7 and not values:
+        deepest = max(int(cfg.model.get(f"{side}_layers", 6)) for side in ("encoder", "decoder"))
+        usual = tuple(v for v in usual if int(v) <= deepest)
+    return [Row(f"{name} {v}", (f"++{option}={v}",)) for v in values or usual]
+
+
+class Ablation(NamedTuple):
+    """What the runs of a table have in common.
+
+    Attributes:
+        config: configuration file.
+        reference: test set.
+        options: of fairseq-generate.
+        overrides: Hydra's.
+    """
+
+    config: Path
+    reference: list[Document]
+    options: tuple[str, ...] = ()
+    overrides: tuple[str, ...] = ()
+
+    def progress(self, row: Row, folder: Path) -> Progress:
+        """A run's progress, by everything that its result depends on."""
+        config = OmegaConf.to_container(read_config(self.config))
+        return Progress(folder, key_of(config, self.reference, self.options, self.overrides, row.overrides))
+
+    def experiment(self, row: Row, folder: Path) -> Experiment:
+        """One run, in a folder of its own."""
+        overrides = (*self.overrides, *row.overrides)
+        return Experiment(row.label, self.config, self.data, folder, overrides, self.options)
+
+    @property
+    def data(self) -> Path:
+        """The prepared folder: the configuration's, or an override's."""
+        given = [
+            o.lstrip("+").removeprefix("task.data=").strip("'\"")
+            for o in self.overrides
+            if o.lstrip("+").startswith("task.data=")
+        ]
+        return Path(given[-1] if given else str(read_config(self.config).task.data))
+
+
+def finished(ablation: Ablation, row: Row, folder: Path) -> dict[str, Any] | None:
+    """A run's result, None if it has not been finished.
+
+    Raises:
+        InputError: the folder holds a run of other settings.
+    """
+    progress = ablation.progress(row, folder)
+    if progress.exists and not progress.matches:
+        raise InputError(
+            f"{folder}: holds a run with another configuration, reference or options; remove it, or choose another "
+            "--out"
+        )
+    try:
+        return json.loads((folder / "result.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
+def run(ablation: Ablation, row: Row, folder: Path) -> dict[str, Any]:
+    """Trains, translates the test set and scores one run, in a folder of its own; resumes where it stopped.
+
+    Returns:
+        ``label``, ``kappa`` by module (1 for full attention, None for patterns without a kappa), the headline metric,
+        ``updates``; also in ``result.json``.
+
+    Raises:
+        InputError: see :func:`finished`; a step failed.
+    """
+    if (result := finished(ablation, row, folder)) is not None:
+        return result
+    progress, experiment = ablation.progress(row, folder), ablation.experiment(row, folder)
+    if not progress.exists:
+        progress.begin()
+    experiment.run(progress)
+    scores, state = experiment.score(ablation.reference), load(experiment.checkpoint)
+    result = {
+        "label": row.label,
+        "kappa": {module: mean_kappa(patterns) for module, patterns in checkpoint_patterns(state).items()},
+        HEADLINE: scores[HEADLINE],
+        "updates": updates(state),
+    }
+    atomic_write(folder / "result.json", json.dumps(result, indent=1) + "\n")
+    return result
+
+
+def submit(launcher: str, command: Sequence[str]) -> None:
+    """Hands one run's command, as one argument, to a launcher such as ``sbatch --gres=gpu:1 --wrap``.
+
+    Raises:
+        InputError: the launcher cannot be run, or fails.
+    """
+    try:
+        words = shlex.split(launcher)
+        if not words:
+            raise ValueError("names no command")
+        subprocess.run([*words, shlex.join(command)], check=True)
+    except (OSError, ValueError, subprocess.CalledProcessError) as e:
+        raise InputError(f"--submit {launcher}: {e}") from e
+
+
+def text(ablation: Ablation, table: int, rows: Sequence[Row], folder: Path, length: int) -> str:
+    """The table, for a terminal; runs that are not finished have no figures. ``length``: tokens, for the cost."""
+    width = max(len(row.label) for row in rows) + 2
+    head = f"{f'table {table}':<{width}}" + "".join(f"{f'κ {m}':>11}" for m in MODULES)
+    lines = [head + f"{'cost':>9}{'+ proj.':>9}{METRICS[HEADLINE].column:>9}"]
+    for row in rows:
+        result = finished(ablation, row, folder / row.folder)
+        if result is None:
+            lines.append(f"{row.label:<{width}}  not finished")
+            continue
+        cost = next(c for c in checkpoint_cost(folder / row.folder / CHECKPOINT, [length]) if c.module == "all")
+        shares = "".join(f"{'-' if (k := result['kappa'][m]) is None else f'{k:.1%}':>11}" for m in MODULES)
+        costs = f"{cost.ratio:>9.1%}{cost.ratio_with_projections:>9.1%}"
+        lines.append(f"{row.label:<{width}}{shares}{costs}{result[HEADLINE]:>9.2f}")
+    lines.append(
+        f"cost: attention's multiply-accumulates, relative to the dense Transformer's, at {length} tokens; + proj.: "
+        "with the projections to queries, keys and values"
+    )
+    return "\n".join(lines)

@@ -1,0 +1,137 @@
+"""A row of the paper's main table (arXiv 2309.14174, table 1): corpus, preparation, and the pipeline."""
+
+from __future__ import annotations
+
+import json
+import sys
+import sysconfig
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fairseq_lasformer.data.corpora.recipes import CORPORA, build
+from fairseq_lasformer.data.documents import read_documents
+from fairseq_lasformer.data.hypotheses import read_hypotheses
+from fairseq_lasformer.data.prepare import prepare, summary
+from fairseq_lasformer.data.prepare_config import PrepareConfig
+from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.evaluation import tcp
+from fairseq_lasformer.evaluation.scores import table
+from fairseq_lasformer.experiments.pipeline import Experiment
+from fairseq_lasformer.experiments.training import read_config
+from fairseq_lasformer.files import atomic_write
+from fairseq_lasformer.resume import Progress, key_of
+
+PRECISIONS = ("fp16", "bf16", "fp32")
+PAPER_GPUS = 8
+"""The paper's batches are those of eight GPUs; fewer make up for it by accumulating gradients."""
+
+
+@dataclass(frozen=True)
+class RowOptions:
+    """How a row is run.
+
+    Attributes:
+        gpus: 0 trains and translates on the CPU. precision: one of :data:`PRECISIONS`, on GPUs.
+        beam: of the translation. average: checkpoints before the last that are averaged with it.
+        max_update: of the training, instead of the configuration's. max_tokens: of a batch in translation.
+        limit: tokens per example, instead of the configuration's. size: subwords. workers: of the preparation.
+        files: the corpus' files. trust: download what no checksum is published for.
+        overrides: Hydra's.
+    """
+
+    gpus: int = 1
+    precision: str = "fp16"
+    beam: int = 5
+    average: int = 5
+    max_update: int | None = None
+    max_tokens: int | None = None
+    limit: int | None = None
+    size: int = 32000
+    workers: int = 2
+    files: Path = Path("downloads")
+    trust: bool = False
+    overrides: tuple[str, ...] = ()
+
+    def training(self, system: str) -> tuple[str, ...]:
+        """Hydra's overrides of the training."""
+        steps = 1 if self.gpus > PAPER_GPUS else PAPER_GPUS // max(1, self.gpus)
+        own = [f"optimization.update_freq=[{steps}]"]
+        if self.max_update is not None:
+            own.append(f"optimization.max_update={self.max_update}")
+        if not self.gpus:
+            own.append("common.cpu=true")
+        else:
+            own.append(f"distributed_training.distributed_world_size={self.gpus}")
+            own += [] if self.precision == "fp32" else [f"common.{self.precision}=true"]
+            own += ["common.fp16_no_flatten_grads=true"] if (self.precision, system[-3:]) == ("fp16", "moe") else []
+        return (*own, *self.overrides)
+
+    def generation(self) -> tuple[str, ...]:
+        """Options of fairseq-generate."""
+        options = ["--beam", str(self.beam)] + ([] if self.gpus else ["--cpu"])
+        return (*options, *(["--max-tokens", str(self.max_tokens)] if self.max_tokens else []))
+
+
+def configs_folder() -> Path:
+    """The configurations: a clone's, or those that were installed with the package."""
+    clone = Path(__file__).resolve().parents[2] / "configs"
+    return clone if clone.is_dir() else Path(sysconfig.get_path("data")) / "share/fairseq_lasformer/configs"
+
+
+def run_row(experiment: str, system: str, options: RowOptions) -> tuple[str, dict[str, Any]]:
+    """One row: ``data-bin/EXPERIMENT`` and ``runs/EXPERIMENT/SYSTEM`` in the working directory. Resumes.
+
+    Args:
+        experiment: ``ted_en-de``, ``news_en-de``, ``europarl_en-de``, ``pdc_zh-en`` or ``ted_en-de_whole``.
+        system: ``transformer``, ``lasformer``, ``lasformer_moe``, …: there must be a configuration of that name.
+
+    Returns:
+        the table for a terminal, and the scores.
+
+    Raises:
+        InputError: no such configuration, impossible options, a folder of other settings, or a stage failed.
+    """
+    config = configs_folder() / f"{experiment}_{system}.yaml"
+    corpus, pair = [*experiment.split("_"), ""][:2]
+    if not config.is_file() or corpus not in CORPORA:
+        raise InputError(f"there is no configs/{config.name}")
+    if options.precision not in PRECISIONS or options.gpus < 0:
+        raise InputError(f"--precision {options.precision}, --gpus {options.gpus}: see lasformer run --help")
+    recipe, place = CORPORA[corpus], Path("data-bin") / experiment
+    source, target = pair.split("-")
+    raw, folder = place / "raw", Path("runs") / experiment / system
+    for line in build(corpus, options.files, raw, options.trust):
+        print(line, file=sys.stderr)
+    preparation = PrepareConfig(
+        *(source, target, (str(raw / "train"),), (str(raw / "dev"),), (str(raw / "test"),), place / "data"),
+        size=options.size,
+        limit=options.limit or int(read_config(config).task.max_source_positions),
+        drop_empty=True,
+        workers=options.workers,
+    )
+    print(summary(preparation, prepare(preparation)), file=sys.stderr)
+    run = Experiment(
+        name=system,
+        config=config,
+        data=place / "data",
+        folder=folder,
+        overrides=options.training(system),
+        generation=options.generation(),
+        averaged=options.average,
+    )
+    settings = [options.max_update, options.gpus, options.precision, options.overrides]
+    progress = Progress(folder, key_of(*settings))
+    if progress.exists and not progress.matches:
+        raise InputError(f"{folder}: holds a run with other settings; remove it")
+    if not progress.exists:
+        progress.begin()
+    run.run(progress, tell=True)
+    scores = run.score(read_documents(raw / f"test.{target}"))
+    lines = [table({system: scores})]
+    if recipe.annotations is not None:
+        candidates, tokens = (options.files / name for name in recipe.annotations)
+        scores["tcp"] = tcp.evaluate(read_hypotheses(run.translation, allow_empty=True), candidates, tokens)
+        atomic_write(folder / "scores.json", json.dumps({"systems": {system: scores}}, indent=1) + "\n")
+        lines.append(tcp.line(system, scores["tcp"]))
+    return "\n".join(lines), scores

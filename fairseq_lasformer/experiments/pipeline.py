@@ -1,0 +1,113 @@
+"""One system from configuration to scores: train, average, translate, score. Each stage resumes where it stopped.
+
+The demo, the ablation tables and the rows of the paper's main table are all runs of this pipeline.
+"""
+
+from __future__ import annotations
+
+import filecmp
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fairseq_lasformer.data.documents import Document
+from fairseq_lasformer.data.hypotheses import read_hypotheses
+from fairseq_lasformer.evaluation.scores import score
+from fairseq_lasformer.experiments.training import override, train
+from fairseq_lasformer.files import atomic_write
+from fairseq_lasformer.inference.checkpoints import average
+from fairseq_lasformer.inference.generate import generate
+from fairseq_lasformer.resume import Progress
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One system, trained and evaluated in a folder of its own.
+
+    Attributes:
+        name: for progress bars and tables.
+        config: configuration file of the training.
+        data: prepared folder.
+        folder: of the checkpoints, and unless said otherwise of everything else.
+        overrides: Hydra's, of the training.
+        generation: options of fairseq-generate.
+        averaged: how many checkpoints before the last are averaged with it; None takes the last as it is.
+        shards, jobs: of the translation; see :func:`generate`.
+        log, hypotheses, hydra: where the training's log, the translations and Hydra's files go.
+    """
+
+    name: str
+    config: Path
+    data: Path
+    folder: Path
+    overrides: tuple[str, ...] = ()
+    generation: tuple[str, ...] = ()
+    averaged: int | None = None
+    shards: int = 4
+    jobs: int = 1
+    log: Path | None = None
+    hypotheses: Path | None = None
+    hydra: Path | None = None
+
+    @property
+    def checkpoint(self) -> Path:
+        """What is translated with."""
+        return self.folder / ("checkpoint_last.pt" if self.averaged is None else "averaged.pt")
+
+    @property
+    def translation(self) -> Path:
+        """The translated test set, one document per line."""
+        return self.hypotheses or self.folder / "hypotheses"
+
+    def stages(self) -> list[str]:
+        """Names of the stages, in order."""
+        names = ["train", "translate"] if self.averaged is None else ["train", "average", "translate"]
+        return [f"{name} {self.name}" for name in names]
+
+    def run(self, progress: Progress, stages: Sequence[str] = (), tell: bool = False) -> None:
+        """Runs the stages that are not done.
+
+        Args:
+            stages: some of :meth:`stages`; all of them if empty.
+
+        Raises:
+            InputError: a stage failed.
+        """
+        work = {"train": self._train, "average": self._average, "translate": self._translate}
+        average = "" if self.averaged is None else str(self.averaged)
+        settings = {"train": "", "average": average, "translate": " ".join((average, *self.generation)).strip()}
+        for stage in stages or self.stages():
+            kind = stage.split()[0]
+            progress.run(stage, work[kind], settings[kind], tell)
+
+    def score(self, references: Sequence[Document], tokenize: str = "13a") -> dict[str, Any]:
+        """Scores of the translation, also in ``scores.json``; see :func:`score`."""
+        scores = score(read_hypotheses(self.translation, allow_empty=True), references, tokenize)
+        atomic_write(self.folder / "scores.json", json.dumps({"systems": {self.name: scores}}, indent=1) + "\n")
+        return scores
+
+    def _train(self) -> None:
+        folder = self.folder.resolve()
+        places = [override("task.data", self.data.resolve()), override("checkpoint.save_dir", folder)]
+        places.append(override("hydra.run.dir", (self.hydra or folder / "hydra").resolve()))
+        train(self.config, [*places, *self.overrides], self.log or self.folder / "train.log", self.name)
+
+    def _average(self) -> None:
+        last = self.folder / "checkpoint_last.pt"
+        earlier = sorted(self.folder.glob("checkpoint_*_*.pt"), key=_updates)[-(self.averaged or 0) :]
+        if earlier and filecmp.cmp(earlier[-1], last, shallow=False):
+            earlier.pop()
+        average([*(earlier if self.averaged else []), last], self.checkpoint)  # kappa is the last one's
+
+    def _translate(self) -> None:
+        options = list(self.generation)
+        generate(self.data, self.checkpoint, self.translation, shards=self.shards, options=options, jobs=self.jobs)
+
+
+def _updates(checkpoint: Path) -> int:
+    """The number of updates in ``checkpoint_EPOCH_UPDATES.pt``."""
+    found = re.fullmatch(r"checkpoint_\d+_(\d+)\.pt", checkpoint.name)
+    return int(found[1]) if found else -1

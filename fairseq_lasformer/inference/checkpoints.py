@@ -1,0 +1,199 @@
+"""Checkpoints: data from a stranger. Loaded restricted, their settings checked, averaged with kappa from the last."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import collections
+import pickle
+import re
+import typing
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from omegaconf import DictConfig, ListConfig
+from omegaconf.base import ContainerMetadata, Metadata
+from omegaconf.nodes import AnyNode
+
+from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.files import replacing
+
+CHECKPOINTS = ("model.pt", "checkpoint_best.pt", "checkpoint_last.pt")
+"""Names under which a folder's model is looked for, the likeliest to be wanted first."""
+
+# fairseq evaluates some settings as Python (utils.eval_str_list, eval_str_dict, eval_bool, fconv's layers): what
+# calls, or takes time and memory without bounds, has no place in any setting.
+_FORBIDDEN = (
+    ast.Call, ast.Lambda, ast.NamedExpr, ast.JoinedStr, ast.Await, ast.Yield, ast.YieldFrom,
+    ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.Mult, ast.Pow, ast.LShift, ast.Mod,
+)  # fmt: skip
+_LONGEST_SETTING = 10_000
+# Never evaluated, and a folder may well be called "model (1)".
+_PATHS = frozenset(
+    {"data", "save_dir", "user_dir", "restore_file", "finetune_from_model", "tensorboard_logdir", "log_file", "path"}
+)
+
+
+# What fairseq's own checkpoints hold besides tensors and plain containers: arguments of stock architectures, meters.
+# Everything else stays refused by torch's restricted loading.
+SAFE_GLOBALS: list[Any] = [
+    argparse.Namespace,
+    DictConfig,
+    ListConfig,
+    ContainerMetadata,
+    Metadata,
+    AnyNode,
+    typing.Any,
+    collections.defaultdict,
+    collections.OrderedDict,
+    dict,
+    list,
+    int,
+    np._core.multiarray._reconstruct,  # type: ignore[attr-defined]
+    np._core.multiarray.scalar,  # type: ignore[attr-defined]
+    np.ndarray,
+    np.dtype,
+    type(np.dtype("int64")),
+    type(np.dtype("float64")),
+]
+
+
+def load(path: str | Path) -> dict[str, Any]:
+    """A checkpoint's content on the CPU, under torch's ``weights_only`` restriction, its settings checked.
+
+    Raises:
+        InputError: missing, damaged (truncated, a checksum that is wrong, NaN among the weights), a pickle that holds
+            anything else than tensors and plain settings, settings that hold code, or a file that is no fairseq
+            checkpoint.
+    """
+    path = Path(path)
+    if path.is_dir():
+        inside = [name for name in CHECKPOINTS if (path / name).is_file()]
+        hint = f"name the checkpoint in it: {path / inside[0]}" if inside else "it holds no checkpoint"
+        raise InputError(f"{path}: is a folder; {hint}")
+    if not path.is_file():
+        raise InputError(f"{path}: no such checkpoint")
+    if damage := damaged(path):
+        raise InputError(f"{path}: refused, {damage}")
+    try:
+        with torch.serialization.safe_globals(SAFE_GLOBALS):
+            state = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as e:
+        # torch's own message advises switching the restriction off
+        code = re.search("unsupported|blocked", str(e), re.IGNORECASE)
+        reason = "it holds code, not only weights" if code else "not a checkpoint of torch"
+        raise InputError(f"{path}: refused, {reason}") from e
+    except Exception as e:  # whatever the damage, the unpickler's own error is of no use to a user
+        raise InputError(f"{path}: refused, truncated or not a checkpoint ({type(e).__name__})") from e
+    if not isinstance(state, dict) or not isinstance(state.get("model"), Mapping):
+        raise InputError(f"{path}: not a fairseq checkpoint (it holds no model)")
+    check_settings(state, path)
+    for name, weight in state["model"].items():
+        if isinstance(weight, torch.Tensor) and weight.is_floating_point() and not bool(torch.isfinite(weight).all()):
+            raise InputError(f"{path}: {name} is not finite; the training has diverged, or the file is damaged")
+    return state
+
+
+def damaged(path: Path) -> str:
+    """Why a file cannot be a whole checkpoint; empty where nothing speaks against it."""
+    try:
+        with open(path, "rb") as f:
+            magic = f.read(4)
+        if magic[:2] == b"\x80\x02":
+            return ""  # torch's form before 1.6 has no checksums
+        if magic != b"PK\x03\x04":
+            return "empty" if not magic else "not a checkpoint of torch"
+        with zipfile.ZipFile(path) as file:
+            broken = file.testzip()
+        return f"damaged (checksum of {broken})" if broken else ""
+    except zipfile.BadZipFile:
+        return "truncated"
+    except (OSError, EOFError, NotImplementedError, RuntimeError) as e:
+        return f"damaged ({e})"
+
+
+def check_settings(state: Mapping[str, Any], path: str | Path) -> None:
+    """Refuses a checkpoint whose settings would run code when fairseq evaluates them, or read the environment.
+
+    Raises:
+        InputError: with the setting's name.
+    """
+    for part in ("cfg", "args"):
+        for name, value in _strings(state.get(part), part):
+            path_like = name.rpartition(".")[2] in _PATHS
+            if "${" in value or len(value) > _LONGEST_SETTING or (not path_like and _is_code(value)):
+                raise InputError(
+                    f"{path}: refused, its setting {name} holds code: {value[:60]!r}; a checkpoint's settings are "
+                    "numbers and words"
+                )
+
+
+def _strings(value: Any, name: str) -> Iterator[tuple[str, str]]:
+    """Every string in nested settings, keys too, with the path to it."""
+    if isinstance(value, argparse.Namespace):
+        value = vars(value)
+    if isinstance(value, str):
+        yield name, value
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _strings(str(key), f"{name} (a key)")
+            yield from _strings(item, f"{name}.{key}")
+    elif isinstance(value, Sequence | set | frozenset):
+        for i, item in enumerate(value):
+            yield from _strings(item, f"{name}[{i}]")
+
+
+def _is_code(text: str) -> bool:
+    try:
+        tree = ast.parse(text.strip(), mode="eval")
+    except (SyntaxError, ValueError):
+        return False  # eval would fail likewise
+    except (MemoryError, RecursionError):
+        return True
+    return any(isinstance(node, _FORBIDDEN) for node in ast.walk(tree))
+
+
+def architecture(state: Mapping[str, Any]) -> str:
+    """The name of the architecture a checkpoint was trained with, empty if it does not tell."""
+    model: Any = (state.get("cfg") or {}).get("model")
+    if model is None:
+        return str(getattr(state.get("args"), "arch", ""))
+    # a dataclass model's settings are a plain dict, a stock architecture's a namespace
+    return str((model.get("_name") if isinstance(model, Mapping) else getattr(model, "arch", "")) or "")
+
+
+def updates(state: Mapping[str, Any]) -> int:
+    """How many updates a checkpoint's training has made."""
+    history = state.get("optimizer_history") or [{}]
+    return int(history[-1].get("num_updates", 0))
+
+
+def average(paths: Sequence[str | Path], out: str | Path) -> None:
+    """Writes the mean of the checkpoints' weights; everything that is no float (kappa above all) is the last one's.
+
+    Args:
+        paths: checkpoints of one run, the last one last.
+
+    Raises:
+        InputError: as :func:`load`, the checkpoints are not of one architecture, or the mean cannot be written.
+    """
+    last = load(paths[-1])
+    total = {name: t.double() if t.is_floating_point() else t for name, t in last["model"].items()}
+    for path in paths[:-1]:
+        weights = load(path)["model"]
+        if weights.keys() != total.keys() or any(weights[n].shape != t.shape for n, t in total.items()):
+            raise InputError(f"{path}: of another architecture than {paths[-1]}; average checkpoints of one run")
+        for name, t in total.items():
+            if t.is_floating_point():
+                t += weights[name].double()
+    last["model"] = {
+        name: (t / len(paths)).to(last["model"][name].dtype) if t.is_floating_point() else t
+        for name, t in total.items()
+    }
+    last["last_optimizer_state"] = None
+    with replacing(out, "wb") as f:
+        torch.save(last, f)

@@ -1,0 +1,207 @@
+"""Translates a prepared split, in shards that survive being killed, and joins the documents."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from multiprocessing.pool import ThreadPool
+from pathlib import Path
+
+from fairseq import tasks
+from tqdm import tqdm
+
+from fairseq_lasformer.data.documents import Document, Span, rejoin
+from fairseq_lasformer.data.examples import ExampleCodec
+from fairseq_lasformer.data.hypotheses import some, write_hypotheses
+from fairseq_lasformer.data.manifest import SplitInfo
+from fairseq_lasformer.data.subwords import DataConfig
+from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.files import check_writable, locked, remove_folder
+from fairseq_lasformer.inference import shards as shard_worker
+from fairseq_lasformer.inference.checkpoints import load
+from fairseq_lasformer.inference.shards import END
+from fairseq_lasformer.plugin import register
+from fairseq_lasformer.processes import start
+from fairseq_lasformer.quiet import quiet
+from fairseq_lasformer.resume import Progress, key_of
+
+# Options of fairseq-generate that are decided here, and those that ask for more than one translation per document.
+_OURS = ("--gen-subset", "--path", "--task", "--user-dir", "--results-path", "--distributed-rank", "--quiet")
+_OTHERS = ("--nbest", "--lm-path", "--constraints", "--score-reference", "--print-alignment", "--print-step")
+
+
+def generate(
+    data: Path,
+    checkpoint: Path,
+    out: Path,
+    split: str = "test",
+    shards: int = 4,
+    options: Sequence[str] = (),
+    jobs: int = 1,
+    form: str = "lines",
+) -> int:
+    """Writes the translated documents of a split, detokenised, in input order.
+
+    Each shard's output is kept in ``OUT.parts`` until all are there, so that a killed run resumes where it stopped.
+
+    Args:
+        options: further options of fairseq-generate (``--beam 5 --max-tokens 8192 …``).
+        jobs: shards translated at once, each with its share of the processor cores. form: ``lines``, one document per
+            line, tabs between its sentences, or ``raw``, one sentence per line, as the input.
+
+    Returns:
+        how many documents were written.
+
+    Raises:
+        InputError: unusable data, checkpoint or output, or the translation failed.
+    """
+    settings, info = DataConfig.load(data), SplitInfo.load(data, split)
+    if info is None:
+        raise InputError(f"{data}: holds no split {split}; see its documents.*.json")
+    if not info.examples:
+        raise InputError(
+            f"{data}: the examples of {split} overlap; only test sets and the validation set are translated"
+        )
+    for option in options:
+        if option.partition("=")[0] in _OURS:
+            raise InputError(f"{option}: is decided by lasformer generate; leave it out (--split chooses the split)")
+        if option.partition("=")[0] in _OTHERS:
+            raise InputError(f"{option}: lasformer generate writes one translation per document; use fairseq-generate")
+    codec = ExampleCodec(data, settings)
+    check_writable(out)
+    load(checkpoint)
+    register()
+    arguments = [str(data), "--user-dir", str(Path(__file__).parent.parent), "--task", "document_translation"]
+    arguments += ["-s", settings.source_lang, "-t", settings.target_lang]
+    arguments += ["--path", str(checkpoint), "--gen-subset", split, "--no-progress-bar"]
+    arguments += ["--num-workers", "0"]  # another process reads no faster, and takes up to 5 seconds to end
+    # every example fits: its own length is the limit
+    arguments += ["--max-source-positions", str(info.longest[0])]
+    arguments += ["--max-target-positions", str(2 * max(info.longest) + 50)]
+    arguments += ["--max-tokens", str(max(info.longest)), *options]
+    parts = out.with_name(out.name + ".parts")
+    with locked(out.with_name(f".{out.name}.lock"), "a translation"):
+        with quiet():
+            shards = max(1, min(shards, _n_batches(arguments)))
+        stat = checkpoint.stat()
+        key = [settings.fingerprint, str(checkpoint.resolve()), stat.st_mtime_ns, stat.st_size, split, shards, *options]
+        progress = Progress(parts, key_of(*key))
+        if not progress.matches:
+            remove_folder(parts)
+            progress.begin()
+        logs = [parts / f"{i}" for i in range(shards)]
+        _translate([*arguments, "--distributed-world-size", str(shards)], logs, jobs, f"translating {split}", info)
+        documents = collect(codec, info, logs)
+        write_hypotheses(out, documents, form)
+        remove_folder(parts)
+    return len(documents)
+
+
+def _translate(arguments: list[str], logs: Sequence[Path], jobs: int, what: str, info: SplitInfo) -> None:
+    """Runs the shards whose log is not there yet, at most ``jobs`` at once."""
+    jobs = max(1, jobs)
+    left = [i for i, log in enumerate(logs) if not log.exists()]
+    environment = {**os.environ, "PYTHONIOENCODING": "utf-8", "PYTHONUNBUFFERED": "1"}
+    if jobs > 1:
+        environment["OMP_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // jobs))
+    done = sum(_examples_in(log) for log in logs if log.exists())
+    with (
+        tqdm(total=info.n_examples, initial=done, desc=what, unit=" parts") as bar,
+        ThreadPool(jobs) as pool,
+    ):
+
+        def work(shards: Sequence[int]) -> None:
+            command = [
+                sys.executable,
+                "-m",
+                "fairseq_lasformer.inference.shards",
+                ",".join(map(str, shards)),
+                *arguments,
+            ]
+            _run(command, [logs[i] for i in shards], environment, bar.update)
+
+        # a process for each job, not for each shard: starting one takes seconds
+        for _ in pool.imap_unordered(work, filter(None, (left[i::jobs] for i in range(jobs)))):
+            pass
+
+
+def _examples_in(log: Path) -> int:
+    with open(log, encoding="utf-8") as lines:
+        return sum(map(_is_example, lines))
+
+
+def _is_example(line: str) -> bool:
+    """Whether a line of a shard's output is a translation; libraries print there, too."""
+    return line.startswith('{"id": ')
+
+
+def collect(codec: ExampleCodec, info: SplitInfo, logs: Iterable[Path]) -> list[Document]:
+    """Detokenised documents, in input order and with their parts rejoined, from the output of all shards.
+
+    Raises:
+        InputError: an example has no translation.
+    """
+    found: dict[int, str] = {}
+    for log in logs:
+        with open(log, encoding="utf-8") as lines:
+            for line in filter(_is_example, lines):
+                example = json.loads(line)
+                found[int(example["id"])] = str(example["tokens"])
+    spans = [Span(*e) for e in info.examples]
+    if missing := [span.document + 1 for i, span in enumerate(spans) if i not in found]:
+        raise InputError(f"no translation of {len(missing)} parts, of document(s) {some(missing)}")
+    documents = rejoin(spans, [codec.decode(found[i]) for i in range(len(spans))], info.documents)
+    if codec.keeps_boundaries:
+        return documents
+    return [[" ".join(sentence for sentence in document if sentence)] for document in documents]
+
+
+def _n_batches(arguments: list[str]) -> int:
+    """How many batches these arguments make: there is no use in more shards."""
+    cfg = shard_worker.parse(arguments)
+    task = tasks.setup_task(cfg.task)
+    task.load_dataset(cfg.dataset.gen_subset)
+    batches = task.get_batch_iterator(
+        task.dataset(cfg.dataset.gen_subset), **shard_worker.dataset_options(cfg, task, [])
+    )
+    return len(batches.frozen_batches)
+
+
+def _run(command: list[str], logs: Sequence[Path], environment: dict[str, str], tick: Callable[[], object]) -> None:
+    """What the command translates, each shard in its log, whole or not at all; ``tick`` is called for each example.
+
+    What it says on standard error is kept beside the first log, and quoted where it fails.
+    """
+    errors = logs[0].with_name(f"{logs[0].name}.err")
+    with (
+        open(errors, "w", encoding="utf-8") as err,
+        start(command, stdout=subprocess.PIPE, stderr=err, env=environment, text=True, encoding="utf-8") as process,
+    ):
+        for log in logs:
+            if not _shard(process.stdout or (), log, tick):
+                break
+    if process.returncode or not all(log.exists() for log in logs):
+        said = [line for line in errors.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+        reason = next((line.removeprefix("error: ") for line in reversed(said) if line.startswith("error: ")), "")
+        if not reason:
+            reason = f"{said[-1] if said else 'no message'} (exit code {process.returncode}; see {errors})"
+        raise InputError(f"the translation failed: {reason}")
+
+
+def _shard(lines: Iterable[str], log: Path, tick: Callable[[], object]) -> bool:
+    """One shard's output in ``log``; False where it broke off."""
+    temporary = log.with_name(f"{log.name}.tmp")
+    with open(temporary, "w", encoding="utf-8") as out:
+        for line in lines:
+            if line == f"{END}{log.name}\n":
+                break
+            out.write(line)
+            if _is_example(line):
+                tick()
+        else:
+            return False
+    temporary.replace(log)
+    return True

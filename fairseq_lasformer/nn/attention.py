@@ -1,0 +1,127 @@
+"""Multi-head attention over the keys of a pattern: projections, cache, one call into ``ops``."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from torch import Tensor, nn
+
+from fairseq_lasformer import ops
+from fairseq_lasformer.nn.cache import LayerCache
+from fairseq_lasformer.nn.dropout import Dropout
+from fairseq_lasformer.nn.patterns import Pattern
+from fairseq_lasformer.nn.selection import MaskSelection, Selection
+from fairseq_lasformer.ops import AttentionMask, KeptKeys
+
+
+class AttentionOutput(NamedTuple):
+    """What an attention layer returns.
+
+    Attributes:
+        out: [B, Q, d]; in a decoding step [R, d].
+        selection: for the layers above in the group: of a full pass a :class:`Selection`, of a decoding step the kept
+            keys, None where every key is kept.
+        query, key: the heads' projections [B, H, Q or K, D] of a full pass over a mask, for the supervision; otherwise
+            None.
+    """
+
+    out: Tensor
+    selection: Selection | KeptKeys | None = None
+    query: Tensor | None = None
+    key: Tensor | None = None
+
+
+class SelectedAttention(nn.Module):
+    """Multi-head attention that reads only the keys its group's pattern keeps (eq 3 of arXiv 2309.14174).
+
+    Args:
+        embed_dim: width of the attention, all heads together (H * D).
+        num_heads: H.
+        pattern: the group's, if this is the group's lowest layer; None in the layers above.
+        key_dim: width of the keys' states; default ``embed_dim``.
+        query_dim: width of the queries' states; default ``embed_dim``.
+        out_dim: width of the output; default ``embed_dim``.
+        dropout: on the attention weights.
+        backend: what attends in inference, one of :data:`ops.BACKENDS`.
+
+    Raises:
+        ValueError: ``embed_dim`` does not divide into ``num_heads``.
+    """
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        *,
+        pattern: Pattern | None = None,
+        key_dim: int | None = None,
+        query_dim: int | None = None,
+        out_dim: int | None = None,
+        dropout: float = 0.0,
+        backend: str = "auto",
+    ) -> None:
+        super().__init__()
+        if embed_dim % num_heads:
+            raise ValueError(f"{embed_dim} does not divide into {num_heads} heads")
+        self.embed_dim, self.num_heads, self.head_dim = embed_dim, num_heads, embed_dim // num_heads
+        key_dim, query_dim, out_dim = key_dim or embed_dim, query_dim or embed_dim, out_dim or embed_dim
+        self.backend = backend
+        self.dropout_module = Dropout(dropout, type(self).__name__)
+        self.k_proj = nn.Linear(key_dim, embed_dim)
+        self.v_proj = nn.Linear(key_dim, embed_dim)
+        self.q_proj = nn.Linear(query_dim, embed_dim)
+        self.out_proj = nn.Linear(embed_dim, out_dim)
+        self.selector = pattern  # under this name the selector's weights are saved
+        # fairseq's: Q, K, V of one width are initialised as the one matrix they could be
+        gain = 1 / math.sqrt(2) if key_dim == embed_dim else 1.0
+        for projection in (self.k_proj, self.v_proj, self.q_proj):
+            nn.init.xavier_uniform_(projection.weight, gain=gain)
+        nn.init.xavier_uniform_(self.out_proj.weight)
+        nn.init.zeros_(self.out_proj.bias)
+        if query_dim != embed_dim:
+            nn.init.zeros_(self.q_proj.bias)
+
+    def forward(
+        self, x: Tensor, memory: Tensor | None, mask: AttentionMask, selection: Selection | None = None
+    ) -> AttentionOutput:
+        """Attention of x over ``memory`` (cross-attention) or over itself.
+
+        Args:
+            x: [B, Q, d], as the layer's attention gets it (normalised, if pre-norm).
+            memory: [B, K, d_memory]; None in self-attention.
+            mask: which keys may be attended to.
+            selection: the group's, for a layer without a pattern of its own.
+        """
+        source = x if memory is None else memory
+        dropout_p = self.dropout_module.active_p
+        if self.selector is not None:
+            selection = self.selector(x, source, mask, as_mask=dropout_p > 0)
+        if selection is None:
+            raise ValueError("an attention without a pattern needs the selection of its group")
+        q, k, v = (self._heads(p) for p in (self.q_proj(x), self.k_proj(source), self.v_proj(source)))
+        out = selection.attend(q, k, v, dropout_p, self.backend)
+        out = self.out_proj(out.transpose(1, 2).reshape(q.size(0), q.size(2), self.embed_dim))
+        if isinstance(selection, MaskSelection):
+            return AttentionOutput(out, selection, q, k)
+        return AttentionOutput(out, selection)
+
+    def step(self, x: Tensor, keys: LayerCache, kept: KeptKeys | None = None) -> AttentionOutput:
+        """One decoding step: attention of the newest positions over the cache.
+
+        Args:
+            x: [R, d].
+            keys: this layer's part of the cache.
+            kept: the group's kept keys, for a layer without a pattern of its own.
+        """
+        q = self.q_proj(x)
+        k, v = keys.project("key", self.k_proj), keys.project("value", self.v_proj)
+        if self.selector is not None:
+            kept = self.selector.step(x, keys)
+        dropout_p = self.dropout_module.active_p
+        out = ops.attend_kept(q, k, v, keys.key_index, kept, self.num_heads, self.backend, dropout_p)
+        return AttentionOutput(self.out_proj(out), kept)
+
+    def _heads(self, x: Tensor) -> Tensor:
+        """[B, N, H * D] -> [B, H, N, D]."""
+        return x.view(x.size(0), x.size(1), self.num_heads, self.head_dim).transpose(1, 2)

@@ -1,0 +1,220 @@
+"""Decoding state: keys and values that are written once and never moved, and an index from beam to slots.
+
+Every step writes each hypothesis' new key and value into the next free slots of its item (a batch item: a document, or
+a part of one). A table [R, length] maps each hypothesis' positions to slots, elsewhere called cache indirection;
+reordering the beam reorders the table, a few bytes per position, and moves neither keys nor values. Keys and values of
+the source are held once per item.
+
+For a CUDA graph, everything that a step reads or writes must stay where it is: see ``fixed`` of :class:`DecodingCache`.
+
+R hypotheses, N items, ``beam`` = R / N consecutive hypotheses per item; C slots per item.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fairseq_lasformer.ops import KeyIndex
+
+IncrementalState = dict[str, Any]
+
+STATE = "fairseq_lasformer.nn.cache"
+FIRST_POSITIONS = 64
+
+
+def regroup(items: Tensor, n_items: int) -> tuple[Tensor | None, int]:
+    """Which of N items the hypotheses need, one entry per run of hypotheses of one item, and the length of a run.
+
+    All runs are equally long: where they are not, every hypothesis becomes a run of its own.
+
+    Args:
+        items: int64 [R], the item of each hypothesis.
+        n_items: N.
+
+    Returns:
+        the entries, None where they are all N in order and nothing needs to move; the length of a run.
+    """
+    keep, runs = torch.unique_consecutive(items, return_counts=True)
+    beam = int(runs[0])
+    if not bool((runs == beam).all()):
+        keep, beam = items, 1
+    return (None if torch.equal(keep, torch.arange(n_items, device=keep.device)) else keep), beam
+
+
+class DecodingCache:
+    """Keys and values of all layers, by name, for one batch of hypotheses.
+
+    Args:
+        n_rows, n_items: R and N; R is a multiple of N.
+        fixed: keep every tensor in place as long as possible, so that a step can be captured: indices then end with
+            the table instead of the newest position, and the rows of finished items stay, behind the others and
+            without keys, until they are half of all rows. ``version`` counts the times something had to move.
+    """
+
+    def __init__(self, n_rows: int, n_items: int, device: torch.device, fixed: bool = False) -> None:
+        if n_rows % n_items:
+            raise ValueError(f"{n_rows} hypotheses for {n_items} items: not equally many each")
+        self.n_items = self.n_live = n_items
+        self.beam = n_rows // n_items
+        self.fixed = fixed
+        self.version = self.length = self.used = 0
+        self.capacity = FIRST_POSITIONS * self.beam
+        self.table = torch.zeros(n_rows, FIRST_POSITIONS, dtype=torch.int32, device=device)
+        self.newest = torch.arange(self.beam, device=device)
+        self.start = torch.zeros(n_items, dtype=torch.int64, device=device)
+        self.count = torch.zeros_like(self.start)
+        self.generated: dict[str, Tensor] = {}
+        self.source: dict[str, Tensor] = {}
+        self.source_index: KeyIndex | None = None
+        self.constants: dict[str, int] = {}
+
+    @staticmethod
+    def of(incremental_state: dict[str, Any], *args: Any) -> DecodingCache:
+        """The cache of fairseq's decoding state; at the first step a new one, ``DecodingCache(*args)``."""
+        if STATE not in incremental_state:
+            incremental_state[STATE] = {"cache": DecodingCache(*args)}
+        return incremental_state[STATE]["cache"]
+
+    def advance(self) -> KeyIndex:
+        """Begins a step: gives every hypothesis its next slot. Returns the paths, the new position included."""
+        if self.used + self.beam > self.capacity:
+            self._make_room()
+        if self.length == self.table.size(1):
+            self.table = torch.cat([self.table, torch.zeros_like(self.table)], 1)
+            self.version += 1
+        torch.arange(self.used, self.used + self.beam, out=self.newest)
+        self.table[:, self.length] = self.newest.repeat(self.n_items)
+        self.used += self.beam
+        self.length += 1
+        self.count[: self.n_live] = self.length
+        return KeyIndex(self.table, self.start, self.count, self.table.size(1) if self.fixed else self.length)
+
+    def append(self, name: str, new: Tensor) -> Tensor:
+        """Writes this step's ``new`` [R, W]; returns all slots, [N, C, W]."""
+        store = self.generated.get(name)
+        if store is None:
+            store = self.generated[name] = new.new_empty(self.n_items, self.capacity, new.size(-1))
+        # the place comes from the device, as everything in a step that is recorded once and repeated
+        return store.index_copy_(1, self.newest, new.view(self.n_items, self.beam, -1))
+
+    def once(self, name: str, project: Callable[[Tensor], Tensor], memory: Tensor) -> Tensor:
+        """``project(memory)`` [N, K, W], which depends on the source alone: computed at the first step."""
+        if name not in self.source:
+            self.source[name] = project(memory).contiguous()
+        return self.source[name]
+
+    def constant(self, name: str, buffer: Tensor) -> int:
+        """An integer that does not change while decoding: read from the device at the first step."""
+        if name not in self.constants:
+            self.constants[name] = int(buffer)
+        return self.constants[name]
+
+    def index_source(self, padding: Tensor) -> KeyIndex:
+        """The index of the source's keys, from its padding mask bool [N, K] (padded on either side, not in between)."""
+        if self.source_index is None:
+            self.source_index = KeyIndex.over(padding)
+            if self.source_index is None:
+                raise ValueError("source with padding between its tokens")
+        return self.source_index
+
+    def reorder(self, order: Tensor) -> None:
+        """Hypothesis i continues ``order[i]``; items without hypotheses are released.
+
+        On a GPU, hypotheses change their item only where their number changes (as in fairseq's beam search): to
+        look would stop the device at every step.
+        """
+        table = self.table.index_select(0, order)
+        if order.numel() == self.n_live * self.beam and order.is_cuda:
+            self._set_table(table)
+            return
+        keep, beam = regroup(order // self.beam, self.n_live)
+        self.n_live = order.numel() // beam
+        if not self.fixed or beam != self.beam or 2 * self.n_live <= self.n_items:
+            self.n_items = self.n_live
+            self.version += 1
+        if beam != self.beam:
+            self.beam, self.newest = beam, self.newest[:beam].clone()
+        self._set_table(table)
+        if keep is None:
+            return
+        for stores in (self.generated, self.source):
+            for name, store in stores.items():
+                stores[name] = self._take(store, keep)
+        self.start, self.count = self._take(self.start, keep), self._take(self.count, keep)
+        self.count[self.n_live :] = 0
+        if self.source_index is not None:
+            start, n_keys = self._take(self.source_index.start, keep), self._take(self.source_index.n_keys, keep)
+            self.source_index = self.source_index._replace(start=start, n_keys=n_keys)
+            n_keys[self.n_live :] = 0
+
+    def _set_table(self, table: Tensor) -> None:
+        """The table in a new order; in its place, if that is fixed."""
+        if self.fixed and self.table.size(0) == self.n_items * self.beam:
+            self.table[: table.size(0)] = table
+        else:
+            self.table = table
+
+    def _take(self, old: Tensor, items: Tensor) -> Tensor:
+        """The entries of ``items`` alone; in place, if that is fixed."""
+        taken = old.index_select(0, items)
+        if not self.fixed or old.size(0) != self.n_items:
+            return taken
+        old[: taken.size(0)] = taken
+        return old
+
+    def _make_room(self) -> None:
+        """Closes the gaps that dropped hypotheses left; doubles the storage where more than 3/4 of it are in use."""
+        n, device = self.n_live, self.table.device
+        paths = self.table[: n * self.beam, : self.length].reshape(n, -1).long()
+        live = torch.zeros(n, self.capacity, dtype=torch.bool, device=device).scatter_(1, paths, True)
+        used = int(live.sum(1).max()) if self.length else 0
+        if used > 0.75 * self.capacity - self.beam:
+            self.capacity = 2 * self.capacity + self.beam
+            self.version += 1
+            for name, store in self.generated.items():
+                self.generated[name] = store.new_empty(self.n_items, self.capacity, store.size(2))
+                self.generated[name][:, : self.used] = store[:, : self.used]
+            return
+        # live slots first, in their order; what follows in an item with fewer of them is ignored
+        order = live.to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :used]
+        for store in self.generated.values():
+            for i in range(n):
+                store[i, :used] = store[i].index_select(0, order[i])
+        moved = (live.cumsum(1, dtype=torch.int32) - 1).gather(1, paths).int()
+        self.table[: n * self.beam, : self.length] = moved.view(-1, self.length)
+        self.used = used
+
+
+class LayerCache(NamedTuple):
+    """One attention's part of the cache, in one decoding step.
+
+    Attributes:
+        cache: the whole. name: of this attention in it.
+        x: [R, d], the newest inputs. memory: [N, K, d], the source, in cross-attention; otherwise None.
+        key_index: where the keys are. position: int64 [N], of the newest queries.
+    """
+
+    cache: DecodingCache
+    name: str
+    x: Tensor
+    memory: Tensor | None
+    key_index: KeyIndex
+    position: Tensor
+
+    def project(self, what: str, projection: Callable[[Tensor], Tensor]) -> Tensor:
+        """All keys so far through ``projection``, by slot [N, C, W]: only what is new is computed.
+
+        Args:
+            what: a name for them, such as ``key``.
+        """
+        if self.memory is None:
+            return self.cache.append(f"{self.name}.{what}", projection(self.x))
+        return self.cache.once(f"{self.name}.{what}", projection, self.memory)
+
+    def constant(self, what: str, buffer: Tensor) -> int:
+        """An integer buffer that does not change while decoding: read from the device at the first step only."""
+        return self.cache.constant(f"{self.name}.{what}", buffer)

@@ -1,0 +1,199 @@
+"""Encoder and decoder layers. They take and return [B, N, d] and pass selections along as values.
+
+A layer is called with what all layers of a pass share (:class:`FullPass` or :class:`DecodeContext`) and with the
+selections of the layer below it in its group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from torch import Tensor, nn
+
+from fairseq_lasformer.nn.attention import AttentionOutput, SelectedAttention
+from fairseq_lasformer.nn.cache import DecodingCache, LayerCache
+from fairseq_lasformer.nn.dropout import Dropout
+from fairseq_lasformer.nn.moe import MixtureOfExperts, RouterStats
+from fairseq_lasformer.nn.selection import Selection
+from fairseq_lasformer.ops import AttentionMask, KeptKeys, KeyIndex
+
+LayerOutput = tuple[Tensor, tuple[AttentionOutput, ...], RouterStats | None]
+"""x, what each of the layer's attentions returned, and in training the statistics of its mixture, if it has one."""
+
+
+class FullPass(NamedTuple):
+    """What all layers of a full pass share.
+
+    Attributes:
+        mask: for self-attention. memory: the encoder's output [B, K, d], in decoders.
+        memory_mask: for cross-attention.
+    """
+
+    mask: AttentionMask
+    memory: Tensor | None = None
+    memory_mask: AttentionMask = AttentionMask(None, False)
+
+    def run(self, layer: TransformerLayer, x: Tensor, selections: tuple[Selection | None, ...]) -> LayerOutput:
+        return layer(x, self, selections)
+
+
+class DecodeContext(NamedTuple):
+    """What all layers of a decoding step share.
+
+    Attributes:
+        cache: keys and values so far. memory: the encoder's output [N, K, d].
+        self_index, source_index: where the keys of self-attention and of the source are.
+    """
+
+    cache: DecodingCache
+    memory: Tensor
+    self_index: KeyIndex
+    source_index: KeyIndex
+
+    def run(self, layer: DecoderLayer, x: Tensor, selections: tuple[KeptKeys | None, ...]) -> LayerOutput:
+        return layer.step(x, self, selections)
+
+    def self_keys(self, layer: int, x: Tensor) -> LayerCache:
+        """The cache of a layer's self-attention over inputs x [R, d]."""
+        return LayerCache(self.cache, f"{layer}.self", x, None, self.self_index, self.self_index.n_keys - 1)
+
+    def source_keys(self, layer: int, x: Tensor) -> LayerCache:
+        """The cache of a layer's cross-attention."""
+        position = self.self_index.n_keys - 1
+        return LayerCache(self.cache, f"{layer}.source", x, self.memory, self.source_index, position)
+
+
+class FeedForward(NamedTuple):
+    """The parts of a layer behind its attention; a factory chooses them.
+
+    Attributes:
+        fc1, fc2: the dense network; None where a mixture stands in its place.
+        activation: between them. activation_dropout: probability of dropout after the activation.
+        moe: the mixture of experts, if the layer has one.
+        moe_layer_norm: where a mixture follows the dense network (appendix E of 1701.06538), its own normalisation.
+    """
+
+    fc1: nn.Linear | None
+    fc2: nn.Linear | None
+    activation: Callable[[Tensor], Tensor]
+    activation_dropout: float = 0.0
+    moe: MixtureOfExperts | None = None
+    moe_layer_norm: nn.Module | None = None
+
+
+class TransformerLayer(nn.Module):
+    """What encoder and decoder layers have in common: the feed-forward sub-layers, pre- or post-norm.
+
+    Args:
+        index: position in the stack, from 0.
+        dim: width of the states (d).
+        feed_forward: the parts behind the attention.
+        transformation: of the self-attention's input (DeLighT's); ``nn.Identity()`` in other models.
+        dropout: after every sub-layer.
+        normalize_before: pre-norm instead of post-norm.
+    """
+
+    def __init__(self, index: int, dim: int, dropout: float, normalize_before: bool) -> None:
+        super().__init__()
+        self.index, self.dim, self.normalize_before = index, dim, normalize_before
+        self.dropout_module = Dropout(dropout, type(self).__name__)
+
+    def _add_feed_forward(self, parts: FeedForward, transformation: nn.Module) -> None:
+        """Registers the parts in the order in which fairseq's layers hold them: optimizer states go by it."""
+        self.fc1, self.fc2 = parts.fc1, parts.fc2
+        self.activation_fn = parts.activation
+        self.activation_dropout_module = Dropout(parts.activation_dropout, type(self).__name__)
+        self.final_layer_norm = nn.LayerNorm(self.dim)
+        self.moe, self.moe_layer_norm = parts.moe, parts.moe_layer_norm
+        self.transformation = transformation
+
+    def before(self, norm: nn.Module, x: Tensor) -> Tensor:
+        """The input of a sub-layer: normalised, if pre-norm."""
+        return norm(x) if self.normalize_before else x
+
+    def after(self, norm: nn.Module, x: Tensor, out: Tensor) -> Tensor:
+        """x with a sub-layer's output added: normalised, if post-norm."""
+        x = x + self.dropout_module(out)
+        return x if self.normalize_before else norm(x)
+
+    def feed_forward(self, x: Tensor, padding: Tensor | None = None) -> tuple[Tensor, RouterStats | None]:
+        """x [..., d], padding bool [...] -> x, and in training the mixture's statistics."""
+        if self.fc1 is not None and self.fc2 is not None:
+            y = self.activation_fn(self.fc1(self.before(self.final_layer_norm, x)))
+            x = self.after(self.final_layer_norm, x, self.fc2(self.activation_dropout_module(y)))
+        if self.moe is None:
+            return x, None
+        norm = self.final_layer_norm if self.moe_layer_norm is None else self.moe_layer_norm
+        y, stats = self.moe(self.before(norm, x), padding)
+        return self.after(norm, x, y), stats
+
+
+class EncoderLayer(TransformerLayer):
+    """Self-attention over a selection, then the feed-forward sub-layers. Arguments as :class:`TransformerLayer`'s."""
+
+    def __init__(
+        self,
+        index: int,
+        dim: int,
+        self_attn: SelectedAttention,
+        feed_forward: FeedForward,
+        transformation: nn.Module,
+        dropout: float = 0.0,
+        normalize_before: bool = False,
+    ) -> None:
+        super().__init__(index, dim, dropout, normalize_before)
+        self.self_attn = self_attn
+        self.self_attn_layer_norm = nn.LayerNorm(dim)
+        self._add_feed_forward(feed_forward, transformation)
+
+    def forward(self, x: Tensor, full: FullPass, selections: tuple[Selection | None, ...]) -> LayerOutput:
+        """x [B, N, d] -> x, and what the self-attention and a mixture returned."""
+        y = self.transformation(self.before(self.self_attn_layer_norm, x))
+        attended = self.self_attn(y, None, full.mask, selections[0])
+        x = self.after(self.self_attn_layer_norm, x, attended.out)
+        x, stats = self.feed_forward(x, full.mask.key_padding)
+        return x, (attended,), stats
+
+
+class DecoderLayer(TransformerLayer):
+    """Self- and cross-attention over selections, then the feed-forward sub-layers."""
+
+    def __init__(
+        self,
+        index: int,
+        dim: int,
+        self_attn: SelectedAttention,
+        encoder_attn: SelectedAttention,
+        feed_forward: FeedForward,
+        transformation: nn.Module,
+        dropout: float = 0.0,
+        normalize_before: bool = False,
+    ) -> None:
+        super().__init__(index, dim, dropout, normalize_before)
+        self.self_attn = self_attn
+        self.self_attn_layer_norm = nn.LayerNorm(dim)
+        self.encoder_attn = encoder_attn
+        self.encoder_attn_layer_norm = nn.LayerNorm(dim)
+        self._add_feed_forward(feed_forward, transformation)
+
+    def forward(self, x: Tensor, full: FullPass, selections: tuple[Selection | None, ...]) -> LayerOutput:
+        """x [B, N, d] -> x, and what self-attention, cross-attention and a mixture returned."""
+        y = self.transformation(self.before(self.self_attn_layer_norm, x))
+        attended = self.self_attn(y, None, full.mask, selections[0])
+        x = self.after(self.self_attn_layer_norm, x, attended.out)
+        y = self.before(self.encoder_attn_layer_norm, x)
+        crossed = self.encoder_attn(y, full.memory, full.memory_mask, selections[1])
+        x = self.after(self.encoder_attn_layer_norm, x, crossed.out)
+        x, stats = self.feed_forward(x, full.mask.key_padding)
+        return x, (attended, crossed), stats
+
+    def step(self, x: Tensor, context: DecodeContext, kept: tuple[KeptKeys | None, ...]) -> LayerOutput:
+        """One decoding step: the newest positions x [R, d] -> x, and what both attentions returned."""
+        y = self.transformation(self.before(self.self_attn_layer_norm, x))
+        attended = self.self_attn.step(y, context.self_keys(self.index, y), kept[0])
+        x = self.after(self.self_attn_layer_norm, x, attended.out)
+        y = self.before(self.encoder_attn_layer_norm, x)
+        crossed = self.encoder_attn.step(y, context.source_keys(self.index, y), kept[1])
+        x = self.after(self.encoder_attn_layer_norm, x, crossed.out)
+        return self.feed_forward(x)[0], (attended, crossed), None

@@ -1,0 +1,88 @@
+"""Expert parallelism: every expert lives on one worker, and tokens travel to it (1701.06538, section 3.1).
+
+All workers take part in every dispatcher, in the forward and in the backward pass, also with no row to give or to take.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+class ExpertGroup(NamedTuple):
+    """The workers that share a model's experts: worker r of W holds experts r n / W to (r + 1) n / W of each layer."""
+
+    group: Any
+    rank: int
+    size: int
+
+
+def all_reduce(x: Tensor, workers: ExpertGroup) -> Tensor:
+    """The sum of all workers' x; gradients are summed over them, too."""
+    return _AllReduce.apply(x, workers.group)
+
+
+class _AllReduce(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: Any) -> Tensor:
+        ctx.group = group
+        x = x.clone()
+        dist.all_reduce(x, group=group)
+        return x
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+        grad = grad.clone()
+        dist.all_reduce(grad, group=ctx.group)
+        return grad, None
+
+
+class _AllToAll(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, send: list[int], receive: list[int], group: Any) -> Tensor:
+        ctx.send, ctx.receive, ctx.group = send, receive, group
+        return _exchange(x, send, receive, group)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:  # type: ignore[override]
+        return _exchange(grad, ctx.receive, ctx.send, ctx.group), None, None, None
+
+
+def _exchange(x: Tensor, send: list[int], receive: list[int], group: Any) -> Tensor:
+    out = x.new_empty(sum(receive), *x.shape[1:])
+    dist.all_to_all_single(out, x.contiguous(), receive, send, group=group)
+    return out
+
+
+class TokenDispatcher:
+    """Rows to the workers that hold their experts, and what the experts made of them back.
+
+    Args:
+        counts: int64 [n], how many rows this worker has for each expert.
+    """
+
+    def __init__(self, counts: Tensor, workers: ExpertGroup) -> None:
+        self.workers = workers
+        there = counts.new_empty(counts.size(0))
+        dist.all_to_all_single(there, counts, group=workers.group)
+        by_worker = there.view(workers.size, -1)
+        self.send = counts.view(workers.size, -1).sum(1).tolist()
+        self.receive = by_worker.sum(1).tolist()
+        self.counts = by_worker.sum(0)
+        # rows arrive by worker, experts take them by expert
+        n_local = by_worker.size(1)
+        expert = torch.arange(n_local, device=counts.device).repeat(workers.size).repeat_interleave(there)
+        self.order = expert.argsort(stable=True)
+
+    def dispatch(self, rows: Tensor) -> Tensor:
+        """Rows [P, d] by expert -> all workers' rows for this worker's experts, by expert; ``counts`` of each."""
+        return _AllToAll.apply(rows, self.send, self.receive, self.workers.group)[self.order]
+
+    def combine(self, rows: Tensor) -> Tensor:
+        """The inverse of :meth:`dispatch`."""
+        inverse = torch.empty_like(self.order)
+        inverse[self.order] = torch.arange(self.order.numel(), device=self.order.device)
+        return _AllToAll.apply(rows[inverse], self.receive, self.send, self.workers.group)

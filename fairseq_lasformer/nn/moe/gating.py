@@ -1,0 +1,245 @@
+"""Gates: which experts a token goes to, and the losses that keep them evenly used.
+
+Sources: 1701.06538 (Shazeer et al. 2017), sections 2-4 and appendices A, F; 2006.16668 (GShard), section 2.2.
+x [T, d] are tokens without padding; all of a gate is computed in float32 (float64 stays).
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fairseq_lasformer.nn.moe.routing import GateOutput, Routing, cv_squared
+
+# Added to the noise's standard deviation: softplus alone can vanish, and P(x, i) divides by it. Not in the paper.
+NOISE_FLOOR = 1e-2
+
+
+def _wide(t: Tensor) -> Tensor:
+    return t.to(torch.promote_types(t.dtype, torch.float32))
+
+
+def noisy_scores(x: Tensor, w_gate: Tensor, w_noise: Tensor, noise: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """H(x) of eq 4, [T, n], and its mean x W_g and standard deviation.
+
+    Args:
+        w_gate, w_noise: [d, n]. noise: standard normal [T, n], or None for none.
+    """
+    clean = _wide(x) @ _wide(w_gate)
+    std = F.softplus(_wide(x) @ _wide(w_noise)) + NOISE_FLOOR
+    return clean if noise is None else clean + noise.to(clean) * std, clean, std
+
+
+def keep_top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Eq 3 and 5: softmax over the k highest of n scores. Weights [T, k], experts [T, k], the k + 1 highest scores."""
+    top, expert = scores.topk(min(k + 1, scores.size(1)), dim=1)
+    return top[:, :k].softmax(1), expert[:, :k], top
+
+
+def chance_in_top_k(scores: Tensor, clean: Tensor, std: Tensor, top: Tensor, k: int) -> Tensor:
+    """P(x, i) of eq 8 and 9, [T, n]: the chance that new noise on expert i alone would leave it among the k best.
+
+    Args:
+        scores, clean, std: as from :func:`noisy_scores`. top: the k + 1 highest scores of each token.
+    """
+    if k >= scores.size(1):
+        return torch.ones_like(scores)
+    inside, outside = top[:, k : k + 1], top[:, k - 1 : k]
+    threshold = torch.where(scores > inside, inside, outside)
+    return torch.special.ndtr((clean - threshold) / std)
+
+
+def _flat(weight: Tensor, expert: Tensor, token: Tensor | None = None) -> Routing:
+    """Routing of k experts a row, [T, k]; ``token`` [T] says whose rows they are, if not 0, 1, …."""
+    n, k = expert.shape
+    token = torch.arange(n, device=expert.device) if token is None else token
+    return Routing(token.repeat_interleave(k), expert.reshape(-1), weight.reshape(-1), k)
+
+
+def _entropy(weight: Tensor) -> Tensor:
+    return torch.special.entr(weight.detach()).sum()
+
+
+def _sum_by(index: Tensor, value: Tensor, n: int) -> Tensor:
+    return value.new_zeros(n).index_add(0, index, value)
+
+
+class SoftmaxGate(nn.Module):
+    """Eq 2: every expert, weighted by Softmax(x W_g). The dense comparison; ``k`` has no meaning here.
+
+    Args:
+        importance_weight, load_weight: w of eq 7 and 11. The load of a dense gate is even by itself.
+    """
+
+    def __init__(self, dim: int, n_experts: int, k: int, importance_weight: float, load_weight: float) -> None:
+        super().__init__()
+        self.k, self.n_experts = k, n_experts
+        self.weights = {"importance": importance_weight, "load": load_weight}
+        self.gate = nn.Parameter(torch.randn(dim, n_experts) * dim**-0.5)
+
+    def sample_noise(self, n_tokens: int, device: torch.device, generator: torch.Generator | None) -> Tensor | None:
+        """What :meth:`forward` takes as ``noise`` in training; None for gates without."""
+        return None
+
+    def forward(self, x: Tensor, noise: Tensor | None = None) -> GateOutput:
+        """x [T, d] -> pairs and sums."""
+        weight = (_wide(x) @ _wide(self.gate)).softmax(1)
+        every = torch.arange(self.n_experts, device=x.device).expand(weight.shape)
+        return GateOutput(_flat(weight, every), {"importance": weight.sum(0)}, _entropy(weight))
+
+    def balance(self, sums: dict[str, Tensor]) -> Tensor:
+        """w_importance CV(Importance)^2 + w_load CV(Load)^2 (eq 7, 11), a scalar."""
+        terms = [w * cv_squared(sums[name]) for name, w in self.weights.items() if w > 0 and name in sums]
+        return torch.stack(terms).sum() if terms else sums["importance"].new_zeros(())
+
+
+class NoisyTopKGate(SoftmaxGate):
+    """Eq 3 to 11: k experts a token, noise in training only, importance and load losses. W_g and W_noise start at 0."""
+
+    def __init__(self, dim: int, n_experts: int, k: int, importance_weight: float, load_weight: float) -> None:
+        super().__init__(dim, n_experts, k, importance_weight, load_weight)
+        nn.init.zeros_(self.gate)
+        self.noise = nn.Parameter(torch.zeros(dim, n_experts))
+
+    def sample_noise(self, n_tokens: int, device: torch.device, generator: torch.Generator | None) -> Tensor:
+        return torch.randn(n_tokens, self.n_experts, device=device, generator=generator)
+
+    def forward(self, x: Tensor, noise: Tensor | None = None) -> GateOutput:
+        """x [T, d], noise [T, n] standard normal -> k pairs a token, importance and load."""
+        scores, clean, std = noisy_scores(x, self.gate, self.noise, noise)
+        weight, expert, top = keep_top_k(scores, self.k)
+        routing = _flat(weight, expert)
+        sums = {"importance": _sum_by(routing.expert, routing.weight, self.n_experts)}
+        if self.training:
+            sums["load"] = chance_in_top_k(scores, clean, std, top, self.k).sum(0)
+        return GateOutput(routing, sums, _entropy(weight))
+
+
+class GShardGate(SoftmaxGate):
+    """GShard's top-2: the two highest of a softmax, their weights made to sum to 1; in training the second is used
+    with probability 2 g_2. Auxiliary loss n sum_e (c_e / T) m_e, c_e the tokens whose first choice is e, m_e the mean
+    gate; its weight is ``load_weight``. No token is dropped."""
+
+    def sample_noise(self, n_tokens: int, device: torch.device, generator: torch.Generator | None) -> Tensor:
+        return torch.rand(n_tokens, 1, device=device, generator=generator)
+
+    def forward(self, x: Tensor, noise: Tensor | None = None) -> GateOutput:
+        """x [T, d], noise uniform in [0, 1), [T, 1] -> at most two pairs a token."""
+        gates = (_wide(x) @ _wide(self.gate)).softmax(1)
+        top, expert = gates.topk(2, dim=1)
+        weight = top / top.sum(1, keepdim=True)
+        routing = _flat(weight, expert)
+        if noise is not None:
+            used = torch.cat([torch.ones_like(noise, dtype=torch.bool), 2 * weight[:, 1:] > noise], 1).view(-1)
+            routing = Routing(routing.token[used], routing.expert[used], routing.weight[used])
+        first = torch.bincount(expert[:, 0], minlength=self.n_experts).to(gates.dtype)
+        sums = {
+            "importance": _sum_by(routing.expert, routing.weight, self.n_experts),
+            "first": first,
+            "mean_gate": gates.sum(0),
+        }
+        return GateOutput(routing, sums, _entropy(weight))
+
+    def balance(self, sums: dict[str, Tensor]) -> Tensor:
+        """The auxiliary loss of GShard, a scalar: 1 times its weight where all is even."""
+        n_tokens = sums["first"].sum().clamp(min=1)
+        return self.weights["load"] * self.n_experts * (sums["first"] * sums["mean_gate"]).sum() / n_tokens**2
+
+
+class BatchwiseGate(SoftmaxGate):
+    """Eq 15 to 20: strictly balanced. In training every expert takes the m = k T / n tokens that want it most (at
+    least one; rounded); otherwise those beyond a learned threshold. A token that no expert takes gets 0.
+
+    The batch is each worker's own. In training a token's experts depend on all tokens, later ones too: not for a
+    decoder that is to be trained as it will be used.
+    """
+
+    def __init__(self, dim: int, n_experts: int, k: int, importance_weight: float, load_weight: float) -> None:
+        super().__init__(dim, n_experts, k, importance_weight, load_weight)
+        self.threshold = nn.Parameter(torch.full((n_experts,), 1.0 / n_experts))
+
+    def forward(self, x: Tensor, noise: Tensor | None = None) -> GateOutput:
+        """x [T, d] -> in training m pairs an expert; ``own_loss``, eq 20 over T, trains the thresholds alone."""
+        gates = (_wide(x) @ _wide(self.gate)).softmax(1)
+        n_tokens = x.size(0)
+        by_threshold = gates.detach() > _wide(self.threshold)
+        own_loss = None
+        if self.training:
+            m = min(n_tokens, max(1, round(self.k * n_tokens / self.n_experts)))
+            taken = torch.zeros_like(by_threshold).scatter_(0, gates.detach().topk(m, dim=0).indices, True)
+            wrong = by_threshold.to(gates.dtype) - taken.to(gates.dtype)
+            own_loss = (wrong * (gates.detach() - _wide(self.threshold))).sum() / max(1, n_tokens)
+        else:
+            taken = by_threshold
+        kept = gates * taken
+        weight = kept / kept.sum(1, keepdim=True).clamp(min=torch.finfo(gates.dtype).tiny)
+        token, expert = taken.nonzero(as_tuple=True)
+        routing = Routing(token, expert, weight[token, expert])
+        sums = {"importance": _sum_by(expert, routing.weight, self.n_experts)}
+        if self.training:
+            sums["threshold_gap"] = (by_threshold != taken).sum(0).to(gates.dtype)
+        return GateOutput(routing, sums, _entropy(gates), own_loss)
+
+
+class HierarchicalGate(nn.Module):
+    """Eq 12 to 14: a primary noisy top-k gate over groups, a secondary one over each group's experts; k at each level.
+
+    Args:
+        n_experts: a b in all. n_groups: a.
+    """
+
+    def __init__(
+        self, dim: int, n_experts: int, n_groups: int, k: int, importance_weight: float, load_weight: float
+    ) -> None:
+        super().__init__()
+        self.n_experts, self.n_groups, self.k = n_experts, n_groups, k
+        self.primary = NoisyTopKGate(dim, n_groups, k, importance_weight, load_weight)
+        self.gate = nn.Parameter(torch.zeros(n_groups, dim, n_experts // n_groups))
+        self.noise = nn.Parameter(torch.zeros_like(self.gate))
+
+    def sample_noise(self, n_tokens: int, device: torch.device, generator: torch.Generator | None) -> Tensor:
+        return torch.randn(n_tokens, self.n_groups + self.n_experts, device=device, generator=generator)
+
+    def forward(self, x: Tensor, noise: Tensor | None = None) -> GateOutput:
+        """x [T, d], noise [T, a + n]: the primary gate's, then every group's -> k^2 pairs a token."""
+        a, b = self.n_groups, self.n_experts // self.n_groups
+        first = self.primary(x, None if noise is None else noise[:, :a])
+        pairs, counts = first.routing.sorted(a)
+        found, importance, load, entropy = [], [], [], first.entropy
+        begin = 0
+        for i, count in enumerate(counts.tolist()):
+            token, above = pairs.token[begin : begin + count], pairs.weight[begin : begin + count]
+            begin += count
+            own = None if noise is None else noise[token, a + i * b : a + (i + 1) * b]
+            scores, clean, std = noisy_scores(x[token], self.gate[i], self.noise[i], own)
+            weight, expert, top = keep_top_k(scores, self.k)
+            found.append(_flat(weight * above[:, None], expert + i * b, token))
+            importance.append(_sum_by(found[-1].expert - i * b, found[-1].weight, b))
+            if self.training:
+                load.append(chance_in_top_k(scores, clean, std, top, self.k).sum(0))
+            entropy = entropy + (torch.special.entr(weight) * above[:, None]).detach().sum()
+        sums = {"importance": torch.cat(importance)}
+        if self.training:
+            sums |= {"group_load": first.sums["load"], "load": torch.cat(load), "group_count": counts.to(importance[0])}
+        routing = Routing(
+            torch.cat([r.token for r in found]),
+            torch.cat([r.expert for r in found]),
+            torch.cat([r.weight for r in found]),
+            self.k**2,
+        )
+        return GateOutput(routing, sums, entropy)
+
+    def balance(self, sums: dict[str, Tensor]) -> Tensor:
+        """The losses of eq 7 and 11 on Importance_H (eq 13) and Load_H (eq 14), a scalar."""
+        share = sums["group_load"] / sums["group_count"].clamp(min=1)
+        load = sums["load"].view(self.n_groups, -1) * share[:, None]
+        return self.primary.balance({"importance": sums["importance"], "load": load.view(-1)})
+
+
+GATES = {
+    "noisy-topk": NoisyTopKGate,
+    "softmax": SoftmaxGate,
+    "batchwise": BatchwiseGate,
+    "gshard-top2": GShardGate,
+}

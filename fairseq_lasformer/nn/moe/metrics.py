@@ -1,0 +1,35 @@
+"""How evenly the experts of a mixture are used."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from fairseq_lasformer.nn.moe.routing import cv_squared
+
+
+def router_metrics(sums: dict[str, Tensor]) -> dict[str, float]:
+    """The logged metrics of one MoE layer.
+
+    Args:
+        sums: of a :class:`RouterStats`'s fields, over everything that one update has seen.
+
+    Returns:
+        ``importance_cv``, ``load_cv``: coefficients of variation over the experts. ``load_max_over_mean``.
+        ``unused``: experts without a token. ``gate_entropy``: nats per token. ``received_rows``: rows that experts
+        computed in an update, on average over the workers that share them (of all workers together where none do);
+        ``received_max_over_mean`` over the workers. ``threshold_gap`` (batchwise gating):
+        share of tokens and experts for which the threshold decides otherwise than the batch.
+    """
+    load, received, tokens = sums["load"], sums["received"], float(sums["tokens"])
+    found = {
+        "importance_cv": float(cv_squared(sums["importance"]).sqrt()),
+        "load_cv": float(cv_squared(load).sqrt()),
+        "load_max_over_mean": float(load.max() / load.mean().clamp(min=1e-9)),
+        "unused": float((load == 0).sum()),
+        "gate_entropy": float(sums["entropy"]) / max(tokens, 1.0),
+        "received_rows": float(received.mean()),
+        "received_max_over_mean": float(received.max() / received.mean().clamp(min=1e-9)),
+    }
+    if sums.get("threshold_gap") is not None:
+        found["threshold_gap"] = float(sums["threshold_gap"].mean()) / max(tokens, 1.0)
+    return found

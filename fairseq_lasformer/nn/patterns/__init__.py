@@ -1,0 +1,34 @@
+"""Attention patterns: which keys a group of layers attends to. One file each; all of them are registered by name."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pkgutil import iter_modules
+
+from fairseq_lasformer.nn.patterns.base import PATTERNS, Pattern, PatternCost, PatternOptions
+
+for _module in iter_modules(__path__):
+    import_module(f"{__name__}.{_module.name}")
+
+
+def usage() -> str:
+    """Every pattern as it is asked for."""
+    return ", ".join(pattern.usage for _, pattern in sorted(PATTERNS.items()))
+
+
+def build_pattern(spec: str, options: PatternOptions) -> Pattern:
+    """The pattern that ``--select-pattern`` names.
+
+    Args:
+        spec: ``NAME`` or ``NAME:ARGUMENT``, such as ``learned`` or ``window:20``.
+
+    Raises:
+        ValueError: there is no such pattern, or the argument makes no sense.
+    """
+    name, _, argument = spec.partition(":")
+    if name not in PATTERNS:
+        raise ValueError(f"expected one of {usage()}")
+    return PATTERNS[name].build(argument, options)
+
+
+__all__ = ["PATTERNS", "Pattern", "PatternCost", "PatternOptions", "build_pattern", "usage"]

@@ -1,0 +1,36 @@
+"""Full attention: every allowed key."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from fairseq_lasformer.nn.patterns.base import Pattern, PatternCost, PatternOptions
+from fairseq_lasformer.nn.selection import FullSelection
+from fairseq_lasformer.ops import AttentionMask
+
+if TYPE_CHECKING:
+    from fairseq_lasformer.nn.cache import LayerCache
+
+
+class Full(Pattern):
+    """Plain attention (``--select-pattern full``, and modules that ``--select-modules`` does not name)."""
+
+    name = "full"
+    usage = "full"
+
+    @classmethod
+    def build(cls, argument: str, options: PatternOptions) -> Full:
+        if argument:
+            raise ValueError("full takes no argument")
+        return cls()
+
+    def forward(self, query: Tensor, key: Tensor, mask: AttentionMask, as_mask: bool = False) -> FullSelection:
+        return FullSelection(mask)
+
+    def step(self, query: Tensor, keys: LayerCache) -> None:
+        return None
+
+    def cost(self, length: int) -> PatternCost:
+        return PatternCost(1.0)

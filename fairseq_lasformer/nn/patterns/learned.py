@@ -1,0 +1,123 @@
+"""The learned pattern: a lightweight selector, and the share of keys it keeps (eq 1, 2, 7 of arXiv 2309.14174)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from fairseq_lasformer import ops
+from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.nn.patterns.base import Pattern, PatternCost, PatternOptions
+from fairseq_lasformer.nn.selection import BitmaskSelection, GatheredSelection, MaskSelection, Selection
+from fairseq_lasformer.ops import KAPPA_ONE, MIN_KEYS, AttentionMask, KeptKeys
+
+if TYPE_CHECKING:
+    from fairseq_lasformer.nn.cache import LayerCache
+
+
+class SparsityRule(NamedTuple):
+    """Adaptive sparsity (eq 7): how kappa follows the mass of the kept keys. Shares, not percentages.
+
+    Attributes:
+        threshold: mass above which kappa shrinks (t). step: change per update.
+        minimum: smallest kappa. freeze_above: kappa does not grow while it is above this.
+    """
+
+    threshold: float = 0.95
+    step: float = 0.001
+    minimum: float = 0.01
+    freeze_above: float = 0.5
+
+    def next(self, kappa: int, mass: float) -> int:
+        """kappa after an update in which the kept keys held ``mass``; kappa in millionths."""
+        step, freeze = round(self.step * KAPPA_ONE), round(self.freeze_above * KAPPA_ONE)
+        if mass > self.threshold:
+            kappa -= step
+        elif kappa <= freeze:
+            kappa += step
+        return min(KAPPA_ONE, max(round(self.minimum * KAPPA_ONE), kappa))
+
+
+class Selector(Pattern):
+    """The lightweight attention of one group of one attention module: W_Q, W_K of one narrow head, and kappa.
+
+    ``kappa`` is an int64 buffer in millionths: it is saved with the model, half precision does not touch it, and only
+    :meth:`adapt` changes it, between updates.
+
+    Args:
+        query_dim: width of the queries' states (d).
+        key_dim: width of the keys' states.
+        select_dim: width of the selector's head (d_s).
+        rule: how kappa adapts.
+        gradient: how the translation loss reaches the selector (``--select-gradient``).
+        backend: what selects in inference (``--attention-backend``).
+    """
+
+    name = "learned"
+    usage = "learned"
+    supervised = True
+    adaptive = True
+    kappa: Tensor
+
+    def __init__(
+        self,
+        query_dim: int,
+        key_dim: int,
+        select_dim: int,
+        rule: SparsityRule,
+        gradient: str = "bounded",
+        backend: str = "auto",
+    ) -> None:
+        super().__init__()
+        self.q_proj = nn.Linear(query_dim, select_dim, bias=False)
+        self.k_proj = nn.Linear(key_dim, select_dim, bias=False)
+        nn.init.xavier_uniform_(self.q_proj.weight)
+        nn.init.xavier_uniform_(self.k_proj.weight)
+        self.rule = rule
+        self.gradient = gradient
+        self.backend = backend
+        self.register_buffer("kappa", torch.tensor(KAPPA_ONE, dtype=torch.int64))
+
+    @classmethod
+    def build(cls, argument: str, options: PatternOptions) -> Selector:
+        if argument:
+            raise ValueError("learned takes no argument; its options are --select-dim, --sparsity-threshold, ...")
+        return cls(*options)
+
+    def forward(self, query: Tensor, key: Tensor, mask: AttentionMask, as_mask: bool = False) -> Selection:
+        q, k = self.q_proj(query), self.k_proj(key)
+        if not torch.is_grad_enabled() and not as_mask:
+            kappa = int(self.kappa)
+            index = ops.gather_index(q.size(1), k, mask, kappa, self.backend)
+            if index is not None:
+                return GatheredSelection(ops.topk_gather(q, k, index, kappa))
+            if ops.uses_tiles(q.device, self.backend):
+                return BitmaskSelection(ops.topk_bitmask(q, k, mask, kappa))
+        return MaskSelection(ops.topk_mask(q, k, mask, self.kappa), mask, q, k, self.gradient)
+
+    def step(self, query: Tensor, keys: LayerCache) -> KeptKeys | None:
+        selector_keys = keys.project("selector_key", self.k_proj)
+        kappa = keys.constant("kappa", self.kappa)  # reading the buffer at every step would stall a GPU
+        return ops.topk_indices(self.q_proj(query), selector_keys, keys.key_index, kappa, self.backend)
+
+    def cost(self, length: int) -> PatternCost:
+        scores = float(length) ** 2 * self.q_proj.out_features
+        projections = float(length) * (self.q_proj.weight.numel() + self.k_proj.weight.numel())
+        return PatternCost(min(1.0, max(self.share, MIN_KEYS / length)), scores, projections)
+
+    def adapt(self, mass: float) -> None:
+        """Moves kappa by eq 7, after an update whose valid queries kept ``mass`` on average."""
+        self.kappa.fill_(self.rule.next(int(self.kappa), mass))
+
+    @property
+    def share(self) -> float:
+        """kappa as a share of the keys, 0 to 1."""
+        return int(self.kappa) / KAPPA_ONE
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        kappa = state_dict.get(prefix + "kappa")
+        if kappa is not None and (kappa.is_floating_point() or not 0 < int(kappa) <= KAPPA_ONE):
+            raise InputError(f"{prefix}kappa is {float(kappa) / KAPPA_ONE:g}; expected a share in (0, 1]")
+        super()._load_from_state_dict(state_dict, prefix, *args)

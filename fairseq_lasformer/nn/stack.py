@@ -1,0 +1,154 @@
+"""A stack of layers, run in groups that share a selection (eq 8 of arXiv 2309.14174), and their supervision.
+
+A group returns its supervision as values, so that activation checkpointing of a whole group keeps every gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from fairseq_lasformer import ops
+from fairseq_lasformer.nn.attention import AttentionOutput
+from fairseq_lasformer.nn.layers import DecodeContext, FullPass, TransformerLayer
+from fairseq_lasformer.nn.moe import RouterStats
+from fairseq_lasformer.nn.options import SupervisionOptions
+from fairseq_lasformer.nn.patterns import Pattern
+from fairseq_lasformer.nn.selection import MaskSelection
+from fairseq_lasformer.ops import Supervision
+
+Observer = Callable[[str, AttentionOutput], None]
+"""Called with ``module.group`` and an attention's output, for every attention of a full pass."""
+
+
+class StackOutput(NamedTuple):
+    """What a full pass through a stack returns.
+
+    Attributes:
+        x: [B, N, d].
+        supervision: of every supervised pattern, by module and group (``encoder.0``, ``cross.1``).
+        router_stats: of every mixture, by layer index.
+        states: x after each group, where asked for.
+    """
+
+    x: Tensor
+    supervision: dict[str, Supervision]
+    router_stats: dict[int, RouterStats]
+    states: list[Tensor]
+
+
+class LayerStack(nn.ModuleList):
+    """Layers in groups of ``share``, lowest first; the last group may be smaller.
+
+    Args:
+        layers: all of them.
+        share: layers per group (r, eq 8).
+        modules: a name for each attention of a layer, in order: ``("encoder",)`` or ``("decoder", "cross")``.
+    """
+
+    def __init__(self, layers: Sequence[TransformerLayer], share: int, modules: tuple[str, ...]) -> None:
+        super().__init__(layers)
+        self.share, self.modules_of_layer = share, modules
+
+    def groups(self) -> Iterator[tuple[int, list[Any]]]:
+        """Every group, with its index."""
+        layers = list(self)
+        for i, start in enumerate(range(0, len(layers), self.share)):
+            yield i, layers[start : start + self.share]
+
+    def patterns(self) -> Iterator[tuple[str, Pattern]]:
+        """Every group's pattern with its name (``cross.0``), module by module."""
+        for name, attention in zip(self.modules_of_layer, ("self_attn", "encoder_attn")):
+            for i, group in self.groups():
+                yield f"{name}.{i}", getattr(group[0], attention).selector
+
+    def forward(  # type: ignore[override]
+        self,
+        x: Tensor,
+        full: FullPass,
+        supervision: SupervisionOptions | None = None,
+        recompute: bool = False,
+        keep_states: bool = False,
+        observe: Observer | None = None,
+    ) -> StackOutput:
+        """A full pass.
+
+        Args:
+            x: [B, N, d].
+            supervision: how the patterns are supervised; None: they are not.
+            recompute: recompute each group's activations in the backward pass.
+            keep_states: return the states after each group.
+            observe: called with every attention's output.
+        """
+        found: dict[str, Supervision] = {}
+        router_stats: dict[int, RouterStats] = {}
+        states: list[Tensor] = []
+        for i, group in self.groups():
+            if recompute:
+                x, outputs, sums, stats = checkpoint(_run, group, x, full, supervision, False, use_reentrant=False)
+            else:
+                x, outputs, sums, stats = _run(group, x, full, supervision, observe is not None)
+            found |= {f"{name}.{i}": s for name, s in zip(self.modules_of_layer, sums) if s is not None}
+            router_stats |= stats
+            if keep_states:
+                states.append(x)
+            if observe is not None:
+                for layer in outputs:
+                    for name, output in zip(self.modules_of_layer, layer):
+                        observe(f"{name}.{i}", output)
+        return StackOutput(x, found, router_stats, states)
+
+    def step(self, x: Tensor, context: DecodeContext) -> Tensor:
+        """One decoding step: x [R, d] -> [R, d]."""
+        for _, group in self.groups():
+            x = _run(group, x, context, None, False)[0]
+        return x
+
+
+def _run(
+    group: Sequence[TransformerLayer],
+    x: Tensor,
+    context: FullPass | DecodeContext,
+    supervision: SupervisionOptions | None,
+    keep_outputs: bool,
+) -> tuple[Tensor, list[tuple[AttentionOutput, ...]], list[Supervision | None], dict[int, RouterStats]]:
+    """One group of layers: x, the attentions' outputs by layer where asked for, the supervision of each module, and
+    the statistics of mixtures by layer."""
+    outputs: list[tuple[AttentionOutput, ...]] = []
+    router_stats: dict[int, RouterStats] = {}
+    selections: tuple[Any, ...] = (None, None)
+    for layer in group:
+        x, attended, stats = context.run(layer, x, selections)  # type: ignore[arg-type]
+        selections = tuple(a.selection for a in attended)
+        if supervision is not None or keep_outputs:
+            outputs.append(attended)
+        if stats is not None:
+            router_stats[layer.index] = stats
+    sums: list[Supervision | None] = []
+    if supervision is not None and isinstance(context, FullPass):
+        sums = [_supervise(module, context.mask.key_padding, supervision) for module in zip(*outputs)]
+    return x, outputs if keep_outputs else [], sums, router_stats
+
+
+def _supervise(
+    outputs: Sequence[AttentionOutput], query_padding: Tensor | None, options: SupervisionOptions
+) -> Supervision | None:
+    """Supervision of a group's pattern by the full attention of its layers; None where there is nothing to teach."""
+    selection = outputs[0].selection
+    if not isinstance(selection, MaskSelection) or selection.query is None or selection.key is None:
+        return None
+    queries, keys = [o.query for o in outputs if o.query is not None], [o.key for o in outputs if o.key is not None]
+    return ops.supervise(
+        selection.query,
+        selection.key,
+        queries,
+        keys,
+        selection.keep_mask,
+        selection.mask,
+        query_padding,
+        kl=options.kl,
+        target=options.target,
+    )

@@ -1,0 +1,136 @@
+"""Attention over the kept keys without a [B, H, Q, K] tensor that outlives its block.
+
+Definition: ``reference.selected_attention``. The forward pass saves the projections, the output and one normaliser a
+query; the backward pass recomputes the scores block by block. With M the kept keys, L the log-normaliser over them,
+P = exp(S - L) M and delta = dO . O:
+
+    dV = P^T dO,   dS = P (dO . V - delta)
+    dM_j = Sum_h w_hj (dO_h . V_hj - delta_h)                 for every allowed j, kept or not
+    dS_s = A_s (dM - Sum_j A_s dM)                            straight-through: M + A_s - sg(A_s)
+
+w_hj = exp(S_hj - L_h) is what eq 3 differentiates to; bounded, w_hj = min(1, exp(S_hj - L_h)), see ``reference``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fairseq_lasformer.ops.blocks import fill_disallowed, query_blocks, softmax_
+from fairseq_lasformer.ops.reference import LARGEST_EXPONENT
+from fairseq_lasformer.ops.types import AttentionMask
+
+
+def selected_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor,
+    allowed: AttentionMask,
+    sel_q: Tensor | None = None,
+    sel_k: Tensor | None = None,
+    dropout_p: float = 0.0,
+    bounded: bool = True,
+) -> Tensor:
+    """Attention over the kept keys (eq 3).
+
+    Args:
+        q, k, v: [B, H, Q or K, D]. mask: bool [B, Q, K], the kept keys. sel_q, sel_k: [B, Q or K, S]; given, the
+            selector receives the straight-through gradient. dropout_p: dropout on the attention weights.
+        bounded: whether a key outside the selection weighs at most 1 in that gradient.
+
+    Returns:
+        [B, H, Q, D] in q's dtype; a row that keeps no key is 0.
+    """
+    seed = int(torch.randint(2**62, (1,))) if dropout_p > 0 else 0
+    return _SelectedAttention.apply(q, k, v, mask, allowed, sel_q, sel_k, dropout_p, bounded, seed)
+
+
+def _dropout(like: Tensor, p: float, seed: int, start: int) -> Tensor:
+    """The block's dropout mask, already scaled; the same in forward and backward for the same seed and row."""
+    generator = torch.Generator(device=like.device)
+    generator.manual_seed(seed + start)
+    kept = torch.rand(like.shape, generator=generator, device=like.device, dtype=torch.float32) >= p
+    return kept.to(like.dtype).div_(1.0 - p)
+
+
+class _SelectedAttention(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Tensor,
+        allowed: AttentionMask,
+        sel_q: Tensor | None,
+        sel_k: Tensor | None,
+        dropout_p: float,
+        bounded: bool,
+        seed: int,
+    ) -> Tensor:
+        out, lse = (
+            torch.empty_like(q),
+            q.new_empty(q.shape[:3], dtype=torch.float32 if q.element_size() < 8 else q.dtype),
+        )
+        scale = q.size(-1) ** -0.5
+        keys = k.transpose(2, 3)
+        for rows, seen, _ in query_blocks(q.size(1), mask.shape, k.size(2), allowed, q.device):
+            scores = torch.matmul(q[:, :, rows] * scale, keys[..., :seen]).to(lse.dtype)
+            scores.masked_fill_(~mask[:, None, rows, :seen], float("-inf"))
+            weights, norm = softmax_(scores)
+            lse[:, :, rows] = norm[..., 0]
+            if dropout_p > 0:
+                weights = weights * _dropout(weights, dropout_p, seed, rows.start)
+            out[:, :, rows] = torch.matmul(weights.to(v.dtype), v[:, :, :seen])
+        ctx.save_for_backward(q, k, v, mask, allowed.key_padding, sel_q, sel_k, out, lse)
+        ctx.causal, ctx.dropout_p, ctx.bounded, ctx.seed = allowed.causal, dropout_p, bounded, seed
+        return out
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, mask, key_padding, sel_q, sel_k, out, lse = ctx.saved_tensors
+        allowed = AttentionMask(key_padding, ctx.causal)
+        through = sel_q is not None and (sel_q.requires_grad or sel_k.requires_grad)
+        scale, compute = q.size(-1) ** -0.5, lse.dtype
+        dq, dk, dv = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
+        # placeholders where the selector gets no gradient
+        d_sel_q, d_sel_k = (torch.zeros_like(t if through else q[..., :0]) for t in (sel_q, sel_k))
+        sel_scale = sel_q.size(-1) ** -0.5 if through else 1.0
+        delta = (d_out.to(compute) * out.to(compute)).sum(-1, keepdim=True)
+        for rows, seen, may in query_blocks(q.size(1), mask.shape, k.size(2), allowed, q.device):
+            queries, d_rows = q[:, :, rows] * scale, d_out[:, :, rows].contiguous()
+            weights = torch.matmul(queries, k[:, :, :seen].transpose(2, 3)).to(compute).sub_(lse[:, :, rows, None])
+            kept = mask[:, None, rows, :seen]
+            if through:
+                most = 0.0 if ctx.bounded else LARGEST_EXPONENT
+                fill_disallowed(weights.clamp_(max=most), may, float("-inf"))
+            else:
+                weights.masked_fill_(~kept, float("-inf"))
+            weights.exp_()
+            d_scores = torch.matmul(d_rows, v[:, :, :seen].transpose(2, 3)).to(compute)
+            noise = _dropout(weights, ctx.dropout_p, ctx.seed, rows.start) if ctx.dropout_p > 0 else None
+            if noise is not None:
+                d_scores.mul_(noise)
+            d_scores.sub_(delta[:, :, rows]).mul_(weights)
+            if through:
+                d_mask = d_scores.sum(1)
+                hard = kept.to(compute)
+                d_scores.mul_(hard)
+                weights.mul_(hard)
+                soft = torch.matmul(sel_q[:, rows] * sel_scale, sel_k[:, :seen].transpose(1, 2)).to(compute)
+                soft, _ = softmax_(fill_disallowed(soft, may, float("-inf")))
+                d_soft = soft * d_mask.sub_((soft * d_mask).sum(-1, keepdim=True))
+                d_soft = d_soft.to(sel_q.dtype)
+                d_sel_q[:, rows] = torch.matmul(d_soft, sel_k[:, :seen]) * sel_scale
+                d_sel_k[:, :seen] += torch.matmul(d_soft.transpose(1, 2), sel_q[:, rows] * sel_scale)
+            if noise is not None:
+                weights = weights * noise
+            d_scores, weights = d_scores.to(q.dtype), weights.to(v.dtype)
+            dv[:, :, :seen] += torch.matmul(weights.transpose(2, 3), d_rows)
+            dq[:, :, rows] = torch.matmul(d_scores, k[:, :, :seen]) * scale
+            dk[:, :, :seen] += torch.matmul(d_scores.transpose(2, 3), queries)
+        return (dq, dk, dv, None, None, *((d_sel_q, d_sel_k) if through else (None, None)), None, None, None)

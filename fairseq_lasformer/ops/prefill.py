@@ -1,0 +1,73 @@
+"""A full pass without gradients, where something beats attention by blocks with a mask: on a CPU reading the kept keys
+alone, on a GPU tiles with a mask of bits. The rule stands in :func:`gather_index` and :func:`uses_tiles`."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fairseq_lasformer.ops.backends import backend_for, triton_kernels
+from fairseq_lasformer.ops.blocks import BLOCK_ELEMENTS
+from fairseq_lasformer.ops.types import KAPPA_ONE, AttentionMask, KeptKeys, KeyIndex
+
+SPARSE_FROM, SPARSE_SHARE = 256, 0.5
+
+
+def gather_index(
+    n_queries: int, sel_k: Tensor, allowed: AttentionMask, kappa: int, backend: str = "auto"
+) -> KeyIndex | None:
+    """The keys of a full pass that reads only the kept keys; None where attention by blocks with a mask is faster.
+
+    On a CPU reading kept keys was seen to win from :data:`SPARSE_FROM` keys on, while at most :data:`SPARSE_SHARE` of
+    them are kept (python -m benchmarks prefill looks no further); a GPU has :func:`uses_tiles`.
+    """
+    if allowed.causal or n_queries < SPARSE_FROM or kappa > SPARSE_SHARE * KAPPA_ONE:
+        return None
+    if backend_for(sel_k.device, backend) != "cpu":
+        return None
+    padding = allowed.key_padding
+    return KeyIndex.over(torch.zeros(sel_k.shape[:2], dtype=torch.bool) if padding is None else padding)
+
+
+@torch.no_grad()
+def topk_gather(sel_q: Tensor, sel_k: Tensor, paths: KeyIndex, kappa: int) -> KeptKeys:
+    """The kept keys of all queries (eq 1, 2), on the CPU; the scores exist for a block of queries at a time.
+
+    Args:
+        sel_q: [B, Q, S]. sel_k: [B, K, S].
+
+    Returns:
+        slots of B * Q rows.
+    """
+    n_batch, n_queries, width = sel_q.shape
+    queries, keys = sel_q.float() * width**-0.5, sel_k.float().transpose(1, 2)
+    step = max(16, BLOCK_ELEMENTS["cpu"] // sel_k.size(1))
+    found: list[tuple[Tensor, Tensor]] = []
+    for b in range(n_batch):
+        for start in range(0, n_queries, step):
+            scores = torch.matmul(queries[b, start : start + step], keys[b])
+            own = paths.start[b : b + 1], paths.n_keys[b : b + 1]
+            found.append(torch.ops.fairseq_lasformer.topk_scored(scores, *own, kappa))
+    most = max(slot.size(1) for slot, _ in found)
+    slots = [F.pad(slot, (0, most - slot.size(1)), value=-1) for slot, _ in found]
+    return KeptKeys(torch.cat(slots), torch.cat([kept for _, kept in found]))
+
+
+def uses_tiles(device: torch.device, backend: str = "auto") -> bool:
+    """Whether a full pass goes through Triton's tiles and a mask of bits."""
+    return backend_for(device, backend) == "triton"
+
+
+def topk_bitmask(sel_q: Tensor, sel_k: Tensor, allowed: AttentionMask, kappa: Tensor | int) -> Tensor:
+    """Kept keys of all queries as bits; see ``triton_prefill.topk_bitmask``."""
+    kernels = triton_kernels("triton_prefill")
+    assert kernels is not None
+    return kernels.topk_bitmask(sel_q, sel_k, allowed, kappa)
+
+
+def attend_tiles(q: Tensor, k: Tensor, v: Tensor, bits: Tensor) -> Tensor:
+    """Attention over the keys of those bits; see ``triton_prefill.attend_tiles``."""
+    kernels = triton_kernels("triton_prefill")
+    assert kernels is not None
+    return kernels.attend_tiles(q, k, v, bits)

@@ -1,0 +1,65 @@
+"""The kept keys of every query, in blocks of query rows. Definition: ``reference.select``."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fairseq_lasformer.ops.blocks import query_blocks
+from fairseq_lasformer.ops.reference import keep_counts
+from fairseq_lasformer.ops.types import KAPPA_ONE, AttentionMask
+
+
+@torch.no_grad()
+def topk_mask(sel_q: Tensor, sel_k: Tensor, allowed: AttentionMask, kappa: Tensor | int) -> Tensor:
+    """Kept keys of all queries (eq 1, 2).
+
+    Args:
+        sel_q: [B, Q, S]. sel_k: [B, K, S]. kappa: share kept, in millionths.
+
+    Returns:
+        bool [B, Q, K]; no key that is not allowed is ever True.
+    """
+    (n_batch, n_queries, width), n_keys = sel_q.shape, sel_k.size(1)
+    if int(kappa) >= KAPPA_ONE or n_keys <= 1:
+        return allowed.full(n_batch, n_queries, n_keys, sel_q.device)
+    queries = sel_q.float() * width**-0.5
+    keys = sel_k.float().transpose(1, 2)
+    mask = torch.zeros(n_batch, n_queries, n_keys, dtype=torch.bool, device=sel_q.device)
+    for rows, seen, may in query_blocks(1, sel_q.shape, n_keys, allowed, sel_q.device):
+        scores = torch.matmul(queries[:, rows], keys[..., :seen])
+        if may is None:
+            n_allowed = scores.new_full(scores.shape[:2], seen, dtype=torch.int64)
+        else:
+            scores.masked_fill_(~may, float("-inf"))
+            n_allowed = may.sum(-1).expand(scores.shape[:2])
+        mask[:, rows, :seen] = highest(scores, keep_counts(n_allowed, kappa), n_allowed)
+    return mask
+
+
+def highest(scores: Tensor, keep: Tensor, n_allowed: Tensor) -> Tensor:
+    """``reference.select`` without a sort: the threshold by quickselect, ties at it counted from the left.
+
+    Args:
+        scores: [..., K], -inf where not allowed. keep, n_allowed: int64 [...].
+    """
+    finite = scores > float("-inf")
+    if bool((keep == n_allowed).all()):
+        return finite
+    n_keys, most = scores.size(-1), int(keep.max())
+    # one k for all rows: a row that keeps fewer gets as many +inf in front as it lacks
+    lack = most - keep
+    widest = int(lack.max())
+    padded = scores.masked_fill(scores.isnan(), float("-inf"))
+    if widest:
+        ahead = torch.arange(widest, device=scores.device) < lack[..., None]
+        ahead = torch.zeros(ahead.shape, device=scores.device).masked_fill_(ahead, float("inf"))
+        ahead.masked_fill_(ahead == 0, float("-inf"))
+        padded = torch.cat([ahead, padded], -1)
+    threshold = padded.kthvalue(n_keys + widest - most + 1, dim=-1, keepdim=True).values
+    kept = (scores >= threshold) & finite
+    if bool((kept.sum(-1) > keep).any()):
+        above = scores > threshold
+        ties = kept & ~above
+        kept = above | (ties & (ties.cumsum(-1) <= (keep - above.sum(-1))[..., None]))
+    return kept

@@ -1,0 +1,148 @@
+"""The selector's supervision, its kept mass and recall, without a [B, H, Q, K] tensor that outlives its block.
+
+Definition: ``reference.supervise``. The loss is a sum over rows, so its gradient is known as soon as a row is: the
+forward pass computes both in one sweep and saves only the gradients, [B, *, width] each. With A the mean over heads
+and layers of the full attention A_h, and l a row's loss:
+
+    forward KL(A || A_s):   dS_s = A_s - A,                      gA = log A - log A_s + 1
+    reverse KL(A_s || A):   dS_s = A_s (log A_s - log A - l),    gA = -A_s / A
+    live target:            dS_h = A_h (gA - Sum_j A_h gA) / (H r)
+
+In half precision these are too small for the dtype (of the order of 1 / K^2 where attention is broad), and the loss
+scale comes only with the backward pass: every block, and the sums that are saved, are scaled by a power of two first.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fairseq_lasformer.ops.blocks import fill_disallowed, query_blocks, softmax_
+from fairseq_lasformer.ops.types import AttentionMask, Supervision
+
+
+def supervise(
+    sel_q: Tensor,
+    sel_k: Tensor,
+    queries: list[Tensor],
+    keys: list[Tensor],
+    mask: Tensor,
+    allowed: AttentionMask,
+    query_padding: Tensor | None,
+    kl: str = "forward",
+    target: str = "live",
+) -> Supervision:
+    """Supervision of one selector by the full attention of the layers it serves (eq 4-6), and eq 7's kept mass.
+
+    Args:
+        sel_q, sel_k: [B, Q or K, S]. queries, keys: one [B, H, Q or K, D] a layer. mask: bool [B, Q, K], kept keys.
+        query_padding: bool [B, Q], True for queries that do not count; None where all do.
+        kl: ``forward`` or ``reverse``. target: ``live`` or ``detached``.
+    """
+    if target == "detached":
+        queries, keys = [q.detach() for q in queries], [k.detach() for k in keys]
+    return Supervision(*_Supervise.apply(sel_q, sel_k, mask, allowed, query_padding, kl, len(queries), *queries, *keys))
+
+
+class _Supervise(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        sel_q: Tensor,
+        sel_k: Tensor,
+        mask: Tensor,
+        allowed: AttentionMask,
+        query_padding: Tensor | None,
+        kl: str,
+        n_layers: int,
+        *projections: Tensor,
+    ) -> tuple[Tensor, ...]:
+        queries, keys = projections[:n_layers], projections[n_layers:]
+        live = any(ctx.needs_input_grad[7:])
+        train = live or ctx.needs_input_grad[0] or ctx.needs_input_grad[1]
+        compute = torch.promote_types(sel_q.dtype, torch.float32)
+        n_heads, n_keys = queries[0].size(1), sel_k.size(1)
+        share = 1.0 / (n_heads * n_layers)
+        sel_scale, scale = sel_q.size(-1) ** -0.5, queries[0].size(-1) ** -0.5
+        d_sel_q, d_sel_k = _sums_like(sel_q), _sums_like(sel_k)
+        dq = [_sums_like(q) for q in queries] if live else []
+        dk = [_sums_like(k) for k in keys] if live else []
+        totals = torch.zeros(3, dtype=torch.float64, device=sel_q.device)
+        n_valid = torch.zeros((), dtype=torch.int64, device=sel_q.device)
+        for rows, seen, may in query_blocks(n_heads * n_layers, sel_q.shape, n_keys, allowed, sel_q.device):
+            log_sel = torch.matmul(sel_q[:, rows].to(compute) * sel_scale, sel_k[:, :seen].to(compute).transpose(1, 2))
+            fill_disallowed(log_sel, may, float("-inf"))
+            sel, norm = softmax_(log_sel.clone())
+            log_sel.sub_(norm)
+            fill_disallowed(log_sel, may, 0.0)
+            heads = []
+            attention = torch.zeros_like(sel)
+            for q, k in zip(queries, keys):
+                scores = torch.matmul(q[:, :, rows] * scale, k[:, :, :seen].transpose(2, 3)).to(compute)
+                weights, _ = softmax_(fill_disallowed(scores, may, float("-inf")))
+                attention.add_(weights.sum(1), alpha=share)
+                heads.append(weights)
+            log_ratio = attention.clamp(min=torch.finfo(compute).tiny).log_().sub_(log_sel)
+            fill_disallowed(log_ratio, may, 0.0)
+            row_kl = (attention * log_ratio).sum(-1) if kl == "forward" else -(sel * log_ratio).sum(-1)
+            valid = torch.ones_like(row_kl, dtype=torch.bool) if may is None else may.any(-1).expand_as(row_kl)
+            if query_padding is not None:
+                valid = valid & ~query_padding[:, rows]
+            kept = mask[:, rows, :seen].to(compute)
+            sums = torch.stack([row_kl, (sel * kept).sum(-1), (attention * kept).sum(-1)])
+            totals += (sums * valid).sum((1, 2), dtype=torch.float64)
+            n_valid += valid.sum()
+            if not train:
+                continue
+            count = valid[..., None].to(compute)
+            if kl == "forward":
+                d_sel, d_attention = sel - attention, log_ratio.add_(1.0)
+            else:
+                d_sel = -sel * (log_ratio + row_kl[..., None])
+                d_attention = -sel / attention.clamp(min=torch.finfo(compute).tiny)
+            d_sel, unit = _scaled(d_sel.mul_(count), sel_q.dtype)
+            d_sel_q[:, rows] = torch.matmul(d_sel, sel_k[:, :seen]) * (sel_scale * unit)
+            d_sel_k[:, :seen] += torch.matmul(d_sel.transpose(1, 2), sel_q[:, rows] * sel_scale) * unit
+            if not live:
+                continue
+            d_attention = d_attention.mul_(count * share)[:, None]
+            for layer, weights in enumerate(heads):
+                mean = (weights * d_attention).sum(-1, keepdim=True)
+                d_scores, unit = _scaled(weights.mul_(d_attention - mean), queries[layer].dtype)
+                dq[layer][:, :, rows] = torch.matmul(d_scores, keys[layer][:, :, :seen]) * (scale * unit)
+                dk[layer][:, :, :seen] += (
+                    torch.matmul(d_scores.transpose(2, 3), queries[layer][:, :, rows] * scale) * unit
+                )
+        saved = [_scaled(g, like.dtype) for g, like in zip((d_sel_q, d_sel_k, *dq, *dk), (sel_q, sel_k, *projections))]
+        ctx.save_for_backward(*(g for g, _ in saved))
+        ctx.units = [unit for _, unit in saved]
+        ctx.n_projections = len(projections)
+        loss, mass, recall = totals.to(compute)
+        ctx.mark_non_differentiable(mass, recall, n_valid)
+        return loss, mass, recall, n_valid
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, d_loss: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        d_sel_q, d_sel_k, *d_projections = (
+            (g.to(d_loss.dtype) * (d_loss * unit)).to(g.dtype) for g, unit in zip(ctx.saved_tensors, ctx.units)
+        )
+        padded = d_projections or [None] * ctx.n_projections
+        return (d_sel_q, d_sel_k, None, None, None, None, None, *padded)
+
+
+def _sums_like(x: Tensor) -> Tensor:
+    """Zeros to add gradients up in: half precision's in float32."""
+    return torch.zeros_like(x, dtype=torch.float32 if x.dtype == torch.float16 else None)
+
+
+def _scaled(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor | float]:
+    """``x`` in ``dtype``, and what that is to be multiplied by: 1, but for half precision a power of two that brings
+    the largest value close to 1, so that neither small values nor sums over thousands of them leave its range."""
+    if dtype != torch.float16:
+        return x.to(dtype), 1.0
+    exponent = torch.frexp(x.detach().abs().amax().float()).exponent
+    unit = torch.ldexp(torch.ones((), device=x.device), exponent)
+    return (x / unit).to(dtype), unit

@@ -1,0 +1,41 @@
+"""Everything that touches fairseq: options, model, task, criterion, optimizer, and its gaps to today's torch."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+
+def register() -> None:
+    """Registers architectures, task, criterion and optimizer with fairseq, and mends the functions of it that need it.
+
+    fairseq's tools do this themselves under ``--user-dir``. Calling it again does nothing.
+
+    Raises:
+        ImportError: torch or fairseq is not installed; the message says what to install.
+    """
+    from fairseq_lasformer.threads import wait_briefly
+
+    wait_briefly()
+    try:
+        from fairseq_lasformer.plugin import compat, trainer
+    except ModuleNotFoundError as e:
+        raise ImportError(missing(e)) from e
+    from fairseq_lasformer.plugin import criterion, model, optimizer, task  # noqa: F401
+
+    compat.install()
+    trainer.install()
+
+
+def missing(error: ModuleNotFoundError) -> str:
+    """What to install."""
+    return (
+        f"fairseq_lasformer needs {error.name}, which is not installed: run scripts/setup.sh, or "
+        "pip install torch==2.13.0, then pip install --no-deps fairseq-fixed==0.12.3.1"
+    )
+
+
+def is_fairseqs_tool() -> bool:
+    """Whether the running program is one of fairseq's own, not a user's script."""
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return Path(sys.argv[0]).name.startswith("fairseq-") or (spec is not None and spec.name.startswith("fairseq_cli"))

@@ -1,0 +1,128 @@
+"""From the options to modules: the stacks of encoder and decoder layers."""
+
+from __future__ import annotations
+
+from fairseq import utils
+from torch import nn
+
+from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.nn.attention import SelectedAttention
+from fairseq_lasformer.nn.group_linear import ExpandReduce, block_sizes, max_groups, official_sizes, paper_sizes
+from fairseq_lasformer.nn.layers import DecoderLayer, EncoderLayer, FeedForward
+from fairseq_lasformer.nn.moe import MixtureOfExperts, MoeConfig
+from fairseq_lasformer.nn.options import RunOptions, SupervisionOptions
+from fairseq_lasformer.nn.patterns import Pattern, PatternOptions, build_pattern
+from fairseq_lasformer.nn.patterns.learned import SparsityRule
+from fairseq_lasformer.nn.stack import LayerStack
+from fairseq_lasformer.plugin.config import ModuleConfig, attention_widths, mixture_layers, pattern_spec
+
+
+def encoder_stack(cfg: ModuleConfig, run: RunOptions) -> LayerStack:
+    """All encoder layers."""
+    layers = []
+    for i in range(cfg.encoder.layers):
+        self_attn = attention(cfg, "encoder", i, run)
+        parts, transformation = feed_forward(cfg, "encoder", i, run), _transformation(cfg, "encoder", i)
+        dim, pre_norm = cfg.encoder.embed_dim, cfg.encoder.normalize_before
+        layers.append(EncoderLayer(i, dim, self_attn, parts, transformation, cfg.dropout, pre_norm))
+    return LayerStack(layers, cfg.select_share, ("encoder",))
+
+
+def decoder_stack(cfg: ModuleConfig, run: RunOptions) -> LayerStack:
+    """All decoder layers."""
+    layers = []
+    for i in range(cfg.decoder.layers):
+        self_attn, encoder_attn = attention(cfg, "decoder", i, run), attention(cfg, "cross", i, run)
+        parts, transformation = feed_forward(cfg, "decoder", i, run), _transformation(cfg, "decoder", i)
+        dim, pre_norm = cfg.decoder.embed_dim, cfg.decoder.normalize_before
+        layers.append(DecoderLayer(i, dim, self_attn, encoder_attn, parts, transformation, cfg.dropout, pre_norm))
+    return LayerStack(layers, cfg.select_share, ("decoder", "cross"))
+
+
+def supervision(cfg: ModuleConfig) -> SupervisionOptions:
+    """How the model's patterns are supervised in training."""
+    return SupervisionOptions(str(cfg.select_kl), str(cfg.select_target))
+
+
+def pattern(cfg: ModuleConfig, module: str, backend: str = "auto") -> Pattern:
+    """The pattern of one attention module's groups.
+
+    Raises:
+        InputError: there is no such pattern, or its argument makes no sense.
+    """
+    widths, spec = attention_widths(cfg, module), pattern_spec(cfg, module)
+    rule = SparsityRule(cfg.sparsity_threshold, cfg.sparsity_step, cfg.sparsity_min, cfg.sparsity_freeze_above)
+    options = PatternOptions(widths.query, widths.key, cfg.select_dim, rule, str(cfg.select_gradient), backend)
+    try:
+        return build_pattern(spec, options)
+    except ValueError as e:
+        raise InputError(f"--select-pattern {spec}: {e}") from e
+
+
+def attention(cfg: ModuleConfig, module: str, layer: int, run: RunOptions) -> SelectedAttention:
+    """One attention of a layer; only the lowest layer of a group has a pattern (eq 8)."""
+    widths = attention_widths(cfg, module)
+    side = cfg.encoder if module == "encoder" else cfg.decoder
+    return SelectedAttention(
+        widths.attention,
+        side.attention_heads,
+        pattern=pattern(cfg, module, run.backend) if layer % cfg.select_share == 0 else None,
+        key_dim=widths.key,
+        query_dim=widths.query,
+        out_dim=widths.out,
+        dropout=cfg.attention_dropout,
+        backend=run.backend,
+    )
+
+
+def feed_forward(cfg: ModuleConfig, side: str, layer: int, run: RunOptions) -> FeedForward:
+    """What stands behind a layer's attention: a dense network, a mixture in its place, or both."""
+    sizes = getattr(cfg, side)
+    moe = None
+    if layer in mixture_layers(cfg)[side]:
+        ffn_dim = cfg.moe_ffn_embed_dim or sizes.ffn_embed_dim
+        moe = MixtureOfExperts(moe_config(cfg), sizes.embed_dim, ffn_dim, run.expert_group)
+    after = moe is not None and cfg.moe_placement == "shazeer"
+    dense = moe is None or after
+    return FeedForward(
+        nn.Linear(sizes.embed_dim, sizes.ffn_embed_dim) if dense else None,
+        nn.Linear(sizes.ffn_embed_dim, sizes.embed_dim) if dense else None,
+        utils.get_activation_fn(cfg.activation_fn),
+        cfg.activation_dropout,
+        moe,
+        nn.LayerNorm(sizes.embed_dim) if after else None,
+    )
+
+
+def moe_config(cfg: ModuleConfig) -> MoeConfig:
+    """The options of every mixture."""
+    return MoeConfig(
+        n_experts=cfg.moe_experts,
+        top_k=cfg.moe_top_k,
+        gating=str(cfg.moe_gating),
+        groups=cfg.moe_groups,
+        importance_weight=cfg.moe_importance_weight,
+        load_weight=cfg.moe_load_weight,
+        sigmoid=cfg.moe_sigmoid,
+        recompute=cfg.moe_recompute,
+        backend=str(cfg.moe_backend),
+    )
+
+
+def _transformation(cfg: ModuleConfig, side: str, layer: int) -> nn.Module:
+    """DeLighT's transformation m -> m / 2 of a layer (block-wise scaling: deeper and wider towards the output); the
+    identity in other models."""
+    if cfg.delight == "none":
+        return nn.Identity()
+    sizes = getattr(cfg, side)
+    n, width = block_sizes(cfg.delight_min_depth, cfg.delight_max_depth, cfg.delight_width, sizes.layers)[layer]
+    dim, official = sizes.embed_dim, cfg.delight == "official"
+    g_max = max_groups(dim, official)
+    if official:
+        shape = official_sizes(dim, dim // 2, dim // 2, n, width, g_max)
+    else:
+        shape = paper_sizes(dim, dim // 2, n, width, g_max)
+    try:
+        return ExpandReduce(dim, shape, dropout=cfg.delight_dropout)
+    except ValueError as e:
+        raise InputError(f"--delight {cfg.delight} with --{side}-embed-dim {dim}: {e}; use a multiple of 64") from e

@@ -1,0 +1,250 @@
+"""The two forms of the model's options, their checks, and the named architectures.
+
+The command line and the YAML files see one flat dataclass (:class:`LasformerConfig`); the modules see fairseq's
+nested ``TransformerConfig`` with our own options added (:class:`ModuleConfig`). :func:`module_config`
+is the only way from one to the other. fairseq reads the annotations at run time, hence no
+``from __future__ import annotations`` here, and ``Optional[int]`` instead of ``int | None``.
+"""
+
+import logging
+import math
+from dataclasses import dataclass, fields
+from typing import Any, Dict, List, Mapping, NamedTuple, Tuple
+
+from fairseq.models.transformer.transformer_config import (
+    DecoderConfig,
+    EncDecBaseConfig,
+    QuantNoiseConfig,
+    TransformerConfig,
+)
+from omegaconf import II
+
+from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.plugin.options import CompactOptions, MoeOptions, SelectionOptions, TransformerOptions
+
+logger = logging.getLogger(__name__)
+
+MODULES = ("encoder", "decoder", "cross")
+
+
+@dataclass
+class LasformerConfig(CompactOptions, MoeOptions, SelectionOptions, TransformerOptions):
+    """The flat form: fairseq's Transformer options and our own."""
+
+    max_source_positions: int = II("task.max_source_positions")
+    max_target_positions: int = II("task.max_target_positions")
+
+
+@dataclass
+class ModuleConfig(CompactOptions, MoeOptions, SelectionOptions, TransformerConfig):
+    """The nested form that encoder, decoder and layers are built from."""
+
+
+def module_config(cfg: Any) -> ModuleConfig:
+    """Nested configuration of a flat one.
+
+    Args:
+        cfg: a :class:`LasformerConfig`, or anything with its attributes (argparse namespace, ``DictConfig``).
+
+    Raises:
+        InputError: an option's value makes no sense.
+    """
+    config = ModuleConfig()
+    config.encoder, config.decoder, config.quant_noise = EncDecBaseConfig(), DecoderConfig(), QuantNoiseConfig()
+    defaults = LasformerConfig()
+    for f in fields(LasformerConfig):
+        if f.name.startswith("_"):
+            continue
+        value = getattr(cfg, f.name, getattr(defaults, f.name))
+        for part in ("encoder", "decoder"):
+            if f.name.startswith(part + "_"):
+                setattr(getattr(config, part), f.name[len(part) + 1 :], value)
+                break
+        else:
+            setattr(config, f.name, value)
+    config.decoder.input_dim = config.decoder.output_dim = config.decoder.embed_dim
+    if config.embedding != "lookup":
+        config.no_scale_embedding = True  # a unit's words have a spread of about 1 by themselves
+    if config.delight != "none":
+        for side in (config.encoder, config.decoder):
+            side.attention_heads, side.ffn_embed_dim = 1, side.embed_dim // 4
+    _check(config)
+    return config
+
+
+def selected_modules(cfg: SelectionOptions) -> Tuple[str, ...]:
+    """The attention modules that select, in the order of :data:`MODULES`; empty for a dense model."""
+    names = [n.strip() for n in cfg.select_modules.split(",") if n.strip()]
+    if names == ["none"]:
+        return ()
+    unknown = [n for n in names if n not in MODULES]
+    if unknown or not names:
+        raise InputError(f"--select-modules {cfg.select_modules}: expected any of {','.join(MODULES)}, or none")
+    return tuple(m for m in MODULES if m in names)
+
+
+def pattern_spec(cfg: SelectionOptions, module: str) -> str:
+    """The pattern of an attention module, as ``NAME[:ARGUMENT]``.
+
+    Raises:
+        InputError: ``--select-window`` and ``--select-pattern`` contradict each other.
+    """
+    if module not in selected_modules(cfg):
+        return "full"
+    if not cfg.select_window:
+        return str(cfg.select_pattern)
+    if cfg.select_pattern not in ("learned", f"window:{cfg.select_window}"):
+        raise InputError(f"--select-window {cfg.select_window} and --select-pattern {cfg.select_pattern}: choose one")
+    return f"window:{cfg.select_window}"
+
+
+class AttentionWidths(NamedTuple):
+    """Widths of an attention module: of its queries' and its keys' states, of the attention itself, of its output."""
+
+    query: int
+    key: int
+    attention: int
+    out: int
+
+
+def attention_widths(cfg: ModuleConfig, module: str) -> AttentionWidths:
+    """Of one of :data:`MODULES`. DeLighT attends in half of the embedding's width, and its self-attention reads the
+    transformation's output, which is as wide as that."""
+    side = cfg.encoder if module == "encoder" else cfg.decoder
+    query, key = side.embed_dim, cfg.encoder.embed_dim if module == "cross" else side.embed_dim
+    if cfg.delight == "none":
+        return AttentionWidths(query, key, query, query)
+    half = query // 2
+    return AttentionWidths(query, key, half, query) if module == "cross" else AttentionWidths(half, half, half, query)
+
+
+def _check(cfg: ModuleConfig) -> None:
+    selected_modules(cfg)
+    if cfg.select_window < 0:
+        raise InputError(f"--select-window {cfg.select_window}: cannot be negative")
+    if cfg.select_dim < 1 or cfg.select_share < 1:
+        raise InputError("--select-dim and --select-share must be at least 1")
+    for name in ("sparsity_threshold", "sparsity_min", "sparsity_freeze_above"):
+        if not 0.0 < getattr(cfg, name) <= 1.0:
+            raise InputError(f"--{name.replace('_', '-')} {getattr(cfg, name)}: expected a share in (0, 1]")
+    if not 0.0 < cfg.sparsity_step < 1.0:
+        raise InputError(f"--sparsity-step {cfg.sparsity_step}: expected a value in (0, 1)")
+    for name in ("dropout", "attention_dropout", "activation_dropout", "delight_dropout"):
+        if not 0.0 <= getattr(cfg, name) < 1.0:
+            raise InputError(f"--{name.replace('_', '-')} {getattr(cfg, name)}: expected a probability in [0, 1)")
+    for part, side in (("encoder", cfg.encoder), ("decoder", cfg.decoder)):
+        for name in ("embed_dim", "ffn_embed_dim", "attention_heads", "layers"):
+            if getattr(side, name) < 1:
+                raise InputError(f"--{part}-{name.replace('_', '-')} {getattr(side, name)}: at least 1 is needed")
+    for part, side in (("encoder", cfg.encoder), ("decoder", cfg.decoder)):
+        if side.embed_dim % side.attention_heads:
+            raise InputError(
+                f"--{part}-embed-dim {side.embed_dim} is not a multiple of --{part}-attention-heads "
+                f"{side.attention_heads}"
+            )
+    shared = cfg.share_all_embeddings or cfg.merge_src_tgt_embed
+    if shared and cfg.encoder.embed_dim != cfg.decoder.embed_dim:
+        raise InputError("shared embeddings need --encoder-embed-dim and --decoder-embed-dim to be the same")
+    if min(cfg.define_dim, cfg.define_depth, cfg.define_groups) < 1:
+        raise InputError("--define-dim, --define-depth and --define-groups must be at least 1")
+    if cfg.embedding == "define" and cfg.define_expand < cfg.define_dim:
+        raise InputError(
+            f"--define-expand {cfg.define_expand}: the unit expands, it cannot be less than --define-dim "
+            f"{cfg.define_dim}"
+        )
+    if not (1 <= cfg.delight_min_depth <= cfg.delight_max_depth and 1 <= cfg.delight_width < math.inf):
+        raise InputError("--delight-min-depth must be 1 to --delight-max-depth, and --delight-width at least 1")
+    if cfg.moe_experts:
+        _check_mixtures(cfg)
+    if cfg.delight != "none":
+        _check_delight(cfg)
+
+
+def _check_delight(cfg: ModuleConfig) -> None:
+    widths = [attention_widths(cfg, module).attention for module in selected_modules(cfg)]
+    if cfg.encoder.embed_dim % 8 or cfg.decoder.embed_dim % 8:
+        raise InputError("--delight: --encoder-embed-dim and --decoder-embed-dim must be multiples of 8")
+    learned = any(pattern_spec(cfg, module) == "learned" for module in MODULES)
+    if learned and cfg.select_dim >= min(widths):
+        narrow = min(widths)
+        raise InputError(
+            f"--select-dim {cfg.select_dim}: DeLighT's attention is {narrow} wide (half of the embedding), a selection "
+            f"that is no narrower saves nothing; use at most {narrow // 2}, or --select-modules none"
+        )
+    if cfg.moe_experts:
+        logger.warning(
+            "--delight with --moe-experts: DeLighT's feed-forward networks are a quarter of the embedding wide, "
+            "mixtures of such experts add little"
+        )
+
+
+def _check_mixtures(cfg: ModuleConfig) -> None:
+    n, k, a, gating = cfg.moe_experts, cfg.moe_top_k, cfg.moe_groups, str(cfg.moe_gating)
+    if gating == "gshard-top2" and k != 2:
+        raise InputError(f"--moe-gating gshard-top2 takes two experts a token: --moe-top-k {k} must be 2")
+    if gating == "noisy-topk" and k < 2:
+        raise InputError(f"--moe-top-k {k}: with one expert its weight is always 1 and the gate learns nothing; use 2")
+    if not 1 <= k <= n:
+        raise InputError(f"--moe-top-k {k}: a mixture of {n} experts (--moe-experts) can use 1 to {n} of them")
+    if a:
+        if gating != "noisy-topk":
+            raise InputError(f"--moe-groups {a}: a hierarchical mixture needs --moe-gating noisy-topk")
+        if n % a or not k <= min(a, n // a):
+            raise InputError(
+                f"--moe-groups {a}: {n} experts must divide into groups, at least --moe-top-k {k} of as many experts"
+            )
+    for name in ("moe_importance_weight", "moe_load_weight", "moe_ffn_embed_dim"):
+        if not 0 <= getattr(cfg, name) < math.inf:
+            raise InputError(f"--{name.replace('_', '-')} {getattr(cfg, name)}: expected a number, 0 or larger")
+    places = mixture_layers(cfg)
+    if not any(places.values()):
+        raise InputError(f"--moe-experts {n}: no layer is a mixture; see --moe-every and --moe-layers")
+    if gating == "batchwise" and places["decoder"] and not cfg.moe_batchwise_decoder:
+        raise InputError(
+            "--moe-gating batchwise lets a decoder's tokens depend on later ones; keep it to the encoder (--moe-every "
+            "2,0, without --moe-placement shazeer) or add --moe-batchwise-decoder"
+        )
+
+
+def mixture_layers(cfg: ModuleConfig) -> Dict[str, Tuple[int, ...]]:
+    """The layers with a mixture of experts, from 0, by side; in the paper's placement those it comes after."""
+    sides = {"encoder": cfg.encoder.layers, "decoder": cfg.decoder.layers}
+    if not cfg.moe_experts:
+        return {side: () for side in sides}
+    if cfg.moe_placement == "shazeer":
+        if cfg.moe_layers:
+            raise InputError("--moe-placement shazeer has places of its own: leave --moe-layers out")
+        return {"encoder": (max(0, sides["encoder"] - 2),), "decoder": (0,)}
+    if cfg.moe_layers:
+        found: Dict[str, List[int]] = {side: [] for side in sides}
+        for name in cfg.moe_layers.split(","):
+            side, _, place = name.strip().partition(".")
+            if side not in sides or not place.isdecimal() or int(place) >= sides[side]:
+                raise InputError(f"--moe-layers {cfg.moe_layers}: no layer {name.strip()}; expected e.g. encoder.1")
+            found[side].append(int(place))
+        return {side: tuple(sorted(set(layers))) for side, layers in found.items()}
+    every = [e.strip() for e in cfg.moe_every.split(",")]
+    if len(every) > 2 or not all(e.isdecimal() for e in every):
+        raise InputError(f"--moe-every {cfg.moe_every}: expected N or N,M")
+    steps = dict(zip(sides, (int(e) for e in every * (3 - len(every)))))
+    return {side: tuple(range(steps[side] - 1, n, steps[side])) if steps[side] else () for side, n in sides.items()}
+
+
+def _sizes(dim: int, ffn: int, heads: int, layers: int, **more: Any) -> Dict[str, Any]:
+    both = {"embed_dim": dim, "ffn_embed_dim": ffn, "attention_heads": heads, "layers": layers}
+    return {f"{part}_{k}": v for part in ("encoder", "decoder") for k, v in both.items()} | more
+
+
+# The named architectures. A preset holds only what differs from LasformerConfig's defaults (Transformer base).
+_DELIGHT = {"delight": "official", "embedding": "delight", "encoder_layers": 8, "decoder_layers": 8}
+PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "lasformer_delight": {**_DELIGHT, "select_share": 4, "share_all_embeddings": True},
+    "delight_transformer": {**_DELIGHT, "select_modules": "none", "share_all_embeddings": True},
+    "lasformer_moe": {"moe_experts": 8},
+    "transformer_moe": {"moe_experts": 8, "select_modules": "none"},
+    "lasformer_small": _sizes(256, 1024, 4, 4, select_share=2, select_dim=32),
+    "lasformer_tiny": _sizes(128, 256, 2, 2, select_share=2, select_dim=32),
+    "lasformer_dense": {"select_modules": "none"},
+    "lasformer_dense_small": _sizes(256, 1024, 4, 4, select_modules="none"),
+    "lasformer_dense_tiny": _sizes(128, 256, 2, 2, select_modules="none"),
+}

@@ -1,0 +1,90 @@
+"""Label-smoothed cross-entropy plus the selectors' supervision (eq 6): Loss = L_nmt + alpha * L_s, and the balance
+losses of mixtures of experts.
+
+fairseq reads the dataclass's annotations at run time: no ``from __future__ import annotations`` here.
+"""
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from fairseq.criterions import register_criterion
+from fairseq.criterions.label_smoothed_cross_entropy import (
+    LabelSmoothedCrossEntropyCriterion,
+    LabelSmoothedCrossEntropyCriterionConfig,
+)
+from torch import Tensor
+
+from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.plugin.log_lines import SELECTION, log_routers, log_selection, router_sums, selection_sums
+
+
+@dataclass
+class SelectionCriterionConfig(LabelSmoothedCrossEntropyCriterionConfig):
+    selection_weight: float = field(
+        default=0.01, metadata={"help": "weight of the selectors' supervision (alpha, eq 6); 0 trains without it"}
+    )
+
+
+@register_criterion("label_smoothed_cross_entropy_with_selection", dataclass=SelectionCriterionConfig)
+class LabelSmoothedCrossEntropyWithSelection(LabelSmoothedCrossEntropyCriterion):
+    """fairseq's label-smoothed loss with alpha times the KL of every selector and every mixture's balance loss added.
+
+    L_s is the mean over a selector's valid queries, summed over modules and groups. What is added is multiplied by the
+    sample size, because fairseq divides the summed loss by it. Models with neither are trained as by fairseq's own.
+    """
+
+    def __init__(
+        self,
+        task: Any,
+        sentence_avg: bool,
+        label_smoothing: float,
+        selection_weight: float = 0.01,
+        ignore_prefix_size: int = 0,
+        report_accuracy: bool = False,
+    ) -> None:
+        super().__init__(task, sentence_avg, label_smoothing, ignore_prefix_size, report_accuracy)
+        if not 0 <= selection_weight < math.inf:
+            raise InputError(f"--selection-weight {selection_weight}: expected a number, 0 or larger")
+        if not 0 <= label_smoothing < 1:
+            raise InputError(f"--label-smoothing {label_smoothing}: expected a share in [0, 1)")
+        self.selection_weight = selection_weight
+
+    def forward(self, model: Any, sample: dict[str, Any], reduce: bool = True) -> tuple[Tensor, Any, dict[str, Any]]:
+        """Loss (a sum), sample size, and the sums that :meth:`reduce_metrics` turns into log lines."""
+        net_output = model(**sample["net_input"])
+        loss, nll_loss = self.compute_loss(model, net_output, sample, reduce=reduce)
+        sample_size = sample["target"].size(0) if self.sentence_avg else sample["ntokens"]
+        logging_output = {
+            "ntokens": sample["ntokens"],
+            "nsentences": sample["target"].size(0),
+            "sample_size": sample_size,
+            "nll_loss": nll_loss.data,
+        }
+        extra = net_output[1]
+        supervision = extra.get("supervision", {})
+        if self.selection_weight > 0:
+            for sums in supervision.values():
+                loss = loss + self.selection_weight * sample_size * sums.kl / sums.queries.clamp(min=1)
+        for name, stats in extra.get("router_stats", {}).items():
+            loss = loss + sample_size * stats.loss
+            logging_output |= router_sums(name, stats)
+        sums = selection_sums(supervision, extra.get("kappa", {}), sample_size)
+        if sums is not None:
+            logging_output[SELECTION] = sums
+        if self.report_accuracy:
+            n_correct, total = self.compute_accuracy(model, net_output, sample)
+            logging_output["n_correct"], logging_output["total"] = n_correct.data, total.data
+        logging_output["loss"] = loss.data
+        return loss, sample_size, logging_output
+
+    @classmethod
+    def reduce_metrics(cls, logging_outputs: list[dict[str, Any]]) -> None:
+        """Log lines: fairseq's own, those of the selectors, and how evenly the experts of mixtures are used."""
+        super().reduce_metrics(logging_outputs)
+        log_routers(logging_outputs)
+        log_selection(logging_outputs)
+
+    @staticmethod
+    def logging_outputs_can_be_summed() -> bool:
+        return True

@@ -1,0 +1,170 @@
+"""fairseq's Transformer decoder over a stack of layers that share selections, and its decoding steps."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+import torch
+from fairseq.models import FairseqIncrementalDecoder
+from fairseq.modules import PositionalEmbedding
+from torch import Tensor, nn
+
+from fairseq_lasformer.nn.cache import STATE, DecodingCache, IncrementalState
+from fairseq_lasformer.nn.cuda_graph import CudaGraphStep
+from fairseq_lasformer.nn.dropout import Dropout
+from fairseq_lasformer.nn.embedding import ExpandedEmbedding, TableProjection
+from fairseq_lasformer.nn.layers import DecodeContext, FullPass
+from fairseq_lasformer.nn.options import RunOptions
+from fairseq_lasformer.nn.stack import Observer
+from fairseq_lasformer.ops import AttentionMask
+from fairseq_lasformer.plugin.build import decoder_stack, supervision
+from fairseq_lasformer.plugin.config import ModuleConfig
+from fairseq_lasformer.plugin.encoder import EncoderOut, max_positions, padding_of
+
+
+class LasformerDecoder(FairseqIncrementalDecoder):
+    """Embeddings, layers in groups that share their selections, and the projection to the vocabulary.
+
+    Args:
+        cfg: the model's options.
+        dictionary: of the target language.
+        embed_tokens: word embeddings, [B, N] -> [B, N, d].
+        run: backend, CUDA graph, expert group.
+    """
+
+    def __init__(self, cfg: ModuleConfig, dictionary: Any, embed_tokens: Any, run: RunOptions) -> None:
+        super().__init__(dictionary)
+        self.cfg, self.run_options = cfg, run
+        self.register_buffer("version", torch.Tensor([3]))  # of fairseq's checkpoint form
+        self.dropout_module = Dropout(cfg.dropout, type(self).__name__)
+        dim, self.padding_idx = embed_tokens.embedding_dim, embed_tokens.padding_idx
+        self.embed_tokens = embed_tokens
+        self.embed_scale = 1.0 if cfg.no_scale_embedding else math.sqrt(dim)
+        self.embed_positions = None
+        if not cfg.no_token_positional_embeddings:
+            limit, learned = cfg.max_target_positions, cfg.decoder.learned_pos
+            self.embed_positions = PositionalEmbedding(limit, dim, self.padding_idx, learned=learned)
+        self.layernorm_embedding = nn.LayerNorm(dim) if cfg.layernorm_embedding else None
+        self.layers = decoder_stack(cfg, run)
+        last = cfg.decoder.normalize_before and not cfg.no_decoder_final_norm
+        self.layer_norm = nn.LayerNorm(dim) if last else None
+        self.output_projection = _output_projection(dim, len(dictionary), embed_tokens, cfg)
+
+    def max_positions(self) -> int:
+        """Longest target."""
+        return max_positions(self.embed_positions, self.cfg.max_target_positions)
+
+    def forward(  # type: ignore[override]
+        self,
+        prev_output_tokens: Tensor,
+        encoder_out: EncoderOut,
+        incremental_state: IncrementalState | None = None,
+        features_only: bool = False,
+        **kwargs: Any,
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """Scores of all words [B, N, vocabulary], or features [B, N, d], and the extras.
+
+        Args:
+            kwargs: see :meth:`extract_features`.
+        """
+        x, extra = self.extract_features(prev_output_tokens, encoder_out, incremental_state, **kwargs)
+        return x if features_only else self.output_layer(x), extra
+
+    def output_layer(self, features: Tensor, **kwargs: Any) -> Tensor:
+        """[..., d] -> [..., vocabulary]."""
+        return self.output_projection(features)
+
+    def extract_features(  # type: ignore[override]
+        self,
+        prev_output_tokens: Tensor,
+        encoder_out: EncoderOut,
+        incremental_state: IncrementalState | None = None,
+        full_context_alignment: bool = False,
+        observe: Observer | None = None,
+        **_: Any,
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """Features [B, N, d] and the extras; with ``incremental_state``, of the newest position alone.
+
+        Attention weights are not returned (``attn`` is ``[None]``): they would be [B, Q, K] per document.
+
+        Args:
+            full_context_alignment: no causal mask.
+            observe: called with every attention's output.
+        """
+        positions = None
+        if self.embed_positions is not None:
+            positions = self.embed_positions(prev_output_tokens, incremental_state=incremental_state)
+        if incremental_state is not None:
+            return self._step(prev_output_tokens[:, -1], positions, encoder_out, incremental_state)
+        memory_padding = encoder_out["encoder_padding_mask"][0]
+        full = FullPass(
+            AttentionMask(padding_of(prev_output_tokens, self.padding_idx), causal=not full_context_alignment),
+            encoder_out["encoder_out"][0].transpose(0, 1),
+            AttentionMask(memory_padding if bool(memory_padding.any()) else None, False),
+        )
+        out = self.layers(
+            self._embed(prev_output_tokens, positions),
+            full,
+            supervision(self.cfg) if self.training else None,
+            recompute=self.training and self.cfg.checkpoint_activations,
+            observe=observe,
+        )
+        x = out.x if self.layer_norm is None else self.layer_norm(out.x)
+        router_stats = {f"decoder.{i}": stats for i, stats in out.router_stats.items()}
+        return x, {
+            "attn": [None],
+            "inner_states": [],
+            "supervision": {**encoder_out.get("supervision", {}), **out.supervision},
+            "router_stats": {**encoder_out.get("router_stats", {}), **router_stats},
+        }
+
+    def _embed(self, tokens: Tensor, positions: Tensor | None) -> Tensor:
+        x = self.embed_scale * self.embed_tokens(tokens)
+        if positions is not None:
+            x = x + positions
+        if self.layernorm_embedding is not None:
+            x = self.layernorm_embedding(x)
+        return self.dropout_module(x)
+
+    def _step(
+        self, tokens: Tensor, positions: Tensor | None, encoder_out: EncoderOut, incremental_state: IncrementalState
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """Features [R, 1, d] of the newest tokens [R], from what the cache holds of those before."""
+        x = self._embed(tokens, None if positions is None else positions[:, -1])
+        memory = encoder_out["encoder_out"][0].transpose(0, 1)
+        captured = self.run_options.cuda_graph
+        cache = DecodingCache.of(incremental_state, x.size(0), memory.size(0), x.device, captured)
+        source_index = cache.index_source(encoder_out["encoder_padding_mask"][0])
+        context = DecodeContext(cache, memory, cache.advance(), source_index)
+        if captured:
+            state = incremental_state[STATE]
+            state["step"] = step = state.get("step") or CudaGraphStep()
+            x = step(functools.partial(self.layers.step, context=context), x, cache.version, cache.table.size(0))
+        else:
+            x = self.layers.step(x, context)
+        if self.layer_norm is not None:
+            x = self.layer_norm(x)
+        return x[:, None], {"attn": [None], "inner_states": []}
+
+    def reorder_incremental_state_scripting(self, incremental_state: IncrementalState, new_order: Tensor) -> None:
+        """Reorders the hypotheses; no key or value is moved, see :class:`DecodingCache`."""
+        if STATE in incremental_state:
+            incremental_state[STATE]["cache"].reorder(new_order)
+
+
+def _output_projection(dim: int, n_words: int, embed_tokens: Any, cfg: ModuleConfig) -> nn.Module:
+    """The scores of all words: fairseq's, or through a narrow table where the embedding has one."""
+    shared = cfg.share_decoder_input_output_embed
+    if isinstance(embed_tokens, ExpandedEmbedding):
+        table = embed_tokens.weight
+        if not shared:
+            table = nn.Parameter(torch.randn_like(table) * table.size(1) ** -0.5)
+        return TableProjection(dim, table)
+    projection = nn.Linear(dim, n_words, bias=False)
+    if shared:
+        projection.weight = embed_tokens.weight
+    else:
+        nn.init.normal_(projection.weight, std=dim**-0.5)
+    return projection

@@ -1,0 +1,132 @@
+"""fairseq's Transformer encoder over a stack of layers that share selections."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from fairseq.models import FairseqEncoder
+from fairseq.modules import LearnedPositionalEmbedding, PositionalEmbedding
+from torch import Tensor, nn
+
+from fairseq_lasformer.nn.cache import regroup
+from fairseq_lasformer.nn.dropout import Dropout
+from fairseq_lasformer.nn.layers import FullPass
+from fairseq_lasformer.nn.options import RunOptions
+from fairseq_lasformer.nn.stack import Observer
+from fairseq_lasformer.ops import AttentionMask
+from fairseq_lasformer.plugin.build import encoder_stack, supervision
+from fairseq_lasformer.plugin.config import ModuleConfig
+
+EncoderOut = dict[str, Any]
+
+
+def padding_of(tokens: Tensor, pad: int) -> Tensor | None:
+    """Bool [B, N], True at padding; None where there is none."""
+    mask = tokens.eq(pad)
+    return mask if bool(mask.any()) else None
+
+
+def max_positions(embed_positions: Any, limit: int) -> int:
+    """The longest sequence: sinusoidal positions have no limit of their own, so the task's alone counts."""
+    if isinstance(embed_positions, LearnedPositionalEmbedding):
+        return min(limit, embed_positions.max_positions)
+    return limit if embed_positions is None else int(embed_positions.max_positions)
+
+
+class LasformerEncoder(FairseqEncoder):
+    """Embeddings, layers in groups that share a selection, and a last normalisation if pre-norm.
+
+    Args:
+        cfg: the model's options.
+        dictionary: of the source language.
+        embed_tokens: word embeddings, [B, N] -> [B, N, d].
+        run: backend, CUDA graph, expert group.
+    """
+
+    def __init__(self, cfg: ModuleConfig, dictionary: Any, embed_tokens: Any, run: RunOptions) -> None:
+        super().__init__(dictionary)
+        self.cfg, self.run_options = cfg, run
+        self.register_buffer("version", torch.Tensor([3]))  # of fairseq's checkpoint form
+        self.dropout_module = Dropout(cfg.dropout, type(self).__name__)
+        dim, self.padding_idx = embed_tokens.embedding_dim, embed_tokens.padding_idx
+        self.embed_tokens = embed_tokens
+        self.embed_scale = 1.0 if cfg.no_scale_embedding else math.sqrt(dim)
+        self.embed_positions = None
+        if not cfg.no_token_positional_embeddings:
+            limit, learned = cfg.max_source_positions, cfg.encoder.learned_pos
+            self.embed_positions = PositionalEmbedding(limit, dim, self.padding_idx, learned=learned)
+        self.layernorm_embedding = nn.LayerNorm(dim) if cfg.layernorm_embedding else None
+        self.layers = encoder_stack(cfg, run)
+        self.layer_norm = nn.LayerNorm(dim) if cfg.encoder.normalize_before else None
+
+    def max_positions(self) -> int:
+        """Longest source."""
+        return max_positions(self.embed_positions, self.cfg.max_source_positions)
+
+    def embed(self, tokens: Tensor, embeddings: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """int64 [B, N] -> the layers' input [B, N, d], and the scaled word embeddings alone."""
+        words = self.embed_scale * (self.embed_tokens(tokens) if embeddings is None else embeddings)
+        x = words if self.embed_positions is None else words + self.embed_positions(tokens)
+        if self.layernorm_embedding is not None:
+            x = self.layernorm_embedding(x)
+        return self.dropout_module(x), words
+
+    def forward(  # type: ignore[override]
+        self,
+        src_tokens: Tensor,
+        src_lengths: Tensor | None = None,
+        return_all_hiddens: bool = False,
+        token_embeddings: Tensor | None = None,
+        observe: Observer | None = None,
+    ) -> EncoderOut:
+        """fairseq's encoder output, in training with ``supervision`` and ``router_stats`` by name.
+
+        Args:
+            src_tokens: int64 [B, K], padded on either side.
+            return_all_hiddens: return the states after each group, too.
+            observe: called with every attention's output.
+        """
+        padding = padding_of(src_tokens, self.padding_idx)
+        x, words = self.embed(src_tokens, token_embeddings)
+        if padding is not None:
+            x = x.masked_fill(padding[..., None], 0.0)
+        out = self.layers(
+            x,
+            FullPass(AttentionMask(padding, False)),
+            supervision(self.cfg) if self.training else None,
+            recompute=self.training and self.cfg.checkpoint_activations,
+            keep_states=return_all_hiddens,
+            observe=observe,
+        )
+        x = out.x if self.layer_norm is None else self.layer_norm(out.x)
+        return {
+            "encoder_out": [x.transpose(0, 1)],
+            "encoder_padding_mask": [src_tokens.eq(self.padding_idx)],
+            "encoder_embedding": [words],
+            "encoder_states": [state.transpose(0, 1) for state in out.states],
+            "src_tokens": [],
+            "src_lengths": [src_tokens.ne(self.padding_idx).sum(1, keepdim=True, dtype=torch.int32)],
+            "supervision": out.supervision,
+            "router_stats": {f"encoder.{i}": stats for i, stats in out.router_stats.items()},
+        }
+
+    def reorder_encoder_out(self, encoder_out: EncoderOut, new_order: Tensor) -> EncoderOut:
+        """Reorders the encoder output to follow the hypotheses.
+
+        Only ``rows`` changes, each hypothesis' batch item: the source itself is held once per item.
+        """
+        n_items = encoder_out["encoder_padding_mask"][0].size(0)
+        rows = encoder_out.get("rows", torch.arange(n_items, device=new_order.device))[new_order]
+        if new_order.is_cuda and rows.numel() == encoder_out.get("rows", rows[:0]).numel():
+            return encoder_out
+        keep, beam = regroup(rows, n_items)
+        encoder_out = encoder_out | {"rows": torch.arange(rows.numel(), device=rows.device) // beam}
+        if keep is None:
+            return encoder_out
+        for name in ("encoder_out", "encoder_states"):
+            encoder_out[name] = [t.index_select(1, keep) for t in encoder_out[name]]
+        for name in ("encoder_padding_mask", "encoder_embedding", "src_tokens", "src_lengths"):
+            encoder_out[name] = [t.index_select(0, keep) for t in encoder_out[name]]
+        return encoder_out

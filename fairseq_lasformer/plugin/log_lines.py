@@ -1,0 +1,117 @@
+"""What a step reports to fairseq's log: sums that fairseq adds up over micro-batches and workers, and the log lines
+made of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from fairseq.logging import metrics
+from torch import Tensor
+
+from fairseq_lasformer.nn.moe import RouterStats
+from fairseq_lasformer.nn.moe.metrics import router_metrics
+from fairseq_lasformer.ops import KAPPA_ONE, Supervision
+from fairseq_lasformer.plugin.config import MODULES
+
+SELECTION = "selection"
+"""Key of the selectors' sums in a logging output: float64 [modules, groups, :data:`COLUMNS`]."""
+
+COLUMNS = ("kl", "mass", "recall", "queries", "kappa")
+"""Sums over valid queries; ``kappa`` is a share times the sample size, 0 where a module has no such group."""
+
+MOE_PREFIX = "moe/"
+
+
+def selection_sums(
+    supervision: Mapping[str, Supervision], kappas: Mapping[str, Tensor], sample_size: float | Tensor
+) -> Tensor | None:
+    """The sums of all selectors as one tensor; None for a model without selectors.
+
+    Args:
+        supervision: by module and group (``cross.1``); empty in evaluation. kappas: likewise, of every selector.
+        sample_size: the batch's weight in means of kappa.
+
+    Returns:
+        float64 [modules, groups, columns], modules in the order of :data:`MODULES`, columns of :data:`COLUMNS`.
+    """
+    if not kappas:
+        return None
+    sums = empty_sums(kappas, next(iter(kappas.values())).device)
+    for name in kappas:
+        module, group = _place(name)
+        sums[module, group, -1] = kappas[name] * sample_size / KAPPA_ONE
+        if name in supervision:
+            s = supervision[name]
+            sums[module, group, :-1] = torch.stack([t.detach().double() for t in (s.kl, s.mass, s.recall, s.queries)])
+    return sums
+
+
+def empty_sums(names: Iterable[str], device: torch.device) -> Tensor:
+    """:func:`selection_sums`' tensor before anything was added up, for selectors of these names."""
+    groups = max(_place(name)[1] for name in names) + 1
+    return torch.zeros(len(MODULES), groups, len(COLUMNS), dtype=torch.float64, device=device)
+
+
+def _place(name: str) -> tuple[int, int]:
+    """Index of the module, and of the group, of a selector's name."""
+    module, _, group = name.partition(".")
+    return MODULES.index(module), int(group)
+
+
+def by_selector(sums: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """Name and columns of every selector in :func:`selection_sums`' tensor."""
+    for m, module in enumerate(MODULES):
+        for group in range(sums.size(1)):
+            if sums[m, group, -1] > 0:
+                yield f"{module}.{group}", sums[m, group]
+
+
+def log_selection(logging_outputs: list[dict[str, Any]]) -> None:
+    """Log lines of the selectors: kappa, mass and recall@k of each and on average, and the summed KL in bits."""
+    held = [o[SELECTION] for o in logging_outputs if SELECTION in o]
+    if not held:
+        return
+    sample_size = sum(log["sample_size"] for log in logging_outputs)
+    rows = dict(by_selector(torch.stack([t.cpu() for t in held]).sum(0)))
+    supervised = any(float(row[3]) > 0 for row in rows.values())
+    total_kl, means = 0.0, dict[str, float]()
+    for name, row in rows.items():
+        sums = dict(zip(COLUMNS, row.tolist()))
+        values = {"kappa": sums["kappa"] / max(float(sample_size), 1.0)}
+        if supervised:
+            queries = max(sums["queries"], 1.0)
+            values |= {"mass": sums["mass"] / queries, "recall": sums["recall"] / queries}
+            total_kl += sums["kl"] / queries
+        for statistic, value in values.items():
+            metrics.log_scalar(f"{statistic}_{name.replace('.', '_')}", value, sample_size, round=4)
+            means[statistic] = means.get(statistic, 0.0) + value / len(rows)
+    for statistic, value in means.items():
+        metrics.log_scalar(statistic, value, sample_size, round=4)
+    if supervised:
+        metrics.log_scalar("selection_kl", total_kl / math.log(2), sample_size, round=4)
+
+
+def router_sums(name: str, stats: RouterStats) -> dict[str, Tensor]:
+    """A mixture's part of a logging output."""
+    fields = {key: value for key, value in stats._asdict().items() if key != "loss" and value is not None}
+    return {f"{MOE_PREFIX}{name}/{key}": value.detach() for key, value in fields.items()}
+
+
+def log_routers(logging_outputs: list[dict[str, Any]]) -> None:
+    """Log lines ``moe_<metric>_<layer>`` and ``moe_<metric>``, the mean over layers."""
+    layers: dict[str, dict[str, Tensor]] = {}
+    for key in logging_outputs[0] if logging_outputs else ():
+        if key.startswith(MOE_PREFIX):
+            name, field = key[len(MOE_PREFIX) :].split("/")
+            parts = [torch.as_tensor(o[key]).double() for o in logging_outputs if key in o]
+            layers.setdefault(name, {})[field] = torch.stack(parts).sum(0)
+    found = {name: router_metrics(sums) for name, sums in layers.items()}
+    for name, values in found.items():
+        for statistic, value in values.items():
+            metrics.log_scalar(f"moe_{statistic}_{name.replace('.', '_')}", value, round=4)
+    for statistic in next(iter(found.values()), {}):
+        mean = sum(values[statistic] for values in found.values()) / len(found)
+        metrics.log_scalar(f"moe_{statistic}", mean, round=4)

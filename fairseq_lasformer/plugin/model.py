@@ -1,0 +1,172 @@
+"""The model, and its registration with fairseq.
+
+In training the supervision of every pattern leaves the model in ``net_output[1]["supervision"]``, by module and group
+(``encoder.0``, ``decoder.0``, ``cross.0``, …), and the statistics of every mixture of experts in
+``net_output[1]["router_stats"]`` (``encoder.1``, …: side and layer), where the criterion reads them.
+"""
+
+from __future__ import annotations
+
+import logging
+from argparse import Namespace
+from typing import Any, Iterator, Optional
+
+import torch
+from fairseq.models import register_model, register_model_architecture
+from fairseq.models.transformer import TransformerModelBase
+from torch import Tensor
+
+from fairseq_lasformer import ops
+from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.nn.embedding import build_embedding
+from fairseq_lasformer.nn.options import RunOptions
+from fairseq_lasformer.nn.patterns import Pattern
+from fairseq_lasformer.nn.patterns.learned import Selector
+from fairseq_lasformer.nn.patterns.window import Window
+from fairseq_lasformer.plugin import hub
+from fairseq_lasformer.plugin.config import PRESETS, LasformerConfig, ModuleConfig, module_config
+from fairseq_lasformer.plugin.decoder import LasformerDecoder
+from fairseq_lasformer.plugin.encoder import LasformerEncoder
+from fairseq_lasformer.plugin.hub import DocumentHubInterface
+
+logger = logging.getLogger(__name__)
+
+
+@register_model("lasformer", dataclass=LasformerConfig)
+class LasformerModel(TransformerModelBase):
+    """Document-level Transformer whose attention reads only the keys a learned selector keeps (arXiv 2309.14174).
+
+    Attributes:
+        adapted: whether the task moves kappa (eq 7).
+    """
+
+    adapted = False
+
+    @classmethod
+    def add_args(cls, parser: Any) -> None:
+        """Flags of the flat configuration.
+
+        TransformerModelBase's own would give every option a value, and presets would never apply.
+        """
+        super(TransformerModelBase, cls).add_args(parser)
+
+    @classmethod
+    def build_model(cls, cfg: Any, task: Any) -> LasformerModel:
+        """The model for a task's dictionaries.
+
+        Raises:
+            InputError: an option's value makes no sense, or the dictionaries cannot be shared as asked.
+        """
+        config, run = module_config(cfg), getattr(task, "run_options", RunOptions())
+        _check_run(run, bool(config.moe_experts))
+        if config.share_all_embeddings and task.source_dictionary != task.target_dictionary:
+            raise InputError(
+                "--share-all-embeddings (part of --arch lasformer_delight and delight_transformer): the two "
+                "dictionaries differ; preprocess with a joined one, or give --arch lasformer the preset's options"
+            )
+        source, target = cls._embeddings(config, task)
+        encoder = LasformerEncoder(config, task.source_dictionary, source, run)
+        model = cls(config, encoder, LasformerDecoder(config, task.target_dictionary, target, run))
+        model.adapted = bool(getattr(task, "adapts_sparsity", False))
+        return model
+
+    @classmethod
+    def _embeddings(cls, cfg: ModuleConfig, task: Any) -> tuple[Any, Any]:
+        """The word embeddings of both sides, one module where they share all of it."""
+        if cfg.merge_src_tgt_embed and not cfg.share_all_embeddings:
+            task.src_dict.update(task.tgt_dict)
+            task.tgt_dict = task.src_dict
+        source = cls.build_embedding(cfg, task.source_dictionary, cfg.encoder.embed_dim, cfg.encoder.embed_path)
+        if not (cfg.share_all_embeddings or cfg.merge_src_tgt_embed):
+            target = cls.build_embedding(cfg, task.target_dictionary, cfg.decoder.embed_dim, cfg.decoder.embed_path)
+            return source, target
+        if cfg.decoder.embed_path and cfg.decoder.embed_path != cfg.encoder.embed_path:
+            raise InputError("--decoder-embed-path: shared embeddings start from --encoder-embed-path; leave it out")
+        cfg.share_decoder_input_output_embed = True
+        return source, source.share_table() if cfg.embedding == "delight" else source
+
+    @classmethod
+    def from_pretrained(cls, *args: Any, **kwargs: Any) -> DocumentHubInterface:
+        """A trained model for raw text: see :func:`hub.from_pretrained`."""
+        return hub.from_pretrained(*args, **kwargs)
+
+    @classmethod
+    def build_embedding(cls, cfg: Any, dictionary: Any, embed_dim: int, path: Optional[str] = None) -> Any:
+        """A side's word embeddings (``--embedding``)."""
+        if cfg.embedding == "lookup":
+            return super().build_embedding(cfg, dictionary, embed_dim, path)
+        if path:
+            raise InputError(f"--embedding {cfg.embedding} cannot start from pretrained embeddings ({path})")
+        return build_embedding(cfg, len(dictionary), embed_dim, dictionary.pad())
+
+    def forward(  # type: ignore[override]
+        self,
+        src_tokens: Tensor,
+        src_lengths: Optional[Tensor],
+        prev_output_tokens: Tensor,
+        return_all_hiddens: bool = False,
+        features_only: bool = False,
+        alignment_layer: Optional[int] = None,
+        alignment_heads: Optional[int] = None,
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """Logits [B, N, vocabulary] and extras: ``kappa`` and, in training, ``supervision`` and ``router_stats``."""
+        if self.training and not self.adapted:
+            self.adapted = True  # to be said once
+            if next(self.selectors(), None) is not None:
+                logger.warning(
+                    "this task does not move kappa: every selector keeps the share of keys it starts with, all of them "
+                    "unless a checkpoint says otherwise; train with --task document_translation"
+                )
+        encoder_out = self.encoder(src_tokens, src_lengths, return_all_hiddens)
+        out, extra = self.decoder(prev_output_tokens, encoder_out=encoder_out, features_only=features_only)
+        return out, extra | {"kappa": {name: selector.kappa for name, selector in self.selectors()}}
+
+    def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
+        """Lets a dense checkpoint of the same sizes start a selecting model: its selectors begin as initialised."""
+        super().upgrade_state_dict_named(state_dict, name)
+        own = {key: value for key, value in self.state_dict().items() if ".selector." in key}
+        if not own and isinstance(next(self.encoder.layers.patterns())[1], Window):  # once saved, and never used
+            for key in [key for key in state_dict if ".selector." in key]:
+                del state_dict[key]
+        if own and not any(key in state_dict for key in own):
+            logger.warning("the checkpoint has no selectors; they start from their initialisation, kappa from 1")
+            state_dict.update(own)
+
+    def patterns(self) -> Iterator[tuple[str, Pattern]]:
+        """Every group's pattern with its name, in a fixed order: encoder, decoder, cross."""
+        yield from self.encoder.layers.patterns()
+        yield from self.decoder.layers.patterns()
+
+    def selectors(self) -> Iterator[tuple[str, Selector]]:
+        """Those whose kappa adapts, likewise."""
+        return ((name, pattern) for name, pattern in self.patterns() if isinstance(pattern, Selector))
+
+
+def _check_run(run: RunOptions, has_mixtures: bool) -> None:
+    """Refuses what this machine, or this model, cannot do.
+
+    Raises:
+        InputError: with the option.
+    """
+    if run.cuda_graph and (not torch.cuda.is_available() or run.backend in ("reference", "cpu")):
+        raise InputError("--cuda-graph requires a GPU and --attention-backend triton or auto")
+    if run.cuda_graph and has_mixtures:
+        raise InputError("--cuda-graph does not support mixtures of experts (expert sizes are read on the host)")
+    if run.backend in ("cpu", "triton"):  # asked for by name: missing kernels are an error, at start
+        try:
+            ops.backend_for(torch.device("cpu" if run.backend == "cpu" else "cuda"), run.backend)
+        except RuntimeError as e:
+            raise InputError(f"--attention-backend {run.backend}: {e}") from e
+
+
+def _register_preset(name: str) -> None:
+    preset = PRESETS[name]
+
+    @register_model_architecture("lasformer", name)
+    def architecture(args: Namespace) -> None:
+        for option, value in preset.items():
+            setattr(args, option, getattr(args, option, value))
+
+
+for _name in PRESETS:
+    _register_preset(_name)

@@ -1,0 +1,181 @@
+"""Model options grouped by feature. :mod:`config` derives the flat form (command line, YAML) and the nested one.
+
+fairseq reads the annotations at run time, hence no ``from __future__ import annotations`` here.
+"""
+
+from dataclasses import MISSING, dataclass, field, fields, make_dataclass
+from typing import Any
+
+from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+from fairseq.models.transformer.transformer_config import (
+    DecoderConfig,
+    EncDecBaseConfig,
+    QuantNoiseConfig,
+    TransformerConfig,
+)
+
+from fairseq_lasformer.nn.patterns import usage
+
+# Flags of fairseq's Transformer that have no meaning here, or break a shared selection.
+_LEFT_OUT = {
+    "decoder_input_dim",
+    "decoder_output_dim",
+    "encoder_layers_to_keep",
+    "decoder_layers_to_keep",
+    "encoder_layerdrop",
+    "decoder_layerdrop",
+    "encoder_xformers_att_config",
+    "decoder_xformers_att_config",
+    "adaptive_softmax_cutoff",
+    "adaptive_softmax_dropout",
+    "adaptive_softmax_factor",
+    "adaptive_input",
+    "tie_adaptive_weights",
+    "tie_adaptive_proj",
+    "no_cross_attention",
+    "cross_self_attention",
+    "offload_activations",
+    "min_params_to_wrap",
+    "char_inputs",
+    "relu_dropout",
+    "base_layers",
+    "base_sublayers",
+    "base_shuffle",
+    "export",
+    "max_source_positions",
+    "max_target_positions",
+}
+
+
+def _transformer_flags() -> list[tuple[str, Any, Any]]:
+    """fairseq's nested Transformer options as flat ``(name, type, field)`` triples."""
+    nested = {"encoder": EncDecBaseConfig, "decoder": DecoderConfig, "quant_noise": QuantNoiseConfig}
+    flags = []
+    for outer in fields(TransformerConfig):
+        inner = fields(nested[outer.name]) if outer.name in nested else [outer]
+        prefix = f"{outer.name}_" if outer.name in nested else ""
+        for f in inner:
+            name = prefix + f.name
+            if f.name.startswith("_") or name in _LEFT_OUT or name.startswith("quant_noise"):
+                continue
+            default = {"default": f.default} if f.default is not MISSING else {"default_factory": f.default_factory}
+            flags.append((name, f.type, field(metadata=dict(f.metadata), **default)))
+    return flags
+
+
+TransformerOptions: Any = make_dataclass("TransformerOptions", _transformer_flags(), bases=(FairseqDataclass,))
+
+
+@dataclass
+class SelectionOptions(FairseqDataclass):
+    """Options of the selection (eq 1-8 of arXiv 2309.14174)."""
+
+    select_modules: str = field(
+        default="encoder,decoder,cross",
+        metadata={"help": "attention modules that select their keys: any of encoder,decoder,cross, or none (dense)"},
+    )
+    select_dim: int = field(default=64, metadata={"help": "width of the selector's single head (d_s)"})
+    select_share: int = field(default=3, metadata={"help": "layers that share one selection (r, eq 8)"})
+    select_pattern: str = field(
+        default="learned",
+        metadata={"help": f"which keys those modules attend to: one of {usage()}"},
+    )
+    select_window: int = field(default=0, metadata={"help": "N: short for --select-pattern window:N"})
+    select_gradient: ChoiceEnum(["straight-through", "bounded", "none"]) = field(  # type: ignore[valid-type]
+        default="bounded",
+        metadata={
+            "help": "gradient of the translation loss through the selection: eq 3's, the same with the weight of a key "
+            "outside the selection bounded by 1, or none"
+        },
+    )
+    select_kl: ChoiceEnum(["forward", "reverse"]) = field(  # type: ignore[valid-type]
+        default="forward",
+        metadata={"help": "supervision: forward KL(attention || selector) or reverse KL(selector || attention) (eq 5)"},
+    )
+    select_target: ChoiceEnum(["live", "detached"]) = field(  # type: ignore[valid-type]
+        default="live",
+        metadata={"help": "whether the supervision also trains the attention it is taught by"},
+    )
+    sparsity_threshold: float = field(
+        default=0.95, metadata={"help": "attention mass the kept keys must hold before fewer are kept (t, eq 7)"}
+    )
+    sparsity_step: float = field(default=0.001, metadata={"help": "change of kappa per update (eq 7)"})
+    sparsity_min: float = field(default=0.01, metadata={"help": "smallest kappa"})
+    sparsity_freeze_above: float = field(default=0.5, metadata={"help": "kappa does not grow while it is above this"})
+    sparsity_mass: ChoiceEnum(["selection", "attention"]) = field(  # type: ignore[valid-type]
+        default="selection",
+        metadata={"help": "whose mass over the kept keys steers kappa: the selector's or the attention's own"},
+    )
+
+
+@dataclass
+class MoeOptions(FairseqDataclass):
+    """Options of the mixtures of experts (arXiv 1701.06538)."""
+
+    moe_experts: int = field(default=0, metadata={"help": "experts a mixture of experts has (n); 0: no mixtures"})
+    moe_top_k: int = field(default=2, metadata={"help": "experts a token goes to (k); at each level, if hierarchical"})
+    moe_gating: ChoiceEnum(["noisy-topk", "softmax", "batchwise", "gshard-top2"]) = field(  # type: ignore[valid-type]
+        default="noisy-topk",
+        metadata={"help": "how tokens are given to experts: eq 3-5, eq 2 (all of them), eq 15-20, or GShard's top-2"},
+    )
+    moe_groups: int = field(
+        default=0, metadata={"help": "groups of a hierarchical mixture (a, eq 12); 0: a flat one (needs noisy-topk)"}
+    )
+    moe_ffn_embed_dim: int = field(
+        default=0, metadata={"help": "hidden width of one expert (h); 0: the feed-forward width of its side"}
+    )
+    moe_every: str = field(
+        default="2", metadata={"help": "every N-th layer is a mixture; N or N,M for encoder and decoder, 0 for none"}
+    )
+    moe_layers: str = field(
+        default="", metadata={"help": "instead of --moe-every: these layers, as encoder.1,decoder.3 (from 0)"}
+    )
+    moe_placement: ChoiceEnum(["feed-forward", "shazeer"]) = field(  # type: ignore[valid-type]
+        default="feed-forward",
+        metadata={
+            "help": "mixtures in place of feed-forward networks, or as in the paper's appendix E: one more residual "
+            "sub-layer before the encoder's last layer and after the decoder's first"
+        },
+    )
+    moe_importance_weight: float = field(default=0.01, metadata={"help": "w_importance (eq 7)"})
+    moe_load_weight: float = field(default=0.01, metadata={"help": "w_load (eq 11); weight of GShard's loss"})
+    moe_sigmoid: bool = field(default=False, metadata={"help": "sigmoid on a mixture's output (the paper's)"})
+    moe_recompute: bool = field(
+        default=False, metadata={"help": "compute the experts' hidden activations again in the backward pass"}
+    )
+    moe_backend: ChoiceEnum(["auto", "grouped", "loop"]) = field(  # type: ignore[valid-type]
+        default="auto", metadata={"help": "experts as one grouped product or one after the other"}
+    )
+    moe_batchwise_decoder: bool = field(
+        default=False,
+        metadata={"help": "allow batchwise gating in the decoder, where a token's experts depend on later tokens"},
+    )
+
+
+@dataclass
+class CompactOptions(FairseqDataclass):
+    """Options of DeFINE embeddings (arXiv 1911.12385) and DeLighT blocks (arXiv 2008.00623)."""
+
+    embedding: ChoiceEnum(["lookup", "define", "delight"]) = field(  # type: ignore[valid-type]
+        default="lookup",
+        metadata={
+            "help": "word embeddings: a table; DeFINE's narrow table, expanded and reduced; or the unit of DeLighT's "
+            "official code (of which encoder and decoder share the table alone)"
+        },
+    )
+    define_dim: int = field(default=128, metadata={"help": "width of the narrow table (n)"})
+    define_expand: int = field(default=1024, metadata={"help": "widest layer of DeFINE's unit (k)"})
+    define_depth: int = field(default=3, metadata={"help": "group linear transformations of DeFINE's unit (N)"})
+    define_groups: int = field(default=4, metadata={"help": "groups of DeFINE's first layer, halved at each (g_max)"})
+    delight: ChoiceEnum(["none", "official", "paper"]) = field(  # type: ignore[valid-type]
+        default="none",
+        metadata={
+            "help": "DeLighT blocks: single-head attention in half the width behind a deep, light transformation, and "
+            "a feed-forward network of a quarter of the width, whatever --encoder-attention-heads and "
+            "--encoder-ffn-embed-dim (or the decoder's) say; as in the official code or as in the paper"
+        },
+    )
+    delight_min_depth: int = field(default=4, metadata={"help": "layers of the lowest block's transformation (N_min)"})
+    delight_max_depth: int = field(default=8, metadata={"help": "of the highest block's (N_max)"})
+    delight_width: float = field(default=2.0, metadata={"help": "width multiplier of the lowest block (w_m)"})
+    delight_dropout: float = field(default=0.0, metadata={"help": "dropout in the transformations"})

@@ -1,0 +1,51 @@
+"""The folder of a training run: claimed by one trainer at a time, and mended where a kill left half a checkpoint."""
+
+from __future__ import annotations
+
+import logging
+import re
+from pathlib import Path
+
+from fairseq_lasformer.files import atomic_copy, hold
+from fairseq_lasformer.inference.checkpoints import damaged
+
+logger = logging.getLogger(__name__)
+
+# Seconds to wait for another trainer: the remains of one that was killed take a moment to go.
+PATIENCE = 30.0
+
+_claimed: dict[Path, int] = {}
+
+
+def claim(folder: Path) -> None:
+    """Takes a folder for this process, until it ends.
+
+    Raises:
+        InputError: another process trains there.
+    """
+    folder = folder.resolve()
+    if folder not in _claimed:
+        _claimed[folder] = hold(folder / ".lock", "a training", PATIENCE)
+
+
+def mend(folder: Path, suffix: str = "") -> None:
+    """Replaces a ``checkpoint_last.pt`` that is damaged, or whose writing was broken off, by the newest whole one.
+
+    The folder is to be claimed first.
+    """
+    last = folder / f"checkpoint_last{suffix}.pt"
+    broken_off = list(folder.glob(f".{last.name}.*.tmp"))
+    whole = last.exists() and not damaged(last)
+    if whole and not broken_off or not last.exists() and not broken_off:
+        return
+    name = re.compile(rf"checkpoint(_\d+_)?\d+{re.escape(suffix)}\.pt")
+    others = [p for p in folder.iterdir() if name.fullmatch(p.name)]
+    for newest in sorted(others, key=lambda p: p.stat().st_mtime, reverse=True):
+        if whole and newest.stat().st_mtime <= last.stat().st_mtime:
+            break
+        if not damaged(newest):
+            logger.warning("%s is not whole; resuming from %s", last, newest.name)
+            atomic_copy(newest, last)
+            break
+    for path in broken_off:
+        path.unlink(missing_ok=True)

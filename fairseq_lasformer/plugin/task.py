@@ -1,0 +1,314 @@
+"""The task ``document_translation``: fairseq's translation on documents, and what happens between updates."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import logging
+import math
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from fairseq import utils
+from fairseq.distributed import utils as distributed_utils
+from fairseq.tasks import register_task
+from fairseq.tasks.translation import TranslationTask
+from torch import Tensor
+
+from fairseq_lasformer.data.examples import ExampleCodec, LineCodec
+from fairseq_lasformer.data.manifest import SplitInfo, check_binarised
+from fairseq_lasformer.data.subwords import SETTINGS, DataConfig
+from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.nn.options import RunOptions
+from fairseq_lasformer.plugin.criterion import LabelSmoothedCrossEntropyWithSelection
+from fairseq_lasformer.plugin.log_lines import COLUMNS, SELECTION, by_selector, empty_sums
+from fairseq_lasformer.plugin.model import LasformerModel
+from fairseq_lasformer.plugin.task_config import MAX_LEN, DocumentTranslationConfig
+from fairseq_lasformer.plugin.trainer import make_expert_group
+from fairseq_lasformer.plugin.word_dropout import drop_words, dropped_side
+
+logger = logging.getLogger(__name__)
+
+DICTIONARIES = "dictionaries"
+
+
+@register_task("document_translation", dataclass=DocumentTranslationConfig)
+class DocumentTranslationTask(TranslationTask):
+    """fairseq's translation task for examples that are sentences, chunks or whole documents.
+
+    Beyond it: no sample is ever skipped for its length (a clear error instead), words are dropped anew every update,
+    and kappa moves after every update by the mass of all its micro-batches and workers (eq 7).
+    """
+
+    cfg: DocumentTranslationConfig
+    adapts_sparsity = True
+
+    def __init__(self, cfg: DocumentTranslationConfig, src_dict: Any, tgt_dict: Any) -> None:
+        super().__init__(cfg, src_dict, tgt_dict)
+        if not 0.0 <= cfg.word_dropout < 1.0:
+            raise InputError(f"--word-dropout {cfg.word_dropout}: expected a probability in [0, 1)")
+        self.folder = Path(utils.split_paths(cfg.data)[0])
+        self.settings = DataConfig.load(self.folder) if (self.folder / SETTINGS).exists() else None
+        separator = self.settings.separator if self.settings else ""
+        self.dropped_sides = (
+            dropped_side("src_tokens", src_dict, separator),
+            dropped_side("prev_output_tokens", tgt_dict, separator),
+        )
+        self.sums: Tensor | None = None
+        self.pad = tgt_dict.pad()
+        self.run_options = RunOptions(str(cfg.attention_backend), cfg.cuda_graph)
+
+    @classmethod
+    def setup_task(cls, cfg: DocumentTranslationConfig, **kwargs: Any) -> DocumentTranslationTask:
+        """The task, with the dictionaries and the languages of the prepared folder.
+
+        Raises:
+            InputError: there is no prepared data, or its dictionaries are damaged.
+        """
+        folder = Path(utils.split_paths(cfg.data)[0])
+        if not folder.is_dir():
+            raise InputError(
+                f"{folder}: no such folder; prepare the data first (scripts/preprocess.sh; make demo, for the demo's)"
+            )
+        if (folder / SETTINGS).exists():
+            settings = DataConfig.load(folder)
+            cfg.source_lang = cfg.source_lang or settings.source_lang
+            cfg.target_lang = cfg.target_lang or settings.target_lang
+        try:
+            return super().setup_task(cfg, **kwargs)
+        except InputError:
+            raise
+        except Exception as e:  # fairseq has no class for its errors with dictionaries
+            raise InputError(f"{folder}: its dictionaries cannot be read ({e}); prepare the data again") from e
+
+    def state_dict(self) -> dict[str, Any]:
+        """fairseq's, and a hash of each dictionary: a checkpoint knows which words its numbers stand for."""
+        return {**super().state_dict(), DICTIONARIES: self._dictionaries()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Raises InputError where the checkpoint was trained with other dictionaries."""
+        state = dict(state_dict)
+        trained = state.pop(DICTIONARIES, None)
+        if trained is not None and trained != self._dictionaries():
+            raise InputError(
+                f"{self.folder}: its dictionaries are not those the checkpoint was trained with; use the data it was "
+                "trained on, or prepare other text with its subwords (lasformer prepare --reuse)"
+            )
+        super().load_state_dict(state)
+
+    def _dictionaries(self) -> list[str]:
+        found = (self.source_dictionary, self.target_dictionary)
+        return [hashlib.sha256("\n".join(d.symbols).encode()).hexdigest() for d in found]
+
+    def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
+        """The model; a loaded one holds all its experts, however it was trained."""
+        group = None
+        if self.cfg.expert_parallel and not from_checkpoint:
+            if self.cfg.eval_bleu:
+                raise InputError(
+                    "--expert-parallel: workers take different numbers of decoding steps, --eval-bleu hangs"
+                )
+            group = make_expert_group(int(getattr(cfg, "moe_experts", 0)))
+        self.run_options = RunOptions(str(self.cfg.attention_backend), self.cfg.cuda_graph, group)
+        model = super().build_model(cfg, from_checkpoint)
+        if self.cfg.eval_bleu and self.settings and self.cfg.eval_bleu_remove_bpe is None:
+            self.tokenizer = self.build_tokenizer(None)  # --eval-bleu scores text, not subwords
+        return model
+
+    def build_tokenizer(self, args: Any) -> Any:
+        """From text to tokens and back, as the data was prepared: fairseq's tools need no ``--tokenizer``, ``--bpe``.
+
+        Raises:
+            InputError: another one is asked for.
+        """
+        if self.settings is None:
+            return super().build_tokenizer(args)
+        _refuse("--tokenizer", args)
+        return LineCodec(ExampleCodec(self.folder, self.settings))
+
+    def build_bpe(self, args: Any) -> Any:
+        """None for prepared data, whose subwords :meth:`build_tokenizer` makes, too."""
+        if self.settings is None:
+            return super().build_bpe(args)
+        _refuse("--bpe", args)
+        return None
+
+    def build_generator(self, models: Any, args: Any, *more: Any, **kwargs: Any) -> Any:
+        """fairseq's generator. Where no length is asked for, a document's is meant, not fairseq's 200 tokens.
+
+        Raises:
+            InputError: ``--print-alignment`` with a model that returns no attention; an option that is not a number.
+        """
+        if getattr(args, "print_alignment", None) and any(isinstance(m, LasformerModel) for m in models):
+            raise InputError("--print-alignment: this model returns no attention weights; leave the option out")
+        for name in ("lenpen", "unkpen", "temperature", "max_len_a"):
+            if not math.isfinite(float(getattr(args, name, 1.0))):
+                raise InputError(f"--{name.replace('_', '-')} {getattr(args, name)}: expected a number")
+        if (getattr(args, "max_len_a", 0), getattr(args, "max_len_b", 200)) == (0, 200):
+            args = copy.copy(args)
+            args.max_len_a, args.max_len_b = MAX_LEN
+        return super().build_generator(models, args, *more, **kwargs)
+
+    def inference_step(self, generator: Any, models: Any, sample: Any, *args: Any, **kwargs: Any) -> Any:
+        """fairseq's; an empty source has an empty translation, not an invented one."""
+        hypotheses = super().inference_step(generator, models, sample, *args, **kwargs)
+        source = sample["net_input"]["src_tokens"]
+        words = source.ne(self.pad) & source.ne(self.source_dictionary.eos())
+        for i in (~words.any(1)).nonzero()[:, 0].tolist():
+            for hypothesis in hypotheses[i]:
+                hypothesis["tokens"] = hypothesis["tokens"].new_tensor([self.target_dictionary.eos()])
+                hypothesis["positional_scores"] = hypothesis["positional_scores"].new_zeros(1)
+                hypothesis["score"] = torch.zeros_like(torch.as_tensor(hypothesis["score"]))
+        return hypotheses
+
+    def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any) -> None:
+        """Loads a split, and checks it against its manifest where the preprocessing left one.
+
+        Raises:
+            InputError: it is missing or damaged, or there are not as many examples as the manifest tells.
+        """
+        paths = utils.split_paths(self.cfg.data)
+        data = paths[(epoch - 1) % len(paths)] if split == self.cfg.train_subset else paths[0]
+        check_binarised(data, split, self.cfg.source_lang, self.cfg.target_lang)
+        try:
+            super().load_dataset(split, epoch=epoch, combine=combine, **kwargs)
+        except (OSError, ValueError, AssertionError) as e:
+            raise InputError(f"{data}: the split {split} cannot be read ({e}); prepare the data again") from e
+        info = SplitInfo.load(data, split)
+        alone = not (combine and SplitInfo.binarised(data, f"{split}1", self.cfg.source_lang, self.cfg.target_lang))
+        if info is not None and alone and len(self.datasets[split]) != info.n_examples:
+            raise InputError(
+                f"{info.path}: lists {info.n_examples} examples, but the binarised split holds "
+                f"{len(self.datasets[split])}; run the preprocessing again"
+            )
+
+    def filter_indices_by_size(
+        self, indices: Any, dataset: Any, max_positions: Any = None, ignore_invalid_inputs: bool = False
+    ) -> Any:
+        """All indices, or an error: a sample that is too long is a mistake in the preparation, never dropped."""
+        kept, ignored = dataset.filter_indices_by_size(indices, max_positions)
+        if len(ignored) > 0:
+            sizes = [_lengths(dataset.size(i)) for i in ignored]
+            raise InputError(
+                f"{len(ignored)} of {len(indices)} examples are longer than {_lengths(max_positions)} tokens (source, "
+                f"target); the longest has {max(sizes, key=max)}. Raise --max-source-positions and "
+                "--max-target-positions, or preprocess with a smaller --limit"
+            )
+        return kept
+
+    def get_batch_iterator(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
+        """fairseq's batches, all of them.
+
+        With a required batch size multiple (its default is 8), fairseq drops the last batch if it is no multiple: the
+        longest documents, in training and in generation alike.
+        """
+        kwargs["required_batch_size_multiple"] = 1
+        max_tokens = args[0] if args else kwargs.get("max_tokens")
+        if max_tokens is not None and len(dataset):
+            longest = int(dataset.num_tokens_vec(np.arange(len(dataset))).max())
+            if longest > max_tokens:
+                raise InputError(
+                    f"--max-tokens {max_tokens}: the longest example has {longest} tokens, and every example must fit "
+                    "into a batch; raise it, or preprocess with a smaller --limit"
+                )
+        return super().get_batch_iterator(dataset, *args, **kwargs)
+
+    def build_dataset_for_inference(self, src_tokens: Any, src_lengths: Any, constraints: Any = None) -> Any:
+        dataset = super().build_dataset_for_inference(src_tokens, src_lengths, constraints=constraints)
+        dataset.left_pad_source = self.cfg.left_pad_source
+        return dataset
+
+    def train_step(
+        self, sample: Any, model: Any, criterion: Any, optimizer: Any, update_num: int, ignore_grad: bool = False
+    ) -> tuple[Any, Any, dict[str, Any]]:
+        """One micro-batch: words dropped, forward and backward; the selectors' sums are added up for the update."""
+        if ignore_grad and self.run_options.expert_group is not None:
+            # a worker that has run out of data takes part in every exchange, but no token of it may count
+            inputs = {
+                k: torch.full_like(t, self.pad) if k.endswith("tokens") else t for k, t in sample["net_input"].items()
+            }
+            sample = {**sample, "net_input": inputs}
+        if not isinstance(criterion, LabelSmoothedCrossEntropyWithSelection):
+            _require_supervision(model, criterion)
+        if self.cfg.word_dropout > 0:
+            sample = drop_words(sample, self.cfg.word_dropout, self.dropped_sides)
+        with self._abort_on_oom():
+            result = super().train_step(sample, model, criterion, optimizer, update_num, ignore_grad)
+        sums = result[2].get(SELECTION)
+        if sums is not None and not ignore_grad:
+            self.sums = sums.clone() if self.sums is None else self.sums + sums
+        return result
+
+    def valid_step(self, sample: Any, model: Any, criterion: Any) -> Any:
+        with self._abort_on_oom():
+            return super().valid_step(sample, model, criterion)
+
+    @contextmanager
+    def _abort_on_oom(self) -> Iterator[None]:
+        """Ends the run where workers that share experts cannot go on: fairseq would let one skip a batch for want of
+        memory, and the others wait for it for ever."""
+        try:
+            yield
+        except RuntimeError as e:
+            if self.run_options.expert_group is None or "out of memory" not in str(e):
+                raise
+            logger.error("--expert-parallel: a worker has too little memory for its batch; use a smaller --max-tokens")
+            os._exit(1)  # an exception would be caught by fairseq, which then waits for the other workers
+
+    def optimizer_step(self, optimizer: Any, model: Any, update_num: int) -> None:
+        """The optimizer's step, then eq 7's: the same on every worker, since the masses are summed over all of them.
+
+        An update that half precision throws away moves nothing; its masses, taken from the same weights, count with
+        the repeated one's.
+        """
+        scale = _loss_scale(optimizer)
+        super().optimizer_step(optimizer, model, update_num)
+        if _loss_scale(optimizer) < scale:  # --amp calls this all the same when it skips an update
+            return
+        selectors = dict(model.selectors()) if hasattr(model, "selectors") else {}
+        if not selectors:
+            return
+        sums, self.sums = self.sums, None
+        if sums is None:  # a worker without data
+            sums = empty_sums(selectors, next(iter(selectors.values())).kappa.device)
+        if distributed_utils.get_data_parallel_world_size() > 1:
+            distributed_utils.all_reduce(sums, group=distributed_utils.get_data_parallel_group())
+        mass = COLUMNS.index("mass" if str(model.cfg.sparsity_mass) == "selection" else "recall")
+        for name, row in by_selector(sums.cpu()):
+            queries = float(row[COLUMNS.index("queries")])
+            if queries > 0:
+                selectors[name].adapt(float(row[mass]) / queries)
+
+
+def _lengths(size: Any) -> tuple[int, ...]:
+    """An example's length, or a limit, as plain numbers: source and target, or one for both."""
+    return tuple(int(n) for n in size) if isinstance(size, tuple) else (int(size),)
+
+
+def _refuse(option: str, args: Any) -> None:
+    name = getattr(args, "_name", args)
+    if name is not None:
+        raise InputError(
+            f"{option} {name}: the data has a tokeniser and subwords of its own, which are used without being asked "
+            "for; leave the option out"
+        )
+
+
+def _require_supervision(model: Any, criterion: Any) -> None:
+    """Refuses to train a selecting model with a criterion that neither teaches nor counts its selectors."""
+    if hasattr(model, "selectors") and list(model.selectors()):
+        raise InputError(
+            f"criterion {type(criterion).__name__}: the selectors would learn nothing and kappa would stay at 1; use "
+            "--criterion label_smoothed_cross_entropy_with_selection, or --select-modules none"
+        )
+
+
+def _loss_scale(optimizer: Any) -> float:
+    """The factor of automatic mixed precision, which falls when an update is skipped; 1 without."""
+    scaler: Any = getattr(optimizer, "scaler", None)
+    return float(scaler.get_scale()) if hasattr(scaler, "get_scale") else 1.0

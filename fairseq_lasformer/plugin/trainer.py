@@ -1,0 +1,185 @@
+"""Expert parallelism inside fairseq's trainer: clipping, checkpoints, and settings that would go wrong.
+
+fairseq knows parameters that differ between workers (``expert = True``): it neither averages nor broadcasts them. The
+rest is here: their part of the gradient norm, and one ordinary checkpoint, whatever the number of workers.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from fairseq import checkpoint_utils, utils
+from fairseq.distributed import utils as distributed_utils
+from torch import Tensor
+
+from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.nn.moe.dispatch import ExpertGroup
+
+
+def make_expert_group(n_experts: int) -> ExpertGroup | None:
+    """All of fairseq's data-parallel workers, to share each layer's experts; None where there is only one.
+
+    Raises:
+        InputError: the experts do not divide among them.
+    """
+    size = distributed_utils.get_data_parallel_world_size() if dist.is_initialized() else 1
+    if not n_experts:
+        raise InputError("--expert-parallel: the model has no experts (--moe-experts, or --arch lasformer_moe)")
+    if n_experts % size:
+        raise InputError(f"--expert-parallel: {n_experts} experts (--moe-experts) do not divide among {size} workers")
+    if size == 1:
+        return None
+    group = distributed_utils.get_data_parallel_group()
+    return ExpertGroup(group, distributed_utils.get_data_parallel_rank(), size)
+
+
+def install() -> None:
+    """Called once, when the package is imported; without expert parallelism nothing changes."""
+    _wrap(checkpoint_utils, "save_checkpoint", _save)
+    _wrap(checkpoint_utils, "load_checkpoint", _load)
+    _wrap(utils, "clip_grad_norm_", _clip)
+
+
+def _wrap(module: Any, name: str, around: Callable) -> None:
+    original = getattr(module, name)
+    if not hasattr(original, "_experts"):
+        wrapped = functools.wraps(original)(functools.partial(around, original))
+        wrapped._experts = True  # type: ignore[attr-defined]
+        setattr(module, name, wrapped)
+
+
+def check(cfg: Any) -> None:
+    """Refuses settings under which the workers' experts would be averaged, overwritten or left out.
+
+    Args:
+        cfg: fairseq's whole configuration.
+    """
+    distributed, common = cfg.distributed_training, cfg.common
+    # with bf16 fairseq never flattens, and neither do its memory-efficient modes
+    flattened = common.fp16 and not common.bf16 and not common.memory_efficient_fp16
+    for wrong, what, instead in (
+        (distributed.ddp_backend not in ("legacy_ddp", "no_c10d"), "--ddp-backend", "use --ddp-backend legacy_ddp"),
+        (flattened and not common.fp16_no_flatten_grads, "--fp16 that flattens gradients",
+         "add --fp16-no-flatten-grads"),
+        (common.amp, "--amp", "use --fp16 with --fp16-no-flatten-grads, or --bf16"),
+        (cfg.ema.store_ema, "--store-ema", "leave it out"),
+        (cfg.optimization.use_bmuf, "--use-bmuf", "leave it out"),
+        (distributed.zero_sharding != "none", "--zero-sharding", "leave it out"),
+        (getattr(cfg.optimizer, "_name", "") == "composite", "--optimizer composite", "use expert_adam"),
+    ):  # fmt: skip
+        if wrong:
+            raise InputError(f"--expert-parallel does not work with {what}: {instead}")
+
+
+def _experts(params: Iterable[Any]) -> list[Any]:
+    return [p for p in params if hasattr(p, "expert")]
+
+
+def _params(optimizer: Any) -> list[Any]:
+    """A torch optimizer's parameters, in the order in which its state numbers them."""
+    return [p for group in optimizer.param_groups for p in group["params"]]
+
+
+def _clip(original: Callable, params: Any, max_norm: float, aggregate_norm_fn: Callable | None = None) -> Tensor:
+    """fairseq's clipping, with every worker's experts counted once in the norm."""
+    params = [params] if isinstance(params, Tensor) else list(params)
+    experts = [p.grad.detach() for p in _experts(params) if p.grad is not None]
+    if not experts:
+        return original(params, max_norm, aggregate_norm_fn)
+    squared = torch.stack([g.float().norm() ** 2 for g in experts]).sum()
+    dist.all_reduce(squared, group=distributed_utils.get_data_parallel_group())
+    others = [p for p in params if not hasattr(p, "expert")]
+    norm = (original(others, 0, aggregate_norm_fn).float() ** 2 + squared).sqrt()
+    if max_norm > 0:
+        coefficient = (float(max_norm) / (norm + 1e-6)).clamp(max=1)
+        torch._foreach_mul_([p.grad.detach() for p in params if p.grad is not None], coefficient)
+    return norm
+
+
+def _whole(local: Tensor, rank: int, size: int) -> Tensor | None:
+    """All workers' parts of one tensor, on worker 0 and its CPU; None on the others."""
+    parts = [torch.empty_like(local) for _ in range(size)] if rank == 0 else None
+    dist.gather(local.contiguous(), parts, dst=0)
+    return None if parts is None else torch.cat([p.cpu() for p in parts])
+
+
+def _expert_states(optimizer: Any) -> list[tuple[int, str, Tensor]]:
+    """The parts of a torch optimizer's state that belong to experts: parameter's number, key, value [n / W, …]."""
+    return [
+        (i, key, value)
+        for i, p in enumerate(_params(optimizer))
+        if hasattr(p, "expert")
+        for key, value in sorted(optimizer.state.get(p, {}).items())
+        if isinstance(value, Tensor) and value.dim() > 0
+    ]
+
+
+def _save(original: Callable, cfg: Any, trainer: Any, *args: Any) -> Any:
+    """fairseq's ``save_checkpoint``, on all workers: worker 0 writes everyone's experts, in one ordinary file."""
+    named = [(name, p) for name, p in trainer.get_model().named_parameters() if hasattr(p, "expert")]
+    if not named or cfg.no_save:
+        return original(cfg, trainer, *args)
+    rank, size = trainer.data_parallel_rank, trainer.data_parallel_world_size
+    weights = {name: _whole(p.detach(), rank, size) for name, p in named}
+    states: list[tuple[int, str, Tensor | None]] = []
+    if not cfg.no_save_optimizer_state:
+        states = [(i, k, _whole(v, rank, size)) for i, k, v in _expert_states(trainer.optimizer.optimizer)]
+
+    def state_dict() -> dict[str, Any]:
+        state = type(trainer).state_dict(trainer)
+        state["model"] = {**state["model"], **weights}
+        if states:
+            kept = state["last_optimizer_state"]
+            moments = {i: dict(values) for i, values in kept["state"].items()}  # the optimizer's own, else
+            for i, key, value in states:
+                moments[i][key] = value
+            state["last_optimizer_state"] = {**kept, "state": moments}
+        return state
+
+    trainer.state_dict = state_dict
+    try:
+        return original(cfg, trainer, *args)
+    finally:
+        del trainer.state_dict
+
+
+def _load(original: Callable, cfg: Any, trainer: Any, **kwargs: Any) -> Any:
+    """fairseq's ``load_checkpoint``: settings are checked, and each worker keeps its own experts' optimizer state.
+
+    The weights are cut in :class:`Experts`.
+    """
+    if not _experts(trainer.get_model().parameters()):
+        return original(cfg, trainer, **kwargs)
+    check(trainer.cfg)
+    rank, size = trainer.data_parallel_rank, trainer.data_parallel_world_size
+
+    def own_experts(params: list[Any], state: dict[str, Any]) -> dict[str, Any]:
+        moments = dict(state["state"])
+        for i, p in enumerate(params):
+            if hasattr(p, "expert") and i in moments:
+                moments[i] = {
+                    key: value.chunk(size)[rank].clone() if isinstance(value, Tensor) and value.dim() > 0 else value
+                    for key, value in moments[i].items()
+                }
+        return {**state, "state": moments}
+
+    def build_optimizer() -> None:
+        type(trainer)._build_optimizer(trainer)
+        optimizer = trainer.optimizer
+        load = optimizer.load_state_dict
+
+        # fairseq's method, not torch's hook: its memory-efficient half precision puts the state in place by itself
+        def load_state_dict(state: dict[str, Any], overrides: Any = None) -> None:
+            load(own_experts(_params(optimizer.optimizer), state), overrides)
+
+        optimizer.load_state_dict = load_state_dict
+
+    trainer._build_optimizer = build_optimizer
+    try:
+        return original(cfg, trainer, **kwargs)
+    finally:
+        del trainer._build_optimizer

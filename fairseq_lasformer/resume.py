@@ -1,0 +1,86 @@
+"""The one kind of resume mark: which work a folder belongs to, and which of its stages are done."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from fairseq_lasformer.files import atomic_write
+
+FILE = "progress.json"
+
+
+def key_of(*parts: object) -> str:
+    """Hash of everything that a result depends on; what JSON does not know counts by its ``str``."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
+
+
+class Progress:
+    """``FOLDER/progress.json``: a key, and of every stage that is done its seconds and what it was done with.
+
+    Args:
+        folder: of the results; need not exist.
+        key: see :func:`key_of`.
+    """
+
+    def __init__(self, folder: Path, key: str) -> None:
+        self.file, self.key = folder / FILE, key
+        self._stages: dict[str, tuple[float, str]] = {}
+        held = self._held()
+        self.exists, self.matches = held is not None, held is not None and held[0] == key
+        if held is not None and self.matches:
+            self._stages = held[1]
+
+    def _held(self) -> tuple[str, dict[str, tuple[float, str]]] | None:
+        """Key and stages on disk; None where there are none. A damaged file holds no key that matches."""
+        try:
+            held = json.loads(self.file.read_text(encoding="utf-8"))
+            return str(held["key"]), {str(k): (float(s), str(of)) for k, (s, of) in held["stages"].items()}
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return "", {}
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Of the stages that are done, in order."""
+        return {stage: seconds for stage, (seconds, _) in self._stages.items()}
+
+    def begin(self) -> None:
+        """Marks the folder as this work's, none of it done."""
+        self._stages = {}
+        self._save()
+
+    def done(self, stage: str, of: str = "") -> bool:
+        """Whether a stage is done, with these settings."""
+        return self._stages.get(stage, (0.0, None))[1] == of
+
+    def finish(self, stage: str, seconds: float = 0.0, of: str = "") -> None:
+        """Marks a stage as done."""
+        self._stages[stage] = round(seconds, 1), of
+        self._save()
+
+    def run(self, stage: str, work: Callable[[], object], of: str = "", tell: bool = False) -> None:
+        """Does the work of a stage, unless it is done.
+
+        Args:
+            of: settings of this stage alone; with others it is done again.
+            tell: say on standard error what is being done, or was done before.
+        """
+        if self.done(stage, of):
+            if tell:
+                print(f"{stage}: done before", file=sys.stderr)
+            return
+        if tell:
+            print(f"{stage} ...", file=sys.stderr, flush=True)
+        start = time.time()
+        work()
+        self.finish(stage, time.time() - start, of)
+
+    def _save(self) -> None:
+        self.exists = self.matches = True
+        atomic_write(self.file, json.dumps({"key": self.key, "stages": self._stages}, indent=1) + "\n")

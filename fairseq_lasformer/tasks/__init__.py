@@ -1,0 +1,1 @@
+"""fairseq imports the modules in this folder of a ``--user-dir``, and it alone does: here the plugin is registered."""

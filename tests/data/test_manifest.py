@@ -1,0 +1,17 @@
+"""A split's manifest."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from fairseq_lasformer.errors import InputError
+
+
+def test_manifest_damage_is_told(tmp_path):
+    from fairseq_lasformer.data.manifest import SplitInfo
+
+    (tmp_path / "documents.test.json").write_text(json.dumps({"documents": 1}))
+    with pytest.raises(InputError, match="documents.test.json"):
+        SplitInfo.load(tmp_path, "test")

@@ -1,0 +1,65 @@
+"""The decoding cache beside one that copies."""
+
+from __future__ import annotations
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairseq_lasformer.nn.cache import DecodingCache
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    beam=st.integers(1, 4),
+    n_items=st.integers(1, 3),
+    steps=st.integers(1, 300),
+    seed=st.integers(0, 9),
+    fixed=st.booleans(),
+)
+def test_the_cache_gives_what_one_that_copies_gives(beam, n_items, steps, seed, fixed):
+    generator = torch.Generator().manual_seed(seed)
+    rows = beam * n_items
+    cache = DecodingCache(rows, n_items, torch.device("cpu"), fixed)
+    copies = torch.zeros(rows, 0, 2)
+    source = torch.arange(n_items, dtype=torch.float)[:, None, None].expand(-1, 5, 2)
+    cache.index_source(torch.zeros(n_items, 5, dtype=torch.bool))
+    places: dict[int, set] = {}
+    for step in range(steps):
+        new = torch.randn(copies.size(0), 2, generator=generator)
+        paths = cache.advance()
+        store = cache.append("key", torch.cat([new, torch.zeros(cache.table.size(0) - new.size(0), 2)]))
+        copies = torch.cat([copies, new[:, None]], 1)
+        held = cache.once("source", lambda x: x, source)
+        assert held.size(0) == store.size(0) == cache.n_items
+        n, memory = cache.n_live, cache.index_source(torch.empty(0))
+        if fixed:
+            tensors = (*paths[:3], store, held, memory.start, memory.n_keys, cache.newest)
+            places.setdefault(cache.version, set()).add(tuple(t.data_ptr() for t in tensors))
+            assert (paths.n_keys[n:] == 0).all() and (memory.n_keys[n:] == 0).all()
+        assert paths.end == (cache.table.size(1) if fixed else copies.size(1))
+        slots, allowed = (t[: copies.size(0)] for t in paths.slots(cache.table.size(0)))
+        assert allowed[:, : copies.size(1)].all() and not allowed[:, copies.size(1) :].any()
+        sentence = torch.arange(copies.size(0)) // cache.beam
+        assert torch.equal(store[sentence[:, None], slots[:, : copies.size(1)]], copies)
+        order = torch.randint(cache.beam, (n, cache.beam), generator=generator) + torch.arange(n)[:, None] * cache.beam
+        if step % 50 == 49 and n > 1:  # a sentence is finished
+            order = order[torch.randperm(n, generator=generator)[: n - 1].sort().values]
+        cache.reorder(order.view(-1))
+        copies = copies[order.view(-1)]
+    assert all(len(p) == 1 for p in places.values())
+    if beam > 2 and steps > 200:  # dropped hypotheses make room
+        assert cache.capacity < 2.7 * (steps + 30)
+
+
+def test_rows_that_leave_their_sentence_are_followed():
+    cache = DecodingCache(4, 2, torch.device("cpu"))
+    cache.advance()
+    cache.append("key", torch.arange(4.0)[:, None])
+    cache.once("source", lambda x: x, torch.tensor([[[10.0]], [[20.0]]]))
+    cache.reorder(torch.tensor([3, 0, 1]))
+    slots, _ = cache.advance().slots(3)
+    held = cache.append("key", torch.zeros(3, 1))
+    sentence = torch.arange(3) // cache.beam
+    assert held[sentence, slots[:, 0], 0].tolist() == [3, 0, 1]
+    assert cache.source["source"][sentence, 0, 0].tolist() == [20, 10, 10]

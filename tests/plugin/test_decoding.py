@@ -1,0 +1,126 @@
+"""Beam search with the cache, with a captured step, and without either."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from fairseq.sequence_generator import SequenceGenerator
+from helpers import BACKENDS, CUDA, tokens
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from fairseq_lasformer.nn.cache import DecodingCache
+from fairseq_lasformer.nn.cuda_graph import CudaGraphStep
+from fairseq_lasformer.plugin import decoder as decoder_module
+
+
+def ending(model):
+    """The model with an end symbol that now and then is as likely as the likeliest word: hypotheses finish at
+    different steps."""
+    probabilities = model.get_normalized_probs
+
+    def with_ends(net_output, log_probs, sample=None):
+        scores = probabilities(net_output, log_probs, sample)
+        best, words = scores.topk(5)
+        scores[..., 2] = torch.where(words.sum(-1) % 16 == 0, best[..., 0], scores[..., 2])
+        return scores
+
+    model.get_normalized_probs = with_ends
+    return model
+
+
+@pytest.mark.parametrize("kappa", [0.3, 1.0])
+def test_beam_search_finds_what_it_finds_without_any_cache(build, small_task, kappa):
+    """Hypotheses and scores on 50 documents, in batches whose documents finish at different steps."""
+    model = ending(build(kappa=kappa).eval())
+    generator = SequenceGenerator([model], small_task.target_dictionary, beam_size=4, max_len_a=1.0, max_len_b=20)
+    batches = [tokens(10, 12 + 7 * i, pad_left=tuple(range(10))) for i in range(5)]
+
+    def search() -> list:
+        found = []
+        for src in batches:
+            sample = {"net_input": {"src_tokens": src, "src_lengths": src.ne(1).sum(1)}}
+            found += generator.generate([model], sample)
+        return found
+
+    cached = search()
+    history: list[torch.Tensor] = []
+    real = model.decoder.extract_features
+
+    def extract(prev, *args, **kwargs):
+        history.append(prev)
+        return real(prev, *args, **kwargs)
+
+    def whole(newest, positions, encoder_out, incremental_state):
+        """The step without a state: all positions anew, the source repeated for every hypothesis."""
+        beam = history[-1].size(0) // encoder_out["encoder_out"][0].size(1)
+        own = encoder_out | {
+            "encoder_out": [t.repeat_interleave(beam, 1) for t in encoder_out["encoder_out"]],
+            "encoder_padding_mask": [t.repeat_interleave(beam, 0) for t in encoder_out["encoder_padding_mask"]],
+        }
+        out, extra = real(history[-1], own)
+        return out[:, -1:], extra
+
+    model.decoder.extract_features, model.decoder._step = extract, whole
+    anew = search()
+    assert len(cached) == len(anew) == 50 and history
+    for a, b in zip(cached, anew):
+        assert [h["tokens"].tolist() for h in a] == [h["tokens"].tolist() for h in b]
+        for x, y in zip(a, b):
+            torch.testing.assert_close(x["positional_scores"], y["positional_scores"], rtol=1e-4, atol=1e-5)
+
+
+class TracedStep(CudaGraphStep):
+    """Records a step without a GPU: PyTorch operations with all else frozen, and no value asked from a tensor."""
+
+    def __call__(self, function, x, version, n_rows):
+        if version != self.version:
+            self.trace, self.replays = None, getattr(self, "replays", 0)
+            return super().__call__(function, x, version, n_rows)
+        if self.trace is None:
+            self.trace = make_fx(function)(self.x)
+            self.function = self.trace
+        self.replays += 1
+        return super().__call__(self.trace, x, version, n_rows)
+
+
+@pytest.mark.parametrize(
+    ("backend", "kappa", "step", "n_documents"),
+    [("cpu", 0.3, TracedStep, 10), ("cpu", 1.0, CudaGraphStep, 10), ("triton", 0.3, CudaGraphStep, 10 if CUDA else 2)],
+)
+def test_a_recorded_step_finds_the_same_translations(build, small_task, monkeypatch, backend, kappa, step, n_documents):
+    """What a CUDA graph replays: fixed tensors, nothing decided on the host. Storage, table and sentences change."""
+    if backend not in BACKENDS:
+        pytest.skip(f"no {backend} kernels here")
+    steps: list[CudaGraphStep] = []
+    monkeypatch.setattr(decoder_module, "CudaGraphStep", lambda: steps.append(step()) or steps[-1])
+    model = ending(build(kappa=kappa).eval())
+    for module in model.modules():
+        if hasattr(module, "backend"):
+            module.backend = backend
+    device = "cuda" if backend == "triton" and CUDA else "cpu"
+    longest = 8 if backend == "triton" and device == "cpu" else 140  # the interpreter is slow
+    generator = SequenceGenerator([model], small_task.target_dictionary, beam_size=3, max_len_a=0.0, max_len_b=longest)
+    src = tokens(n_documents, 33, pad_left=tuple(range(n_documents))).to(device)
+    model.to(device)
+    sample = {"net_input": {"src_tokens": src, "src_lengths": src.ne(1).sum(1)}}
+    regular = generator.generate([model], sample)
+    model.decoder.run_options = model.decoder.run_options._replace(cuda_graph=True)
+    versions = set()
+    advance = DecodingCache.advance
+
+    def counted(cache):
+        paths = advance(cache)
+        versions.add((cache.version, cache.capacity, cache.n_items))
+        return paths
+
+    monkeypatch.setattr(DecodingCache, "advance", counted)
+    recorded = generator.generate([model], sample)
+    for a, b in zip(regular, recorded, strict=True):
+        assert [h["tokens"].tolist() for h in a] == [h["tokens"].tolist() for h in b]
+        for x, y in zip(a, b):
+            torch.testing.assert_close(x["positional_scores"], y["positional_scores"], rtol=1e-4, atol=1e-5)
+    assert len(steps) == 1
+    if longest > 100:
+        assert len({capacity for _, capacity, _ in versions}) > 1 and len({n for _, _, n in versions}) > 1
+    if step is TracedStep:
+        assert steps[0].replays > 90

@@ -1,0 +1,62 @@
+"""Files are written whole or not at all, wherever they are."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+
+import pytest
+from helpers import run, write_corpus
+
+from fairseq_lasformer import files
+
+
+def test_a_device_is_written_to_and_a_link_is_followed(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    reader = subprocess.Popen(["cat", tmp_path / "pipe"], stdout=subprocess.PIPE)
+    files.atomic_write(tmp_path / "pipe", "text")
+    assert reader.communicate()[0] == b"text" and (tmp_path / "pipe").is_fifo()
+    (tmp_path / "target").write_text("old")
+    (tmp_path / "target").chmod(0o640)
+    (tmp_path / "link").symlink_to(tmp_path / "target")
+    files.atomic_write(tmp_path / "link", "new")
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "target").read_text() == "new"
+    assert (tmp_path / "target").stat().st_mode & 0o777 == 0o640
+    (tmp_path / ".target.1.tmp").symlink_to(tmp_path / "elsewhere")
+    files.atomic_write(tmp_path / "target", "newer")
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_standard_output_can_be_named_as_a_file(tmp_path):
+    (tmp_path / "ref").write_text("a b c d\n")
+    done = run("lasformer", "score", tmp_path / "ref", tmp_path / "ref", "--json", "/dev/stdout")
+    assert json.loads(done.stdout[done.stdout.index("{") :])["systems"]["ref"]["d_bleu"] == pytest.approx(100)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["score", "ref", "ref", "--json", "OUT"],
+        ["cost", "none.pt", "--json", "OUT"],
+        ["report", "run", "-o", "OUT"],
+        ["average", "OUT", "none.pt"],
+        ["contrast", "none.pt", "set", "--json", "OUT"],
+        ["prepare", "OUT", "-s", "xx", "-t", "yy", "--train", "raw"],
+    ],
+)
+@pytest.mark.parametrize("out", ["folder", "file/below"])
+def test_outputs_that_cannot_be_written_are_refused_before_the_work(tmp_path, monkeypatch, capsys, arguments, out):
+    from fairseq_lasformer.cli.main import main
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ref").write_text("a b\n")
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "folder").mkdir()
+    write_corpus(tmp_path, "raw", 3)
+    if arguments[0] == "prepare" and out == "folder":
+        (tmp_path / "folder" / "mine").touch()
+    assert main([out if a == "OUT" else a for a in arguments]) == 1
+    error = capsys.readouterr().err.strip()
+    assert error.startswith("error: ") and out in error and "\n" not in error
+    assert not list(tmp_path.rglob("*.tmp"))

@@ -1,0 +1,129 @@
+"""The package as it is imported: nothing changes, little is loaded, and the public names are there."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from helpers import ROOT, run_python
+
+import fairseq_lasformer
+
+
+def test_threads_wait_briefly_unless_the_user_has_chosen():
+    ask = "import os; from fairseq_lasformer.plugin import register; register(); "
+    ask += "print(os.environ.get('GOMP_SPINCOUNT'), os.environ.get('OMP_WAIT_POLICY'))"
+    assert run_python(ask) == "1000 None"
+    assert run_python(ask, OMP_WAIT_POLICY="ACTIVE") == "None ACTIVE"
+    assert run_python(ask, GOMP_SPINCOUNT="7") == "7 None"
+    # torch reads it when it is loaded: afterwards it would only mislead
+    assert run_python("import torch; " + ask) == "None None"
+    assert "export GOMP_SPINCOUNT" in (ROOT / "scripts/train.sh").read_text()
+
+
+@pytest.mark.parametrize("missing", ["torch", "fairseq"])
+def test_without_torch_or_fairseq_one_line_says_what_to_install(tmp_path, missing):
+    (tmp_path / f"{missing}.py").write_text(f"raise ModuleNotFoundError('no', name={missing!r})")
+    program = Path(sys.executable).with_name("lasformer")
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    done = subprocess.run([program, "params"], env=environment, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 1 and len(done.stderr.strip().splitlines()) == 1
+    assert done.stderr.startswith(f"error: fairseq_lasformer needs {missing}") and "scripts/setup.sh" in done.stderr
+
+
+@pytest.mark.slow
+def test_the_wheel_holds_configurations_licence_and_demo(tmp_path):
+    pip = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(tmp_path)]
+    source = tmp_path / "source"
+    names = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.split("\n")
+    for name in filter(None, names):
+        if (ROOT / name).exists():
+            (source / name).parent.mkdir(parents=True, exist_ok=True)
+            (source / name).write_bytes((ROOT / name).read_bytes())
+    subprocess.run([*pip, str(source)], check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    for end in ("configs/demo_lasformer.yaml", "scripts/train.sh", "data/demo/generate.py", "LICENSE", "ops/cpu.cpp"):
+        assert any(name.endswith(end) for name in names), end
+
+
+def python(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+
+
+BLOCKED = "import sys; sys.modules['torch'] = sys.modules['fairseq'] = None; "
+
+
+@pytest.mark.parametrize(
+    "name", ["data.documents", "data.prepare", "data.corpora.recipes", "evaluation.scores", "cli.main"]
+)
+def test_text_needs_no_torch(name):
+    done = python(f"{BLOCKED}import fairseq_lasformer.{name}")
+    assert done.returncode == 0, done.stderr
+
+
+def test_importing_changes_nothing():
+    code = """
+import os, sys
+hook, environment = sys.excepthook, dict(os.environ)
+import fairseq_lasformer
+assert sys.excepthook is hook and dict(os.environ) == environment
+assert not {"torch", "fairseq"} & sys.modules.keys()
+from fairseq import checkpoint_utils, file_io
+functions = checkpoint_utils.load_checkpoint_to_cpu, checkpoint_utils.save_checkpoint, file_io.PathManager.copy
+from fairseq_lasformer import LasformerModel, SelectedAttention, Selector, ops
+assert functions == (
+    checkpoint_utils.load_checkpoint_to_cpu, checkpoint_utils.save_checkpoint, file_io.PathManager.copy
+)
+assert sys.excepthook is hook
+from fairseq_lasformer.plugin import register
+register()
+assert checkpoint_utils.load_checkpoint_to_cpu is not functions[0] and sys.excepthook is hook
+"""
+    done = python(code)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_users_script_sees_its_own_tracebacks(tmp_path):
+    script = f"""
+import sys
+from argparse import Namespace
+from fairseq.utils import import_user_module
+import_user_module(Namespace(user_dir={str(ROOT / "fairseq_lasformer")!r}))
+from fairseq.tasks import TASK_REGISTRY
+assert "document_translation" in TASK_REGISTRY
+from fairseq_lasformer.errors import InputError
+raise InputError("mine")
+"""
+    done = python(script)
+    assert "Traceback" in done.stderr and done.stderr.strip().endswith("InputError: mine")
+
+
+def test_public_names_are_all_there():
+    for name in fairseq_lasformer.__all__:
+        assert getattr(fairseq_lasformer, name) is not None
+    assert set(fairseq_lasformer.__all__) <= set(dir(fairseq_lasformer))
+    with pytest.raises(AttributeError, match="no attribute 'Transformer'"):
+        fairseq_lasformer.Transformer  # noqa: B018
+    assert (ROOT / "fairseq_lasformer/py.typed").exists()
+
+
+def test_help_does_not_wait_for_torch():
+    """Half a second is what a person waits for; here the modules count, as a busy machine's clock proves little."""
+    code = (
+        "import sys; sys.argv = ['lasformer', '--help']\ntry:\n    from fairseq_lasformer.cli.main import run; run()\n"
+    )
+    code += "except SystemExit:\n    print(sorted({'torch', 'fairseq', 'numpy', 'sacrebleu'} & sys.modules.keys()))"
+    assert python(code).stdout.splitlines()[-1] == "[]"
+
+
+def test_torch_is_not_needed_to_be_told_that_it_is_missing(tmp_path):
+    code = f"{BLOCKED}from fairseq_lasformer.plugin import register\nregister()"
+    last = python(code).stderr.strip().splitlines()[-1]
+    assert last.startswith("ImportError: fairseq_lasformer needs ") and "scripts/setup.sh" in last
