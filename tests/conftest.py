@@ -21,8 +21,9 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # before any kernel is defined
 
 from fairseq.data import Dictionary
-from helpers import SIZES, SMALL, SPLITS, B, H, run, train, write_corpus
+from helpers import SIZES, SMALL, SPLITS, B, Forked, H, run, train, write_corpus
 
+from fairseq_lasformer.data import prepare
 from fairseq_lasformer.ops import KAPPA_ONE, blocks
 from fairseq_lasformer.plugin import register
 from fairseq_lasformer.plugin.config import LasformerConfig
@@ -49,6 +50,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(autouse=True)
 def seeded():
     torch.manual_seed(1)
+
+
+@pytest.fixture(autouse=True)
+def preprocess_in_a_fork(monkeypatch):
+    monkeypatch.setattr(prepare, "start", Forked)
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,7 @@
 """Runs commands in forks of one process that has imported torch and fairseq already, which takes seconds each time.
 
 A fork is as fresh as a new process but for these imports; what depends on how they come about (the environment, the
-console script itself) needs a process of its own: see ``conftest.run``.
+console script itself) needs a process of its own: see ``helpers.run``.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def _server() -> subprocess.Popen[str]:
 def execute(
     command: Sequence[str], environment: Mapping[str, str], cwd: Path, folder: Path
 ) -> subprocess.CompletedProcess[str]:
-    """``python SCRIPT …`` or a console script with its arguments; folder: for its output."""
+    """``python SCRIPT …``, ``python -m MODULE …`` or a console script with its arguments; folder: for its output."""
     out, err, status = folder / "stdout", folder / "stderr", folder / "status"
     os.mkfifo(status)
     request = {"command": command, "environment": dict(environment), "cwd": str(cwd)}
@@ -58,7 +58,11 @@ def _child(request: dict) -> None:
         signal.alarm(300)
         program, *sys.argv = request["command"]
         try:
-            if program == "python":
+            if program == "python" and sys.argv[0] == "-m":
+                del sys.argv[0]
+                runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+                code = 0
+            elif program == "python":
                 sys.path.insert(0, str(Path(sys.argv[0]).resolve().parent))
                 runpy.run_path(sys.argv[0], run_name="__main__")
                 code = 0

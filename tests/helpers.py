@@ -58,7 +58,7 @@ def tokens(*shape: int, pad_left: tuple[int, ...] = (), pad_right: tuple[int, ..
 
 
 def assert_steps_are_a_full_pass(model: LasformerModel, src: torch.Tensor, prev: torch.Tensor) -> torch.Tensor:
-    """DecodeContext ``prev`` [B, N] a step at a time gives what one pass gives, which is returned."""
+    """Decoding ``prev`` [B, N] a step at a time gives what one pass gives, which is returned."""
     with torch.no_grad():
         encoded = model.encoder(src, src.ne(1).sum(1))
         full = model.decoder(prev, encoded)[0]
@@ -88,6 +88,19 @@ def run(*command: object, check: bool = True, **env: str) -> subprocess.Complete
         f"{command}: {done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
     )
     return done
+
+
+class Forked:
+    """A command of :func:`fairseq_lasformer.processes.start`, run to its end in a fork of a process that has fairseq
+    imported already: most preparations in these tests last no longer than that import."""
+
+    def __init__(self, command: list[str], cwd: Path, **_: object) -> None:
+        with TemporaryDirectory() as folder:
+            done = forkserver.execute(["python", *command[1:]], os.environ, cwd, Path(folder))
+        self.returncode, self.output = done.returncode, done.stdout + done.stderr
+
+    def communicate(self) -> tuple[str, None]:
+        return self.output, None
 
 
 def write_corpus(folder: Path, name: str, n_documents: int, seed: int = 0, longest: int = 8) -> Path:

@@ -14,6 +14,7 @@ from helpers import ROOT, run_python
 import fairseq_lasformer
 
 
+@pytest.mark.slow
 def test_threads_wait_briefly_unless_the_user_has_chosen():
     ask = "import os; from fairseq_lasformer.plugin import register; register(); "
     ask += "print(os.environ.get('GOMP_SPINCOUNT'), os.environ.get('OMP_WAIT_POLICY'))"
@@ -25,6 +26,7 @@ def test_threads_wait_briefly_unless_the_user_has_chosen():
     assert "export GOMP_SPINCOUNT" in (ROOT / "scripts/train.sh").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("missing", ["torch", "fairseq"])
 def test_without_torch_or_fairseq_one_line_says_what_to_install(tmp_path, missing):
     (tmp_path / f"{missing}.py").write_text(f"raise ModuleNotFoundError('no', name={missing!r})")
@@ -68,6 +70,7 @@ def test_text_needs_no_torch(name):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_importing_changes_nothing():
     code = """
 import os, sys
@@ -90,6 +93,7 @@ assert checkpoint_utils.load_checkpoint_to_cpu is not functions[0] and sys.excep
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_a_users_script_sees_its_own_tracebacks(tmp_path):
     script = f"""
 import sys

@@ -140,6 +140,7 @@ def test_scores_of_another_shape_are_named(tmp_path, content):
 CHROMIUM = shutil.which("chromium"), shutil.which("chromedriver")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not all(CHROMIUM), reason="no chromium and chromedriver here (Debian: apt install chromium-driver)")
 def test_in_a_browser_a_click_on_a_token_changes_the_highlight(page):
     webdriver = pytest.importorskip("selenium.webdriver")

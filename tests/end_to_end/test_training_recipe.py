@@ -8,6 +8,7 @@ import pytest
 from helpers import SIZES, run
 
 
+@pytest.mark.slow
 def test_training_shows_its_first_updates_and_saves_them(prepared, tmp_path):
     settings = {"MAX_TOKENS": "200", "UPDATE_FREQ": "1", "MAX_UPDATE": "9", "SAVE_EVERY": "3", "LOG_EVERY": "2"}
     done = run("scripts/train.sh", prepared, tmp_path, *SIZES, "--select-dim", 8, **settings)
@@ -22,6 +23,7 @@ def test_training_shows_its_first_updates_and_saves_them(prepared, tmp_path):
     assert "training has finished: 9 of 9" in again.stdout
 
 
+@pytest.mark.slow
 def test_half_precision_without_a_gpu_is_one_line(prepared, tmp_path):
     import torch
 

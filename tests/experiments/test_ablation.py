@@ -52,6 +52,7 @@ def test_the_papers_tables_are_the_runs_they_name():
     assert all("/" not in f and " " not in f for f in folders)
 
 
+@pytest.mark.slow
 def test_a_table_runs_resumes_and_prints(config, prepared, tmp_path):
     reference = prepared.parent / "raw" / "test.yy"
     command = ["lasformer", "ablate", config, "--table", 7, "--reference", reference, "--out", tmp_path / "out"]
@@ -84,6 +85,7 @@ def test_a_table_runs_resumes_and_prints(config, prepared, tmp_path):
     assert "r_2" in report.stdout
 
 
+@pytest.mark.slow
 def test_a_window_of_keys_trains_and_translates(config, prepared, tmp_path):
     row = next(r for r in ablation.rows(4, training.read_config(config)) if r.label.startswith("window"))
     reference = read_documents(prepared.parent / "raw" / "test.yy")
@@ -100,6 +102,7 @@ def test_a_window_of_keys_trains_and_translates(config, prepared, tmp_path):
     assert 0 < float(line.split()[-3].rstrip("%")) < 10
 
 
+@pytest.mark.slow
 def test_a_training_that_fails_says_so_in_one_line(config, tmp_path):
     with pytest.raises(InputError, match="training x failed; see .*x.log: .*max_tokenss"):
         training.train(config, ["dataset.max_tokenss=3"], tmp_path / "x.log", "x")

@@ -16,6 +16,7 @@ from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.inference import generate
 
 
+@pytest.mark.slow
 def test_generation_is_whole_resumable_and_in_order(trained, prepared, tmp_path):
     checkpoint = trained[0] / "checkpoint_last.pt"
     options = ["--", "--cpu", "--beam", "3"]
@@ -91,6 +92,7 @@ def test_documents_are_not_cut_at_fairseqs_200_tokens(trained, prepared):
         model.task.build_generator(model.models, SimpleNamespace(lenpen=float("nan")))
 
 
+@pytest.mark.slow
 def test_translating_is_quiet_and_counts_its_parts(prepared, tmp_path, capsys):
     train(prepared, tmp_path, "--max-update", 1, "--disable-validation")
     checkpoint = tmp_path / "checkpoint_last.pt"

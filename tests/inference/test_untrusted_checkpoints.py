@@ -108,6 +108,7 @@ class Payload:
         return os.mkdir, (str(self.path),)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("entry", ["fairseq-generate", "lasformer generate", "resume"])
 def test_the_environment_cannot_switch_the_restriction_off(checkpoint, prepared, tmp_path, entry):
     state = checkpoints.load(checkpoint) | {"more": Payload(tmp_path / "payload_ran")}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from fairseq_lasformer.nn.cache import DecodingCache
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     beam=st.integers(1, 4),

@@ -173,6 +173,7 @@ def test_define_saves_a_quarter_of_transformer_base():
     assert 0.25 < 1 - compact["total"] / base < 0.29
 
 
+@pytest.mark.slow
 def test_the_command_prints_the_total():
     done = run(
         "lasformer",

@@ -12,6 +12,7 @@ import pytest
 from helpers import ROOT
 
 
+@pytest.mark.slow
 def test_a_killed_build_hinders_nobody_and_foreign_libraries_are_not_loaded(tmp_path):
     environment = os.environ | {"TORCH_EXTENSIONS_DIR": str(tmp_path / "cache")}
     ask = [sys.executable, "-c", "from fairseq_lasformer.ops import cpu; print(cpu.kernels() is not None)"]

@@ -15,6 +15,7 @@ from fairseq_lasformer.inference import checkpoints
 from fairseq_lasformer.plugin import hub
 
 
+@pytest.mark.slow
 def test_a_checkpoint_and_other_words_of_the_same_number_are_refused(checkpoint, broken, tmp_path):
     for language in ("xx", "yy"):
         path = broken / f"dict.{language}.txt"

@@ -11,6 +11,7 @@ from fairseq_lasformer.plugin import hub
 from fairseq_lasformer.plugin.model import LasformerModel
 
 
+@pytest.mark.slow
 def test_translate_documents_gives_what_generate_gives(trained_folder, prepared, tmp_path):
     run(
         "lasformer",
