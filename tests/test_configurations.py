@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 from typing import Any
 
 import pytest
+from fairseq.tasks.translation import TranslationConfig
 from helpers import ROOT
 from omegaconf import OmegaConf
 
-from fairseq_lasformer.experiments.training import composed
+from fairseq_lasformer.experiments.training import composed, train
 from fairseq_lasformer.plugin.config import PRESETS, LasformerConfig, module_config
+from fairseq_lasformer.plugin.options import CompactOptions, MoeOptions, SelectionOptions
 from fairseq_lasformer.plugin.task_config import DocumentTranslationConfig
 
 # what each configuration said when it was one file that held everything
 EXPECTED = [json.loads(line) for line in (ROOT / "tests/configurations.jsonl").read_text().splitlines()]
-LEAVES = sorted((ROOT / "configs").glob("*.yaml"))
+REFERENCE = ROOT / "configs/reference.yaml"
+LEAVES = sorted(set((ROOT / "configs").glob("*.yaml")) - {REFERENCE})
 
 
 def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -56,3 +60,30 @@ def test_leaves_say_only_what_is_their_own(path):
     own = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
     assert list(own) == ["defaults", "checkpoint", "hydra"] and own["defaults"][0] == "_self_"
     assert [next(iter(group)) for group in own["defaults"][1:]] == ["base", "corpus", "size", "system"]
+
+
+def test_the_reference_explains_every_key_and_names_its_default():
+    reference = flat(OmegaConf.to_container(OmegaConf.load(REFERENCE), resolve=False))
+    used = {key for path in LEAVES for key in flat(OmegaConf.to_container(composed(path), resolve=False))}
+    assert used - set(reference) == {"lr_scheduler.total_num_update"}
+    options = {"model": (SelectionOptions, MoeOptions, CompactOptions), "task": (DocumentTranslationConfig,)}
+    inherited = {f.name for f in fields(TranslationConfig)} - {"max_source_positions", "max_target_positions"}
+    for group, classes in options.items():
+        for f in (f for cls in classes for f in fields(cls) if f.name not in inherited and not f.name.startswith("_")):
+            assert reference[f"{group}.{f.name}"] == getattr(f.default, "value", f.default), f.name
+    lines = REFERENCE.read_text().splitlines()
+    for before, line in zip(lines, lines[1:]):
+        if ": " in line and not line.lstrip().startswith("#"):
+            assert before.lstrip().startswith("#"), line
+
+
+@pytest.mark.slow
+def test_the_reference_trains_as_it_stands(prepared, tmp_path):
+    small = [
+        f"model.{s}_{k}" for s in ("encoder", "decoder") for k in ("embed_dim=16", "layers=1", "attention_heads=2")
+    ]
+    small += ["model.encoder_ffn_embed_dim=16", "model.decoder_ffn_embed_dim=16", "optimization.max_update=1"]
+    places = [f"task.data={prepared}", f"checkpoint.save_dir={tmp_path / 'save'}", f"hydra.run.dir={tmp_path}"]
+    languages = ["task.source_lang=xx", "task.target_lang=yy", "common.cpu=true", "dataset.disable_validation=true"]
+    train(REFERENCE, [*small, *places, *languages], tmp_path / "log", "reference")
+    assert (tmp_path / "save/checkpoint_last.pt").exists()
