@@ -10,7 +10,7 @@ SHARE = "share/fairseq_lasformer"
 def shared() -> dict[str, list[str]]:
     """Configurations, recipes and the demo corpus' generator, by folder."""
     found: dict[str, list[str]] = {}
-    for top in ("configs", "scripts", "data/demo"):
+    for top in ("configs", "scripts", "examples", "data/demo"):
         for path in sorted(
             p.relative_to(HERE) for p in (HERE / top).rglob("*") if p.is_file() and p.parent.name != "__pycache__"
         ):

@@ -51,7 +51,17 @@ def test_the_wheel_holds_configurations_licence_and_demo(tmp_path):
     subprocess.run([*pip, str(source)], check=True, capture_output=True)
     (wheel,) = tmp_path.glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()
-    for end in ("configs/demo_lasformer.yaml", "scripts/train.sh", "data/demo/generate.py", "LICENSE", "ops/cpu.cpp"):
+    for end in (
+        "configs/demo_lasformer.yaml",
+        "scripts/train.sh",
+        "data/demo/generate.py",
+        "LICENSE",
+        "ops/cpu.cpp",
+        "py.typed",
+        "analysis/report.html",
+        "nn/patterns/window.py",
+        "examples/demo.py",
+    ):
         assert any(name.endswith(end) for name in names), end
 
 

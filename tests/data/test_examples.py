@@ -1,0 +1,58 @@
+"""The one rule that makes examples of sentences: limit, separator, cutting, joining."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairseq_lasformer.data.examples import ExampleRule, TooLong
+from fairseq_lasformer.data.subwords import DataConfig
+
+
+def rule(limit: int = 12, separator: str = "<sep>", resolutions: str = "mixture") -> ExampleRule:
+    return ExampleRule(DataConfig("xx", "yy", "none", "subword-nmt", separator, limit, resolutions, ""))
+
+
+SENTENCE = st.lists(st.sampled_from(["a", "b@@", "c"]), min_size=1, max_size=6).map(" ".join)
+
+
+@given(st.lists(SENTENCE, min_size=1, max_size=12), st.lists(SENTENCE, min_size=12, max_size=12))
+def test_every_part_fits_and_none_is_lost(source, target):
+    made = rule()
+    target = target[: len(source)]
+    parts = made.cut(3, source, target)
+    assert [s for p in parts for s in source[p.start : p.start + p.size]] == source
+    assert all(p.document == 3 for p in parts)
+    for side in (source, target):
+        for p in parts:
+            assert len(made.join(side[p.start : p.start + p.size]).split()) + 1 <= 12
+
+
+@given(st.lists(SENTENCE, min_size=1, max_size=5))
+def test_splitting_undoes_joining(sentences):
+    assert rule().split(rule().join(sentences)) == sentences
+    bare = rule(separator="")
+    assert bare.split(bare.join(sentences)) == [" ".join(sentences)]
+
+
+def test_a_separator_counts_as_a_token():
+    assert rule().length("a b") == 3 and rule(separator="").length("a b") == 2
+    five = ["a b c"] * 3  # 4 tokens each with its separator, of 11 beside the end of sentence
+    assert [p.size for p in rule().cut(0, five)] == [2, 1]
+    assert [p.size for p in rule(separator="").cut(0, five)] == [3]
+
+
+def test_a_sentence_that_fits_nowhere_is_named():
+    with pytest.raises(TooLong) as e:
+        rule().cut(0, ["a", "b"], ["a", " ".join("b" * 12)])
+    assert (e.value.side, e.value.sentence, e.value.tokens) == (1, 1, 13)
+
+
+def test_only_training_sees_every_resolution():
+    (part,) = rule(limit=100).cut(0, ["a"] * 4)
+    assert [s.size for s in rule().examples(part, training=True)] == [4, 2, 2, 1, 1, 1, 1]
+    assert [s.size for s in rule().examples(part)] == [4]
+    sentences = rule(resolutions="sentences")
+    assert [s.size for s in sentences.examples(part)] == [1, 1, 1, 1]
+    assert sentences.keeps_boundaries and rule().keeps_boundaries and not rule(separator="").keeps_boundaries

@@ -1,0 +1,52 @@
+"""Resume marks: what is done is not done again, and nothing else counts as done."""
+
+from __future__ import annotations
+
+import pytest
+
+from fairseq_lasformer.resume import FILE, Progress, key_of
+
+
+def test_a_stage_is_done_once_also_by_a_later_process(tmp_path, capsys):
+    ran: list[str] = []
+    progress = Progress(tmp_path / "out", key_of("a"))
+    assert not progress.exists and not progress.matches
+    progress.begin()
+    progress.run("one", lambda: ran.append("one"))
+    again = Progress(tmp_path / "out", key_of("a"))
+    assert again.exists and again.matches and list(again.seconds) == ["one"]
+    again.run("one", lambda: ran.append("one"), tell=True)
+    again.run("two", lambda: ran.append("two"), tell=True)
+    assert ran == ["one", "two"] and capsys.readouterr().err == "one: done before\ntwo ...\n"
+
+
+def test_a_stage_that_fails_is_not_done(tmp_path):
+    progress = Progress(tmp_path, key_of("a"))
+    progress.begin()
+    with pytest.raises(ZeroDivisionError):
+        progress.run("one", lambda: 1 // 0)
+    assert not Progress(tmp_path, key_of("a")).done("one")
+
+
+def test_with_other_settings_a_stage_is_done_again(tmp_path):
+    progress, ran = Progress(tmp_path, key_of("a")), list[str]()
+    progress.begin()
+    for beam in ("5", "5", "2", "2"):
+        progress.run("translate", lambda b=beam: ran.append(b), of=beam)
+    assert ran == ["5", "2"] and not progress.done("translate") and progress.done("translate", "2")
+
+
+def test_other_work_and_damaged_marks_match_nothing(tmp_path):
+    Progress(tmp_path, key_of("a")).begin()
+    other = Progress(tmp_path, key_of("b"))
+    assert other.exists and not other.matches and not other.seconds
+    for damage in ("", "{", "[]", '{"key": "x"}', '{"key": "x", "stages": {"one": 3}}', '{"stages": {}}'):
+        (tmp_path / FILE).write_text(damage)
+        assert Progress(tmp_path, "x").exists and not Progress(tmp_path, "x").matches, damage
+
+
+def test_keys_tell_apart_what_results_depend_on(tmp_path):
+    keys = [
+        key_of(*parts) for parts in (("a", "b"), ("ab",), (["a", "b"],), ("a", "b", None), (tmp_path,), ({"x": 1},))
+    ]
+    assert len(set(keys)) == len(keys) and key_of({"x": 1, "y": 2}) == key_of({"y": 2, "x": 1})
