@@ -1,1 +1,1 @@
-"""Benchmarks: ``python -m benchmarks NAME``. One file each; all of them return rows of :class:`benchmarks.rows.Row`."""
+"""Benchmarks: ``python -m benchmarks NAME``. One module each; all return a list of :class:`benchmarks.rows.Row`."""

@@ -1,4 +1,4 @@
-"""``python -m benchmarks NAME [option...]``: runs one benchmark, prints its table, writes runs/bench/NAME.json."""
+"""``python -m benchmarks NAME [option...]``: run a benchmark, print its table, write runs/bench/NAME.json."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""What DeFINE and DeLighT save and cost: parameters, operations, seconds and scores of demo runs.
+"""Savings and costs of DeFINE and DeLighT: parameters, operations, seconds and scores of demo runs.
 
-Needs runs of examples/demo.py, such as ``--systems lasformer,lasformer_define --out runs/demo_define``. Parameters and
-operations are those of the checkpoints, with the kappa they hold, the scores the run's own. ms per step: the
-criterion's forward pass and the backward pass over a few batches of what each system was trained on (the same, for
-systems of the same data), all systems in turn in one process. The baseline is the system lasformer.
+Requires runs of examples/demo.py, such as ``--systems lasformer,lasformer_define --out runs/demo_define``. Parameters
+and operations are those of the checkpoints, at their kappa; scores are those of the runs. ms per step: forward pass of
+the criterion and backward pass, over a few training batches of each system (the same ones for systems trained on the
+same data), with all systems taking turns in one process. The baseline is the system lasformer.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ BATCHES = 4
 
 
 class System:
-    """A trained model of a demo run, with its criterion and some batches it was trained on."""
+    """A trained model of a demo run, with its criterion and some of its training batches."""
 
     def __init__(self, checkpoint: Path) -> None:
         register()
@@ -41,7 +41,7 @@ class System:
         self.samples = list(islice(batches, BATCHES))
 
     def training(self) -> float:
-        """Seconds of a step's forward and backward pass, the mean over the batches."""
+        """Return the seconds per forward and backward pass, averaged over the batches."""
         self.model.train()
         start = time.perf_counter()
         for sample in self.samples:
@@ -67,7 +67,7 @@ def measure(args: argparse.Namespace) -> list[Row]:
         for name in found:
             scores.setdefault(name, found[name])
             paths.setdefault(name, run / name / "checkpoint_last.pt")
-    # before the models: it refuses what is no checkpoint in one line
+    # before loading the models, because it rejects invalid checkpoints with a one-line error
     costs = {
         name: next(c for c in checkpoint_cost(path, [args.length]) if c.module == "model")
         for name, path in paths.items()

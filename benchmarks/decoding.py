@@ -1,14 +1,14 @@
-"""Decoding steps per second on long documents: lasformer beside fairseq's transformer and CTranslate2, base size.
+"""Decoding steps per second on long documents: lasformer, fairseq's transformer and CTranslate2, base size.
 
 One document, beam 5, float32, 8,000 words, the same weights for the dense systems, random text. The caches are filled
-to T tokens on both sides; then STEPS steps are timed after a warm-up, REPEAT times, and the median counts. A step is
-the decoder, the log-softmax, the beam's top 10, and the reordering of cache and source by the same sequence of parents.
-Every system has a process of its own, one after another, with the same number of threads. lasformer_distinct: the
-hypotheses share no past, the worst case for a cache that copies nothing.
+to T tokens on both sides; then STEPS steps are timed REPEAT times after a warm-up, and the median is reported. A step
+consists of the decoder, the log-softmax, the top 10 of the beam, and the reordering of cache and source by the same
+sequence of parents. The systems run one after another, each in its own process, with the same number of threads.
+lasformer_distinct: the hypotheses share no prefix, the worst case for a cache that copies nothing.
 
-CTranslate2 cannot be handed a cache, and walks through a prefix token by token. It translates a source of T tokens to
-1, 512 and 1,024 tokens; a step's time is taken to grow linearly with its position, and read off at T. Beyond 1,024 its
-figure is therefore extrapolated. Last, fairseq-generate as a whole on one document (--end-to-end).
+CTranslate2 does not accept an existing cache and processes a prefix token by token. It therefore translates a source of
+T tokens to 1, 512 and 1,024 tokens; the time of a step is assumed to grow linearly with its position, and evaluated at
+T. Beyond 1,024 its figure is extrapolated. Finally, fairseq-generate is timed on one document (--end-to-end).
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ from fairseq_lasformer.ops import KAPPA_ONE
 ROOT = Path(__file__).resolve().parent.parent
 BEAM = 5
 KAPPA = 0.05
-FITTED = 1024  # tokens up to which CTranslate2 is timed
-DISTINCT = "lasformer_distinct"  # lasformer, its hypotheses sharing no past
+FITTED = 1024  # maximum target length at which CTranslate2 is timed
+DISTINCT = "lasformer_distinct"  # lasformer with hypotheses that share no prefix
 SYSTEMS = ("transformer", "lasformer_dense", "lasformer", DISTINCT, "ctranslate2", "ctranslate2_int8")
 BASELINES = ("transformer", "ctranslate2")
 
 
 def fill(model: Any, length: int, parents: Callable[[], torch.Tensor]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Encoder output and decoding state as ``length`` tokens on both sides leave them, with random contents."""
+    """Return encoder output and decoding state as after ``length`` tokens on both sides, with random contents."""
     width = model.decoder.embed_tokens.embedding_dim
     source = {
         "encoder_out": [torch.randn(length, 1, width)],
@@ -83,10 +83,10 @@ def fill(model: Any, length: int, parents: Callable[[], torch.Tensor]) -> tuple[
 
 @torch.no_grad()
 def decode(system: str, length: int, steps: int, repeat: int, history: str = "beam") -> tuple[list[float], float]:
-    """Seconds of each of ``repeat`` times ``steps`` steps, and the peak resident memory in MiB."""
+    """Return the seconds of ``repeat`` runs of ``steps`` steps each, and the peak resident memory in MiB."""
     model = build(system, KAPPA).eval()
-    # as in a real beam a hypothesis may go on from any other, so that all soon share their past; or none is ever
-    # dropped and they share nothing: the worst case for a cache that copies nothing
+    # "beam": as in a real search, a hypothesis may continue any other, so that all soon share a prefix; "distinct":
+    # none is ever dropped and they share nothing, the worst case for a cache that copies nothing
     parents = (lambda: torch.randint(BEAM, (BEAM,))) if history == "beam" else (lambda: torch.randperm(BEAM))
     source, state = fill(model, length, parents)
     tokens = torch.randint(4, VOCABULARY, (BEAM, length + 2 + steps * (repeat + 1)))
@@ -107,7 +107,7 @@ def decode(system: str, length: int, steps: int, repeat: int, history: str = "be
 
 
 def decode_ctranslate2(compute_type: str, length: int, steps: int, repeat: int) -> tuple[list[float], float]:
-    """The same for CTranslate2 with the weights of fairseq's transformer; see the head of this file for how."""
+    """The same for CTranslate2 with the weights of fairseq's transformer; the module docstring explains how."""
     import ctranslate2
     from ctranslate2.converters.fairseq import set_transformer_decoder, set_transformer_encoder
 
@@ -154,7 +154,7 @@ def decode_ctranslate2(compute_type: str, length: int, steps: int, repeat: int) 
 
 
 def one(system: str, length: int, steps: int, repeat: int) -> tuple[float, float]:
-    """Steps per second of a system, and its peak resident memory in MiB."""
+    """Return the steps per second of a system, and its peak resident memory in MiB."""
     work: Callable[..., Any] = decode
     name = system
     if system.startswith("ctranslate2"):
@@ -166,9 +166,10 @@ def one(system: str, length: int, steps: int, repeat: int) -> tuple[float, float
 
 
 def end_to_end(length: int) -> list[Row]:
-    """Seconds of fairseq-generate on one document of ``length`` random tokens each side, forced length, random weights.
+    """Time fairseq-generate on one document of ``length`` random tokens per side.
 
-    What is timed is fairseq's own count: reading, encoder, search and detokenising, without start-up.
+    The output length is forced and the weights are random. The seconds are those that fairseq reports: reading,
+    encoder, search and detokenisation, without start-up.
     """
     found = []
     with tempfile.TemporaryDirectory() as name:
@@ -201,7 +202,7 @@ def end_to_end(length: int) -> list[Row]:
 
 
 def fairseq(tool: str, *arguments: object) -> str:
-    """Runs one of fairseq's tools; returns all it says."""
+    """Run one of fairseq's tools; return its output."""
     command = [sys.executable, "-m", f"fairseq_cli.{tool}", *map(str, arguments)]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if done.returncode:

@@ -1,4 +1,4 @@
-"""Base-size models that the benchmarks measure."""
+"""Base-size models for the benchmarks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LONGEST = 16384
 
 
 class _Task:
-    """The little of a task that building a model needs."""
+    """The parts of a task that are needed to build a model."""
 
     def __init__(self) -> None:
         self.source_dictionary = self.target_dictionary = Dictionary()
@@ -25,11 +25,11 @@ class _Task:
 
 
 def build(system: str, kappa: float = 1.0) -> torch.nn.Module:
-    """A base-size model in training mode.
+    """Build a base-size model in training mode.
 
     Args:
         system: ``transformer`` (fairseq's), ``lasformer`` or one of its presets.
-        kappa: of every selector.
+        kappa: kappa of every selector, a fraction.
     """
     register()
     torch.manual_seed(1)

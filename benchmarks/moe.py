@@ -1,9 +1,9 @@
-"""What a mixture of experts costs: time of one layer by its number of experts, beside a dense network.
+"""Cost of a mixture of experts: time of one layer by number of experts, compared with a dense network.
 
-4,096 tokens, d = 512, h = 2,048, k = 2, float32; forward without gradients, training forward and backward with the
-balance losses, decode one step of 5 rows. dense is a feed-forward network of the same active size, k h. Then a toy
-training, 8 experts, with and without the balance losses (table 6 of arXiv 1701.06538 in small): how unevenly experts
-are used.
+4,096 tokens, d = 512, h = 2,048, k = 2, float32. forward: without gradients; training: forward and backward with the
+balance losses; decode: one step of 5 rows. dense is a feed-forward network with the same active size, k h. Then a toy
+training run with 8 experts, with and without the balance losses (a small version of table 6 of arXiv 1701.06538),
+measures how unevenly the experts are used.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def measure(args: argparse.Namespace) -> list[Row]:
 
 
 class Dense(nn.Module):
-    """The feed-forward network with as many multiplications per token as k experts."""
+    """Feed-forward network with as many multiplications per token as k experts."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -61,14 +61,14 @@ class Dense(nn.Module):
 
 
 def mixture(n_experts: int) -> MixtureOfExperts:
-    """A mixture whose gate is used evenly, as training makes it."""
+    """Build a mixture whose gate spreads tokens evenly, as after training."""
     layer = MixtureOfExperts(MoeConfig(n_experts, K), DIM, HIDDEN)
     nn.init.normal_(layer.gate.gate, std=DIM**-0.5)  # type: ignore[union-attr,arg-type]
     return layer
 
 
 def seconds(layer: nn.Module, x: Tensor, kind: str) -> float:
-    """Of one call."""
+    """Return the seconds per call."""
     layer.train(kind == "training")
     work: Callable[[], None] = partial(_training if kind == "training" else _forward, layer, x)
     repeated = 50 if kind == "decode" else 1
@@ -92,7 +92,7 @@ def _training(layer: nn.Module, x: Tensor) -> None:
 
 
 def toy_balance(importance_weight: float, load_weight: float) -> dict[str, float]:
-    """How evenly 8 experts are used after 200 updates on tokens that are not centred, 256 per update."""
+    """Return how evenly 8 experts are used after 200 updates of 256 tokens each that are not centred."""
     torch.manual_seed(0)
     cfg = MoeConfig(8, importance_weight=importance_weight, load_weight=load_weight)
     layer, target, centre = MixtureOfExperts(cfg, 16, 32), nn.Linear(16, 16), torch.randn(16)

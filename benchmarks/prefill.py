@@ -1,7 +1,7 @@
-"""Where a full pass of the encoder gains from reading kept keys alone: seconds of each way, by length and kappa.
+"""Encoder prefill: seconds of dense attention, masked attention and gathered keys, by length and kappa.
 
-Base size, one document, float32, on the CPU. dense: lasformer_dense; mask: all scores, a mask; gather: kept keys alone.
-The thresholds that follow are SPARSE_FROM and SPARSE_SHARE in fairseq_lasformer/ops/prefill.py.
+Base size, one document, float32, on the CPU. dense: lasformer_dense; mask: all scores, with a mask; gather: kept keys
+only. The thresholds derived from it are SPARSE_FROM and SPARSE_SHARE in fairseq_lasformer/ops/prefill.py.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def measure(args: argparse.Namespace) -> list[Row]:
 
 @torch.no_grad()
 def seconds(model: torch.nn.Module, tokens: torch.Tensor, way: str) -> float:
-    """Of one pass of the encoder."""
+    """Return the seconds of one encoder pass."""
     prefill.SPARSE_FROM, prefill.SPARSE_SHARE = THRESHOLDS[way]
     start = time.perf_counter()
     model.encoder(tokens)

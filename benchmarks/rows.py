@@ -1,4 +1,4 @@
-"""The one row format of all benchmarks, the table and the file that are made of it, and turns."""
+"""The common row format of all benchmarks, its table and JSON file, and interleaved measurement."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Row:
     """One figure.
 
     Attributes:
-        case: what all systems were given, such as ``T=4096``.
-        system: what was measured.
+        case: the conditions, the same for all systems, such as ``T=4096``.
+        system: the measured system.
         metric: ``seconds``, ``steps/s``, ``peak GiB``, …
-        value: of the metric.
+        value: value of the metric.
         compared: whether the table shows its ratio to the baselines.
     """
 
@@ -36,11 +36,12 @@ class Row:
 
 
 def in_turns(work: Mapping[str, Callable[[], float]], repeat: int, what: str) -> dict[str, float]:
-    """The median of ``repeat`` figures of each system; they take turns, after one round that warms up.
+    """Return the median of ``repeat`` measurements of each system; systems take turns, after one warm-up round.
 
     Args:
-        work: by system, a call that returns its figure.
-        what: is measured, for the progress bar.
+        work: for each system, a function that returns one measurement.
+        repeat: number of measured rounds.
+        what: description for the progress bar.
     """
     figures: dict[str, list[float]] = {name: [] for name in work}
     for turn in tqdm(range(repeat + 1), desc=what, unit=" rounds"):
@@ -52,7 +53,7 @@ def in_turns(work: Mapping[str, Callable[[], float]], repeat: int, what: str) ->
 
 
 def machine() -> dict[str, object]:
-    """What the figures were seen on."""
+    """Describe the machine that the figures were measured on."""
     model = platform.processor() or platform.machine()
     if Path("/proc/cpuinfo").exists():
         lines = Path("/proc/cpuinfo").read_text().splitlines()
@@ -63,13 +64,13 @@ def machine() -> dict[str, object]:
 
 
 def save(path: Path, benchmark: str, rows: Sequence[Row]) -> None:
-    """``{"benchmark", "machine", "rows"}`` as JSON."""
+    """Write ``{"benchmark", "machine", "rows"}`` as JSON."""
     report = {"benchmark": benchmark, "machine": machine(), "rows": [asdict(row) for row in rows]}
     atomic_write(path, json.dumps(report, indent=1) + "\n")
 
 
 def table(rows: Sequence[Row], baselines: Sequence[str]) -> str:
-    """A line per case and system, a column per metric, and the ratio of each to every baseline of the same case."""
+    """Format one line per case and system, one column per metric, and ratios to every baseline of the same case."""
     metrics = list(dict.fromkeys(row.metric for row in rows))
     values = {(row.case, row.system, row.metric): row for row in rows}
     lines = [["case", "system"]]

@@ -1,7 +1,8 @@
-"""Time and memory of training: lasformer beside fairseq's transformer, base size, one document.
+"""Time and memory of training: lasformer compared with fairseq's transformer, base size, one document.
 
-seconds: forward and backward, all models in one process, in turn, medians. peak GiB: a fresh process each, peak
-resident memory of one step after the model is built. kappa as given (half-way through training and at its end).
+seconds: forward and backward, all models taking turns in one process, medians. peak GiB: peak resident memory of one
+step after the model is built, each in a fresh process. kappa as given (default: half-way through training and at its
+end).
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def measure(args: argparse.Namespace) -> list[Row]:
 
 
 def step(model: torch.nn.Module, length: int) -> float:
-    """Seconds of one forward and backward pass over one document of ``length`` tokens on both sides."""
+    """Return the seconds of one forward and backward pass over a document of ``length`` tokens on both sides."""
     generator = torch.Generator().manual_seed(length)
     tokens = torch.randint(4, VOCABULARY, (1, length + 1), generator=generator)
     start = time.perf_counter()
@@ -63,13 +64,13 @@ def step(model: torch.nn.Module, length: int) -> float:
 
 
 def peak_gib(system: str, kappa: float, length: int) -> float:
-    """Peak resident memory of a process that does one step, GiB."""
+    """Return the peak resident memory, in GiB, of a process that runs one step."""
     command = [sys.executable, "-m", "benchmarks.training", system, str(kappa), str(length)]
     return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
 
 
 if __name__ == "__main__":
     step(build(sys.argv[1], float(sys.argv[2])), int(sys.argv[3]))
-    # not getrusage: a child starts with its parent's maximum there
+    # not getrusage, where a child process inherits its parent's maximum
     found = re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())
     print(int(found[1]) / 2**20 if found else "null")

@@ -1,4 +1,4 @@
-"""Multi-head attention over the keys of a pattern: projections, cache, one call into ``ops``."""
+"""Multi-head attention over the keys selected by a pattern."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from fairseq_lasformer.ops import AttentionMask, KeptKeys
 
 
 class AttentionOutput(NamedTuple):
-    """What an attention layer returns.
+    """Output of an attention layer.
 
     Attributes:
-        out: [B, Q, d]; in a decoding step [R, d].
-        selection: for the layers above in the group: of a full pass a :class:`Selection`, of a decoding step the kept
-            keys, None where every key is kept.
-        query, key: the heads' projections [B, H, Q or K, D] of a full pass over a mask, for the supervision; otherwise
-            None.
+        out: [B, Q, d]; [R, d] in a decoding step.
+        selection: for the layers above in the group. In a full pass, a :class:`Selection`; in a decoding step, the kept
+            keys, or None if every key is kept.
+        query, key: projections of the heads, [B, H, Q or K, D], of a full pass with a mask, for the supervision;
+            otherwise None.
     """
 
     out: Tensor
@@ -33,20 +33,20 @@ class AttentionOutput(NamedTuple):
 
 
 class SelectedAttention(nn.Module):
-    """Multi-head attention that reads only the keys its group's pattern keeps (eq 3 of arXiv 2309.14174).
+    """Multi-head attention that reads only the keys kept by its group's pattern (eq 3 of arXiv 2309.14174).
 
     Args:
         embed_dim: width of the attention, all heads together (H * D).
-        num_heads: H.
-        pattern: the group's, if this is the group's lowest layer; None in the layers above.
-        key_dim: width of the keys' states; default ``embed_dim``.
-        query_dim: width of the queries' states; default ``embed_dim``.
-        out_dim: width of the output; default ``embed_dim``.
-        dropout: on the attention weights.
-        backend: what attends in inference, one of :data:`ops.BACKENDS`.
+        num_heads: number of heads (H).
+        pattern: the group's pattern in the lowest layer of the group; None in the layers above.
+        key_dim: width of the states that keys are projected from; default: ``embed_dim``.
+        query_dim: width of the states that queries are projected from; default: ``embed_dim``.
+        out_dim: width of the output; default: ``embed_dim``.
+        dropout: dropout probability of the attention weights.
+        backend: backend for inference, one of :data:`ops.BACKENDS`.
 
     Raises:
-        ValueError: ``embed_dim`` does not divide into ``num_heads``.
+        ValueError: ``embed_dim`` is not divisible by ``num_heads``.
     """
 
     def __init__(
@@ -72,8 +72,8 @@ class SelectedAttention(nn.Module):
         self.v_proj = nn.Linear(key_dim, embed_dim)
         self.q_proj = nn.Linear(query_dim, embed_dim)
         self.out_proj = nn.Linear(embed_dim, out_dim)
-        self.selector = pattern  # under this name the selector's weights are saved
-        # fairseq's: Q, K, V of one width are initialised as the one matrix they could be
+        self.selector = pattern  # checkpoints store the selector's weights under this name
+        # as in fairseq: Q, K, V of equal width are initialised like a single fused matrix
         gain = 1 / math.sqrt(2) if key_dim == embed_dim else 1.0
         for projection in (self.k_proj, self.v_proj, self.q_proj):
             nn.init.xavier_uniform_(projection.weight, gain=gain)
@@ -85,13 +85,13 @@ class SelectedAttention(nn.Module):
     def forward(
         self, x: Tensor, memory: Tensor | None, mask: AttentionMask, selection: Selection | None = None
     ) -> AttentionOutput:
-        """Attention of x over ``memory`` (cross-attention) or over itself.
+        """Attend from x to ``memory`` (cross-attention) or to x itself.
 
         Args:
-            x: [B, Q, d], as the layer's attention gets it (normalised, if pre-norm).
+            x: [B, Q, d], the input of the attention sub-layer (already normalised, if pre-norm).
             memory: [B, K, d_memory]; None in self-attention.
-            mask: which keys may be attended to.
-            selection: the group's, for a layer without a pattern of its own.
+            mask: attention mask.
+            selection: the group's selection, for a layer without a pattern of its own.
         """
         source = x if memory is None else memory
         dropout_p = self.dropout_module.active_p
@@ -107,7 +107,7 @@ class SelectedAttention(nn.Module):
         return AttentionOutput(out, selection)
 
     def step(self, x: Tensor, keys: LayerCache, kept: KeptKeys | None = None) -> AttentionOutput:
-        """One decoding step: attention of the newest positions over the cache.
+        """Run one decoding step: attend from the newest positions to the cache.
 
         Args:
             x: [R, d].

@@ -1,13 +1,13 @@
-"""Decoding state: keys and values that are written once and never moved, and an index from beam to slots.
+"""Decoding cache: keys and values that are written once and never moved, and an index from hypotheses to slots.
 
-Every step writes each hypothesis' new key and value into the next free slots of its item (a batch item: a document, or
-a part of one). A table [R, length] maps each hypothesis' positions to slots, elsewhere called cache indirection;
-reordering the beam reorders the table, a few bytes per position, and moves neither keys nor values. Keys and values of
-the source are held once per item.
+Every step writes the new key and value of each hypothesis into the next free slots of its item (a batch item: a
+document, or a part of one). A table [R, length] maps the positions of each hypothesis to slots, known elsewhere as
+cache indirection; reordering the beam reorders the table, a few bytes per position, and moves neither keys nor values.
+Keys and values of the source are stored once per item.
 
-For a CUDA graph, everything that a step reads or writes must stay where it is: see ``fixed`` of :class:`DecodingCache`.
+With a CUDA graph, every tensor that a step reads or writes must stay in place: see ``fixed`` of :class:`DecodingCache`.
 
-R hypotheses, N items, ``beam`` = R / N consecutive hypotheses per item; C slots per item.
+Shapes: R hypotheses, N items, ``beam`` = R / N consecutive hypotheses per item; C slots per item; W width of a key.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ FIRST_POSITIONS = 64
 
 
 def regroup(items: Tensor, n_items: int) -> tuple[Tensor | None, int]:
-    """Which of N items the hypotheses need, one entry per run of hypotheses of one item, and the length of a run.
+    """Find the items that the hypotheses still need, one entry per run of consecutive hypotheses of the same item.
 
-    All runs are equally long: where they are not, every hypothesis becomes a run of its own.
+    If the runs differ in length, every hypothesis becomes a run of its own.
 
     Args:
         items: int64 [R], the item of each hypothesis.
-        n_items: N.
+        n_items: number of items (N).
 
     Returns:
-        the entries, None where they are all N in order and nothing needs to move; the length of a run.
+        the item of each run, or None if these are all N in order and nothing needs to move; and the length of a run.
     """
     keep, runs = torch.unique_consecutive(items, return_counts=True)
     beam = int(runs[0])
@@ -49,10 +49,15 @@ class DecodingCache:
     """Keys and values of all layers, by name, for one batch of hypotheses.
 
     Args:
-        n_rows, n_items: R and N; R is a multiple of N.
-        fixed: keep every tensor in place as long as possible, so that a step can be captured: indices then end with
-            the table instead of the newest position, and the rows of finished items stay, behind the others and
-            without keys, until they are half of all rows. ``version`` counts the times something had to move.
+        n_rows: number of hypotheses (R), a multiple of ``n_items``.
+        n_items: number of items (N).
+        device: where the index is stored.
+        fixed: keep every tensor in place as long as possible, so that a step can be captured. Indices then extend to
+            the end of the table instead of the newest position, and the rows of finished items stay, behind the others
+            and without keys, until they are half of all rows. ``version`` counts how often something had to move.
+
+    Raises:
+        ValueError: ``n_rows`` is not a multiple of ``n_items``.
     """
 
     def __init__(self, n_rows: int, n_items: int, device: torch.device, fixed: bool = False) -> None:
@@ -74,13 +79,13 @@ class DecodingCache:
 
     @staticmethod
     def of(incremental_state: dict[str, Any], *args: Any) -> DecodingCache:
-        """The cache of fairseq's decoding state; at the first step a new one, ``DecodingCache(*args)``."""
+        """Return the cache in fairseq's incremental state; on the first step, create it as ``DecodingCache(*args)``."""
         if STATE not in incremental_state:
             incremental_state[STATE] = {"cache": DecodingCache(*args)}
         return incremental_state[STATE]["cache"]
 
     def advance(self) -> KeyIndex:
-        """Begins a step: gives every hypothesis its next slot. Returns the paths, the new position included."""
+        """Begin a step by assigning each hypothesis its next slot; return the key index, including the new position."""
         if self.used + self.beam > self.capacity:
             self._make_room()
         if self.length == self.table.size(1):
@@ -94,27 +99,34 @@ class DecodingCache:
         return KeyIndex(self.table, self.start, self.count, self.table.size(1) if self.fixed else self.length)
 
     def append(self, name: str, new: Tensor) -> Tensor:
-        """Writes this step's ``new`` [R, W]; returns all slots, [N, C, W]."""
+        """Write this step's ``new`` [R, W]; return all slots, [N, C, W]."""
         store = self.generated.get(name)
         if store is None:
             store = self.generated[name] = new.new_empty(self.n_items, self.capacity, new.size(-1))
-        # the place comes from the device, as everything in a step that is recorded once and repeated
+        # the slots are read on the device, so that a captured step can be replayed
         return store.index_copy_(1, self.newest, new.view(self.n_items, self.beam, -1))
 
     def once(self, name: str, project: Callable[[Tensor], Tensor], memory: Tensor) -> Tensor:
-        """``project(memory)`` [N, K, W], which depends on the source alone: computed at the first step."""
+        """Return ``project(memory)`` [N, K, W], which depends only on the source: computed on the first step."""
         if name not in self.source:
             self.source[name] = project(memory).contiguous()
         return self.source[name]
 
     def constant(self, name: str, buffer: Tensor) -> int:
-        """An integer that does not change while decoding: read from the device at the first step."""
+        """Return an integer that is constant during decoding; it is read from the device on the first step."""
         if name not in self.constants:
             self.constants[name] = int(buffer)
         return self.constants[name]
 
     def index_source(self, padding: Tensor) -> KeyIndex:
-        """The index of the source's keys, from its padding mask bool [N, K] (padded on either side, not in between)."""
+        """Return the index of the source's keys.
+
+        Args:
+            padding: bool [N, K], True at padding, which may be on either side of the tokens but not between them.
+
+        Raises:
+            ValueError: there is padding between tokens.
+        """
         if self.source_index is None:
             self.source_index = KeyIndex.over(padding)
             if self.source_index is None:
@@ -122,10 +134,10 @@ class DecodingCache:
         return self.source_index
 
     def reorder(self, order: Tensor) -> None:
-        """Hypothesis i continues ``order[i]``; items without hypotheses are released.
+        """Make hypothesis i continue ``order[i]``; items without hypotheses are released.
 
-        On a GPU, hypotheses change their item only where their number changes (as in fairseq's beam search): to
-        look would stop the device at every step.
+        On a GPU, hypotheses are assumed to change their item only if their number changes (as in fairseq's beam
+        search): checking would synchronise with the device on every step.
         """
         table = self.table.index_select(0, order)
         if order.numel() == self.n_live * self.beam and order.is_cuda:
@@ -152,14 +164,14 @@ class DecodingCache:
             n_keys[self.n_live :] = 0
 
     def _set_table(self, table: Tensor) -> None:
-        """The table in a new order; in its place, if that is fixed."""
+        """Set the reordered table, in place if ``fixed``."""
         if self.fixed and self.table.size(0) == self.n_items * self.beam:
             self.table[: table.size(0)] = table
         else:
             self.table = table
 
     def _take(self, old: Tensor, items: Tensor) -> Tensor:
-        """The entries of ``items`` alone; in place, if that is fixed."""
+        """Keep only the entries of ``items``, in place if ``fixed``."""
         taken = old.index_select(0, items)
         if not self.fixed or old.size(0) != self.n_items:
             return taken
@@ -167,7 +179,7 @@ class DecodingCache:
         return old
 
     def _make_room(self) -> None:
-        """Closes the gaps that dropped hypotheses left; doubles the storage where more than 3/4 of it are in use."""
+        """Compact the slots of dropped hypotheses, or double the storage if more than 3/4 of it are in use."""
         n, device = self.n_live, self.table.device
         paths = self.table[: n * self.beam, : self.length].reshape(n, -1).long()
         live = torch.zeros(n, self.capacity, dtype=torch.bool, device=device).scatter_(1, paths, True)
@@ -179,7 +191,7 @@ class DecodingCache:
                 self.generated[name] = store.new_empty(self.n_items, self.capacity, store.size(2))
                 self.generated[name][:, : self.used] = store[:, : self.used]
             return
-        # live slots first, in their order; what follows in an item with fewer of them is ignored
+        # live slots first, in order; items with fewer of them are followed by slots that are ignored
         order = live.to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :used]
         for store in self.generated.values():
             for i in range(n):
@@ -190,12 +202,15 @@ class DecodingCache:
 
 
 class LayerCache(NamedTuple):
-    """One attention's part of the cache, in one decoding step.
+    """One attention's part of the cache in one decoding step.
 
     Attributes:
-        cache: the whole. name: of this attention in it.
-        x: [R, d], the newest inputs. memory: [N, K, d], the source, in cross-attention; otherwise None.
-        key_index: where the keys are. position: int64 [N], of the newest queries.
+        cache: the cache of all layers.
+        name: prefix of this attention's entries in it.
+        x: [R, d], the newest inputs.
+        memory: [N, K, d], the source, in cross-attention; otherwise None.
+        key_index: slots of the keys.
+        position: int64 [N], position of the newest queries.
     """
 
     cache: DecodingCache
@@ -206,15 +221,16 @@ class LayerCache(NamedTuple):
     position: Tensor
 
     def project(self, what: str, projection: Callable[[Tensor], Tensor]) -> Tensor:
-        """All keys so far through ``projection``, by slot [N, C, W]: only what is new is computed.
+        """Project all keys so far, [N, C, W] by slot; only new ones are computed.
 
         Args:
-            what: a name for them, such as ``key``.
+            what: name of the projection in the cache, such as ``key``.
+            projection: from [..., d] to [..., W].
         """
         if self.memory is None:
             return self.cache.append(f"{self.name}.{what}", projection(self.x))
         return self.cache.once(f"{self.name}.{what}", projection, self.memory)
 
     def constant(self, what: str, buffer: Tensor) -> int:
-        """An integer buffer that does not change while decoding: read from the device at the first step only."""
+        """Return an integer buffer that is constant during decoding; it is read from the device on the first step."""
         return self.cache.constant(f"{self.name}.{what}", buffer)

@@ -1,4 +1,4 @@
-"""A decoding step that is captured once in a CUDA graph and replayed, so that its kernels are launched as one."""
+"""A decoding step that is captured once in a CUDA graph and replayed, so that its kernels launch as one."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from torch import Tensor
 class CudaGraphStep:
     """Replays a function of one tensor whose other inputs and outputs stay in place.
 
-    The first call of a version runs the function as it is, which compiles its kernels; the second captures it. Without
-    a GPU nothing is captured: the function of the first call is called again, on the same tensor.
+    The first call of a version runs the function eagerly, which compiles its kernels; the second captures it. Without a
+    GPU nothing is captured: the function of the first call is called again, on the same tensor.
     """
 
     def __init__(self) -> None:
@@ -20,11 +20,13 @@ class CudaGraphStep:
         self.graph: torch.cuda.CUDAGraph | None = None
 
     def __call__(self, function: Callable[[Tensor], Tensor], x: Tensor, version: int, n_rows: int) -> Tensor:
-        """``function(x)``, x [R', d] with R' <= R; rows from R' on are ignored.
+        """Return ``function(x)`` for x [R', d], R' <= R; rows from R' on are ignored.
 
         Args:
-            version: changes when something that the function reads or writes has moved.
-            n_rows: R, how many rows the function takes, the same throughout a version.
+            function: maps [R, d] to [R, d].
+            x: [R', d].
+            version: a number that changes whenever a tensor that the function reads or writes has moved.
+            n_rows: number of rows that the function takes (R), constant within a version.
         """
         if version != self.version:
             self.version, self.graph, self.function = version, None, function

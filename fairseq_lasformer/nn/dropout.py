@@ -14,7 +14,7 @@ class Dropout(nn.Module):
 
     Args:
         p: probability of zeroing an element.
-        module_name: the name by which ``--retain-dropout-modules`` refers to it.
+        module_name: name by which ``--retain-dropout-modules`` refers to the module.
     """
 
     def __init__(self, p: float, module_name: str) -> None:
@@ -25,7 +25,7 @@ class Dropout(nn.Module):
 
     @property
     def active_p(self) -> float:
-        """The probability in the current mode: ``p`` in training and where dropout is retained, otherwise 0."""
+        """The probability in the current mode: ``p`` in training or if dropout is retained, otherwise 0."""
         return float(self.p) if self.training or self.retained else 0.0
 
     def forward(self, x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Word embeddings that save parameters: DeFINE's map-expand-reduce (1911.12385), and DeLighT's official variant."""
+"""Parameter-saving word embeddings: DeFINE's (arXiv 1911.12385) and that of DeLighT's official code (2008.00623)."""
 
 from __future__ import annotations
 
@@ -13,11 +13,18 @@ from fairseq_lasformer.nn.group_linear import ExpandReduce, UnitSizes, max_group
 
 
 def define_sizes(n: int, k: int, m: int, depth: int, g_max: int) -> UnitSizes:
-    """DeFINE's unit: ``depth`` group linear transformations from n to k, in g_max groups, halved at each; a linear
-    layer k -> m. Widths grow linearly, rounded up to what their own and the next layer's groups divide.
+    """Return the shape of DeFINE's map-expand-reduce unit.
 
-    Raises:
-        ValueError: n does not divide into g_max groups.
+    It consists of ``depth`` group linear transformations from n to k, with g_max groups in the first and half as many
+    in each further one, and a linear layer k -> m. Widths grow linearly and are rounded up to multiples of the groups
+    of their own and the next layer.
+
+    Args:
+        n: width of the table.
+        k: width of the last transformation.
+        m: width of the output.
+        depth: number of transformations.
+        g_max: number of groups of the first transformation; must divide n.
     """
     groups = [max(1, g_max // 2**i) for i in range(depth)]
     widths = round_up([n + (k - n) * (i + 1) / depth for i in range(depth)], groups)
@@ -25,13 +32,18 @@ def define_sizes(n: int, k: int, m: int, depth: int, g_max: int) -> UnitSizes:
 
 
 class ExpandedEmbedding(nn.Module):
-    """A table of n numbers a word, expanded and reduced to m by a unit: ``unit(table[token])``.
+    """An embedding table of width n, expanded and reduced to width m by a unit: ``unit(table[token])``.
 
-    Stands in for ``nn.Embedding``: ``embedding_dim`` is m, ``weight`` is the table [V, n]. For inference all words'
-    rows are computed once (``make_generation_fast_``, which fairseq calls).
+    A drop-in replacement for ``nn.Embedding``: ``embedding_dim`` is m, ``weight`` is the table [V, n]. For inference
+    the rows of all words are precomputed (``make_generation_fast_``, called by fairseq).
 
     Args:
-        table: nn.Embedding of V words, width n. out_dim: m. sizes: of the unit.
+        table: nn.Embedding of V words and width n.
+        out_dim: width of the output (m).
+        sizes: shape of the unit.
+
+    Raises:
+        ValueError: a width is not divisible by its number of groups.
     """
 
     table: Tensor | None
@@ -45,7 +57,7 @@ class ExpandedEmbedding(nn.Module):
         self.register_buffer("table", None, persistent=False)
 
     def share_table(self) -> ExpandedEmbedding:
-        """Another unit over the same table."""
+        """Return an embedding with a unit of its own that shares this table."""
         return ExpandedEmbedding(self.embedding, self.embedding_dim, self.sizes)
 
     @property
@@ -62,21 +74,21 @@ class ExpandedEmbedding(nn.Module):
 
     @torch.no_grad()
     def make_generation_fast_(self, **kwargs: Any) -> None:
-        """Computes all words' rows, [V, m]; training afterwards does not use them."""
+        """Precompute the rows of all words, [V, m]; training discards them."""
         self.table = torch.cat([self.unit(part) for part in self.embedding.weight.split(4096)])
 
     def train(self, mode: bool = True) -> ExpandedEmbedding:
-        """Rows computed for inference are of no use once the weights change."""
+        """Discard precomputed rows in training mode: they become stale once the weights change."""
         if mode:
             self.table = None
         return super().train(mode)
 
 
 def build_embedding(cfg: Any, n_words: int, out_dim: int, padding_idx: int) -> ExpandedEmbedding:
-    """The embedding that ``--embedding`` asks for.
+    """Build the embedding selected by ``--embedding``.
 
     Raises:
-        InputError: the sizes do not divide.
+        InputError: a width is not divisible by its number of groups.
     """
     n = cfg.define_dim
     if cfg.embedding == "define":
@@ -98,18 +110,21 @@ def build_embedding(cfg: Any, n_words: int, out_dim: int, padding_idx: int) -> E
 
 @torch.no_grad()
 def _unit_variance(embedding: ExpandedEmbedding) -> None:
-    """Gives the words a spread of 1, that of a plain table's words after their scaling by sqrt(m): without it, after so
-    many layers, they would begin far below the positions that are added to them."""
+    """Scale the embeddings to a standard deviation of 1, that of table embeddings after scaling by sqrt(m).
+
+    Otherwise, after that many layers, they would start out far smaller than the position embeddings added to them.
+    """
     assert embedding.unit.leave is not None
     words = embedding.unit(embedding.weight[:1024])
     embedding.unit.leave.weight.div_((words - words.mean(0)).square().mean().sqrt())
 
 
 class TableProjection(nn.Module):
-    """Scores of all words from states of width m: m -> n, then the n-dimensional table, [V, n].
+    """Output projection through a narrow table: [..., m] -> n -> scores of all words.
 
     Args:
-        table: shared with an embedding, or its own.
+        dim: width of the states (m).
+        table: [V, n], shared with an embedding or separate.
     """
 
     def __init__(self, dim: int, table: nn.Parameter) -> None:

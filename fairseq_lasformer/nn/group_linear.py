@@ -1,7 +1,7 @@
-"""Group linear transformations, and the expand-reduce units that DeFINE and DeLighT are made of.
+"""Group linear transformations, and the expand-reduce units of DeFINE and DeLighT built from them.
 
-Sources: DeFINE (1911.12385), sections 3.1-3.2; DeLighT (2008.00623), section 3 and its official code. Where paper and
-official code differ, :func:`official_sizes` and :func:`paper_sizes` each say what they do.
+Sources: DeFINE (arXiv 1911.12385), sections 3.1-3.2; DeLighT (arXiv 2008.00623), section 3, and its official code.
+:func:`paper_sizes` follows the DeLighT paper, :func:`official_sizes` the code where it differs.
 """
 
 from __future__ import annotations
@@ -16,13 +16,16 @@ from torch import Tensor, nn
 
 
 class GroupLinear(nn.Module):
-    """x split into g groups, each with a linear map of its own: in * out / g weights. One batched product.
+    """Linear map with a block-diagonal weight: x is split into g groups, each with its own map (in * out / g weights).
 
     Args:
-        in_features, out_features: of all groups together; both multiples of ``groups``. groups 1: a linear layer.
+        in_features: width of the input, all groups together; a multiple of ``groups``.
+        out_features: width of the output, all groups together; a multiple of ``groups``.
+        groups: number of groups (g); 1 is an ordinary linear layer.
+        bias: whether to add a bias.
 
     Raises:
-        ValueError: they are not.
+        ValueError: a width is not a multiple of ``groups``.
     """
 
     def __init__(self, in_features: int, out_features: int, groups: int, bias: bool = True) -> None:
@@ -36,35 +39,36 @@ class GroupLinear(nn.Module):
         nn.init.uniform_(self.weight, -limit, limit)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., in] -> [..., out]; group i of the output depends on group i of the input alone."""
+        """[..., in] -> [..., out]; group i of the output depends only on group i of the input."""
         rows = x.reshape(-1, self.groups, self.in_features // self.groups).transpose(0, 1)
         out = torch.bmm(rows, self.weight).transpose(0, 1).reshape(*x.shape[:-1], self.out_features)
         return out if self.bias is None else out + self.bias
 
 
 def shuffle(x: Tensor, groups: int) -> Tensor:
-    """Feature shuffle: feature j of group i goes to place j g + i, so that the next groups see all of these."""
+    """Feature shuffle: move feature j of group i to position j g + i, so that every next group sees all groups."""
     if groups == 1:
         return x
     return x.unflatten(-1, (groups, -1)).transpose(-1, -2).flatten(-2)
 
 
 def mix(x: Tensor, y: Tensor, groups: int) -> Tensor:
-    """Split and mix: both inputs in g groups, joined group by group, [x_1 ; y_1 ; x_2 ; y_2 ; …]."""
+    """Split and mix: split both inputs into g groups and join them by group, [x_1 ; y_1 ; x_2 ; y_2 ; …]."""
     if groups == 1:
         return torch.cat([x, y], -1)
     return torch.cat([x.unflatten(-1, (groups, -1)), y.unflatten(-1, (groups, -1))], -1).flatten(-2)
 
 
 class UnitSizes(NamedTuple):
-    """The shape of an expand-reduce unit.
+    """Shape of an expand-reduce unit.
 
     Attributes:
-        enter: width after a linear layer at the start, 0 for none; the width that is mixed in again at every layer.
-        widths, groups: of each group linear transformation, in order.
-        leave: width after a linear layer at the end, 0 for none.
-        shuffles, norms: whether each transformation is followed by a feature shuffle, and by a layer norm over each
-            group (with one affine for all groups).
+        enter: output width of the linear layer at the start, which is mixed in again at every layer; 0 for none.
+        widths: output width of each group linear transformation, in order.
+        groups: number of groups of each group linear transformation, in order.
+        leave: output width of the linear layer at the end; 0 for none.
+        shuffles: whether each transformation is followed by a feature shuffle.
+        norms: whether each transformation is followed by a layer norm over each group (one affine map for all groups).
         ends_linear: whether the linear layer at the end has no activation.
     """
 
@@ -78,7 +82,7 @@ class UnitSizes(NamedTuple):
 
     @property
     def depth(self) -> int:
-        """Layers in all."""
+        """Total number of layers."""
         return len(self.widths) + bool(self.enter) + bool(self.leave)
 
 
@@ -87,13 +91,13 @@ def _mirrored(half: Sequence[int], n: int) -> list[int]:
 
 
 def round_up(widths: Sequence[float], groups: Sequence[int], least: int = 1) -> list[int]:
-    """Widths of a unit's transformations, each raised to a multiple of its own groups, the next ones' and ``least``."""
+    """Round each width up to a multiple of its own number of groups, the next layer's, and ``least``."""
     multiples = [math.lcm(g, following, least) for g, following in zip(groups, [*groups[1:], groups[-1]])]
     return [math.ceil(int(width) / m) * m for width, m in zip(widths, multiples)]
 
 
 def max_groups(dim: int, official: bool) -> int:
-    """g_max: floor(d / 32) in the paper, in the official code the next power of two."""
+    """Return g_max: floor(d / 32) in the paper, the next power of two in the official code."""
     most = max(1, dim // 32)
     return 2 ** math.ceil(math.log2(most)) if official else most
 
@@ -103,11 +107,15 @@ def _linspace(first: float, last: float, n: int) -> list[int]:
 
 
 def official_sizes(d_in: int, d_project: int, d_out: int, n: int, width: float, g_max: int) -> UnitSizes:
-    """A DExTra unit as in DeLighT's official code: linear, N transformations, linear.
+    """Return the shape of a DExTra unit as in DeLighT's official code: linear layer, N transformations, linear layer.
 
     Args:
-        d_in, d_project, d_out: m, o and the output's width (o, but in the embedding unit). n: N. width: multiplier w
-            of ``d_in``, the widest. g_max: largest number of groups.
+        d_in: width of the input (m).
+        d_project: output width of the first linear layer (o).
+        d_out: width of the output (o, except in the embedding unit).
+        n: number of transformations (N).
+        width: width multiplier (w): the widest transformation has w ``d_in`` features.
+        g_max: maximum number of groups.
     """
     first = math.ceil(n / 2)
     groups = _mirrored([min(2 ** (i + 1), g_max) for i in range(first)], n)
@@ -117,9 +125,18 @@ def official_sizes(d_in: int, d_project: int, d_out: int, n: int, width: float, 
 
 
 def paper_sizes(d_in: int, d_out: int, n: int, width: float, g_max: int) -> UnitSizes:
-    """A DeLighT transformation as in the paper (eq 1, 2): ceil(N / 2) layers expand from m to w m, the others reduce to
-    o. Layer l has min(2^(l - 1), g_max) groups while it expands, mirrored while it reduces (as printed, eq 2 is not
-    defined for the last layer)."""
+    """Return the shape of a DeLighT transformation as in the paper (DeLighT, eq 1, 2).
+
+    The first ceil(N / 2) layers expand from m to w m, the others reduce to o. Layer l has min(2^(l - 1), g_max) groups
+    while expanding, mirrored while reducing (as printed, eq 2 is not defined for the last layer).
+
+    Args:
+        d_in: width of the input (m).
+        d_out: width of the output (o).
+        n: number of layers (N).
+        width: width multiplier (w).
+        g_max: maximum number of groups.
+    """
     first = math.ceil(n / 2)
     groups = _mirrored([min(2**i, g_max) for i in range(first)], n)
     up = [d_in + (width - 1) * d_in * (i + 1) / first for i in range(first)]
@@ -130,21 +147,29 @@ def paper_sizes(d_in: int, d_out: int, n: int, width: float, g_max: int) -> Unit
 
 
 def block_sizes(n_min: int, n_max: int, width: float, blocks: int) -> list[tuple[int, float]]:
-    """Block-wise scaling (DeLighT, eq 4): N^b (rounded down) and w^b of each block b = 0 … B - 1, from the input up."""
+    """Return N^b (rounded down) and w^b of each block b = 0 … B - 1, from the input up (DeLighT, eq 4).
+
+    Args:
+        n_min, n_max: depth of the lowest and of the highest block.
+        width: width multiplier of the lowest block.
+        blocks: number of blocks (B).
+    """
     steps = [b / (blocks - 1) if blocks > 1 else 0.0 for b in range(blocks)]
     spread = n_max - n_min
     return [(int(n_min + spread * s + 1e-9), round(width + spread * s / n_min, 3)) for s in steps]
 
 
 class ExpandReduce(nn.Module):
-    """The unit of :class:`UnitSizes`: Y^1 = F(X), Y^l = F(mix(X, Y^(l-1))), F a group linear transformation.
+    """Unit with the shape of :class:`UnitSizes`: Y^1 = F(X), Y^l = F(mix(X, Y^(l-1))), F a group linear transformation.
 
     Args:
-        d_in: width of the input. activation: after each transformation and the linear layers, but for a last one that
-            ``ends_linear``.
+        d_in: width of the input.
+        sizes: shape of the unit.
+        activation: applied after each transformation and linear layer, except after the last one if ``ends_linear``.
+        dropout: dropout probability after each transformation.
 
     Raises:
-        ValueError: a width does not divide into a transformation's groups.
+        ValueError: a width is not divisible by a transformation's number of groups.
     """
 
     def __init__(

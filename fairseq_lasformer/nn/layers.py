@@ -1,7 +1,7 @@
-"""Encoder and decoder layers. They take and return [B, N, d] and pass selections along as values.
+"""Encoder and decoder layers. They take and return [B, N, d] and pass selections on as values.
 
-A layer is called with what all layers of a pass share (:class:`FullPass` or :class:`DecodeContext`) and with the
-selections of the layer below it in its group.
+A layer is called with the context that all layers of a pass share (:class:`FullPass` or :class:`DecodeContext`) and
+with the selections of the layer below it in its group.
 """
 
 from __future__ import annotations
@@ -19,15 +19,16 @@ from fairseq_lasformer.nn.selection import Selection
 from fairseq_lasformer.ops import AttentionMask, KeptKeys, KeyIndex
 
 LayerOutput = tuple[Tensor, tuple[AttentionOutput, ...], RouterStats | None]
-"""x, what each of the layer's attentions returned, and in training the statistics of its mixture, if it has one."""
+"""x, the output of each of the layer's attentions, and in training the statistics of its mixture, if it has one."""
 
 
 class FullPass(NamedTuple):
-    """What all layers of a full pass share.
+    """Context that all layers of a full pass share.
 
     Attributes:
-        mask: for self-attention. memory: the encoder's output [B, K, d], in decoders.
-        memory_mask: for cross-attention.
+        mask: attention mask of the self-attention.
+        memory: the encoder's output [B, K, d], in decoders.
+        memory_mask: attention mask of the cross-attention.
     """
 
     mask: AttentionMask
@@ -39,11 +40,13 @@ class FullPass(NamedTuple):
 
 
 class DecodeContext(NamedTuple):
-    """What all layers of a decoding step share.
+    """Context that all layers of a decoding step share.
 
     Attributes:
-        cache: keys and values so far. memory: the encoder's output [N, K, d].
-        self_index, source_index: where the keys of self-attention and of the source are.
+        cache: keys and values so far.
+        memory: the encoder's output [N, K, d].
+        self_index: index of the self-attention's keys.
+        source_index: index of the source's keys.
     """
 
     cache: DecodingCache
@@ -55,23 +58,25 @@ class DecodeContext(NamedTuple):
         return layer.step(x, self, selections)
 
     def self_keys(self, layer: int, x: Tensor) -> LayerCache:
-        """The cache of a layer's self-attention over inputs x [R, d]."""
+        """Return the cache of a layer's self-attention for inputs x [R, d]."""
         return LayerCache(self.cache, f"{layer}.self", x, None, self.self_index, self.self_index.n_keys - 1)
 
     def source_keys(self, layer: int, x: Tensor) -> LayerCache:
-        """The cache of a layer's cross-attention."""
+        """Return the cache of a layer's cross-attention for inputs x [R, d]."""
         position = self.self_index.n_keys - 1
         return LayerCache(self.cache, f"{layer}.source", x, self.memory, self.source_index, position)
 
 
 class FeedForward(NamedTuple):
-    """The parts of a layer behind its attention; a factory chooses them.
+    """Modules of a layer that follow its attention.
 
     Attributes:
-        fc1, fc2: the dense network; None where a mixture stands in its place.
-        activation: between them. activation_dropout: probability of dropout after the activation.
+        fc1, fc2: the dense network; None if a mixture of experts replaces it.
+        activation: activation between them.
+        activation_dropout: dropout probability after the activation.
         moe: the mixture of experts, if the layer has one.
-        moe_layer_norm: where a mixture follows the dense network (appendix E of 1701.06538), its own normalisation.
+        moe_layer_norm: separate layer norm of a mixture that follows the dense network (appendix E of arXiv
+            1701.06538).
     """
 
     fc1: nn.Linear | None
@@ -83,14 +88,12 @@ class FeedForward(NamedTuple):
 
 
 class TransformerLayer(nn.Module):
-    """What encoder and decoder layers have in common: the feed-forward sub-layers, pre- or post-norm.
+    """Base class of encoder and decoder layers: the feed-forward sub-layers, pre- or post-norm.
 
     Args:
         index: position in the stack, from 0.
         dim: width of the states (d).
-        feed_forward: the parts behind the attention.
-        transformation: of the self-attention's input (DeLighT's); ``nn.Identity()`` in other models.
-        dropout: after every sub-layer.
+        dropout: dropout probability after every sub-layer.
         normalize_before: pre-norm instead of post-norm.
     """
 
@@ -100,7 +103,7 @@ class TransformerLayer(nn.Module):
         self.dropout_module = Dropout(dropout, type(self).__name__)
 
     def _add_feed_forward(self, parts: FeedForward, transformation: nn.Module) -> None:
-        """Registers the parts in the order in which fairseq's layers hold them: optimizer states go by it."""
+        """Register the feed-forward modules in the order of fairseq's layers: optimizer states depend on it."""
         self.fc1, self.fc2 = parts.fc1, parts.fc2
         self.activation_fn = parts.activation
         self.activation_dropout_module = Dropout(parts.activation_dropout, type(self).__name__)
@@ -109,16 +112,24 @@ class TransformerLayer(nn.Module):
         self.transformation = transformation
 
     def before(self, norm: nn.Module, x: Tensor) -> Tensor:
-        """The input of a sub-layer: normalised, if pre-norm."""
+        """Return the input of a sub-layer: normalised, if pre-norm."""
         return norm(x) if self.normalize_before else x
 
     def after(self, norm: nn.Module, x: Tensor, out: Tensor) -> Tensor:
-        """x with a sub-layer's output added: normalised, if post-norm."""
+        """Add the output of a sub-layer to x; normalise, if post-norm."""
         x = x + self.dropout_module(out)
         return x if self.normalize_before else norm(x)
 
     def feed_forward(self, x: Tensor, padding: Tensor | None = None) -> tuple[Tensor, RouterStats | None]:
-        """x [..., d], padding bool [...] -> x, and in training the mixture's statistics."""
+        """Apply the feed-forward sub-layers.
+
+        Args:
+            x: [..., d].
+            padding: bool [...], True at padding.
+
+        Returns:
+            x [..., d], and in training the statistics of the mixture.
+        """
         if self.fc1 is not None and self.fc2 is not None:
             y = self.activation_fn(self.fc1(self.before(self.final_layer_norm, x)))
             x = self.after(self.final_layer_norm, x, self.fc2(self.activation_dropout_module(y)))
@@ -130,7 +141,15 @@ class TransformerLayer(nn.Module):
 
 
 class EncoderLayer(TransformerLayer):
-    """Self-attention over a selection, then the feed-forward sub-layers. Arguments as :class:`TransformerLayer`'s."""
+    """Self-attention over a selection, then the feed-forward sub-layers.
+
+    Args:
+        index, dim: see :class:`TransformerLayer`.
+        self_attn: self-attention.
+        feed_forward: the modules that follow the attention.
+        transformation: applied to the input of the self-attention (DeLighT); ``nn.Identity()`` in other models.
+        dropout, normalize_before: see :class:`TransformerLayer`.
+    """
 
     def __init__(
         self,
@@ -148,7 +167,7 @@ class EncoderLayer(TransformerLayer):
         self._add_feed_forward(feed_forward, transformation)
 
     def forward(self, x: Tensor, full: FullPass, selections: tuple[Selection | None, ...]) -> LayerOutput:
-        """x [B, N, d] -> x, and what the self-attention and a mixture returned."""
+        """x [B, N, d] -> x, and the output of the self-attention and of a mixture."""
         y = self.transformation(self.before(self.self_attn_layer_norm, x))
         attended = self.self_attn(y, None, full.mask, selections[0])
         x = self.after(self.self_attn_layer_norm, x, attended.out)
@@ -157,7 +176,15 @@ class EncoderLayer(TransformerLayer):
 
 
 class DecoderLayer(TransformerLayer):
-    """Self- and cross-attention over selections, then the feed-forward sub-layers."""
+    """Self- and cross-attention over selections, then the feed-forward sub-layers.
+
+    Args:
+        index, dim: see :class:`TransformerLayer`.
+        self_attn: self-attention.
+        encoder_attn: cross-attention.
+        feed_forward, transformation: see :class:`EncoderLayer`.
+        dropout, normalize_before: see :class:`TransformerLayer`.
+    """
 
     def __init__(
         self,
@@ -178,7 +205,7 @@ class DecoderLayer(TransformerLayer):
         self._add_feed_forward(feed_forward, transformation)
 
     def forward(self, x: Tensor, full: FullPass, selections: tuple[Selection | None, ...]) -> LayerOutput:
-        """x [B, N, d] -> x, and what self-attention, cross-attention and a mixture returned."""
+        """x [B, N, d] -> x, and the output of the self-attention, the cross-attention and a mixture."""
         y = self.transformation(self.before(self.self_attn_layer_norm, x))
         attended = self.self_attn(y, None, full.mask, selections[0])
         x = self.after(self.self_attn_layer_norm, x, attended.out)
@@ -189,7 +216,7 @@ class DecoderLayer(TransformerLayer):
         return x, (attended, crossed), stats
 
     def step(self, x: Tensor, context: DecodeContext, kept: tuple[KeptKeys | None, ...]) -> LayerOutput:
-        """One decoding step: the newest positions x [R, d] -> x, and what both attentions returned."""
+        """Run one decoding step: the newest positions x [R, d] -> x, and the output of both attentions."""
         y = self.transformation(self.before(self.self_attn_layer_norm, x))
         attended = self.self_attn.step(y, context.self_keys(self.index, y), kept[0])
         x = self.after(self.self_attn_layer_norm, x, attended.out)

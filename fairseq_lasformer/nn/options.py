@@ -1,4 +1,4 @@
-"""How a model runs, as opposed to what it is: nothing here changes a weight or is saved with a checkpoint."""
+"""Run-time options of a model: none of them changes a weight or is saved with a checkpoint."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from fairseq_lasformer.nn.moe.dispatch import ExpertGroup
 
 
 class RunOptions(NamedTuple):
-    """Handed down by the task when it builds a model.
+    """Options that the task passes to the model it builds.
 
     Attributes:
-        backend: what selects and attends in inference (``--attention-backend``): one of :data:`ops.BACKENDS`.
+        backend: backend for inference (``--attention-backend``), one of :data:`ops.BACKENDS`.
         cuda_graph: whether decoding steps are captured in a CUDA graph (``--cuda-graph``).
-        expert_group: the workers that share the experts of mixtures; None where every worker holds all of them.
+        expert_group: the workers that share the experts of mixtures; None if every worker holds all of them.
     """
 
     backend: str = "auto"
@@ -26,7 +26,7 @@ class SupervisionOptions(NamedTuple):
 
     Attributes:
         kl: ``forward``, KL(attention || selector), or ``reverse`` (``--select-kl``).
-        target: ``live`` or ``detached``: whether the supervision also trains the attention (``--select-target``).
+        target: ``live`` if the supervision also trains the attention, otherwise ``detached`` (``--select-target``).
     """
 
     kl: str = "forward"

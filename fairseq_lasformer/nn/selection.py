@@ -1,7 +1,7 @@
-"""What a pattern chose for one full pass, in the form that attends fastest.
+"""Keys that a pattern selected for a full pass, in the form that can be attended to fastest.
 
-A selection is made by the lowest layer of a group and used by all of its layers (eq 8 of arXiv 2309.14174). All of
-them have the same call, ``attend(q, k, v, dropout_p, backend)``.
+A selection is made by the lowest layer of a group and used by all its layers (eq 8 of arXiv 2309.14174). All forms have
+the same method, ``attend(q, k, v, dropout_p, backend)``.
 """
 
 from __future__ import annotations
@@ -16,20 +16,28 @@ from fairseq_lasformer.ops import AttentionMask, KeptKeys
 
 
 class Selection(Protocol):
-    """The keys of a full pass."""
+    """Selected keys of a full pass."""
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, dropout_p: float, backend: str) -> Tensor:
-        """Attention over the kept keys: q, k, v [B, H, Q or K, D] -> [B, H, Q, D]; a row without keys is 0.
+        """Compute attention over the kept keys.
 
         Args:
-            dropout_p: dropout on the attention weights.
+            q, k, v: [B, H, Q or K, D].
+            dropout_p: dropout probability of the attention weights.
             backend: one of :data:`ops.BACKENDS`.
+
+        Returns:
+            [B, H, Q, D]; 0 for rows without keys.
         """
         ...
 
 
 class FullSelection(NamedTuple):
-    """Every key that the mask allows: plain attention, by PyTorch's fused kernel."""
+    """Every key that the mask allows: dense attention with PyTorch's fused kernel.
+
+    Attributes:
+        mask: attention mask.
+    """
 
     mask: AttentionMask
 
@@ -44,12 +52,13 @@ class FullSelection(NamedTuple):
 
 
 class MaskSelection(NamedTuple):
-    """Kept keys as a mask: the form of training, of attention dropout, and of short or dense passes.
+    """Kept keys as a mask, used in training, with attention dropout, and for short or dense passes.
 
     Attributes:
         keep_mask: bool [B, Q, K], a subset of what ``mask`` allows.
+        mask: attention mask.
         query, key: the selector's projections [B, Q or K, S], through which the supervision and the straight-through
-            gradient reach it; None where nothing is learned.
+            gradient reach it; None for patterns that are not learned.
         gradient: how the translation loss reaches the selector (``--select-gradient``): ``bounded``,
             ``straight-through`` or ``none``.
     """
@@ -67,7 +76,11 @@ class MaskSelection(NamedTuple):
 
 
 class GatheredSelection(NamedTuple):
-    """Kept keys by index, for passes that read nothing else (CPU inference)."""
+    """Kept keys as indices, for kernels that read only these keys (CPU inference).
+
+    Attributes:
+        kept: the kept keys of B * Q rows.
+    """
 
     kept: KeptKeys
 
@@ -80,7 +93,7 @@ class GatheredSelection(NamedTuple):
 
 
 class BitmaskSelection(NamedTuple):
-    """Kept keys as bits, for Triton's tiles (GPU inference).
+    """Kept keys as a bitmask, for Triton's tiled kernel (GPU inference).
 
     Attributes:
         bits: int32 [B, Q, ceil(K / 32)].

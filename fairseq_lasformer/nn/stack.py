@@ -1,6 +1,6 @@
-"""A stack of layers, run in groups that share a selection (eq 8 of arXiv 2309.14174), and their supervision.
+"""A stack of layers, run in groups that share a selection (eq 8 of arXiv 2309.14174), and the groups' supervision.
 
-A group returns its supervision as values, so that activation checkpointing of a whole group keeps every gradient.
+A group returns its supervision as values, so that activation checkpointing of a whole group preserves every gradient.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from fairseq_lasformer.nn.selection import MaskSelection
 from fairseq_lasformer.ops import Supervision
 
 Observer = Callable[[str, AttentionOutput], None]
-"""Called with ``module.group`` and an attention's output, for every attention of a full pass."""
+"""Called with ``module.group`` and the output of an attention, for every attention of a full pass."""
 
 
 class StackOutput(NamedTuple):
-    """What a full pass through a stack returns.
+    """Output of a full pass through a stack.
 
     Attributes:
         x: [B, N, d].
         supervision: of every supervised pattern, by module and group (``encoder.0``, ``cross.1``).
         router_stats: of every mixture, by layer index.
-        states: x after each group, where asked for.
+        states: x after each group, if requested; otherwise empty.
     """
 
     x: Tensor
@@ -44,7 +44,7 @@ class LayerStack(nn.ModuleList):
     """Layers in groups of ``share``, lowest first; the last group may be smaller.
 
     Args:
-        layers: all of them.
+        layers: all layers of the stack.
         share: layers per group (r, eq 8).
         modules: a name for each attention of a layer, in order: ``("encoder",)`` or ``("decoder", "cross")``.
     """
@@ -54,13 +54,13 @@ class LayerStack(nn.ModuleList):
         self.share, self.modules_of_layer = share, modules
 
     def groups(self) -> Iterator[tuple[int, list[Any]]]:
-        """Every group, with its index."""
+        """Iterate over the groups, each with its index."""
         layers = list(self)
         for i, start in enumerate(range(0, len(layers), self.share)):
             yield i, layers[start : start + self.share]
 
     def patterns(self) -> Iterator[tuple[str, Pattern]]:
-        """Every group's pattern with its name (``cross.0``), module by module."""
+        """Iterate over the patterns of all groups with their names (``cross.0``), module by module."""
         for name, attention in zip(self.modules_of_layer, ("self_attn", "encoder_attn")):
             for i, group in self.groups():
                 yield f"{name}.{i}", getattr(group[0], attention).selector
@@ -74,14 +74,15 @@ class LayerStack(nn.ModuleList):
         keep_states: bool = False,
         observe: Observer | None = None,
     ) -> StackOutput:
-        """A full pass.
+        """Run a full pass.
 
         Args:
             x: [B, N, d].
-            supervision: how the patterns are supervised; None: they are not.
+            full: context of the pass.
+            supervision: how the patterns are supervised; None: not at all.
             recompute: recompute each group's activations in the backward pass.
             keep_states: return the states after each group.
-            observe: called with every attention's output.
+            observe: called with the output of every attention; ignored with ``recompute``.
         """
         found: dict[str, Supervision] = {}
         router_stats: dict[int, RouterStats] = {}
@@ -102,7 +103,7 @@ class LayerStack(nn.ModuleList):
         return StackOutput(x, found, router_stats, states)
 
     def step(self, x: Tensor, context: DecodeContext) -> Tensor:
-        """One decoding step: x [R, d] -> [R, d]."""
+        """Run one decoding step: x [R, d] -> [R, d]."""
         for _, group in self.groups():
             x = _run(group, x, context, None, False)[0]
         return x
@@ -115,8 +116,13 @@ def _run(
     supervision: SupervisionOptions | None,
     keep_outputs: bool,
 ) -> tuple[Tensor, list[tuple[AttentionOutput, ...]], list[Supervision | None], dict[int, RouterStats]]:
-    """One group of layers: x, the attentions' outputs by layer where asked for, the supervision of each module, and
-    the statistics of mixtures by layer."""
+    """Run one group of layers.
+
+    Returns:
+        x; the outputs of the attentions by layer, if ``keep_outputs``; the supervision of each module; and the
+            statistics
+        of mixtures by layer.
+    """
     outputs: list[tuple[AttentionOutput, ...]] = []
     router_stats: dict[int, RouterStats] = {}
     selections: tuple[Any, ...] = (None, None)
@@ -136,7 +142,7 @@ def _run(
 def _supervise(
     outputs: Sequence[AttentionOutput], query_padding: Tensor | None, options: SupervisionOptions
 ) -> Supervision | None:
-    """Supervision of a group's pattern by the full attention of its layers; None where there is nothing to teach."""
+    """Supervise a group's pattern by the full attention of its layers; return None if the pattern is not learned."""
     selection = outputs[0].selection
     if not isinstance(selection, MaskSelection) or selection.query is None or selection.key is None:
         return None

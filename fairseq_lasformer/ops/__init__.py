@@ -1,6 +1,6 @@
-"""The public calls: which keys are kept, attention over them, and the supervision of the selector.
+"""Public operations: key selection, attention over the kept keys, and supervision of the selector.
 
-``reference`` defines them in plain PyTorch; the calls here do the same in blocks of query rows.
+``reference`` defines each operation in plain PyTorch; the functions here compute the same in blocks of query rows.
 """
 
 from fairseq_lasformer.ops.attend import selected_attention

@@ -1,14 +1,14 @@
-"""Attention over the kept keys without a [B, H, Q, K] tensor that outlives its block.
+"""Attention over the kept keys (arXiv 2309.14174, eq 3) with no [B, H, Q, K] tensor larger than one block of queries.
 
-Definition: ``reference.selected_attention``. The forward pass saves the projections, the output and one normaliser a
-query; the backward pass recomputes the scores block by block. With M the kept keys, L the log-normaliser over them,
-P = exp(S - L) M and delta = dO . O:
+Definition: ``reference.selected_attention``. The forward pass saves the projections, the output and one log-normaliser
+per query; the backward pass recomputes the scores block by block. With M the mask of kept keys, L the log-normaliser
+over them, P = exp(S - L) M and delta = dO . O:
 
     dV = P^T dO,   dS = P (dO . V - delta)
     dM_j = Sum_h w_hj (dO_h . V_hj - delta_h)                 for every allowed j, kept or not
     dS_s = A_s (dM - Sum_j A_s dM)                            straight-through: M + A_s - sg(A_s)
 
-w_hj = exp(S_hj - L_h) is what eq 3 differentiates to; bounded, w_hj = min(1, exp(S_hj - L_h)), see ``reference``.
+Differentiating eq 3 gives w_hj = exp(S_hj - L_h); if bounded, w_hj = min(1, exp(S_hj - L_h)), see ``reference``.
 """
 
 from __future__ import annotations
@@ -34,22 +34,28 @@ def selected_attention(
     dropout_p: float = 0.0,
     bounded: bool = True,
 ) -> Tensor:
-    """Attention over the kept keys (eq 3).
+    """Compute attention over the kept keys (eq 3).
 
     Args:
-        q, k, v: [B, H, Q or K, D]. mask: bool [B, Q, K], the kept keys. sel_q, sel_k: [B, Q or K, S]; given, the
-            selector receives the straight-through gradient. dropout_p: dropout on the attention weights.
-        bounded: whether a key outside the selection weighs at most 1 in that gradient.
+        q, k, v: [B, H, Q or K, D].
+        mask: bool [B, Q, K], True for kept keys.
+        allowed: attention mask, a superset of ``mask``.
+        sel_q, sel_k: [B, Q or K, S], the selector's projections; if passed, they receive the straight-through gradient.
+        dropout_p: dropout probability of the attention weights.
+        bounded: whether to limit the weight of a key outside the selection to 1 in that gradient.
 
     Returns:
-        [B, H, Q, D] in q's dtype; a row that keeps no key is 0.
+        [B, H, Q, D] in q's dtype; 0 for rows without kept keys.
     """
     seed = int(torch.randint(2**62, (1,))) if dropout_p > 0 else 0
     return _SelectedAttention.apply(q, k, v, mask, allowed, sel_q, sel_k, dropout_p, bounded, seed)
 
 
 def _dropout(like: Tensor, p: float, seed: int, start: int) -> Tensor:
-    """The block's dropout mask, already scaled; the same in forward and backward for the same seed and row."""
+    """Return the block's dropout mask, scaled by 1 / (1 - p).
+
+    The same seed and first row give the same mask in the forward and the backward pass.
+    """
     generator = torch.Generator(device=like.device)
     generator.manual_seed(seed + start)
     kept = torch.rand(like.shape, generator=generator, device=like.device, dtype=torch.float32) >= p
@@ -97,7 +103,7 @@ class _SelectedAttention(torch.autograd.Function):
         through = sel_q is not None and (sel_q.requires_grad or sel_k.requires_grad)
         scale, compute = q.size(-1) ** -0.5, lse.dtype
         dq, dk, dv = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
-        # placeholders where the selector gets no gradient
+        # empty placeholders if the selector gets no gradient
         d_sel_q, d_sel_k = (torch.zeros_like(t if through else q[..., :0]) for t in (sel_q, sel_k))
         sel_scale = sel_q.size(-1) ** -0.5 if through else 1.0
         delta = (d_out.to(compute) * out.to(compute)).sum(-1, keepdim=True)

@@ -1,4 +1,4 @@
-"""Which implementation runs: C++ on the CPU, Triton on a GPU, or plain PyTorch."""
+"""Choice of implementation: C++ on CPUs, Triton on GPUs, or plain PyTorch."""
 
 from __future__ import annotations
 
@@ -17,10 +17,14 @@ BACKENDS = ("auto", "reference", "cpu", "triton")
 
 
 def backend_for(device: torch.device, wanted: str = "auto") -> str:
-    """The backend that runs on ``device``: ``wanted``, or for ``auto`` the kernels there are for it.
+    """Return the backend to use on ``device``.
+
+    Args:
+        device: where the tensors are.
+        wanted: one of :data:`BACKENDS`; ``auto`` uses the kernels available for the device, otherwise plain PyTorch.
 
     Raises:
-        RuntimeError: there is no such backend here.
+        RuntimeError: the requested backend is not available.
     """
     if wanted in ("auto", "cpu") and device.type == "cpu" and cpu.kernels() is not None:
         return "cpu"
@@ -36,7 +40,7 @@ def backend_for(device: torch.device, wanted: str = "auto") -> str:
 
 @functools.cache
 def triton_kernels(module: str) -> Any | None:
-    """A module of Triton kernels, imported when first asked for; None, with one warning, without Triton."""
+    """Import a module of Triton kernels on first use; None, with a single warning, if Triton is not installed."""
     try:
         return importlib.import_module(f"fairseq_lasformer.ops.{module}")
     except ImportError as e:

@@ -1,4 +1,4 @@
-"""Query rows in blocks: the loop that keeps [B, H, Q, K] from ever existing whole."""
+"""Iteration over blocks of query rows, so that no complete [B, H, Q, K] tensor is ever allocated."""
 
 from __future__ import annotations
 
@@ -10,13 +10,19 @@ from torch import Tensor
 
 from fairseq_lasformer.ops.types import AttentionMask
 
-# Elements of one [B, H, rows, K] block: 4 MiB in float32 stays in a core's share of the cache (measured best of
-# 2^18 .. 2^23 by python -m benchmarks training); a GPU wants large launches instead.
+# Elements of one [B, H, rows, K] block: 4 MiB in float32 fits a core's share of the cache (fastest of 2^18 to 2^23 in
+# python -m benchmarks training); GPUs need large launches instead.
 BLOCK_ELEMENTS = {"cpu": 1 << 20, "cuda": 1 << 26}
 
 
 class Block(NamedTuple):
-    """Query rows ``rows`` against the first ``n_keys`` keys; ``allowed`` is None where they may see all of them."""
+    """A block of query rows.
+
+    Attributes:
+        rows: the query rows.
+        n_keys: number of leading keys that they are matched against.
+        allowed: bool [B or 1, rows, n_keys], True where attention is allowed; None if all these keys are.
+    """
 
     rows: slice
     n_keys: int
@@ -26,7 +32,15 @@ class Block(NamedTuple):
 def query_blocks(
     n_heads: int, q_shape: torch.Size, n_keys: int, allowed: AttentionMask, device: torch.device
 ) -> Iterator[Block]:
-    """Blocks over the query rows of [B, Q, *] against ``n_keys`` keys; causal blocks stop at their last key."""
+    """Iterate over blocks of query rows; with a causal mask, each block stops at the last key its rows can see.
+
+    Args:
+        n_heads: number of heads whose scores are held at a time.
+        q_shape: shape of the queries, [B, Q, ...].
+        n_keys: number of keys (K).
+        allowed: attention mask.
+        device: determines the block size, see :data:`BLOCK_ELEMENTS`.
+    """
     n_batch, n_queries = q_shape[0], q_shape[1]
     limit = BLOCK_ELEMENTS.get(device.type, BLOCK_ELEMENTS["cpu"])
     step = max(16, limit // max(1, n_batch * n_heads * n_keys))
@@ -38,17 +52,17 @@ def query_blocks(
 
 
 def fill_disallowed(x: Tensor, allowed: Tensor | None, value: float) -> Tensor:
-    """``x`` [B, rows, K] or [B, H, rows, K] with ``value`` where not allowed, in place."""
+    """Fill ``x`` [B, rows, K] or [B, H, rows, K] with ``value`` where not allowed, in place."""
     if allowed is None:
         return x
     return x.masked_fill_(~(allowed if x.dim() == 3 else allowed[:, None]), value)
 
 
 def softmax_(scores: Tensor) -> tuple[Tensor, Tensor]:
-    """Softmax in place of scores that hold -inf where masked; rows of nothing but -inf become 0.
+    """Apply softmax in place to scores that are -inf where masked; fully masked rows become 0.
 
     Returns:
-        the weights, and the log of their normaliser [..., 1] (+inf for empty rows, so that exp(s - lse) is 0 there).
+        the weights, and the log of their normaliser [..., 1] (+inf for fully masked rows, so that exp(s - lse) is 0).
     """
     top = scores.amax(-1, keepdim=True)
     top = top.masked_fill_(top == float("-inf"), 0.0)

@@ -1,7 +1,7 @@
-// Selection and attention over cached keys on the CPU. Definitions: reference.topk_indices, reference.attend_kept.
+// Key selection and attention over cached keys on CPUs. Definitions: reference.topk_indices, reference.attend_kept.
 //
-// Layout: R rows (hypotheses), `beam` consecutive rows per item; keys and values [N, C, W] with C slots per item;
-// a row's position j lies in slot table[row][j], or in slot j where there is no table.
+// Layout: R rows (hypotheses), `beam` consecutive rows per item; keys and values [N, C, W] with C slots per item.
+// Position j of a row is in slot table[row][j], or in slot j if there is no table.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <torch/library.h>
@@ -19,9 +19,9 @@ using std::int32_t;
 using std::int64_t;
 
 constexpr int64_t kOne = 1000000;   // kappa = 1, in millionths
-constexpr int64_t kMinKeys = 10;    // k_i of 2309.14174, 3.2: = min(n_i, max(10, ceil(kappa n_i)))
-constexpr int64_t kKeyBlock = 256;  // keys a task scores: with 64 floats each, 64 KiB, which rows of an item share
-constexpr int64_t kAhead = 6;       // kept keys fetched ahead of their use
+constexpr int64_t kMinKeys = 10;    // arXiv 2309.14174, 3.2: k_i = min(n_i, max(10, ceil(kappa n_i)))
+constexpr int64_t kKeyBlock = 256;  // keys scored per task: 64 KiB at 64 floats each, shared by the rows of an item
+constexpr int64_t kAhead = 6;       // prefetch distance, in kept keys
 
 int64_t keep_count(int64_t n, int64_t kappa) {
   return std::min(n, std::max(kMinKeys, (n * kappa + kOne - 1) / kOne));
@@ -35,7 +35,7 @@ inline float dot(const float* a, const T* b, int64_t n) {
   return sum;
 }
 
-// exp for x <= 0 (Cephes' polynomial, error below 2 units in the last place); written out so that it vectorises.
+// exp for x <= 0 (Cephes' polynomial, error below 2 ulp), written out so that the compiler can vectorise it.
 inline float exp_negative(float x) {
   x = std::max(x, -87.f);
   const float n = std::nearbyint(x * 1.44269504088896341f);
@@ -54,7 +54,8 @@ inline float exp_negative(float x) {
   return y * power;
 }
 
-// Score above, complement of the index below: larger is better, equal scores go to the lower index, NaN is last.
+// Sort key with the score in the high bits and the complement of the index in the low bits: larger is better, ties go
+// to the lower index, NaN is last.
 inline uint64_t packed(float score, int64_t index) {
   score += 0.f;  // -0 equals +0
   uint32_t bits;
@@ -68,8 +69,8 @@ struct Scratch {
   std::vector<float> sample;
 };
 
-// The `keep` highest of n scores, ascending, into out. A threshold guessed from a sample narrows the candidates in one
-// pass; it only ever admits too many, or is dropped, so that the result is exact.
+// Write the indices of the `keep` highest of n scores to out, ascending. A threshold estimated from a sample narrows
+// the candidates in one pass; if it admits too few, all scores become candidates, so the result is exact.
 void highest(const float* scores, int64_t n, int64_t keep, int32_t* out, Scratch& scratch) {
   if (keep >= n) {
     for (int64_t i = 0; i < n; ++i) out[i] = static_cast<int32_t>(i);
@@ -110,7 +111,7 @@ void highest(const float* scores, int64_t n, int64_t keep, int32_t* out, Scratch
   }
 }
 
-// Scores of one task's keys against one row's query.
+// Score one task's keys against one row's query.
 template <typename T>
 void score(const float* query, const T* keys, const int32_t* table, int64_t from, int64_t to, int64_t width, float* out) {
   for (int64_t j = from; j < to; ++j) {
@@ -119,7 +120,7 @@ void score(const float* query, const T* keys, const int32_t* table, int64_t from
   }
 }
 
-// Kept slots from given scores; row r's allowed positions are start .. start + count - 1 of its item.
+// Select the kept slots by score; the allowed positions of row r are start to start + count - 1 of its item.
 void choose(const float* scores, int64_t stride, const int32_t* table, int64_t table_stride, const int64_t* start,
             const int64_t* count, int64_t beam, int64_t kappa, int64_t rows, int64_t most, int32_t* slots,
             int32_t* kept) {
@@ -146,7 +147,7 @@ int64_t widest(const Tensor& count, int64_t kappa) {
   return most;
 }
 
-// Rows that lie one behind the other within each of the tensor's outermost entries, as the kernels read them.
+// The tensor with the rows of each outermost entry contiguous, as the kernels require.
 Tensor dense(const Tensor& t) {
   return t.dim() == 3 && t.stride(2) == 1 && t.stride(1) == t.size(2) ? t : t.contiguous();
 }
@@ -168,12 +169,12 @@ void check_positions(const Tensor& start, const Tensor& count, int64_t n, int64_
   }
 }
 
-// Slots int32 [R, >= n], the first n (or `each` row's own number) of which are used and must be below `slots`.
+// Slots int32 [R, >= n]: the first n of each row (or each[r], if given) are used and must be below `slots`.
 void check_slots(const Tensor& table, int64_t rows, int64_t n, const int32_t* each, int64_t slots) {
   TORCH_CHECK(table.dim() == 2 && table.scalar_type() == at::kInt, "slots: expected int32 [R, n]");
   TORCH_CHECK(table.size(0) == rows && table.size(1) >= n, "slots: fewer rows or columns than are used");
   const auto* all = table.const_data_ptr<int32_t>();
-  uint32_t largest = 0;  // a negative slot is a large one
+  uint32_t largest = 0;  // as unsigned, a negative slot is a large one
   for (int64_t r = 0; r < rows; ++r) {
     const int64_t used = each ? each[r] : n;
     TORCH_CHECK(used >= 0 && used <= table.size(1), "kept: more slots than there are");
@@ -184,7 +185,7 @@ void check_slots(const Tensor& table, int64_t rows, int64_t n, const int32_t* ea
 }
 
 // q [R, S] float32, scaled; keys [N, C, S]; table int32 [R, >= longest] or none; start, count int64 [N].
-// Returns slots int32 [R, k], -1 behind the last, and how many each row kept, int32 [R].
+// Returns the kept slots int32 [R, k], padded with -1, and their number per row, int32 [R].
 std::tuple<Tensor, Tensor> topk_indices(const Tensor& q_, const Tensor& keys_, const std::optional<Tensor>& table_,
                                         const Tensor& start_, const Tensor& count_, int64_t kappa) {
   check_rows(q_, keys_);
@@ -205,7 +206,7 @@ std::tuple<Tensor, Tensor> topk_indices(const Tensor& q_, const Tensor& keys_, c
   auto* result = scores.mutable_data_ptr<float>();
   AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, keys.scalar_type(), "topk_indices", [&] {
     const auto* all = keys.const_data_ptr<scalar_t>();
-    // rows of an item run fastest: they read the same block of keys
+    // rows of an item vary fastest because they read the same block of keys
     at::parallel_for(0, n * blocks * beam, 1, [&](int64_t begin, int64_t end) {
       for (int64_t task = begin; task < end; ++task) {
         const int64_t s = task / (blocks * beam), block = task / beam % blocks, r = s * beam + task % beam;
@@ -221,7 +222,7 @@ std::tuple<Tensor, Tensor> topk_indices(const Tensor& q_, const Tensor& keys_, c
   return {slots, kept};
 }
 
-// The same from scores [R, K] float32 that are there already; R / N rows per item, slots are positions.
+// The same from precomputed scores [R, K] float32; R / N rows per item, slots are positions.
 std::tuple<Tensor, Tensor> topk_scored(const Tensor& scores_, const Tensor& start_, const Tensor& count_,
                                          int64_t kappa) {
   TORCH_CHECK(scores_.dim() == 2 && scores_.scalar_type() == at::kFloat, "scores: expected float32 [R, K]");
@@ -237,7 +238,7 @@ std::tuple<Tensor, Tensor> topk_scored(const Tensor& scores_, const Tensor& star
   return {slots, kept};
 }
 
-// Heads h0 .. h1 of one row over its kept slots.
+// Attention of one row over its kept slots, heads h0 to h1 - 1.
 template <typename T>
 void attend_row(const float* q, const T* keys, const T* values, const int32_t* slots, int64_t kept, int64_t width,
                 int64_t head_width, int64_t h0, int64_t h1, float scale, std::vector<float>& weights, float* out) {
@@ -299,7 +300,7 @@ Tensor attend_kept(const Tensor& q_, const Tensor& keys_, const Tensor& values_,
   auto* result = out.mutable_data_ptr<float>();
   AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, keys.scalar_type(), "attend_kept", [&] {
     const auto *all_keys = keys.const_data_ptr<scalar_t>(), *all_values = values.const_data_ptr<scalar_t>();
-    // split between heads, so that five rows keep two threads equally busy; a chunk takes a row's heads together
+    // split by head, so that five rows keep two threads equally busy; heads of one row within a chunk run together
     at::parallel_for(0, rows * heads, 1, [&](int64_t begin, int64_t end) {
       std::vector<float> weights;
       while (begin < end) {

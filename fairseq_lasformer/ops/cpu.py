@@ -1,4 +1,4 @@
-"""Loads the CPU kernels of ``cpu.cpp``, building them at first use; where that fails, plain PyTorch runs instead."""
+"""Load the CPU kernels of ``cpu.cpp``, building them on first use; plain PyTorch is the fallback if that fails."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ OPERATORS = ("topk_indices", "topk_scored", "attend_kept")
 
 @functools.cache
 def kernels() -> Any | None:
-    """``torch.ops.fairseq_lasformer`` with the kernels loaded; None, with one warning, where they cannot be built.
+    """Return ``torch.ops.fairseq_lasformer`` with the kernels loaded; None, with one warning, if they cannot be built.
 
-    The build is kept in torch's folder for extensions (``TORCH_EXTENSIONS_DIR``), in a folder of this user's, named
-    after what it depends on: processors do not share machine code, and a finished build needs no compiler. A library
-    carries the hash of its content in its name and is loaded only if that is right.
+    The build is cached in torch's extensions folder (``TORCH_EXTENSIONS_DIR``), in a per-user folder whose name hashes
+    everything the build depends on: machine code is not portable between processors, and a cached build needs no
+    compiler. A library's file name contains the hash of its content; it is loaded only if the hash matches.
     """
     if not _registered():
         folder = _folder()
@@ -60,7 +60,7 @@ def _registered() -> bool:
 
 
 def _processor() -> str:
-    """What machine code depends on: the processor's model and its instruction sets."""
+    """Return what machine code depends on: the processor's model and its instruction sets."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -70,7 +70,7 @@ def _processor() -> str:
 
 
 def _folder() -> Path:
-    """Where this build belongs."""
+    """Return the folder in which this build is cached."""
     from torch.utils import cpp_extension
 
     key = SOURCE.read_text() + " ".join([*FLAGS, _processor(), torch.__version__, sys.version])
@@ -79,14 +79,14 @@ def _folder() -> Path:
 
 
 def _private(path: Path) -> bool:
-    """Whether nobody else can have written a file or folder."""
+    """Whether only the current user can have written a file or folder."""
     about = path.lstat()
     link = stat.S_ISLNK(about.st_mode)
     return not link and about.st_uid == os.geteuid() and not about.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
 def _built(folder: Path) -> Path | None:
-    """A whole library in the folder, if there is one."""
+    """Return an intact library in the folder, if there is one."""
     if not folder.is_dir() or not _private(folder):
         return None
     for path in folder.glob("kernels.*.so"):
@@ -96,8 +96,10 @@ def _built(folder: Path) -> Path | None:
 
 
 def _build(folder: Path) -> Path:
-    """Builds and loads the library, in a folder of its own, so that nobody waits for a build that was killed, and moves
-    it to where it belongs."""
+    """Build and load the library.
+
+    It is built in a temporary folder and then moved into place, so that no process waits for a build that was killed.
+    """
     from torch.utils import cpp_extension
 
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)

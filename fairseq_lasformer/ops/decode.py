@@ -1,5 +1,7 @@
-"""One decoding step: which cached keys are kept, and attention over them. Definitions: ``reference.topk_indices`` and
-``reference.attend_kept``."""
+"""One decoding step: selection of cached keys, and attention over them (arXiv 2309.14174, eq 1-3).
+
+Definitions: ``reference.topk_indices`` and ``reference.attend_kept``.
+"""
 
 from __future__ import annotations
 
@@ -15,21 +17,28 @@ from fairseq_lasformer.ops.types import KAPPA_ONE, MIN_KEYS, KeptKeys, KeyIndex
 
 
 def _rows(t: Tensor) -> Tensor:
-    """The tensor with its rows one behind the other within each outermost entry, as the kernels read them."""
+    """Return the tensor with the rows of each outermost entry contiguous, as the kernels require."""
     return t if t.stride(-1) == 1 and (t.dim() < 3 or t.stride(1) == t.size(2)) else t.contiguous()
 
 
 def _module(backend: str) -> Any:
-    """Where a backend's ``topk_indices`` and ``attend_kept`` are, but for the CPU's."""
+    """Return the module with a backend's ``topk_indices`` and ``attend_kept``; not for the CPU kernels."""
     return triton_kernels("triton_decode") if backend == "triton" else reference
 
 
 @torch.no_grad()
 def topk_indices(q: Tensor, keys: Tensor, paths: KeyIndex, kappa: int, backend: str = "auto") -> KeptKeys | None:
-    """The kept keys of one decoding step (eq 1, 2); None where every allowed key is kept.
+    """Select the kept keys of one decoding step (eq 1, 2).
 
     Args:
-        q: [R, S], the newest queries. keys: [N, C, S], the selector's keys by slot. kappa: share kept, in millionths.
+        q: [R, S], the newest queries.
+        keys: [N, C, S], the selector's keys by slot.
+        paths: key index.
+        kappa: fraction of keys to keep, in millionths.
+        backend: one of :data:`BACKENDS`.
+
+    Returns:
+        the kept keys; None if every allowed key is kept.
     """
     if kappa >= KAPPA_ONE or paths.end <= MIN_KEYS:
         return None
@@ -54,14 +63,20 @@ def attend_kept(
     backend: str = "auto",
     dropout_p: float = 0.0,
 ) -> Tensor:
-    """Attention of R rows over their kept keys (eq 3), over all allowed ones of ``paths`` where ``slots`` is None.
+    """Compute attention of R rows over their kept keys (eq 3).
 
     Args:
-        q: [R, H*D]. keys, values: [N, C, H*D], by slot.
-        dropout_p: dropout on the attention weights (``--retain-dropout``), which no kernel does.
+        q: [R, H*D].
+        keys, values: [N, C, H*D], by slot.
+        paths: key index; only used if ``slots`` is None.
+        slots: kept keys; None attends to every allowed key of ``paths``.
+        n_heads: H.
+        backend: one of :data:`BACKENDS`.
+        dropout_p: dropout probability of the attention weights (``--retain-dropout``); not supported by the kernels, so
+            a positive value uses plain PyTorch.
 
     Returns:
-        [R, H*D] in q's dtype; a row that sees no key is 0.
+        [R, H*D] in q's dtype; 0 for rows without keys.
     """
     if slots is None:
         assert paths is not None
@@ -87,7 +102,7 @@ def attend_kept(
 def _attend_source(
     q: Tensor, keys: Tensor, values: Tensor, paths: KeyIndex, n_heads: int, dropout_p: float = 0.0
 ) -> Tensor:
-    """Dense attention over the source: an item's rows are queries of one product over its keys."""
+    """Dense attention over the source: all rows of an item are queries of one product with its keys."""
     n_items, _, width = keys.shape
     queries, k, v = (t.reshape(n_items, -1, n_heads, width // n_heads).transpose(1, 2) for t in (q, keys, values))
     mask = None

@@ -1,5 +1,8 @@
-"""A full pass without gradients, where something beats attention by blocks with a mask: on a CPU reading the kept keys
-alone, on a GPU tiles with a mask of bits. The rule stands in :func:`gather_index` and :func:`uses_tiles`."""
+"""Inference prefill (arXiv 2309.14174, eq 1-3) where it beats blocked masked attention.
+
+On CPUs only the kept keys are gathered; on GPUs tiles of all keys are read with a bitmask. :func:`gather_index` and
+:func:`uses_tiles` decide.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +20,18 @@ SPARSE_FROM, SPARSE_SHARE = 256, 0.5
 def gather_index(
     n_queries: int, sel_k: Tensor, allowed: AttentionMask, kappa: int, backend: str = "auto"
 ) -> KeyIndex | None:
-    """The keys of a full pass that reads only the kept keys; None where attention by blocks with a mask is faster.
+    """Return the key index of a full pass that gathers only the kept keys; None if blocked masked attention is faster.
 
-    On a CPU reading kept keys was seen to win from :data:`SPARSE_FROM` keys on, while at most :data:`SPARSE_SHARE` of
-    them are kept (python -m benchmarks prefill looks no further); a GPU has :func:`uses_tiles`.
+    On CPUs, gathering was measured to be faster from :data:`SPARSE_FROM` keys on, if at most a fraction
+    :data:`SPARSE_SHARE` of them is kept (python -m benchmarks prefill tests no larger fraction). GPUs use
+    :func:`uses_tiles` instead.
+
+    Args:
+        n_queries: number of queries (Q).
+        sel_k: [B, K, S], the selector's keys.
+        allowed: attention mask.
+        kappa: fraction of keys to keep, in millionths.
+        backend: one of :data:`BACKENDS`.
     """
     if allowed.causal or n_queries < SPARSE_FROM or kappa > SPARSE_SHARE * KAPPA_ONE:
         return None
@@ -32,13 +43,16 @@ def gather_index(
 
 @torch.no_grad()
 def topk_gather(sel_q: Tensor, sel_k: Tensor, paths: KeyIndex, kappa: int) -> KeptKeys:
-    """The kept keys of all queries (eq 1, 2), on the CPU; the scores exist for a block of queries at a time.
+    """Select the kept keys of all queries (eq 1, 2) on the CPU, computing scores one block of queries at a time.
 
     Args:
-        sel_q: [B, Q, S]. sel_k: [B, K, S].
+        sel_q: [B, Q, S].
+        sel_k: [B, K, S].
+        paths: key index.
+        kappa: fraction of keys to keep, in millionths.
 
     Returns:
-        slots of B * Q rows.
+        kept keys of B * Q rows.
     """
     n_batch, n_queries, width = sel_q.shape
     queries, keys = sel_q.float() * width**-0.5, sel_k.float().transpose(1, 2)
@@ -55,19 +69,19 @@ def topk_gather(sel_q: Tensor, sel_k: Tensor, paths: KeyIndex, kappa: int) -> Ke
 
 
 def uses_tiles(device: torch.device, backend: str = "auto") -> bool:
-    """Whether a full pass goes through Triton's tiles and a mask of bits."""
+    """Whether a full pass uses Triton's tiled kernel with a bitmask."""
     return backend_for(device, backend) == "triton"
 
 
 def topk_bitmask(sel_q: Tensor, sel_k: Tensor, allowed: AttentionMask, kappa: Tensor | int) -> Tensor:
-    """Kept keys of all queries as bits; see ``triton_prefill.topk_bitmask``."""
+    """Select the kept keys of all queries as a bitmask; see ``triton_prefill.topk_bitmask``."""
     kernels = triton_kernels("triton_prefill")
     assert kernels is not None
     return kernels.topk_bitmask(sel_q, sel_k, allowed, kappa)
 
 
 def attend_tiles(q: Tensor, k: Tensor, v: Tensor, bits: Tensor) -> Tensor:
-    """Attention over the keys of those bits; see ``triton_prefill.attend_tiles``."""
+    """Compute attention over the keys of a bitmask; see ``triton_prefill.attend_tiles``."""
     kernels = triton_kernels("triton_prefill")
     assert kernels is not None
     return kernels.attend_tiles(q, k, v, bits)

@@ -1,6 +1,6 @@
-"""The definition of everything in :mod:`fairseq_lasformer.ops`, in plain PyTorch, materialising what it needs.
+"""Reference implementation of :mod:`fairseq_lasformer.ops` in plain PyTorch, materialising all intermediate tensors.
 
-Every other implementation is tested against this file, forward and backward.
+Every other implementation is tested against this file, forward and backward. Equations: arXiv 2309.14174.
 
 Shapes: B batch, H heads, Q queries, K keys, D head width, S selector width.
 """
@@ -13,39 +13,41 @@ from torch import Tensor
 from fairseq_lasformer.ops.types import KAPPA_ONE, MIN_KEYS, KeptKeys, KeyIndex, Supervision
 
 LARGEST_EXPONENT = 80.0
-"""Beyond exp(80) float32 ends; the straight-through gradient goes no further."""
+"""Limit on exponents in the straight-through gradient: float32 overflows shortly beyond exp(80)."""
 
 
 def keep_counts(n_allowed: Tensor, kappa: Tensor | int) -> Tensor:
-    """k_i = min(n_i, max(10, ceil(kappa * n_i))).
+    """Return k_i = min(n_i, max(10, ceil(kappa * n_i))).
 
     Args:
-        n_allowed: int64, allowed keys per query, any shape.
-        kappa: share to keep, in millionths (:data:`KAPPA_ONE` is 1).
+        n_allowed: int64, number of allowed keys per query, any shape.
+        kappa: fraction of keys to keep, in millionths (:data:`KAPPA_ONE` is 1).
     """
     keep = torch.div(n_allowed * kappa + (KAPPA_ONE - 1), KAPPA_ONE, rounding_mode="floor")
     return torch.minimum(keep.clamp(min=MIN_KEYS), n_allowed)
 
 
 def selector_scores(q: Tensor, k: Tensor, allowed: Tensor) -> Tensor:
-    """S_s = Q_s K_s^T / sqrt(d_s) in float32 (eq 1), -inf where not allowed.
+    """Compute S_s = Q_s K_s^T / sqrt(d_s) in float32 (eq 1), -inf where not allowed.
 
     Args:
-        q: [B, Q, S]. k: [B, K, S]. allowed: bool [B, Q, K].
+        q: [B, Q, S].
+        k: [B, K, S].
+        allowed: bool [B, Q, K].
     """
     scores = torch.matmul(q.float(), k.float().transpose(1, 2)) * q.size(-1) ** -0.5
     return scores.masked_fill(~allowed, float("-inf"))
 
 
 def select(scores: Tensor, keep: Tensor) -> Tensor:
-    """The kept keys: the ``keep`` highest scores of each row; equal scores: the lowest index wins (eq 2).
+    """Select the ``keep`` highest scores of each row (eq 2); ties go to the lowest index.
 
     Args:
         scores: [..., K], -inf where not allowed; NaN ranks lowest.
         keep: int64 [...], at most the number of allowed keys of the row.
 
     Returns:
-        bool [..., K] with ``keep`` True in each row.
+        bool [..., K] with ``keep`` True entries in each row.
     """
     order = scores.nan_to_num(nan=float("-inf"), posinf=float("inf"), neginf=float("-inf"))
     order = order.argsort(dim=-1, descending=True, stable=True)
@@ -54,7 +56,7 @@ def select(scores: Tensor, keep: Tensor) -> Tensor:
 
 
 def masked_softmax(scores: Tensor, mask: Tensor) -> Tensor:
-    """Softmax over the True keys; a row without any is 0, not NaN."""
+    """Softmax over the keys where ``mask`` is True; a row without any is 0, not NaN."""
     scores = scores.masked_fill(~mask, float("-inf"))
     top = scores.amax(-1, keepdim=True)
     weights = (scores - top.masked_fill(top == float("-inf"), 0.0)).exp()
@@ -62,7 +64,7 @@ def masked_softmax(scores: Tensor, mask: Tensor) -> Tensor:
 
 
 def attention_scores(q: Tensor, k: Tensor) -> Tensor:
-    """Q_h K_h^T / sqrt(d_h), [B, H, Q, K], from q [B, H, Q, D] and k [B, H, K, D]."""
+    """Compute Q_h K_h^T / sqrt(d_h), [B, H, Q, K], from q [B, H, Q, D] and k [B, H, K, D]."""
     return torch.matmul(q, k.transpose(2, 3)) * q.size(-1) ** -0.5
 
 
@@ -76,24 +78,27 @@ def selected_attention(
     sel_k: Tensor | None = None,
     bounded: bool = True,
 ) -> Tensor:
-    """Attention over the kept keys (eq 3), straight-through where the selector's projections are given.
+    """Compute attention over the kept keys (eq 3), straight-through if the selector's projections are passed.
 
-    The mask enters as M + A_s - sg(A_s): the forward value is the hard mask's, the gradient reaches the selector.
+    The mask enters as M + A_s - sg(A_s): the forward value is that of the hard mask; the gradient reaches the selector.
 
     Args:
-        q, k, v: [B, H, Q or K, D]. mask, allowed: bool [B, Q, K]. sel_q, sel_k: [B, Q or K, S].
-        bounded: in that gradient, a key outside the selection weighs at most as much as all kept ones together. Without
-            the bound, which eq 3 does not have, one that the selector has missed outweighs everything else: starting
-            from a trained dense model, gradient norms of 10^5 to 10^7 were seen, and training diverged.
+        q, k, v: [B, H, Q or K, D].
+        mask: bool [B, Q, K], True for kept keys.
+        allowed: bool [B, Q, K], True for allowed keys.
+        sel_q, sel_k: [B, Q or K, S].
+        bounded: in that gradient, limit the weight of a key outside the selection to that of all kept keys together.
+            Without the bound, which eq 3 does not have, a key that the selector misses can dominate the gradient:
+            starting from a trained dense model, gradient norms of 10^5 to 10^7 were observed and training diverged.
 
     Returns:
-        [B, H, Q, D]; rows with no kept key are 0.
+        [B, H, Q, D]; 0 for rows without kept keys.
     """
     scores = attention_scores(q, k).masked_fill(~allowed[:, None], float("-inf"))
     kept = mask[:, None].to(scores.dtype)
     bound = scores.detach().masked_fill(~mask[:, None], float("-inf")).logsumexp(-1, keepdim=True)
     scores = torch.where(mask[:, None], scores, torch.minimum(scores, bound + (0.0 if bounded else LARGEST_EXPONENT)))
-    # subtracting the kept keys' maximum leaves the ratio, and its gradient, as it is
+    # subtracting the maximum of the kept keys changes neither the ratio nor its gradient
     top = scores.detach().masked_fill(~mask[:, None], float("-inf")).amax(-1, keepdim=True)
     weights = (scores - top.masked_fill(top == float("-inf"), 0.0)).exp()
     if sel_q is not None and sel_k is not None:
@@ -116,12 +121,16 @@ def supervise(
     kl: str = "forward",
     target: str = "live",
 ) -> Supervision:
-    """The selector's supervision by the full attention of the layers it serves (eq 4-6), and the kept mass (eq 7).
+    """Supervise a selector by the full attention of the layers it serves (eq 4-6), and measure the kept mass (eq 7).
 
     Args:
-        sel_q, sel_k: [B, Q or K, S]. queries, keys: one [B, H, Q or K, D] a layer.
-        mask, allowed: bool [B, Q, K]. valid: bool [B, Q], False for padded queries.
-        kl: ``forward`` KL(A || A_s) or ``reverse`` KL(A_s || A). target: ``live`` or ``detached``.
+        sel_q, sel_k: [B, Q or K, S].
+        queries, keys: one [B, H, Q or K, D] per layer.
+        mask: bool [B, Q, K], True for kept keys.
+        allowed: bool [B, Q, K], True for allowed keys.
+        valid: bool [B, Q], False for padded queries.
+        kl: ``forward`` KL(A || A_s) or ``reverse`` KL(A_s || A).
+        target: ``live``, the loss also trains the attention, or ``detached``.
     """
     valid = valid & allowed.any(-1)
     log_sel = torch.matmul(sel_q, sel_k.transpose(1, 2)) * sel_q.size(-1) ** -0.5
@@ -143,21 +152,24 @@ def supervise(
 
 
 def _of_rows(store: Tensor, slots: Tensor) -> Tensor:
-    """What ``store`` [N, C, W] holds in each row's slots int64 [R, n]: [R, n, W]."""
+    """Gather from ``store`` [N, C, W] the slots of each row, int64 [R, n]: [R, n, W]."""
     n_rows = slots.size(0)
     item = torch.arange(n_rows, device=store.device) // (n_rows // store.size(0))
     return store[item[:, None], slots]
 
 
 def topk_indices(q: Tensor, keys: Tensor, paths: KeyIndex, kappa: Tensor | int) -> KeptKeys:
-    """The kept keys of one decoding step (eq 1, 2).
+    """Select the kept keys of one decoding step (eq 1, 2).
 
     Args:
-        q: [R, S], the newest queries. keys: [N, C, S], the selector's keys by slot.
+        q: [R, S], the newest queries.
+        keys: [N, C, S], the selector's keys by slot.
+        paths: key index.
+        kappa: fraction of keys to keep, in millionths.
     """
     slots, allowed = paths.slots(q.size(0))
     scores = selector_scores(q[:, None], _of_rows(keys, slots), allowed[:, None])[:, 0]
-    # NaN and -inf rank lowest of what is allowed, before what is not
+    # NaN and -inf rank below all other allowed keys, but above disallowed ones
     scores = scores.masked_fill(allowed & ~(scores > float("-inf")), torch.finfo(scores.dtype).min)
     mask = select(scores, keep_counts(allowed.sum(1), kappa))
     kept = mask.sum(1)
@@ -169,13 +181,17 @@ def topk_indices(q: Tensor, keys: Tensor, paths: KeyIndex, kappa: Tensor | int) 
 def attend_kept(
     q: Tensor, keys: Tensor, values: Tensor, slots: KeptKeys, n_heads: int, dropout_p: float = 0.0
 ) -> Tensor:
-    """Attention of one decoding step over the kept keys (eq 3).
+    """Compute attention of one decoding step over the kept keys (eq 3).
 
     Args:
-        q: [R, H*D]. keys, values: [N, C, H*D], by slot. dropout_p: dropout on the attention weights.
+        q: [R, H*D].
+        keys, values: [N, C, H*D], by slot.
+        slots: kept keys.
+        n_heads: H.
+        dropout_p: dropout probability of the attention weights.
 
     Returns:
-        [R, H*D]; a row that keeps no key is 0.
+        [R, H*D]; 0 for rows without kept keys.
     """
     n_rows, width = q.shape
     index, shape = slots.indices.long(), (n_rows, slots.indices.size(1), n_heads, width // n_heads)

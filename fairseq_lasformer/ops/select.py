@@ -1,4 +1,7 @@
-"""The kept keys of every query, in blocks of query rows. Definition: ``reference.select``."""
+"""Selection of the kept keys of every query (arXiv 2309.14174, eq 1, 2), in blocks of query rows.
+
+Definition: ``reference.select``.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +15,16 @@ from fairseq_lasformer.ops.types import KAPPA_ONE, AttentionMask
 
 @torch.no_grad()
 def topk_mask(sel_q: Tensor, sel_k: Tensor, allowed: AttentionMask, kappa: Tensor | int) -> Tensor:
-    """Kept keys of all queries (eq 1, 2).
+    """Select the kept keys of all queries (eq 1, 2).
 
     Args:
-        sel_q: [B, Q, S]. sel_k: [B, K, S]. kappa: share kept, in millionths.
+        sel_q: [B, Q, S].
+        sel_k: [B, K, S].
+        allowed: attention mask.
+        kappa: fraction of keys to keep, in millionths.
 
     Returns:
-        bool [B, Q, K]; no key that is not allowed is ever True.
+        bool [B, Q, K]; never True where not allowed.
     """
     (n_batch, n_queries, width), n_keys = sel_q.shape, sel_k.size(1)
     if int(kappa) >= KAPPA_ONE or n_keys <= 1:
@@ -38,16 +44,18 @@ def topk_mask(sel_q: Tensor, sel_k: Tensor, allowed: AttentionMask, kappa: Tenso
 
 
 def highest(scores: Tensor, keep: Tensor, n_allowed: Tensor) -> Tensor:
-    """``reference.select`` without a sort: the threshold by quickselect, ties at it counted from the left.
+    """``reference.select`` without a sort: the threshold is found by quickselect; ties at it are counted from the left.
 
     Args:
-        scores: [..., K], -inf where not allowed. keep, n_allowed: int64 [...].
+        scores: [..., K], -inf where not allowed.
+        keep: int64 [...], number of keys to keep.
+        n_allowed: int64 [...], number of allowed keys.
     """
     finite = scores > float("-inf")
     if bool((keep == n_allowed).all()):
         return finite
     n_keys, most = scores.size(-1), int(keep.max())
-    # one k for all rows: a row that keeps fewer gets as many +inf in front as it lacks
+    # kthvalue takes one k for all rows: rows that keep fewer are padded in front with +inf
     lack = most - keep
     widest = int(lack.max())
     padded = scores.masked_fill(scores.isnan(), float("-inf"))

@@ -1,15 +1,16 @@
-"""The selector's supervision, its kept mass and recall, without a [B, H, Q, K] tensor that outlives its block.
+"""Supervision of the selector, its kept mass and recall (arXiv 2309.14174, eq 4-7), in blocks of queries.
 
-Definition: ``reference.supervise``. The loss is a sum over rows, so its gradient is known as soon as a row is: the
-forward pass computes both in one sweep and saves only the gradients, [B, *, width] each. With A the mean over heads
-and layers of the full attention A_h, and l a row's loss:
+Definition: ``reference.supervise``. No [B, H, Q, K] tensor larger than one block is allocated. The loss is a sum over
+rows, so the gradient of a row is known as soon as its loss is: the forward pass computes both in one sweep and saves
+only the gradients, [B, *, width] each. With A the mean over heads and layers of the full attention A_h, and l a row's
+loss:
 
     forward KL(A || A_s):   dS_s = A_s - A,                      gA = log A - log A_s + 1
     reverse KL(A_s || A):   dS_s = A_s (log A_s - log A - l),    gA = -A_s / A
     live target:            dS_h = A_h (gA - Sum_j A_h gA) / (H r)
 
-In half precision these are too small for the dtype (of the order of 1 / K^2 where attention is broad), and the loss
-scale comes only with the backward pass: every block, and the sums that are saved, are scaled by a power of two first.
+In half precision these gradients would underflow (they are of the order of 1 / K^2 where attention is broad), and the
+loss scale is only known in the backward pass: every block, and the saved sums, are scaled by a power of two first.
 """
 
 from __future__ import annotations
@@ -34,12 +35,16 @@ def supervise(
     kl: str = "forward",
     target: str = "live",
 ) -> Supervision:
-    """Supervision of one selector by the full attention of the layers it serves (eq 4-6), and eq 7's kept mass.
+    """Supervise a selector by the full attention of the layers it serves (eq 4-6), and measure the kept mass (eq 7).
 
     Args:
-        sel_q, sel_k: [B, Q or K, S]. queries, keys: one [B, H, Q or K, D] a layer. mask: bool [B, Q, K], kept keys.
-        query_padding: bool [B, Q], True for queries that do not count; None where all do.
-        kl: ``forward`` or ``reverse``. target: ``live`` or ``detached``.
+        sel_q, sel_k: [B, Q or K, S].
+        queries, keys: one [B, H, Q or K, D] per layer.
+        mask: bool [B, Q, K], True for kept keys.
+        allowed: attention mask.
+        query_padding: bool [B, Q], True for queries to ignore; None if there are none.
+        kl: ``forward`` or ``reverse``.
+        target: ``live``, the loss also trains the attention, or ``detached``.
     """
     if target == "detached":
         queries, keys = [q.detach() for q in queries], [k.detach() for k in keys]
@@ -134,13 +139,16 @@ class _Supervise(torch.autograd.Function):
 
 
 def _sums_like(x: Tensor) -> Tensor:
-    """Zeros to add gradients up in: half precision's in float32."""
+    """Return zeros for accumulating gradients, in float32 for half precision."""
     return torch.zeros_like(x, dtype=torch.float32 if x.dtype == torch.float16 else None)
 
 
 def _scaled(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor | float]:
-    """``x`` in ``dtype``, and what that is to be multiplied by: 1, but for half precision a power of two that brings
-    the largest value close to 1, so that neither small values nor sums over thousands of them leave its range."""
+    """Convert ``x`` to ``dtype``; return it with the factor it has to be multiplied by.
+
+    The factor is 1, except in half precision: there it is a power of two that brings the largest value close to 1, so
+    that neither small values nor sums over thousands of them leave the range of the dtype.
+    """
     if dtype != torch.float16:
         return x.to(dtype), 1.0
     exponent = torch.frexp(x.detach().abs().amax().float()).exponent

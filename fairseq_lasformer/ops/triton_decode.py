@@ -1,8 +1,9 @@
-"""Decoding steps on a GPU: score, select, attend, combine. Definitions: ``reference.topk_indices``, ``attend_kept``.
+"""Decoding steps on GPUs: score, select, attend, combine. Definitions: ``reference.topk_indices``, ``attend_kept``.
 
-No call here asks the device for a value, so that a step never waits for it: grids are sized by the number of positions
-that the host knows, and how many keys a row keeps is computed on the device. With ``TRITON_INTERPRET=1`` they run
-on the CPU, which is how they are tested on a machine without a GPU. Rows, slots and widths as in :class:`KeyIndex`.
+Nothing here reads a value back from the device, so a step never synchronises: grids are sized by the number of
+positions, known on the host, and the number of keys that a row keeps is computed on the device. With
+``TRITON_INTERPRET=1`` the kernels run on the CPU, which is how they are tested without a GPU. Rows, slots and widths
+are those of :class:`KeyIndex`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from fairseq_lasformer.ops.types import KAPPA_ONE, MIN_KEYS, KeptKeys, KeyIndex
 
 SCORE_BLOCK = 128
 ATTEND_BLOCK = 16
-SPLITS_FOR_ROWS = 264  # programs that fill a large GPU twice; fewer rows share their keys among more programs
+SPLITS_FOR_ROWS = 264  # programs that fill a large GPU twice; with fewer rows, each row's keys are split among programs
 _ONE = tl.constexpr(KAPPA_ONE)
 _MIN = tl.constexpr(MIN_KEYS)
 
@@ -27,7 +28,7 @@ def _score(
     item_stride, table_stride, width, end, beam,
     TABLE: tl.constexpr, BLOCK: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """scores[r, j] = q[r] . keys[slot(r, j)]; -inf where position j is not allowed."""
+    """Store scores[r, j] = q[r] . keys[slot(r, j)], -inf where position j is not allowed."""
     row = tl.program_id(0)
     item = row // beam
     j = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -50,7 +51,10 @@ def _select(
     table_stride, kappa, end, most, beam,
     TABLE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The kept slots of one row, ascending by position: the k-th highest score bit by bit, ties from the left."""
+    """Store the kept slots of one row in ascending order of position.
+
+    The k-th highest score is found bit by bit; ties go to the lowest position.
+    """
     row = tl.program_id(0)
     item = row // beam
     j = tl.arange(0, BLOCK)
@@ -85,7 +89,7 @@ def _attend(
     item_stride, slot_stride, scale, n_heads, head_width, beam, splits,
     BLOCK: tl.constexpr, HEADS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """One share of a row's kept keys, all heads: their weighted sum of values, maximum and sum of weights."""
+    """Process one split of a row's kept keys, all heads: weighted sum of values, maximum and sum of weights."""
     row, split = tl.program_id(0), tl.program_id(1)
     item = (row // beam).to(tl.int64)
     number = tl.load(kept + row)
@@ -125,7 +129,7 @@ def _combine(
     part, top, total, out, n_heads, head_width, splits,
     SPLITS: tl.constexpr, HEADS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """The shares of one row put together; 0 where there is no key at all."""
+    """Combine the splits of one row; 0 if the row has no keys."""
     row = tl.program_id(0).to(tl.int64)
     s, h, d = tl.arange(0, SPLITS), tl.arange(0, HEADS), tl.arange(0, WIDTH)
     here = (s[:, None] < splits) & (h[None, :] < n_heads)
@@ -143,7 +147,7 @@ def _combine(
 
 
 def topk_indices(q: Tensor, keys: Tensor, paths: KeyIndex, kappa: int) -> KeptKeys:
-    """The kept keys of one decoding step; arguments and result as ``reference.topk_indices``."""
+    """Select the kept keys of one decoding step; arguments and result as in ``reference.topk_indices``."""
     n_rows, width = q.shape
     beam, end = n_rows // keys.size(0), paths.end
     most = min(end, max(MIN_KEYS, -(-end * kappa // KAPPA_ONE)))
@@ -165,7 +169,7 @@ def topk_indices(q: Tensor, keys: Tensor, paths: KeyIndex, kappa: int) -> KeptKe
 
 
 def attend_kept(q: Tensor, keys: Tensor, values: Tensor, slots: KeptKeys, n_heads: int) -> Tensor:
-    """Attention of rows over their kept keys; arguments and result as ``reference.attend_kept``."""
+    """Compute attention of rows over their kept keys; arguments and result as in ``reference.attend_kept``."""
     n_rows, width = q.shape
     head_width = width // n_heads
     splits = min(32, max(1, min(SPLITS_FOR_ROWS // n_rows, triton.cdiv(slots.indices.size(1), ATTEND_BLOCK))))

@@ -1,8 +1,8 @@
-"""A full pass over the kept keys on a GPU, without gradients: tiles of all keys, a mask of one bit a pair.
+"""Inference prefill over the kept keys on GPUs (arXiv 2309.14174, eq 1-3): tiles of all keys with a bitmask.
 
-Per query the kept keys lie anywhere, so that reading them one by one costs a GPU more than reading all of them in tiles
-does (only below some 1.6 % would it not); a tile in which no query keeps a key is left out. The mask is shared by the
-heads. Definition: ``reference.selected_attention``.
+The kept keys of a query are scattered, so gathering them costs a GPU more than reading all keys in tiles (unless fewer
+than about 1.6 % are kept); tiles in which no query keeps a key are skipped. The mask has one bit per query-key pair and
+is shared by the heads. Definition: ``reference.selected_attention``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fairseq_lasformer.ops.types import KAPPA_ONE, AttentionMask
 
 WORD = 32
 QUERIES = KEYS = 64
-TILE_ELEMENTS = 8192  # of a tile of queries, keys or values: wider heads get smaller tiles, shared memory is small
+TILE_ELEMENTS = 8192  # per tile of queries, keys or values: wider heads get smaller tiles to fit shared memory
 
 
 @triton.jit
@@ -29,7 +29,7 @@ def _tiles(
     bits_batch_stride, bits_row_stride, scale, n_queries, n_keys, n_heads, head_width,
     BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """One tile of queries of one head against all keys."""
+    """Process one tile of queries of one head against all keys."""
     batch, head = (tl.program_id(1) // n_heads).to(tl.int64), tl.program_id(1) % n_heads
     i = tl.program_id(0) * BLOCK_Q + tl.arange(0, BLOCK_Q)
     d = tl.arange(0, WIDTH)
@@ -69,7 +69,17 @@ def _tiles(
 
 @torch.no_grad()
 def topk_bitmask(sel_q: Tensor, sel_k: Tensor, allowed: AttentionMask, kappa: Tensor | int) -> Tensor:
-    """Kept keys of all queries (eq 1, 2) as bits, int32 [B, Q, ceil(K / 32)]: bit j % 32 of word j // 32 is key j."""
+    """Select the kept keys of all queries (eq 1, 2) as a bitmask.
+
+    Args:
+        sel_q: [B, Q, S].
+        sel_k: [B, K, S].
+        allowed: attention mask.
+        kappa: fraction of keys to keep, in millionths.
+
+    Returns:
+        int32 [B, Q, ceil(K / 32)]: bit j % 32 of word j // 32 is key j.
+    """
     (n_batch, n_queries, width), n_keys = sel_q.shape, sel_k.size(1)
     queries, keys = sel_q.float() * width**-0.5, sel_k.float().transpose(1, 2)
     n_words = -(-n_keys // WORD)
@@ -92,13 +102,14 @@ def topk_bitmask(sel_q: Tensor, sel_k: Tensor, allowed: AttentionMask, kappa: Te
 
 @torch.no_grad()
 def attend_tiles(q: Tensor, k: Tensor, v: Tensor, bits: Tensor) -> Tensor:
-    """Attention over the kept keys (eq 3).
+    """Compute attention over the kept keys (eq 3).
 
     Args:
-        q, k, v: [B, H, Q or K, D]. bits: of :func:`topk_bitmask`.
+        q, k, v: [B, H, Q or K, D].
+        bits: bitmask of :func:`topk_bitmask`.
 
     Returns:
-        [B, H, Q, D]; rows with no kept key are 0.
+        [B, H, Q, D]; 0 for rows without kept keys.
     """
     (n_batch, n_heads, n_queries, width), n_keys = q.shape, k.size(2)
     q, k, v = q.contiguous(), k.contiguous(), v.contiguous()

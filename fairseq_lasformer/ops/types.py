@@ -1,6 +1,6 @@
-"""What the calls in :mod:`fairseq_lasformer.ops` take and return.
+"""Argument and return types of :mod:`fairseq_lasformer.ops`. Equations: arXiv 2309.14174.
 
-Shapes: B batch, Q queries, K keys; in decoding R rows (hypotheses) of N items (documents), C slots per item.
+Shapes: B batch, Q queries, K keys; in decoding, R rows (hypotheses) of N items (documents), and C slots per item.
 """
 
 from __future__ import annotations
@@ -11,25 +11,29 @@ import torch
 from torch import Tensor
 
 KAPPA_ONE = 1_000_000
-"""kappa = 1 in the integers kappa is kept in (millionths): exact on every device, untouched by half precision."""
+"""kappa = 1 in millionths. An integer kappa is exact on every device and unaffected by half precision."""
 
 MIN_KEYS = 10
-"""No query keeps fewer keys than this, unless fewer are allowed (k_i in 3.2 of arXiv 2309.14174)."""
+"""Minimum number of keys that a query keeps, unless fewer are allowed (k_i in section 3.2)."""
 
 
 class AttentionMask(NamedTuple):
-    """Which keys a query may see at all, before any selection.
+    """Keys that each query is allowed to attend to, before any selection.
 
     Attributes:
-        key_padding: bool [B, K], True where the key is padding; None where nothing is.
-        causal: query i sees keys 0..i + (K - Q), as in decoder self-attention.
+        key_padding: bool [B, K], True where the key is padding; None if there is none.
+        causal: query i sees keys 0 to i + (K - Q), as in decoder self-attention.
     """
 
     key_padding: Tensor | None
     causal: bool
 
     def rows(self, start: int, stop: int, n_queries: int, n_keys: int, device: torch.device) -> Tensor | None:
-        """Bool [B or 1, stop - start, n_keys], True where allowed; None where everything is."""
+        """Return the mask of queries start to stop - 1.
+
+        Returns:
+            bool [B or 1, stop - start, n_keys], True where allowed; None if everything is.
+        """
         mask = None
         if self.causal:
             last = torch.arange(start, stop, device=device) + (n_keys - n_queries)
@@ -40,7 +44,7 @@ class AttentionMask(NamedTuple):
         return mask
 
     def full(self, n_batch: int, n_queries: int, n_keys: int, device: torch.device) -> Tensor:
-        """Bool [B, Q, K], True where allowed."""
+        """Return the mask of all queries, bool [B, Q, K], True where allowed."""
         mask = self.rows(0, n_queries, n_queries, n_keys, device)
         if mask is None:
             mask = torch.ones(1, n_queries, n_keys, dtype=torch.bool, device=device)
@@ -48,12 +52,13 @@ class AttentionMask(NamedTuple):
 
 
 class KeyIndex(NamedTuple):
-    """Where the keys are that R decoding rows may attend to; R / N consecutive rows per item.
+    """Slots of the keys that R decoding rows may attend to; each item has R / N consecutive rows.
 
     Attributes:
-        table: int32 [R, >= end], the slot of each position of a row; None where position j lies in slot j.
-        start, n_keys: int64 [N], the allowed positions are start .. start + n_keys - 1.
-        end: no position is beyond it; an int, known without asking the device.
+        table: int32 [R, >= end], the slot of each position of a row; None if position j is in slot j.
+        start: int64 [N], first allowed position of each item.
+        n_keys: int64 [N], number of allowed positions of each item, start to start + n_keys - 1.
+        end: exclusive upper bound of all positions, an int known without synchronising with the device.
     """
 
     table: Tensor | None
@@ -63,17 +68,17 @@ class KeyIndex(NamedTuple):
 
     @classmethod
     def over(cls, padding: Tensor) -> KeyIndex | None:
-        """The index of a source of padding mask bool [N, K]; None where padding stands between keys."""
+        """Return the index of a source with padding mask bool [N, K]; None if there is padding between keys."""
         paths = cls(None, (~padding).int().argmax(1), (~padding).sum(1), padding.size(1))
         return paths if torch.equal(paths.allowed(), ~padding) else None
 
     def allowed(self) -> Tensor:
-        """Bool [N, end], the allowed positions of each item."""
+        """Return the allowed positions of each item, bool [N, end]."""
         position = torch.arange(self.end, device=self.start.device)
         return (position >= self.start[:, None]) & (position < (self.start + self.n_keys)[:, None])
 
     def slots(self, n_rows: int) -> tuple[Tensor, Tensor]:
-        """Slots int64 [R, end] of all positions, and which of them are allowed, bool [R, end]."""
+        """Return the slots of all positions, int64 [R, end], and which of them are allowed, bool [R, end]."""
         allowed = self.allowed().repeat_interleave(n_rows // self.start.numel(), 0)
         if self.table is not None:
             return self.table[:, : self.end].long(), allowed
@@ -81,11 +86,11 @@ class KeyIndex(NamedTuple):
 
 
 class KeptKeys(NamedTuple):
-    """The kept keys of R rows: a top-k result whose k varies by row.
+    """Kept keys of R rows: a top-k result whose k varies by row.
 
     Attributes:
-        indices: int32 [R, k], slots in ascending order of position, -1 behind a row's last.
-        counts: int32 [R], how many keys a row keeps.
+        indices: int32 [R, k], slots in ascending order of position, padded with -1.
+        counts: int32 [R], number of keys that each row keeps.
     """
 
     indices: Tensor
@@ -93,13 +98,13 @@ class KeptKeys(NamedTuple):
 
 
 class Supervision(NamedTuple):
-    """What the supervision of one selector gives, each a scalar sum over the valid queries.
+    """Supervision of one selector, each field a scalar sum over the valid queries.
 
     Attributes:
         kl: the loss (eq 4-6), float32, differentiable.
-        mass: the selector's mass over the kept keys, Sum_{j kept} A_s.
-        recall: the attention's own mass over the kept keys, Sum_{j kept} mean A_h (recall@k).
-        queries: how many queries were summed over.
+        mass: the selector's mass on the kept keys, Sum_{j kept} A_s (eq 7).
+        recall: the attention's own mass on the kept keys, Sum_{j kept} mean A_h (recall@k).
+        queries: number of queries summed over.
     """
 
     kl: Tensor

@@ -1,4 +1,4 @@
-"""Everything that touches fairseq: options, model, task, criterion, optimizer, and its gaps to today's torch."""
+"""The fairseq plugin: options, model, task, criterion, optimizer, and compatibility fixes for current torch."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 
 
 def register() -> None:
-    """Registers architectures, task, criterion and optimizer with fairseq, and mends the functions of it that need it.
+    """Register architectures, task, criterion and optimizer with fairseq, and patch the fairseq functions that need it.
 
-    fairseq's tools do this themselves under ``--user-dir``. Calling it again does nothing.
+    fairseq's tools do this themselves under ``--user-dir``. Repeated calls have no effect.
 
     Raises:
         ImportError: torch or fairseq is not installed; the message says what to install.
@@ -28,7 +28,7 @@ def register() -> None:
 
 
 def missing(error: ModuleNotFoundError) -> str:
-    """What to install."""
+    """Return a message that says what to install."""
     return (
         f"fairseq_lasformer needs {error.name}, which is not installed: run scripts/setup.sh, or "
         "pip install torch==2.13.0, then pip install --no-deps fairseq-fixed==0.12.3.1"
@@ -36,6 +36,6 @@ def missing(error: ModuleNotFoundError) -> str:
 
 
 def is_fairseqs_tool() -> bool:
-    """Whether the running program is one of fairseq's own, not a user's script."""
+    """Whether the running program is one of fairseq's tools rather than a user's script."""
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     return Path(sys.argv[0]).name.startswith("fairseq-") or (spec is not None and spec.name.startswith("fairseq_cli"))

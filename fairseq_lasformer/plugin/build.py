@@ -1,4 +1,4 @@
-"""From the options to modules: the stacks of encoder and decoder layers."""
+"""Construction of the encoder and decoder stacks from the options. Equations: arXiv 2309.14174."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fairseq_lasformer.plugin.config import ModuleConfig, attention_widths, mixt
 
 
 def encoder_stack(cfg: ModuleConfig, run: RunOptions) -> LayerStack:
-    """All encoder layers."""
+    """Build all encoder layers."""
     layers = []
     for i in range(cfg.encoder.layers):
         self_attn = attention(cfg, "encoder", i, run)
@@ -29,7 +29,7 @@ def encoder_stack(cfg: ModuleConfig, run: RunOptions) -> LayerStack:
 
 
 def decoder_stack(cfg: ModuleConfig, run: RunOptions) -> LayerStack:
-    """All decoder layers."""
+    """Build all decoder layers."""
     layers = []
     for i in range(cfg.decoder.layers):
         self_attn, encoder_attn = attention(cfg, "decoder", i, run), attention(cfg, "cross", i, run)
@@ -40,15 +40,15 @@ def decoder_stack(cfg: ModuleConfig, run: RunOptions) -> LayerStack:
 
 
 def supervision(cfg: ModuleConfig) -> SupervisionOptions:
-    """How the model's patterns are supervised in training."""
+    """Return how the model's patterns are supervised in training."""
     return SupervisionOptions(str(cfg.select_kl), str(cfg.select_target))
 
 
 def pattern(cfg: ModuleConfig, module: str, backend: str = "auto") -> Pattern:
-    """The pattern of one attention module's groups.
+    """Build the pattern for a group of one attention module.
 
     Raises:
-        InputError: there is no such pattern, or its argument makes no sense.
+        InputError: unknown pattern or invalid argument.
     """
     widths, spec = attention_widths(cfg, module), pattern_spec(cfg, module)
     rule = SparsityRule(cfg.sparsity_threshold, cfg.sparsity_step, cfg.sparsity_min, cfg.sparsity_freeze_above)
@@ -60,7 +60,7 @@ def pattern(cfg: ModuleConfig, module: str, backend: str = "auto") -> Pattern:
 
 
 def attention(cfg: ModuleConfig, module: str, layer: int, run: RunOptions) -> SelectedAttention:
-    """One attention of a layer; only the lowest layer of a group has a pattern (eq 8)."""
+    """Build one attention of a layer; only the lowest layer of a group has a pattern (eq 8)."""
     widths = attention_widths(cfg, module)
     side = cfg.encoder if module == "encoder" else cfg.decoder
     return SelectedAttention(
@@ -76,7 +76,7 @@ def attention(cfg: ModuleConfig, module: str, layer: int, run: RunOptions) -> Se
 
 
 def feed_forward(cfg: ModuleConfig, side: str, layer: int, run: RunOptions) -> FeedForward:
-    """What stands behind a layer's attention: a dense network, a mixture in its place, or both."""
+    """Build the modules that follow a layer's attention: a dense network, a mixture of experts, or both."""
     sizes = getattr(cfg, side)
     moe = None
     if layer in mixture_layers(cfg)[side]:
@@ -95,7 +95,7 @@ def feed_forward(cfg: ModuleConfig, side: str, layer: int, run: RunOptions) -> F
 
 
 def moe_config(cfg: ModuleConfig) -> MoeConfig:
-    """The options of every mixture."""
+    """Return the options of the mixtures."""
     return MoeConfig(
         n_experts=cfg.moe_experts,
         top_k=cfg.moe_top_k,
@@ -110,8 +110,10 @@ def moe_config(cfg: ModuleConfig) -> MoeConfig:
 
 
 def _transformation(cfg: ModuleConfig, side: str, layer: int) -> nn.Module:
-    """DeLighT's transformation m -> m / 2 of a layer (block-wise scaling: deeper and wider towards the output); the
-    identity in other models."""
+    """Build a layer's DeLighT transformation m -> m / 2; the identity in other models.
+
+    Block-wise scaling makes it deeper and wider towards the output.
+    """
     if cfg.delight == "none":
         return nn.Identity()
     sizes = getattr(cfg, side)

@@ -1,4 +1,4 @@
-"""The only file about gaps between fairseq and today's torch, numpy and Python."""
+"""Compatibility fixes for fairseq on current torch, numpy and Python; all of them are in this file."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ logger = logging.getLogger(__name__)
 
 
 def install() -> None:
-    """See :func:`fairseq_lasformer.plugin.register`."""
-    # the state that worker 0 sends to the others
+    """Install the patches; see :func:`fairseq_lasformer.plugin.register`."""
+    # types in the state that worker 0 broadcasts
     torch.serialization.add_safe_globals([*SAFE_GLOBALS, _TensorPlaceholder])
     if getattr(checkpoint_utils, "_lasformer", False):
         return
@@ -41,16 +41,16 @@ def install() -> None:
     checkpoint_utils.load_checkpoint_to_cpu = load_checkpoint_to_cpu
     checkpoint_utils.load_model_ensemble_and_task = _fitting(checkpoint_utils.load_model_ensemble_and_task)
     checkpoint_utils.load_checkpoint = _restarting(checkpoint_utils.load_checkpoint)
-    # fairseq copies the newest checkpoint to checkpoint_last.pt in place: a kill meanwhile would end the run for good
+    # fairseq copies the newest checkpoint to checkpoint_last.pt in place: a kill during the copy would leave it corrupt
     file_io.PathManager.copy = staticmethod(_copy)
     EMA.__init__ = _copying_integers(EMA.__init__)
     atexit.register(_stop_readers)
 
 
 def errors_in_one_line() -> None:
-    """For fairseq's own tools: bad input ends in one line, as in ours. A user's script keeps its tracebacks."""
+    """Make fairseq's own tools report bad input in one line, as ours do. User scripts keep their tracebacks."""
     sys.excepthook = _one_line(sys.excepthook)
-    # or Hydra keeps errors to itself and advises setting this
+    # otherwise Hydra hides the error and advises setting this
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")
 
 
@@ -67,7 +67,7 @@ def _one_line(previous: Callable[..., None]) -> Callable[..., None]:
 
 
 def _plain(error: BaseException) -> str | None:
-    """One line for an error that a user can mend; None for any other."""
+    """Return a one-line message for an error that the user can fix; None for any other."""
     text = str(error)
     if isinstance(error, InputError):
         return text
@@ -83,10 +83,13 @@ def _plain(error: BaseException) -> str | None:
 def load_checkpoint_to_cpu(
     path: str, arg_overrides: dict[str, Any] | None = None, load_on_all_ranks: bool = False
 ) -> dict[str, Any]:
-    """In place of fairseq's function of this name: the same result, from a file that is checked before it is used.
+    """Replace fairseq's function of this name: the same result, but the file is checked before it is used.
 
-    fairseq's leaves it to torch's default, which an environment variable switches off, whether a pickle may run code,
-    and evaluates strings of the settings. Raises InputError as :func:`checkpoints.load`.
+    fairseq's version leaves it to torch's default, which an environment variable can override, whether a pickle may run
+    code, and it evaluates strings from the settings.
+
+    Raises:
+        InputError: see :func:`checkpoints.load`.
     """
     state = load(file_io.PathManager.get_local_path(path))
     overrides = arg_overrides or {}
@@ -122,7 +125,10 @@ def _fitting(original: Callable[..., Any]) -> Callable[..., Any]:
 def _restarting(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def load_checkpoint(cfg: Any, trainer: Any, **kwargs: Any) -> Any:
-        """Restores a training: alone in its folder, from a whole checkpoint, and not at all where it has finished."""
+        """Restore a training run; a finished one ends at once.
+
+        The process first claims the folder exclusively and repairs a damaged last checkpoint.
+        """
         if trainer.data_parallel_rank == 0 and not cfg.no_save:
             runs.claim(Path(cfg.save_dir))
             runs.mend(Path(cfg.save_dir), str(trainer.checkpoint_suffix or ""))
@@ -131,7 +137,7 @@ def _restarting(original: Callable[..., Any]) -> Callable[..., Any]:
 
         def load_state(*args: Any, **options: Any) -> dict[str, Any]:
             state = load_checkpoint_to_cpu(*args, **options)
-            trainer.task.load_state_dict(state.get("task_state") or {})  # fairseq does so for inference alone
+            trainer.task.load_state_dict(state.get("task_state") or {})  # fairseq does so for inference only
             return state
 
         checkpoint_utils.load_checkpoint_to_cpu = load_state
@@ -141,7 +147,7 @@ def _restarting(original: Callable[..., Any]) -> Callable[..., Any]:
             checkpoint_utils.load_checkpoint_to_cpu = load_checkpoint_to_cpu
         done, most = trainer.get_num_updates(), trainer.cfg.optimization.max_update
         if 0 < most <= done:
-            # fairseq looks at the limit behind an update only: it would train on by one each time it is called
+            # fairseq checks the limit only after an update: every restart would add one more
             logger.info("training has finished: %d of %d updates are done", done, most)
             trainer.cfg.optimization.max_epoch = -1
         return restored
@@ -150,12 +156,14 @@ def _restarting(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _stop_readers() -> None:
-    """Ends fairseq's threads that read batches ahead: Python kills them at exit in the middle of torch's code, and the
-    process then aborts now and then, all its work done."""
+    """Stop fairseq's prefetching threads.
+
+    Python kills them at exit inside torch's code, and the process then sometimes aborts although all its work is done.
+    """
     end = time.monotonic() + 5.0
     for thread in threading.enumerate():
         if isinstance(thread, BackgroundConsumer):
-            thread._max_len = 0  # the last batch it puts into the queue
+            thread._max_len = 0  # makes the current batch the last one
             while thread.is_alive() and time.monotonic() < end:
                 with contextlib.suppress(queue.Empty):
                     thread._queue.get(timeout=0.05)
@@ -171,7 +179,7 @@ def _copy(source: str, target: str, overwrite: bool = False) -> bool:
 def _copying_integers(original: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(original)
     def __init__(self: Any, model: Any, config: Any, device: Any = None, skip_keys: set[str] | None = None) -> None:
-        """Integers (kappa) are taken over by the moving average, not averaged."""
+        """Integers (kappa) are copied to the moving average, not averaged."""
         integers = {name for name, t in model.state_dict().items() if not t.is_floating_point()}
         original(self, model, config, device, integers | (skip_keys or set()))
 

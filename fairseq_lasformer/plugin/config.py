@@ -1,9 +1,9 @@
-"""The two forms of the model's options, their checks, and the named architectures.
+"""The flat and the nested form of the model's options, their checks, and the named architectures.
 
-The command line and the YAML files see one flat dataclass (:class:`LasformerConfig`); the modules see fairseq's
-nested ``TransformerConfig`` with our own options added (:class:`ModuleConfig`). :func:`module_config`
-is the only way from one to the other. fairseq reads the annotations at run time, hence no
-``from __future__ import annotations`` here, and ``Optional[int]`` instead of ``int | None``.
+The command line and the YAML files use a flat dataclass (:class:`LasformerConfig`); the modules use fairseq's nested
+``TransformerConfig`` with our options added (:class:`ModuleConfig`). :func:`module_config` is the only conversion
+between them. fairseq reads the annotations at run time, hence no ``from __future__ import annotations`` here, and
+``Optional[int]`` instead of ``int | None``.
 """
 
 import logging
@@ -29,7 +29,7 @@ MODULES = ("encoder", "decoder", "cross")
 
 @dataclass
 class LasformerConfig(CompactOptions, MoeOptions, SelectionOptions, TransformerOptions):
-    """The flat form: fairseq's Transformer options and our own."""
+    """The flat form: options of fairseq's Transformer and our own."""
 
     max_source_positions: int = II("task.max_source_positions")
     max_target_positions: int = II("task.max_target_positions")
@@ -37,17 +37,17 @@ class LasformerConfig(CompactOptions, MoeOptions, SelectionOptions, TransformerO
 
 @dataclass
 class ModuleConfig(CompactOptions, MoeOptions, SelectionOptions, TransformerConfig):
-    """The nested form that encoder, decoder and layers are built from."""
+    """The nested form, from which encoder, decoder and layers are built."""
 
 
 def module_config(cfg: Any) -> ModuleConfig:
-    """Nested configuration of a flat one.
+    """Convert a flat configuration to the nested form.
 
     Args:
-        cfg: a :class:`LasformerConfig`, or anything with its attributes (argparse namespace, ``DictConfig``).
+        cfg: a :class:`LasformerConfig`, or any object with its attributes (argparse namespace, ``DictConfig``).
 
     Raises:
-        InputError: an option's value makes no sense.
+        InputError: an option has an invalid value.
     """
     config = ModuleConfig()
     config.encoder, config.decoder, config.quant_noise = EncDecBaseConfig(), DecoderConfig(), QuantNoiseConfig()
@@ -64,7 +64,7 @@ def module_config(cfg: Any) -> ModuleConfig:
             setattr(config, f.name, value)
     config.decoder.input_dim = config.decoder.output_dim = config.decoder.embed_dim
     if config.embedding != "lookup":
-        config.no_scale_embedding = True  # a unit's words have a spread of about 1 by themselves
+        config.no_scale_embedding = True  # a unit's embeddings already have a standard deviation of about 1
     if config.delight != "none":
         for side in (config.encoder, config.decoder):
             side.attention_heads, side.ffn_embed_dim = 1, side.embed_dim // 4
@@ -73,7 +73,11 @@ def module_config(cfg: Any) -> ModuleConfig:
 
 
 def selected_modules(cfg: SelectionOptions) -> Tuple[str, ...]:
-    """The attention modules that select, in the order of :data:`MODULES`; empty for a dense model."""
+    """Return the attention modules that select keys, in the order of :data:`MODULES`; empty for a dense model.
+
+    Raises:
+        InputError: ``--select-modules`` names an unknown module.
+    """
     names = [n.strip() for n in cfg.select_modules.split(",") if n.strip()]
     if names == ["none"]:
         return ()
@@ -84,7 +88,7 @@ def selected_modules(cfg: SelectionOptions) -> Tuple[str, ...]:
 
 
 def pattern_spec(cfg: SelectionOptions, module: str) -> str:
-    """The pattern of an attention module, as ``NAME[:ARGUMENT]``.
+    """Return the pattern of an attention module, as ``NAME[:ARGUMENT]``.
 
     Raises:
         InputError: ``--select-window`` and ``--select-pattern`` contradict each other.
@@ -99,7 +103,14 @@ def pattern_spec(cfg: SelectionOptions, module: str) -> str:
 
 
 class AttentionWidths(NamedTuple):
-    """Widths of an attention module: of its queries' and its keys' states, of the attention itself, of its output."""
+    """Widths of an attention module.
+
+    Attributes:
+        query: width of the states that queries are projected from.
+        key: width of the states that keys are projected from.
+        attention: width of the attention, all heads together.
+        out: width of the output.
+    """
 
     query: int
     key: int
@@ -108,8 +119,11 @@ class AttentionWidths(NamedTuple):
 
 
 def attention_widths(cfg: ModuleConfig, module: str) -> AttentionWidths:
-    """Of one of :data:`MODULES`. DeLighT attends in half of the embedding's width, and its self-attention reads the
-    transformation's output, which is as wide as that."""
+    """Return the widths of one of :data:`MODULES`.
+
+    DeLighT's attention has half the width of the embedding; its self-attention reads the output of the transformation,
+    which has that width as well.
+    """
     side = cfg.encoder if module == "encoder" else cfg.decoder
     query, key = side.embed_dim, cfg.encoder.embed_dim if module == "cross" else side.embed_dim
     if cfg.delight == "none":
@@ -207,7 +221,13 @@ def _check_mixtures(cfg: ModuleConfig) -> None:
 
 
 def mixture_layers(cfg: ModuleConfig) -> Dict[str, Tuple[int, ...]]:
-    """The layers with a mixture of experts, from 0, by side; in the paper's placement those it comes after."""
+    """Return the layers that have a mixture of experts, from 0, by side.
+
+    With ``--moe-placement shazeer``, these are the layers that the mixture follows.
+
+    Raises:
+        InputError: the options contradict each other, or name a layer that does not exist.
+    """
     sides = {"encoder": cfg.encoder.layers, "decoder": cfg.decoder.layers}
     if not cfg.moe_experts:
         return {side: () for side in sides}
@@ -235,7 +255,7 @@ def _sizes(dim: int, ffn: int, heads: int, layers: int, **more: Any) -> Dict[str
     return {f"{part}_{k}": v for part in ("encoder", "decoder") for k, v in both.items()} | more
 
 
-# The named architectures. A preset holds only what differs from LasformerConfig's defaults (Transformer base).
+# Named architectures. A preset lists only differences from LasformerConfig's defaults (Transformer base).
 _DELIGHT = {"delight": "official", "embedding": "delight", "encoder_layers": 8, "decoder_layers": 8}
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "lasformer_delight": {**_DELIGHT, "select_share": 4, "share_all_embeddings": True},

@@ -1,5 +1,6 @@
-"""Label-smoothed cross-entropy plus the selectors' supervision (eq 6): Loss = L_nmt + alpha * L_s, and the balance
-losses of mixtures of experts.
+"""Label-smoothed cross-entropy plus the selectors' supervision and the balance losses of mixtures of experts.
+
+Loss = L_nmt + alpha * L_s (arXiv 2309.14174, eq 6).
 
 fairseq reads the dataclass's annotations at run time: no ``from __future__ import annotations`` here.
 """
@@ -28,10 +29,11 @@ class SelectionCriterionConfig(LabelSmoothedCrossEntropyCriterionConfig):
 
 @register_criterion("label_smoothed_cross_entropy_with_selection", dataclass=SelectionCriterionConfig)
 class LabelSmoothedCrossEntropyWithSelection(LabelSmoothedCrossEntropyCriterion):
-    """fairseq's label-smoothed loss with alpha times the KL of every selector and every mixture's balance loss added.
+    """fairseq's label-smoothed loss plus alpha times the KL of every selector and the balance loss of every mixture.
 
-    L_s is the mean over a selector's valid queries, summed over modules and groups. What is added is multiplied by the
-    sample size, because fairseq divides the summed loss by it. Models with neither are trained as by fairseq's own.
+    L_s is averaged over a selector's valid queries and summed over modules and groups. The added terms are multiplied
+    by the sample size, because fairseq divides the summed loss by it. Models with neither selectors nor mixtures are
+    trained exactly as with fairseq's criterion.
     """
 
     def __init__(
@@ -51,7 +53,7 @@ class LabelSmoothedCrossEntropyWithSelection(LabelSmoothedCrossEntropyCriterion)
         self.selection_weight = selection_weight
 
     def forward(self, model: Any, sample: dict[str, Any], reduce: bool = True) -> tuple[Tensor, Any, dict[str, Any]]:
-        """Loss (a sum), sample size, and the sums that :meth:`reduce_metrics` turns into log lines."""
+        """Return the loss (a sum), the sample size, and the sums that :meth:`reduce_metrics` turns into log lines."""
         net_output = model(**sample["net_input"])
         loss, nll_loss = self.compute_loss(model, net_output, sample, reduce=reduce)
         sample_size = sample["target"].size(0) if self.sentence_avg else sample["ntokens"]
@@ -80,7 +82,7 @@ class LabelSmoothedCrossEntropyWithSelection(LabelSmoothedCrossEntropyCriterion)
 
     @classmethod
     def reduce_metrics(cls, logging_outputs: list[dict[str, Any]]) -> None:
-        """Log lines: fairseq's own, those of the selectors, and how evenly the experts of mixtures are used."""
+        """Log fairseq's metrics, those of the selectors, and how evenly the experts of mixtures are used."""
         super().reduce_metrics(logging_outputs)
         log_routers(logging_outputs)
         log_selection(logging_outputs)

@@ -1,4 +1,4 @@
-"""fairseq's Transformer decoder over a stack of layers that share selections, and its decoding steps."""
+"""fairseq's Transformer decoder with a stack of layers that share selections, and its decoding steps."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class LasformerDecoder(FairseqIncrementalDecoder):
 
     Args:
         cfg: the model's options.
-        dictionary: of the target language.
+        dictionary: target dictionary.
         embed_tokens: word embeddings, [B, N] -> [B, N, d].
         run: backend, CUDA graph, expert group.
     """
@@ -37,7 +37,7 @@ class LasformerDecoder(FairseqIncrementalDecoder):
     def __init__(self, cfg: ModuleConfig, dictionary: Any, embed_tokens: Any, run: RunOptions) -> None:
         super().__init__(dictionary)
         self.cfg, self.run_options = cfg, run
-        self.register_buffer("version", torch.Tensor([3]))  # of fairseq's checkpoint form
+        self.register_buffer("version", torch.Tensor([3]))  # fairseq's checkpoint format
         self.dropout_module = Dropout(cfg.dropout, type(self).__name__)
         dim, self.padding_idx = embed_tokens.embedding_dim, embed_tokens.padding_idx
         self.embed_tokens = embed_tokens
@@ -53,7 +53,7 @@ class LasformerDecoder(FairseqIncrementalDecoder):
         self.output_projection = _output_projection(dim, len(dictionary), embed_tokens, cfg)
 
     def max_positions(self) -> int:
-        """Longest target."""
+        """Return the maximum target length."""
         return max_positions(self.embed_positions, self.cfg.max_target_positions)
 
     def forward(  # type: ignore[override]
@@ -64,9 +64,13 @@ class LasformerDecoder(FairseqIncrementalDecoder):
         features_only: bool = False,
         **kwargs: Any,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """Scores of all words [B, N, vocabulary], or features [B, N, d], and the extras.
+        """Compute scores of all words [B, N, vocabulary], or features [B, N, d], and extra outputs.
 
         Args:
+            prev_output_tokens: int64 [B, N].
+            encoder_out: the encoder's output.
+            incremental_state: decoding state; None for a full pass.
+            features_only: return features instead of scores.
             kwargs: see :meth:`extract_features`.
         """
         x, extra = self.extract_features(prev_output_tokens, encoder_out, incremental_state, **kwargs)
@@ -85,13 +89,16 @@ class LasformerDecoder(FairseqIncrementalDecoder):
         observe: Observer | None = None,
         **_: Any,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """Features [B, N, d] and the extras; with ``incremental_state``, of the newest position alone.
+        """Compute features [B, N, d] and extra outputs; with ``incremental_state``, only of the newest position.
 
         Attention weights are not returned (``attn`` is ``[None]``): they would be [B, Q, K] per document.
 
         Args:
+            prev_output_tokens: int64 [B, N].
+            encoder_out: the encoder's output.
+            incremental_state: decoding state; None for a full pass.
             full_context_alignment: no causal mask.
-            observe: called with every attention's output.
+            observe: called with the output of every attention of a full pass.
         """
         positions = None
         if self.embed_positions is not None:
@@ -131,7 +138,7 @@ class LasformerDecoder(FairseqIncrementalDecoder):
     def _step(
         self, tokens: Tensor, positions: Tensor | None, encoder_out: EncoderOut, incremental_state: IncrementalState
     ) -> tuple[Tensor, dict[str, Any]]:
-        """Features [R, 1, d] of the newest tokens [R], from what the cache holds of those before."""
+        """Compute features [R, 1, d] of the newest tokens [R] from the cache of earlier ones."""
         x = self._embed(tokens, None if positions is None else positions[:, -1])
         memory = encoder_out["encoder_out"][0].transpose(0, 1)
         captured = self.run_options.cuda_graph
@@ -149,13 +156,13 @@ class LasformerDecoder(FairseqIncrementalDecoder):
         return x[:, None], {"attn": [None], "inner_states": []}
 
     def reorder_incremental_state_scripting(self, incremental_state: IncrementalState, new_order: Tensor) -> None:
-        """Reorders the hypotheses; no key or value is moved, see :class:`DecodingCache`."""
+        """Reorder the hypotheses without moving keys or values; see :class:`DecodingCache`."""
         if STATE in incremental_state:
             incremental_state[STATE]["cache"].reorder(new_order)
 
 
 def _output_projection(dim: int, n_words: int, embed_tokens: Any, cfg: ModuleConfig) -> nn.Module:
-    """The scores of all words: fairseq's, or through a narrow table where the embedding has one."""
+    """Build the projection to scores of all words: fairseq's, or through a narrow table if the embedding has one."""
     shared = cfg.share_decoder_input_output_embed
     if isinstance(embed_tokens, ExpandedEmbedding):
         table = embed_tokens.weight

@@ -1,4 +1,4 @@
-"""fairseq's Transformer encoder over a stack of layers that share selections."""
+"""fairseq's Transformer encoder with a stack of layers that share selections."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ EncoderOut = dict[str, Any]
 
 
 def padding_of(tokens: Tensor, pad: int) -> Tensor | None:
-    """Bool [B, N], True at padding; None where there is none."""
+    """Return the padding mask, bool [B, N], True at padding; None if there is no padding."""
     mask = tokens.eq(pad)
     return mask if bool(mask.any()) else None
 
 
 def max_positions(embed_positions: Any, limit: int) -> int:
-    """The longest sequence: sinusoidal positions have no limit of their own, so the task's alone counts."""
+    """Return the maximum sequence length; sinusoidal positions do not restrict the task's limit."""
     if isinstance(embed_positions, LearnedPositionalEmbedding):
         return min(limit, embed_positions.max_positions)
     return limit if embed_positions is None else int(embed_positions.max_positions)
 
 
 class LasformerEncoder(FairseqEncoder):
-    """Embeddings, layers in groups that share a selection, and a last normalisation if pre-norm.
+    """Embeddings, layers in groups that share a selection, and a final layer norm if pre-norm.
 
     Args:
         cfg: the model's options.
-        dictionary: of the source language.
+        dictionary: source dictionary.
         embed_tokens: word embeddings, [B, N] -> [B, N, d].
         run: backend, CUDA graph, expert group.
     """
@@ -48,7 +48,7 @@ class LasformerEncoder(FairseqEncoder):
     def __init__(self, cfg: ModuleConfig, dictionary: Any, embed_tokens: Any, run: RunOptions) -> None:
         super().__init__(dictionary)
         self.cfg, self.run_options = cfg, run
-        self.register_buffer("version", torch.Tensor([3]))  # of fairseq's checkpoint form
+        self.register_buffer("version", torch.Tensor([3]))  # fairseq's checkpoint format
         self.dropout_module = Dropout(cfg.dropout, type(self).__name__)
         dim, self.padding_idx = embed_tokens.embedding_dim, embed_tokens.padding_idx
         self.embed_tokens = embed_tokens
@@ -62,11 +62,11 @@ class LasformerEncoder(FairseqEncoder):
         self.layer_norm = nn.LayerNorm(dim) if cfg.encoder.normalize_before else None
 
     def max_positions(self) -> int:
-        """Longest source."""
+        """Return the maximum source length."""
         return max_positions(self.embed_positions, self.cfg.max_source_positions)
 
     def embed(self, tokens: Tensor, embeddings: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """int64 [B, N] -> the layers' input [B, N, d], and the scaled word embeddings alone."""
+        """int64 [B, N] -> the input of the layers [B, N, d], and the scaled word embeddings alone."""
         words = self.embed_scale * (self.embed_tokens(tokens) if embeddings is None else embeddings)
         x = words if self.embed_positions is None else words + self.embed_positions(tokens)
         if self.layernorm_embedding is not None:
@@ -81,12 +81,14 @@ class LasformerEncoder(FairseqEncoder):
         token_embeddings: Tensor | None = None,
         observe: Observer | None = None,
     ) -> EncoderOut:
-        """fairseq's encoder output, in training with ``supervision`` and ``router_stats`` by name.
+        """Compute fairseq's encoder output; in training also ``supervision`` and ``router_stats`` by name.
 
         Args:
             src_tokens: int64 [B, K], padded on either side.
-            return_all_hiddens: return the states after each group, too.
-            observe: called with every attention's output.
+            src_lengths: unused.
+            return_all_hiddens: also return the states after each group.
+            token_embeddings: [B, K, d], word embeddings to use instead of those of ``src_tokens``.
+            observe: called with the output of every attention.
         """
         padding = padding_of(src_tokens, self.padding_idx)
         x, words = self.embed(src_tokens, token_embeddings)
@@ -113,9 +115,9 @@ class LasformerEncoder(FairseqEncoder):
         }
 
     def reorder_encoder_out(self, encoder_out: EncoderOut, new_order: Tensor) -> EncoderOut:
-        """Reorders the encoder output to follow the hypotheses.
+        """Reorder the encoder output to follow the hypotheses.
 
-        Only ``rows`` changes, each hypothesis' batch item: the source itself is held once per item.
+        Only ``rows``, the batch item of each hypothesis, changes: the source itself is stored once per item.
         """
         n_items = encoder_out["encoder_padding_mask"][0].size(0)
         rows = encoder_out.get("rows", torch.arange(n_items, device=new_order.device))[new_order]

@@ -1,4 +1,4 @@
-"""The Python interface: a trained model that takes documents as text and gives documents as text."""
+"""Python interface: a trained model that translates documents given as text."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from fairseq_lasformer.plugin import register
 class DocumentHubInterface(hub_utils.GeneratorHubInterface):
     """fairseq's hub interface, with :meth:`translate_documents`.
 
-    Text is encoded and decoded as the training data was, by the files its preparation left.
+    Text is encoded and decoded in the same way as the training data, with the files in the prepared folder.
     """
 
     def __init__(self, cfg: Any, task: Any, models: Sequence[Any]) -> None:
@@ -35,30 +35,32 @@ class DocumentHubInterface(hub_utils.GeneratorHubInterface):
         self.settings = self.codec.settings
 
     def encode(self, sentence: str) -> Tensor:
-        """Token indices of a raw source sentence, end of sentence included."""
+        """Convert a raw source sentence to token indices, including end of sentence."""
         return self.binarize(self.codec.encode_source(sentence))
 
     def decode(self, tokens: Tensor) -> str:
-        """Text of a target sentence's token indices."""
+        """Convert the token indices of a target sentence to text."""
         return self.codec.subwords.decode(self.string(tokens), self.settings.target_lang)
 
     def translate_documents(
         self, documents: Sequence[str], beam: int = 5, max_tokens: int = 8192, progress: bool = True, **options: Any
     ) -> list[str]:
-        """Translations of whole documents, in order.
+        """Translate whole documents; the order is preserved.
 
         Args:
             documents: raw text, one sentence per line; blank lines separate paragraphs.
-            max_tokens: of a batch; at least the longest part's are taken.
-            options: of fairseq's generation (``lenpen=1.0``, ``max_len_a=1.5``, …).
+            beam: beam size.
+            max_tokens: maximum tokens per batch; raised to the length of the longest part if necessary.
+            progress: whether to show a progress bar.
+            options: options of fairseq's generation (``lenpen=1.0``, ``max_len_a=1.5``, …).
 
         Returns:
-            as many documents, an empty one for an empty one. Where the training data had separators, one sentence per
-            line, and the paragraphs as they were, if there are as many sentences as in the source; otherwise one line.
+            one translation per document, empty for an empty document. If the training data had separators, one sentence
+            per line, with the paragraphs of the source if the number of sentences matches; otherwise a single line.
 
         Raises:
-            InputError: a string in place of a list, an option that fairseq does not have, or a sentence that is too
-                long.
+            InputError: ``documents`` is a string instead of a list, fairseq does not have an option, or a sentence is
+                too long.
         """
         if isinstance(documents, str):
             raise InputError("translate_documents takes a list of documents, not one string: wrap it, [text]")
@@ -80,7 +82,7 @@ class DocumentHubInterface(hub_utils.GeneratorHubInterface):
         return [self._text(translated.get(i, []), paragraphs[i]) for i in range(len(documents))]
 
     def _examples(self, documents: Sequence[Sequence[str]]) -> tuple[list[Span], list[Tensor]]:
-        """The parts of all documents, as the preparation of the data makes them."""
+        """Split all documents into parts and encode them, as the data preparation does."""
         spans: list[Span] = []
         examples: list[Tensor] = []
         for i, document in enumerate(documents):
@@ -100,7 +102,7 @@ class DocumentHubInterface(hub_utils.GeneratorHubInterface):
         return spans, examples
 
     def _translate(self, examples: Sequence[Tensor], cfg: Any, progress: bool) -> list[list[str]]:
-        """The sentences of each example's translation."""
+        """Return the sentences of each example's translation."""
         if not examples:
             return []
         translator = Translator(self.task, self.models, cfg.generation)
@@ -118,7 +120,7 @@ class DocumentHubInterface(hub_utils.GeneratorHubInterface):
         return [found[i] for i in range(len(examples))]
 
     def _text(self, sentences: Sequence[str], paragraphs: Sequence[Sequence[str]]) -> str:
-        """A translated document in the form of its source."""
+        """Format a translated document like its source."""
         if not self.settings.separator:
             return " ".join(s for s in sentences if s)
         if len(sentences) != sum(map(len, paragraphs)):
@@ -128,12 +130,12 @@ class DocumentHubInterface(hub_utils.GeneratorHubInterface):
 
 
 def _paragraphs(document: str) -> list[list[str]]:
-    """A document's sentences by paragraph; any number of blank lines is one boundary."""
+    """Return a document's sentences by paragraph; any number of blank lines is one boundary."""
     return split_documents(line.strip() for line in document.splitlines())
 
 
 def _check_options(generation: Any, options: dict[str, Any]) -> None:
-    """Refuses what fairseq's generation does not know, or what one translation per document cannot show."""
+    """Reject options unknown to fairseq's generation, or incompatible with one translation per document."""
     names = [str(name) for name in generation]
     for name in options:
         if name not in names:
@@ -145,7 +147,7 @@ def _check_options(generation: Any, options: dict[str, Any]) -> None:
 
 
 def _trained_on(checkpoint: Path) -> str:
-    """The prepared folder that a checkpoint names."""
+    """Return the prepared folder that a checkpoint was trained on."""
     task = (load(checkpoint).get("cfg") or {}).get("task") or {}
     return str(task.get("data", "") if isinstance(task, dict) else getattr(task, "data", "")).split(":")[0]
 
@@ -153,17 +155,17 @@ def _trained_on(checkpoint: Path) -> str:
 def from_pretrained(
     folder: str | Path, checkpoint_file: str | None = None, data: str | Path | None = None, **overrides: Any
 ) -> DocumentHubInterface:
-    """A trained model.
+    """Load a trained model.
 
     Args:
-        folder: where the checkpoint is, or the checkpoint itself. checkpoint_file: its name; without, the first of
-            :data:`CHECKPOINTS`.
-        data: the prepared folder; without, ``folder`` itself if it holds one's ``settings.json``, dictionaries and
-            subwords, otherwise the folder that the checkpoint was trained on.
-        overrides: of the checkpoint's own settings, as in fairseq.
+        folder: the folder of the checkpoint, or the checkpoint itself.
+        checkpoint_file: file name of the checkpoint; default: the first of :data:`CHECKPOINTS` that exists.
+        data: the prepared folder; default: ``folder`` if it contains the ``settings.json``, dictionaries and subwords
+            of one, otherwise the folder that the checkpoint was trained on.
+        overrides: replacements for the checkpoint's settings, as in fairseq.
 
     Raises:
-        InputError: no checkpoint, one that is no use, or no prepared folder.
+        InputError: no checkpoint, an unusable checkpoint, or no prepared folder.
     """
     folder = Path(folder)
     if checkpoint_file is None and folder.is_file():
@@ -181,6 +183,6 @@ def from_pretrained(
     register()
     found = hub_utils.from_pretrained(str(folder), names[0], str(Path(data).resolve()), **overrides)
     cfg = found["args"]
-    with open_dict(cfg):  # text is encoded by the prepared folder's files, not by what a checkpoint names
+    with open_dict(cfg):  # text is encoded with the prepared folder's files, not with those named in the checkpoint
         cfg.tokenizer = cfg.bpe = cfg.generation.replace_unk = None
     return DocumentHubInterface(cfg, found["task"], found["models"])

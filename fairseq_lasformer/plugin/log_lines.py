@@ -1,5 +1,4 @@
-"""What a step reports to fairseq's log: sums that fairseq adds up over micro-batches and workers, and the log lines
-made of them."""
+"""Training statistics: sums that fairseq aggregates over micro-batches and workers, and the log lines made of them."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ SELECTION = "selection"
 """Key of the selectors' sums in a logging output: float64 [modules, groups, :data:`COLUMNS`]."""
 
 COLUMNS = ("kl", "mass", "recall", "queries", "kappa")
-"""Sums over valid queries; ``kappa`` is a share times the sample size, 0 where a module has no such group."""
+"""Sums over valid queries; ``kappa`` is a fraction times the sample size, 0 if a module has no such group."""
 
 MOE_PREFIX = "moe/"
 
@@ -28,11 +27,12 @@ MOE_PREFIX = "moe/"
 def selection_sums(
     supervision: Mapping[str, Supervision], kappas: Mapping[str, Tensor], sample_size: float | Tensor
 ) -> Tensor | None:
-    """The sums of all selectors as one tensor; None for a model without selectors.
+    """Collect the sums of all selectors in one tensor; return None for a model without selectors.
 
     Args:
-        supervision: by module and group (``cross.1``); empty in evaluation. kappas: likewise, of every selector.
-        sample_size: the batch's weight in means of kappa.
+        supervision: by module and group (``cross.1``); empty in evaluation.
+        kappas: kappa of every selector, in millionths, by the same names.
+        sample_size: weight of the batch when kappa is averaged.
 
     Returns:
         float64 [modules, groups, columns], modules in the order of :data:`MODULES`, columns of :data:`COLUMNS`.
@@ -50,19 +50,19 @@ def selection_sums(
 
 
 def empty_sums(names: Iterable[str], device: torch.device) -> Tensor:
-    """:func:`selection_sums`' tensor before anything was added up, for selectors of these names."""
+    """Return the tensor of :func:`selection_sums` with all sums 0, for selectors with these names."""
     groups = max(_place(name)[1] for name in names) + 1
     return torch.zeros(len(MODULES), groups, len(COLUMNS), dtype=torch.float64, device=device)
 
 
 def _place(name: str) -> tuple[int, int]:
-    """Index of the module, and of the group, of a selector's name."""
+    """Return the indices of the module and the group in a selector's name."""
     module, _, group = name.partition(".")
     return MODULES.index(module), int(group)
 
 
 def by_selector(sums: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """Name and columns of every selector in :func:`selection_sums`' tensor."""
+    """Iterate over the selectors in the tensor of :func:`selection_sums`: name and columns."""
     for m, module in enumerate(MODULES):
         for group in range(sums.size(1)):
             if sums[m, group, -1] > 0:
@@ -70,7 +70,7 @@ def by_selector(sums: Tensor) -> Iterator[tuple[str, Tensor]]:
 
 
 def log_selection(logging_outputs: list[dict[str, Any]]) -> None:
-    """Log lines of the selectors: kappa, mass and recall@k of each and on average, and the summed KL in bits."""
+    """Log the selectors' kappa, mass and recall@k, individually and averaged, and the summed KL in bits."""
     held = [o[SELECTION] for o in logging_outputs if SELECTION in o]
     if not held:
         return
@@ -95,13 +95,13 @@ def log_selection(logging_outputs: list[dict[str, Any]]) -> None:
 
 
 def router_sums(name: str, stats: RouterStats) -> dict[str, Tensor]:
-    """A mixture's part of a logging output."""
+    """Return a mixture's entries in a logging output."""
     fields = {key: value for key, value in stats._asdict().items() if key != "loss" and value is not None}
     return {f"{MOE_PREFIX}{name}/{key}": value.detach() for key, value in fields.items()}
 
 
 def log_routers(logging_outputs: list[dict[str, Any]]) -> None:
-    """Log lines ``moe_<metric>_<layer>`` and ``moe_<metric>``, the mean over layers."""
+    """Log ``moe_<metric>_<layer>`` and ``moe_<metric>``, the mean over layers."""
     layers: dict[str, dict[str, Tensor]] = {}
     for key in logging_outputs[0] if logging_outputs else ():
         if key.startswith(MOE_PREFIX):

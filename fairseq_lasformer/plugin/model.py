@@ -1,8 +1,8 @@
 """The model, and its registration with fairseq.
 
-In training the supervision of every pattern leaves the model in ``net_output[1]["supervision"]``, by module and group
+In training, the model returns the supervision of every pattern in ``net_output[1]["supervision"]``, by module and group
 (``encoder.0``, ``decoder.0``, ``cross.0``, …), and the statistics of every mixture of experts in
-``net_output[1]["router_stats"]`` (``encoder.1``, …: side and layer), where the criterion reads them.
+``net_output[1]["router_stats"]``, by side and layer (``encoder.1``, …), for the criterion.
 """
 
 from __future__ import annotations
@@ -34,28 +34,28 @@ logger = logging.getLogger(__name__)
 
 @register_model("lasformer", dataclass=LasformerConfig)
 class LasformerModel(TransformerModelBase):
-    """Document-level Transformer whose attention reads only the keys a learned selector keeps (arXiv 2309.14174).
+    """Document-level Transformer whose attention reads only the keys kept by a learned selector (arXiv 2309.14174).
 
     Attributes:
-        adapted: whether the task moves kappa (eq 7).
+        adapted: whether the task adapts kappa (eq 7).
     """
 
     adapted = False
 
     @classmethod
     def add_args(cls, parser: Any) -> None:
-        """Flags of the flat configuration.
+        """Add the options of the flat configuration.
 
-        TransformerModelBase's own would give every option a value, and presets would never apply.
+        TransformerModelBase's method would set every option to a value, so that presets would never apply.
         """
         super(TransformerModelBase, cls).add_args(parser)
 
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> LasformerModel:
-        """The model for a task's dictionaries.
+        """Build the model for a task's dictionaries.
 
         Raises:
-            InputError: an option's value makes no sense, or the dictionaries cannot be shared as asked.
+            InputError: an option has an invalid value, or the dictionaries cannot be shared as requested.
         """
         config, run = module_config(cfg), getattr(task, "run_options", RunOptions())
         _check_run(run, bool(config.moe_experts))
@@ -72,7 +72,7 @@ class LasformerModel(TransformerModelBase):
 
     @classmethod
     def _embeddings(cls, cfg: ModuleConfig, task: Any) -> tuple[Any, Any]:
-        """The word embeddings of both sides, one module where they share all of it."""
+        """Build the word embeddings of both sides; a single module if they are fully shared."""
         if cfg.merge_src_tgt_embed and not cfg.share_all_embeddings:
             task.src_dict.update(task.tgt_dict)
             task.tgt_dict = task.src_dict
@@ -87,12 +87,12 @@ class LasformerModel(TransformerModelBase):
 
     @classmethod
     def from_pretrained(cls, *args: Any, **kwargs: Any) -> DocumentHubInterface:
-        """A trained model for raw text: see :func:`hub.from_pretrained`."""
+        """Load a trained model for raw text; see :func:`hub.from_pretrained`."""
         return hub.from_pretrained(*args, **kwargs)
 
     @classmethod
     def build_embedding(cls, cfg: Any, dictionary: Any, embed_dim: int, path: Optional[str] = None) -> Any:
-        """A side's word embeddings (``--embedding``)."""
+        """Build the word embeddings of one side (``--embedding``)."""
         if cfg.embedding == "lookup":
             return super().build_embedding(cfg, dictionary, embed_dim, path)
         if path:
@@ -109,9 +109,12 @@ class LasformerModel(TransformerModelBase):
         alignment_layer: Optional[int] = None,
         alignment_heads: Optional[int] = None,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """Logits [B, N, vocabulary] and extras: ``kappa`` and, in training, ``supervision`` and ``router_stats``."""
+        """Compute logits [B, N, vocabulary] and extra outputs.
+
+        These are ``kappa`` and, in training, ``supervision`` and ``router_stats``.
+        """
         if self.training and not self.adapted:
-            self.adapted = True  # to be said once
+            self.adapted = True  # warn only once
             if next(self.selectors(), None) is not None:
                 logger.warning(
                     "this task does not move kappa: every selector keeps the share of keys it starts with, all of them "
@@ -122,10 +125,13 @@ class LasformerModel(TransformerModelBase):
         return out, extra | {"kappa": {name: selector.kappa for name, selector in self.selectors()}}
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
-        """Lets a dense checkpoint of the same sizes start a selecting model: its selectors begin as initialised."""
+        """Allow a selecting model to start from a dense checkpoint of the same sizes.
+
+        Its selectors keep their initial weights.
+        """
         super().upgrade_state_dict_named(state_dict, name)
         own = {key: value for key, value in self.state_dict().items() if ".selector." in key}
-        if not own and isinstance(next(self.encoder.layers.patterns())[1], Window):  # once saved, and never used
+        if not own and isinstance(next(self.encoder.layers.patterns())[1], Window):  # older versions saved unused ones
             for key in [key for key in state_dict if ".selector." in key]:
                 del state_dict[key]
         if own and not any(key in state_dict for key in own):
@@ -133,26 +139,26 @@ class LasformerModel(TransformerModelBase):
             state_dict.update(own)
 
     def patterns(self) -> Iterator[tuple[str, Pattern]]:
-        """Every group's pattern with its name, in a fixed order: encoder, decoder, cross."""
+        """Iterate over the patterns of all groups with their names, in a fixed order: encoder, decoder, cross."""
         yield from self.encoder.layers.patterns()
         yield from self.decoder.layers.patterns()
 
     def selectors(self) -> Iterator[tuple[str, Selector]]:
-        """Those whose kappa adapts, likewise."""
+        """Iterate over the patterns whose kappa adapts, with their names, in the same order."""
         return ((name, pattern) for name, pattern in self.patterns() if isinstance(pattern, Selector))
 
 
 def _check_run(run: RunOptions, has_mixtures: bool) -> None:
-    """Refuses what this machine, or this model, cannot do.
+    """Reject run options that this machine or this model does not support.
 
     Raises:
-        InputError: with the option.
+        InputError: names the option.
     """
     if run.cuda_graph and (not torch.cuda.is_available() or run.backend in ("reference", "cpu")):
         raise InputError("--cuda-graph requires a GPU and --attention-backend triton or auto")
     if run.cuda_graph and has_mixtures:
         raise InputError("--cuda-graph does not support mixtures of experts (expert sizes are read on the host)")
-    if run.backend in ("cpu", "triton"):  # asked for by name: missing kernels are an error, at start
+    if run.backend in ("cpu", "triton"):  # requested explicitly: fail at start if the kernels are missing
         try:
             ops.backend_for(torch.device("cpu" if run.backend == "cpu" else "cuda"), run.backend)
         except RuntimeError as e:

@@ -1,4 +1,4 @@
-"""The expert optimizer of 1701.06538, appendix D, beside fairseq's Adam for everything else."""
+"""The expert optimizer of arXiv 1701.06538, appendix D, combined with fairseq's Adam for all other parameters."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from fairseq_lasformer.errors import InputError
 
 
 class ExpertAdam(Adam):
-    """Adam; for the experts' weights without a first moment (beta1 = 0) and with a factored second one.
+    """Adam; for expert weights, without a first moment (beta1 = 0) and with a factored second moment.
 
-    Of the second moment v [n, d, h] only the means of its rows and columns are kept, for each expert: d + h numbers
-    instead of d h. v is estimated as row column / mean(row).
+    Of the second moment v [n, d, h], only the row and column means of each expert are stored: d + h numbers instead of
+    d h. v is estimated as row column / mean(row).
 
     Args:
-        params: those whose ``param_group`` is ``"expert"`` are factored (their last two dimensions). The others, and
-            ``kwargs`` as in fairseq's Adam; both share learning rate, beta2, eps and weight decay.
+        params: parameters whose ``param_group`` is ``"expert"`` are factored (over their last two dimensions).
+        kwargs: as in fairseq's Adam; learning rate, beta2, eps and weight decay apply to all parameters.
     """
 
     param_groups: list[dict[str, Any]]
@@ -34,7 +34,7 @@ class ExpertAdam(Adam):
         super().__init__(groups, **kwargs)
 
     def step(self, closure: Callable | None = None) -> Any:  # type: ignore[override]
-        """One update of all parameters."""
+        """Update all parameters once."""
         groups = self.param_groups
         self.param_groups = [g for g in groups if not g["factored"]]
         try:
@@ -56,13 +56,13 @@ class ExpertAdam(Adam):
             state["row"] = grad.new_zeros(grad.shape[:-1])
             state["column"] = grad.new_zeros(*grad.shape[:-2], grad.shape[-1])
         state["step"] += 1
-        for key in ("row", "column"):  # a resumed memory-efficient run finds them as the checkpoint had them
+        for key in ("row", "column"):  # resuming a memory-efficient run restores them in the checkpoint's dtype
             state[key] = state[key].to(grad)
         squared = grad.square()
         state["row"].lerp_(squared.mean(-1), 1 - beta2)
         state["column"].lerp_(squared.mean(-2), 1 - beta2)
         mean = state["row"].mean(-1, keepdim=True).clamp(min=torch.finfo(grad.dtype).tiny)
-        # in two factors: their product, of squares of small gradients, could vanish
+        # two factors, because their product, of squares of small gradients, could underflow
         correction = (1 - beta2 ** state["step"]) ** 0.5
         factor = (state["row"] / mean).sqrt()[..., None] * state["column"].sqrt()[..., None, :]
         update = grad / factor.div_(correction).add_(group["eps"])

@@ -16,7 +16,7 @@ from fairseq.models.transformer.transformer_config import (
 
 from fairseq_lasformer.nn.patterns import usage
 
-# Flags of fairseq's Transformer that have no meaning here, or break a shared selection.
+# Options of fairseq's Transformer that do not apply here, or are incompatible with shared selections.
 _LEFT_OUT = {
     "decoder_input_dim",
     "decoder_output_dim",

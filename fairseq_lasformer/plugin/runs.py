@@ -1,4 +1,4 @@
-"""The folder of a training run: claimed by one trainer at a time, and mended where a kill left half a checkpoint."""
+"""The folder of a training run: claimed by one trainer at a time, and repaired if a kill left a partial checkpoint."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from fairseq_lasformer.inference.checkpoints import damaged
 
 logger = logging.getLogger(__name__)
 
-# Seconds to wait for another trainer: the remains of one that was killed take a moment to go.
+# Seconds to wait for another trainer: the processes of one that was killed take a moment to exit.
 PATIENCE = 30.0
 
 _claimed: dict[Path, int] = {}
 
 
 def claim(folder: Path) -> None:
-    """Takes a folder for this process, until it ends.
+    """Claim a folder for this process until it exits.
 
     Raises:
-        InputError: another process trains there.
+        InputError: another process is training there.
     """
     folder = folder.resolve()
     if folder not in _claimed:
@@ -29,9 +29,9 @@ def claim(folder: Path) -> None:
 
 
 def mend(folder: Path, suffix: str = "") -> None:
-    """Replaces a ``checkpoint_last.pt`` that is damaged, or whose writing was broken off, by the newest whole one.
+    """Replace a damaged or partially written ``checkpoint_last.pt`` by the newest intact checkpoint.
 
-    The folder is to be claimed first.
+    The folder must have been claimed.
     """
     last = folder / f"checkpoint_last{suffix}.pt"
     broken_off = list(folder.glob(f".{last.name}.*.tmp"))

@@ -1,4 +1,7 @@
-"""The task ``document_translation``: fairseq's translation on documents, and what happens between updates."""
+"""The task ``document_translation``: fairseq's translation task for documents, with adaptive sparsity between updates.
+
+Equations: arXiv 2309.14174.
+"""
 
 from __future__ import annotations
 
@@ -41,8 +44,8 @@ DICTIONARIES = "dictionaries"
 class DocumentTranslationTask(TranslationTask):
     """fairseq's translation task for examples that are sentences, chunks or whole documents.
 
-    Beyond it: no sample is ever skipped for its length (a clear error instead), words are dropped anew every update,
-    and kappa moves after every update by the mass of all its micro-batches and workers (eq 7).
+    In addition, no sample is ever skipped because of its length (an error is raised instead), words are dropped anew in
+    every update, and kappa is adapted after every update to the mass over all its micro-batches and workers (eq 7).
     """
 
     cfg: DocumentTranslationConfig
@@ -65,7 +68,7 @@ class DocumentTranslationTask(TranslationTask):
 
     @classmethod
     def setup_task(cls, cfg: DocumentTranslationConfig, **kwargs: Any) -> DocumentTranslationTask:
-        """The task, with the dictionaries and the languages of the prepared folder.
+        """Set up the task with the dictionaries and languages of the prepared folder.
 
         Raises:
             InputError: there is no prepared data, or its dictionaries are damaged.
@@ -83,15 +86,19 @@ class DocumentTranslationTask(TranslationTask):
             return super().setup_task(cfg, **kwargs)
         except InputError:
             raise
-        except Exception as e:  # fairseq has no class for its errors with dictionaries
+        except Exception as e:  # fairseq has no specific exception for bad dictionaries
             raise InputError(f"{folder}: its dictionaries cannot be read ({e}); prepare the data again") from e
 
     def state_dict(self) -> dict[str, Any]:
-        """fairseq's, and a hash of each dictionary: a checkpoint knows which words its numbers stand for."""
+        """Return fairseq's state and a hash of each dictionary, which ties a checkpoint to its vocabulary."""
         return {**super().state_dict(), DICTIONARIES: self._dictionaries()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Raises InputError where the checkpoint was trained with other dictionaries."""
+        """Load the state.
+
+        Raises:
+            InputError: the checkpoint was trained with other dictionaries.
+        """
         state = dict(state_dict)
         trained = state.pop(DICTIONARIES, None)
         if trained is not None and trained != self._dictionaries():
@@ -106,7 +113,7 @@ class DocumentTranslationTask(TranslationTask):
         return [hashlib.sha256("\n".join(d.symbols).encode()).hexdigest() for d in found]
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
-        """The model; a loaded one holds all its experts, however it was trained."""
+        """Build the model; one loaded from a checkpoint holds all its experts, however it was trained."""
         group = None
         if self.cfg.expert_parallel and not from_checkpoint:
             if self.cfg.eval_bleu:
@@ -121,10 +128,12 @@ class DocumentTranslationTask(TranslationTask):
         return model
 
     def build_tokenizer(self, args: Any) -> Any:
-        """From text to tokens and back, as the data was prepared: fairseq's tools need no ``--tokenizer``, ``--bpe``.
+        """Return the conversion between text and tokens that was used to prepare the data.
+
+        fairseq's tools need no ``--tokenizer`` or ``--bpe``.
 
         Raises:
-            InputError: another one is asked for.
+            InputError: a tokenizer is requested for prepared data.
         """
         if self.settings is None:
             return super().build_tokenizer(args)
@@ -132,17 +141,21 @@ class DocumentTranslationTask(TranslationTask):
         return LineCodec(ExampleCodec(self.folder, self.settings))
 
     def build_bpe(self, args: Any) -> Any:
-        """None for prepared data, whose subwords :meth:`build_tokenizer` makes, too."""
+        """Return None for prepared data, whose subwords are handled by :meth:`build_tokenizer`.
+
+        Raises:
+            InputError: a subword encoding is requested for prepared data.
+        """
         if self.settings is None:
             return super().build_bpe(args)
         _refuse("--bpe", args)
         return None
 
     def build_generator(self, models: Any, args: Any, *more: Any, **kwargs: Any) -> Any:
-        """fairseq's generator. Where no length is asked for, a document's is meant, not fairseq's 200 tokens.
+        """Build fairseq's generator; the default length limit is that of documents instead of fairseq's 200 tokens.
 
         Raises:
-            InputError: ``--print-alignment`` with a model that returns no attention; an option that is not a number.
+            InputError: ``--print-alignment`` with a model that returns no attention, or a non-finite option.
         """
         if getattr(args, "print_alignment", None) and any(isinstance(m, LasformerModel) for m in models):
             raise InputError("--print-alignment: this model returns no attention weights; leave the option out")
@@ -155,7 +168,7 @@ class DocumentTranslationTask(TranslationTask):
         return super().build_generator(models, args, *more, **kwargs)
 
     def inference_step(self, generator: Any, models: Any, sample: Any, *args: Any, **kwargs: Any) -> Any:
-        """fairseq's; an empty source has an empty translation, not an invented one."""
+        """Run fairseq's inference step; the translation of an empty source is empty."""
         hypotheses = super().inference_step(generator, models, sample, *args, **kwargs)
         source = sample["net_input"]["src_tokens"]
         words = source.ne(self.pad) & source.ne(self.source_dictionary.eos())
@@ -167,10 +180,10 @@ class DocumentTranslationTask(TranslationTask):
         return hypotheses
 
     def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any) -> None:
-        """Loads a split, and checks it against its manifest where the preprocessing left one.
+        """Load a split and check it against its manifest, if the preprocessing wrote one.
 
         Raises:
-            InputError: it is missing or damaged, or there are not as many examples as the manifest tells.
+            InputError: the split is missing or damaged, or its number of examples differs from the manifest.
         """
         paths = utils.split_paths(self.cfg.data)
         data = paths[(epoch - 1) % len(paths)] if split == self.cfg.train_subset else paths[0]
@@ -190,7 +203,11 @@ class DocumentTranslationTask(TranslationTask):
     def filter_indices_by_size(
         self, indices: Any, dataset: Any, max_positions: Any = None, ignore_invalid_inputs: bool = False
     ) -> Any:
-        """All indices, or an error: a sample that is too long is a mistake in the preparation, never dropped."""
+        """Return all indices; a sample that is too long is a mistake in the preparation and never dropped.
+
+        Raises:
+            InputError: a sample is too long.
+        """
         kept, ignored = dataset.filter_indices_by_size(indices, max_positions)
         if len(ignored) > 0:
             sizes = [_lengths(dataset.size(i)) for i in ignored]
@@ -202,10 +219,13 @@ class DocumentTranslationTask(TranslationTask):
         return kept
 
     def get_batch_iterator(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
-        """fairseq's batches, all of them.
+        """Return fairseq's batch iterator without dropping batches.
 
-        With a required batch size multiple (its default is 8), fairseq drops the last batch if it is no multiple: the
-        longest documents, in training and in generation alike.
+        With a required batch size multiple (8 by default), fairseq drops a last batch that is not a multiple of it: the
+        longest documents, in training as well as in generation.
+
+        Raises:
+            InputError: an example is longer than ``--max-tokens``.
         """
         kwargs["required_batch_size_multiple"] = 1
         max_tokens = args[0] if args else kwargs.get("max_tokens")
@@ -226,9 +246,9 @@ class DocumentTranslationTask(TranslationTask):
     def train_step(
         self, sample: Any, model: Any, criterion: Any, optimizer: Any, update_num: int, ignore_grad: bool = False
     ) -> tuple[Any, Any, dict[str, Any]]:
-        """One micro-batch: words dropped, forward and backward; the selectors' sums are added up for the update."""
+        """Run one micro-batch: word dropout, forward, backward, and adding up the selectors' sums for the update."""
         if ignore_grad and self.run_options.expert_group is not None:
-            # a worker that has run out of data takes part in every exchange, but no token of it may count
+            # a worker that has run out of data takes part in every all-to-all, but its tokens must not be counted
             inputs = {
                 k: torch.full_like(t, self.pad) if k.endswith("tokens") else t for k, t in sample["net_input"].items()
             }
@@ -250,8 +270,10 @@ class DocumentTranslationTask(TranslationTask):
 
     @contextmanager
     def _abort_on_oom(self) -> Iterator[None]:
-        """Ends the run where workers that share experts cannot go on: fairseq would let one skip a batch for want of
-        memory, and the others wait for it for ever."""
+        """Abort the run if a worker that shares experts runs out of memory.
+
+        fairseq would let that worker skip its batch, and the others would wait for it forever.
+        """
         try:
             yield
         except RuntimeError as e:
@@ -261,14 +283,14 @@ class DocumentTranslationTask(TranslationTask):
             os._exit(1)  # an exception would be caught by fairseq, which then waits for the other workers
 
     def optimizer_step(self, optimizer: Any, model: Any, update_num: int) -> None:
-        """The optimizer's step, then eq 7's: the same on every worker, since the masses are summed over all of them.
+        """Run the optimizer step, then adapt kappa (eq 7) identically on all workers, from masses summed over them.
 
-        An update that half precision throws away moves nothing; its masses, taken from the same weights, count with
-        the repeated one's.
+        An update that is skipped because of an overflow in half precision does not adapt kappa; its masses, computed
+        with the same weights, are added to those of the update that succeeds.
         """
         scale = _loss_scale(optimizer)
         super().optimizer_step(optimizer, model, update_num)
-        if _loss_scale(optimizer) < scale:  # --amp calls this all the same when it skips an update
+        if _loss_scale(optimizer) < scale:  # with --amp this is also called for skipped updates
             return
         selectors = dict(model.selectors()) if hasattr(model, "selectors") else {}
         if not selectors:
@@ -286,7 +308,7 @@ class DocumentTranslationTask(TranslationTask):
 
 
 def _lengths(size: Any) -> tuple[int, ...]:
-    """An example's length, or a limit, as plain numbers: source and target, or one for both."""
+    """Convert an example's length, or a limit, to plain integers: source and target, or one for both."""
     return tuple(int(n) for n in size) if isinstance(size, tuple) else (int(size),)
 
 
@@ -300,7 +322,7 @@ def _refuse(option: str, args: Any) -> None:
 
 
 def _require_supervision(model: Any, criterion: Any) -> None:
-    """Refuses to train a selecting model with a criterion that neither teaches nor counts its selectors."""
+    """Refuse to train a selecting model with a criterion that neither supervises nor tracks its selectors."""
     if hasattr(model, "selectors") and list(model.selectors()):
         raise InputError(
             f"criterion {type(criterion).__name__}: the selectors would learn nothing and kappa would stay at 1; use "
@@ -309,6 +331,6 @@ def _require_supervision(model: Any, criterion: Any) -> None:
 
 
 def _loss_scale(optimizer: Any) -> float:
-    """The factor of automatic mixed precision, which falls when an update is skipped; 1 without."""
+    """Return the loss scale of automatic mixed precision, which falls when an update is skipped; 1 without it."""
     scaler: Any = getattr(optimizer, "scaler", None)
     return float(scaler.get_scale()) if hasattr(scaler, "get_scale") else 1.0

@@ -7,7 +7,7 @@ from fairseq.tasks.translation import TranslationConfig
 
 from fairseq_lasformer.ops import BACKENDS
 
-# Longest translation where none is asked for: a times the source's tokens, plus b (--max-len-a, --max-len-b).
+# Default maximum length of a translation: a times the number of source tokens, plus b (--max-len-a, --max-len-b).
 MAX_LEN = (1.5, 50)
 
 

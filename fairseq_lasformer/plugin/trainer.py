@@ -1,7 +1,7 @@
-"""Expert parallelism inside fairseq's trainer: clipping, checkpoints, and settings that would go wrong.
+"""Expert parallelism in fairseq's trainer: gradient clipping, checkpoints, and rejection of incompatible settings.
 
-fairseq knows parameters that differ between workers (``expert = True``): it neither averages nor broadcasts them. The
-rest is here: their part of the gradient norm, and one ordinary checkpoint, whatever the number of workers.
+fairseq supports parameters that differ between workers (``expert = True``): it neither averages nor broadcasts them.
+This module adds their part of the gradient norm, and one ordinary checkpoint whatever the number of workers.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from fairseq_lasformer.nn.moe.dispatch import ExpertGroup
 
 
 def make_expert_group(n_experts: int) -> ExpertGroup | None:
-    """All of fairseq's data-parallel workers, to share each layer's experts; None where there is only one.
+    """Return the group of fairseq's data-parallel workers that share the experts; None if there is only one.
 
     Raises:
-        InputError: the experts do not divide among them.
+        InputError: the model has no experts, or their number is not divisible by the number of workers.
     """
     size = distributed_utils.get_data_parallel_world_size() if dist.is_initialized() else 1
     if not n_experts:
@@ -38,7 +38,7 @@ def make_expert_group(n_experts: int) -> ExpertGroup | None:
 
 
 def install() -> None:
-    """Called once, when the package is imported; without expert parallelism nothing changes."""
+    """Patch fairseq; called by :func:`plugin.register`. Nothing changes without expert parallelism."""
     _wrap(checkpoint_utils, "save_checkpoint", _save)
     _wrap(checkpoint_utils, "load_checkpoint", _load)
     _wrap(utils, "clip_grad_norm_", _clip)
@@ -53,13 +53,16 @@ def _wrap(module: Any, name: str, around: Callable) -> None:
 
 
 def check(cfg: Any) -> None:
-    """Refuses settings under which the workers' experts would be averaged, overwritten or left out.
+    """Reject settings under which the workers' experts would be averaged, overwritten or ignored.
 
     Args:
-        cfg: fairseq's whole configuration.
+        cfg: fairseq's complete configuration.
+
+    Raises:
+        InputError: names the setting and what to use instead.
     """
     distributed, common = cfg.distributed_training, cfg.common
-    # with bf16 fairseq never flattens, and neither do its memory-efficient modes
+    # fairseq does not flatten gradients with bf16 or in its memory-efficient modes
     flattened = common.fp16 and not common.bf16 and not common.memory_efficient_fp16
     for wrong, what, instead in (
         (distributed.ddp_backend not in ("legacy_ddp", "no_c10d"), "--ddp-backend", "use --ddp-backend legacy_ddp"),
@@ -80,12 +83,12 @@ def _experts(params: Iterable[Any]) -> list[Any]:
 
 
 def _params(optimizer: Any) -> list[Any]:
-    """A torch optimizer's parameters, in the order in which its state numbers them."""
+    """Return the parameters of a torch optimizer in the order in which its state numbers them."""
     return [p for group in optimizer.param_groups for p in group["params"]]
 
 
 def _clip(original: Callable, params: Any, max_norm: float, aggregate_norm_fn: Callable | None = None) -> Tensor:
-    """fairseq's clipping, with every worker's experts counted once in the norm."""
+    """fairseq's gradient clipping, with the experts of each worker counted once in the norm."""
     params = [params] if isinstance(params, Tensor) else list(params)
     experts = [p.grad.detach() for p in _experts(params) if p.grad is not None]
     if not experts:
@@ -101,14 +104,14 @@ def _clip(original: Callable, params: Any, max_norm: float, aggregate_norm_fn: C
 
 
 def _whole(local: Tensor, rank: int, size: int) -> Tensor | None:
-    """All workers' parts of one tensor, on worker 0 and its CPU; None on the others."""
+    """Gather the parts of one tensor from all workers on the CPU of worker 0; return None on the others."""
     parts = [torch.empty_like(local) for _ in range(size)] if rank == 0 else None
     dist.gather(local.contiguous(), parts, dst=0)
     return None if parts is None else torch.cat([p.cpu() for p in parts])
 
 
 def _expert_states(optimizer: Any) -> list[tuple[int, str, Tensor]]:
-    """The parts of a torch optimizer's state that belong to experts: parameter's number, key, value [n / W, …]."""
+    """Return the expert entries of a torch optimizer's state: index of the parameter, key, value [n / W, …]."""
     return [
         (i, key, value)
         for i, p in enumerate(_params(optimizer))
@@ -119,7 +122,7 @@ def _expert_states(optimizer: Any) -> list[tuple[int, str, Tensor]]:
 
 
 def _save(original: Callable, cfg: Any, trainer: Any, *args: Any) -> Any:
-    """fairseq's ``save_checkpoint``, on all workers: worker 0 writes everyone's experts, in one ordinary file."""
+    """fairseq's ``save_checkpoint``, on all workers: worker 0 writes all workers' experts into one ordinary file."""
     named = [(name, p) for name, p in trainer.get_model().named_parameters() if hasattr(p, "expert")]
     if not named or cfg.no_save:
         return original(cfg, trainer, *args)
@@ -134,7 +137,7 @@ def _save(original: Callable, cfg: Any, trainer: Any, *args: Any) -> Any:
         state["model"] = {**state["model"], **weights}
         if states:
             kept = state["last_optimizer_state"]
-            moments = {i: dict(values) for i, values in kept["state"].items()}  # the optimizer's own, else
+            moments = {i: dict(values) for i, values in kept["state"].items()}  # copied: these are the optimizer's
             for i, key, value in states:
                 moments[i][key] = value
             state["last_optimizer_state"] = {**kept, "state": moments}
@@ -148,9 +151,9 @@ def _save(original: Callable, cfg: Any, trainer: Any, *args: Any) -> Any:
 
 
 def _load(original: Callable, cfg: Any, trainer: Any, **kwargs: Any) -> Any:
-    """fairseq's ``load_checkpoint``: settings are checked, and each worker keeps its own experts' optimizer state.
+    """fairseq's ``load_checkpoint`` with checked settings; each worker keeps the optimizer state of its own experts.
 
-    The weights are cut in :class:`Experts`.
+    The weights are sliced in :class:`Experts`.
     """
     if not _experts(trainer.get_model().parameters()):
         return original(cfg, trainer, **kwargs)
@@ -172,7 +175,7 @@ def _load(original: Callable, cfg: Any, trainer: Any, **kwargs: Any) -> Any:
         optimizer = trainer.optimizer
         load = optimizer.load_state_dict
 
-        # fairseq's method, not torch's hook: its memory-efficient half precision puts the state in place by itself
+        # fairseq's method, not torch's hook: memory-efficient half precision sets the state directly
         def load_state_dict(state: dict[str, Any], overrides: Any = None) -> None:
             load(own_experts(_params(optimizer.optimizer), state), overrides)
 

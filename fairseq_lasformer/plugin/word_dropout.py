@@ -1,4 +1,4 @@
-"""Word dropout: words of a batch that become <unk>."""
+"""Word dropout: random words of a batch are replaced by <unk>."""
 
 from __future__ import annotations
 
@@ -12,7 +12,13 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class DroppedSide:
-    """One side's input in a batch, what a dropped word becomes, and the symbols that are never dropped."""
+    """One side of a batch.
+
+    Attributes:
+        key: name of its input in the batch.
+        unk: index of <unk>, the replacement.
+        spared: symbols that are never dropped.
+    """
 
     key: str
     unk: int
@@ -20,7 +26,7 @@ class DroppedSide:
 
 
 def dropped_side(key: str, dictionary: Any, separator: str) -> DroppedSide:
-    """The side ``key`` of a batch; end of sentence, padding and the separator between sentences are spared."""
+    """Return the side ``key`` of a batch; end of sentence, padding and the sentence separator are never dropped."""
     spared = {dictionary.eos(), dictionary.bos(), dictionary.pad()}
     if separator:
         spared.add(dictionary.index(separator))
@@ -28,10 +34,15 @@ def dropped_side(key: str, dictionary: Any, separator: str) -> DroppedSide:
 
 
 def drop_words(sample: dict[str, Any], p: float, sides: Sequence[DroppedSide]) -> dict[str, Any]:
-    """The batch with each word of the given sides replaced by <unk> with probability ``p``; the target stays whole.
+    """Replace each word of the given sides by <unk> with probability ``p``; the target is unchanged.
 
-    Drawn from torch's generator, which fairseq seeds by the update's number: anew every update, the same after a
-    resume. The batch itself is not changed.
+    Random numbers come from torch's generator, which fairseq seeds by the number of updates: they differ between
+    updates and are reproduced after resuming. A new batch is returned; the input is not modified.
+
+    Args:
+        sample: a batch of fairseq.
+        p: probability of dropping a word.
+        sides: the inputs to change.
     """
     if not sample:
         return sample

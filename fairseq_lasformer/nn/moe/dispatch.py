@@ -1,6 +1,6 @@
-"""Expert parallelism: every expert lives on one worker, and tokens travel to it (1701.06538, section 3.1).
+"""Expert parallelism: each expert is stored on one worker, and tokens are sent to it (arXiv 1701.06538, section 3.1).
 
-All workers take part in every dispatcher, in the forward and in the backward pass, also with no row to give or to take.
+All workers take part in every exchange, forward and backward, even if they have no rows to send or receive.
 """
 
 from __future__ import annotations
@@ -13,7 +13,13 @@ from torch import Tensor
 
 
 class ExpertGroup(NamedTuple):
-    """The workers that share a model's experts: worker r of W holds experts r n / W to (r + 1) n / W of each layer."""
+    """The workers that share a model's experts: worker r of W holds experts r n / W to (r + 1) n / W - 1 of each layer.
+
+    Attributes:
+        group: the process group.
+        rank: this worker's index (r).
+        size: number of workers (W).
+    """
 
     group: Any
     rank: int
@@ -21,7 +27,7 @@ class ExpertGroup(NamedTuple):
 
 
 def all_reduce(x: Tensor, workers: ExpertGroup) -> Tensor:
-    """The sum of all workers' x; gradients are summed over them, too."""
+    """Return the sum of x over all workers; gradients are summed over them as well."""
     return _AllReduce.apply(x, workers.group)
 
 
@@ -58,10 +64,14 @@ def _exchange(x: Tensor, send: list[int], receive: list[int], group: Any) -> Ten
 
 
 class TokenDispatcher:
-    """Rows to the workers that hold their experts, and what the experts made of them back.
+    """All-to-all exchange of rows: to the workers that hold their experts, and of the results back.
 
     Args:
-        counts: int64 [n], how many rows this worker has for each expert.
+        counts: int64 [n], number of rows that this worker has for each expert.
+        workers: the group that shares the experts.
+
+    Attributes:
+        counts: int64 [n / W], number of rows that this worker's experts receive.
     """
 
     def __init__(self, counts: Tensor, workers: ExpertGroup) -> None:
@@ -72,17 +82,24 @@ class TokenDispatcher:
         self.send = counts.view(workers.size, -1).sum(1).tolist()
         self.receive = by_worker.sum(1).tolist()
         self.counts = by_worker.sum(0)
-        # rows arrive by worker, experts take them by expert
+        # rows arrive sorted by worker; the experts need them sorted by expert
         n_local = by_worker.size(1)
         expert = torch.arange(n_local, device=counts.device).repeat(workers.size).repeat_interleave(there)
         self.order = expert.argsort(stable=True)
 
     def dispatch(self, rows: Tensor) -> Tensor:
-        """Rows [P, d] by expert -> all workers' rows for this worker's experts, by expert; ``counts`` of each."""
+        """Send rows to the workers that hold their experts.
+
+        Args:
+            rows: [P, d], sorted by expert.
+
+        Returns:
+            the rows of all workers for this worker's experts, sorted by expert; ``counts`` of each.
+        """
         return _AllToAll.apply(rows, self.send, self.receive, self.workers.group)[self.order]
 
     def combine(self, rows: Tensor) -> Tensor:
-        """The inverse of :meth:`dispatch`."""
+        """Send results back to where the rows came from: the inverse of :meth:`dispatch`."""
         inverse = torch.empty_like(self.order)
         inverse[self.order] = torch.arange(self.order.numel(), device=self.order.device)
         return _AllToAll.apply(rows[inverse], self.receive, self.send, self.workers.group)

@@ -1,4 +1,4 @@
-"""The experts: ``Linear-ReLU-Linear`` without bias, d -> h -> d (1701.06538, section 2 and appendix E)."""
+"""The experts: ``Linear-ReLU-Linear`` without bias, d -> h -> d (arXiv 1701.06538, section 2 and appendix E)."""
 
 from __future__ import annotations
 
@@ -14,15 +14,20 @@ BACKENDS = ("auto", "grouped", "loop")
 
 
 class Experts(nn.Module):
-    """The feed-forward networks of experts ``first`` to ``first + n_local`` of a layer of ``n_experts``.
+    """Feed-forward networks of experts ``first`` to ``first + n_local - 1`` of a layer with ``n_experts``.
 
-    They are initialised as ``nn.Linear`` is, each from a seed of its own: workers that hold different experts of one
-    layer hold together what one worker alone would.
+    They are initialised like ``nn.Linear``, each from its own seed, so that the weights do not depend on how a layer's
+    experts are distributed over workers.
 
     Args:
-        recompute: keep no hidden activations for the backward pass, compute them again (appendix D).
-        backend: ``grouped`` (one product over all experts, PyTorch's ``grouped_mm``), ``loop`` (one an expert, the
-            definition), or ``auto``: grouped on a GPU in half precision, where the widths are multiples of 8.
+        dim: width of the states (d).
+        ffn_dim: hidden width of one expert (h).
+        n_experts: number of experts of the layer (n).
+        first: index of the first expert held here.
+        n_local: number of experts held here; default: all.
+        recompute: recompute hidden activations in the backward pass instead of storing them (appendix D).
+        backend: ``grouped`` (one product over all experts, PyTorch's ``grouped_mm``), ``loop`` (one product per expert,
+            the definition), or ``auto``: grouped on GPUs in half precision if the widths are multiples of 8.
     """
 
     def __init__(
@@ -54,12 +59,12 @@ class Experts(nn.Module):
         self, state_dict: dict[str, Tensor], prefix: str, local_metadata: Any, strict: bool, missing_keys: list[str],
         unexpected_keys: list[str], error_msgs: list[str],
     ) -> None:  # fmt: skip
-        """A checkpoint holds all experts of the layer; these take their own."""
+        """Load this worker's experts from a checkpoint, which holds all experts of the layer."""
         for name in ("w1", "w2"):
             w = state_dict.get(prefix + name)
             if w is not None and w.size(0) == self.n_experts:
                 state_dict[prefix + name] = w[self.first : self.first + self.n_local]
-            elif w is not None:  # a crash.pt: fairseq writes it on one worker alone
+            elif w is not None:  # crash.pt, which fairseq writes from a single worker
                 error_msgs.append(
                     f"{prefix}{name} holds {w.size(0)} of {self.n_experts} experts: not a whole checkpoint"
                 )
@@ -68,12 +73,13 @@ class Experts(nn.Module):
         )
 
     def forward(self, rows: Tensor, counts: Tensor) -> Tensor:
-        """Each row through its expert.
+        """Apply to each row its expert.
 
         Args:
-            rows: [P, d], by expert. counts: int64 [n_local], rows of each; they sum to P.
+            rows: [P, d], sorted by expert.
+            counts: int64 [n_local], number of rows of each expert; they sum to P.
         """
-        whole = self.w1.size(1) % 8 == self.w1.size(2) % 8 == 0  # grouped_mm wants strides of 16 bytes
+        whole = self.w1.size(1) % 8 == self.w1.size(2) % 8 == 0  # grouped_mm needs 16-byte strides
         half = rows.dtype in (torch.bfloat16, torch.float16)
         grouped = self.backend == "grouped" or (self.backend == "auto" and rows.is_cuda and half and whole)
         if not grouped or not rows.size(0):
@@ -87,8 +93,8 @@ class Experts(nn.Module):
 class _Loop(torch.autograd.Function):
     """The definition, one expert after the other.
 
-    Its backward is written out: autograd would make every expert's weight gradient once by itself and once more in the
-    gradient of all of them, which with many experts costs more than the products do.
+    The backward pass is written by hand: autograd would allocate each expert's weight gradient separately and once more
+    as part of the gradient of all experts, which costs more than the matrix products if there are many experts.
     """
 
     @staticmethod
@@ -124,7 +130,7 @@ class _Loop(torch.autograd.Function):
 
 
 def _parts(sizes: list[int]) -> Iterator[tuple[int, slice]]:
-    """The experts that have rows, and where those are."""
+    """Iterate over the experts that have rows, with the slice of these rows."""
     begin = 0
     for i, size in enumerate(sizes):
         if size:
@@ -138,7 +144,7 @@ def _grouped(rows: Tensor, w1: Tensor, w2: Tensor, counts: Tensor) -> Tensor:
 
 
 class _Contiguous(torch.autograd.Function):
-    """Identity whose gradient is laid out as ``grouped_mm`` wants it (an expanded one is refused)."""
+    """Identity with a contiguous gradient, as ``grouped_mm`` requires (it rejects expanded tensors)."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:

@@ -1,7 +1,8 @@
-"""Gates: which experts a token goes to, and the losses that keep them evenly used.
+"""Gates: routing of tokens to experts, and the losses that balance the load of the experts.
 
-Sources: 1701.06538 (Shazeer et al. 2017), sections 2-4 and appendices A, F; 2006.16668 (GShard), section 2.2.
-x [T, d] are tokens without padding; all of a gate is computed in float32 (float64 stays).
+Sources: arXiv 1701.06538 (Shazeer et al. 2017), sections 2-4 and appendices A, F, which all equation numbers refer to;
+arXiv 2006.16668 (GShard), section 2.2. x [T, d] are tokens without padding; gates are computed in float32 (float64
+inputs in float64).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 
 from fairseq_lasformer.nn.moe.routing import GateOutput, Routing, cv_squared
 
-# Added to the noise's standard deviation: softplus alone can vanish, and P(x, i) divides by it. Not in the paper.
+# Added to the noise's standard deviation: softplus can underflow to 0, and P(x, i) divides by it. Not in the paper.
 NOISE_FLOOR = 1e-2
 
 
@@ -21,10 +22,15 @@ def _wide(t: Tensor) -> Tensor:
 
 
 def noisy_scores(x: Tensor, w_gate: Tensor, w_noise: Tensor, noise: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """H(x) of eq 4, [T, n], and its mean x W_g and standard deviation.
+    """Compute H(x) of eq 4.
 
     Args:
-        w_gate, w_noise: [d, n]. noise: standard normal [T, n], or None for none.
+        x: [T, d].
+        w_gate, w_noise: [d, n].
+        noise: standard normal [T, n]; None for no noise.
+
+    Returns:
+        H(x), its mean x W_g and its standard deviation, [T, n] each.
     """
     clean = _wide(x) @ _wide(w_gate)
     std = F.softplus(_wide(x) @ _wide(w_noise)) + NOISE_FLOOR
@@ -32,16 +38,25 @@ def noisy_scores(x: Tensor, w_gate: Tensor, w_noise: Tensor, noise: Tensor | Non
 
 
 def keep_top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Eq 3 and 5: softmax over the k highest of n scores. Weights [T, k], experts [T, k], the k + 1 highest scores."""
+    """Apply softmax to the k highest of n scores (eq 3, 5).
+
+    Returns:
+        weights [T, k], experts [T, k], and the k + 1 highest scores.
+    """
     top, expert = scores.topk(min(k + 1, scores.size(1)), dim=1)
     return top[:, :k].softmax(1), expert[:, :k], top
 
 
 def chance_in_top_k(scores: Tensor, clean: Tensor, std: Tensor, top: Tensor, k: int) -> Tensor:
-    """P(x, i) of eq 8 and 9, [T, n]: the chance that new noise on expert i alone would leave it among the k best.
+    """Compute P(x, i) of eq 8 and 9: the probability that expert i is in the top k if only its noise is redrawn.
 
     Args:
-        scores, clean, std: as from :func:`noisy_scores`. top: the k + 1 highest scores of each token.
+        scores, clean, std: outputs of :func:`noisy_scores`.
+        top: the k + 1 highest scores of each token.
+        k: experts per token.
+
+    Returns:
+        [T, n].
     """
     if k >= scores.size(1):
         return torch.ones_like(scores)
@@ -51,7 +66,12 @@ def chance_in_top_k(scores: Tensor, clean: Tensor, std: Tensor, top: Tensor, k: 
 
 
 def _flat(weight: Tensor, expert: Tensor, token: Tensor | None = None) -> Routing:
-    """Routing of k experts a row, [T, k]; ``token`` [T] says whose rows they are, if not 0, 1, …."""
+    """Build the routing of k experts per row, [T, k].
+
+    Args:
+        weight, expert: [T, k].
+        token: [T], the token of each row; default: 0, 1, ….
+    """
     n, k = expert.shape
     token = torch.arange(n, device=expert.device) if token is None else token
     return Routing(token.repeat_interleave(k), expert.reshape(-1), weight.reshape(-1), k)
@@ -66,10 +86,14 @@ def _sum_by(index: Tensor, value: Tensor, n: int) -> Tensor:
 
 
 class SoftmaxGate(nn.Module):
-    """Eq 2: every expert, weighted by Softmax(x W_g). The dense comparison; ``k`` has no meaning here.
+    """Softmax(x W_g) over all experts (eq 2), the dense baseline.
 
     Args:
-        importance_weight, load_weight: w of eq 7 and 11. The load of a dense gate is even by itself.
+        dim: width of the states (d).
+        n_experts: number of experts (n).
+        k: unused here.
+        importance_weight: w_importance (eq 7).
+        load_weight: w_load (eq 11); a dense gate has no load loss, since its load is always balanced.
     """
 
     def __init__(self, dim: int, n_experts: int, k: int, importance_weight: float, load_weight: float) -> None:
@@ -79,23 +103,27 @@ class SoftmaxGate(nn.Module):
         self.gate = nn.Parameter(torch.randn(dim, n_experts) * dim**-0.5)
 
     def sample_noise(self, n_tokens: int, device: torch.device, generator: torch.Generator | None) -> Tensor | None:
-        """What :meth:`forward` takes as ``noise`` in training; None for gates without."""
+        """Sample the ``noise`` argument of :meth:`forward` for training; None for gates without noise."""
         return None
 
     def forward(self, x: Tensor, noise: Tensor | None = None) -> GateOutput:
-        """x [T, d] -> pairs and sums."""
+        """x [T, d] -> routed pairs and sums."""
         weight = (_wide(x) @ _wide(self.gate)).softmax(1)
         every = torch.arange(self.n_experts, device=x.device).expand(weight.shape)
         return GateOutput(_flat(weight, every), {"importance": weight.sum(0)}, _entropy(weight))
 
     def balance(self, sums: dict[str, Tensor]) -> Tensor:
-        """w_importance CV(Importance)^2 + w_load CV(Load)^2 (eq 7, 11), a scalar."""
+        """Return w_importance CV(Importance)^2 + w_load CV(Load)^2 (eq 7, 11), a scalar."""
         terms = [w * cv_squared(sums[name]) for name, w in self.weights.items() if w > 0 and name in sums]
         return torch.stack(terms).sum() if terms else sums["importance"].new_zeros(())
 
 
 class NoisyTopKGate(SoftmaxGate):
-    """Eq 3 to 11: k experts a token, noise in training only, importance and load losses. W_g and W_noise start at 0."""
+    """Noisy top-k gating (eq 3-11): k experts per token, importance and load losses.
+
+    Noise is added in training only. W_g and W_noise start at 0. Arguments as in :class:`SoftmaxGate`; k: experts per
+    token.
+    """
 
     def __init__(self, dim: int, n_experts: int, k: int, importance_weight: float, load_weight: float) -> None:
         super().__init__(dim, n_experts, k, importance_weight, load_weight)
@@ -106,7 +134,7 @@ class NoisyTopKGate(SoftmaxGate):
         return torch.randn(n_tokens, self.n_experts, device=device, generator=generator)
 
     def forward(self, x: Tensor, noise: Tensor | None = None) -> GateOutput:
-        """x [T, d], noise [T, n] standard normal -> k pairs a token, importance and load."""
+        """x [T, d], noise [T, n] standard normal -> k pairs per token, importance and load."""
         scores, clean, std = noisy_scores(x, self.gate, self.noise, noise)
         weight, expert, top = keep_top_k(scores, self.k)
         routing = _flat(weight, expert)
@@ -117,15 +145,18 @@ class NoisyTopKGate(SoftmaxGate):
 
 
 class GShardGate(SoftmaxGate):
-    """GShard's top-2: the two highest of a softmax, their weights made to sum to 1; in training the second is used
-    with probability 2 g_2. Auxiliary loss n sum_e (c_e / T) m_e, c_e the tokens whose first choice is e, m_e the mean
-    gate; its weight is ``load_weight``. No token is dropped."""
+    """GShard's top-2 gating: the two highest softmax values, normalised to sum to 1.
+
+    In training the second expert is used with probability 2 g_2. The auxiliary loss is n sum_e (c_e / T) m_e, with c_e
+    the number of tokens whose first choice is e and m_e the mean gate value; its weight is ``load_weight``. No token is
+    dropped. Arguments as in :class:`SoftmaxGate`.
+    """
 
     def sample_noise(self, n_tokens: int, device: torch.device, generator: torch.Generator | None) -> Tensor:
         return torch.rand(n_tokens, 1, device=device, generator=generator)
 
     def forward(self, x: Tensor, noise: Tensor | None = None) -> GateOutput:
-        """x [T, d], noise uniform in [0, 1), [T, 1] -> at most two pairs a token."""
+        """x [T, d], noise [T, 1] uniform in [0, 1) -> at most two pairs per token."""
         gates = (_wide(x) @ _wide(self.gate)).softmax(1)
         top, expert = gates.topk(2, dim=1)
         weight = top / top.sum(1, keepdim=True)
@@ -142,17 +173,19 @@ class GShardGate(SoftmaxGate):
         return GateOutput(routing, sums, _entropy(weight))
 
     def balance(self, sums: dict[str, Tensor]) -> Tensor:
-        """The auxiliary loss of GShard, a scalar: 1 times its weight where all is even."""
+        """Return GShard's auxiliary loss, a scalar; it equals its weight if the load is perfectly balanced."""
         n_tokens = sums["first"].sum().clamp(min=1)
         return self.weights["load"] * self.n_experts * (sums["first"] * sums["mean_gate"]).sum() / n_tokens**2
 
 
 class BatchwiseGate(SoftmaxGate):
-    """Eq 15 to 20: strictly balanced. In training every expert takes the m = k T / n tokens that want it most (at
-    least one; rounded); otherwise those beyond a learned threshold. A token that no expert takes gets 0.
+    """Strictly balanced gating (eq 15-20).
 
-    The batch is each worker's own. In training a token's experts depend on all tokens, later ones too: not for a
-    decoder that is to be trained as it will be used.
+    In training every expert takes the m = k T / n tokens with the highest gate values (rounded, at least 1); otherwise
+    those above a learned threshold. The output for tokens that no expert takes is 0.
+
+    Each worker balances its own batch. In training a token's experts depend on all tokens, including later ones: a
+    decoder would be trained on information that it does not have at inference. Arguments as in :class:`SoftmaxGate`.
     """
 
     def __init__(self, dim: int, n_experts: int, k: int, importance_weight: float, load_weight: float) -> None:
@@ -160,7 +193,7 @@ class BatchwiseGate(SoftmaxGate):
         self.threshold = nn.Parameter(torch.full((n_experts,), 1.0 / n_experts))
 
     def forward(self, x: Tensor, noise: Tensor | None = None) -> GateOutput:
-        """x [T, d] -> in training m pairs an expert; ``own_loss``, eq 20 over T, trains the thresholds alone."""
+        """x [T, d] -> in training m pairs per expert; ``own_loss`` (eq 20 / T) trains only the thresholds."""
         gates = (_wide(x) @ _wide(self.gate)).softmax(1)
         n_tokens = x.size(0)
         by_threshold = gates.detach() > _wide(self.threshold)
@@ -183,10 +216,15 @@ class BatchwiseGate(SoftmaxGate):
 
 
 class HierarchicalGate(nn.Module):
-    """Eq 12 to 14: a primary noisy top-k gate over groups, a secondary one over each group's experts; k at each level.
+    """Two-level gating (eq 12-14): a noisy top-k gate over groups, and one over the experts of each group.
 
     Args:
-        n_experts: a b in all. n_groups: a.
+        dim: width of the states (d).
+        n_experts: total number of experts (a b).
+        n_groups: number of groups (a).
+        k: groups per token, and experts per token in each group.
+        importance_weight: w_importance (eq 7).
+        load_weight: w_load (eq 11).
     """
 
     def __init__(
@@ -202,7 +240,15 @@ class HierarchicalGate(nn.Module):
         return torch.randn(n_tokens, self.n_groups + self.n_experts, device=device, generator=generator)
 
     def forward(self, x: Tensor, noise: Tensor | None = None) -> GateOutput:
-        """x [T, d], noise [T, a + n]: the primary gate's, then every group's -> k^2 pairs a token."""
+        """Route tokens through both levels.
+
+        Args:
+            x: [T, d].
+            noise: standard normal [T, a + n], first the primary gate's, then that of every group.
+
+        Returns:
+            k^2 pairs per token.
+        """
         a, b = self.n_groups, self.n_experts // self.n_groups
         first = self.primary(x, None if noise is None else noise[:, :a])
         pairs, counts = first.routing.sorted(a)
@@ -231,7 +277,7 @@ class HierarchicalGate(nn.Module):
         return GateOutput(routing, sums, entropy)
 
     def balance(self, sums: dict[str, Tensor]) -> Tensor:
-        """The losses of eq 7 and 11 on Importance_H (eq 13) and Load_H (eq 14), a scalar."""
+        """Return the losses of eq 7 and 11 for Importance_H (eq 13) and Load_H (eq 14), a scalar."""
         share = sums["group_load"] / sums["group_count"].clamp(min=1)
         load = sums["load"].view(self.n_groups, -1) * share[:, None]
         return self.primary.balance({"importance": sums["importance"], "load": load.view(-1)})

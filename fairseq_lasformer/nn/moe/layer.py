@@ -1,4 +1,4 @@
-"""The mixture of experts in place of a feed-forward network."""
+"""Mixture-of-experts layer in place of a feed-forward network. Equations: arXiv 1701.06538."""
 
 from __future__ import annotations
 
@@ -14,14 +14,18 @@ from fairseq_lasformer.nn.moe.routing import combine
 
 
 class MoeConfig(NamedTuple):
-    """A mixture's options; see ``--moe-...``.
+    """Options of a mixture; see ``--moe-...``.
 
     Attributes:
-        n_experts: n. top_k: experts per token (k). gating: one of :data:`gating.GATES`.
-        groups: of a hierarchical mixture (a, eq 12 of 1701.06538); 0 for a flat one.
-        importance_weight, load_weight: w_importance (eq 7) and w_load (eq 11).
-        sigmoid: whether a sigmoid is applied to the output.
-        recompute, backend: of the experts; see :class:`Experts`.
+        n_experts: number of experts (n).
+        top_k: experts per token (k).
+        gating: one of :data:`gating.GATES`.
+        groups: groups of a hierarchical mixture (a, eq 12); 0 for a flat one.
+        importance_weight: w_importance (eq 7).
+        load_weight: w_load (eq 11).
+        sigmoid: whether to apply a sigmoid to the output.
+        recompute: recompute the experts' hidden activations; see :class:`Experts`.
+        backend: implementation of the experts; see :class:`Experts`.
     """
 
     n_experts: int
@@ -36,14 +40,18 @@ class MoeConfig(NamedTuple):
 
 
 class RouterStats(NamedTuple):
-    """What a mixture returns beside its output, in training: its balance loss and what is logged.
+    """Balance loss and logged statistics that a mixture returns in training, besides its output.
 
     Attributes:
-        loss: scalar, with its weights; of all workers' tokens together where they share the experts.
-        importance, load: [n], the gate's mass and the number of tokens of each expert (this worker's tokens).
-        entropy, tokens: scalars, sums over this worker's tokens.
-        received: [W], rows that this worker's experts computed, in this worker's place; [1] where each has them all.
-        threshold_gap: [n] or None, tokens for which batchwise gating's threshold errs.
+        loss: scalar, weights applied; over the tokens of all workers if they share the experts.
+        importance: [n], sum of the gate values of each expert over this worker's tokens.
+        load: [n], number of this worker's tokens of each expert.
+        entropy: scalar, entropy of the gate, summed over this worker's tokens.
+        tokens: scalar, number of this worker's tokens.
+        received: [W], number of rows processed by this worker's experts, at this worker's index; [1] if every worker
+            holds all experts.
+        threshold_gap: [n], number of tokens for which batchwise gating's threshold disagrees with the batch; otherwise
+            None.
     """
 
     loss: Tensor
@@ -56,13 +64,13 @@ class RouterStats(NamedTuple):
 
 
 class MixtureOfExperts(nn.Module):
-    """y = sum_i G(x)_i E_i(x) (1701.06538, eq 1), at the cost of the experts that are used.
+    """y = sum_i G(x)_i E_i(x) (eq 1), computing only the experts that are used.
 
     Args:
-        cfg: gate and experts.
+        cfg: options of gate and experts.
         dim: width of the states (d).
         ffn_dim: hidden width of one expert (h).
-        workers: the group that shares the experts; None where every worker holds all of them.
+        workers: the group that shares the experts; None if every worker holds all of them.
     """
 
     def __init__(self, cfg: MoeConfig, dim: int, ffn_dim: int, workers: ExpertGroup | None = None) -> None:
@@ -80,20 +88,24 @@ class MixtureOfExperts(nn.Module):
         self.experts = Experts(dim, ffn_dim, n, rank * n_local, n_local, recompute=cfg.recompute, backend=cfg.backend)
         if workers is not None:
             for w in self.experts.parameters():
-                w.expert = True  # type: ignore[attr-defined]  # fairseq: neither averaged nor broadcast
-                # the dispatcher has summed over all workers what fairseq expects to be their mean
+                w.expert = True  # type: ignore[attr-defined]  # so that fairseq neither averages nor broadcasts it
+                # the dispatcher sums gradients over all workers, where fairseq expects the mean
                 w.register_hook(lambda grad: grad / size)
 
     def forward(
         self, x: Tensor, padding: Tensor | None, noise: Tensor | None = None
     ) -> tuple[Tensor, RouterStats | None]:
-        """x [..., d] -> the same shape, 0 at padding; the balance in training.
+        """Apply the mixture to each token.
 
         Args:
-            padding: bool [...], True where there is no token: never routed, never counted.
-            noise: the gate's, for the tokens (see the gates' ``sample_noise``); drawn in training where None.
+            x: [..., d].
+            padding: bool [...], True at padding, which is neither routed nor counted.
+            noise: noise of the gate for the tokens (see ``sample_noise`` of the gates); if None, sampled in training.
+
+        Returns:
+            the same shape as x, 0 at padding; and in training the statistics.
         """
-        with torch.autocast(x.device.type, enabled=False):  # the gate's precision is its own matter, and the loop's
+        with torch.autocast(x.device.type, enabled=False):  # gate and experts choose their own precision
             return self._forward(x, padding, noise)
 
     def _forward(self, x: Tensor, padding: Tensor | None, noise: Tensor | None) -> tuple[Tensor, RouterStats | None]:
@@ -142,8 +154,11 @@ class MixtureOfExperts(nn.Module):
         return loss if own is None else loss + own
 
     def _sample_noise(self, tokens: Tensor) -> Tensor | None:
-        """The gate's noise. fairseq seeds all workers alike: those that share experts draw each from a stream of their
-        own, whose seed comes from the common one, so that a recomputed pass draws the same."""
+        """Sample the gate's noise.
+
+        fairseq seeds all workers alike: workers that share experts each sample from a stream of their own, seeded from
+        the common one, so that a recomputed pass samples the same noise.
+        """
         generator = None
         if self.workers is not None:
             generator = torch.Generator(tokens.device).manual_seed(int(torch.randint(2**31, ())) + self.workers.rank)

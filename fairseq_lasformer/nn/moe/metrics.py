@@ -1,4 +1,4 @@
-"""How evenly the experts of a mixture are used."""
+"""Metrics of how evenly the experts of a mixture are used."""
 
 from __future__ import annotations
 
@@ -8,17 +8,22 @@ from fairseq_lasformer.nn.moe.routing import cv_squared
 
 
 def router_metrics(sums: dict[str, Tensor]) -> dict[str, float]:
-    """The logged metrics of one MoE layer.
+    """Compute the logged metrics of one mixture.
 
     Args:
-        sums: of a :class:`RouterStats`'s fields, over everything that one update has seen.
+        sums: fields of :class:`RouterStats`, summed over everything that contributed to one update.
 
     Returns:
-        ``importance_cv``, ``load_cv``: coefficients of variation over the experts. ``load_max_over_mean``.
-        ``unused``: experts without a token. ``gate_entropy``: nats per token. ``received_rows``: rows that experts
-        computed in an update, on average over the workers that share them (of all workers together where none do);
-        ``received_max_over_mean`` over the workers. ``threshold_gap`` (batchwise gating):
-        share of tokens and experts for which the threshold decides otherwise than the batch.
+        ``importance_cv``, ``load_cv``: coefficients of variation over the experts.
+        ``load_max_over_mean``: highest load divided by the mean.
+        ``unused``: number of experts without a token.
+        ``gate_entropy``: nats per token.
+        ``received_rows``: rows that experts processed per update, averaged over the workers that share them (the total
+            of
+        all workers if none do).
+        ``received_max_over_mean``: the highest of these divided by the mean, over the workers.
+        ``threshold_gap`` (batchwise gating): fraction of token-expert pairs for which the threshold disagrees with the
+        batch.
     """
     load, received, tokens = sums["load"], sums["received"], float(sums["tokens"])
     found = {

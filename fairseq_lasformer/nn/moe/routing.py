@@ -1,6 +1,6 @@
-"""What a gate decides, and how rows get to their experts and back: sorting, never a [tokens, experts, …] tensor.
+"""Result of a gate, and routing of rows to their experts and back by sorting, without a [tokens, experts, …] tensor.
 
-T tokens (padding left out), n experts, P routed pairs of a token and an expert.
+Shapes: T tokens (padding excluded), n experts, P routed token-expert pairs. Equations: arXiv 1701.06538.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from torch import Tensor
 
 
 class Routing(NamedTuple):
-    """Which tokens go to which experts, in any order.
+    """Token-expert pairs, in any order.
 
     Attributes:
-        token, expert: int64 [P]. weight: the gate's value G(x)_i, float32 [P].
-        n_each: how many pairs every token has; 0 where that differs.
+        token, expert: int64 [P].
+        weight: the gate value G(x)_i, float32 [P].
+        n_each: number of pairs of every token; 0 if it varies.
     """
 
     token: Tensor
@@ -25,18 +26,27 @@ class Routing(NamedTuple):
     n_each: int = 0
 
     def sorted(self, n_experts: int) -> tuple[Routing, Tensor]:
-        """The pairs by expert (within one, in their order), and how many each expert has, int64 [n]."""
+        """Sort the pairs by expert (stably); also return the number of pairs of each expert, int64 [n]."""
         order = self.expert.argsort(stable=True)
         counts = torch.bincount(self.expert, minlength=n_experts)
         return Routing(self.token[order], self.expert[order], self.weight[order], self.n_each), counts
 
 
 def combine(rows: Tensor, routing: Routing, n_tokens: int) -> Tensor:
-    """y = sum_i G(x)_i E_i(x) (1701.06538, eq 1): experts' outputs [P, d], in routing's order, to [T, d], float32."""
+    """Compute y = sum_i G(x)_i E_i(x) (eq 1).
+
+    Args:
+        rows: outputs of the experts [P, d], in the order of ``routing``.
+        routing: the pairs.
+        n_tokens: T.
+
+    Returns:
+        float32 [T, d].
+    """
     parts = rows.to(torch.promote_types(rows.dtype, torch.float32)) * routing.weight[:, None]
     if not n_tokens:
         return parts
-    # in a fixed order: added atomically, a recomputed pass could round, and then route, otherwise
+    # in a fixed order: with atomic additions a recomputed pass could round, and therefore route, differently
     parts = parts[routing.token.argsort(stable=True)]
     if routing.n_each:
         return parts.view(n_tokens, routing.n_each, -1).sum(1)
@@ -44,13 +54,13 @@ def combine(rows: Tensor, routing: Routing, n_tokens: int) -> Tensor:
 
 
 class GateOutput(NamedTuple):
-    """What a gate returns.
+    """Output of a gate.
 
     Attributes:
-        routing: the kept pairs.
-        sums: what the balance losses need, each a sum over tokens, so that workers' sums can be added.
-        entropy: sum over tokens of the gate distribution's entropy in nats, for logging.
-        own_loss: a loss that is no function of ``sums`` (batchwise gating's, eq 20), or None.
+        routing: the routed pairs.
+        sums: inputs of the balance losses, each a sum over tokens, so that the sums of all workers can be added.
+        entropy: entropy of the gate's distribution in nats, summed over tokens, for logging.
+        own_loss: a loss that is not a function of ``sums`` (batchwise gating, eq 20), or None.
     """
 
     routing: Routing
@@ -60,5 +70,5 @@ class GateOutput(NamedTuple):
 
 
 def cv_squared(x: Tensor) -> Tensor:
-    """Squared coefficient of variation, Var(x) / mean(x)^2, with the population's variance; 0 where all are 0."""
+    """Squared coefficient of variation, Var(x) / mean(x)^2, with the population variance; 0 if x is 0."""
     return x.var(correction=0) / x.mean().square().clamp(min=torch.finfo(x.dtype).tiny)

@@ -1,4 +1,4 @@
-"""Attention patterns: which keys a group of layers attends to. One file each; all of them are registered by name."""
+"""Attention patterns: which keys a group of layers attends to. One module per pattern; all are registered by name."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ for _module in iter_modules(__path__):
 
 
 def usage() -> str:
-    """Every pattern as it is asked for."""
+    """Return the syntax of every pattern, for messages."""
     return ", ".join(pattern.usage for _, pattern in sorted(PATTERNS.items()))
 
 
 def build_pattern(spec: str, options: PatternOptions) -> Pattern:
-    """The pattern that ``--select-pattern`` names.
+    """Build the pattern selected by ``--select-pattern``.
 
     Args:
         spec: ``NAME`` or ``NAME:ARGUMENT``, such as ``learned`` or ``window:20``.
+        options: options shared by all patterns.
 
     Raises:
-        ValueError: there is no such pattern, or the argument makes no sense.
+        ValueError: unknown pattern or invalid argument.
     """
     name, _, argument = spec.partition(":")
     if name not in PATTERNS:

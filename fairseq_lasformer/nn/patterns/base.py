@@ -1,6 +1,6 @@
-"""The interface of an attention pattern: which keys a group of layers attends to.
+"""Interface of attention patterns: which keys a group of layers attends to. Equations: arXiv 2309.14174.
 
-A new pattern is one subclass of :class:`Pattern` in a file of this folder; see CONTRIBUTING.md.
+A new pattern is one subclass of :class:`Pattern` in a module of this package; see CONTRIBUTING.md.
 """
 
 from __future__ import annotations
@@ -17,18 +17,19 @@ if TYPE_CHECKING:
     from fairseq_lasformer.nn.patterns.learned import SparsityRule
 
 PATTERNS: dict[str, type[Pattern]] = {}
-"""Every pattern by its name in ``--select-pattern``."""
+"""All patterns by their names in ``--select-pattern``."""
 
 
 class PatternOptions(NamedTuple):
-    """What a pattern is built from.
+    """Options that a pattern is built from.
 
     Attributes:
-        query_dim, key_dim: widths of the queries' and the keys' hidden states.
+        query_dim: width of the states that queries are projected from.
+        key_dim: width of the states that keys are projected from.
         select_dim: width of a learned selector's single head (d_s).
         rule: how kappa adapts.
         gradient: how the translation loss reaches a learned selector.
-        backend: what selects in inference, one of :data:`ops.BACKENDS`.
+        backend: backend for inference, one of :data:`ops.BACKENDS`.
     """
 
     query_dim: int
@@ -40,12 +41,12 @@ class PatternOptions(NamedTuple):
 
 
 class PatternCost(NamedTuple):
-    """What a pattern costs at one length.
+    """Cost of a pattern at one length.
 
     Attributes:
-        kept: share of the keys that a query attends to, 0 to 1.
-        scores: multiply-accumulates of choosing them, for the whole sequence.
-        projections: multiply-accumulates of what is projected for that.
+        kept: fraction of the keys that a query attends to, 0 to 1.
+        scores: multiply-accumulates of selecting them, for the whole sequence.
+        projections: multiply-accumulates of the projections needed for that.
     """
 
     kept: float
@@ -54,12 +55,13 @@ class PatternCost(NamedTuple):
 
 
 class Pattern(nn.Module):
-    """Which keys the queries of one group of one attention module attend to.
+    """Selects the keys that the queries of one group of one attention module attend to.
 
     Attributes:
-        name: of the pattern in ``--select-pattern NAME[:ARGUMENT]``.
-        usage: how it is asked for, such as ``window:SIZE``.
-        supervised: whether the full attention teaches it (eq 4-6). adaptive: whether its kappa moves (eq 7).
+        name: name of the pattern in ``--select-pattern NAME[:ARGUMENT]``.
+        usage: its syntax, such as ``window:SIZE``.
+        supervised: whether it is supervised by the full attention (eq 4-6).
+        adaptive: whether its kappa adapts (eq 7).
     """
 
     name: ClassVar[str]
@@ -73,37 +75,38 @@ class Pattern(nn.Module):
 
     @classmethod
     def build(cls, argument: str, options: PatternOptions) -> Pattern:
-        """The pattern of ``--select-pattern NAME:ARGUMENT``.
+        """Build the pattern from ``--select-pattern NAME:ARGUMENT``.
 
         Args:
-            argument: what follows the colon; empty where there is none.
+            argument: the part after the colon; empty if there is none.
+            options: options shared by all patterns.
 
         Raises:
-            ValueError: the argument makes no sense; the message says what is expected.
+            ValueError: invalid argument; the message says what is expected.
         """
         raise NotImplementedError
 
     def forward(self, query: Tensor, key: Tensor, mask: AttentionMask, as_mask: bool = False) -> Selection:
-        """The selection of a full pass.
+        """Return the selection of a full pass.
 
         Args:
-            query: [B, Q, d], the states that the layer's attention gets.
-            key: [B, K, d_key]; the very tensor ``query`` in self-attention.
-            mask: which keys may be attended to at all.
-            as_mask: whether it must be a :class:`~fairseq_lasformer.nn.selection.MaskSelection` (for attention
-                dropout); otherwise a pass without gradients takes whatever is fastest.
+            query: [B, Q, d], the input of the layer's attention.
+            key: [B, K, d_key]; the same tensor object as ``query`` in self-attention.
+            mask: attention mask.
+            as_mask: whether the result must be a :class:`~fairseq_lasformer.nn.selection.MaskSelection` (for attention
+                dropout); otherwise passes without gradients use the fastest form.
         """
         raise NotImplementedError
 
     def step(self, query: Tensor, keys: LayerCache) -> KeptKeys | None:
-        """The kept keys of one decoding step; None where every allowed key is kept.
+        """Return the kept keys of one decoding step; None if every allowed key is kept.
 
         Args:
             query: [R, d], the states of the newest positions.
-            keys: the keys so far, their index, and a place to cache what the pattern projects.
+            keys: the keys so far and their index; it also caches projections of the pattern.
         """
         raise NotImplementedError
 
     def cost(self, length: int) -> PatternCost:
-        """The cost at ``length`` queries and as many keys."""
+        """Return the cost for ``length`` queries and as many keys."""
         raise NotImplementedError

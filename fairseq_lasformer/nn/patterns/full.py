@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Full(Pattern):
-    """Plain attention (``--select-pattern full``, and modules that ``--select-modules`` does not name)."""
+    """Dense attention (``--select-pattern full``, and modules not listed in ``--select-modules``)."""
 
     name = "full"
     usage = "full"

@@ -1,4 +1,4 @@
-"""The learned pattern: a lightweight selector, and the share of keys it keeps (eq 1, 2, 7 of arXiv 2309.14174)."""
+"""Learned pattern: a lightweight selector and the fraction of keys it keeps (eq 1, 2, 7 of arXiv 2309.14174)."""
 
 from __future__ import annotations
 
@@ -18,11 +18,13 @@ if TYPE_CHECKING:
 
 
 class SparsityRule(NamedTuple):
-    """Adaptive sparsity (eq 7): how kappa follows the mass of the kept keys. Shares, not percentages.
+    """Adaptive sparsity (eq 7): how kappa follows the mass on the kept keys. All values are fractions, not percentages.
 
     Attributes:
-        threshold: mass above which kappa shrinks (t). step: change per update.
-        minimum: smallest kappa. freeze_above: kappa does not grow while it is above this.
+        threshold: mass above which kappa shrinks (t).
+        step: change of kappa per update.
+        minimum: smallest kappa.
+        freeze_above: kappa does not grow while it is above this.
     """
 
     threshold: float = 0.95
@@ -31,7 +33,7 @@ class SparsityRule(NamedTuple):
     freeze_above: float = 0.5
 
     def next(self, kappa: int, mass: float) -> int:
-        """kappa after an update in which the kept keys held ``mass``; kappa in millionths."""
+        """Return kappa after an update in which the kept keys held ``mass``; kappa in millionths."""
         step, freeze = round(self.step * KAPPA_ONE), round(self.freeze_above * KAPPA_ONE)
         if mass > self.threshold:
             kappa -= step
@@ -41,18 +43,18 @@ class SparsityRule(NamedTuple):
 
 
 class Selector(Pattern):
-    """The lightweight attention of one group of one attention module: W_Q, W_K of one narrow head, and kappa.
+    """Lightweight attention of one group of one attention module: W_Q and W_K of one narrow head, and kappa.
 
-    ``kappa`` is an int64 buffer in millionths: it is saved with the model, half precision does not touch it, and only
-    :meth:`adapt` changes it, between updates.
+    ``kappa`` is an int64 buffer in millionths: it is saved with the model, unaffected by half precision, and changed
+    only by :meth:`adapt`, between updates.
 
     Args:
-        query_dim: width of the queries' states (d).
-        key_dim: width of the keys' states.
+        query_dim: width of the states that queries are projected from (d).
+        key_dim: width of the states that keys are projected from.
         select_dim: width of the selector's head (d_s).
         rule: how kappa adapts.
         gradient: how the translation loss reaches the selector (``--select-gradient``).
-        backend: what selects in inference (``--attention-backend``).
+        backend: backend for inference (``--attention-backend``).
     """
 
     name = "learned"
@@ -99,7 +101,7 @@ class Selector(Pattern):
 
     def step(self, query: Tensor, keys: LayerCache) -> KeptKeys | None:
         selector_keys = keys.project("selector_key", self.k_proj)
-        kappa = keys.constant("kappa", self.kappa)  # reading the buffer at every step would stall a GPU
+        kappa = keys.constant("kappa", self.kappa)  # reading the buffer on every step would synchronise with the GPU
         return ops.topk_indices(self.q_proj(query), selector_keys, keys.key_index, kappa, self.backend)
 
     def cost(self, length: int) -> PatternCost:
@@ -108,12 +110,12 @@ class Selector(Pattern):
         return PatternCost(min(1.0, max(self.share, MIN_KEYS / length)), scores, projections)
 
     def adapt(self, mass: float) -> None:
-        """Moves kappa by eq 7, after an update whose valid queries kept ``mass`` on average."""
+        """Update kappa by eq 7, after an update with an average ``mass`` on the kept keys of valid queries."""
         self.kappa.fill_(self.rule.next(int(self.kappa), mass))
 
     @property
     def share(self) -> float:
-        """kappa as a share of the keys, 0 to 1."""
+        """kappa as a fraction of the keys, 0 to 1."""
         return int(self.kappa) / KAPPA_ONE
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:

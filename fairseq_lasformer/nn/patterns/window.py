@@ -1,7 +1,7 @@
-"""A fixed window of keys around the query (table 4 of arXiv 2309.14174).
+"""Fixed window of keys around the query (table 4 of arXiv 2309.14174).
 
-The query at position p of n allowed keys, counted without padding, keeps keys lo … lo + w - 1, lo = p - floor(w / 2),
-shifted so that w keys are kept wherever there are so many: in a decoder's self-attention, the last w.
+The query at position p of n allowed keys, not counting padding, keeps keys lo to lo + w - 1 with lo = p - floor(w / 2),
+shifted so that w keys are kept if there are that many: in decoder self-attention, the last w.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Window(Pattern):
     """The ``size`` keys nearest to the query (``--select-pattern window:SIZE``). Nothing is learned or supervised.
 
     Args:
-        size: how many keys are kept, at least 1.
+        size: number of keys to keep, at least 1.
     """
 
     name = "window"
