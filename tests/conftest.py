@@ -24,6 +24,7 @@ from fairseq.data import Dictionary
 from helpers import SIZES, SMALL, SPLITS, B, Forked, H, run, train, write_corpus
 
 from fairseq_lasformer.data import prepare
+from fairseq_lasformer.nn.options import RunOptions
 from fairseq_lasformer.ops import KAPPA_ONE, blocks
 from fairseq_lasformer.plugin import register
 from fairseq_lasformer.plugin.config import LasformerConfig
@@ -67,11 +68,12 @@ def small_task() -> SimpleNamespace:
 
 @pytest.fixture
 def build(small_task):
-    """build(kappa=…, **options): a small model with every selector at kappa."""
+    """build(kappa=…, backend=…, **options): a small model with every selector at kappa."""
 
-    def make(kappa: float = 1.0, **options) -> LasformerModel:
+    def make(kappa: float = 1.0, backend: str = "auto", **options) -> LasformerModel:
         torch.manual_seed(3)
-        model = LasformerModel.build_model(LasformerConfig(**(SMALL | options)), small_task)
+        task = SimpleNamespace(**vars(small_task), run_options=RunOptions(backend))
+        model = LasformerModel.build_model(LasformerConfig(**(SMALL | options)), task)
         for _, selector in model.selectors():
             selector.kappa.fill_(round(kappa * KAPPA_ONE))
         return model

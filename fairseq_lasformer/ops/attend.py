@@ -27,8 +27,8 @@ def selected_attention(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    mask: Tensor,
-    allowed: AttentionMask,
+    keep_mask: Tensor,
+    mask: AttentionMask,
     sel_q: Tensor | None = None,
     sel_k: Tensor | None = None,
     dropout_p: float = 0.0,
@@ -38,8 +38,8 @@ def selected_attention(
 
     Args:
         q, k, v: [B, H, Q or K, D].
-        mask: bool [B, Q, K], True for kept keys.
-        allowed: attention mask, a superset of ``mask``.
+        keep_mask: bool [B, Q, K], True for kept keys.
+        mask: attention mask, a superset of ``keep_mask``.
         sel_q, sel_k: [B, Q or K, S], the selector's projections; if passed, they receive the straight-through gradient.
         dropout_p: dropout probability of the attention weights.
         bounded: whether to limit the weight of a key outside the selection to 1 in that gradient.
@@ -48,7 +48,7 @@ def selected_attention(
         [B, H, Q, D] in q's dtype; 0 for rows without kept keys.
     """
     seed = int(torch.randint(2**62, (1,))) if dropout_p > 0 else 0
-    return _SelectedAttention.apply(q, k, v, mask, allowed, sel_q, sel_k, dropout_p, bounded, seed)
+    return _SelectedAttention.apply(q, k, v, keep_mask, mask, sel_q, sel_k, dropout_p, bounded, seed)
 
 
 def _dropout(like: Tensor, p: float, seed: int, start: int) -> Tensor:
@@ -58,8 +58,8 @@ def _dropout(like: Tensor, p: float, seed: int, start: int) -> Tensor:
     """
     generator = torch.Generator(device=like.device)
     generator.manual_seed(seed + start)
-    kept = torch.rand(like.shape, generator=generator, device=like.device, dtype=torch.float32) >= p
-    return kept.to(like.dtype).div_(1.0 - p)
+    keep = torch.rand(like.shape, generator=generator, device=like.device, dtype=torch.float32) >= p
+    return keep.to(like.dtype).div_(1.0 - p)
 
 
 class _SelectedAttention(torch.autograd.Function):
@@ -69,8 +69,8 @@ class _SelectedAttention(torch.autograd.Function):
         q: Tensor,
         k: Tensor,
         v: Tensor,
-        mask: Tensor,
-        allowed: AttentionMask,
+        keep_mask: Tensor,
+        mask: AttentionMask,
         sel_q: Tensor | None,
         sel_k: Tensor | None,
         dropout_p: float,
@@ -83,23 +83,23 @@ class _SelectedAttention(torch.autograd.Function):
         )
         scale = q.size(-1) ** -0.5
         keys = k.transpose(2, 3)
-        for rows, seen, _ in query_blocks(q.size(1), mask.shape, k.size(2), allowed, q.device):
-            scores = torch.matmul(q[:, :, rows] * scale, keys[..., :seen]).to(lse.dtype)
-            scores.masked_fill_(~mask[:, None, rows, :seen], float("-inf"))
+        for rows, n_seen, _ in query_blocks(q.size(1), keep_mask.shape, k.size(2), mask, q.device):
+            scores = torch.matmul(q[:, :, rows] * scale, keys[..., :n_seen]).to(lse.dtype)
+            scores.masked_fill_(~keep_mask[:, None, rows, :n_seen], float("-inf"))
             weights, norm = softmax_(scores)
             lse[:, :, rows] = norm[..., 0]
             if dropout_p > 0:
                 weights = weights * _dropout(weights, dropout_p, seed, rows.start)
-            out[:, :, rows] = torch.matmul(weights.to(v.dtype), v[:, :, :seen])
-        ctx.save_for_backward(q, k, v, mask, allowed.key_padding, sel_q, sel_k, out, lse)
-        ctx.causal, ctx.dropout_p, ctx.bounded, ctx.seed = allowed.causal, dropout_p, bounded, seed
+            out[:, :, rows] = torch.matmul(weights.to(v.dtype), v[:, :, :n_seen])
+        ctx.save_for_backward(q, k, v, keep_mask, mask.key_padding, sel_q, sel_k, out, lse)
+        ctx.causal, ctx.dropout_p, ctx.bounded, ctx.seed = mask.causal, dropout_p, bounded, seed
         return out
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, mask, key_padding, sel_q, sel_k, out, lse = ctx.saved_tensors
-        allowed = AttentionMask(key_padding, ctx.causal)
+        q, k, v, keep_mask, key_padding, sel_q, sel_k, out, lse = ctx.saved_tensors
+        mask = AttentionMask(key_padding, ctx.causal)
         through = sel_q is not None and (sel_q.requires_grad or sel_k.requires_grad)
         scale, compute = q.size(-1) ** -0.5, lse.dtype
         dq, dk, dv = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
@@ -107,36 +107,36 @@ class _SelectedAttention(torch.autograd.Function):
         d_sel_q, d_sel_k = (torch.zeros_like(t if through else q[..., :0]) for t in (sel_q, sel_k))
         sel_scale = sel_q.size(-1) ** -0.5 if through else 1.0
         delta = (d_out.to(compute) * out.to(compute)).sum(-1, keepdim=True)
-        for rows, seen, may in query_blocks(q.size(1), mask.shape, k.size(2), allowed, q.device):
+        for rows, n_seen, allowed in query_blocks(q.size(1), keep_mask.shape, k.size(2), mask, q.device):
             queries, d_rows = q[:, :, rows] * scale, d_out[:, :, rows].contiguous()
-            weights = torch.matmul(queries, k[:, :, :seen].transpose(2, 3)).to(compute).sub_(lse[:, :, rows, None])
-            kept = mask[:, None, rows, :seen]
+            weights = torch.matmul(queries, k[:, :, :n_seen].transpose(2, 3)).to(compute).sub_(lse[:, :, rows, None])
+            keep = keep_mask[:, None, rows, :n_seen]
             if through:
                 most = 0.0 if ctx.bounded else LARGEST_EXPONENT
-                fill_disallowed(weights.clamp_(max=most), may, float("-inf"))
+                fill_disallowed(weights.clamp_(max=most), allowed, float("-inf"))
             else:
-                weights.masked_fill_(~kept, float("-inf"))
+                weights.masked_fill_(~keep, float("-inf"))
             weights.exp_()
-            d_scores = torch.matmul(d_rows, v[:, :, :seen].transpose(2, 3)).to(compute)
+            d_scores = torch.matmul(d_rows, v[:, :, :n_seen].transpose(2, 3)).to(compute)
             noise = _dropout(weights, ctx.dropout_p, ctx.seed, rows.start) if ctx.dropout_p > 0 else None
             if noise is not None:
                 d_scores.mul_(noise)
             d_scores.sub_(delta[:, :, rows]).mul_(weights)
             if through:
                 d_mask = d_scores.sum(1)
-                hard = kept.to(compute)
+                hard = keep.to(compute)
                 d_scores.mul_(hard)
                 weights.mul_(hard)
-                soft = torch.matmul(sel_q[:, rows] * sel_scale, sel_k[:, :seen].transpose(1, 2)).to(compute)
-                soft, _ = softmax_(fill_disallowed(soft, may, float("-inf")))
+                soft = torch.matmul(sel_q[:, rows] * sel_scale, sel_k[:, :n_seen].transpose(1, 2)).to(compute)
+                soft, _ = softmax_(fill_disallowed(soft, allowed, float("-inf")))
                 d_soft = soft * d_mask.sub_((soft * d_mask).sum(-1, keepdim=True))
                 d_soft = d_soft.to(sel_q.dtype)
-                d_sel_q[:, rows] = torch.matmul(d_soft, sel_k[:, :seen]) * sel_scale
-                d_sel_k[:, :seen] += torch.matmul(d_soft.transpose(1, 2), sel_q[:, rows] * sel_scale)
+                d_sel_q[:, rows] = torch.matmul(d_soft, sel_k[:, :n_seen]) * sel_scale
+                d_sel_k[:, :n_seen] += torch.matmul(d_soft.transpose(1, 2), sel_q[:, rows] * sel_scale)
             if noise is not None:
                 weights = weights * noise
             d_scores, weights = d_scores.to(q.dtype), weights.to(v.dtype)
-            dv[:, :, :seen] += torch.matmul(weights.transpose(2, 3), d_rows)
-            dq[:, :, rows] = torch.matmul(d_scores, k[:, :, :seen]) * scale
-            dk[:, :, :seen] += torch.matmul(d_scores.transpose(2, 3), queries)
+            dv[:, :, :n_seen] += torch.matmul(weights.transpose(2, 3), d_rows)
+            dq[:, :, rows] = torch.matmul(d_scores, k[:, :, :n_seen]) * scale
+            dk[:, :, :n_seen] += torch.matmul(d_scores.transpose(2, 3), queries)
         return (dq, dk, dv, None, None, *((d_sel_q, d_sel_k) if through else (None, None)), None, None, None)

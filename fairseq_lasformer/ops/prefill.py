@@ -18,7 +18,7 @@ SPARSE_FROM, SPARSE_SHARE = 256, 0.5
 
 
 def gather_index(
-    n_queries: int, sel_k: Tensor, allowed: AttentionMask, kappa: int, backend: str = "auto"
+    n_queries: int, sel_k: Tensor, mask: AttentionMask, kappa: int, backend: str = "auto"
 ) -> KeyIndex | None:
     """Return the key index of a full pass that gathers only the kept keys; None if blocked masked attention is faster.
 
@@ -29,15 +29,15 @@ def gather_index(
     Args:
         n_queries: number of queries (Q).
         sel_k: [B, K, S], the selector's keys.
-        allowed: attention mask.
+        mask: attention mask.
         kappa: fraction of keys to keep, in millionths.
         backend: one of :data:`BACKENDS`.
     """
-    if allowed.causal or n_queries < SPARSE_FROM or kappa > SPARSE_SHARE * KAPPA_ONE:
+    if mask.causal or n_queries < SPARSE_FROM or kappa > SPARSE_SHARE * KAPPA_ONE:
         return None
     if backend_for(sel_k.device, backend) != "cpu":
         return None
-    padding = allowed.key_padding
+    padding = mask.key_padding
     return KeyIndex.over(torch.zeros(sel_k.shape[:2], dtype=torch.bool) if padding is None else padding)
 
 
@@ -73,11 +73,11 @@ def uses_tiles(device: torch.device, backend: str = "auto") -> bool:
     return backend_for(device, backend) == "triton"
 
 
-def topk_bitmask(sel_q: Tensor, sel_k: Tensor, allowed: AttentionMask, kappa: Tensor | int) -> Tensor:
+def topk_bitmask(sel_q: Tensor, sel_k: Tensor, mask: AttentionMask, kappa: Tensor | int) -> Tensor:
     """Select the kept keys of all queries as a bitmask; see ``triton_prefill.topk_bitmask``."""
     kernels = triton_kernels("triton_prefill")
     assert kernels is not None
-    return kernels.topk_bitmask(sel_q, sel_k, allowed, kappa)
+    return kernels.topk_bitmask(sel_q, sel_k, mask, kappa)
 
 
 def attend_tiles(q: Tensor, k: Tensor, v: Tensor, bits: Tensor) -> Tensor:

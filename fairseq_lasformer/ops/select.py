@@ -14,13 +14,13 @@ from fairseq_lasformer.ops.types import KAPPA_ONE, AttentionMask
 
 
 @torch.no_grad()
-def topk_mask(sel_q: Tensor, sel_k: Tensor, allowed: AttentionMask, kappa: Tensor | int) -> Tensor:
+def topk_mask(sel_q: Tensor, sel_k: Tensor, mask: AttentionMask, kappa: Tensor | int) -> Tensor:
     """Select the kept keys of all queries (eq 1, 2).
 
     Args:
         sel_q: [B, Q, S].
         sel_k: [B, K, S].
-        allowed: attention mask.
+        mask: attention mask.
         kappa: fraction of keys to keep, in millionths.
 
     Returns:
@@ -28,22 +28,22 @@ def topk_mask(sel_q: Tensor, sel_k: Tensor, allowed: AttentionMask, kappa: Tenso
     """
     (n_batch, n_queries, width), n_keys = sel_q.shape, sel_k.size(1)
     if int(kappa) >= KAPPA_ONE or n_keys <= 1:
-        return allowed.full(n_batch, n_queries, n_keys, sel_q.device)
+        return mask.full(n_batch, n_queries, n_keys, sel_q.device)
     queries = sel_q.float() * width**-0.5
     keys = sel_k.float().transpose(1, 2)
-    mask = torch.zeros(n_batch, n_queries, n_keys, dtype=torch.bool, device=sel_q.device)
-    for rows, seen, may in query_blocks(1, sel_q.shape, n_keys, allowed, sel_q.device):
-        scores = torch.matmul(queries[:, rows], keys[..., :seen])
-        if may is None:
-            n_allowed = scores.new_full(scores.shape[:2], seen, dtype=torch.int64)
+    keep_mask = torch.zeros(n_batch, n_queries, n_keys, dtype=torch.bool, device=sel_q.device)
+    for rows, n_seen, allowed in query_blocks(1, sel_q.shape, n_keys, mask, sel_q.device):
+        scores = torch.matmul(queries[:, rows], keys[..., :n_seen])
+        if allowed is None:
+            n_allowed = scores.new_full(scores.shape[:2], n_seen, dtype=torch.int64)
         else:
-            scores.masked_fill_(~may, float("-inf"))
-            n_allowed = may.sum(-1).expand(scores.shape[:2])
-        mask[:, rows, :seen] = highest(scores, keep_counts(n_allowed, kappa), n_allowed)
-    return mask
+            scores.masked_fill_(~allowed, float("-inf"))
+            n_allowed = allowed.sum(-1).expand(scores.shape[:2])
+        keep_mask[:, rows, :n_seen] = topk_rows(scores, keep_counts(n_allowed, kappa), n_allowed)
+    return keep_mask
 
 
-def highest(scores: Tensor, keep: Tensor, n_allowed: Tensor) -> Tensor:
+def topk_rows(scores: Tensor, keep: Tensor, n_allowed: Tensor) -> Tensor:
     """``reference.select`` without a sort: the threshold is found by quickselect; ties at it are counted from the left.
 
     Args:

@@ -15,6 +15,7 @@ loss scale is only known in the backward pass: every block, and the saved sums, 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -29,8 +30,8 @@ def supervise(
     sel_k: Tensor,
     queries: list[Tensor],
     keys: list[Tensor],
-    mask: Tensor,
-    allowed: AttentionMask,
+    keep_mask: Tensor,
+    mask: AttentionMask,
     query_padding: Tensor | None,
     kl: str = "forward",
     target: str = "live",
@@ -40,15 +41,17 @@ def supervise(
     Args:
         sel_q, sel_k: [B, Q or K, S].
         queries, keys: one [B, H, Q or K, D] per layer.
-        mask: bool [B, Q, K], True for kept keys.
-        allowed: attention mask.
+        keep_mask: bool [B, Q, K], True for kept keys.
+        mask: attention mask.
         query_padding: bool [B, Q], True for queries to ignore; None if there are none.
         kl: ``forward`` or ``reverse``.
         target: ``live``, the loss also trains the attention, or ``detached``.
     """
     if target == "detached":
         queries, keys = [q.detach() for q in queries], [k.detach() for k in keys]
-    return Supervision(*_Supervise.apply(sel_q, sel_k, mask, allowed, query_padding, kl, len(queries), *queries, *keys))
+    return Supervision(
+        *_Supervise.apply(sel_q, sel_k, keep_mask, mask, query_padding, kl, len(queries), *queries, *keys)
+    )
 
 
 class _Supervise(torch.autograd.Function):
@@ -57,8 +60,8 @@ class _Supervise(torch.autograd.Function):
         ctx: Any,
         sel_q: Tensor,
         sel_k: Tensor,
-        mask: Tensor,
-        allowed: AttentionMask,
+        keep_mask: Tensor,
+        mask: AttentionMask,
         query_padding: Tensor | None,
         kl: str,
         n_layers: int,
@@ -69,58 +72,36 @@ class _Supervise(torch.autograd.Function):
         train = live or ctx.needs_input_grad[0] or ctx.needs_input_grad[1]
         compute = torch.promote_types(sel_q.dtype, torch.float32)
         n_heads, n_keys = queries[0].size(1), sel_k.size(1)
-        share = 1.0 / (n_heads * n_layers)
-        sel_scale, scale = sel_q.size(-1) ** -0.5, queries[0].size(-1) ** -0.5
-        d_sel_q, d_sel_k = _sums_like(sel_q), _sums_like(sel_k)
-        dq = [_sums_like(q) for q in queries] if live else []
-        dk = [_sums_like(k) for k in keys] if live else []
+        gradients = _Gradients(sel_q, sel_k, queries, keys, live)
         totals = torch.zeros(3, dtype=torch.float64, device=sel_q.device)
         n_valid = torch.zeros((), dtype=torch.int64, device=sel_q.device)
-        for rows, seen, may in query_blocks(n_heads * n_layers, sel_q.shape, n_keys, allowed, sel_q.device):
-            log_sel = torch.matmul(sel_q[:, rows].to(compute) * sel_scale, sel_k[:, :seen].to(compute).transpose(1, 2))
-            fill_disallowed(log_sel, may, float("-inf"))
-            sel, norm = softmax_(log_sel.clone())
-            log_sel.sub_(norm)
-            fill_disallowed(log_sel, may, 0.0)
-            heads = []
-            attention = torch.zeros_like(sel)
-            for q, k in zip(queries, keys):
-                scores = torch.matmul(q[:, :, rows] * scale, k[:, :, :seen].transpose(2, 3)).to(compute)
-                weights, _ = softmax_(fill_disallowed(scores, may, float("-inf")))
-                attention.add_(weights.sum(1), alpha=share)
-                heads.append(weights)
+        for rows, n_seen, allowed in query_blocks(n_heads * n_layers, sel_q.shape, n_keys, mask, sel_q.device):
+            sel, log_sel = _selector(sel_q[:, rows], sel_k[:, :n_seen], allowed, compute)
+            attention, heads = _attention(
+                [q[:, :, rows] for q in queries], [k[:, :, :n_seen] for k in keys], allowed, compute
+            )
             log_ratio = attention.clamp(min=torch.finfo(compute).tiny).log_().sub_(log_sel)
-            fill_disallowed(log_ratio, may, 0.0)
+            fill_disallowed(log_ratio, allowed, 0.0)
             row_kl = (attention * log_ratio).sum(-1) if kl == "forward" else -(sel * log_ratio).sum(-1)
-            valid = torch.ones_like(row_kl, dtype=torch.bool) if may is None else may.any(-1).expand_as(row_kl)
+            valid = torch.ones_like(row_kl, dtype=torch.bool) if allowed is None else allowed.any(-1).expand_as(row_kl)
             if query_padding is not None:
                 valid = valid & ~query_padding[:, rows]
-            kept = mask[:, rows, :seen].to(compute)
+            kept = keep_mask[:, rows, :n_seen].to(compute)
             sums = torch.stack([row_kl, (sel * kept).sum(-1), (attention * kept).sum(-1)])
             totals += (sums * valid).sum((1, 2), dtype=torch.float64)
             n_valid += valid.sum()
             if not train:
                 continue
-            count = valid[..., None].to(compute)
             if kl == "forward":
                 d_sel, d_attention = sel - attention, log_ratio.add_(1.0)
             else:
                 d_sel = -sel * (log_ratio + row_kl[..., None])
                 d_attention = -sel / attention.clamp(min=torch.finfo(compute).tiny)
-            d_sel, unit = _scaled(d_sel.mul_(count), sel_q.dtype)
-            d_sel_q[:, rows] = torch.matmul(d_sel, sel_k[:, :seen]) * (sel_scale * unit)
-            d_sel_k[:, :seen] += torch.matmul(d_sel.transpose(1, 2), sel_q[:, rows] * sel_scale) * unit
-            if not live:
-                continue
-            d_attention = d_attention.mul_(count * share)[:, None]
-            for layer, weights in enumerate(heads):
-                mean = (weights * d_attention).sum(-1, keepdim=True)
-                d_scores, unit = _scaled(weights.mul_(d_attention - mean), queries[layer].dtype)
-                dq[layer][:, :, rows] = torch.matmul(d_scores, keys[layer][:, :, :seen]) * (scale * unit)
-                dk[layer][:, :, :seen] += (
-                    torch.matmul(d_scores.transpose(2, 3), queries[layer][:, :, rows] * scale) * unit
-                )
-        saved = [_scaled(g, like.dtype) for g, like in zip((d_sel_q, d_sel_k, *dq, *dk), (sel_q, sel_k, *projections))]
+            count = valid[..., None].to(compute)
+            gradients.add_selector(d_sel.mul_(count), rows, n_seen)
+            if live:
+                gradients.add_heads(d_attention, count, heads, rows, n_seen)
+        saved = gradients.in_dtype()
         ctx.save_for_backward(*(g for g, _ in saved))
         ctx.units = [unit for _, unit in saved]
         ctx.n_projections = len(projections)
@@ -136,6 +117,79 @@ class _Supervise(torch.autograd.Function):
         )
         padded = d_projections or [None] * ctx.n_projections
         return (d_sel_q, d_sel_k, None, None, None, None, None, *padded)
+
+
+def _selector(q: Tensor, k: Tensor, allowed: Tensor | None, compute: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Return the selector's distribution A_s over a block, and its logarithm (0 where not allowed)."""
+    log_sel = torch.matmul(q.to(compute) * q.size(-1) ** -0.5, k.to(compute).transpose(1, 2))
+    fill_disallowed(log_sel, allowed, float("-inf"))
+    sel, norm = softmax_(log_sel.clone())
+    log_sel.sub_(norm)
+    return sel, fill_disallowed(log_sel, allowed, 0.0)
+
+
+def _attention(
+    queries: Sequence[Tensor], keys: Sequence[Tensor], allowed: Tensor | None, compute: torch.dtype
+) -> tuple[Tensor, list[Tensor]]:
+    """Return the mean A of the full attention of all layers' heads over a block, and each layer's A_h."""
+    share, scale = 1.0 / (queries[0].size(1) * len(queries)), queries[0].size(-1) ** -0.5
+    heads = []
+    n_batch, _, n_rows, _ = queries[0].shape
+    attention = queries[0].new_zeros((n_batch, n_rows, keys[0].size(2)), dtype=compute)
+    for q, k in zip(queries, keys):
+        scores = torch.matmul(q * scale, k.transpose(2, 3)).to(compute)
+        weights, _ = softmax_(fill_disallowed(scores, allowed, float("-inf")))
+        attention.add_(weights.sum(1), alpha=share)
+        heads.append(weights)
+    return attention, heads
+
+
+class _Gradients:
+    """The gradients of the loss, added up block by block.
+
+    Args:
+        sel_q, sel_k: [B, Q or K, S].
+        queries, keys: one [B, H, Q or K, D] per layer.
+        live: whether the heads get gradients, too.
+    """
+
+    def __init__(
+        self, sel_q: Tensor, sel_k: Tensor, queries: Sequence[Tensor], keys: Sequence[Tensor], live: bool
+    ) -> None:
+        self.sel_q, self.sel_k, self.queries, self.keys = sel_q, sel_k, queries, keys
+        self.sel_scale, self.scale = sel_q.size(-1) ** -0.5, queries[0].size(-1) ** -0.5
+        self.share = 1.0 / (queries[0].size(1) * len(queries))
+        self.d_sel_q, self.d_sel_k = _sums_like(sel_q), _sums_like(sel_k)
+        self.dq = [_sums_like(q) for q in queries] if live else []
+        self.dk = [_sums_like(k) for k in keys] if live else []
+
+    def add_selector(self, d_scores: Tensor, rows: slice, n_seen: int) -> None:
+        """Add a block's gradients of the selector's scores, [B, rows, n_seen]."""
+        d_scores, unit = _scaled(d_scores, self.sel_q.dtype)
+        self.d_sel_q[:, rows] = torch.matmul(d_scores, self.sel_k[:, :n_seen]) * (self.sel_scale * unit)
+        d_keys = torch.matmul(d_scores.transpose(1, 2), self.sel_q[:, rows] * self.sel_scale)
+        self.d_sel_k[:, :n_seen] += d_keys * unit
+
+    def add_heads(self, d_attention: Tensor, count: Tensor, heads: Sequence[Tensor], rows: slice, n_seen: int) -> None:
+        """Add a block's gradients of the heads' scores.
+
+        Args:
+            d_attention: gradient of the mean attention A, [B, rows, n_seen]; overwritten.
+            count: [B, rows, 1], 0 for queries to ignore.
+            heads: A_h of each layer, [B, H, rows, n_seen]; overwritten.
+        """
+        d_attention = d_attention.mul_(count * self.share)[:, None]
+        for layer, weights in enumerate(heads):
+            mean = (weights * d_attention).sum(-1, keepdim=True)
+            d_scores, unit = _scaled(weights.mul_(d_attention - mean), self.queries[layer].dtype)
+            queries, keys = self.queries[layer][:, :, rows], self.keys[layer][:, :, :n_seen]
+            self.dq[layer][:, :, rows] = torch.matmul(d_scores, keys) * (self.scale * unit)
+            self.dk[layer][:, :, :n_seen] += torch.matmul(d_scores.transpose(2, 3), queries * self.scale) * unit
+
+    def in_dtype(self) -> list[tuple[Tensor, Tensor | float]]:
+        """Return all gradients in their projections' dtype, each with the factor it has to be multiplied by."""
+        like = (self.sel_q, self.sel_k, *self.queries, *self.keys)
+        return [_scaled(g, x.dtype) for g, x in zip((self.d_sel_q, self.d_sel_k, *self.dq, *self.dk), like)]
 
 
 def _sums_like(x: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fairseq_lasformer.ops.blocks import query_blocks
 from fairseq_lasformer.ops.reference import keep_counts
-from fairseq_lasformer.ops.select import highest
+from fairseq_lasformer.ops.select import topk_rows
 from fairseq_lasformer.ops.types import KAPPA_ONE, AttentionMask
 
 WORD = 32
@@ -93,7 +93,7 @@ def topk_bitmask(sel_q: Tensor, sel_k: Tensor, allowed: AttentionMask, kappa: Te
             kept = may.expand(n_batch, -1, -1)
         else:
             scores = torch.matmul(queries[:, rows], keys[..., :seen]).masked_fill(~may, float("-inf"))
-            kept = highest(scores, keep_counts(n_allowed, kappa), n_allowed)
+            kept = topk_rows(scores, keep_counts(n_allowed, kappa), n_allowed)
         kept = torch.nn.functional.pad(kept, (0, n_words * WORD - seen)).view(*kept.shape[:2], n_words, WORD)
         words = (kept * place).sum(-1)
         bits[:, rows] = torch.where(words >= 2**31, words - 2**32, words).int()

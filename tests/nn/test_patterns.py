@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 
 import pytest
 import torch
-from helpers import assert_steps_are_a_full_pass, tokens
+from helpers import assert_beams_decode_alike, assert_steps_are_a_full_pass, tokens
 
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.nn.patterns import PatternOptions, build_pattern
@@ -15,7 +15,7 @@ from fairseq_lasformer.nn.patterns.learned import Selector, SparsityRule
 from fairseq_lasformer.nn.selection import MaskSelection
 from fairseq_lasformer.ops import KAPPA_ONE, AttentionMask
 
-Definition = Callable[[int, int], Iterable[int]]
+Definition = Callable[[int, int], Collection[int]]
 RULE = SparsityRule(threshold=0.95, step=0.001, minimum=0.01, freeze_above=0.5)
 
 
@@ -93,6 +93,22 @@ def test_decoding_steps_keep_what_a_full_pass_keeps(build, spec):
     model = build(0.3, select_pattern=spec).eval()
     for padding in ({"pad_left": (0, 6)}, {"pad_right": (0, 6)}):
         assert_steps_are_a_full_pass(model, tokens(2, 15, **padding), tokens(2, 25))
+
+
+@pytest.mark.parametrize("spec", ["learned", *(spec for spec, _ in CASES)])
+@pytest.mark.parametrize("backend", ["reference", "auto"])
+@pytest.mark.parametrize("longest", [5, 40])
+def test_beams_keep_what_a_full_pass_keeps(build, spec, backend, longest):
+    """Of a kept-key list the reference reads the indices, kernels the counts: both must be right."""
+    models = [build(0.3, name, select_pattern=spec).eval() for name in (backend, "reference")]
+    assert_beams_decode_alike(*models, longest)
+
+
+@pytest.mark.parametrize(("spec", "definition"), CASES, ids=[spec for spec, _ in CASES])
+def test_the_cost_is_the_mean_share_of_the_definition(spec, definition):
+    for length in (1, 7, 100):
+        kept = sum(len(definition(p, length)) for p in range(length)) / length**2
+        assert build_pattern(spec, PatternOptions(8, 8, 4, RULE)).cost(length).kept == pytest.approx(kept)
 
 
 @pytest.mark.parametrize("spec", ["learned", *(spec for spec, _ in CASES)])

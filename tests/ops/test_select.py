@@ -28,10 +28,10 @@ def test_selection_equals_a_brute_force_sort_with_ties_and_masks(data):
     kappa = data.draw(st.integers(10_000, KAPPA_ONE))
     keep = reference.keep_counts(n_allowed, kappa)
     expected = torch.tensor([brute_force(r, int(c)) for r, c in zip(scores.tolist(), keep)])
-    from fairseq_lasformer.ops.select import highest
+    from fairseq_lasformer.ops.select import topk_rows
 
     assert torch.equal(reference.select(scores, keep), expected)
-    assert torch.equal(highest(scores, keep, n_allowed), expected)
+    assert torch.equal(topk_rows(scores, keep, n_allowed), expected)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from fairseq.models.transformer import TransformerConfig, TransformerModelBase
-from helpers import SMALL, skip_unless_here, tokens
+from helpers import SMALL, assert_beams_decode_alike, skip_unless_here, tokens
 
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.nn.options import RunOptions
@@ -98,16 +98,6 @@ def test_beams_reordered_between_steps_continue_the_right_history(build):
         torch.testing.assert_close(step[:, -1], model(src, None, tgt[:, :21])[0][:, -1], rtol=1e-4, atol=1e-5)
 
 
-def build_for(small_task, backend):
-    """A small model that decodes with ``backend``, every selector at kappa 0.3."""
-    task = SimpleNamespace(**vars(small_task), cfg=SimpleNamespace(attention_backend=backend))
-    torch.manual_seed(3)
-    model = LasformerModel.build_model(LasformerConfig(**SMALL), task).eval()
-    for _, selector in model.selectors():
-        selector.kappa.fill_(300_000)
-    return model
-
-
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_cuda_graph_needs_a_gpu(small_task):
     task = SimpleNamespace(**vars(small_task), run_options=RunOptions(cuda_graph=True))
@@ -117,10 +107,10 @@ def test_a_cuda_graph_needs_a_gpu(small_task):
 
 @pytest.mark.parametrize("backend", ["cpu", "triton"])
 @pytest.mark.parametrize("padding", [(0, 0), (0, 31)], ids=["whole", "padded"])
-def test_a_full_pass_without_gradients_equals_the_one_with(small_task, monkeypatch, backend, padding):
+def test_a_full_pass_without_gradients_equals_the_one_with(build, monkeypatch, backend, padding):
     """Reading kept keys alone (CPU) and tiles with a mask of bits (Triton) against blocks with a mask."""
     skip_unless_here(backend)
-    model = build_for(small_task, backend)
+    model = build(0.3, backend).eval()
     monkeypatch.setattr(prefill, "SPARSE_FROM", 1)
     monkeypatch.setattr(prefill, "SPARSE_SHARE", 1.0)
     calls = []
@@ -137,27 +127,10 @@ def test_a_full_pass_without_gradients_equals_the_one_with(small_task, monkeypat
 
 
 @pytest.mark.parametrize("backend", ["reference", "cpu", "triton"])
-def test_every_backend_decodes_beams_alike(small_task, backend):
+def test_every_backend_decodes_beams_alike(build, backend):
     skip_unless_here(backend)
-    model, definition = build_for(small_task, backend), build_for(small_task, "reference")
-    src, tgt, beam = tokens(2, 40, pad_left=(0, 7)), tokens(6, 30), 3
-    order = torch.arange(2).repeat_interleave(beam)
-    with torch.no_grad():
-        encoder_out = model.encoder.reorder_encoder_out(model.encoder(src), order)
-        assert encoder_out["encoder_out"][0].size(1) == 2  # the source is held once a sentence
-        state, history, n = {}, tgt[:, :1], 2
-        for i in range(1, 30):
-            step = model.decoder(history, encoder_out=encoder_out, incremental_state=state)[0]
-            full = definition.decoder(history, encoder_out=definition.encoder(src[-n:].repeat_interleave(beam, 0)))[0]
-            torch.testing.assert_close(step[:, -1], full[:, -1], rtol=1e-4, atol=1e-5)
-            order = torch.randint(beam, (n, beam)) + torch.arange(n)[:, None] * beam
-            if i == 15:  # the first document is finished
-                order, n = order[1:], 1
-            order = order.view(-1)
-            model.decoder.reorder_incremental_state_scripting(state, order)
-            encoder_out = model.encoder.reorder_encoder_out(encoder_out, order)
-            history = torch.cat([history[order], tgt[: order.numel(), i : i + 1]], 1)
-        assert encoder_out["encoder_out"][0].size(1) == 1
+    model, definition = build(0.3, backend).eval(), build(0.3, "reference").eval()
+    assert_beams_decode_alike(model, definition)
 
 
 def loss_and_gradients(model, src, tgt):
