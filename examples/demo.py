@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""The demo: a corpus in which context decides, a sentence-level baseline, a document-level Lasformer, one table.
+"""The demo: a corpus of context-dependent words, a sentence-level baseline, a document-level Lasformer, one table.
 
     make demo        or        python examples/demo.py [--out runs/demo] [--documents 2000] [override ...]
 
-``--systems lasformer,lasformer_moe`` trains others than the two (a system is a file configs/demo_<system>.yaml).
-A killed run resumes where it stopped; a finished one prints its table again. Overrides (``optimization.max_update=50``)
-go to all trainings. A demo of other settings, or of another version of the code, is replaced only with ``--overwrite``.
+``--systems lasformer,lasformer_moe`` trains other systems (each is defined by a file configs/demo_<system>.yaml). A
+killed run resumes where it stopped; a finished one prints its table again. Overrides (``optimization.max_update=50``)
+apply to all trainings. A demo with other settings, or of another version of the code, is replaced only with
+``--overwrite``.
 """
 
 from __future__ import annotations
@@ -43,12 +44,12 @@ SYSTEMS = ("sentence", "lasformer")
 
 
 def data_of(system: str) -> str:
-    """The folder of prepared data that a system is trained on and translates."""
+    """Name of the prepared folder that a system is trained on and translates."""
     return "sentences" if system == "sentence" else "mixture"
 
 
 def clear(folder: Path) -> None:
-    """Removes a demo's files; others stay."""
+    """Removes the files of a demo and leaves all others."""
     folder.mkdir(parents=True, exist_ok=True)
     systems = [path.stem.removeprefix("demo_") for path in (ROOT / "configs").glob("demo_*.yaml")]
     names = ["progress.json", "stages.json", "key", "report.json", "raw", "data", "hydra", "text"]
@@ -61,7 +62,7 @@ def clear(folder: Path) -> None:
 
 
 def key(args: argparse.Namespace) -> str:
-    """Hash of everything that a result depends on."""
+    """Hash of everything the results depend on."""
     digest = hashlib.sha256()
     for pattern in ("configs/**/*.yaml", "data/demo/*.py", "examples/demo.py", "fairseq_lasformer/**/*.py"):
         for path in sorted(ROOT.glob(pattern)):
@@ -70,7 +71,7 @@ def key(args: argparse.Namespace) -> str:
 
 
 def prepare_data(raw: Path, out: Path) -> None:
-    """Both systems' data, with the same subwords and dictionary."""
+    """Prepares the data of both systems, with the same subwords and dictionary."""
     common: dict[str, Any] = {
         "source_lang": "en",
         "target_lang": "de",
@@ -88,7 +89,7 @@ def prepare_data(raw: Path, out: Path) -> None:
 
 
 def experiment(system: str, out: Path, overrides: Sequence[str]) -> Experiment:
-    """A system's training and translation; the log is OUT/<system>.log, the translation OUT/<system>.de."""
+    """The experiment of one system; its log is OUT/<system>.log, its translation OUT/<system>.de."""
     return Experiment(
         name=system,
         config=ROOT / "configs" / f"demo_{system}.yaml",
@@ -107,14 +108,19 @@ def experiment(system: str, out: Path, overrides: Sequence[str]) -> Experiment:
 def begin(out: Path, key: str, overwrite: bool) -> Progress:
     """The progress of a demo in its folder.
 
+    Args:
+        out: folder of the demo.
+        key: see :func:`key`.
+        overwrite: replace another demo in the folder.
+
     Raises:
-        InputError: the folder holds another demo, which is not to be replaced.
+        InputError: the folder contains another demo, and ``overwrite`` is not set.
     """
     progress = Progress(out, key)
     if not progress.matches:
         if progress.exists and not overwrite:
             raise InputError(
-                f"{out}: holds a demo of other settings, or of another version of the code; replace it with "
+                f"{out}: contains a demo with other settings, or of another version of the code; replace it with "
                 "--overwrite (make demo ARGS=--overwrite), or choose another folder with --out"
             )
         clear(out)
@@ -123,7 +129,7 @@ def begin(out: Path, key: str, overwrite: bool) -> Progress:
 
 
 def evaluate(raw: Path, out: Path, names: list[str], seconds: dict[str, float]) -> dict[str, Any]:
-    """The report: scores of the systems."""
+    """The report: scores of the systems, and seconds per stage."""
     references, probes = read_documents(raw / "test.de"), read_probes(raw / "test.probe.jsonl")
     systems = {}
     for system in names:
@@ -140,7 +146,7 @@ def evaluate(raw: Path, out: Path, names: list[str], seconds: dict[str, float]) 
 
 
 def table(report: dict[str, Any]) -> str:
-    """The one table the demo ends with."""
+    """Formats the table that the demo prints at the end."""
     systems = report["systems"]
     rows: list[tuple[str, list[Any]]] = []
 
@@ -178,7 +184,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=ROOT / "runs" / "demo")
     parser.add_argument("--documents", type=int, default=2000)
     parser.add_argument("--systems", default=",".join(SYSTEMS))
-    parser.add_argument("--overwrite", action="store_true", help="replace a demo of other settings in this folder")
+    parser.add_argument("--overwrite", action="store_true", help="replace a demo with other settings in this folder")
     parser.add_argument("overrides", nargs="*")
     args = parser.parse_intermixed_args()
     out, systems = args.out.resolve(), args.systems.split(",")
@@ -195,7 +201,7 @@ def main() -> None:
         progress.run("corpus", corpus, tell=True)
         progress.run("prepare", lambda: prepare_data(raw, out / "data"), tell=True)
         runs = [experiment(system, out, args.overrides) for system in systems]
-        for stage in range(2):  # every system is trained before the first one translates
+        for stage in range(2):  # all systems are trained before the first one translates
             for run in runs:
                 run.run(progress, [run.stages()[stage]], tell=True)
         start = time.time()

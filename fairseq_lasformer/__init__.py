@@ -1,7 +1,7 @@
 """Lasformer for fairseq: document-level translation with learned sparse attention (arXiv 2309.14174).
 
-Importing this package changes nothing and needs neither torch nor fairseq. ``fairseq-train --user-dir
-fairseq_lasformer`` and fairseq's other tools register its parts (see ``tasks/``); a program of your own calls
+Importing this package has no side effects and requires neither torch nor fairseq. ``fairseq-train --user-dir
+fairseq_lasformer`` and fairseq's other tools register the plugin automatically (see ``tasks/``); your own programs call
 :func:`fairseq_lasformer.plugin.register`.
 """
 

@@ -1,4 +1,4 @@
-"""The one error users see as a single line."""
+"""The one exception that users see as a single line."""
 
 
 class InputError(ValueError):

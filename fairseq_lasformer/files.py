@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, folders that are replaced, and locks on folders."""
+"""Atomic file writes, folder removal and locks on folders."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import IO, Any
 
 from fairseq_lasformer.errors import InputError
 
-_STALE = 3600.0  # seconds after which what a killed process left behind is removed
+_STALE = 3600.0  # seconds after which the leftovers of a killed process are removed
 
 
 def _reason(error: OSError) -> str:
@@ -23,27 +23,28 @@ def _reason(error: OSError) -> str:
 
 
 def remove_stale(folder: Path, pattern: str) -> None:
-    """Removes what killed processes left behind an hour ago or longer."""
+    """Removes leftovers of killed processes that are at least an hour old."""
     for path in folder.glob(pattern):
         try:
             if time.time() - path.lstat().st_mtime > _STALE:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
         except OSError:
-            continue  # somebody else's, or gone by now
+            continue  # owned by another user, or already gone
 
 
 @contextmanager
 def replacing(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
-    """A file to write that takes ``path``'s place once it is whole; where writing fails, nothing of it is left.
+    """Opens a file for writing that replaces ``path`` once it is complete; a failed write leaves nothing behind.
 
-    A link is followed, the permissions of a file that is replaced are kept, and what is no regular file (a device, a
-    pipe) is written to directly.
+    Links are followed, the permissions of a replaced file are kept, and anything that is not a regular file (a device,
+    a pipe) is written to directly.
 
     Args:
-        mode: ``w`` (UTF-8, line ends as they are) or ``wb``.
+        path: file to write.
+        mode: ``w`` (UTF-8, line endings untranslated) or ``wb``.
 
     Raises:
-        InputError: the file cannot be written, with the system's reason.
+        InputError: the file cannot be written; the message includes the system's reason.
     """
     text: dict[str, Any] = {} if "b" in mode else {"encoding": "utf-8", "newline": "\n"}
     temporary: Path | None = None
@@ -77,16 +78,16 @@ def replacing(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
 
 
 def atomic_write(path: str | Path, text: str) -> None:
-    """Writes the whole file or nothing; see :func:`replacing`."""
+    """Writes a file completely or not at all; see :func:`replacing`."""
     with replacing(path) as f:
         f.write(text)
 
 
 def atomic_copy(source: str | Path, target: str | Path) -> None:
-    """Copies a file, whole or not at all.
+    """Copies a file completely or not at all.
 
     Raises:
-        InputError: the source cannot be read, or the target not be written.
+        InputError: the source cannot be read, or the target cannot be written.
     """
     try:
         with open(source, "rb") as have, replacing(target, "wb") as f:
@@ -96,10 +97,10 @@ def atomic_copy(source: str | Path, target: str | Path) -> None:
 
 
 def check_writable(path: str | Path) -> None:
-    """Refuses a file that cannot be written, before the work whose result it is to hold.
+    """Rejects a file that cannot be written, before the work whose result it should hold begins.
 
     Raises:
-        InputError: the path is a folder, or its folder is missing and cannot be made, or is not writable.
+        InputError: the path is a folder, or its parent folder is missing and cannot be created, or is not writable.
     """
     if Path(path).is_dir():
         raise InputError(f"{path}: is a folder; name a file")
@@ -115,12 +116,12 @@ def check_writable(path: str | Path) -> None:
 
 
 def _is_device(path: Path) -> bool:
-    """Whether there is something, but no regular file: a terminal, a pipe, ``/dev/null``."""
+    """Whether the path exists but is not a regular file: a terminal, a pipe, ``/dev/null``."""
     return path.exists() and not path.is_file()
 
 
 def remove_folder(folder: Path) -> None:
-    """Removes a folder: at once under its name, so that one half removed is never taken for a whole one."""
+    """Removes a folder. It is renamed first, so that a half-removed folder is never mistaken for a complete one."""
     remove_stale(folder.parent, f".{folder.name}.*.removed")
     if not folder.exists():
         return
@@ -134,10 +135,12 @@ def locked(file: Path, what: str, patience: float = 0.0) -> Iterator[None]:
     """Holds the lock ``file``, which is released when the process ends, however it ends.
 
     Args:
-        what: is being done, for the message. patience: seconds to wait for another holder.
+        file: lock file.
+        what: what the lock protects, for the error message.
+        patience: seconds to wait for another holder.
 
     Raises:
-        InputError: another process holds it, or the file cannot be written.
+        InputError: another process holds the lock, or the file cannot be written.
     """
     handle = hold(file, what, patience)
     try:
@@ -147,7 +150,7 @@ def locked(file: Path, what: str, patience: float = 0.0) -> Iterator[None]:
 
 
 def hold(file: Path, what: str, patience: float = 0.0) -> int:
-    """The lock of :func:`locked`, as a file descriptor; closing it releases the lock."""
+    """Acquires the lock of :func:`locked` and returns its file descriptor; closing it releases the lock."""
     import fcntl
 
     try:
@@ -167,7 +170,7 @@ def hold(file: Path, what: str, patience: float = 0.0) -> int:
                 holder = os.read(handle, 32).decode(errors="replace").strip()
                 os.close(handle)
                 raise InputError(
-                    f"{file.parent}: {what} is running here already (process {holder or 'unknown'}); wait for it, or "
+                    f"{file.parent}: {what} is already running here (process {holder or 'unknown'}); wait for it, or "
                     "stop it first"
                 ) from e
             time.sleep(0.2)

@@ -1,4 +1,4 @@
-"""Child processes that do not outlive the one that started them."""
+"""Child processes that do not outlive their parent."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def _end_with_parent() -> None:
 
 
 def start(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
-    """``subprocess.Popen`` of a command that is killed when this process is, however that comes about (on Linux).
+    """``subprocess.Popen`` of a command that is killed when this process ends, however it ends (on Linux).
 
-    Otherwise a trainer whose parent was killed would train on, beside the one that resumes the run.
+    Otherwise, a trainer whose parent was killed would keep training alongside the one that resumes the run.
     """
     return subprocess.Popen(list(command), preexec_fn=_end_with_parent, **options)

@@ -1,4 +1,4 @@
-"""Without what libraries say about themselves."""
+"""Silences informational output of libraries."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Hides log lines below warnings, and Python's warnings, of which Hydra and fairseq print dozens."""
+    """Hides log records below WARNING and Python warnings; Hydra and fairseq emit dozens of them."""
     before = logging.root.manager.disable
     logging.disable(logging.INFO)
     try:

@@ -1,4 +1,4 @@
-"""The one kind of resume mark: which work a folder belongs to, and which of its stages are done."""
+"""The one kind of progress file: which job a folder belongs to, and which of its stages are done."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ FILE = "progress.json"
 
 
 def key_of(*parts: object) -> str:
-    """Hash of everything that a result depends on; what JSON does not know counts by its ``str``."""
+    """Hash of everything a result depends on; values JSON cannot represent are hashed by their ``str``."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
 
 
 class Progress:
-    """``FOLDER/progress.json``: a key, and of every stage that is done its seconds and what it was done with.
+    """``FOLDER/progress.json``: a key and, for every finished stage, its duration in seconds and its settings.
 
     Args:
-        folder: of the results; need not exist.
-        key: see :func:`key_of`.
+        folder: folder of the results; need not exist.
+        key: identifies the job; see :func:`key_of`.
     """
 
     def __init__(self, folder: Path, key: str) -> None:
@@ -36,7 +36,7 @@ class Progress:
             self._stages = held[1]
 
     def _held(self) -> tuple[str, dict[str, tuple[float, str]]] | None:
-        """Key and stages on disk; None where there are none. A damaged file holds no key that matches."""
+        """Key and stages on disk; None if there is no file. A damaged file yields a key that matches nothing."""
         try:
             held = json.loads(self.file.read_text(encoding="utf-8"))
             return str(held["key"]), {str(k): (float(s), str(of)) for k, (s, of) in held["stages"].items()}
@@ -47,16 +47,16 @@ class Progress:
 
     @property
     def seconds(self) -> dict[str, float]:
-        """Of the stages that are done, in order."""
+        """Duration of each finished stage, in order."""
         return {stage: seconds for stage, (seconds, _) in self._stages.items()}
 
     def begin(self) -> None:
-        """Marks the folder as this work's, none of it done."""
+        """Marks the folder as belonging to this job, with no stage done."""
         self._stages = {}
         self._save()
 
     def done(self, stage: str, of: str = "") -> bool:
-        """Whether a stage is done, with these settings."""
+        """Whether a stage has been finished with these settings."""
         return self._stages.get(stage, (0.0, None))[1] == of
 
     def finish(self, stage: str, seconds: float = 0.0, of: str = "") -> None:
@@ -65,15 +65,17 @@ class Progress:
         self._save()
 
     def run(self, stage: str, work: Callable[[], object], of: str = "", tell: bool = False) -> None:
-        """Does the work of a stage, unless it is done.
+        """Runs a stage unless it is already done.
 
         Args:
-            of: settings of this stage alone; with others it is done again.
-            tell: say on standard error what is being done, or was done before.
+            stage: name of the stage.
+            work: function that does the work.
+            of: settings of this stage alone; if they change, the stage is run again.
+            tell: report on standard error what is being done, or was already done.
         """
         if self.done(stage, of):
             if tell:
-                print(f"{stage}: done before", file=sys.stderr)
+                print(f"{stage}: already done", file=sys.stderr)
             return
         if tell:
             print(f"{stage} ...", file=sys.stderr, flush=True)

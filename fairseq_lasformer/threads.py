@@ -1,4 +1,4 @@
-"""How OpenMP's threads wait for each other, set before torch is loaded."""
+"""How OpenMP threads wait for each other; must be set before torch is loaded."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ SPINS = 1000
 
 
 def wait_briefly() -> None:
-    """Lets threads spin shortly and then sleep, unless the user has chosen.
+    """Lets waiting threads spin briefly and then sleep, unless the user has chosen otherwise.
 
-    By default GNU's OpenMP spins for milliseconds. On a machine whose cores are busy with something else, that keeps
-    the very thread that is waited for from running: training was seen to become 5 to 16 times slower beside one busy
-    process. Torch reads the setting when it is loaded, so this is called before; child processes inherit it.
+    By default, GNU OpenMP spins for milliseconds. If the cores are busy with other work, this keeps the very thread
+    being waited for from running: a single busy process was seen to slow training down by a factor of 5 to 16. Torch
+    reads the setting when it is loaded, so call this first; child processes inherit it.
     """
     chosen = {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "KMP_BLOCKTIME"} & os.environ.keys()
     if not chosen and "torch" not in sys.modules:

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Translates a prepared split and returns detokenised documents, one per line, in input order, their parts rejoined.
+# Translates a prepared split and writes detokenised documents, one per line, in input order, with their parts rejoined.
 #
 #   scripts/generate.sh DATA CHECKPOINT OUT [option of fairseq-generate...]
 #
 # SPLIT=test  BEAM=5  MAX_TOKENS=the longest example  SHARDS=4 (a killed run repeats at most JOBS of them)  JOBS=1
-# FORMAT=lines (tabs between the sentences of a document) or raw (one sentence per line, as the input)
+# FORMAT=lines (tabs between the sentences of a document) or raw (one sentence per line, like the input)
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 [ $# -ge 3 ] || usage "$0"

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# One of the paper's corpora, from its public distribution to preprocessed data. Called by prepare_{ted,news,europarl,pdc}.sh
+# Turns the public distribution of one of the paper's corpora into preprocessed data. Called by prepare_{ted,news,...}.sh
 #
 #   FILES=downloads TRUST=1 scripts/prepare_ted.sh [OUT [option of preprocess.sh...]]     OUT: default data-bin/ted_en-de
 #
-# Files that are in FILES are taken, others downloaded; of some no checksum is published: they are downloaded only with
-# TRUST=1, and their hash is kept. LIMIT (tokens per example), SIZE (subwords), WORKERS as in preprocess.sh.
+# Files found in FILES are used, others are downloaded. Files without a published checksum are downloaded only with
+# TRUST=1, and their hashes are stored. LIMIT (tokens per example), SIZE (subwords) and WORKERS as in preprocess.sh.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 here=$(dirname "$0")

@@ -1,3 +1,3 @@
 #!/usr/bin/env bash
-# News Commentary v11, newstest2015 and newstest2016: to preprocessed data. See prepare_corpus.sh for what can be set.
+# Prepares News Commentary v11, newstest2015 and newstest2016. See prepare_corpus.sh for the settings.
 exec "$(dirname "$0")/prepare_corpus.sh" news en-de "$@"

@@ -1,3 +1,3 @@
 #!/usr/bin/env bash
-# TED talks, IWSLT 2017: to preprocessed data. See prepare_corpus.sh for what can be set.
+# Prepares the TED talks of IWSLT 2017. See prepare_corpus.sh for the settings.
 exec "$(dirname "$0")/prepare_corpus.sh" ted en-de "$@"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# One row of the paper's main table, in one command: prepare, train, average, translate, score. Resumes where it stopped.
-# The same as lasformer run, with its options as environment variables.
+# Runs one row of the paper's main table: prepare, train, average, translate, score. Resumes where it stopped. The same as
+# lasformer run, with its options as environment variables.
 #
 #   scripts/run.sh ted_en-de lasformer [Hydra override...]      corpora: ted_en-de news_en-de europarl_en-de pdc_zh-en
 #                                                               (cut at 1,024 tokens), ted_en-de_whole (whole talks)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# d-BLEU, s-BLEU and chrF of translated documents against raw references; a table, and JSON with --json FILE.
+# Prints d-BLEU, s-BLEU and chrF of translated documents against raw references; writes JSON with --json FILE.
 #
 #   scripts/score.sh REFERENCE HYPOTHESES... [--json FILE] [--tokenize zh]
 set -euo pipefail

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Sets up .venv with everything the project needs; may be interrupted and repeated, and does nothing where it is done.
+# Sets up .venv with everything the project needs. Can be interrupted and rerun; does nothing if the setup is complete.
 #
 #   scripts/setup.sh            PYTHON=python3.12 to choose the interpreter (3.11 or 3.12)
 #                               TORCH=torch==2.13.0 the torch to install (2.11 to 2.13); PIP_INDEX_URL and friends apply
@@ -28,11 +28,11 @@ $venv/bin/python -c 'import torch' 2>/dev/null || pip install --progress-bar on 
 say "3/6: build tools"
 pip install "setuptools>=77" wheel numpy cython cffi packaging
 say "4/6: fairseq (Python 3.11 compiles it, some 3 minutes)"
-# without its dependencies: it declares torchaudio, which would replace torch by a build of several GB
+# without its dependencies: it declares torchaudio, which would replace torch with a build of several GB
 [ "$($venv/bin/python -m pip show fairseq-fixed 2>/dev/null | sed -n 's/^Version: //p')" = 0.12.3.1 ] ||
   pip install --no-deps --no-build-isolation fairseq-fixed==0.12.3.1
 say "5/6: this package and its tools"
-# what pip says of fairseq's torchaudio is meant: see above
+# pip's warning about fairseq's missing torchaudio is expected: see above
 pip install --no-build-isolation -e '.[dev,report]' 2> >(grep -v "dependency resolver\|requires torchaudio" >&2)
 say "6/6: CPU kernels (half a minute)"
 $venv/bin/python -c 'from fairseq_lasformer.ops import cpu; cpu.kernels()' 2>&1 | sed -n '/fairseq_lasformer\|no CPU/p' >&2

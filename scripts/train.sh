@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# Trains on prepared data with the paper's base settings (4.1); every option of fairseq-train may follow and wins.
+# Trains on prepared data with the paper's base settings (arXiv 2309.14174, section 4.1). Any options of fairseq-train may
+# follow, and take precedence.
 #
 #   scripts/train.sh DATA SAVE_DIR [option of fairseq-train...]
 #
 # ARCH=lasformer  DROPOUT=0.1  WORD_DROPOUT=0.1  MAX_TOKENS=4096  UPDATE_FREQ=8  MAX_UPDATE=100000
-# SAVE_EVERY=100 LOG_EVERY=10 (updates). A killed run resumes from SAVE_DIR/checkpoint_last.pt, a finished one is left as
-# it is; SAVE_DIR/train.log is what lasformer report reads. With a GPU it trains in fp16, without one with --cpu, unless
-# --fp16, --bf16 or --cpu is given. fairseq's own transformer: ARCH=transformer CRITERION=label_smoothed_cross_entropy
+# SAVE_EVERY=100 LOG_EVERY=10 (updates). A killed run resumes from SAVE_DIR/checkpoint_last.pt, a finished one is left
+# unchanged; lasformer report reads SAVE_DIR/train.log. Uses fp16 if there is a GPU and --cpu otherwise, unless --fp16,
+# --bf16 or --cpu is given. fairseq's own transformer: ARCH=transformer CRITERION=label_smoothed_cross_entropy
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 [ $# -ge 2 ] || usage "$0"

@@ -17,7 +17,7 @@ def test_a_stage_is_done_once_also_by_a_later_process(tmp_path, capsys):
     assert again.exists and again.matches and list(again.seconds) == ["one"]
     again.run("one", lambda: ran.append("one"), tell=True)
     again.run("two", lambda: ran.append("two"), tell=True)
-    assert ran == ["one", "two"] and capsys.readouterr().err == "one: done before\ntwo ...\n"
+    assert ran == ["one", "two"] and capsys.readouterr().err == "one: already done\ntwo ...\n"
 
 
 def test_a_stage_that_fails_is_not_done(tmp_path):

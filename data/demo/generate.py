@@ -1,23 +1,23 @@
 #!/usr/bin/env python3
-"""Makes the demo corpus: English-German documents in which something said earlier decides the right translation.
+"""Generates the demo corpus: English-German documents in which earlier text determines the right translation.
 
     python data/demo/generate.py OUT [--documents N] [--seed S]
 
-writes OUT/{train,valid,test}.{en,de} (raw form) and OUT/{train,valid,test}.probe.jsonl, one line for each word whose
-translation depends on what came before:
+writes OUT/{train,valid,test}.{en,de} (raw form) and OUT/{train,valid,test}.probe.jsonl, which contains one line for
+each context-dependent word:
 
     {"document", "sentence", "word", "phenomenon", "right", "wrong", "distance", "first"}
 
-document and sentence count from 0; word is the index among the target sentence's words and punctuation marks; distance
-is the number of source words and punctuation marks between the word and what decides it (0: in the same sentence);
-first says that no earlier word of the document shows the decision in the translation already.
+document and sentence are counted from 0; word is the index among the words and punctuation marks of the target
+sentence; distance is the number of source words and punctuation marks between the word and what determines it (0: in
+the same sentence); first is true if no earlier word in the translation of the document already reveals the decision.
 
-(a) pronoun: it -> er, sie, es by the gender of the thing the text last introduced.
-(b) ambiguity: bank -> Ufer, Bank by the place the text comes from.
-(c) tense: put, cut, hit, … -> present or past by the tense of the sentences around.
-(d) address: you -> du, Sie by the name the text greets.
+(a) pronoun: it -> er, sie, es, by the gender of the most recently introduced object.
+(b) ambiguity: bank -> Ufer, Bank, by the place the text comes from.
+(c) tense: put, cut, hit, … -> present or past, by the tense of the surrounding sentences.
+(d) address: you -> du, Sie, by the name of the person greeted.
 
-No sentence of one split occurs in another: a sentence's hash decides where it may be used.
+No sentence occurs in more than one split: a hash of the sentence decides where it may be used.
 """
 
 from __future__ import annotations
@@ -38,8 +38,14 @@ PHENOMENA = ("pronoun", "ambiguity", "tense", "address")
 
 
 class Sentence(NamedTuple):
-    """Tokens of both sides. ``cue``: the phenomenon it decides from here on, and where (source index).
-    ``query``: the phenomenon it asks about, and where (source index, target index), with the wrong answers."""
+    """One sentence.
+
+    Attributes:
+        source, target: tokens of both sides.
+        cue: the phenomenon that the sentence settles from here on, and the source index of the deciding word.
+        query: the phenomenon that the sentence tests, the source and target indices of the tested word, and its wrong
+            translations.
+    """
 
     source: list[str]
     target: list[str]
@@ -48,7 +54,11 @@ class Sentence(NamedTuple):
 
 
 class Writer:
-    """Draws sentences. ``facts``: what the document has settled, by phenomenon (None: not yet)."""
+    """Draws random sentences.
+
+    Args:
+        rng: source of randomness.
+    """
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
@@ -57,7 +67,7 @@ class Writer:
         return self.rng.choice(entries)
 
     def person(self, case: int, adjective: bool = True) -> tuple[str, str]:
-        """English and German noun phrase; case 1 nominative, 2 accusative, 3 dative."""
+        """An English and a German noun phrase; case 1 is nominative, 2 accusative, 3 dative."""
         entry = self.pick(lex.PERSONS)
         article, noun = entry[case].split()
         if not adjective:
@@ -86,7 +96,7 @@ class Writer:
         )
 
     def cue(self, phenomenon: str, fact: str) -> Sentence:
-        """A sentence that settles ``phenomenon``; the deciding word is marked with *."""
+        """A sentence that settles ``phenomenon`` as ``fact``; the deciding word is marked with *."""
         if phenomenon == "pronoun":
             thing, who, modal = self.pick(lex.OBJECTS[fact]), self.person(1), self.pick(lex.MODALS)
             if self.rng.random() < 0.5:
@@ -123,7 +133,13 @@ class Writer:
         )
 
     def query(self, phenomenon: str, fact: str, here: bool) -> Sentence:
-        """A sentence with a word that ``fact`` decides (marked with ?); ``here``: the sentence itself tells the fact."""
+        """A sentence with a word whose translation depends on ``fact`` (marked with ?).
+
+        Args:
+            phenomenon: the phenomenon to test.
+            fact: what the document has settled about it.
+            here: whether the sentence itself also states the fact.
+        """
         modal, adverb = self.pick(lex.MODALS), self.pick(lex.ADVERBS)
         cue = phenomenon if here else None
         if phenomenon == "pronoun":
@@ -173,7 +189,7 @@ class Writer:
 def sentence(
     en: str, de: str, cue: str | None = None, query: str | None = None, wrong: list[str] | None = None
 ) -> Sentence:
-    """A sentence from marked text: * before the deciding word, ? before the decided one on both sides."""
+    """A sentence from marked text: * precedes the deciding word, ? the dependent word on both sides."""
     source, target = en.split(), de.split()
     at = {mark: [i for i, w in enumerate(source) if w[0] == mark and len(w) > 1] for mark in "*?"}
     asked = [i for i, w in enumerate(target) if w[0] == "?" and len(w) > 1]
@@ -192,12 +208,12 @@ def raw(tokens: list[str]) -> str:
 
 
 def split_of(source: str) -> str:
-    """The one split in which a sentence may occur."""
+    """The only split in which a sentence may occur."""
     return {0: "valid", 1: "test", 2: "test"}.get(zlib.crc32(source.encode()) % 20, "train")
 
 
 def document(rng: random.Random, split: str, n_sentences: int) -> tuple[list[Sentence], list[dict]]:
-    """One document and its probe entries (without the document's number)."""
+    """One document and its probe entries (without the document number)."""
     writer = Writer(rng)
 
     def draw(make, *args) -> Sentence:
@@ -214,7 +230,7 @@ def document(rng: random.Random, split: str, n_sentences: int) -> tuple[list[Sen
         "tense": rng.choice(list(lex.TENSE_ADVERBS)),
         "address": rng.choice(list(lex.NAMES)),
     }
-    # long documents say less often again what they said once, so that some distances grow long
+    # long documents repeat facts less often, so that some distances become long
     repeats = {p: rng.random() < (0.5 if n_sentences > 60 else 0.9) for p in PHENOMENA}
     decided: dict[str, int] = {}
     shown: set[str] = set()
@@ -259,13 +275,13 @@ def document(rng: random.Random, split: str, n_sentences: int) -> tuple[list[Sen
 
 
 def length(rng: random.Random, index: int) -> int:
-    """Sentences of a document: 5 to 60, every tenth up to 150; shorter ones are likelier."""
+    """The number of sentences in a document: 5 to 60, in every tenth 61 to 150; small numbers are more likely."""
     low, high = (61, 150) if index % 10 == 9 else (5, 60)
     return low + int((high - low + 1) * rng.random() ** 1.5)
 
 
 def generate(out: Path, n_documents: int, seed: int) -> dict[str, int]:
-    """Writes the corpus; returns the documents of each split."""
+    """Writes the corpus and returns the number of documents in each split."""
     held_out = max(2, n_documents // 25)
     counts = {"train": n_documents - held_out - held_out * 2, "valid": held_out, "test": held_out * 2}
     out.mkdir(parents=True, exist_ok=True)

@@ -1,10 +1,10 @@
-"""The words of the demo corpus, English beside German, with the German forms its sentences need."""
+"""The vocabulary of the demo corpus: English words with the German forms that its sentences need."""
 
 from __future__ import annotations
 
 
 def rows(text: str) -> list[tuple[str, ...]]:
-    """``english: form, form`` entries separated by semicolons."""
+    """Parses ``english: form, form`` entries separated by semicolons."""
     entries = (entry.strip() for entry in text.replace("\n", " ").split(";"))
     return [tuple(part.strip() for part in entry.replace(":", ",", 1).split(",")) for entry in entries if entry]
 
@@ -60,7 +60,7 @@ forgotten: vergessen; found: gefunden; shown: gezeigt; carried: getragen
 
 """)
 
-# (a) what "it" can stand for, by gender. english: nominative, indefinite accusative, indefinite genitive
+# (a) what "it" can refer to, by gender. english: nominative, indefinite accusative, indefinite genitive
 OBJECTS = {
     "er": rows("""
 table: der Tisch, einen Tisch, eines Tisches; mirror: der Spiegel, einen Spiegel, eines Spiegels; hat: der Hut, einen Hut, eines Hutes;
@@ -94,7 +94,7 @@ bank: das Ufer, die Bank; bat: die Fledermaus, den Schläger; spring: die Quelle
 plant: die Pflanze, das Werk; bill: den Schnabel, die Rechnung; trunk: den Baumstamm, den Koffer
 """)
 
-# (c) what tells the tense: adverbs, and verbs of the same sentence. english present, english past: german present, german past
+# (c) what indicates the tense: adverbs, and verbs of the same sentence. english present, english past: german present, german past
 TENSE_ADVERBS = {
     "present": rows("today: heute; every day: jeden Tag; nowadays: heutzutage; usually: gewöhnlich"),
     "past": rows("yesterday: gestern; last week: letzte Woche; last year: letztes Jahr; long ago: vor langer Zeit"),
@@ -109,7 +109,7 @@ put: stellen, stellten; cut: schneiden, schnitten; hit: treffen, trafen; shut: s
 spread: verteilen, verteilten; set: setzen, setzten; cast: werfen, warfen; beat: schlagen, schlugen
 """)
 
-# (d) whom the text addresses
+# (d) the person addressed by the text
 NAMES = {
     "Sie": rows("""
 Mr Miller: Herr Miller; Mrs Smith: Frau Smith; Mr Brown: Herr Brown; Mrs Taylor: Frau Taylor; Mr Wilson: Herr Wilson; Mrs Evans: Frau Evans;

@@ -13,16 +13,17 @@ from fairseq_lasformer.ops.reference import attention_scores, masked_softmax
 
 
 def attention_of(model: Any, source: Tensor, target: Tensor) -> dict[str, Tensor]:
-    """Attention over the selection, by module and group (``encoder.0``, ``decoder.0``, ``cross.0``, …), mean over the
-    heads and layers of the group.
+    """Attention over the selected keys, averaged over the heads and layers of each group.
 
     Args:
-        model: a selecting :class:`LasformerModel`, in evaluation mode. source, target: int64 [K], [Q], end of sentence
-            included; the target is forced.
+        model: a :class:`LasformerModel` with learned selection, in evaluation mode.
+        source, target: int64 [K] and [Q], end of sentence included; the target is force-decoded.
 
     Returns:
-        [Q or K, K] each; rows of queries sum to 1. Row i of ``decoder`` and ``cross`` belongs to the step that produces
-        target token i, and column j of ``decoder`` to what that step sees: token j - 1 (0: the beginning).
+        attention by module and group (``encoder.0``, ``decoder.0``, ``cross.0``, …). Each is a matrix [queries, keys]
+        whose rows sum to 1: [K, K] in the encoder, [Q, Q] in the decoder, [Q, K] across. Row i of ``decoder`` and
+        ``cross`` belongs to the step that produces target token i, and column j of ``decoder`` to the input of step j:
+        token j - 1 (for j = 0, the beginning of the sequence).
     """
     previous = target.roll(1)
     previous[0] = target[-1]
@@ -34,7 +35,7 @@ def attention_of(model: Any, source: Tensor, target: Tensor) -> dict[str, Tensor
             weights = masked_softmax(scores, output.selection.keep_mask[:, None]).mean(1)[0]
             found.setdefault(name, []).append(weights.detach())
 
-    # with gradients allowed, a full pass keeps what it has selected as a mask
+    # with gradients enabled, a full pass represents its selection as a mask
     with torch.enable_grad():
         encoded = model.encoder(source[None], observe=observe)
         model.decoder.extract_features(previous[None], encoded, observe=observe)
@@ -42,7 +43,13 @@ def attention_of(model: Any, source: Tensor, target: Tensor) -> dict[str, Tensor
 
 
 def sparse(weights: Tensor, most: int = 64, least: float = 0.002) -> list[list[list[float]]]:
-    """The heaviest kept keys of every query as ``[index, weight]`` (at most ``most``, none lighter than ``least``)."""
+    """The kept keys with the highest weights, as ``[index, weight]`` for every query.
+
+    Args:
+        weights: attention weights, [queries, keys].
+        most: maximum number of keys per query.
+        least: minimum weight.
+    """
     rows = []
     for row in weights:
         value, index = row.topk(min(most, row.numel()))

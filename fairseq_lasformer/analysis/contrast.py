@@ -1,7 +1,8 @@
-"""Contrastive sets in the form of ContraPro: does the model prefer the right translation to wrong ones?
+"""Contrastive test sets in ContraPro's format: does the model prefer the correct translation to incorrect ones?
 
-Files ``PREFIX.SRC`` and ``PREFIX.TGT``: one candidate a line, ``context <SEP> sentence``; ``PREFIX.groups``: the first
-line of each group, from 0, and last the number of lines. In a group the first line is the right one.
+Files ``PREFIX.SRC`` and ``PREFIX.TGT``: one candidate per line, ``context <SEP> sentence``; ``PREFIX.groups``: the
+index of the first line of each group, from 0, followed by the total number of lines. The first line of each group is
+the correct translation.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ PRONOUNS = ("er", "sie", "es")
 
 
 class Candidate(NamedTuple):
-    """One line of a set: the sentences before (may be none) and the sentence itself, on both sides."""
+    """One line of a set: the preceding sentences (possibly none) and the sentence itself, on both sides."""
 
     source_context: tuple[str, ...]
     source: str
@@ -34,17 +35,17 @@ class Candidate(NamedTuple):
 
 
 class Group(NamedTuple):
-    """The candidates for one sentence, the right one first; its distance in sentences where the set tells it."""
+    """The candidates for one sentence, the correct one first, and its distance in sentences if the set specifies it."""
 
     candidates: list[Candidate]
     distance: int | None = None
 
 
 def policies(names: str) -> list[str]:
-    """Context policies separated by commas.
+    """Parses a comma-separated list of context policies.
 
     Raises:
-        InputError: one is none of :data:`POLICIES`.
+        InputError: a name is not one of :data:`POLICIES`.
     """
     found = [name.strip() for name in names.split(",")]
     if wrong := [name for name in found if name not in POLICIES]:
@@ -55,15 +56,19 @@ def policies(names: str) -> list[str]:
 def _split(line: str, path: Path, number: int) -> tuple[tuple[str, ...], str]:
     *context, sentence = (part.strip() for part in line.split(SEPARATOR))
     if not sentence:
-        raise InputError(f"{path}:{number}: no sentence behind the last {SEPARATOR}")
+        raise InputError(f"{path}:{number}: no sentence after the last {SEPARATOR}")
     return tuple(c for c in context if c), sentence
 
 
 def read_groups(prefix: Path, source_lang: str, target_lang: str) -> list[Group]:
-    """The groups of a set; ``PREFIX.distance``, if there, tells each group's distance, one number a line.
+    """Reads the groups of a set; ``PREFIX.distance``, if it exists, contains the distance of each group, one per line.
+
+    Args:
+        prefix: common prefix of the files.
+        source_lang, target_lang: suffixes of the files with the two sides.
 
     Raises:
-        InputError: a file is missing, or they do not fit together (which one and where).
+        InputError: a file is missing, or the files are inconsistent (the message says which file and where).
     """
     files = [prefix.with_name(f"{prefix.name}.{end}") for end in (source_lang, target_lang, "groups", "distance")]
     sides = [read_lines(f) for f in files[:2]]
@@ -72,7 +77,7 @@ def read_groups(prefix: Path, source_lang: str, target_lang: str) -> list[Group]
     starts: list[int] = []
     for number, line in enumerate(read_lines(files[2]), 1):
         if not line.isdecimal() or (starts and int(line) <= starts[-1]):
-            raise InputError(f"{files[2]}:{number}: expected the number of a line after the group before's")
+            raise InputError(f"{files[2]}:{number}: expected a line number greater than the previous group's")
         starts.append(int(line))
     if len(starts) < 2 or starts[0] != 0 or starts[-1] != len(sides[0]):
         raise InputError(f"{files[2]}: must begin with 0 and end with {len(sides[0])}, the number of lines")
@@ -85,7 +90,7 @@ def read_groups(prefix: Path, source_lang: str, target_lang: str) -> list[Group]
     groups = []
     for i, (begin, end) in enumerate(zip(starts, starts[1:])):
         if end - begin < 2:
-            raise InputError(f"{files[2]}:{i + 1}: a group of one line contrasts nothing")
+            raise InputError(f"{files[2]}:{i + 1}: a group of one line; at least two candidates are needed")
         found = [
             Candidate(*_split(sides[0][j], files[0], j + 1), *_split(sides[1][j], files[1], j + 1))
             for j in range(begin, end)
@@ -95,17 +100,22 @@ def read_groups(prefix: Path, source_lang: str, target_lang: str) -> list[Group]
 
 
 def pronoun(group: Group) -> str:
-    """The pronoun in question: the right target's first word that the first wrong one has not there; else ``other``."""
+    """The pronoun at which the correct target first differs from the first incorrect one; otherwise ``other``."""
     right, wrong = (re.findall(r"\w+", c.target.lower()) for c in group.candidates[:2])
     differing = next((r for r, w in zip(right, wrong) if r != w), "")
     return differing if differing in PRONOUNS else "other"
 
 
 def encoded(candidate: Candidate, policy: str, hub: DocumentHubInterface) -> tuple[Tensor, Tensor, int]:
-    """Source and target tokens of a candidate under a context policy, and where the sentence's own tokens begin.
+    """Source and target tokens of a candidate, and the target position at which the sentence itself begins.
 
-    ``none``: the sentence alone; ``source``: context on the source side only; ``both``: on both. Of a context that is
-    longer than the model's examples the earliest sentences are left out.
+    If the context exceeds the limit of the model's examples, its earliest sentences are dropped.
+
+    Args:
+        candidate: the candidate.
+        policy: ``none`` for the sentence alone, ``source`` for context on the source side only, ``both`` for context on
+            both sides.
+        hub: the model with its data.
     """
     codec = hub.codec
     source = [
@@ -125,11 +135,12 @@ def encoded(candidate: Candidate, policy: str, hub: DocumentHubInterface) -> tup
 def log_probabilities(
     hub: DocumentHubInterface, examples: Sequence[tuple[Tensor, Tensor, int]], max_tokens: int = 4096
 ) -> list[Tensor]:
-    """Log probabilities of each target's own tokens, end of sentence included, one tensor an example, in order.
+    """Log probabilities of the tokens of each target sentence, end of sentence included: one tensor per example.
 
     Args:
+        hub: the model with its data.
         examples: source, target, and the first target position that counts.
-        max_tokens: of a batch, padding included.
+        max_tokens: maximum number of tokens per batch, padding included.
     """
     order = sorted(range(len(examples)), key=lambda i: (len(examples[i][1]), len(examples[i][0])))
     found: dict[int, Tensor] = {}
@@ -164,11 +175,17 @@ def log_probabilities(
 
 
 def evaluate(hub: DocumentHubInterface, groups: Sequence[Group], policy: str, max_tokens: int = 4096) -> dict[str, Any]:
-    """Shares of groups whose right candidate scores best (a tie is no success).
+    """Shares of groups whose correct candidate scores best (a tie counts as a failure).
+
+    Args:
+        hub: the model with its data.
+        groups: groups of the set.
+        policy: see :func:`encoded`.
+        max_tokens: see :func:`log_probabilities`.
 
     Returns:
         ``policy``; ``groups``; ``accuracy`` by length-normalised and ``accuracy_raw`` by summed log probability;
-        ``by_pronoun`` and ``by_distance`` (empty where unknown): name -> accuracy, number of groups.
+        ``by_pronoun`` and ``by_distance`` (empty if unknown): name -> accuracy, number of groups.
     """
     flat = [encoded(c, policy, hub) for group in groups for c in group.candidates]
     scores = iter(log_probabilities(hub, flat, max_tokens))
@@ -194,12 +211,12 @@ def evaluate(hub: DocumentHubInterface, groups: Sequence[Group], policy: str, ma
 
 
 def table(results: Sequence[dict[str, Any]]) -> str:
-    """Accuracy by policy, pronoun and distance, for a terminal."""
+    """Formats accuracy by policy, pronoun and distance for a terminal."""
     lines = []
     for r in results:
         lines.append(
-            f"context {r['policy']}: {r['accuracy']:.1%} of {r['groups']} groups, by the score a token "
-            f"({r['accuracy_raw']:.1%} by the sum)"
+            f"context {r['policy']}: {r['accuracy']:.1%} of {r['groups']} groups, by score per token "
+            f"({r['accuracy_raw']:.1%} by summed score)"
         )
         for what in ("by_pronoun", "by_distance"):
             for name, (share, n) in r[what].items():

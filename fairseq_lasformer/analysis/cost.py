@@ -1,10 +1,10 @@
-"""What attention costs with the selection a checkpoint has learned (eq 9, 10), and what the whole model costs.
+"""The cost of attention with a checkpoint's learned selection (eq 9, 10 of arXiv 2309.14174), and of the whole model.
 
 C_Transformer = 2 n N^2 d,   C_Lasformer = (n / r) N^2 d_s + 2 kappa n N^2 d,
 
 in multiply-accumulates for a side of n layers at N tokens, per attention module. The projections to queries, keys and
-values (and the selector's own), which the paper counts in when it gives 15 % at 8,000 tokens, are beside it, and so is
-the output projection. d is the attention's width, in DeLighT's blocks half of the embedding's.
+values (and the selector's own), which are included in the paper's figure of 15 % at 8,000 tokens, are reported
+separately, as is the output projection. d is the width of the attention; in DeLighT blocks, half the embedding width.
 """
 
 from __future__ import annotations
@@ -32,14 +32,19 @@ LONGEST = 10**9
 
 
 class Cost(NamedTuple):
-    """Multiply-accumulates at one length, and kappa's mean over the groups.
+    """Multiply-accumulates at one length.
 
-    Of one attention module, of all three (``all``), or of the ``model``: every product of a forward pass over as many
-    source as target tokens, projections counted with the rest.
+    They refer to one attention module, to all three (``all``), or to the whole ``model``: every product of a forward
+    pass over the same number of source and target tokens, including projections.
 
     Attributes:
-        dense, sparse: attention's, of the Transformer and of Lasformer. dense_projections, sparse_projections: to
-            queries, keys and values, the selectors' among the latter. output_projection: of either.
+        module: attention module, ``all`` or ``model``.
+        length: number of tokens.
+        kappa: mean kappa of the groups.
+        dense, sparse: cost of attention in the Transformer and in Lasformer.
+        dense_projections, sparse_projections: cost of the projections to queries, keys and values; the latter includes
+            those of the selectors.
+        output_projection: cost of the output projection, the same for both.
     """
 
     module: str
@@ -53,17 +58,17 @@ class Cost(NamedTuple):
 
     @property
     def ratio(self) -> float:
-        """Attention alone, Lasformer over Transformer."""
+        """Attention alone, Lasformer relative to the Transformer."""
         return self.sparse / self.dense
 
     @property
     def ratio_with_projections(self) -> float:
-        """With the projections to queries, keys and values: the paper's 15 %."""
+        """Including the projections to queries, keys and values: the paper's 15 %."""
         return (self.sparse + self.sparse_projections) / (self.dense + self.dense_projections)
 
     @property
     def ratio_with_all_projections(self) -> float:
-        """With the output projection, too."""
+        """Including the output projection as well."""
         sparse, dense = self.sparse + self.sparse_projections, self.dense + self.dense_projections
         return (sparse + self.output_projection) / (dense + self.output_projection)
 
@@ -72,7 +77,10 @@ def module_cost(module: str, cfg: ModuleConfig, patterns: Sequence[Pattern], len
     """Cost of one attention module at ``length`` tokens.
 
     Args:
-        patterns: of each group; see :func:`module_patterns`.
+        module: one of :data:`MODULES`.
+        cfg: configuration of the model.
+        patterns: pattern of each group; see :func:`module_patterns`.
+        length: number of tokens.
     """
     side = cfg.encoder if module == "encoder" else cfg.decoder
     n, square = side.layers, float(length) ** 2
@@ -93,7 +101,9 @@ def module_patterns(module: str, cfg: ModuleConfig, kappas: Sequence[float]) -> 
     """The patterns of a module's groups.
 
     Args:
-        kappas: of each group, as a share, where the pattern is learned.
+        module: one of :data:`MODULES`.
+        cfg: configuration of the model.
+        kappas: kappa of each group, as a share, if the pattern is learned.
     """
     layers = cfg.encoder.layers if module == "encoder" else cfg.decoder.layers
     patterns = [build.pattern(cfg, module) for _ in range(0, layers, cfg.select_share)]
@@ -104,27 +114,31 @@ def module_patterns(module: str, cfg: ModuleConfig, kappas: Sequence[float]) -> 
 
 
 def checkpoint_patterns(state: dict[str, Any]) -> dict[str, list[Pattern]]:
-    """The patterns of a trained checkpoint by module, with their kappa."""
+    """The patterns of a trained checkpoint, by module, with their learned kappa."""
     cfg, found = module_config(_Attributes(state["cfg"]["model"])), kappas(state["model"])
     return {module: module_patterns(module, cfg, found[module]) for module in MODULES}
 
 
 def mean_kappa(patterns: Sequence[Pattern]) -> float | None:
-    """Mean of the patterns' kappa; 1 for full attention, None where they have none."""
+    """Mean kappa of the patterns; full attention counts as 1. None if no pattern has a kappa."""
     shares = [p.share if isinstance(p, Selector) else 1.0 for p in patterns if isinstance(p, Selector | Full)]
     return sum(shares) / len(shares) if shares else None
 
 
 def checkpoint_cost(path: str | Path, lengths: Sequence[int]) -> list[Cost]:
-    """Costs per module and in all, at every length, from the kappa that a trained checkpoint holds.
+    """Costs per module and in total, at every length, based on the kappa of a trained checkpoint.
+
+    Args:
+        path: checkpoint.
+        lengths: numbers of tokens.
 
     Raises:
-        InputError: no usable checkpoint, or one of another architecture.
+        InputError: the checkpoint is unusable or of another architecture, or a length is invalid.
     """
     state = load(path)
     if not of_ours(state):
         name = architecture(state) or "unknown"
-        raise InputError(f"{path}: of architecture {name}; the cost is that of a lasformer checkpoint")
+        raise InputError(f"{path}: is of architecture {name}; costs can be computed only for lasformer checkpoints")
     cfg = module_config(_Attributes(state["cfg"]["model"]))
     weights, patterns = weight_products(state["model"], cfg), checkpoint_patterns(state)
     costs = []
@@ -136,21 +150,21 @@ def checkpoint_cost(path: str | Path, lengths: Sequence[int]) -> list[Cost]:
         kappa = mean_kappa([pattern for m in MODULES for pattern in patterns[m] if isinstance(pattern, Selector)])
         attention = Cost("all", length, sum(c.kappa for c in each) / len(each) if kappa is None else kappa, *sums)
         dense = attention.dense + length * weights
-        # beside its scores and sums a selection adds the selectors' projections alone
+        # apart from scores and weighted sums, a selection adds only the selectors' projections
         sparse = attention.sparse + length * weights + attention.sparse_projections - attention.dense_projections
         costs += [*each, attention, Cost("model", length, attention.kappa, dense, sparse, 0.0, 0.0, 0.0)]
     return costs
 
 
 def of_ours(state: dict[str, Any]) -> bool:
-    """Whether a checkpoint is of one of the architectures registered here."""
+    """Whether a checkpoint's architecture is one of those registered by this package."""
     return architecture(state) in ("lasformer", *PRESETS)
 
 
 def weight_products(weights: dict[str, Any], cfg: ModuleConfig) -> float:
-    """Multiply-accumulates of the weight matrices for one source and one target token, the selectors' left out.
+    """Multiply-accumulates of the weight matrices for one source and one target token, excluding the selectors.
 
-    Of a mixture's experts those that a token goes to are counted. Table lookups cost none.
+    In a mixture of experts, only the experts that process a token are counted. Table lookups cost nothing.
     """
     used = {"softmax": cfg.moe_experts}.get(str(cfg.moe_gating), cfg.moe_top_k ** (2 if cfg.moe_groups else 1))
     total = 0.0
@@ -165,7 +179,7 @@ def weight_products(weights: dict[str, Any], cfg: ModuleConfig) -> float:
 
 
 def kappas(weights: dict[str, Any]) -> dict[str, list[float]]:
-    """kappa of every group by module, from a model's state."""
+    """The kappa of every group, by module, from a model's state."""
     stems = {
         "encoder": ("encoder.", "self_attn"),
         "decoder": ("decoder.", "self_attn"),
@@ -180,7 +194,7 @@ def kappas(weights: dict[str, Any]) -> dict[str, list[float]]:
 
 
 def table(costs: Sequence[Cost]) -> str:
-    """For a terminal: GMACs, and the ratios to the dense Transformer."""
+    """Formats costs for a terminal: GMACs, and the ratios to the dense Transformer."""
     head = f"{'length':>7} {'module':<8}{'kappa':>7}{'dense':>10}{'sparse':>10}{'ratio':>8}"
     head += f"{'+ Q, K, V':>11}{'+ output':>10}"
     lines = [head]
@@ -190,15 +204,15 @@ def table(costs: Sequence[Cost]) -> str:
             f"{c.ratio:>8.1%}{c.ratio_with_projections:>11.1%}{c.ratio_with_all_projections:>10.1%}"
         )
     lines += [
-        "dense, sparse: billions of multiply-accumulates of attention (model: of all products of a pass);",
-        "ratio: sparse to dense; + Q, K, V: with the projections to queries, keys and values, as the paper counts;",
-        "+ output: with the output projection, too",
+        "dense, sparse: billions of multiply-accumulates in attention (model: in all products of a forward pass);",
+        "ratio: sparse to dense; + Q, K, V: including the projections to queries, keys and values, as in the paper;",
+        "+ output: including the output projection as well",
     ]
     return "\n".join(lines)
 
 
 class _Attributes:
-    """A checkpoint's plain settings, read as attributes."""
+    """A checkpoint's plain settings, accessible as attributes."""
 
     def __init__(self, values: Any) -> None:
         self.__dict__.update(dict(values))

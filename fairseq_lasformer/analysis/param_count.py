@@ -1,4 +1,4 @@
-"""How many parameters an architecture has, by part."""
+"""Parameter counts of an architecture, by part, and the list of its options."""
 
 from __future__ import annotations
 
@@ -27,14 +27,15 @@ def _dictionary(words: int) -> Any:
 
 
 def build(arch: str, source_words: int, target_words: int, options: Sequence[str] = ()) -> LasformerModel:
-    """A model without memory for its weights.
+    """Builds a model without allocating memory for its weights.
 
     Args:
-        arch: ``lasformer`` or a named architecture. source_words, target_words: sizes of the dictionaries, special
-            symbols included. options: further model options, as on fairseq-train's command line.
+        arch: ``lasformer`` or a named architecture.
+        source_words, target_words: sizes of the dictionaries, special symbols included.
+        options: further model options, as on fairseq-train's command line.
 
     Raises:
-        InputError: no such architecture or option, or options that make no sense.
+        InputError: the architecture or an option is unknown, or the options are invalid.
     """
     if min(source_words, target_words) < 4:
         raise InputError("--words: a dictionary has at least its four special symbols")
@@ -42,7 +43,7 @@ def build(arch: str, source_words: int, target_words: int, options: Sequence[str
         raise InputError(f"--arch {arch}: expected lasformer or one of {', '.join(PRESETS)}")
     parser = _parser(LasformerConfig())
     for action in parser._actions:
-        action.default = argparse.SUPPRESS  # what is not given comes from the named architecture
+        action.default = argparse.SUPPRESS  # options that are not set come from the named architecture
     try:
         args, unknown = parser.parse_known_args(list(options))
     except (argparse.ArgumentError, SystemExit) as e:
@@ -66,12 +67,15 @@ def _parser(config: Any) -> argparse.ArgumentParser:
 
 
 def options(pattern: str = "") -> str:
-    """The options of the model, the criterion and the task, with what they mean and their defaults, for a terminal.
+    """Lists the options of the model, the criterion and the task, with descriptions and defaults, for a terminal.
 
-    fairseq-train's own ``--help`` comes too early to know a plugin's.
+    fairseq-train's own ``--help`` is printed too early to include a plugin's options.
 
     Args:
-        pattern: only options whose name or description contains it.
+        pattern: list only options whose name or description contains it.
+
+    Raises:
+        InputError: no option matches.
     """
     groups = (
         ("model (--arch lasformer and its variants)", LasformerConfig()),
@@ -83,7 +87,7 @@ def options(pattern: str = "") -> str:
         found = []
         for action in _parser(config)._actions:
             if not action.option_strings:
-                continue  # the data's folder
+                continue  # the data folder
             name, text = action.option_strings[0], " ".join((action.help or "").split())
             if pattern.lower() not in f"{name} {text}".lower():
                 continue
@@ -97,13 +101,13 @@ def options(pattern: str = "") -> str:
         if found:
             lines += [title, *found, ""]
     if not lines:
-        raise InputError(f"{pattern}: no option of the model, the criterion or the task is called so, or tells of it")
+        raise InputError(f"{pattern}: no option of the model, the criterion or the task has this in its name or help")
     presets = ", ".join(PRESETS)
     return "\n".join([*lines, f"architectures: lasformer, {presets}"])
 
 
 def parts(model: torch.nn.Module) -> dict[str, int]:
-    """Parameters by part, shared ones once, where they come first; ``total`` last."""
+    """Parameters by part, with ``total`` last; shared parameters are counted once, where they first occur."""
     found = {"word tables": 0, "embedding units": 0, "encoder": 0, "decoder": 0, "output projection": 0}
     for name, p in model.named_parameters():
         side, _, rest = name.partition(".")
@@ -117,5 +121,5 @@ def parts(model: torch.nn.Module) -> dict[str, int]:
 
 
 def table(counts: dict[str, int]) -> str:
-    """For a terminal."""
+    """Formats the counts for a terminal."""
     return "\n".join(f"{name:<20}{n:>14,}" for name, n in counts.items())

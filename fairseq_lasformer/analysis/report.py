@@ -22,7 +22,7 @@ from fairseq_lasformer.inference.checkpoints import load
 from fairseq_lasformer.plugin.hub import from_pretrained
 
 LENGTHS = (256, 512, 1024, 2048, 4096, 8192, 16384)
-# A document's tokens in the attention view: more make neither a readable heat map nor a light page.
+# Maximum number of tokens in the attention view: with more, the heat map is unreadable and the page heavy.
 VIEW_TOKENS = 400
 
 
@@ -34,14 +34,21 @@ def report(
     show: int = 3,
     data: Path | None = None,
 ) -> list[Run]:
-    """Writes the page.
+    """Writes the report.
 
     Args:
-        paths: see :func:`read_runs`. document: raw source text, for the attention view; without, no view.
-            show: how many of its documents. data: the prepared folder, where it is not the one a run was trained on.
+        paths: see :func:`read_runs`.
+        out: file to write.
+        document: raw source text for the attention view; if None, the view is omitted.
+        title: title of the page.
+        show: number of documents in the attention view.
+        data: prepared folder, if it is not the one a run was trained on.
+
+    Returns:
+        the runs in the report.
 
     Raises:
-        InputError: see :func:`read_runs`; a document or a checkpoint that cannot be read; plotly is missing.
+        InputError: as :func:`read_runs`; or a document or checkpoint cannot be read, or plotly is missing.
     """
     try:
         from plotly.offline import get_plotlyjs
@@ -55,11 +62,11 @@ def report(
     values = {
         "TITLE": html.escape(title),
         "SCORES": score_table(runs),
-        # no document may end the script that holds it, or begin another
+        # no document may close the script element that contains it, or open another
         "DATA": json.dumps(content, ensure_ascii=False).replace("<", "\\u003c"),
         "PLOTLY": get_plotlyjs(),
     }
-    # in one go: what is put in may hold such a mark itself
+    # in a single pass, as the inserted text may itself contain such a placeholder
     atomic_write(out, re.sub(f"@({'|'.join(values)})@", lambda mark: values[mark[1]], page))
     return runs
 
@@ -76,14 +83,14 @@ def _figure(title: str, x: str, y: str) -> Any:
 
 
 def curves(runs: Sequence[Run]) -> list[Any]:
-    """Loss, nll, KL, kappa and mass over updates; kappa and mass by module and group."""
+    """Loss, nll, KL, kappa, mass and expert load over updates; kappa and mass by module and group."""
     figures = []
     for title, keys, y in (
-        ("Loss", ("loss", "nll_loss"), "bits a token"),
-        ("Selection KL", ("selection_kl",), "bits a query"),
+        ("Loss", ("loss", "nll_loss"), "bits per token"),
+        ("Selection KL", ("selection_kl",), "bits per query"),
         ("κ by module", ("kappa_",), "share of keys kept"),
         ("Mass of the kept keys by module", ("mass_",), "share of attention"),
-        ("Experts: highest load to mean", ("moe_load_max_over_mean",), "ratio"),
+        ("Experts: highest load relative to the mean", ("moe_load_max_over_mean",), "ratio"),
     ):
         figure = _figure(title, "updates", y)
         for run in runs:
@@ -107,13 +114,13 @@ def curves(runs: Sequence[Run]) -> list[Any]:
 
 
 def cost_figure(runs: Sequence[Run]) -> Any | None:
-    """Attention's cost to the dense Transformer's against length, from the kappa reached (the paper's figure 2)."""
-    figure = _figure("Cost of attention against length", "tokens", "to the dense Transformer, %")
+    """Cost of attention relative to the dense Transformer, by length, from the kappa reached (the paper's figure 2)."""
+    figure = _figure("Cost of attention against length", "tokens", "relative to the dense Transformer, %")
     for run in runs:
         if run.checkpoint is None:
             continue
         if not of_ours(load(run.checkpoint)):
-            continue  # fairseq's own architectures: their cost is the line at 100 %
+            continue  # fairseq's own architectures: their cost is 100 % by definition
         costs = [c for c in checkpoint_cost(run.checkpoint, LENGTHS) if c.module == "all"]
         for label, ratio in (("attention", "ratio"), ("with Q, K, V", "ratio_with_projections")):
             figure.add_scatter(
@@ -128,8 +135,8 @@ def cost_figure(runs: Sequence[Run]) -> Any | None:
 
 
 def distance_figure(runs: Sequence[Run]) -> Any | None:
-    """Accuracy of words that context decides, by how far before it does (the demo's probe)."""
-    figure = _figure("Accuracy by distance of what decides", "tokens before", "% right")
+    """Accuracy on context-dependent words, by distance of the deciding word (the demo's probe)."""
+    figure = _figure("Accuracy by distance of the deciding word", "tokens before", "% right")
     for run in runs:
         shares = {k: v for k, v in run.scores.get("by_distance", {}).items() if v is not None}
         if shares:
@@ -140,7 +147,7 @@ def distance_figure(runs: Sequence[Run]) -> Any | None:
 
 
 def score_table(runs: Sequence[Run]) -> str:
-    """The runs' scores side by side, as an HTML table; empty where no run has any."""
+    """The scores of the runs side by side, as an HTML table; empty if no run has scores."""
     rows: list[tuple[str, list[str]]] = []
     scored = [r for r in runs if r.scores]
     labels = {key: metric.label for key, metric in METRICS.items()} | {"length_ratio": "length ratio"}
@@ -166,7 +173,14 @@ def _cell(value: Any, form: str) -> str:
 
 
 def attention_views(runs: Sequence[Run], document: Path, show: int, data: Path | None) -> list[dict[str, Any]]:
-    """For each selecting run: tokens of a file's first documents and their translation, and what each attends to."""
+    """For each run with selection: tokens of a file's first documents and their translation, and what each attends to.
+
+    Args:
+        runs: the runs.
+        document: raw source text.
+        show: number of its documents to show.
+        data: prepared folder, if it is not the one a run was trained on.
+    """
     from fairseq_lasformer.data.documents import read_documents
 
     views = []

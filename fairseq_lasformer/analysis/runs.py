@@ -1,4 +1,4 @@
-"""What a training run has left behind, for the report: its log, its last checkpoint, its scores."""
+"""The outputs of a training run that the report shows: its log, its last checkpoint and its scores."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ class Run(NamedTuple):
     """One run.
 
     Attributes:
-        checkpoint: its last one, or None. log: JSON lines of its log by kind (``train_inner``, ``valid``).
-        scores: of ``lasformer score`` or the demo, empty if there are none.
+        name: name of the run.
+        checkpoint: its last checkpoint, or None.
+        log: JSON lines of its log, by kind (``train_inner``, ``valid``).
+        scores: scores from ``lasformer score`` or the demo; empty if there are none.
     """
 
     name: str
@@ -29,9 +31,9 @@ class Run(NamedTuple):
 
 
 def read_log(path: Path) -> dict[str, list[dict[str, float]]]:
-    """The numbers of a fairseq log written with ``--log-format json``, by kind, in order of updates.
+    """The numbers in a fairseq log written with ``--log-format json``, by kind, in order of updates.
 
-    Of lines for one update (a run that was killed and resumed) the last one counts.
+    If several lines refer to the same update (in a run that was killed and resumed), the last one counts.
     """
     found: dict[str, dict[float, dict[str, float]]] = {}
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
@@ -40,7 +42,7 @@ def read_log(path: Path) -> dict[str, list[dict[str, float]]]:
         try:
             values = json.loads(match[1])
         except ValueError:
-            continue  # half a line of a killed run
+            continue  # an incomplete line of a killed run
         kind = next((k for k in ("valid", "train") if f"{k}_loss" in values), "train_inner")
         prefix = f"{kind}_"
         numbers = {}
@@ -64,12 +66,16 @@ def _scores(path: Path) -> dict[str, Any]:
         if not systems or not all(isinstance(_numbers(scores), dict) for scores in systems.values()):
             raise ValueError("no system's scores")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as e:
-        raise InputError(f"{path}: not scores as lasformer score --json writes them ({e})") from e
+        raise InputError(f"{path}: not scores written by lasformer score --json ({e})") from e
     return systems
 
 
 def _numbers(scores: dict[str, Any]) -> dict[str, Any]:
-    """One system's scores, if they are of the kinds the report shows: numbers, and tables of numbers."""
+    """One system's scores, after checking that they are of the types the report shows: numbers and tables of numbers.
+
+    Raises:
+        ValueError: a score is of another type.
+    """
     for name, value in scores.items():
         inner = value.values() if isinstance(value, dict) else [value]
         text = name == "signatures"
@@ -79,13 +85,14 @@ def _numbers(scores: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_runs(paths: list[Path]) -> list[Run]:
-    """Runs of folders: a demo's (with its ``report.json``: one run a system), or a folder of checkpoints.
+    """Reads the runs in a list of folders.
 
-    Beside a folder of checkpoints, or in it: ``<name>.log`` or ``train.log``, ``<name>.json`` or ``scores.json``
-    (``lasformer score --json``, of one system).
+    Each folder is either that of a demo (with a ``report.json``; one run per system) or a folder of checkpoints. The
+    log and the scores of a folder of checkpoints are ``train.log`` and ``scores.json`` inside it, or ``<name>.log`` and
+    ``<name>.json`` next to it (``lasformer score --json``, for one system).
 
     Raises:
-        InputError: a folder is missing, or holds neither.
+        InputError: a folder is missing, or is neither.
     """
     runs = []
     for path in paths:
@@ -98,7 +105,7 @@ def read_runs(paths: list[Path]) -> list[Run]:
         else:
             runs.append(_run(path, None))
     names = [r.name for r in runs]
-    # folders of the same name are told apart by the ones they are in
+    # folders with the same name are distinguished by their paths
     return [
         r if names.count(r.name) == 1 or not r.checkpoint else r._replace(name=str(r.checkpoint.parent)) for r in runs
     ]

@@ -1,5 +1,5 @@
-"""The subcommands of ``lasformer``: for each its options (``add_NAME``) and what it does (``run_NAME``)."""
+"""The subcommands of ``lasformer``: ``add_NAME`` declares the options of a subcommand, ``run_NAME`` executes it."""
 
 from __future__ import annotations
 
-DEFAULT_SAMPLES = 1000  # of --bootstrap
+DEFAULT_SAMPLES = 1000  # default of --bootstrap

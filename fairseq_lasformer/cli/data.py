@@ -1,4 +1,4 @@
-"""Corpora, preparation, translation, checkpoints."""
+"""Subcommands for corpora, preparation, translation, checkpoints, parameter counts and options."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def run_prepare(args: argparse.Namespace) -> None:
 
 def add_prepare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("out", type=Path, help="folder for the binarised data")
-    parser.add_argument("-s", "--source-lang", required=True, help="source language, the end of its files' names")
-    parser.add_argument("-t", "--target-lang", required=True, help="target language, the end of its files' names")
+    parser.add_argument("-s", "--source-lang", required=True, help="source language, the suffix of its files")
+    parser.add_argument("-t", "--target-lang", required=True, help="target language, the suffix of its files")
     parser.add_argument("--train", nargs="+", default=[], metavar="PREFIX", help="raw files PREFIX.LANG, joined")
     parser.add_argument("--valid", nargs="+", default=[], metavar="PREFIX", help="raw files PREFIX.LANG, joined")
     parser.add_argument(
@@ -55,23 +55,23 @@ def add_prepare(parser: argparse.ArgumentParser) -> None:
         help="raw files PREFIX.LANG, each its own split: test, test1, ...; one without a target file has no reference",
     )
     parser.add_argument("--tokenizer", choices=TOKENIZERS, help="word tokenisation (default: moses)")
-    parser.add_argument("--bpe", choices=sorted(SUBWORDS), help="what learns the subwords (default: subword-nmt)")
+    parser.add_argument("--bpe", choices=sorted(SUBWORDS), help="subword algorithm (default: subword-nmt)")
     parser.add_argument("--size", type=int, help="BPE merges or sentencepiece vocabulary (default: 32000)")
     parser.add_argument(
         "--resolutions",
         choices=RESOLUTIONS,
         help="training examples: whole documents, sentences, or chunks of every length (default: mixture)",
     )
-    parser.add_argument("--limit", type=int, help="most tokens an example may have (default: 1024)")
+    parser.add_argument("--limit", type=int, help="maximum number of tokens per example (default: 1024)")
     parser.add_argument("--separator", help="token to put between sentences, such as <sep> (default: none)")
     parser.add_argument("--drop-empty", action="store_true", help="drop pairs with an empty side, and count them")
     parser.add_argument(
-        "--clean", action="store_true", help="take tabs, Windows line ends and control characters for spaces"
+        "--clean", action="store_true", help="replace tabs, Windows line endings and control characters with spaces"
     )
     parser.add_argument(
-        "--reuse", type=Path, metavar="DATA", help="take subwords, dictionary and settings from prepared data"
+        "--reuse", type=Path, metavar="DATA", help="reuse the subwords, dictionary and settings of prepared data"
     )
-    parser.add_argument("--text", type=Path, metavar="FOLDER", help="keep encoded sentences for other preparations")
+    parser.add_argument("--text", type=Path, metavar="FOLDER", help="cache encoded sentences for other preparations")
     parser.add_argument("--workers", type=int, default=2, help="processes (default: %(default)s)")
     parser.add_argument("--overwrite", action="store_true", help="replace data prepared with other inputs or options")
     parser.epilog = (
@@ -95,16 +95,16 @@ def add_generate(parser: argparse.ArgumentParser) -> None:
         "--format",
         choices=FORMS,
         default=FORMS[0],
-        help="one document per line with tabs between its sentences, or raw: one sentence per line, as the input "
+        help="lines: one document per line, tabs between its sentences; raw: one sentence per line, like the input "
         "(default: %(default)s)",
     )
     parser.add_argument(
         "--shards",
         type=int,
         default=4,
-        help="parts of the work; a killed run repeats at most JOBS of them (default: %(default)s)",
+        help="number of parts of the work; a killed run repeats at most JOBS of them (default: %(default)s)",
     )
-    parser.add_argument("--jobs", type=int, default=1, help="shards translated at once (default: %(default)s)")
+    parser.add_argument("--jobs", type=int, default=1, help="shards translated in parallel (default: %(default)s)")
     parser.epilog = "After -- : further options of fairseq-generate, such as --beam 5 --max-tokens 8192."
 
 
@@ -119,8 +119,8 @@ def run_params(args: argparse.Namespace) -> None:
 
 def add_params(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--arch", default="lasformer", help="default: %(default)s")
-    parser.add_argument("--words", type=int, default=32000, help="of the source dictionary (default: %(default)s)")
-    parser.add_argument("--target-words", type=int, help="of the target dictionary (default: as many)")
+    parser.add_argument("--words", type=int, default=32000, help="size of the source dictionary (default: %(default)s)")
+    parser.add_argument("--target-words", type=int, help="size of the target dictionary (default: the same)")
     parser.epilog = "After -- : options of the model, such as --encoder-embed-dim 256."
 
 
@@ -131,7 +131,7 @@ def run_options(args: argparse.Namespace) -> None:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("pattern", nargs="?", default="", help="only options that contain this, e.g. sparsity")
+    parser.add_argument("pattern", nargs="?", default="", help="list only options that contain this, e.g. sparsity")
 
 
 def run_average(args: argparse.Namespace) -> None:
@@ -145,4 +145,4 @@ def run_average(args: argparse.Namespace) -> None:
 
 def add_average(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("out", type=Path)
-    parser.add_argument("checkpoints", type=Path, nargs="+", help="of one run, the last one last")
+    parser.add_argument("checkpoints", type=Path, nargs="+", help="checkpoints of one run, ending with the last")

@@ -1,4 +1,4 @@
-"""Scores, contrastive sets, ablations, reports, costs."""
+"""Subcommands for scores, contrastive test sets, reports and costs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def run_score(args: argparse.Namespace) -> None:
     if bool(args.tcp) != bool(args.tcp_reference):
         raise InputError("--tcp and --tcp-reference go together: the candidates, and the tokenised reference")
     if args.tcp_tokenized and not args.tcp:
-        raise InputError("--tcp-tokenized says of what form the hypotheses are that --tcp is to score")
+        raise InputError("--tcp-tokenized describes the hypotheses that --tcp scores; add --tcp, or leave it out")
     if args.bootstrap is not None and args.bootstrap < 1:
         raise InputError(f"--bootstrap {args.bootstrap}: at least one sample is needed")
     if args.bootstrap and len(args.hypotheses) < 2:
@@ -65,13 +65,13 @@ def add_score(parser: argparse.ArgumentParser) -> None:
         "hypotheses",
         type=Path,
         nargs="+",
-        help="translated documents: one per line, tabs between sentences (lasformer generate), or in raw form",
+        help="translated documents: one per line with tabs between sentences (lasformer generate), or in raw form",
     )
     parser.add_argument("--probe", type=Path, help="probe file of the demo corpus")
     parser.add_argument("--tcp", type=Path, metavar="CANDIDATES", help="PDC's annotation, for TC, CP, PT and TCP")
     parser.add_argument("--tcp-reference", type=Path, metavar="TOK", help="PDC's tokenised reference, with --tcp")
     parser.add_argument(
-        "--tcp-tokenized", action="store_true", help="the hypotheses are tokenised as PDC's reference is"
+        "--tcp-tokenized", action="store_true", help="the hypotheses are tokenised like PDC's reference"
     )
     parser.add_argument(
         "--bootstrap",
@@ -79,14 +79,14 @@ def add_score(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const=DEFAULT_SAMPLES,
         metavar="SAMPLES",
-        help=f"test whether the differences of d-BLEU to the first system are significant (paired bootstrap, "
+        help=f"test whether d-BLEU differs significantly from that of the first system (paired bootstrap, "
         f"{DEFAULT_SAMPLES} samples)",
     )
     parser.add_argument(
         "--tokenize", default="13a", help="sacrebleu's tokeniser, zh for Chinese (default: %(default)s)"
     )
     parser.add_argument("--allow-empty", action="store_true", help="count empty lines as empty output")
-    parser.add_argument("--json", type=Path, help="write the scores to this file, too")
+    parser.add_argument("--json", type=Path, help="also write the scores to this file")
 
 
 def run_contrast(args: argparse.Namespace) -> None:
@@ -113,13 +113,13 @@ def run_contrast(args: argparse.Namespace) -> None:
 def add_contrast(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("checkpoint", type=Path)
     parser.add_argument("prefix", type=Path, help="the set: PREFIX.SRC, PREFIX.TGT, PREFIX.groups, PREFIX.distance")
-    parser.add_argument("--data", type=Path, help="prepared folder (default: the one that was trained on)")
+    parser.add_argument("--data", type=Path, help="prepared folder (default: the one used in training)")
     parser.add_argument(
-        "--context", default="none,source,both", help="policies: none, source, both (default: %(default)s)"
+        "--context", default="none,source,both", help="context policies: none, source, both (default: %(default)s)"
     )
-    parser.add_argument("--max-tokens", type=int, default=4096, help="of a batch (default: %(default)s)")
-    parser.add_argument("--cuda", action="store_true", help="on a GPU")
-    parser.add_argument("--json", type=Path, help="write the figures to this file, too")
+    parser.add_argument("--max-tokens", type=int, default=4096, help="tokens per batch (default: %(default)s)")
+    parser.add_argument("--cuda", action="store_true", help="run on a GPU")
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
 
 
 def run_report(args: argparse.Namespace) -> None:
@@ -136,12 +136,12 @@ def add_report(parser: argparse.ArgumentParser) -> None:
         type=Path,
         nargs="+",
         metavar="RUN",
-        help="folder of examples/demo.py, or folder of checkpoints with a train.log (or RUN.log beside it) and, if "
-        "there are scores, scores.json (lasformer score --json)",
+        help="output folder of examples/demo.py, or folder of checkpoints with train.log (or RUN.log next to it) and, "
+        "if there are scores, scores.json (lasformer score --json)",
     )
     parser.add_argument("-o", "--out", type=Path, default=Path("report.html"), help="default: %(default)s")
-    parser.add_argument("--document", type=Path, help="source text (raw form), for the attention view")
-    parser.add_argument("--show", type=int, default=3, help="documents to show of it (default: %(default)s)")
+    parser.add_argument("--document", type=Path, help="source text (raw form) for the attention view")
+    parser.add_argument("--show", type=int, default=3, help="number of its documents to show (default: %(default)s)")
     parser.add_argument("--data", type=Path, help="prepared folder (default: the one each run was trained on)")
     parser.add_argument("--title", default="Lasformer report")
 
@@ -165,5 +165,5 @@ def run_cost(args: argparse.Namespace) -> None:
 
 def add_cost(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("checkpoint", type=Path)
-    parser.add_argument("--lengths", default="512,1024,2048,4096,8192", help="tokens (default: %(default)s)")
-    parser.add_argument("--json", type=Path, help="write the figures to this file, too")
+    parser.add_argument("--lengths", default="512,1024,2048,4096,8192", help="numbers of tokens (default: %(default)s)")
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")

@@ -1,4 +1,4 @@
-"""Ablation tables and rows of the paper's main table."""
+"""Subcommands for ablation tables and rows of the paper's main table."""
 
 from __future__ import annotations
 
@@ -34,16 +34,18 @@ def run_ablate(args: argparse.Namespace) -> None:
 
 
 def add_ablate(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("config", type=Path, help="configuration of the run that is varied, configs/NAME.yaml")
-    parser.add_argument("--table", type=int, required=True, help="of the paper: 3, 4, 5, 6 or 7")
+    parser.add_argument("config", type=Path, help="configuration that the runs vary, configs/NAME.yaml")
+    parser.add_argument("--table", type=int, required=True, help="table of the paper: 3, 4, 5, 6 or 7")
     parser.add_argument("--reference", type=Path, required=True, help="test reference, raw form")
     parser.add_argument("--out", type=Path, default=Path("runs/ablate"), help="default: %(default)s")
-    parser.add_argument("--values", help="of what tables 5, 6 and 7 vary, separated by commas")
-    parser.add_argument("--only", metavar="LABEL", help="this run alone")
+    parser.add_argument("--values", help="values to try in tables 5, 6 and 7, separated by commas")
+    parser.add_argument("--only", metavar="LABEL", help="run only this row")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="Hydra override of all runs")
-    parser.add_argument("--length", type=int, default=1024, help="tokens, for the cost (default: %(default)s)")
-    parser.add_argument("--submit", metavar="LAUNCHER", help="hand the runs to e.g. 'sbatch --gres=gpu:1 --wrap'")
-    parser.add_argument("--show", action="store_true", help="print what is finished, run nothing")
+    parser.add_argument(
+        "--length", type=int, default=1024, help="tokens at which the cost is shown (default: %(default)s)"
+    )
+    parser.add_argument("--submit", metavar="LAUNCHER", help="submit the runs with e.g. 'sbatch --gres=gpu:1 --wrap'")
+    parser.add_argument("--show", action="store_true", help="print finished runs, run nothing")
     parser.epilog = "After -- : options of fairseq-generate, such as --cpu --beam 5."
 
 
@@ -61,16 +63,16 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="Hydra override of the training"
     )
-    parser.add_argument("--gpus", type=int, default=1, help="0: CPU only (default: %(default)s)")
+    parser.add_argument("--gpus", type=int, default=1, help="number of GPUs, 0 for CPU only (default: %(default)s)")
     parser.add_argument("--precision", default="fp16", help="fp16, bf16 or fp32, on GPUs (default: %(default)s)")
-    parser.add_argument("--max-update", type=int, help="updates (default: the configuration's)")
-    parser.add_argument("--beam", type=int, default=5, help="default: %(default)s")
-    parser.add_argument("--average", type=int, default=5, help="checkpoints averaged with the last (default: 5)")
+    parser.add_argument("--max-update", type=int, help="number of updates (default: the configuration's)")
+    parser.add_argument("--beam", type=int, default=5, help="beam size (default: %(default)s)")
+    parser.add_argument("--average", type=int, default=5, help="checkpoints averaged with the last one (default: 5)")
     parser.add_argument("--max-tokens", type=int, help="tokens per batch in translation (default: the longest example)")
     parser.add_argument("--limit", type=int, help="tokens per example (default: the configuration's)")
     parser.add_argument("--size", type=int, default=32000, help="BPE merges (default: %(default)s)")
-    parser.add_argument("--workers", type=int, default=2, help="processes of the preparation (default: %(default)s)")
+    parser.add_argument("--workers", type=int, default=2, help="processes for the preparation (default: %(default)s)")
     parser.add_argument(
-        "--files", type=Path, default=Path("downloads"), help="the corpus's files (default: %(default)s)"
+        "--files", type=Path, default=Path("downloads"), help="folder of the corpus files (default: %(default)s)"
     )
     parser.add_argument("--trust", action="store_true", help="see lasformer corpus --trust-first-download")

@@ -1,4 +1,4 @@
-"""The command ``lasformer``: one subcommand per job. On bad input each prints one line and exits with 1."""
+"""The ``lasformer`` command: one subcommand per task. On bad input, it prints one line and exits with code 1."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ from fairseq_lasformer.threads import wait_briefly
 
 
 class Command(NamedTuple):
-    """One subcommand: its help, and the module that knows its options and does the work."""
+    """One subcommand: its help text, and the module that declares its options and does the work."""
 
     help: str
     module: str
 
 
 COMMANDS = {
-    "corpus": Command("one of the paper's corpora to raw documents", "data"),
-    "prepare": Command("raw documents to binarised data", "data"),
+    "corpus": Command("convert one of the paper's corpora to raw documents", "data"),
+    "prepare": Command("convert raw documents to binarised data", "data"),
     "generate": Command("translate a prepared split, whole documents", "data"),
     "score": Command("d-BLEU, s-BLEU and chrF of translated documents", "evaluation"),
-    "contrast": Command("score a contrastive set (ContraPro's form) with a checkpoint", "evaluation"),
-    "run": Command("a row of the paper's main table: corpus, training, translation, scores", "experiments"),
-    "ablate": Command("the runs of one of the paper's ablation tables, and the table", "experiments"),
+    "contrast": Command("score a contrastive test set (ContraPro's format) with a checkpoint", "evaluation"),
+    "run": Command("run a row of the paper's main table: corpus, training, translation, scores", "experiments"),
+    "ablate": Command("run one of the paper's ablation tables and print it", "experiments"),
     "report": Command("one page on runs: curves, scores, cost, attention", "evaluation"),
-    "cost": Command("attention cost against the dense Transformer", "evaluation"),
-    "options": Command("what fairseq-train can be told of model, criterion and task", "data"),
-    "params": Command("an architecture's parameters, by part", "data"),
-    "average": Command("average checkpoints, kappa from the last", "data"),
+    "cost": Command("cost of attention relative to the dense Transformer", "evaluation"),
+    "options": Command("list the options of model, criterion and task for fairseq-train", "data"),
+    "params": Command("count an architecture's parameters, by part", "data"),
+    "average": Command("average checkpoints, with kappa from the last", "data"),
 }
 
 TAKING_MORE = ("generate", "ablate", "params")
 
 
 def _with_numbers(words: list[str]) -> list[str]:
-    """``--bootstrap`` with its number, wherever it stands: argparse would take the file behind it for one."""
+    """Makes the number of ``--bootstrap`` explicit: argparse would take a file name that follows it for the number."""
     following = [*words[1:], ""]
     return [
         f"{word}={DEFAULT_SAMPLES}" if word == "--bootstrap" and not after.isdecimal() else word
@@ -58,15 +58,15 @@ def main(argv: list[str] | None = None) -> int:
     for name, (text, module) in COMMANDS.items():
         title = text if text.startswith("d-BLEU") else text[0].upper() + text[1:]
         sub = commands.add_parser(name, help=text, description=title + ".")
-        if name in words:  # the others' options are not asked for, and their modules take time to import
+        if name in words:  # the options of the others are not needed, and their modules take time to import
             work = import_module(f"fairseq_lasformer.cli.{module}")
             getattr(work, f"add_{name}")(sub)
             sub.set_defaults(run=getattr(work, f"run_{name}"))
-    # argparse cannot put what follows -- behind options and positionals alike
+    # argparse cannot separate the arguments after -- from both options and positionals
     end = words.index("--") if "--" in words else len(words)
     args, unknown = parser.parse_known_args(_with_numbers(words[:end]))
     if unknown:
-        hint = " (options of fairseq-generate and of models go behind --)" if args.command in TAKING_MORE else ""
+        hint = " (options of fairseq-generate and of models go after --)" if args.command in TAKING_MORE else ""
         parser.error(f"{args.command}: unrecognised: {' '.join(unknown)}{hint}; see lasformer {args.command} --help")
     args.options = words[end + 1 :]
     if args.options and args.command not in TAKING_MORE:
@@ -85,7 +85,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def run() -> None:
-    """Console script."""
+    """Entry point of the console script."""
     sys.exit(main())
 
 

@@ -1,6 +1,6 @@
-"""What a document is: read, checked, cut at several resolutions, joined again, counted.
+"""Documents: reading, checking, cutting at several resolutions, rejoining and counting.
 
-Raw form: one sentence a line, a blank line between documents, the two sides of a corpus aligned line by line.
+Raw form: one sentence per line, a blank line between documents, the two sides of a corpus aligned line by line.
 """
 
 from __future__ import annotations
@@ -30,8 +30,11 @@ class Corpus(NamedTuple):
     """A checked parallel corpus.
 
     Attributes:
-        lines: the line number of every sentence, from 1, by document. dropped: pairs left out because one side was
-            empty. source, target: the files. cleaned: lines in which control characters were taken for spaces.
+        documents: the documents, in reading order.
+        lines: line number of every sentence, counted from 1, by document.
+        dropped: number of pairs left out because one side was empty.
+        source, target: the files.
+        cleaned: number of lines in which control characters were replaced with spaces.
     """
 
     documents: list[Pair]
@@ -58,20 +61,21 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\t]")
 
 
 def read_lines(path: str | Path, clean: bool = False) -> list[str]:
-    """The lines of a UTF-8 text file, without their ends; a byte order mark is left out.
+    """The lines of a UTF-8 text file, without line endings; a byte order mark is skipped.
 
     Args:
-        clean: take control characters (tabs, the carriage returns of Windows line ends, …) for spaces instead of
-            refusing them.
+        path: text file.
+        clean: replace control characters (tabs, the carriage returns of Windows line endings, …) with spaces instead of
+            rejecting them.
 
     Raises:
-        InputError: the file is missing, is not UTF-8, or a line holds a control character.
+        InputError: the file is missing or not UTF-8, or a line contains a control character.
     """
     return read_cleaned_lines(path, clean)[0]
 
 
 def read_cleaned_lines(path: str | Path, clean: bool) -> tuple[list[str], int]:
-    """The lines as :func:`read_lines` gives them, and how many of them held control characters."""
+    """The lines as returned by :func:`read_lines`, and how many of them contained control characters."""
     try:
         data = Path(path).read_bytes()
     except OSError as e:
@@ -94,17 +98,19 @@ def read_cleaned_lines(path: str | Path, clean: bool) -> tuple[list[str], int]:
             name = "TAB" if found[0] == "\t" else unicodedata.name(found[0], f"U+{ord(found[0]):04X}")
             refused.append(f"{path}:{number}: control character {name} in column {found.start() + 1}")
             if found[0] == "\r":
-                refused[-1] += " (line ends of Windows)"
+                refused[-1] += " (Windows line endings)"
             line = _CONTROL.sub(" ", line)
         text.append(line.strip())
     if refused and not clean:
         others = f", and in {len(refused) - 1} more lines" if len(refused) > 1 else ""
-        raise InputError(f"{refused[0]}{others}; remove them, or have lasformer prepare --clean take them for spaces")
+        raise InputError(
+            f"{refused[0]}{others}; remove them, or let lasformer prepare --clean replace them with spaces"
+        )
     return text, len(refused)
 
 
 def split_documents(lines: Iterable[str]) -> list[Document]:
-    """Documents of raw lines; any number of blank lines is one boundary."""
+    """Splits raw lines into documents; any number of blank lines is one boundary."""
     documents: list[Document] = [[]]
     for line in lines:
         if line:
@@ -120,23 +126,26 @@ def join_documents(documents: Iterable[Document]) -> str:
 
 
 def read_documents(path: str | Path) -> list[Document]:
-    """One side of a corpus. Raises InputError as :func:`read_lines`, or if there is no sentence in it."""
+    """One side of a corpus. Raises InputError like :func:`read_lines`, or if the file contains no sentence."""
     documents = split_documents(read_lines(path))
     if not documents:
-        raise InputError(f"{path}: holds no sentence; expected one sentence per line, a blank line between documents")
+        raise InputError(
+            f"{path}: contains no sentence; expected one sentence per line, a blank line between documents"
+        )
     return documents
 
 
 def read_corpus(source: str | Path, target: str | Path, drop_empty: bool = False, clean: bool = False) -> Corpus:
-    """A parallel corpus in raw form, checked line by line.
+    """Reads a parallel corpus in raw form and checks it line by line.
 
     Args:
-        drop_empty: leave out pairs of which one side is empty (they are counted) instead of refusing them.
+        source, target: the files.
+        drop_empty: drop (and count) pairs with an empty side instead of rejecting them.
         clean: see :func:`read_lines`.
 
     Raises:
-        InputError: with file and line; see :func:`read_lines`, and: the sides differ in length or in document
-            boundaries, one side of a pair is empty, there is no sentence.
+        InputError: as :func:`read_lines`; or the sides differ in length or in document boundaries, one side of a pair
+            is empty, or there is no sentence. The message names file and line.
     """
     (src, cleaned), (tgt, more) = read_cleaned_lines(source, clean), read_cleaned_lines(target, clean)
     if len(src) != len(tgt):
@@ -175,10 +184,14 @@ def read_corpus(source: str | Path, target: str | Path, drop_empty: bool = False
 
 
 def _moved_boundaries(src: Sequence[str], tgt: Sequence[str], alone: Sequence[int]) -> set[int]:
-    """Which of the lines that are empty on one side alone are a document's end, which the other side has elsewhere.
+    """Which of the lines that are empty on one side only are document boundaries that the other side has elsewhere.
 
-    Two empty lines, one on each side and close together, are one boundary that has moved if the lines between them
-    fit better one line further: then they are not translations of each other as they stand.
+    Two empty lines, one on each side and close together, are a single shifted boundary if the lines between them match
+    better when shifted by one line: as they stand, they are not translations of each other.
+
+    Args:
+        src, tgt: lines of the two sides.
+        alone: indices of the lines that are empty on one side only, in order.
     """
     moved: set[int] = set()
     for i, j in zip(alone, alone[1:]):
@@ -188,8 +201,8 @@ def _moved_boundaries(src: Sequence[str], tgt: Sequence[str], alone: Sequence[in
             moved.add(i)
             continue
         if any(not src[k] for k in range(i + 1, j)):
-            continue  # a boundary of both sides stands between them
-        early, late = (tgt, src) if not src[i] else (src, tgt)  # early has its sentence at i, late its own at j
+            continue  # there is a boundary on both sides between them
+        early, late = (tgt, src) if not src[i] else (src, tgt)  # early has a sentence at i, late has one at j
         as_it_is = sum(_misfit(src[k], tgt[k]) for k in range(i + 1, j))
         shifted = sum(_misfit(early[k], late[k + 1]) for k in range(i, j))
         if shifted / (j - i) < 0.7 * as_it_is / (j - i - 1):
@@ -198,15 +211,15 @@ def _moved_boundaries(src: Sequence[str], tgt: Sequence[str], alone: Sequence[in
 
 
 def _misfit(source: str, target: str) -> float:
-    """How badly two sentences' lengths go together; 0 for equally many characters."""
+    """How badly the lengths of two sentences match; 0 if they have the same number of characters."""
     return abs(math.log((len(source) + 10) / (len(target) + 10)))
 
 
 def read_source(path: str | Path, target: str | Path, clean: bool = False) -> Corpus:
-    """A test set that has no reference: its documents with empty translations.
+    """A test set without a reference: its documents with empty translations.
 
     Raises:
-        InputError: see :func:`read_lines`; there is no sentence.
+        InputError: as :func:`read_lines`, or there is no sentence.
     """
     lines, cleaned = read_cleaned_lines(path, clean)
     documents = split_documents(lines)
@@ -229,10 +242,11 @@ def resolutions(n_sentences: int) -> list[int]:
 def cut(lengths: Sequence[Sequence[int]], limit: int) -> list[int]:
     """Sentences per part when a document is cut at sentence boundaries into the fewest parts of ``limit`` tokens.
 
-    Among the cuts into the fewest parts, one whose longest part is shortest.
+    Among the cuts with the fewest parts, one that minimises the longest part is chosen.
 
     Args:
-        lengths: tokens of each sentence on every side that counts; none above ``limit``.
+        lengths: for each sentence, its number of tokens on every side that counts; none exceeds ``limit``.
+        limit: maximum number of tokens per part.
     """
 
     def greedy(most: int) -> list[int]:
@@ -254,7 +268,13 @@ def cut(lengths: Sequence[Sequence[int]], limit: int) -> list[int]:
 
 
 def parts(document: int, lengths: Sequence[Sequence[int]], limit: int) -> list[Span]:
-    """The parts of a document under the token limit, in order; one for a document that fits. Arguments as `cut`."""
+    """The parts of a document under the token limit, in order; a document that fits is a single part.
+
+    Args:
+        document: its number.
+        lengths: see :func:`cut`.
+        limit: see :func:`cut`.
+    """
     spans, start = [], 0
     for count in cut(lengths, limit):
         spans.append(Span(document, start, count))
@@ -263,10 +283,13 @@ def parts(document: int, lengths: Sequence[Sequence[int]], limit: int) -> list[S
 
 
 def chunks(part: Span, how: str) -> Iterator[Span]:
-    """The training examples of one part: itself, its sentences, or itself at every resolution.
+    """The training examples of one part: the whole part, its sentences, or chunks at every resolution.
+
+    The last chunk of a resolution may be shorter.
 
     Args:
-        how: ``documents``, ``sentences`` or ``mixture``. The last chunk of a resolution may be shorter.
+        part: the part to cut.
+        how: ``documents``, ``sentences`` or ``mixture``.
     """
     sizes = {"documents": [part.size], "sentences": [1], "mixture": resolutions(part.size)}[how]
     for size in sizes:
@@ -275,13 +298,15 @@ def chunks(part: Span, how: str) -> Iterator[Span]:
 
 
 def rejoin(spans: Sequence[Span], texts: Sequence[list[str]], n_documents: int) -> list[Document]:
-    """Documents from the outputs of their parts, in order.
+    """Joins the outputs of the parts back into documents, in order.
 
     Args:
-        spans: the parts in reading order. texts: for each part, its output sentences (or its output as one string).
+        spans: the parts, in reading order.
+        texts: for each part, the list of its output sentences (or of its whole output as one string).
+        n_documents: number of documents.
 
     Raises:
-        InputError: a part is missing, or a document has none.
+        InputError: a part is missing, or a document has no part.
     """
     if len(spans) != len(texts):
         raise InputError(f"{len(texts)} outputs for {len(spans)} parts of documents; none may be missing")

@@ -1,7 +1,7 @@
 """From sentences to examples and back: the limit, the separator, cutting and joining.
 
-Preparation, translation in Python, and contrastive scoring all go by this file, so that a model meets text in
-inference in the form in which it was trained on it.
+Preparation, translation from Python and contrastive scoring all use this module, so that at inference a model sees text
+in the form it was trained on.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ from fairseq_lasformer.data.subwords import DataConfig, SubwordCodec
 
 
 class TooLong(Exception):
-    """A sentence that no example can hold.
+    """A sentence is too long for any example.
 
     Attributes:
-        side: 0 for the source, 1 for the target. sentence: index in its document. tokens: how many it has.
+        side: 0 for the source, 1 for the target.
+        sentence: index of the sentence in its document.
+        tokens: its number of tokens.
     """
 
     def __init__(self, side: int, sentence: int, tokens: int) -> None:
@@ -27,10 +29,10 @@ class TooLong(Exception):
 
 
 class ExampleRule:
-    """How a prepared folder makes examples of sentences.
+    """How sentences are turned into examples in a prepared folder.
 
     Args:
-        settings: of the folder.
+        settings: settings of the folder.
     """
 
     def __init__(self, settings: DataConfig) -> None:
@@ -38,20 +40,21 @@ class ExampleRule:
         self.resolutions = settings.resolutions
 
     def length(self, sentence: str) -> int:
-        """Tokens of an encoded sentence within an example.
+        """Number of tokens that an encoded sentence takes up in an example.
 
-        A separator stands before every sentence but the first; counting one with each keeps the bound simple.
+        A separator precedes every sentence but the first; counting one for each sentence keeps the bound simple.
         """
         return len(sentence.split()) + bool(self.separator)
 
     def cut(self, document: int, *sides: Sequence[str]) -> list[Span]:
-        """The parts of a document whose examples hold ``limit`` tokens at most, end of sentence included.
+        """The parts of a document whose examples have at most ``limit`` tokens, end of sentence included.
 
         Args:
-            document: its number. sides: encoded sentences of every side that counts, as many on each.
+            document: its number.
+            sides: encoded sentences of every side that counts, the same number on each.
 
         Raises:
-            TooLong: a sentence alone is longer.
+            TooLong: a single sentence exceeds the limit.
         """
         lengths = [[self.length(sentence) for sentence in pair] for pair in zip(*sides, strict=True)]
         for i, pair in enumerate(lengths):
@@ -60,17 +63,24 @@ class ExampleRule:
         return parts(document, lengths, self.limit - 1)
 
     def examples(self, part: Span, training: bool = False) -> list[Span]:
-        """The examples of one part: in training at every resolution; in translation itself, or its sentences where the
-        model knows nothing longer."""
+        """The examples of one part.
+
+        In training, the part at every resolution; in translation, the part itself, or its sentences if the model was
+        trained on single sentences.
+
+        Args:
+            part: the part.
+            training: whether the examples are for training.
+        """
         known = self.resolutions if training or self.resolutions == "sentences" else "documents"
         return list(chunks(part, known))
 
     def join(self, sentences: Sequence[str]) -> str:
-        """Encoded sentences as one example."""
+        """Joins encoded sentences into one example."""
         return (f" {self.separator} " if self.separator else " ").join(sentences)
 
     def split(self, example: str) -> list[str]:
-        """An example's (or a translation's) sentences, as far as separators tell them apart."""
+        """The sentences of an example (or a translation), as far as separators delimit them."""
         if not self.separator:
             return [example]
         pieces: list[list[str]] = [[]]
@@ -83,15 +93,16 @@ class ExampleRule:
 
     @property
     def keeps_boundaries(self) -> bool:
-        """Whether a translation tells its sentences apart."""
+        """Whether translations preserve sentence boundaries."""
         return bool(self.separator) or self.resolutions == "sentences"
 
 
 class ExampleCodec(ExampleRule):
-    """The rule, with the subwords of a prepared folder.
+    """The example rule together with the subwords of a prepared folder.
 
     Args:
-        folder: prepared data. settings: of the folder.
+        folder: prepared folder.
+        settings: settings of the folder.
 
     Raises:
         InputError: the subword model is missing or damaged.
@@ -104,7 +115,7 @@ class ExampleCodec(ExampleRule):
 
     @classmethod
     def load(cls, folder: str | Path) -> ExampleCodec:
-        """Of a prepared folder."""
+        """The codec of a prepared folder."""
         return cls(folder, DataConfig.load(folder))
 
     def encode_source(self, sentence: str) -> str:
@@ -112,7 +123,7 @@ class ExampleCodec(ExampleRule):
         return self.subwords.encode(sentence, self.settings.source_lang)
 
     def encode_target(self, sentence: str) -> str:
-        """Of a raw target sentence."""
+        """Subword tokens of a raw target sentence, separated by spaces."""
         return self.subwords.encode(sentence, self.settings.target_lang)
 
     def decode(self, example: str) -> list[str]:
@@ -121,16 +132,16 @@ class ExampleCodec(ExampleRule):
 
 
 class LineCodec:
-    """The codec in the form that fairseq's tools call: a line of text per example, tabs between its sentences.
+    """The codec in the form that fairseq's tools call: one line of text per example, with tabs between its sentences.
 
-    The separator, as a word of a line, is a boundary, too.
+    The separator, if it occurs as a word of the line, is also a boundary.
     """
 
     def __init__(self, codec: ExampleCodec) -> None:
         self.codec = codec
 
     def encode(self, line: str) -> str:
-        """Subword tokens of a document's source, as the preparation of the data makes them."""
+        """Subword tokens of a source document, identical to those produced by the preparation."""
         pieces = line.split("\t")
         if separator := self.codec.separator:
             pieces = [s for piece in pieces for s in re.split(rf"(?<!\S){re.escape(separator)}(?!\S)", piece)]
@@ -138,5 +149,5 @@ class LineCodec:
         return self.codec.join([self.codec.encode_source(s) for s in sentences])
 
     def decode(self, tokens: str) -> str:
-        """Text of a translation."""
+        """The text of a translation."""
         return "\t".join(self.codec.decode(tokens))

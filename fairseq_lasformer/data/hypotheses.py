@@ -1,8 +1,8 @@
-"""Translated documents on disk, in the order of the input, in one of two forms.
+"""Translated documents on disk, in input order, in one of two forms.
 
-``lines``: one document per line, tabs between its sentences where their boundaries are known. ``raw``: as the input,
-one sentence per line and a blank line between documents. A tab cannot occur in the text itself (control characters are
-refused on input), so the first form loses nothing.
+``lines``: one document per line, with tabs between its sentences if their boundaries are known. ``raw``: like the
+input, one sentence per line and a blank line between documents. A tab cannot occur in the text itself (control
+characters are rejected on input), so the first form is lossless.
 """
 
 from __future__ import annotations
@@ -18,14 +18,16 @@ FORMS = ("lines", "raw")
 
 
 def read_hypotheses(path: str | Path, allow_empty: bool = False, n_documents: int | None = None) -> list[Document]:
-    """Documents of a hypothesis file.
+    """Reads the documents of a hypothesis file.
 
     Args:
-        allow_empty: let a document be empty. n_documents: how many are expected; a file that has not as many lines, but
-            as many blocks of lines, is in raw form.
+        path: hypothesis file.
+        allow_empty: allow empty documents.
+        n_documents: expected number of documents; a file with a different number of lines, but this number of blocks of
+            lines, is taken to be in raw form.
 
     Raises:
-        InputError: not readable, not UTF-8, or (unless allowed) a document is empty.
+        InputError: the file cannot be read or is not UTF-8, or (unless allowed) a document is empty.
     """
     try:
         lines = Path(path).read_bytes().decode("utf-8").removeprefix("\ufeff").split("\n")
@@ -49,7 +51,7 @@ def read_hypotheses(path: str | Path, allow_empty: bool = False, n_documents: in
 
 
 def write_hypotheses(path: str | Path, documents: Iterable[Document], form: str = "lines") -> None:
-    """The whole file or nothing, in one of :data:`FORMS`."""
+    """Writes the file, completely or not at all, in one of :data:`FORMS`."""
     if form == "raw":
         atomic_write(path, join_documents(documents))
     else:
@@ -57,6 +59,6 @@ def write_hypotheses(path: str | Path, documents: Iterable[Document], form: str 
 
 
 def some(numbers: list[int]) -> str:
-    """The first ten of them, in order, each once."""
+    """The ten smallest distinct numbers, as text."""
     distinct = sorted(set(numbers))
     return ", ".join(map(str, distinct[:10])) + (", ..." if len(distinct) > 10 else "")

@@ -1,4 +1,4 @@
-"""A split's manifest: what the preparation did to it, and which documents its examples come from."""
+"""The manifest of a split: what the preparation did to it, and which documents its examples come from."""
 
 from __future__ import annotations
 
@@ -15,17 +15,21 @@ from fairseq_lasformer.files import atomic_write
 
 @dataclass(frozen=True)
 class SplitInfo:
-    """What the preparation did to one split; kept beside the binarised data as ``documents.<split>.json``.
+    """What the preparation did to one split; stored with the binarised data as ``documents.<split>.json``.
 
     Attributes:
-        documents, sentences: counts in the raw text. n_examples: lines in the binarised split.
-        n_cut: documents longer than the limit, cut into parts. n_parts: parts in all, one for an uncut document.
-        dropped: pairs left out because one side was empty. cleaned: lines whose control characters became spaces.
-        reference: False for a test set without translations.
-        unknown: share of the tokens that the dictionary lacks, source and target.
+        path: path of the manifest.
+        documents, sentences: counts in the raw text.
+        n_examples: number of lines in the binarised split.
+        n_cut: number of documents that were longer than the limit and cut into parts.
+        n_parts: number of parts in total; an uncut document is one part.
+        dropped: number of pairs left out because one side was empty.
         longest: tokens of the longest example, source and target, end of sentence included.
-        examples: for a split in reading order, (document, first sentence, sentences) of every example; empty for
-            training data, whose examples overlap.
+        examples: for a split in reading order, (document, first sentence, number of sentences) of every example; empty
+            for training data, whose examples overlap.
+        cleaned: number of lines in which control characters were replaced with spaces.
+        reference: False for a test set without translations.
+        unknown: share of the tokens that are missing from the dictionary, source and target.
     """
 
     path: str
@@ -43,12 +47,12 @@ class SplitInfo:
 
     @property
     def name(self) -> str:
-        """The split's: train, valid, test, test1, …"""
+        """Name of the split: train, valid, test, test1, …"""
         return Path(self.path).name.split(".")[1]
 
     @staticmethod
     def binarised(data: str | Path, split: str, source: str, target: str) -> bool:
-        """Whether a split's binarised examples are there, in either direction."""
+        """Whether the binarised examples of a split exist, in either direction."""
         pairs = (f"{source}-{target}", f"{target}-{source}")
         return any((Path(data) / f"{split}.{pair}.{source}.idx").exists() for pair in pairs)
 
@@ -61,7 +65,7 @@ class SplitInfo:
 
     @classmethod
     def load(cls, data: str | Path, split: str) -> SplitInfo | None:
-        """The split's manifest, None where the data was not prepared by this package."""
+        """The manifest of a split; None if the data was not prepared by this package."""
         path = cls.file(data, split)
         if not path.exists():
             return None
@@ -85,10 +89,10 @@ class SplitInfo:
 
 
 def check_binarised(data: str | Path, split: str, source: str, target: str) -> None:
-    """Refuses a split of which a file is cut off: fairseq would stop, or read beyond its end, in the middle.
+    """Rejects a split with a truncated file: fairseq would stop midway, or read past the end of the file.
 
     Raises:
-        InputError: with the file.
+        InputError: a file is truncated; the message names it.
     """
     for index in sorted(Path(data).glob(f"{split}.*.idx")):
         if index.name.split(".")[-2] not in (source, target):
@@ -97,7 +101,7 @@ def check_binarised(data: str | Path, split: str, source: str, target: str) -> N
         with open(index, "rb") as f:
             head = f.read(26)
         if head[:9] != b"MMIDIDX\x00\x00":
-            continue  # another of fairseq's forms, or not the index of one
+            continue  # another of fairseq's formats, or not an index at all
         damage = f"{index}: damaged, prepare the data again"
         if len(head) < 26 or head[17] not in _ITEM_BYTES:
             raise InputError(damage)
@@ -111,5 +115,5 @@ def check_binarised(data: str | Path, split: str, source: str, target: str) -> N
             raise InputError(f"{tokens}: damaged, prepare the data again")
 
 
-# Bytes of a number in fairseq's memory-mapped form, by its code for their type.
+# Bytes per item in fairseq's memory-mapped format, by type code.
 _ITEM_BYTES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 8, 7: 8, 8: 2, 9: 4, 10: 8}

@@ -1,7 +1,7 @@
-"""From raw documents to binarised data: check, tokenise, subwords, examples at several resolutions, binarise.
+"""From raw documents to binarised data: check, tokenise, split into subwords, form examples, binarise.
 
-The result is ordinary fairseq data, with three files beside it: ``settings.json`` (how to decode), the subword model,
-and ``documents.<split>.json`` (which example belongs to which document).
+The result is ordinary fairseq data plus three kinds of files: ``settings.json`` (how to decode), the subword model, and
+``documents.<split>.json`` (which example belongs to which document).
 """
 
 from __future__ import annotations
@@ -36,15 +36,21 @@ from fairseq_lasformer.files import atomic_copy, atomic_write, check_writable, l
 from fairseq_lasformer.processes import start
 from fairseq_lasformer.resume import Progress, key_of
 
-# What text.transform does: its kind and that kind's arguments.
+# A call of subwords.transform: its kind, and the arguments of that kind.
 Task = tuple[str, tuple[str, ...]]
 
 MANY_UNKNOWN = 0.01
 
 
 class Prepared(NamedTuple):
-    """What :func:`prepare` did: the settings, each split, how many subwords were asked for and learned (None with
-    sentencepiece or reused ones), and the words of the dictionary."""
+    """What :func:`prepare` did.
+
+    Attributes:
+        settings: settings of the prepared folder.
+        splits: manifest of every split.
+        merges: number of BPE merges requested and learned; None with sentencepiece or reused subwords.
+        vocabulary: number of words in the dictionary.
+    """
 
     settings: DataConfig
     splits: list[SplitInfo]
@@ -53,10 +59,14 @@ class Prepared(NamedTuple):
 
 
 def prepare(config: PrepareConfig, overwrite: bool = False) -> Prepared:
-    """Runs the preparation. Resumes an interrupted run; a finished one is a no-op.
+    """Runs the preparation. Resumes an interrupted run; if the run has finished, does nothing.
+
+    Args:
+        config: what to prepare.
+        overwrite: replace data that was prepared from other inputs or with other options.
 
     Raises:
-        InputError: bad input, with file and line; nothing of the split is written.
+        InputError: bad input; the message names file and line, and nothing of the split is written.
     """
     settings = config.settings()
     if settings.limit < 2:
@@ -68,12 +78,12 @@ def prepare(config: PrepareConfig, overwrite: bool = False) -> Prepared:
             f"-s {config.source_lang} -t {config.target_lang}: the two languages must have different names"
         )
     if ":" in str(config.out):
-        raise InputError(f"{config.out}: fairseq takes the colon for the end of a path; choose another folder")
+        raise InputError(f"{config.out}: fairseq splits paths at colons; choose another folder")
     check_separator(settings.separator)
     if not config.splits():
         raise InputError("nothing to prepare: name --train, --valid or --test")
     if not config.train and config.reuse is None:
-        raise InputError("without --train, --reuse must name a prepared folder whose subwords and dictionary are taken")
+        raise InputError("without --train, --reuse must name a prepared folder whose subwords and dictionary are used")
     settings = replace(settings, fingerprint=config.fingerprint(settings))
     check_writable(config.out / "settings.json")
     if config.text is not None:
@@ -111,7 +121,7 @@ def _run(config: PrepareConfig, settings: DataConfig) -> None:
 
 
 def _dictionary(folder: Path, language: str) -> set[str]:
-    """The words of a prepared folder's dictionary."""
+    """The words in a prepared folder's dictionary."""
     path = folder / f"dict.{language}.txt"
     try:
         return {line.rpartition(" ")[0] for line in path.read_text(encoding="utf-8").split("\n") if line}
@@ -120,30 +130,29 @@ def _dictionary(folder: Path, language: str) -> set[str]:
 
 
 def _unknown(sentences: Sequence[str], known: set[str]) -> float:
-    """Share of the tokens that the dictionary lacks."""
+    """Share of the tokens that are missing from the dictionary."""
     counts = Counter(token for sentence in sentences for token in sentence.split())
     return sum(n for token, n in counts.items() if token not in known) / max(1, counts.total())
 
 
 def _resume_or_clear(out: Path, fingerprint: str, overwrite: bool) -> None:
-    """Leaves a run of the same work as it is; clears an unfinished one of other work, and a finished one where
-    allowed."""
+    """Leaves a run with the same fingerprint untouched; otherwise removes it, if unfinished or ``overwrite`` is set."""
     mark, finished = Progress(out, fingerprint), (out / "settings.json").exists()
     if mark.matches or finished and DataConfig.load(out).fingerprint == fingerprint:
         return
     foreign = [p.name for p in out.iterdir() if not _OURS.fullmatch(p.name)]
     if not (mark.exists or finished) or foreign:
         what = f" ({', '.join(sorted(foreign)[:3])})" if foreign else ""
-        raise InputError(f"{out}: holds files of another kind{what}; choose another folder")
+        raise InputError(f"{out}: contains files that lasformer prepare did not write{what}; choose another folder")
     if finished and not overwrite:
         raise InputError(
-            f"{out}: holds data prepared from other inputs or with other options; choose another folder, or replace it "
-            "with --overwrite"
+            f"{out}: contains data prepared from other inputs or with other options; choose another folder, or replace "
+            "it with --overwrite"
         )
     remove_folder(out)
 
 
-# What a preparation writes.
+# Names of the files that a preparation writes.
 _OURS = re.compile(
     r"progress\.json|fingerprint|settings\.json|bpe\.codes|sentencepiece\.model|text|preprocess\.log|documents\..+\.json"
     r"|dict\..+\.txt|.+\.(bin|idx)|\..+\.tmp"
@@ -160,7 +169,7 @@ def _read(config: PrepareConfig, name: str, prefix: str) -> Corpus:
 def _encode(
     config: PrepareConfig, settings: DataConfig, corpora: dict[str, list[Corpus]]
 ) -> dict[str, list[list[str]]]:
-    """Both sides' sentences of every split in subwords, in reading order; learned and encoded work is kept on disk."""
+    """Subwords of every split's sentences, both sides, in reading order; intermediate results are kept on disk."""
     words: dict[str, list[list[str]]] = {}
     for name, sets in corpora.items():
         words[name] = []
@@ -171,7 +180,7 @@ def _encode(
     model = config.out / SUBWORDS[settings.bpe]
     if config.reuse is not None:
         atomic_copy(config.reuse / SUBWORDS[settings.bpe], model)
-        SubwordCodec(config.out, settings.tokenizer, settings.bpe)  # a damaged model is refused before it is used
+        SubwordCodec(config.out, settings.tokenizer, settings.bpe)  # rejects a damaged model before it is used
     elif not model.exists():
         size = SIZE if config.size is None else config.size
         print(f"learning subwords ({settings.bpe}, {size}) ...", file=sys.stderr, flush=True)
@@ -189,9 +198,9 @@ def _encode(
 def _cached_transform(
     what: str, sentences: list[str], task: Task, config: PrepareConfig, model: bytes = b""
 ) -> list[str]:
-    """The transformed sentences, from the file that an interrupted run or another preparation left of the same work."""
+    """The transformed sentences, read from the cache if an interrupted run or another preparation left them there."""
     kind, args = task
-    options = args[3:] if model else args  # not the folder: the model's own content counts
+    options = args[3:] if model else args  # excludes the folder: the content of the model is hashed instead
     digest = key_of(kind, options, sentences, hashlib.sha256(model).hexdigest())
     path = (config.text or config.out / "text") / f"{kind}.{digest[:32]}"
     if path.exists():
@@ -204,9 +213,9 @@ def _cached_transform(
 def _examples(
     config: PrepareConfig, settings: DataConfig, name: str, sets: list[Corpus], encoded: list[list[str]], text: Path
 ) -> SplitInfo:
-    """Writes the examples of one split; returns its manifest.
+    """Writes the examples of one split and returns its manifest.
 
-    Test documents are cut by their source alone, so that no reference decides how a source is cut.
+    Test documents are cut by the length of their source alone, so that the reference cannot influence the cut.
     """
     rule = ExampleRule(settings)
     spans: list[Span] = []
@@ -250,7 +259,7 @@ def _examples(
 
 
 def _binarise(config: PrepareConfig, names: list[str], text: Path) -> None:
-    """fairseq-preprocess with a joint dictionary (the reused folder's, where there is one)."""
+    """Runs fairseq-preprocess with a joint dictionary (that of the reused folder, if there is one)."""
     staged = text / "binarised"
     shutil.rmtree(staged, ignore_errors=True)
     command = [sys.executable, "-m", "fairseq_cli.preprocess", "--source-lang", config.source_lang]
@@ -264,7 +273,7 @@ def _binarise(config: PrepareConfig, names: list[str], text: Path) -> None:
     if tests := [name for name in names if name.startswith("test")]:
         command += ["--testpref", ",".join(tests)]
     print("binarising ...", file=sys.stderr, flush=True)
-    # from within the folder: fairseq splits these options at commas
+    # run inside the folder, because fairseq splits these options at commas
     process = start(command, cwd=text, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     output, _ = process.communicate()
     if process.returncode:
@@ -274,10 +283,10 @@ def _binarise(config: PrepareConfig, names: list[str], text: Path) -> None:
 
 
 def summary(config: PrepareConfig, done: Prepared) -> str:
-    """What was prepared, what to mind, and the next command, for a terminal."""
+    """Summary for the terminal: what was prepared, warnings, and the next command."""
     lines = []
     for info in done.splits:
-        cut = f"; {info.n_cut} documents cut, {info.n_parts} parts in all" if info.n_cut else ""
+        cut = f"; {info.n_cut} documents cut, {info.n_parts} parts in total" if info.n_cut else ""
         lines.append(
             f"{info.name}: {info.documents} documents, {info.sentences} sentences, {info.n_examples} examples{cut}; "
             f"longest example {info.longest[0]} / {info.longest[1]} tokens"
@@ -290,12 +299,12 @@ def summary(config: PrepareConfig, done: Prepared) -> str:
         if info.dropped:
             lines[-1] += f"; {info.dropped} pairs with an empty side dropped"
         if info.cleaned:
-            lines[-1] += f"; control characters taken for spaces in {info.cleaned} lines"
+            lines[-1] += f"; control characters replaced with spaces in {info.cleaned} lines"
     learned = "" if done.merges is None else f", {done.merges[1]:,} merges learned"
     lines.append(f"dictionary: {done.vocabulary:,} subwords{learned}")
     if done.merges is not None and done.merges[1] < done.merges[0]:
         lines.append(
-            f"note: {done.merges[0]:,} merges were asked for, but the text has no more; for a small corpus try --size "
+            f"note: {done.merges[0]:,} merges were requested, but the text yields fewer; for a small corpus try --size "
             f"{max(500, 1000 * (done.merges[1] // 4000))}"
         )
     if any(max(info.unknown) > MANY_UNKNOWN for info in done.splits):

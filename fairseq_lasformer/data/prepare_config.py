@@ -1,4 +1,4 @@
-"""What to prepare: the options of ``lasformer prepare``."""
+"""The options of ``lasformer prepare``."""
 
 from __future__ import annotations
 
@@ -18,16 +18,27 @@ SIZE = 32000
 class PrepareConfig:
     """What to prepare. Prefixes name raw files ``PREFIX.LANG``.
 
-    What is None is taken from ``reuse``, where that is given, and otherwise from :data:`DEFAULTS`.
+    Options that are None are taken from ``reuse`` if it is set, and otherwise from :data:`DEFAULTS`.
 
     Attributes:
-        train: joined into one training set. valid: likewise. test: each its own split (test, test1, …); one without
-            ``PREFIX.TARGET`` is prepared without a reference.
-        reuse: a prepared folder whose subwords, dictionary and settings are taken.
-        size: BPE merges, or sentencepiece's vocabulary (:data:`SIZE`).
-        clean: take control characters in the text for spaces instead of refusing them.
-        text: where tokenised and encoded sentences are kept for other preparations of the same text; by default in
-            ``out`` until it is done.
+        source_lang, target_lang: language codes, the suffixes of the raw files.
+        train: prefixes joined into one training set.
+        valid: prefixes joined into one validation set.
+        test: prefixes, each a split of its own (test, test1, …); one without ``PREFIX.TARGET`` is prepared without a
+            reference.
+        out: folder for the prepared data.
+        tokenizer: see :class:`DataConfig`.
+        bpe: see :class:`DataConfig`.
+        size: number of BPE merges, or size of the sentencepiece vocabulary (default: :data:`SIZE`).
+        resolutions: see :class:`DataConfig`.
+        limit: see :class:`DataConfig`.
+        separator: see :class:`DataConfig`.
+        drop_empty: drop pairs with an empty side instead of rejecting them.
+        clean: replace control characters in the text with spaces instead of rejecting them.
+        reuse: a prepared folder whose subwords, dictionary and settings are reused.
+        text: folder in which tokenised and encoded sentences are cached for other preparations of the same text; by
+            default, they are kept in ``out`` until the preparation is done.
+        workers: number of processes.
     """
 
     source_lang: str
@@ -53,16 +64,16 @@ class PrepareConfig:
         return self.source_lang, self.target_lang
 
     def splits(self) -> list[tuple[str, tuple[str, ...]]]:
-        """(name, prefixes) of every split asked for."""
+        """(name, prefixes) of every requested split."""
         named = [("train", self.train), ("valid", self.valid)]
         named += [(f"test{i or ''}", (prefix,)) for i, prefix in enumerate(self.test)]
         return [(name, prefixes) for name, prefixes in named if prefixes]
 
     def settings(self) -> DataConfig:
-        """The settings that the options and the reused folder's settings make together.
+        """The settings that result from the options and the reused folder.
 
         Raises:
-            InputError: an option's value makes no sense, or contradicts the reused folder.
+            InputError: an option has an invalid value, or contradicts the reused folder.
         """
         chosen = {name: getattr(self, name) for name in DEFAULTS}
         inherited: dict[str, object] = dict(DEFAULTS)
@@ -78,15 +89,15 @@ class PrepareConfig:
                 if chosen[name] not in (None, inherited[name]):
                     raise InputError(
                         f"--{name} {chosen[name]}: {self.reuse} was prepared with {inherited[name] or 'none'}, and "
-                        "what encodes the text must stay as it was; leave the option out, or --reuse"
+                        "the encoding of the text must not change; leave out this option, or --reuse"
                     )
             if self.size is not None:
-                raise InputError(f"--size {self.size}: nothing is learned with --reuse; leave one of them out")
+                raise InputError(f"--size {self.size}: no subwords are learned with --reuse; leave one of them out")
         made = {name: inherited[name] if value is None else value for name, value in chosen.items()}
         return DataConfig(self.source_lang, self.target_lang, fingerprint="", **made)  # type: ignore[arg-type]
 
     def fingerprint(self, settings: DataConfig) -> str:
-        """Hash of all inputs and of every option that changes the result."""
+        """Hash of all inputs and of every option that affects the result."""
         digest = hashlib.sha256()
         options = {k: str(v) for k, v in vars(self).items() if k not in ("out", "workers", "reuse", "text")}
         options |= {k: str(v) for k, v in vars(settings).items()} | {
@@ -105,6 +116,6 @@ class PrepareConfig:
         return digest.hexdigest()
 
     def _without_reference(self, file: str) -> bool:
-        """Whether a file that is not there is the reference that a test set may lack."""
+        """Whether a missing file is the reference of a test set, which is optional."""
         missing = [f"{prefix}.{self.target_lang}" for prefix in self.test if prefix not in (*self.train, *self.valid)]
         return file in missing and not Path(file).exists()

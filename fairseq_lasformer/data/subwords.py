@@ -19,16 +19,16 @@ from fairseq_lasformer.files import atomic_write, replacing
 SETTINGS = "settings.json"
 SUBWORDS = {"subword-nmt": "bpe.codes", "sentencepiece": "sentencepiece.model"}
 TOKENIZERS = ("moses", "none")
-# Symbols of fairseq's dictionaries: no text may turn into one of them.
+# Special symbols of fairseq's dictionaries: no text may be encoded as one of them.
 SYMBOLS = ("<s>", "<pad>", "</s>", "<unk>")
 
 
 def check_separator(separator: str) -> None:
-    """Refuses a separator that could be part of a text, or that a dictionary cannot hold as one symbol.
+    """Rejects a separator that could be part of a text, or that a dictionary cannot store as one symbol.
 
     Raises:
-        InputError: it is shorter than two characters, holds blanks, is one of fairseq's symbols, or looks like a
-            subword.
+        InputError: it is shorter than two characters, contains whitespace, is one of fairseq's special symbols, or
+            looks like a subword.
     """
     if not separator:
         return
@@ -40,15 +40,15 @@ def check_separator(separator: str) -> None:
 
 @dataclass(frozen=True)
 class DataConfig:
-    """How a folder's data was prepared, kept there as ``settings.json``.
+    """How the data in a folder was prepared; stored there as ``settings.json``.
 
     Attributes:
         source_lang, target_lang: language codes.
         tokenizer: ``moses`` or ``none``.
         bpe: ``subword-nmt`` or ``sentencepiece``.
-        separator: token between sentences, empty for none.
-        limit: tokens an example may have, end of sentence included.
-        resolutions: of the training examples: ``mixture``, ``documents`` or ``sentences``.
+        separator: token between sentences; empty for none.
+        limit: maximum number of tokens per example, end of sentence included.
+        resolutions: resolutions of the training examples: ``mixture``, ``documents`` or ``sentences``.
         fingerprint: hash of the inputs and all options, used to recognise an unchanged rerun.
     """
 
@@ -83,7 +83,7 @@ def _moses(language: str) -> tuple[Any, Any, Any]:
 
 
 def tokenize(sentence: str, language: str, tokenizer: str) -> str:
-    """The sentence's words, separated by spaces."""
+    """The words of a sentence, separated by spaces."""
     if tokenizer == "none":
         return sentence
     normalizer, words, _ = _moses(language)
@@ -91,13 +91,16 @@ def tokenize(sentence: str, language: str, tokenizer: str) -> str:
 
 
 class SubwordCodec:
-    """Encodes sentences to subword tokens, and decodes a model's output to text.
+    """Encodes sentences as subword tokens, and decodes model output to text.
 
-    A word of the text that is one of fairseq's symbols (``</s>``) or the separator comes out in single characters, so
-    that it survives as text.
+    A word of the text that equals one of fairseq's special symbols (``</s>``) or the separator is encoded as single
+    characters, so that it survives as text.
 
     Args:
-        folder: where ``bpe.codes`` or ``sentencepiece.model`` lies. separator: of the data, empty for none.
+        folder: folder that contains ``bpe.codes`` or ``sentencepiece.model``.
+        tokenizer: see :class:`DataConfig`.
+        bpe: see :class:`DataConfig`.
+        separator: the data's separator; empty for none.
 
     Raises:
         InputError: the subword model is missing or damaged.
@@ -105,7 +108,7 @@ class SubwordCodec:
 
     def __init__(self, folder: str | Path, tokenizer: str, bpe: str, separator: str = "") -> None:
         if bpe not in SUBWORDS or tokenizer not in TOKENIZERS:
-            raise InputError(f"{Path(folder) / SETTINGS}: no such subwords or tokenizer ({bpe}, {tokenizer})")
+            raise InputError(f"{Path(folder) / SETTINGS}: unknown subwords or tokenizer ({bpe}, {tokenizer})")
         self.tokenizer, self.bpe, self.separator = tokenizer, bpe, separator
         self._reserved = frozenset((*SYMBOLS, separator) if separator else SYMBOLS)
         path = Path(folder) / SUBWORDS[bpe]
@@ -123,7 +126,7 @@ class SubwordCodec:
 
                 pieces = SentencePieceProcessor(model_file=str(path))
                 self._subwords = lambda text: " ".join(pieces.encode(text, out_type=str))
-        except (Exception, SystemExit) as e:  # subword-nmt ends the process, sentencepiece raises its C++ errors
+        except (Exception, SystemExit) as e:  # subword-nmt exits the process, sentencepiece raises its C++ errors
             raise InputError(f"{path}: damaged; prepare the data again") from e
 
     @classmethod
@@ -144,7 +147,7 @@ class SubwordCodec:
         return tokens
 
     def decode(self, tokens: str, language: str) -> str:
-        """Text of subword tokens."""
+        """The text of subword tokens."""
         if self.bpe == "sentencepiece":
             text = tokens.replace(" ", "").replace("\u2581", " ").strip()
         else:
@@ -155,10 +158,13 @@ class SubwordCodec:
 
 
 def learn_subwords(folder: Path, sentences: Sequence[str], bpe: str, size: int) -> None:
-    """Learns joint subwords on tokenised sentences of both sides.
+    """Learns joint subwords from tokenised sentences of both sides.
 
     Args:
-        size: merges for subword-nmt, vocabulary for sentencepiece (lowered where the text is too small for it).
+        folder: folder to write the subword model to.
+        sentences: tokenised sentences.
+        bpe: see :class:`DataConfig`.
+        size: number of merges for subword-nmt, vocabulary size for sentencepiece (reduced if the text is too small).
     """
     path = folder / SUBWORDS[bpe]
     if bpe == "subword-nmt":
@@ -210,12 +216,15 @@ def _work(batch: list[str]) -> list[str]:
 
 
 def transform(sentences: list[str], kind: str, args: tuple[Any, ...], workers: int, what: str) -> list[str]:
-    """All sentences tokenised or encoded, in order, with a progress bar.
+    """Tokenises or encodes all sentences, in order, with a progress bar.
 
     Args:
-        kind: ``tokenize`` (args: language, tokenizer) or ``encode`` (args: :class:`SubwordCodec`'s).
-        workers: processes.
-        what: is transformed, for the progress bar.
+        sentences: sentences to transform.
+        kind: ``tokenize`` or ``encode``.
+        args: arguments of the transformation: language and tokenizer for ``tokenize``, the arguments of
+            :class:`SubwordCodec` for ``encode``.
+        workers: number of processes.
+        what: description for the progress bar.
     """
     step = 2000
     batches = [sentences[i : i + step] for i in range(0, len(sentences), step)]

@@ -1,1 +1,1 @@
-"""Scores of translated documents. Everything here knows text, not models."""
+"""Scores of translated documents. Everything here operates on text, not on models."""

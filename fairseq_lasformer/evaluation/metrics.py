@@ -1,4 +1,4 @@
-"""The metrics of translations, one entry each: what ``lasformer score``, the report and the ablation tables show.
+"""The translation metrics, one entry each, that ``lasformer score``, the report and the ablation tables show.
 
 To add one, add a :class:`Metric` to :data:`METRICS`; see CONTRIBUTING.md.
 """
@@ -16,11 +16,12 @@ from fairseq_lasformer.errors import InputError
 
 
 class Outputs(NamedTuple):
-    """What metrics are computed from.
+    """The text that metrics are computed from.
 
     Attributes:
         documents: hypotheses and references, one string per document.
-        sentences: likewise per sentence, of the documents whose sentence counts agree; empty where none does.
+        sentences: hypotheses and references, one string per sentence, for documents whose sentence counts agree; empty
+            if there are none.
         tokenize: sacrebleu's tokeniser.
     """
 
@@ -30,10 +31,10 @@ class Outputs(NamedTuple):
 
     @classmethod
     def of(cls, hypotheses: Sequence[Document], references: Sequence[Document], tokenize: str) -> tuple[Outputs, int]:
-        """The outputs, and in how many documents the sentence counts agree."""
+        """The outputs, and the number of documents whose sentence counts agree."""
         agree = [(h, r) for h, r in zip(hypotheses, references) if len(h) == len(r)]
         if all(len(h) <= 1 for h in hypotheses) and any(len(r) > 1 for r in references):
-            agree = []  # a document of one sentence agrees by chance
+            agree = []  # single-sentence references agree only by chance
         documents = [" ".join(d) for d in hypotheses], [" ".join(d) for d in references]
         sentences = [s for h, _ in agree for s in h], [s for _, r in agree for s in r]
         return cls(documents, sentences, tokenize), len(agree)
@@ -44,9 +45,11 @@ class Metric:
     """One metric.
 
     Attributes:
-        label: its name in full. column: in the narrow table of a terminal.
-        build: the metric for a tokeniser, as sacrebleu's metrics: ``corpus_score``, ``get_signature``.
-        by_sentence: whether sentences, and not documents, are its segments.
+        label: full name.
+        column: short name for terminal tables.
+        build: builds the metric for a tokeniser; the result has the interface of sacrebleu's metrics (``corpus_score``,
+            ``get_signature``).
+        by_sentence: whether its segments are sentences instead of documents.
     """
 
     label: str
@@ -55,7 +58,7 @@ class Metric:
     by_sentence: bool = False
 
     def score(self, outputs: Outputs) -> tuple[float | None, str]:
-        """The score, and the metric's signature; none for a metric by sentence where no sentences are known."""
+        """The score and the metric's signature; (None, "") for a sentence-level metric if there are no sentences."""
         hypotheses, references = outputs.sentences if self.by_sentence else outputs.documents
         if not hypotheses:
             return None, ""
@@ -68,13 +71,13 @@ def bleu(lowercase: bool, tokenize: str, **options: Any) -> BLEU:
     """sacrebleu's BLEU.
 
     Raises:
-        InputError: there is no such tokeniser, or it cannot be used here.
+        InputError: the tokeniser is unknown, or cannot be used here.
     """
     if tokenize not in BLEU.TOKENIZERS:
         raise InputError(f"--tokenize {tokenize}: expected one of {', '.join(BLEU.TOKENIZERS)}")
     try:
         return BLEU(lowercase=lowercase, tokenize=tokenize, **options)
-    except (ImportError, OSError, RuntimeError) as e:  # tokenisers with packages or models of their own
+    except (ImportError, OSError, RuntimeError) as e:  # some tokenisers need additional packages or models
         reason = " ".join(str(e).split())
         raise InputError(f"--tokenize {tokenize}: cannot be used here ({reason})") from e
 
@@ -86,7 +89,7 @@ METRICS = {
     "s_bleu_cased": Metric("s-BLEU, cased", "cased", lambda tokenize: bleu(False, tokenize), by_sentence=True),
     "chrf": Metric("chrF", "chrF", lambda tokenize: CHRF()),
 }
-"""Every metric by its key in ``scores.json``."""
+"""All metrics, by their keys in ``scores.json``."""
 
 HEADLINE = "d_bleu"
-"""The metric of tables with room for one, and of the bootstrap."""
+"""The metric shown in tables with room for only one, and used for the bootstrap."""

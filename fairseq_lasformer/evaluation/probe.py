@@ -1,7 +1,7 @@
 """The discourse probe of the demo corpus: is each context-dependent word translated as its context demands?
 
-A hypothesis is aligned with its reference word by word (Levenshtein); a word counts as right if the hypothesis has
-the very same word in its place.
+A hypothesis is aligned with its reference word by word (Levenshtein); a word counts as right if the aligned word of the
+hypothesis is identical.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from rapidfuzz.distance import Levenshtein
 from fairseq_lasformer.data.documents import Document
 from fairseq_lasformer.errors import InputError
 
-# Distances in source tokens: a name and the largest distance of its class.
+# Classes of distances in source tokens: name and largest distance.
 DISTANCES = (("1-30", 30), ("31-100", 100), ("101-300", 300), ("301-1000", 1000), (">1000", 10**9))
 _WORD = re.compile(r"\w+|[^\w\s]")
 
 
 class Probe(NamedTuple):
-    """A word that its context decides; the fields are those of the probe file (data/demo/generate.py)."""
+    """A context-dependent word; the fields are those of the probe file (see data/demo/generate.py)."""
 
     document: int
     sentence: int
@@ -64,10 +64,14 @@ def words(text: str) -> list[str]:
 
 
 def judge(probes: Sequence[Probe], hypotheses: Sequence[Document], references: Sequence[Document]) -> list[bool]:
-    """Whether each probed word is right.
+    """Whether each probed word is translated correctly.
+
+    Args:
+        probes: the probed words.
+        hypotheses, references: documents, in the same order.
 
     Raises:
-        InputError: the probes do not belong to the references, or hypotheses are missing.
+        InputError: the probes do not match the references, or hypotheses are missing.
     """
     if len(hypotheses) != len(references):
         raise InputError(f"{len(hypotheses)} hypotheses for {len(references)} reference documents")
@@ -89,7 +93,7 @@ def judge(probes: Sequence[Probe], hypotheses: Sequence[Document], references: S
 
 
 def _align(reference: list[str], hypothesis: list[str]) -> dict[int, str]:
-    """For each reference position that has a counterpart, the hypothesis word there."""
+    """The hypothesis word aligned with each reference position that has a counterpart."""
     pairs = {}
     for op in Levenshtein.opcodes(reference, hypothesis):
         if op.tag in ("equal", "replace"):
@@ -99,12 +103,17 @@ def _align(reference: list[str], hypothesis: list[str]) -> dict[int, str]:
 
 
 def accuracy(probes: Sequence[Probe], right: Sequence[bool]) -> dict[str, Any]:
-    """Shares of right words, each with its count.
+    """Shares of correctly translated words.
+
+    Args:
+        probes: the probed words.
+        right: results of :func:`judge`.
 
     Returns:
-        ``accuracy``: ``all`` and each phenomenon, over the words that an earlier sentence decides; ``by_distance``;
-        ``same_sentence``: over the words that their own sentence decides; ``first``: over those of ``all`` whose
-        decision no earlier word of the translation shows; ``chance``: of guessing among the word's choices; ``counts``.
+        ``accuracy``: for ``all`` words decided by an earlier sentence, and by phenomenon; ``by_distance``: the same
+        words by distance; ``same_sentence``: for words decided in their own sentence; ``first``: for those of ``all``
+        whose decision is not yet visible in the preceding translation; ``chance``: expected accuracy when guessing
+        among a word's choices; ``counts``: number of words in each class.
     """
     classes: dict[str, list[int]] = {}
     for i, probe in enumerate(probes):

@@ -1,4 +1,4 @@
-"""Scores of systems on detokenised text, their comparison, and the tables of both."""
+"""Scores of systems on detokenised text, comparisons between systems, and tables of both."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fairseq_lasformer.data.documents import Document
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.evaluation.metrics import HEADLINE, METRICS, Outputs, bleu
 
-# sacrebleu's tokenisers for text whose words are not separated by spaces
+# sacrebleu's tokenisers for languages written without spaces between words
 UNSPACED = ("zh", "ja-mecab", "ko-mecab", "char")
 
 
@@ -19,18 +19,18 @@ def score(hypotheses: Sequence[Document], references: Sequence[Document], tokeni
     """Scores of one system.
 
     Args:
-        hypotheses, references: as many documents, in the same order, each a list of sentences (a hypothesis whose
-            sentence boundaries are unknown is a list of one string).
+        hypotheses, references: the same number of documents, in the same order, each a list of sentences (a hypothesis
+            with unknown sentence boundaries is a list of one string).
         tokenize: sacrebleu's tokeniser for BLEU (``zh`` for Chinese output).
 
     Returns:
-        ``d_bleu`` (each document one segment, case-insensitive), ``d_bleu_cased``, ``chrf`` (likewise cased, by
+        ``d_bleu`` (each document is one segment, case-insensitive), ``d_bleu_cased``, ``chrf`` (also cased and by
         document); ``s_bleu``, ``s_bleu_cased`` over the ``s_bleu_documents`` documents whose sentence counts agree
-        (None where none does, or where no hypothesis has sentence boundaries); ``documents``; ``length_ratio`` in
-        words (in the tokeniser's tokens for text without spaces); ``signatures`` of the metrics.
+        (None if there are none, or if no hypothesis has sentence boundaries); ``documents``, the number of documents;
+        ``length_ratio`` in words (in the tokeniser's tokens for text without spaces); ``signatures`` of the metrics.
 
     Raises:
-        InputError: not as many hypotheses as references.
+        InputError: the numbers of hypotheses and references differ.
     """
     if len(hypotheses) != len(references):
         first, last = sorted((len(hypotheses), len(references)))
@@ -61,12 +61,15 @@ def compare(
     tokenize: str = "13a",
     samples: int = 1000,
 ) -> dict[str, Any]:
-    """Paired bootstrap of d-BLEU (Koehn 2004, as sacrebleu does it): every system against the first one.
+    """Paired bootstrap of d-BLEU (Koehn 2004, as implemented in sacrebleu): every system against the first one.
 
-    Documents are what is drawn anew. Call :func:`score` on each first: counts are not checked here.
+    Documents are the units that are resampled. Call :func:`score` on each system first: counts are not checked here.
 
     Args:
-        hypotheses: by system's name, at least two. samples: how many bootstrap samples.
+        hypotheses: documents by name of the system, at least two systems.
+        references: reference documents.
+        tokenize: see :func:`score`.
+        samples: number of bootstrap samples.
 
     Returns:
         ``systems``: name -> ``d_bleu``, ``mean`` and ``interval`` (half of the 95 % interval) over the samples, and
@@ -86,7 +89,7 @@ def compare(
 
 
 def comparison_table(found: dict[str, Any]) -> str:
-    """Results of :func:`compare`, for a terminal."""
+    """Formats the results of :func:`compare` for a terminal."""
     lines = [f"paired bootstrap of d-BLEU, {found['signature']}"]
     for name, s in found["systems"].items():
         against = "baseline" if s["p"] is None else f"p = {s['p']:.4f}"
@@ -95,7 +98,7 @@ def comparison_table(found: dict[str, Any]) -> str:
 
 
 def table(systems: dict[str, dict[str, Any]]) -> str:
-    """The scores of several systems over the same references, for a terminal."""
+    """Formats the scores of several systems on the same references for a terminal."""
     width = max(map(len, systems)) + 2
     lines = [f"{'system':<{width}}" + "".join(f"{m.column:>8}" for m in METRICS.values()) + f"{'length':>8}"]
     for name, s in systems.items():

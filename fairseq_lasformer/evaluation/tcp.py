@@ -1,4 +1,4 @@
-"""TCP, the discourse score of the PDC test set (Sun et al. 2022): tense, conjunctions and pronouns."""
+"""TCP, the discourse score of the PDC test set (Sun et al. 2022), covering tense, conjunctions and pronouns."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from fairseq_lasformer.data.documents import Document, read_lines
 from fairseq_lasformer.errors import InputError
 
 WINDOW = 20
-# The set's fixed order: which documents carry the labels of which phenomenon (from 0, half open).
+# In the set's fixed order, the documents that carry the labels of each phenomenon (half-open, from 0).
 PARTS = {"TC": (0, 50), "CP": (50, 96), "PT": (96, 148)}
 
 
 class Label(NamedTuple):
-    """One annotated place: a token's index in the tokenised reference, and what may stand there."""
+    """One annotated position: a token's index in the tokenised reference, and the accepted candidates."""
 
     position: int
     candidates: tuple[str, ...]
 
 
 def read_labels(path: Path) -> list[list[Label]]:
-    """The labels of each document: line i holds tab-separated ``position:candidate,candidate,…``.
+    """The labels of each document: line i contains tab-separated ``position:candidate,candidate,…``.
 
     Raises:
-        InputError: no such file, or a field of another form (file and line are named).
+        InputError: the file does not exist, or a field is malformed (the message names file and line).
     """
     if not path.is_file():
         raise InputError(f"{path}: no such file")
@@ -51,8 +51,10 @@ def _tokenizer() -> MosesTokenizer:
 
 
 def sentences(text: str) -> list[str]:
-    """Running English text, cut behind what ends a sentence: Moses detaches a full stop at the end of its line only,
-    wherever the next word is lower-cased."""
+    """Splits running English text after sentence-final punctuation.
+
+    This is needed because Moses detaches a full stop followed by a lower-cased word only at the end of a line.
+    """
     found: list[str] = []
     begin = 0
     for end in _SENTENCE_END.finditer(text):
@@ -72,10 +74,10 @@ def _abbreviations() -> frozenset[str]:
 
 
 def tokenized(document: Sequence[str]) -> list[str]:
-    """A detokenised English document in the reference's tokens (Moses with aggressive dashes: ``co @-@ chaired``).
+    """Tokenises a detokenised English document like the reference (Moses, aggressive dashes: ``co @-@ chaired``).
 
     Args:
-        document: its sentences; or, where their boundaries are not known, one string.
+        document: its sentences, or a single string if their boundaries are unknown.
     """
     known = document if len(document) > 1 else sentences(" ".join(document))
     words = _tokenizer()
@@ -83,9 +85,14 @@ def tokenized(document: Sequence[str]) -> list[str]:
 
 
 def hit(label: Label, hypothesis: Sequence[str], n_reference: int) -> bool:
-    """Whether a candidate lies within 20 tokens of the label's place, scaled to the hypothesis' length.
+    """Whether a candidate occurs within 20 tokens of the label's position, scaled to the length of the hypothesis.
 
-    A candidate of one word must be a token of the window, one of several words a part of the joined window.
+    A one-word candidate must be a token in the window, a multi-word candidate a substring of the joined window.
+
+    Args:
+        label: the label.
+        hypothesis: tokens of the document.
+        n_reference: number of tokens in the reference.
     """
     place = label.position * len(hypothesis) // max(1, n_reference)
     window = hypothesis[max(0, place - WINDOW) : place + WINDOW]
@@ -96,13 +103,14 @@ def hit(label: Label, hypothesis: Sequence[str], n_reference: int) -> bool:
 def score(
     hypotheses: Sequence[Sequence[str]], references: Sequence[Sequence[str]], labels: Sequence[Sequence[Label]]
 ) -> dict[str, float]:
-    """TC, CP, PT in per cent, TCP their geometric mean, and how many labels each has (``TC_labels``, …).
+    """TC, CP and PT in per cent, their geometric mean TCP, and the number of labels of each (``TC_labels``, …).
 
     Args:
         hypotheses, references: 148 documents of tokens, true-cased.
+        labels: labels of each document.
 
     Raises:
-        InputError: not 148 of each.
+        InputError: there are not 148 of each.
     """
     expected = PARTS["PT"][1]
     for name, given in (("hypotheses", hypotheses), ("references", references), ("lines of candidates", labels)):
@@ -121,16 +129,18 @@ def score(
 def evaluate(
     hypotheses: Sequence[Document], candidates: Path, reference: Path, is_tokenized: bool = False
 ) -> dict[str, float]:
-    """Scores of translated documents; see :func:`score`.
+    """Scores translated documents; see :func:`score`.
 
     Args:
-        candidates: PDC's annotation. reference: its tokenised reference.
-        is_tokenized: the hypotheses are tokenised as the reference is.
+        hypotheses: translated documents.
+        candidates: PDC's annotation.
+        reference: PDC's tokenised reference.
+        is_tokenized: whether the hypotheses are tokenised like the reference.
     """
     tokens = [" ".join(d).split() if is_tokenized else tokenized(d) for d in hypotheses]
     return score(tokens, [line.split() for line in read_lines(reference)], read_labels(candidates))
 
 
 def line(system: str, scores: Mapping[str, float]) -> str:
-    """One system's scores, for a terminal."""
+    """Formats the scores of one system for a terminal."""
     return f"{system}: " + ", ".join(f"{part} {scores[part]:.1f}" for part in ("TC", "CP", "PT", "TCP"))

@@ -1,4 +1,4 @@
-"""The paper's tables of ablations, as runs of one configuration with a few options changed."""
+"""The paper's ablation tables: runs of one configuration with a few options changed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from fairseq_lasformer.resume import Progress, key_of
 
 WINDOW = 20
 CHECKPOINT = "checkpoint_last.pt"
-# What tables 5, 6 and 7 vary, and the values tried unless others are given.
+# What tables 5, 6 and 7 vary (symbol and option), and the default values.
 VARIED = {
     5: ("t", "model.sparsity_threshold", ("0.8", "0.85", "0.9", "0.95", "0.99")),
     6: ("d_s", "model.select_dim", ("16", "32", "64", "128")),
@@ -33,7 +33,7 @@ VARIED = {
 
 
 class Row(NamedTuple):
-    """One run of a table: its label, and the options in which it differs from the configuration."""
+    """One run of a table: its label, and the options that differ from the configuration."""
 
     label: str
     overrides: tuple[str, ...] = ()
@@ -47,8 +47,13 @@ def rows(table: int, cfg: Any, values: Sequence[str] = ()) -> list[Row]:
     """The runs of one table.
 
     Args:
-        table: 3 (kappa by module: each module alone selecting, and all), 4 (what the method consists of), 5 (t),
-            6 (d_s) or 7 (r). values: of table 5, 6 or 7, instead of :data:`VARIED`'s.
+        table: 3 (kappa by module: selection in each module alone, and in all of them), 4 (components of the method),
+            5 (t), 6 (d_s) or 7 (r).
+        cfg: the configuration.
+        values: values to try in table 5, 6 or 7, instead of those in :data:`VARIED`.
+
+    Raises:
+        InputError: there is no such table.
     """
     if table == 3:
         dense = Row("Transformer", ("++model.select_modules=none",))
@@ -76,9 +81,9 @@ class Ablation(NamedTuple):
 
     Attributes:
         config: configuration file.
-        reference: test set.
-        options: of fairseq-generate.
-        overrides: Hydra's.
+        reference: reference of the test set.
+        options: options of fairseq-generate.
+        overrides: Hydra overrides.
     """
 
     config: Path
@@ -87,18 +92,18 @@ class Ablation(NamedTuple):
     overrides: tuple[str, ...] = ()
 
     def progress(self, row: Row, folder: Path) -> Progress:
-        """A run's progress, by everything that its result depends on."""
+        """The progress of a run, keyed by everything its result depends on."""
         config = OmegaConf.to_container(read_config(self.config))
         return Progress(folder, key_of(config, self.reference, self.options, self.overrides, row.overrides))
 
     def experiment(self, row: Row, folder: Path) -> Experiment:
-        """One run, in a folder of its own."""
+        """The experiment of one run, in a folder of its own."""
         overrides = (*self.overrides, *row.overrides)
         return Experiment(row.label, self.config, self.data, folder, overrides, self.options)
 
     @property
     def data(self) -> Path:
-        """The prepared folder: the configuration's, or an override's."""
+        """The prepared folder: the one given by an override, or else by the configuration."""
         given = [
             o.lstrip("+").removeprefix("task.data=").strip("'\"")
             for o in self.overrides
@@ -108,16 +113,16 @@ class Ablation(NamedTuple):
 
 
 def finished(ablation: Ablation, row: Row, folder: Path) -> dict[str, Any] | None:
-    """A run's result, None if it has not been finished.
+    """The result of a run; None if it has not finished.
 
     Raises:
-        InputError: the folder holds a run of other settings.
+        InputError: the folder contains a run with other settings.
     """
     progress = ablation.progress(row, folder)
     if progress.exists and not progress.matches:
         raise InputError(
-            f"{folder}: holds a run with another configuration, reference or options; remove it, or choose another "
-            "--out"
+            f"{folder}: contains a run with a different configuration, reference or options; remove it, or choose "
+            "another --out"
         )
     try:
         return json.loads((folder / "result.json").read_text(encoding="utf-8"))
@@ -126,14 +131,19 @@ def finished(ablation: Ablation, row: Row, folder: Path) -> dict[str, Any] | Non
 
 
 def run(ablation: Ablation, row: Row, folder: Path) -> dict[str, Any]:
-    """Trains, translates the test set and scores one run, in a folder of its own; resumes where it stopped.
+    """Trains one run in a folder of its own, translates the test set and scores it; resumes where it stopped.
+
+    Args:
+        ablation: what the runs have in common.
+        row: the run.
+        folder: folder of the run.
 
     Returns:
-        ``label``, ``kappa`` by module (1 for full attention, None for patterns without a kappa), the headline metric,
-        ``updates``; also in ``result.json``.
+        ``label``, ``kappa`` by module (1 for full attention, None for patterns without a kappa), the headline metric
+        and ``updates``; also written to ``result.json``.
 
     Raises:
-        InputError: see :func:`finished`; a step failed.
+        InputError: as :func:`finished`, or a stage failed.
     """
     if (result := finished(ablation, row, folder)) is not None:
         return result
@@ -153,10 +163,14 @@ def run(ablation: Ablation, row: Row, folder: Path) -> dict[str, Any]:
 
 
 def submit(launcher: str, command: Sequence[str]) -> None:
-    """Hands one run's command, as one argument, to a launcher such as ``sbatch --gres=gpu:1 --wrap``.
+    """Passes the command of one run, as a single argument, to a launcher such as ``sbatch --gres=gpu:1 --wrap``.
+
+    Args:
+        launcher: command line of the launcher.
+        command: command of the run.
 
     Raises:
-        InputError: the launcher cannot be run, or fails.
+        InputError: the launcher cannot be started, or fails.
     """
     try:
         words = shlex.split(launcher)
@@ -168,7 +182,15 @@ def submit(launcher: str, command: Sequence[str]) -> None:
 
 
 def text(ablation: Ablation, table: int, rows: Sequence[Row], folder: Path, length: int) -> str:
-    """The table, for a terminal; runs that are not finished have no figures. ``length``: tokens, for the cost."""
+    """Formats the table for a terminal; unfinished runs have no figures.
+
+    Args:
+        ablation: what the runs have in common.
+        table: number of the table.
+        rows: its runs.
+        folder: folder that contains the folders of the runs.
+        length: number of tokens for which the cost is shown.
+    """
     width = max(len(row.label) for row in rows) + 2
     head = f"{f'table {table}':<{width}}" + "".join(f"{f'κ {m}':>11}" for m in MODULES)
     lines = [head + f"{'cost':>9}{'+ proj.':>9}{METRICS[HEADLINE].column:>9}"]

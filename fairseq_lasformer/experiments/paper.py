@@ -1,4 +1,4 @@
-"""A row of the paper's main table (arXiv 2309.14174, table 1): corpus, preparation, and the pipeline."""
+"""A row of the paper's main table (arXiv 2309.14174, table 1): corpus, preparation and pipeline."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from fairseq_lasformer.resume import Progress, key_of
 
 PRECISIONS = ("fp16", "bf16", "fp32")
 PAPER_GPUS = 8
-"""The paper's batches are those of eight GPUs; fewer make up for it by accumulating gradients."""
+"""The paper's batch size assumes eight GPUs; with fewer, gradients are accumulated to match it."""
 
 
 @dataclass(frozen=True)
@@ -32,12 +32,18 @@ class RowOptions:
     """How a row is run.
 
     Attributes:
-        gpus: 0 trains and translates on the CPU. precision: one of :data:`PRECISIONS`, on GPUs.
-        beam: of the translation. average: checkpoints before the last that are averaged with it.
-        max_update: of the training, instead of the configuration's. max_tokens: of a batch in translation.
-        limit: tokens per example, instead of the configuration's. size: subwords. workers: of the preparation.
-        files: the corpus' files. trust: download what no checksum is published for.
-        overrides: Hydra's.
+        gpus: number of GPUs; 0 trains and translates on the CPU.
+        precision: one of :data:`PRECISIONS`, on GPUs.
+        beam: beam size in translation.
+        average: number of checkpoints before the last that are averaged with it.
+        max_update: number of updates, instead of the configuration's.
+        max_tokens: tokens per batch in translation; by default, as many as the longest example has.
+        limit: tokens per example, instead of the configuration's.
+        size: number of BPE merges.
+        workers: processes of the preparation.
+        files: folder of the corpus files.
+        trust: download files for which no checksum is published.
+        overrides: Hydra overrides of the training.
     """
 
     gpus: int = 1
@@ -54,7 +60,7 @@ class RowOptions:
     overrides: tuple[str, ...] = ()
 
     def training(self, system: str) -> tuple[str, ...]:
-        """Hydra's overrides of the training."""
+        """Hydra overrides of the training of a system."""
         steps = 1 if self.gpus > PAPER_GPUS else PAPER_GPUS // max(1, self.gpus)
         own = [f"optimization.update_freq=[{steps}]"]
         if self.max_update is not None:
@@ -74,23 +80,27 @@ class RowOptions:
 
 
 def configs_folder() -> Path:
-    """The configurations: a clone's, or those that were installed with the package."""
+    """The folder of configurations: that of the clone, or the one installed with the package."""
     clone = Path(__file__).resolve().parents[2] / "configs"
     return clone if clone.is_dir() else Path(sysconfig.get_path("data")) / "share/fairseq_lasformer/configs"
 
 
 def run_row(experiment: str, system: str, options: RowOptions) -> tuple[str, dict[str, Any]]:
-    """One row: ``data-bin/EXPERIMENT`` and ``runs/EXPERIMENT/SYSTEM`` in the working directory. Resumes.
+    """Runs one row, or resumes it where it stopped.
+
+    Writes to ``data-bin/EXPERIMENT`` and ``runs/EXPERIMENT/SYSTEM`` in the working directory.
 
     Args:
         experiment: ``ted_en-de``, ``news_en-de``, ``europarl_en-de``, ``pdc_zh-en`` or ``ted_en-de_whole``.
-        system: ``transformer``, ``lasformer``, ``lasformer_moe``, …: there must be a configuration of that name.
+        system: ``transformer``, ``lasformer``, ``lasformer_moe``, …: there must be a configuration with that name.
+        options: how to run the row.
 
     Returns:
         the table for a terminal, and the scores.
 
     Raises:
-        InputError: no such configuration, impossible options, a folder of other settings, or a stage failed.
+        InputError: the configuration does not exist, the options are invalid, the folder contains a run with other
+            settings, or a stage failed.
     """
     config = configs_folder() / f"{experiment}_{system}.yaml"
     corpus, pair = [*experiment.split("_"), ""][:2]
@@ -123,7 +133,7 @@ def run_row(experiment: str, system: str, options: RowOptions) -> tuple[str, dic
     settings = [options.max_update, options.gpus, options.precision, options.overrides]
     progress = Progress(folder, key_of(*settings))
     if progress.exists and not progress.matches:
-        raise InputError(f"{folder}: holds a run with other settings; remove it")
+        raise InputError(f"{folder}: contains a run with other settings; remove it")
     if not progress.exists:
         progress.begin()
     run.run(progress, tell=True)

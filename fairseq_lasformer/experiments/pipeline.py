@@ -1,4 +1,4 @@
-"""One system from configuration to scores: train, average, translate, score. Each stage resumes where it stopped.
+"""The pipeline from configuration to scores: train, average, translate, score. Each stage resumes where it stopped.
 
 The demo, the ablation tables and the rows of the paper's main table are all runs of this pipeline.
 """
@@ -28,15 +28,17 @@ class Experiment:
     """One system, trained and evaluated in a folder of its own.
 
     Attributes:
-        name: for progress bars and tables.
+        name: name of the system, for progress bars and tables.
         config: configuration file of the training.
         data: prepared folder.
-        folder: of the checkpoints, and unless said otherwise of everything else.
-        overrides: Hydra's, of the training.
+        folder: folder of the checkpoints and, unless specified otherwise, of everything else.
+        overrides: Hydra overrides of the training.
         generation: options of fairseq-generate.
-        averaged: how many checkpoints before the last are averaged with it; None takes the last as it is.
-        shards, jobs: of the translation; see :func:`generate`.
-        log, hypotheses, hydra: where the training's log, the translations and Hydra's files go.
+        averaged: number of checkpoints before the last that are averaged with it; None uses the last checkpoint alone.
+        shards, jobs: shards of the translation, and how many are translated in parallel; see :func:`generate`.
+        log: log file of the training; by default, ``train.log`` in the folder.
+        hypotheses: file for the translations; by default, ``hypotheses`` in the folder.
+        hydra: folder for Hydra's files; by default, ``hydra`` in the folder.
     """
 
     name: str
@@ -54,7 +56,7 @@ class Experiment:
 
     @property
     def checkpoint(self) -> Path:
-        """What is translated with."""
+        """The checkpoint used for translation."""
         return self.folder / ("checkpoint_last.pt" if self.averaged is None else "averaged.pt")
 
     @property
@@ -68,10 +70,12 @@ class Experiment:
         return [f"{name} {self.name}" for name in names]
 
     def run(self, progress: Progress, stages: Sequence[str] = (), tell: bool = False) -> None:
-        """Runs the stages that are not done.
+        """Runs the stages that are not done yet.
 
         Args:
+            progress: progress of the experiment.
             stages: some of :meth:`stages`; all of them if empty.
+            tell: see :meth:`Progress.run`.
 
         Raises:
             InputError: a stage failed.
@@ -84,7 +88,7 @@ class Experiment:
             progress.run(stage, work[kind], settings[kind], tell)
 
     def score(self, references: Sequence[Document], tokenize: str = "13a") -> dict[str, Any]:
-        """Scores of the translation, also in ``scores.json``; see :func:`score`."""
+        """Scores the translation and writes the scores to ``scores.json``; see :func:`score`."""
         scores = score(read_hypotheses(self.translation, allow_empty=True), references, tokenize)
         atomic_write(self.folder / "scores.json", json.dumps({"systems": {self.name: scores}}, indent=1) + "\n")
         return scores
@@ -100,7 +104,7 @@ class Experiment:
         earlier = sorted(self.folder.glob("checkpoint_*_*.pt"), key=_updates)[-(self.averaged or 0) :]
         if earlier and filecmp.cmp(earlier[-1], last, shallow=False):
             earlier.pop()
-        average([*(earlier if self.averaged else []), last], self.checkpoint)  # kappa is the last one's
+        average([*(earlier if self.averaged else []), last], self.checkpoint)  # kappa is taken from the last one
 
     def _translate(self) -> None:
         options = list(self.generation)

@@ -1,4 +1,4 @@
-"""Runs fairseq-hydra-train on a configuration file, its output in a log, its progress in a bar."""
+"""Runs fairseq-hydra-train on a configuration file, with its output in a log file and a progress bar."""
 
 from __future__ import annotations
 
@@ -22,10 +22,12 @@ from fairseq_lasformer.processes import start
 
 
 def read_config(path: Path) -> Any:
-    """A configuration, composed of the groups that it names; ``${oc.env:PWD}`` in it is the working directory.
+    """Reads a configuration, composed of the groups that it names and with all interpolations resolved.
+
+    ``${oc.env:PWD}`` is the working directory.
 
     Raises:
-        InputError: no such file, or no configuration of a training.
+        InputError: the file does not exist, or is not a training configuration.
     """
     if not path.is_file():
         raise InputError(f"{path}: no such configuration")
@@ -34,40 +36,42 @@ def read_config(path: Path) -> Any:
             cfg = OmegaConf.create(OmegaConf.to_container(composed(path), resolve=True))
         str(cfg.task.data), str(cfg.checkpoint.save_dir), int(cfg.optimization.max_update)
     except Exception as e:  # YAML's, Hydra's and OmegaConf's own errors have no common class
-        raise InputError(f"{path}: not the configuration of a training ({str(e).splitlines()[0]})") from e
+        raise InputError(f"{path}: not a training configuration ({str(e).splitlines()[0]})") from e
     return cfg
 
 
 def composed(path: Path) -> Any:
-    """A configuration, composed of the groups that it names, its interpolations as they stand."""
-    # Hydra keeps the version for the whole process, and fairseq's code is of this one
+    """A configuration, composed of the groups that it names, with interpolations left unresolved."""
+    # Hydra's version base is global to the process, and fairseq's code expects this one
     with initialize_config_dir(str(path.resolve().parent), version_base="1.1"):
         return compose(path.stem)
 
 
 @contextmanager
 def _working_directory() -> Iterator[None]:
-    """``$PWD`` as it is: ``os.chdir`` leaves it behind."""
+    """Sets ``$PWD`` to the actual working directory, as ``os.chdir`` does not update it."""
     with mock.patch.dict(os.environ, PWD=os.getcwd()):
         yield
 
 
 def override(key: str, value: object) -> str:
-    """One of Hydra's overrides, quoted so that its grammar takes every value as it is: paths hold what they like."""
+    """A Hydra override, quoted so that its grammar takes any value literally; paths may contain special characters."""
     quoted = re.sub(r"(\\*)'", r"\1\1\'", str(value))
     quoted = re.sub(r"(\\+)$", r"\1\1", quoted).replace("${", "\\${")
     return f"{key}='{quoted}'"
 
 
 def train(config: Path, overrides: Sequence[str], log: Path, what: str) -> None:
-    """Trains as ``config`` says, from its last checkpoint if there is one.
+    """Trains with the given configuration, resuming from its last checkpoint if there is one.
 
     Args:
-        overrides: Hydra's, such as ``optimization.max_update=50``; see :func:`override`. log: is continued.
-            what: is being trained, for the progress bar.
+        config: configuration file.
+        overrides: Hydra overrides, such as ``optimization.max_update=50``; see :func:`override`.
+        log: log file; output is appended.
+        what: name of the system, for the progress bar.
 
     Raises:
-        InputError: the training failed; what its log says is quoted.
+        InputError: the training failed; the reason is quoted from its log.
     """
     named = [o.lstrip("+").split("=", 1) for o in overrides]
     total = int(next((v for k, v in reversed(named) if k == "optimization.max_update"), 0))
@@ -88,7 +92,7 @@ def train(config: Path, overrides: Sequence[str], log: Path, what: str) -> None:
             file.write(line)
             last = line.strip() or last
             if last.startswith(("error: ", "Could not ", "Key '", "Error merging override")):
-                reason = reason or last.removeprefix("error: ")  # what follows are hints, or other workers' last words
+                reason = reason or last.removeprefix("error: ")  # later lines are hints, or output of other workers
             if '"num_updates"' in line and '"update"' in line:
                 fields = json.loads(line[line.index("{") :])
                 bar.update(int(fields["num_updates"]) - bar.n)

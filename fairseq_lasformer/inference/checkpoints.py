@@ -1,4 +1,4 @@
-"""Checkpoints: data from a stranger. Loaded restricted, their settings checked, averaged with kappa from the last."""
+"""Checkpoints, treated as untrusted data: restricted loading, checks of the settings, averaging with the last kappa."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.files import replacing
 
 CHECKPOINTS = ("model.pt", "checkpoint_best.pt", "checkpoint_last.pt")
-"""Names under which a folder's model is looked for, the likeliest to be wanted first."""
+"""File names tried when looking for the model in a folder, in order of preference."""
 
-# fairseq evaluates some settings as Python (utils.eval_str_list, eval_str_dict, eval_bool, fconv's layers): what
-# calls, or takes time and memory without bounds, has no place in any setting.
+# fairseq evaluates some settings as Python (utils.eval_str_list, eval_str_dict, eval_bool, fconv's layers). Calls, and
+# expressions that can take unbounded time or memory, are not allowed in any setting.
 _FORBIDDEN = (
     ast.Call, ast.Lambda, ast.NamedExpr, ast.JoinedStr, ast.Await, ast.Yield, ast.YieldFrom,
     ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.Mult, ast.Pow, ast.LShift, ast.Mod,
 )  # fmt: skip
 _LONGEST_SETTING = 10_000
-# Never evaluated, and a folder may well be called "model (1)".
+# Never evaluated, and a folder may legitimately be named "model (1)".
 _PATHS = frozenset(
     {"data", "save_dir", "user_dir", "restore_file", "finetune_from_model", "tensorboard_logdir", "log_file", "path"}
 )
 
 
-# What fairseq's own checkpoints hold besides tensors and plain containers: arguments of stock architectures, meters.
-# Everything else stays refused by torch's restricted loading.
+# What fairseq's own checkpoints contain besides tensors and plain containers: arguments of stock architectures, meters.
+# Everything else is still rejected by torch's restricted loading.
 SAFE_GLOBALS: list[Any] = [
     argparse.Namespace,
     DictConfig,
@@ -63,12 +63,12 @@ SAFE_GLOBALS: list[Any] = [
 
 
 def load(path: str | Path) -> dict[str, Any]:
-    """A checkpoint's content on the CPU, under torch's ``weights_only`` restriction, its settings checked.
+    """Loads a checkpoint to the CPU under torch's ``weights_only`` restriction, and checks its settings.
 
     Raises:
-        InputError: missing, damaged (truncated, a checksum that is wrong, NaN among the weights), a pickle that holds
-            anything else than tensors and plain settings, settings that hold code, or a file that is no fairseq
-            checkpoint.
+        InputError: the checkpoint is missing or damaged (truncated, a wrong checksum, NaN among the weights), its
+            pickle contains anything other than tensors and plain settings, its settings contain code, or it is not a
+            fairseq checkpoint.
     """
     path = Path(path)
     if path.is_dir():
@@ -85,9 +85,9 @@ def load(path: str | Path) -> dict[str, Any]:
     except pickle.UnpicklingError as e:
         # torch's own message advises switching the restriction off
         code = re.search("unsupported|blocked", str(e), re.IGNORECASE)
-        reason = "it holds code, not only weights" if code else "not a checkpoint of torch"
+        reason = "it holds code, not only weights" if code else "not a torch checkpoint"
         raise InputError(f"{path}: refused, {reason}") from e
-    except Exception as e:  # whatever the damage, the unpickler's own error is of no use to a user
+    except Exception as e:  # the unpickler's own errors would not help the user
         raise InputError(f"{path}: refused, truncated or not a checkpoint ({type(e).__name__})") from e
     if not isinstance(state, dict) or not isinstance(state.get("model"), Mapping):
         raise InputError(f"{path}: not a fairseq checkpoint (it holds no model)")
@@ -99,14 +99,14 @@ def load(path: str | Path) -> dict[str, Any]:
 
 
 def damaged(path: Path) -> str:
-    """Why a file cannot be a whole checkpoint; empty where nothing speaks against it."""
+    """Why a file cannot be an intact checkpoint; empty if no damage is found."""
     try:
         with open(path, "rb") as f:
             magic = f.read(4)
         if magic[:2] == b"\x80\x02":
-            return ""  # torch's form before 1.6 has no checksums
+            return ""  # torch's format before 1.6 has no checksums
         if magic != b"PK\x03\x04":
-            return "empty" if not magic else "not a checkpoint of torch"
+            return "empty" if not magic else "not a torch checkpoint"
         with zipfile.ZipFile(path) as file:
             broken = file.testzip()
         return f"damaged (checksum of {broken})" if broken else ""
@@ -117,10 +117,10 @@ def damaged(path: Path) -> str:
 
 
 def check_settings(state: Mapping[str, Any], path: str | Path) -> None:
-    """Refuses a checkpoint whose settings would run code when fairseq evaluates them, or read the environment.
+    """Rejects a checkpoint whose settings would run code when fairseq evaluates them, or read the environment.
 
     Raises:
-        InputError: with the setting's name.
+        InputError: a setting contains code; the message names it.
     """
     for part in ("cfg", "args"):
         for name, value in _strings(state.get(part), part):
@@ -133,7 +133,7 @@ def check_settings(state: Mapping[str, Any], path: str | Path) -> None:
 
 
 def _strings(value: Any, name: str) -> Iterator[tuple[str, str]]:
-    """Every string in nested settings, keys too, with the path to it."""
+    """Every string in nested settings, including keys, as (path, string)."""
     if isinstance(value, argparse.Namespace):
         value = vars(value)
     if isinstance(value, str):
@@ -151,42 +151,45 @@ def _is_code(text: str) -> bool:
     try:
         tree = ast.parse(text.strip(), mode="eval")
     except (SyntaxError, ValueError):
-        return False  # eval would fail likewise
+        return False  # eval would fail as well
     except (MemoryError, RecursionError):
         return True
     return any(isinstance(node, _FORBIDDEN) for node in ast.walk(tree))
 
 
 def architecture(state: Mapping[str, Any]) -> str:
-    """The name of the architecture a checkpoint was trained with, empty if it does not tell."""
+    """The name of the architecture a checkpoint was trained with; empty if it is not recorded."""
     model: Any = (state.get("cfg") or {}).get("model")
     if model is None:
         return str(getattr(state.get("args"), "arch", ""))
-    # a dataclass model's settings are a plain dict, a stock architecture's a namespace
+    # the settings of a dataclass model are a plain dict, those of a stock architecture a namespace
     return str((model.get("_name") if isinstance(model, Mapping) else getattr(model, "arch", "")) or "")
 
 
 def updates(state: Mapping[str, Any]) -> int:
-    """How many updates a checkpoint's training has made."""
+    """The number of updates after which a checkpoint was saved."""
     history = state.get("optimizer_history") or [{}]
     return int(history[-1].get("num_updates", 0))
 
 
 def average(paths: Sequence[str | Path], out: str | Path) -> None:
-    """Writes the mean of the checkpoints' weights; everything that is no float (kappa above all) is the last one's.
+    """Writes the average of the checkpoints' weights.
+
+    Everything that is not a floating-point tensor, kappa in particular, is taken from the last checkpoint.
 
     Args:
-        paths: checkpoints of one run, the last one last.
+        paths: checkpoints of one run, ending with the last one.
+        out: checkpoint to write.
 
     Raises:
-        InputError: as :func:`load`, the checkpoints are not of one architecture, or the mean cannot be written.
+        InputError: as :func:`load`; or the checkpoints differ in architecture, or the average cannot be written.
     """
     last = load(paths[-1])
     total = {name: t.double() if t.is_floating_point() else t for name, t in last["model"].items()}
     for path in paths[:-1]:
         weights = load(path)["model"]
         if weights.keys() != total.keys() or any(weights[n].shape != t.shape for n, t in total.items()):
-            raise InputError(f"{path}: of another architecture than {paths[-1]}; average checkpoints of one run")
+            raise InputError(f"{path}: its architecture differs from {paths[-1]}; average checkpoints of one run")
         for name, t in total.items():
             if t.is_floating_point():
                 t += weights[name].double()

@@ -1,4 +1,4 @@
-"""Translates a prepared split, in shards that survive being killed, and joins the documents."""
+"""Translates a prepared split in shards, so that a killed run can be resumed, and rejoins the documents."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ from fairseq_lasformer.processes import start
 from fairseq_lasformer.quiet import quiet
 from fairseq_lasformer.resume import Progress, key_of
 
-# Options of fairseq-generate that are decided here, and those that ask for more than one translation per document.
+# Options of fairseq-generate that are set here.
 _OURS = ("--gen-subset", "--path", "--task", "--user-dir", "--results-path", "--distributed-rank", "--quiet")
+# Options that request other output than one translation per document.
 _OTHERS = ("--nbest", "--lm-path", "--constraints", "--score-reference", "--print-alignment", "--print-step")
 
 
@@ -45,18 +46,25 @@ def generate(
 ) -> int:
     """Writes the translated documents of a split, detokenised, in input order.
 
-    Each shard's output is kept in ``OUT.parts`` until all are there, so that a killed run resumes where it stopped.
+    The output of each shard is kept in ``OUT.parts`` until all are complete, so that a killed run resumes where it
+    stopped.
 
     Args:
+        data: prepared folder.
+        checkpoint: checkpoint to translate with.
+        out: file for the translated documents.
+        split: split to translate.
+        shards: number of shards.
         options: further options of fairseq-generate (``--beam 5 --max-tokens 8192 …``).
-        jobs: shards translated at once, each with its share of the processor cores. form: ``lines``, one document per
-            line, tabs between its sentences, or ``raw``, one sentence per line, as the input.
+        jobs: number of shards translated in parallel, each with its share of the processor cores.
+        form: ``lines`` for one document per line with tabs between its sentences, or ``raw`` for one sentence per line,
+            like the input.
 
     Returns:
-        how many documents were written.
+        the number of documents written.
 
     Raises:
-        InputError: unusable data, checkpoint or output, or the translation failed.
+        InputError: data, checkpoint or output is unusable, or the translation failed.
     """
     settings, info = DataConfig.load(data), SplitInfo.load(data, split)
     if info is None:
@@ -67,7 +75,7 @@ def generate(
         )
     for option in options:
         if option.partition("=")[0] in _OURS:
-            raise InputError(f"{option}: is decided by lasformer generate; leave it out (--split chooses the split)")
+            raise InputError(f"{option}: is set by lasformer generate; leave it out (--split chooses the split)")
         if option.partition("=")[0] in _OTHERS:
             raise InputError(f"{option}: lasformer generate writes one translation per document; use fairseq-generate")
     codec = ExampleCodec(data, settings)
@@ -77,8 +85,8 @@ def generate(
     arguments = [str(data), "--user-dir", str(Path(__file__).parent.parent), "--task", "document_translation"]
     arguments += ["-s", settings.source_lang, "-t", settings.target_lang]
     arguments += ["--path", str(checkpoint), "--gen-subset", split, "--no-progress-bar"]
-    arguments += ["--num-workers", "0"]  # another process reads no faster, and takes up to 5 seconds to end
-    # every example fits: its own length is the limit
+    arguments += ["--num-workers", "0"]  # a worker process reads no faster, and takes up to 5 seconds to exit
+    # the limits are derived from the longest example, so that every example fits
     arguments += ["--max-source-positions", str(info.longest[0])]
     arguments += ["--max-target-positions", str(2 * max(info.longest) + 50)]
     arguments += ["--max-tokens", str(max(info.longest)), *options]
@@ -101,7 +109,7 @@ def generate(
 
 
 def _translate(arguments: list[str], logs: Sequence[Path], jobs: int, what: str, info: SplitInfo) -> None:
-    """Runs the shards whose log is not there yet, at most ``jobs`` at once."""
+    """Runs the shards that have no log yet, at most ``jobs`` at a time."""
     jobs = max(1, jobs)
     left = [i for i, log in enumerate(logs) if not log.exists()]
     environment = {**os.environ, "PYTHONIOENCODING": "utf-8", "PYTHONUNBUFFERED": "1"}
@@ -123,7 +131,7 @@ def _translate(arguments: list[str], logs: Sequence[Path], jobs: int, what: str,
             ]
             _run(command, [logs[i] for i in shards], environment, bar.update)
 
-        # a process for each job, not for each shard: starting one takes seconds
+        # one process per job, not per shard: starting one takes seconds
         for _ in pool.imap_unordered(work, filter(None, (left[i::jobs] for i in range(jobs)))):
             pass
 
@@ -134,12 +142,17 @@ def _examples_in(log: Path) -> int:
 
 
 def _is_example(line: str) -> bool:
-    """Whether a line of a shard's output is a translation; libraries print there, too."""
+    """Whether a line of a shard's output is a translation; libraries print there as well."""
     return line.startswith('{"id": ')
 
 
 def collect(codec: ExampleCodec, info: SplitInfo, logs: Iterable[Path]) -> list[Document]:
-    """Detokenised documents, in input order and with their parts rejoined, from the output of all shards.
+    """Collects the output of all shards: detokenised documents, in input order, with their parts rejoined.
+
+    Args:
+        codec: codec of the prepared folder.
+        info: manifest of the split.
+        logs: outputs of the shards.
 
     Raises:
         InputError: an example has no translation.
@@ -152,7 +165,7 @@ def collect(codec: ExampleCodec, info: SplitInfo, logs: Iterable[Path]) -> list[
                 found[int(example["id"])] = str(example["tokens"])
     spans = [Span(*e) for e in info.examples]
     if missing := [span.document + 1 for i, span in enumerate(spans) if i not in found]:
-        raise InputError(f"no translation of {len(missing)} parts, of document(s) {some(missing)}")
+        raise InputError(f"no translation of {len(missing)} parts, in document(s) {some(missing)}")
     documents = rejoin(spans, [codec.decode(found[i]) for i in range(len(spans))], info.documents)
     if codec.keeps_boundaries:
         return documents
@@ -160,7 +173,7 @@ def collect(codec: ExampleCodec, info: SplitInfo, logs: Iterable[Path]) -> list[
 
 
 def _n_batches(arguments: list[str]) -> int:
-    """How many batches these arguments make: there is no use in more shards."""
+    """The number of batches that these arguments yield: more shards than batches would be useless."""
     cfg = shard_worker.parse(arguments)
     task = tasks.setup_task(cfg.task)
     task.load_dataset(cfg.dataset.gen_subset)
@@ -171,9 +184,15 @@ def _n_batches(arguments: list[str]) -> int:
 
 
 def _run(command: list[str], logs: Sequence[Path], environment: dict[str, str], tick: Callable[[], object]) -> None:
-    """What the command translates, each shard in its log, whole or not at all; ``tick`` is called for each example.
+    """Runs a translation command and writes the output of each shard to its log, completely or not at all.
 
-    What it says on standard error is kept beside the first log, and quoted where it fails.
+    The command's standard error is stored next to the first log, and quoted if the command fails.
+
+    Args:
+        command: command that translates the shards, one after another.
+        logs: one file per shard.
+        environment: environment of the command.
+        tick: called for each translated example.
     """
     errors = logs[0].with_name(f"{logs[0].name}.err")
     with (
@@ -192,7 +211,7 @@ def _run(command: list[str], logs: Sequence[Path], environment: dict[str, str], 
 
 
 def _shard(lines: Iterable[str], log: Path, tick: Callable[[], object]) -> bool:
-    """One shard's output in ``log``; False where it broke off."""
+    """Writes the output of one shard to ``log``; returns False if the output ended early."""
     temporary = log.with_name(f"{log.name}.tmp")
     with open(temporary, "w", encoding="utf-8") as out:
         for line in lines:

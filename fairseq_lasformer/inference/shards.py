@@ -1,7 +1,7 @@
-"""``python -m fairseq_lasformer.inference.shards 0,2 OPTIONS…``: translates some shards of a split, one by one.
+"""``python -m fairseq_lasformer.inference.shards 0,2 OPTIONS…``: translates some shards of a split, one after another.
 
-Takes fairseq-generate's options. Prints a line of JSON per example, ``{"id": …, "tokens": …}``, and ``end of shard I``
-after each shard. Run by :mod:`fairseq_lasformer.inference.generate`.
+Takes fairseq-generate's options. Prints one line of JSON per example, ``{"id": …, "tokens": …}``, and ``end of shard
+I`` after each shard. Run by :mod:`fairseq_lasformer.inference.generate`.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ END = "end of shard "
 
 
 def parse(arguments: list[str]) -> Any:
-    """fairseq-generate's configuration of a command line."""
+    """Parses fairseq-generate's command line into its configuration."""
     parser = options.get_generation_parser()
     namespace: Namespace = options.parse_args_and_arch(parser, arguments)
     return convert_namespace_to_omegaconf(namespace)
 
 
 def dataset_options(cfg: Any, task: Any, models: list[Any]) -> dict[str, Any]:
-    """How a split is cut into batches."""
+    """The options that determine how a split is divided into batches."""
     limits = [model.max_positions() for model in models]
     return {
         "max_tokens": cfg.dataset.max_tokens,
@@ -40,7 +40,7 @@ def dataset_options(cfg: Any, task: Any, models: list[Any]) -> dict[str, Any]:
 
 
 def load_models(cfg: Any, task: Any) -> tuple[list[Any], torch.device]:
-    """The ensemble of ``--path`` in evaluation mode, on the device that the options ask for."""
+    """Loads the ensemble given by ``--path``, in evaluation mode, on the device that the options select."""
     overrides = ast.literal_eval(cfg.common_eval.model_overrides)
     models, _ = checkpoint_utils.load_model_ensemble(
         utils.split_paths(cfg.common_eval.path),
@@ -75,7 +75,7 @@ def main() -> None:
     n_shards = cfg.distributed_training.distributed_world_size
     for shard in map(int, shards.split(",")):
         if cfg.common.seed is not None and not cfg.generation.no_seed_provided:
-            utils.set_torch_seed(cfg.common.seed)  # of --sampling: each shard by itself, as when it is run alone
+            utils.set_torch_seed(cfg.common.seed)  # for --sampling: per shard, as if the shard were run alone
         batches = translator.batches(dataset, num_shards=n_shards, shard_id=shard, **dataset_options(cfg, task, models))
         for i, tokens in translator.translate(batches, device):
             text = task.target_dictionary.string(tokens.int().cpu())

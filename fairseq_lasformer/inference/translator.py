@@ -1,4 +1,4 @@
-"""Translates examples with a model in memory: the one translator behind :mod:`hub` and ``lasformer generate``."""
+"""Translates examples with a model in memory: the translator shared by :mod:`hub` and ``lasformer generate``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ class Translator:
     """Beam search over a dataset.
 
     Args:
-        task: a set-up translation task. models: loaded, in evaluation mode, on the device that translates.
+        task: a translation task that has been set up.
+        models: loaded models, in evaluation mode, on the device used for translation.
         generation: fairseq's ``generation`` options.
     """
 
@@ -24,17 +25,18 @@ class Translator:
         self.generator = task.build_generator(self.models, generation)
 
     def batches(self, dataset: Any, **options: Any) -> Any:
-        """The dataset in fairseq's batches, an epoch iterator.
+        """The batches of a dataset, as fairseq's epoch iterator.
 
         Args:
-            options: of ``task.get_batch_iterator``: ``max_tokens``, ``max_sentences``, ``max_positions``,
+            dataset: fairseq dataset.
+            options: options of ``task.get_batch_iterator``: ``max_tokens``, ``max_sentences``, ``max_positions``,
                 ``num_shards``, ``shard_id``, …
         """
         return self.task.get_batch_iterator(dataset=dataset, disable_iterator_cache=True, **options)
 
     @torch.no_grad()
     def translate(self, batches: Any, device: torch.device | str) -> Iterator[tuple[int, Tensor]]:
-        """Every example's number and the tokens of its best translation, end of sentence included."""
+        """Yields the number of every example and the tokens of its best translation, end of sentence included."""
         for batch in batches.next_epoch_itr(shuffle=False):
             if "net_input" not in batch:
                 continue

@@ -8,8 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.nn.group_linear import ExpandReduce, UnitSizes, max_groups, official_sizes, round_up
+from fairseq_lasformer.nn.group_linear import ExpandReduce, UnitSizes, round_up
 
 
 def define_sizes(n: int, k: int, m: int, depth: int, g_max: int) -> UnitSizes:
@@ -84,25 +83,23 @@ class ExpandedEmbedding(nn.Module):
         return super().train(mode)
 
 
-def build_embedding(cfg: Any, n_words: int, out_dim: int, padding_idx: int) -> ExpandedEmbedding:
-    """Build the embedding selected by ``--embedding``.
+def expanded_embedding(n_words: int, n: int, out_dim: int, padding_idx: int, sizes: UnitSizes) -> ExpandedEmbedding:
+    """Create an embedding with a table of its own.
+
+    Args:
+        n_words: size of the vocabulary (V).
+        n: width of the table.
+        out_dim: width of the embeddings (m).
+        padding_idx: row of the table that stays 0.
+        sizes: of the unit.
 
     Raises:
-        InputError: a width is not divisible by its number of groups.
+        ValueError: a width is not divisible by its number of groups.
     """
-    n = cfg.define_dim
-    if cfg.embedding == "define":
-        sizes = define_sizes(n, cfg.define_expand, out_dim, cfg.define_depth, cfg.define_groups)
-    else:
-        g_max = max_groups(out_dim, official=True)
-        sizes = official_sizes(n, out_dim // 2, out_dim, cfg.delight_min_depth, cfg.delight_width, g_max)
     table = nn.Embedding(n_words, n, padding_idx)
     nn.init.normal_(table.weight, std=n**-0.5)
     nn.init.zeros_(table.weight[padding_idx])
-    try:
-        embedding = ExpandedEmbedding(table, out_dim, sizes)
-    except ValueError as e:
-        raise InputError(f"--embedding {cfg.embedding}: {e}") from e
+    embedding = ExpandedEmbedding(table, out_dim, sizes)
     if sizes.ends_linear:
         _unit_variance(embedding)
     return embedding

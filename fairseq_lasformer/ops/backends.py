@@ -29,7 +29,7 @@ def backend_for(device: torch.device, wanted: str = "auto") -> str:
     if wanted in ("auto", "cpu") and device.type == "cpu" and cpu.kernels() is not None:
         return "cpu"
     if wanted == "cpu" and device.type == "cpu":
-        raise RuntimeError("there are no CPU kernels here (the reason is logged above); use auto or reference")
+        raise RuntimeError("the CPU kernels could not be built (see the log above); use auto or reference")
     if wanted == "triton" or (wanted == "auto" and device.type == "cuda"):
         if triton_kernels("triton_decode") is not None:
             return "triton"

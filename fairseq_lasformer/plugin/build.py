@@ -7,6 +7,7 @@ from torch import nn
 
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.nn.attention import SelectedAttention
+from fairseq_lasformer.nn.embedding import ExpandedEmbedding, define_sizes, expanded_embedding
 from fairseq_lasformer.nn.group_linear import ExpandReduce, block_sizes, max_groups, official_sizes, paper_sizes
 from fairseq_lasformer.nn.layers import DecoderLayer, EncoderLayer, FeedForward
 from fairseq_lasformer.nn.moe import MixtureOfExperts, MoeConfig
@@ -92,6 +93,24 @@ def feed_forward(cfg: ModuleConfig, side: str, layer: int, run: RunOptions) -> F
         moe,
         nn.LayerNorm(sizes.embed_dim) if after else None,
     )
+
+
+def embedding(cfg: ModuleConfig, n_words: int, out_dim: int, padding_idx: int) -> ExpandedEmbedding:
+    """Build the embedding that ``--embedding`` names, other than ``lookup``.
+
+    Raises:
+        InputError: a width is not divisible by its number of groups.
+    """
+    n = cfg.define_dim
+    if cfg.embedding == "define":
+        sizes = define_sizes(n, cfg.define_expand, out_dim, cfg.define_depth, cfg.define_groups)
+    else:
+        g_max = max_groups(out_dim, official=True)
+        sizes = official_sizes(n, out_dim // 2, out_dim, cfg.delight_min_depth, cfg.delight_width, g_max)
+    try:
+        return expanded_embedding(n_words, n, out_dim, padding_idx, sizes)
+    except ValueError as e:
+        raise InputError(f"--embedding {cfg.embedding}: {e}") from e
 
 
 def moe_config(cfg: ModuleConfig) -> MoeConfig:

@@ -195,7 +195,7 @@ def _check_delight(cfg: ModuleConfig) -> None:
 def _check_mixtures(cfg: ModuleConfig) -> None:
     n, k, a, gating = cfg.moe_experts, cfg.moe_top_k, cfg.moe_groups, str(cfg.moe_gating)
     if gating == "gshard-top2" and k != 2:
-        raise InputError(f"--moe-gating gshard-top2 takes two experts a token: --moe-top-k {k} must be 2")
+        raise InputError(f"--moe-gating gshard-top2 uses two experts per token: --moe-top-k {k} must be 2")
     if gating == "noisy-topk" and k < 2:
         raise InputError(f"--moe-top-k {k}: with one expert its weight is always 1 and the gate learns nothing; use 2")
     if not 1 <= k <= n:
@@ -233,7 +233,7 @@ def mixture_layers(cfg: ModuleConfig) -> Dict[str, Tuple[int, ...]]:
         return {side: () for side in sides}
     if cfg.moe_placement == "shazeer":
         if cfg.moe_layers:
-            raise InputError("--moe-placement shazeer has places of its own: leave --moe-layers out")
+            raise InputError("--moe-placement shazeer places its mixtures itself: leave --moe-layers out")
         return {"encoder": (max(0, sides["encoder"] - 2),), "decoder": (0,)}
     if cfg.moe_layers:
         found: Dict[str, List[int]] = {side: [] for side in sides}

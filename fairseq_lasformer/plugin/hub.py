@@ -178,7 +178,7 @@ def from_pretrained(
     if data is None:
         data = folder if (folder / SETTINGS).is_file() else _trained_on(folder / names[0])
         if not data:
-            raise InputError(f"{folder / names[0]}: does not tell what it was trained on; name the prepared folder")
+            raise InputError(f"{folder / names[0]}: does not say what it was trained on; name the prepared folder")
     DataConfig.load(data)
     register()
     found = hub_utils.from_pretrained(str(folder), names[0], str(Path(data).resolve()), **overrides)

@@ -18,12 +18,11 @@ from torch import Tensor
 
 from fairseq_lasformer import ops
 from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.nn.embedding import build_embedding
 from fairseq_lasformer.nn.options import RunOptions
 from fairseq_lasformer.nn.patterns import Pattern
 from fairseq_lasformer.nn.patterns.learned import Selector
 from fairseq_lasformer.nn.patterns.window import Window
-from fairseq_lasformer.plugin import hub
+from fairseq_lasformer.plugin import build, hub
 from fairseq_lasformer.plugin.config import PRESETS, LasformerConfig, ModuleConfig, module_config
 from fairseq_lasformer.plugin.decoder import LasformerDecoder
 from fairseq_lasformer.plugin.encoder import LasformerEncoder
@@ -97,7 +96,7 @@ class LasformerModel(TransformerModelBase):
             return super().build_embedding(cfg, dictionary, embed_dim, path)
         if path:
             raise InputError(f"--embedding {cfg.embedding} cannot start from pretrained embeddings ({path})")
-        return build_embedding(cfg, len(dictionary), embed_dim, dictionary.pad())
+        return build.embedding(cfg, len(dictionary), embed_dim, dictionary.pad())
 
     def forward(  # type: ignore[override]
         self,

@@ -94,7 +94,7 @@ class SelectionOptions(FairseqDataclass):
     )
     select_target: ChoiceEnum(["live", "detached"]) = field(  # type: ignore[valid-type]
         default="live",
-        metadata={"help": "whether the supervision also trains the attention it is taught by"},
+        metadata={"help": "whether the supervision also trains the attention that teaches the selector"},
     )
     sparsity_threshold: float = field(
         default=0.95, metadata={"help": "attention mass the kept keys must hold before fewer are kept (t, eq 7)"}
@@ -116,7 +116,9 @@ class MoeOptions(FairseqDataclass):
     moe_top_k: int = field(default=2, metadata={"help": "experts a token goes to (k); at each level, if hierarchical"})
     moe_gating: ChoiceEnum(["noisy-topk", "softmax", "batchwise", "gshard-top2"]) = field(  # type: ignore[valid-type]
         default="noisy-topk",
-        metadata={"help": "how tokens are given to experts: eq 3-5, eq 2 (all of them), eq 15-20, or GShard's top-2"},
+        metadata={
+            "help": "how tokens are assigned to experts: eq 3-5, eq 2 (all of them), eq 15-20, or GShard's top-2"
+        },
     )
     moe_groups: int = field(
         default=0, metadata={"help": "groups of a hierarchical mixture (a, eq 12); 0: a flat one (needs noisy-topk)"}

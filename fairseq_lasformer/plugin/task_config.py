@@ -23,11 +23,11 @@ class DocumentTranslationConfig(TranslationConfig):
     )
     attention_backend: ChoiceEnum(list(BACKENDS)) = field(  # type: ignore[valid-type]
         default="auto",
-        metadata={"help": "what selects and attends in generation; auto takes the kernels the device has"},
+        metadata={"help": "what computes selection and attention in generation; auto: the kernels that the device has"},
     )
     cuda_graph: bool = field(
         default=False,
-        metadata={"help": "record a decoding step in a CUDA graph and replay it (generation on a GPU with Triton)"},
+        metadata={"help": "capture a decoding step in a CUDA graph and replay it (generation on a GPU with Triton)"},
     )
     expert_parallel: bool = field(
         default=False,

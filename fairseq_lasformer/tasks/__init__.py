@@ -1,1 +1,1 @@
-"""fairseq imports the modules in this folder of a ``--user-dir``, and it alone does: here the plugin is registered."""
+"""fairseq, and nothing else, imports the modules in this folder of a ``--user-dir``: the plugin is registered here."""

@@ -1,4 +1,4 @@
-"""Imported by fairseq's ``--user-dir`` alone: registers the plugin."""
+"""Imported only through fairseq's ``--user-dir``: registers the plugin."""
 
 from fairseq_lasformer.plugin import compat, is_fairseqs_tool, register
 

@@ -62,8 +62,8 @@ def test_contrastive_scores_are_those_of_one_candidate_at_a_time(trained_folder,
     [
         (LINES, "0\n2\n4\n", "must begin with 0 and end with 5"),
         (LINES, "0\n4\n5\n", "set.groups:2: a group of one line"),
-        (LINES, "0\nx\n5\n", "set.groups:2: expected the number"),
-        ([*LINES, ("a <SEP>", "b")], "0\n2\n6\n", "set.xx:6: no sentence behind"),
+        (LINES, "0\nx\n5\n", "set.groups:2: expected a line number"),
+        ([*LINES, ("a <SEP>", "b")], "0\n2\n6\n", "set.xx:6: no sentence after"),
     ],
 )
 def test_damaged_contrastive_sets_are_refused(tmp_path, lines, groups, message):

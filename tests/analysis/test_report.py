@@ -96,7 +96,7 @@ def test_the_page_holds_all_it_needs(page):
     data = json.loads(block)
     titles = [f["layout"]["title"]["text"] for f in data["figures"]]
     assert titles[:4] == ["Loss", "Selection KL", "κ by module", "Mass of the kept keys by module"]
-    assert {"Cost of attention against length", "Accuracy by distance of what decides"} <= set(titles)
+    assert {"Cost of attention against length", "Accuracy by distance of the deciding word"} <= set(titles)
     assert [(v["run"], v["document"]) for v in data["views"]] == [("sparse", 1), ("sparse", 2)]  # dense has no view
     view = data["views"][0]
     assert view["modules"].keys() == {"encoder.0", "decoder.0", "cross.0"}
@@ -133,7 +133,7 @@ def test_a_damaged_checkpoint_is_an_error_not_an_empty_page(page, tmp_path):
 def test_scores_of_another_shape_are_named(tmp_path, content):
     (tmp_path / "train.log").touch()
     (tmp_path / "scores.json").write_text(content)
-    with pytest.raises(InputError, match="scores.json: not scores as lasformer score --json writes them"):
+    with pytest.raises(InputError, match="scores.json: not scores written by lasformer score --json"):
         runs.read_runs([tmp_path])
 
 

@@ -16,7 +16,7 @@ from fairseq_lasformer.cli.main import main
     [
         (["generate", "DATA", "FOLDER", "o"], "is a folder; name the checkpoint in it"),
         (["cost", "FOLDER"], "is a folder; name the checkpoint in it"),
-        (["cost", "TEXT"], "refused, not a checkpoint of torch"),
+        (["cost", "TEXT"], "refused, not a torch checkpoint"),
         (["score", "TEXT", "TEXT", "--tokenize", "foo"], "--tokenize foo: expected one of"),
         (["score", "--bootstrap", "TEXT", "TEXT"], "--bootstrap compares systems"),
         (["contrast", "FOLDER/checkpoint_last.pt", "set", "--cuda"], "--cuda: there is no GPU here"),
@@ -28,7 +28,7 @@ from fairseq_lasformer.cli.main import main
         (["params", "--", "--help-me"], "--help-me: not an option of the model; lasformer options"),
         (["prepare", "o", "-s", "en", "-t", "en", "--train", "TEXT"], "the two languages must have different names"),
         (["prepare", "o", "-s", "x", "-t", "y", "--train", "TEXT", "--workers", "0"], "--workers 0"),
-        (["prepare", "o:p", "-s", "x", "-t", "y", "--train", "TEXT"], "takes the colon for the end of a path"),
+        (["prepare", "o:p", "-s", "x", "-t", "y", "--train", "TEXT"], "fairseq splits paths at colons"),
         (["prepare", "o,p", "-s", "x", "-t", "y", "--train", "TEXT", "--size", "0"], "--size 0: at least one merge"),
         (["ablate", "CONFIG", "--table", "7", "--reference", "TEXT", "--submit", ""], "names no command"),
         (["ablate", "CONFIG", "--table", "7", "--reference", "TEXT", "--submit", '"x'], '--submit "x'),

@@ -234,7 +234,7 @@ def hostile():
     [
         ("page", "a web page, not f.zip"),
         ("empty", "empty, not f.zip"),
-        ("no length", "does not tell how long the file is"),
+        ("no length", "does not state the file's length"),
         ("chunks", "IncompleteRead|try again"),
         ("not a number", "Content-Length is 'abc'"),
         ("breaks off", "broke off after 5000"),
@@ -335,7 +335,7 @@ def test_ted_comes_out_as_the_papers_development_and_test_sets(tmp_path, monkeyp
         recipes.build("ted", tmp_path / "files", tmp_path / "raw")
     monkeypatch.setattr(recipes, "TED_TEST", tuple(s._replace(checksum="") for s in recipes.TED_TEST))
     lines = recipes.build("ted", tmp_path / "files", tmp_path / "raw")
-    assert lines[1] == "ted dev: 93 documents, 8967 sentences (as the paper's); 0 dropped"
+    assert lines[1] == "ted dev: 93 documents, 8967 sentences (as in the paper); 0 dropped"
     assert lines[0] == "ted train: 2 documents, 3 sentences; 1 dropped"
     for split, expected in (("dev", dev), ("test", test)):
         for language in ("en", "de"):
@@ -368,7 +368,7 @@ def test_news_and_europarl_come_out_as_the_papers_sets(tmp_path, monkeypatch):
         recipes.build("news", tmp_path, tmp_path / "raw")
     monkeypatch.setattr(recipes, "WMT_DEV", recipes.WMT_DEV._replace(checksum=""))
     lines = recipes.build("news", tmp_path, tmp_path / "raw")
-    assert lines[0].startswith("news train: 1 documents, 3 sentences") and "(as the paper's)" in lines[2]
+    assert lines[0].startswith("news train: 1 documents, 3 sentences") and "(as in the paper)" in lines[2]
     assert read_documents(tmp_path / "raw" / "test.de") == shared("news16.test")["de"]
     assert read_documents(tmp_path / "raw" / "train.en") == [["Good day.", "I am here.", "Yes."]]
 
@@ -392,8 +392,8 @@ def test_documents_of_europarls_test_set_are_taken_out_of_its_training_set(tmp_p
     lines = recipes.build("europarl", tmp_path, tmp_path / "ep")
     assert lines[0].startswith("europarl train: 2 documents")
     assert (
-        "1 documents taken out of train for the 2 " in (told := capsys.readouterr().out)
-        and "1 of these sets' 2" in told
+        "1 documents removed from train for the 2 " in (told := capsys.readouterr().out)
+        and "1 of the 2 longer sentences" in told
     )
     wrong = recipes.CORPORA["europarl"]._replace(expected={"dev": recipes.Counts(2, 2)})
     monkeypatch.setitem(recipes.CORPORA, "europarl", wrong)
@@ -414,6 +414,6 @@ def test_pdc_holds_out_its_last_documents(tmp_path, monkeypatch):
         f"pdc {s} documents" for s in ("train: 30", "dev: 200", "test: 2")
     ]
     (tmp_path / "pdc.train.zh").unlink()
-    assert recipes.build("pdc", tmp_path, tmp_path / "raw") == [f"{tmp_path / 'raw'}: pdc is there"]
+    assert recipes.build("pdc", tmp_path, tmp_path / "raw") == [f"{tmp_path / 'raw'}: pdc is already there"]
     with pytest.raises(InputError, match="put PDC's training set there"):
         recipes.build("pdc", tmp_path, tmp_path / "again")

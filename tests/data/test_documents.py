@@ -116,7 +116,7 @@ def corpus(folder, source: bytes, target: bytes):
         (b"a\nx\nb\n", b"a\n \nb\n", "c.yy:2", "--drop-empty"),
         (b"a\n\xff\n", b"a\nb\n", "c.xx:2", "not valid UTF-8"),
         (b"a\nb\x07c\n", b"a\nb\n", "c.xx:2", "control character U\\+0007 in column 2"),
-        (b"a\r\nb\r\n", b"a\nb\n", "c.xx:1", "line ends of Windows.*--clean"),
+        (b"a\r\nb\r\n", b"a\nb\n", "c.xx:1", "Windows line endings.*--clean"),
         (b"a\tb\n", b"a\n", "c.xx:1", "control character"),
         ("a\u2028b\n".encode(), b"a\n", "c.xx:1", "LINE SEPARATOR"),
         (b"", b"", "c.xx", "the corpus is empty"),

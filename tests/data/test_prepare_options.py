@@ -76,7 +76,7 @@ def test_text_of_windows_and_control_characters_can_be_cleaned(tmp_path):
     config = PrepareConfig(
         "xx", "yy", (str(tmp_path / "raw"),), (), (), tmp_path / "out", "none", size=9, clean=True, workers=1
     )
-    assert "control characters taken for spaces in 12 lines" in summary(config, prepare(config))
+    assert "control characters replaced with spaces in 12 lines" in summary(config, prepare(config))
 
 
 @pytest.mark.slow
@@ -88,7 +88,7 @@ def test_the_summary_tells_what_to_mind_and_what_comes_next(tmp_path):
     config = PrepareConfig("xx", "yy", (train_set,), (dev,), (), tmp_path / "out", "none", workers=1)
     text = summary(config, prepare(config))
     assert re.search(r"valid: 29 documents.*<unk>: \d+\.\d% of xx, \d+\.\d% of yy", text)
-    assert "note: 32,000 merges were asked for" in text and "try --size 500" in text
+    assert "note: 32,000 merges were requested" in text and "try --size 500" in text
     assert "note: more than 1% of the tokens are unknown" in text
     assert text.splitlines()[-1] == f"next: scripts/train.sh {tmp_path / 'out'} CHECKPOINTS"
     assert re.search(r"dictionary: \d+ subwords, \d+ merges learned", text)

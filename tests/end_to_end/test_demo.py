@@ -41,7 +41,7 @@ def test_the_demo_in_miniature(tmp_path):
     assert "d-BLEU" in done.stdout and "kappa, cross" in done.stdout and "seconds:" in done.stdout
     # a second run has nothing left to do and prints the same table
     again = run(*command)
-    assert again.stdout.split("seconds:")[0] == done.stdout.split("seconds:")[0] and "done before" in again.stderr
+    assert again.stdout.split("seconds:")[0] == done.stdout.split("seconds:")[0] and "already done" in again.stderr
     measured = tmp_path / "compact.json"
     done = run("python", "-m", "benchmarks", "compact", tmp_path / "demo", "--repeat", 1, "--out", measured)
     assert "lasformer" in done.stdout and "ms per step" in done.stdout

@@ -69,7 +69,7 @@ def test_a_table_runs_resumes_and_prints(config, prepared, tmp_path):
     assert (folder / "r_2" / "checkpoint_last.pt").stat().st_mtime_ns == stamp  # not done again
     assert run(*command, "--show", *generation).stdout == both.stdout
     other = run(*command, "--set", "common.seed=3", *generation, check=False)  # not the figures of other settings
-    assert other.returncode == 1 and "holds a run with another configuration" in other.stderr
+    assert other.returncode == 1 and "contains a run with a different configuration" in other.stderr
     shutil.rmtree(folder / "r_1")
     (tmp_path / "launch.py").write_text("import sys; open(sys.argv[1], 'a').write(sys.argv[2] + '\\n')")
     launcher = f"python3 {tmp_path / 'launch.py'} {tmp_path / 'jobs'}"
@@ -109,7 +109,7 @@ def test_a_training_that_fails_says_so_in_one_line(config, tmp_path):
     with pytest.raises(InputError, match="no.yaml: no such configuration"):
         training.read_config(tmp_path / "no.yaml")
     (tmp_path / "bad.yaml").write_text("common: {seed: 1}\n")
-    with pytest.raises(InputError, match="bad.yaml: not the configuration of a training"):
+    with pytest.raises(InputError, match="bad.yaml: not a training configuration"):
         training.read_config(tmp_path / "bad.yaml")
     done = run(
         *("lasformer", "ablate", config, "--table", 7, "--reference", tmp_path / "none", "--only", "r 9"), check=False

@@ -44,15 +44,15 @@ def test_one_command_makes_a_row_of_the_main_table(tmp_path):
 
     first = row()
     out = tmp_path / "runs" / "ted_en-de" / "lasformer_moe"
-    assert "4 documents; d-BLEU" in first.stdout and "done before" not in first.stderr
+    assert "4 documents; d-BLEU" in first.stdout and "already done" not in first.stderr
     assert {"averaged.pt", "hypotheses", "scores.json", "train.log"} <= {p.name for p in out.iterdir()}
     stamp = (out / "checkpoint_last.pt").stat().st_mtime_ns
     again = row()
     assert (out / "checkpoint_last.pt").stat().st_mtime_ns == stamp
     assert again.stdout == first.stdout
-    assert re.findall(r"(\w+) lasformer_moe: done before", again.stderr) == ["train", "average", "translate"]
+    assert re.findall(r"(\w+) lasformer_moe: already done", again.stderr) == ["train", "average", "translate"]
     # what is asked for otherwise is done again, and what follows it
     wider = row(AVERAGE="1", BEAM="1")
-    assert re.findall(r"(\w+) lasformer_moe: done before", wider.stderr) == ["train"]
+    assert re.findall(r"(\w+) lasformer_moe: already done", wider.stderr) == ["train"]
     refused = row(check=False, MAX_UPDATE="5")
-    assert refused.returncode == 1 and "holds a run with other settings" in refused.stderr
+    assert refused.returncode == 1 and "contains a run with other settings" in refused.stderr

@@ -106,8 +106,8 @@ def test_translating_is_quiet_and_counts_its_parts(prepared, tmp_path, capsys):
         [s for s in d if s] for d in read_hypotheses(tmp_path / "out", True)
     ]
     for options, message in (
-        (["--beam", "2"], "options of fairseq-generate and of models go behind --"),
-        (["--", "--gen-subset", "valid"], "--gen-subset: is decided by lasformer generate"),
+        (["--beam", "2"], "options of fairseq-generate and of models go after --"),
+        (["--", "--gen-subset", "valid"], "--gen-subset: is set by lasformer generate"),
         (["--split", "train"], "the examples of train overlap"),
         (["--split", "nothing"], "holds no split nothing"),
     ):

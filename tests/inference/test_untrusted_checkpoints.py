@@ -123,8 +123,8 @@ def test_the_environment_cannot_switch_the_restriction_off(checkpoint, prepared,
     "content, reason",
     [
         (b"", "empty"),
-        (b"just a text file, no checkpoint\n", "not a checkpoint of torch"),
-        (b"\x1f\x8b\x08 a gzip file", "not a checkpoint of torch"),
+        (b"just a text file, no checkpoint\n", "not a torch checkpoint"),
+        (b"\x1f\x8b\x08 a gzip file", "not a torch checkpoint"),
         (pickle.dumps({"model": 1}), "checkpoint"),
     ],
 )

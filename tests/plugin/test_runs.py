@@ -75,7 +75,7 @@ def test_a_copy_takes_its_targets_place_only_when_it_is_whole(tmp_path, monkeypa
 def test_one_trainer_at_a_time_in_a_folder(prepared, tmp_path, monkeypatch):
     with files.locked(tmp_path / ".lock", "a training"):
         monkeypatch.setattr(runs, "PATIENCE", 0.3)
-        with pytest.raises(InputError, match=f"a training is running here already .process {os.getpid()}"):
+        with pytest.raises(InputError, match=f"a training is already running here .process {os.getpid()}"):
             runs.claim(tmp_path)
     runs.claim(tmp_path)
     runs.claim(tmp_path)  # its own

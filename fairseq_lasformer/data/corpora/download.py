@@ -1,4 +1,4 @@
-"""Files from the network: resumed where they were broken off, with a progress bar, checked by their hash."""
+"""Downloads that can be resumed, with a progress bar and checksum verification."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ class Source(NamedTuple):
     """One file of a distribution.
 
     Attributes:
-        name: under which it is kept. url: where it comes from. checksum: its published SHA-256 or MD5; empty where none
-            is published, so that it is only taken with ``trust``, which keeps the SHA-256 that it had
-            (``NAME.sha256``) for every later run.
+        name: name under which the file is stored.
+        url: where it is downloaded from.
+        checksum: its published SHA-256 or MD5. Empty if none is published: the file is then only downloaded with
+            ``trust``, and its SHA-256 is stored (``NAME.sha256``) for all later runs.
     """
 
     name: str
@@ -34,7 +35,7 @@ class Source(NamedTuple):
 
 
 def file_hash(path: Path, kind: str = "sha256") -> str:
-    """A file's checksum, in hexadecimal digits."""
+    """The checksum of a file, in hexadecimal."""
     digest = hashlib.new(kind)
     with open(path, "rb") as f:
         while block := f.read(CHUNK):
@@ -43,14 +44,16 @@ def file_hash(path: Path, kind: str = "sha256") -> str:
 
 
 def fetch(source: Source, folder: Path, trust: bool = False) -> Path:
-    """The file in ``folder``: the one that is there, or downloaded.
+    """Returns the file in ``folder``, downloading it if it is missing.
 
     Args:
-        trust: take a file whose hash is not known.
+        source: the file.
+        folder: where it is stored.
+        trust: accept a file whose checksum is unknown.
 
     Raises:
-        InputError: unavailable, not of the kind its name says, or of another checksum than the known one (the file is
-            then left as ``NAME.part``).
+        InputError: the file is unavailable, is not of the type its name indicates, or its checksum does not match (a
+            download is then left as ``NAME.part``).
     """
     path, kept = folder / source.name, folder / f"{source.name}.sha256"
     if path.is_dir():
@@ -58,11 +61,11 @@ def fetch(source: Source, folder: Path, trust: bool = False) -> Path:
     expected = source.checksum or _kept_hash(kept)
     if path.exists():
         if not expected and not trust:
-            return path  # put there by hand
+            return path  # placed there by hand
         return _checked(path, path, expected, kept)
     if not expected and not trust:
         raise InputError(
-            f"{path}: not there, and no checksum of {source.url} is published; put the file there, or add "
+            f"{path}: not found, and no checksum is published for {source.url}; put the file there, or add "
             "--trust-first-download (TRUST=1 for the scripts)"
         )
     check_writable(path)
@@ -73,7 +76,7 @@ def fetch(source: Source, folder: Path, trust: bool = False) -> Path:
 
 
 def _kept_hash(file: Path) -> str:
-    """The hash that a file had when it was first downloaded; empty where there was none."""
+    """The hash that a file had when it was first downloaded; empty if none is stored."""
     if not file.exists():
         return ""
     words = file.read_text(encoding="utf-8", errors="replace").split()
@@ -98,7 +101,7 @@ def _checked(have: Path, path: Path, expected: str, kept: Path) -> Path:
 
 
 def _check_kind(file: Path, name: str) -> None:
-    """Refuses a file that is not what its name says: a server that wants a login answers with a page."""
+    """Rejects a file whose content does not match its name: a server that requires a login returns a web page."""
     with open(file, "rb") as f:
         head = f.read(512)
     magic = next(
@@ -111,15 +114,18 @@ def _check_kind(file: Path, name: str) -> None:
 
 
 def _validator(part: Path) -> Path:
-    """Where the server's name for the version that a part belongs to is kept."""
+    """The file that stores the server's identifier for the version that a partial download belongs to."""
     return part.with_name(part.name + ".version")
 
 
 def _download(url: str, part: Path, known: bool) -> None:
-    """Fetches a file, or the rest of one of the same version.
+    """Downloads a file, or the rest of a partial download of the same version.
 
     Args:
-        known: whether a hash will tell if the file is whole; otherwise the server must.
+        url: where to download from.
+        part: where to store the download.
+        known: whether a known checksum will show that the file is complete; otherwise, the server must state its
+            length.
     """
     try:
         _get(url, part, known)
@@ -134,7 +140,7 @@ def _get(url: str, part: Path, known: bool) -> None:
     have = part.stat().st_size if part.exists() else 0
     version = _validator(part).read_text(encoding="utf-8").strip() if _validator(part).exists() else ""
     if not version and not known:
-        have = 0  # nothing would tell whether the rest fits
+        have = 0  # there would be no way to tell whether the rest belongs to the same version
     headers = {"Range": f"bytes={have}-"} if have else {}
     request = urllib.request.Request(url, headers=headers | ({"If-Range": version} if have and version else {}))
     try:
@@ -144,7 +150,7 @@ def _get(url: str, part: Path, known: bool) -> None:
         if e.code != 416 or not have:
             raise
         if size == str(have):
-            return  # it was whole already
+            return  # it was already complete
         part.unlink()
         return _get(url, part, known)
     with answer:
@@ -154,7 +160,7 @@ def _get(url: str, part: Path, known: bool) -> None:
         if length is not None and not length.isdecimal():
             raise ValueError(f"the server's Content-Length is {length!r}")
         if length is None and not known and answer.headers.get("Transfer-Encoding", "").lower() != "chunked":
-            raise ValueError("the server does not tell how long the file is, so that half of it could pass for all")
+            raise ValueError("the server does not state the file's length, so a truncated file would go unnoticed")
         total = int(length) + have if length is not None else None
         version = answer.headers.get("ETag") or answer.headers.get("Last-Modified") or ""
         _validator(part).unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""The forms in which the corpora are distributed, each to documents of sentences."""
+"""Parsers for the formats in which the corpora are distributed; each yields documents of sentences."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ _CONTROL = re.compile(r" *[\x00-\x1f\x7f-\x9f\u2028\u2029][\x00-\x20\x7f-\x9f\u2
 
 
 def clean(text: str) -> str:
-    """One line of text: control characters and line ends, with the spaces around them, become one space each; spaces
-    alone stay as they are (the published splits keep them)."""
+    """Puts text on one line: control characters and line endings, with surrounding spaces, become one space each.
+
+    Other runs of spaces are left unchanged, as in the published splits.
+    """
     return _CONTROL.sub(" ", text).strip()
 
 
@@ -35,10 +37,14 @@ def _lines(path: Path) -> list[str]:
 
 
 def pair(source: list[Document], target: list[Document], names: tuple[object, object]) -> list[Pair]:
-    """Documents of both sides as pairs.
+    """Pairs the documents of both sides.
+
+    Args:
+        source, target: documents.
+        names: names of the two sides, for error messages.
 
     Raises:
-        InputError: not as many documents, or a document's sentences are not as many on both sides.
+        InputError: the two sides differ in the number of documents, or of sentences in a document.
     """
     if len(source) != len(target):
         raise InputError(f"{names[0]}: {len(source)} documents, but {names[1]} has {len(target)}")
@@ -54,17 +60,17 @@ _SEGMENT = re.compile(r"<doc\b|<seg\b[^>]*>(.*?)</seg>", re.DOTALL | re.IGNORECA
 def segments(path: Path) -> list[Document]:
     """Documents of IWSLT's evaluation XML and of WMT's SGML: ``<doc …> … <seg id="1"> text </seg>``.
 
-    Both are read by their tags alone: WMT's files are no XML (they may hold bare ampersands).
+    Both are parsed by their tags alone: WMT's files are not valid XML (they may contain bare ampersands).
 
     Raises:
-        InputError: no segment, or one before the first document.
+        InputError: there is no segment, or one precedes the first document.
     """
     documents: list[Document] = []
     for match in _SEGMENT.finditer("\n".join(_lines(path))):
         if match[1] is None:
             documents.append([])
         elif not documents:
-            raise InputError(f"{path}: a <seg> stands before the first <doc>")
+            raise InputError(f"{path}: a <seg> precedes the first <doc>")
         else:
             documents[-1].append(clean(html.unescape(match[1])))
     if not any(documents):
@@ -73,10 +79,10 @@ def segments(path: Path) -> list[Document]:
 
 
 def talks(path: Path) -> list[Document]:
-    """Documents of IWSLT's ``train.tags.*``: plain lines between tagged ones; a talk begins with ``<url>``.
+    """Documents of IWSLT's ``train.tags.*``: plain lines between tagged ones; each talk begins with ``<url>``.
 
     Raises:
-        InputError: text before the first talk.
+        InputError: there is no talk, or there is text before the first one.
     """
     documents: list[Document] = []
     lines = _lines(path)
@@ -96,7 +102,7 @@ def talks(path: Path) -> list[Document]:
 
 
 def marked(path: Path) -> list[Document]:
-    """Documents of one sentence a line, each begun by a line ``<d>`` (the files of Maruf et al.)."""
+    """Documents with one sentence per line, each beginning with a line ``<d>`` (the files of Maruf et al. 2019)."""
     documents: list[Document] = []
     lines = _lines(path)
     for number, line in enumerate(lines if lines[-1] else lines[:-1], 1):
@@ -111,7 +117,7 @@ def marked(path: Path) -> list[Document]:
 
 
 def without_empty(pairs: Iterable[Pair]) -> tuple[list[Pair], int]:
-    """The pairs without sentences that have no text on one side, and how many those were."""
+    """The pairs without sentences that are empty on one side, and the number of those sentences."""
     kept, dropped = [], 0
     for p in pairs:
         both = [(s, t) for s, t in zip(p.source, p.target) if s and t]
@@ -127,7 +133,7 @@ class _Link(NamedTuple):
 
 
 def _links(path: Path) -> Iterator[_Link]:
-    """The alignments of an OPUS file (XCES), a document pair at a time."""
+    """The alignments in an OPUS file (XCES), one document pair at a time."""
     with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as f:
         for _, element in ElementTree.iterparse(f):
             if element.tag != "linkGrp":
@@ -141,7 +147,7 @@ def _links(path: Path) -> Iterator[_Link]:
 
 
 def _opus_document(archive: zipfile.ZipFile, names: dict[str, str], name: str) -> tuple[dict[str, str], dict[str, str]]:
-    """Sentences of one document by id, and the speaker's turn each belongs to (empty where none is marked)."""
+    """The sentences of one document by id, and the speaker's turn that each belongs to (``0`` where none is marked)."""
     wanted = name.removesuffix(".gz")
     if wanted not in names:
         raise InputError(f"{archive.filename}: holds no {wanted}")
@@ -161,15 +167,17 @@ def _opus_document(archive: zipfile.ZipFile, names: dict[str, str], name: str) -
 
 
 def opus(links: Path, first: Path, second: Path, by_speaker: bool = False) -> Iterator[Pair]:
-    """Documents of an OPUS corpus: an alignment file, and an archive of XML documents for each language in its order.
+    """Documents of an OPUS corpus.
 
-    Links of several sentences join them; links with an empty side are passed over, as OPUS's own text files do.
+    Links between several sentences join them; links with an empty side are skipped, as in OPUS's own text files.
 
     Args:
-        by_speaker: a document is a speaker's turn (Europarl) instead of a file.
+        links: alignment file.
+        first, second: archives of XML documents, one per language, in the order of the alignment.
+        by_speaker: treat a speaker's turn (Europarl) instead of a file as a document.
 
     Raises:
-        InputError: a document or sentence that the alignment names is not there, or a file is damaged.
+        InputError: a document or sentence named by the alignment is missing, or a file is damaged.
     """
     try:
         yield from _opus_pairs(links, first, second, by_speaker)
@@ -199,7 +207,7 @@ def _opus_pairs(links: Path, first: Path, second: Path, by_speaker: bool) -> Ite
 
 
 def _names(archive: zipfile.ZipFile) -> dict[str, str]:
-    """An archive's XML files by the name an alignment knows them by: without the folders above the language's."""
+    """An archive's XML files by the names that alignments use: without the folders above that of the language."""
     found: dict[str, str] = {}
     for name in archive.namelist():
         if name.endswith((".xml", ".xml.gz")):

@@ -1,4 +1,4 @@
-"""The paper's corpora: where their files come from, how they are split, how much there should be."""
+"""The paper's corpora: where their files come from, how they are split, and their expected sizes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PDC = "https://raw.githubusercontent.com/sunzewei2715/Doc2Doc_NMT/a8f91838aae90
 
 TED_TRAIN = Source("ted-train-en-de.zip", f"{_IWSLT}/2017-01-trnted/texts/en/de/en-de.zip")
 _WIT3 = "https://raw.githubusercontent.com/hlt-mt/WIT3/master/archive/2017-01-ted-test/texts"
-# the English side of the test sets is in one archive, the German side in the other
+# each archive contains the source side of its direction: English in the first, German in the second
 TED_TEST = (
     Source("ted-test-en-de.tgz", f"{_WIT3}/en/de/en-de.tgz", "b68e7097b179491f6c466ef41ad72b9b"),
     Source("ted-test-de-en.tgz", f"{_WIT3}/de/en/de-en.tgz", "e3f5b2a075a2da1a395c8b60bf1e9be1"),
@@ -37,11 +37,11 @@ WMT_DEV = Source(
 )
 DEV_YEARS = ("dev2010", "tst2010", "tst2011", "tst2012", "tst2013", "tst2014", "tst2015")
 TEST_YEARS = ("tst2016", "tst2017")
-# The last documents of PDC's training set, which comes without a development set.
+# Number of documents at the end of PDC's training set that serve as development set, as it comes without one.
 PDC_DEV = 200
-# Bytes an archive may unpack to: several times the largest of the corpora.
+# Maximum unpacked size of an archive in bytes: several times the largest of the corpora.
 LARGEST = 20 << 30
-# Characters of a sentence that tells one document from another.
+# Minimum length, in characters, of a sentence that can identify a document.
 LONG = 40
 
 
@@ -54,7 +54,7 @@ Splits = dict[str, list[Pair]]
 
 
 def _unpacked(archive: Path, folder: Path) -> Path:
-    """The archive's content, in a folder beside it."""
+    """Unpacks an archive into a folder of its own and returns that folder."""
     out = folder / archive.name.split(".")[0]
     progress = Progress(out, key_of("unpacked", archive.name))
     if not (progress.matches and progress.done("unpack")):
@@ -93,7 +93,7 @@ def _sides(read: Callable, folders: tuple[Path, Path], names: tuple[str, str]) -
 
 
 def ted(files: Path, trust: bool) -> Splits:
-    """IWSLT 2017: talks; dev2010 and tst2010 to 2015 for development, tst2016 and 2017 for the test."""
+    """IWSLT 2017 talks: dev2010 and tst2010 to tst2015 for development, tst2016 and tst2017 for testing."""
     train = _unpacked(fetch(TED_TRAIN, files, trust), files)
     tests = [_unpacked(fetch(source, files, trust), files) for source in TED_TEST]
 
@@ -109,7 +109,7 @@ def ted(files: Path, trust: bool) -> Splits:
 
 
 def _opus(name: str, corpus: str, version: str, files: Path, trust: bool, by_speaker: bool) -> list[Pair]:
-    """An OPUS corpus, English to German (its alignments are German to English)."""
+    """An OPUS corpus, English to German (the alignments are German to English)."""
     base = f"{_OPUS}/OPUS-{corpus}/{version}"
     links = fetch(Source(f"{name}-de-en.xml.gz", f"{base}/xml/de-en.xml.gz"), files, trust)
     german, english = (
@@ -120,7 +120,7 @@ def _opus(name: str, corpus: str, version: str, files: Path, trust: bool, by_spe
 
 
 def news(files: Path, trust: bool) -> Splits:
-    """News Commentary v11 by document; newstest2015 for development, newstest2016 for the test."""
+    """News Commentary v11 by document; newstest2015 for development, newstest2016 for testing."""
     tests = _unpacked(fetch(WMT_DEV, files, trust), files)
 
     def newstest(year: int) -> list[Pair]:
@@ -131,8 +131,10 @@ def news(files: Path, trust: bool) -> Splits:
 
 
 def europarl(files: Path, trust: bool) -> Splits:
-    """Europarl v7, a document a speaker's turn; development and test are the documents that Maruf et al. drew, which
-    are taken out of the training set."""
+    """Europarl v7, one document per speaker's turn.
+
+    The development and test sets are the documents drawn by Maruf et al. 2019, which are removed from the training set.
+    """
     splits: Splits = {}
     for split in ("dev", "test"):
         sides = []
@@ -146,22 +148,25 @@ def europarl(files: Path, trust: bool) -> Splits:
     train = []
     for p in everything:
         told = [s for s in p.source if len(s) >= LONG]
-        # a turn may have been cut or joined otherwise: most of its longer sentences decide
+        # a turn may have been cut or joined differently, so the majority of its longer sentences decides
         if not told or 2 * sum(s in held for s in told) < len(told):
             train.append(p)
     seen = {s for p in everything for s in p.source}
     lost = sum(s not in seen for s in held)
     print(
-        f"europarl: {len(everything) - len(train)} documents taken out of train for the "
-        f"{sum(map(len, splits.values()))} of the development and test sets; {lost} of these sets' {len(held)} longer "
-        "sentences are not in the corpus"
+        f"europarl: {len(everything) - len(train)} documents removed from train for the "
+        f"{sum(map(len, splits.values()))} of the development and test sets; {lost} of the {len(held)} longer "
+        "sentences of those sets do not occur in the corpus"
     )
     return {"train": train, **splits}
 
 
 def pdc(files: Path, trust: bool) -> Splits:
-    """PDC: the training set (``pdc.train.zh``, ``pdc.train.en``: one sentence a line, a blank line between documents)
-    must be there, from its authors' page; its last documents are the development set. The test set is downloaded."""
+    """PDC: the training set must be placed in ``files`` by hand; the test set is downloaded.
+
+    The training set comes from its authors' page (``pdc.train.zh``, ``pdc.train.en``: one sentence per line, a blank
+    line between documents); its last documents serve as development set.
+    """
     train_paths = [files / f"pdc.train.{language}" for language in ("zh", "en")]
     for path in train_paths:
         if not path.is_file():
@@ -180,10 +185,11 @@ class Recipe(NamedTuple):
     """One corpus.
 
     Attributes:
-        read: makes its splits of the distribution's files; arguments: their folder, and ``trust`` as in :func:`fetch`.
+        read: builds its splits from the distribution's files; arguments: their folder, and ``trust`` as in
+            :func:`fetch`.
         languages: source and target.
-        expected: size of the development and the test set in the paper (Maruf et al. 2019; Sun et al. 2022).
-        annotations: files of the TCP score: candidates, and tokenised reference.
+        expected: sizes of the development and test sets in the paper (Maruf et al. 2019; Sun et al. 2022).
+        annotations: files for the TCP score: candidates and tokenised reference.
     """
 
     read: Callable[[Path, bool], Splits]
@@ -204,22 +210,25 @@ CORPORA = {
 
 
 def build(name: str, files: Path, out: Path, trust: bool = False) -> list[str]:
-    """Writes ``OUT/{train,dev,test}.LANG`` in raw form; a finished corpus is left as it is.
+    """Writes ``OUT/{train,dev,test}.LANG`` in raw form; a finished corpus is left unchanged.
 
     Args:
-        files: where the distribution's files are, or are downloaded to.
+        name: a key of :data:`CORPORA`.
+        files: folder that contains the distribution's files, or to which they are downloaded.
+        out: folder for the corpus.
         trust: see :func:`fetch`.
 
     Returns:
-        one line per split: documents, sentences, pairs dropped for an empty side; one line if it was finished before.
+        one line per split with the numbers of documents, of sentences and of pairs dropped because one side was empty;
+        a single line if the corpus was already finished.
 
     Raises:
-        InputError: files that are missing or damaged, or a development or test set of another size than the paper's.
+        InputError: files are missing or damaged, or the size of the development or test set differs from the paper's.
     """
     progress = Progress(out, key_of("corpus", name))
     files_of = [out / f"{split}.{lang}" for split in ("train", "dev", "test") for lang in CORPORA[name].languages]
     if progress.matches and progress.done("build") and all(path.exists() for path in files_of):
-        return [f"{out}: {name} is there"]
+        return [f"{out}: {name} is already there"]
     recipe = CORPORA[name]
     lines, written = [], []
     for split, pairs in recipe.read(files, trust).items():
@@ -229,10 +238,10 @@ def build(name: str, files: Path, out: Path, trust: bool = False) -> list[str]:
         if expected is not None and found != expected:
             raise InputError(
                 f"{name} {split}: {found.documents} documents and {found.sentences} sentences, but the paper's has "
-                f"{expected.documents} and {expected.sentences}; are these the right files in {files}?"
+                f"{expected.documents} and {expected.sentences}; check that {files} contains the right files"
             )
         written.append((split, pairs))
-        known = " (as the paper's)" if expected else ""
+        known = " (as in the paper)" if expected else ""
         lines.append(
             f"{name} {split}: {found.documents} documents, {found.sentences} sentences{known}; {dropped} dropped"
         )
