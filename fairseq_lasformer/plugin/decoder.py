@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import functools
-import math
 from typing import Any
 
 import torch
 from fairseq.models import FairseqIncrementalDecoder
-from fairseq.modules import PositionalEmbedding
 from torch import Tensor, nn
 
 from fairseq_lasformer.nn.cache import STATE, DecodingCache, IncrementalState
 from fairseq_lasformer.nn.cuda_graph import CudaGraphStep
-from fairseq_lasformer.nn.dropout import Dropout
 from fairseq_lasformer.nn.embedding import ExpandedEmbedding, TableProjection
 from fairseq_lasformer.nn.layers import DecodeContext, FullPass
 from fairseq_lasformer.nn.options import RunOptions
@@ -21,10 +18,11 @@ from fairseq_lasformer.nn.stack import Observer
 from fairseq_lasformer.ops import AttentionMask
 from fairseq_lasformer.plugin.build import decoder_stack, supervision
 from fairseq_lasformer.plugin.config import ModuleConfig
-from fairseq_lasformer.plugin.encoder import EncoderOut, max_positions, padding_of
+from fairseq_lasformer.plugin.encoder import EncoderOut
+from fairseq_lasformer.plugin.side import Side, padding_of
 
 
-class LasformerDecoder(FairseqIncrementalDecoder):
+class LasformerDecoder(Side, FairseqIncrementalDecoder):
     """Embeddings, layers in groups that share their selections, and the projection to the vocabulary.
 
     Args:
@@ -35,26 +33,13 @@ class LasformerDecoder(FairseqIncrementalDecoder):
     """
 
     def __init__(self, cfg: ModuleConfig, dictionary: Any, embed_tokens: Any, run: RunOptions) -> None:
-        super().__init__(dictionary)
-        self.cfg, self.run_options = cfg, run
-        self.register_buffer("version", torch.Tensor([3]))  # fairseq's checkpoint format
-        self.dropout_module = Dropout(cfg.dropout, type(self).__name__)
-        dim, self.padding_idx = embed_tokens.embedding_dim, embed_tokens.padding_idx
-        self.embed_tokens = embed_tokens
-        self.embed_scale = 1.0 if cfg.no_scale_embedding else math.sqrt(dim)
-        self.embed_positions = None
-        if not cfg.no_token_positional_embeddings:
-            limit, learned = cfg.max_target_positions, cfg.decoder.learned_pos
-            self.embed_positions = PositionalEmbedding(limit, dim, self.padding_idx, learned=learned)
-        self.layernorm_embedding = nn.LayerNorm(dim) if cfg.layernorm_embedding else None
+        FairseqIncrementalDecoder.__init__(self, dictionary)
+        self._add_embeddings(cfg, run, embed_tokens, cfg.max_target_positions, cfg.decoder.learned_pos)
+        dim = embed_tokens.embedding_dim
         self.layers = decoder_stack(cfg, run)
         last = cfg.decoder.normalize_before and not cfg.no_decoder_final_norm
         self.layer_norm = nn.LayerNorm(dim) if last else None
         self.output_projection = _output_projection(dim, len(dictionary), embed_tokens, cfg)
-
-    def max_positions(self) -> int:
-        """Return the maximum target length."""
-        return max_positions(self.embed_positions, self.cfg.max_target_positions)
 
     def forward(  # type: ignore[override]
         self,
@@ -112,7 +97,7 @@ class LasformerDecoder(FairseqIncrementalDecoder):
             AttentionMask(memory_padding if bool(memory_padding.any()) else None, False),
         )
         out = self.layers(
-            self._embed(prev_output_tokens, positions),
+            self.embed_words(self.embed_scale * self.embed_tokens(prev_output_tokens), positions),
             full,
             supervision(self.cfg) if self.training else None,
             recompute=self.training and self.cfg.checkpoint_activations,
@@ -127,19 +112,12 @@ class LasformerDecoder(FairseqIncrementalDecoder):
             "router_stats": {**encoder_out.get("router_stats", {}), **router_stats},
         }
 
-    def _embed(self, tokens: Tensor, positions: Tensor | None) -> Tensor:
-        x = self.embed_scale * self.embed_tokens(tokens)
-        if positions is not None:
-            x = x + positions
-        if self.layernorm_embedding is not None:
-            x = self.layernorm_embedding(x)
-        return self.dropout_module(x)
-
     def _step(
         self, tokens: Tensor, positions: Tensor | None, encoder_out: EncoderOut, incremental_state: IncrementalState
     ) -> tuple[Tensor, dict[str, Any]]:
         """Compute features [R, 1, d] of the newest tokens [R] from the cache of earlier ones."""
-        x = self._embed(tokens, None if positions is None else positions[:, -1])
+        newest = None if positions is None else positions[:, -1]
+        x = self.embed_words(self.embed_scale * self.embed_tokens(tokens), newest)
         memory = encoder_out["encoder_out"][0].transpose(0, 1)
         captured = self.run_options.cuda_graph
         cache = DecodingCache.of(incremental_state, x.size(0), memory.size(0), x.device, captured)

@@ -2,40 +2,25 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
 from fairseq.models import FairseqEncoder
-from fairseq.modules import LearnedPositionalEmbedding, PositionalEmbedding
 from torch import Tensor, nn
 
 from fairseq_lasformer.nn.cache import regroup
-from fairseq_lasformer.nn.dropout import Dropout
 from fairseq_lasformer.nn.layers import FullPass
 from fairseq_lasformer.nn.options import RunOptions
 from fairseq_lasformer.nn.stack import Observer
 from fairseq_lasformer.ops import AttentionMask
 from fairseq_lasformer.plugin.build import encoder_stack, supervision
 from fairseq_lasformer.plugin.config import ModuleConfig
+from fairseq_lasformer.plugin.side import Side, padding_of
 
 EncoderOut = dict[str, Any]
 
 
-def padding_of(tokens: Tensor, pad: int) -> Tensor | None:
-    """Return the padding mask, bool [B, N], True at padding; None if there is no padding."""
-    mask = tokens.eq(pad)
-    return mask if bool(mask.any()) else None
-
-
-def max_positions(embed_positions: Any, limit: int) -> int:
-    """Return the maximum sequence length; sinusoidal positions do not restrict the task's limit."""
-    if isinstance(embed_positions, LearnedPositionalEmbedding):
-        return min(limit, embed_positions.max_positions)
-    return limit if embed_positions is None else int(embed_positions.max_positions)
-
-
-class LasformerEncoder(FairseqEncoder):
+class LasformerEncoder(Side, FairseqEncoder):
     """Embeddings, layers in groups that share a selection, and a final layer norm if pre-norm.
 
     Args:
@@ -46,32 +31,16 @@ class LasformerEncoder(FairseqEncoder):
     """
 
     def __init__(self, cfg: ModuleConfig, dictionary: Any, embed_tokens: Any, run: RunOptions) -> None:
-        super().__init__(dictionary)
-        self.cfg, self.run_options = cfg, run
-        self.register_buffer("version", torch.Tensor([3]))  # fairseq's checkpoint format
-        self.dropout_module = Dropout(cfg.dropout, type(self).__name__)
-        dim, self.padding_idx = embed_tokens.embedding_dim, embed_tokens.padding_idx
-        self.embed_tokens = embed_tokens
-        self.embed_scale = 1.0 if cfg.no_scale_embedding else math.sqrt(dim)
-        self.embed_positions = None
-        if not cfg.no_token_positional_embeddings:
-            limit, learned = cfg.max_source_positions, cfg.encoder.learned_pos
-            self.embed_positions = PositionalEmbedding(limit, dim, self.padding_idx, learned=learned)
-        self.layernorm_embedding = nn.LayerNorm(dim) if cfg.layernorm_embedding else None
+        FairseqEncoder.__init__(self, dictionary)
+        self._add_embeddings(cfg, run, embed_tokens, cfg.max_source_positions, cfg.encoder.learned_pos)
         self.layers = encoder_stack(cfg, run)
-        self.layer_norm = nn.LayerNorm(dim) if cfg.encoder.normalize_before else None
-
-    def max_positions(self) -> int:
-        """Return the maximum source length."""
-        return max_positions(self.embed_positions, self.cfg.max_source_positions)
+        self.layer_norm = nn.LayerNorm(embed_tokens.embedding_dim) if cfg.encoder.normalize_before else None
 
     def embed(self, tokens: Tensor, embeddings: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """int64 [B, N] -> the input of the layers [B, N, d], and the scaled word embeddings alone."""
         words = self.embed_scale * (self.embed_tokens(tokens) if embeddings is None else embeddings)
-        x = words if self.embed_positions is None else words + self.embed_positions(tokens)
-        if self.layernorm_embedding is not None:
-            x = self.layernorm_embedding(x)
-        return self.dropout_module(x), words
+        positions = None if self.embed_positions is None else self.embed_positions(tokens)
+        return self.embed_words(words, positions), words
 
     def forward(  # type: ignore[override]
         self,

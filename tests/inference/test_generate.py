@@ -11,6 +11,7 @@ import pytest
 from helpers import run, train
 
 from fairseq_lasformer.cli.main import main
+from fairseq_lasformer.data.documents import read_documents
 from fairseq_lasformer.data.hypotheses import read_hypotheses
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.inference import generate
@@ -108,6 +109,7 @@ def test_translating_is_quiet_and_counts_its_parts(prepared, tmp_path, capsys):
     for options, message in (
         (["--beam", "2"], "options of fairseq-generate and of models go after --"),
         (["--", "--gen-subset", "valid"], "--gen-subset: is set by lasformer generate"),
+        (["--", "--nbest", "3"], "--nbest: lasformer generate writes one translation per document"),
         (["--split", "train"], "the examples of train overlap"),
         (["--split", "nothing"], "holds no split nothing"),
     ):
@@ -116,3 +118,12 @@ def test_translating_is_quiet_and_counts_its_parts(prepared, tmp_path, capsys):
         except SystemExit as e:
             assert e.code == 2
         assert message in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_prefix_of_the_target_can_be_forced(trained, prepared, tmp_path):
+    """fairseq-generate's --prefix-size; as long as the target, nothing is left to search for."""
+    options = ["--format", "raw", "--", "--cpu", "--beam", 2, "--prefix-size", 100, "--max-len-b", 100]
+    run("lasformer", "generate", prepared, trained[0] / "checkpoint_last.pt", tmp_path / "out", *options)
+    expected = read_documents(prepared.parent / "raw" / "test.yy")
+    assert read_documents(tmp_path / "out") == expected

@@ -1,0 +1,61 @@
+"""What encoder and decoder have in common: word and position embeddings, and the length limits."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from fairseq.modules import LearnedPositionalEmbedding, PositionalEmbedding
+from torch import Tensor, nn
+
+from fairseq_lasformer.nn.dropout import Dropout
+from fairseq_lasformer.nn.options import RunOptions
+from fairseq_lasformer.plugin.config import ModuleConfig
+
+
+def padding_of(tokens: Tensor, pad: int) -> Tensor | None:
+    """Return the padding mask, bool [B, N], True at padding; None if there is no padding."""
+    mask = tokens.eq(pad)
+    return mask if bool(mask.any()) else None
+
+
+class Side(nn.Module):
+    """Base of encoder and decoder, beside fairseq's."""
+
+    def _add_embeddings(
+        self, cfg: ModuleConfig, run: RunOptions, embed_tokens: Any, max_positions: int, learned_pos: bool
+    ) -> None:
+        """Register what precedes the layers, in the order in which fairseq's encoder and decoder hold it.
+
+        Args:
+            cfg: the model's options.
+            run: backend, CUDA graph, expert group.
+            embed_tokens: word embeddings, [B, N] -> [B, N, d].
+            max_positions: longest sequence.
+            learned_pos: learned instead of sinusoidal positions.
+        """
+        self.cfg, self.run_options = cfg, run
+        self.register_buffer("version", torch.Tensor([3]))  # fairseq's checkpoint format
+        self.dropout_module = Dropout(cfg.dropout, type(self).__name__)
+        dim, self.padding_idx = embed_tokens.embedding_dim, embed_tokens.padding_idx
+        self.embed_tokens = embed_tokens
+        self.embed_scale = 1.0 if cfg.no_scale_embedding else math.sqrt(dim)
+        self.embed_positions: Any = None
+        if not cfg.no_token_positional_embeddings:
+            self.embed_positions = PositionalEmbedding(max_positions, dim, self.padding_idx, learned=learned_pos)
+        self.layernorm_embedding = nn.LayerNorm(dim) if cfg.layernorm_embedding else None
+        self.longest = max_positions
+
+    def max_positions(self) -> int:
+        """Return the maximum sequence length; sinusoidal positions do not restrict the task's limit."""
+        if isinstance(self.embed_positions, LearnedPositionalEmbedding):
+            return min(self.longest, self.embed_positions.max_positions)
+        return self.longest if self.embed_positions is None else int(self.embed_positions.max_positions)
+
+    def embed_words(self, words: Tensor, positions: Tensor | None) -> Tensor:
+        """Scaled word embeddings [..., d] and position embeddings -> the input of the layers."""
+        x = words if positions is None else words + positions
+        if self.layernorm_embedding is not None:
+            x = self.layernorm_embedding(x)
+        return self.dropout_module(x)
