@@ -35,6 +35,7 @@ from benchmarks.rows import Row
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.inference.checkpoints import load
 from fairseq_lasformer.nn.cache import DecodingCache
+from fairseq_lasformer.nn.patterns.learned import Selector
 from fairseq_lasformer.ops import KAPPA_ONE
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -71,9 +72,9 @@ def fill(model: Any, length: int, parents: Callable[[], torch.Tensor]) -> tuple[
         cache.reorder(parents())
     for layer in model.decoder.layers:
         name, selector = f"{layer.index}.self", layer.self_attn.selector
-        widths = {"key": width, "value": width} | (
-            {} if selector is None else {"selector_key": selector.k_proj.out_features}
-        )
+        widths = {"key": width, "value": width}
+        if isinstance(selector, Selector):
+            widths["selector_key"] = selector.k_proj.out_features
         for what, size in widths.items():
             store = torch.empty(1, cache.capacity, size)
             store[:, : cache.used].normal_()

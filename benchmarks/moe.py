@@ -23,11 +23,11 @@ from fairseq_lasformer.nn.moe.metrics import router_metrics
 BASELINES = ("dense", "4 experts")
 DIM, HIDDEN, K = 512, 2048, 2
 EXPERTS = (4, 16, 64)
-TOKENS = {"forward": 4096, "training": 4096, "decode": 5}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threads", type=int, default=2, help="default: %(default)s")
+    parser.add_argument("--tokens", type=int, default=4096, help="of forward and training (default: %(default)s)")
     parser.add_argument("--repeat", type=int, default=5, help="default: %(default)s")
 
 
@@ -36,7 +36,7 @@ def measure(args: argparse.Namespace) -> list[Row]:
     torch.manual_seed(1)
     systems: dict[str, nn.Module] = {"dense": Dense()} | {f"{n} experts": mixture(n) for n in EXPERTS}
     rows = []
-    for kind, n_tokens in TOKENS.items():
+    for kind, n_tokens in {"forward": args.tokens, "training": args.tokens, "decode": 5}.items():
         x = torch.randn(n_tokens, DIM)
         work = {name: partial(seconds, layer, x, kind) for name, layer in systems.items()}
         case = f"{kind}, {n_tokens} tokens"
