@@ -11,8 +11,8 @@ CASES = {
     "training": ("--lengths 32 --kappas 0.5 --repeat 1", {"seconds", "peak GiB"}, "/transformer"),
     "prefill": ("--lengths 32 --kappas 0.5 --repeat 1", {"seconds"}, "/dense"),
     "decoding": (
-        "--lengths 32 --steps 2 --repeat 1 --end-to-end 0 --systems transformer,lasformer_dense,lasformer_distinct",
-        {"steps/s", "peak MiB"},
+        "--lengths 32 --steps 2 --repeat 1 --end-to-end 16 --systems transformer,lasformer_distinct,lasformer",
+        {"steps/s", "peak MiB", "seconds"},
         "/transformer",
     ),
     "moe": ("--repeat 1 --tokens 64", {"ms", "importance_cv", "load_cv", "load_max_over_mean"}, "/dense"),
