@@ -10,7 +10,7 @@ from helpers import ROOT, run
 
 
 def demo(*arguments: object, check: bool = True) -> subprocess.CompletedProcess:
-    tiny = ["--documents", 30, "optimization.max_update=2", "lr_scheduler.total_num_update=2"]
+    tiny = ["--documents", 14, "optimization.max_update=2", "lr_scheduler.total_num_update=2"]
     return run("python", ROOT / "examples/demo.py", *arguments, *tiny, "lr_scheduler.warmup_updates=1", check=check)
 
 

@@ -200,7 +200,7 @@ def test_without_a_selection_every_allowed_key_is_attended_to(backend, kind):
 def test_random_steps_are_those_of_the_reference(backend):
     """Odd lengths, few keys, ties, empty rows, padding, shared and distinct paths, any kappa and head width."""
     draw = random.Random(5)
-    for case in range(250 if backend == "triton" and not CUDA else 1000):  # Triton's interpreter is slow
+    for case in range(120 if backend == "triton" and not CUDA else 1000):  # Triton's interpreter is slow
         torch.manual_seed(case)
         n_items, beam, heads = draw.randint(1, 2), draw.randint(1, 3), draw.choice([1, 2, 3, 8])
         few, some, many = draw.randint(1, 12), draw.randint(13, 70), draw.randint(71, 400)

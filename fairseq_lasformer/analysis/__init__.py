@@ -1,0 +1,1 @@
+"""Models and runs looked at: cost, parameters, attention, reports."""

@@ -1,0 +1,1 @@
+"""Text in, examples out; documents can be read without torch."""
