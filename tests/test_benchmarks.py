@@ -11,7 +11,7 @@ CASES = {
     "training": ("--lengths 16 --kappas 0.5 --repeat 1", {"seconds", "peak GiB"}, "/transformer"),
     "prefill": ("--lengths 32 --kappas 0.5 --repeat 1", {"seconds"}, "/dense"),
     "decoding": (
-        "--lengths 32 --steps 2 --repeat 1 --end-to-end 16 --systems lasformer_dense,lasformer",
+        "--lengths 32 --steps 2 --repeat 1 --end-to-end 16 --systems lasformer_dense,lasformer_distinct",
         {"steps/s", "peak MiB", "seconds"},
         "system",
     ),
