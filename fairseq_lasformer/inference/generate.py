@@ -66,36 +66,26 @@ def generate(
     Raises:
         InputError: data, checkpoint or output is unusable, or the translation failed.
     """
-    settings, info = DataConfig.load(data), SplitInfo.load(data, split)
-    if info is None:
-        raise InputError(f"{data}: holds no split {split}; see its documents.*.json")
-    if not info.examples:
-        raise InputError(
-            f"{data}: the examples of {split} overlap; only test sets and the validation set are translated"
-        )
-    for option in options:
-        if option.partition("=")[0] in _OURS:
-            raise InputError(f"{option}: is set by lasformer generate; leave it out (--split chooses the split)")
-        if option.partition("=")[0] in _OTHERS:
-            raise InputError(f"{option}: lasformer generate writes one translation per document; use fairseq-generate")
-    codec = ExampleCodec(data, settings)
+    codec, info = ExampleCodec.load(data), _split(data, split)
+    _check_options(options)
     check_writable(out)
     load(checkpoint)
     register()
-    arguments = [str(data), "--user-dir", str(Path(__file__).parent.parent), "--task", "document_translation"]
-    arguments += ["-s", settings.source_lang, "-t", settings.target_lang]
-    arguments += ["--path", str(checkpoint), "--gen-subset", split, "--no-progress-bar"]
-    arguments += ["--num-workers", "0"]  # a worker process reads no faster, and takes up to 5 seconds to exit
-    # the limits are derived from the longest example, so that every example fits
-    arguments += ["--max-source-positions", str(info.longest[0])]
-    arguments += ["--max-target-positions", str(2 * max(info.longest) + 50)]
-    arguments += ["--max-tokens", str(max(info.longest)), *options]
+    arguments = [*_arguments(data, checkpoint, split, codec.settings, info), *options]
     parts = out.with_name(out.name + ".parts")
     with locked(out.with_name(f".{out.name}.lock"), "a translation"):
         with quiet():
             shards = max(1, min(shards, _n_batches(arguments)))
         stat = checkpoint.stat()
-        key = [settings.fingerprint, str(checkpoint.resolve()), stat.st_mtime_ns, stat.st_size, split, shards, *options]
+        key = [
+            codec.settings.fingerprint,
+            str(checkpoint.resolve()),
+            stat.st_mtime_ns,
+            stat.st_size,
+            split,
+            shards,
+            *options,
+        ]
         progress = Progress(parts, key_of(*key))
         if not progress.matches:
             remove_folder(parts)
@@ -106,6 +96,43 @@ def generate(
         write_hypotheses(out, documents, form)
         remove_folder(parts)
     return len(documents)
+
+
+def _split(data: Path, split: str) -> SplitInfo:
+    """The manifest of a split that can be translated.
+
+    Raises:
+        InputError: there is no such split, or its examples overlap.
+    """
+    info = SplitInfo.load(data, split)
+    if info is None:
+        raise InputError(f"{data}: holds no split {split}; see its documents.*.json")
+    if not info.examples:
+        raise InputError(
+            f"{data}: the examples of {split} overlap; only test sets and the validation set are translated"
+        )
+    return info
+
+
+def _check_options(options: Sequence[str]) -> None:
+    """Refuses options of fairseq-generate that are set here, or whose output has no place in a document."""
+    for name in (option.partition("=")[0] for option in options):
+        if name in _OURS:
+            raise InputError(f"{name}: is set by lasformer generate; leave it out (--split chooses the split)")
+        if name in _OTHERS:
+            raise InputError(f"{name}: lasformer generate writes one translation per document; use fairseq-generate")
+
+
+def _arguments(data: Path, checkpoint: Path, split: str, settings: DataConfig, info: SplitInfo) -> list[str]:
+    """fairseq-generate's command line, without the user's options."""
+    arguments = [str(data), "--user-dir", str(Path(__file__).parent.parent), "--task", "document_translation"]
+    arguments += ["-s", settings.source_lang, "-t", settings.target_lang]
+    arguments += ["--path", str(checkpoint), "--gen-subset", split, "--no-progress-bar"]
+    arguments += ["--num-workers", "0"]  # a worker process reads no faster, and takes up to 5 seconds to exit
+    # the limits are derived from the longest example, so that every example fits
+    arguments += ["--max-source-positions", str(info.longest[0])]
+    arguments += ["--max-target-positions", str(2 * max(info.longest) + 50)]
+    return [*arguments, "--max-tokens", str(max(info.longest))]
 
 
 def _translate(arguments: list[str], logs: Sequence[Path], jobs: int, what: str, info: SplitInfo) -> None:
