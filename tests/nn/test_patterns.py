@@ -91,6 +91,8 @@ def test_a_full_pass_keeps_the_keys_of_the_definition(spec, definition, padding,
 @pytest.mark.parametrize("spec", ["learned", *(spec for spec, _ in CASES)])
 def test_decoding_steps_keep_what_a_full_pass_keeps(build, spec):
     model = build(0.3, select_pattern=spec).eval()
+    for i, (_, selector) in enumerate(model.selectors()):  # each layer keeps a share of its own
+        selector.kappa.fill_(200_000 + 100_000 * i)
     for padding in ({"pad_left": (0, 6)}, {"pad_right": (0, 6)}):
         assert_steps_are_a_full_pass(model, tokens(2, 15, **padding), tokens(2, 25))
 

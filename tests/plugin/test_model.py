@@ -306,3 +306,9 @@ def test_senseless_options_are_refused_by_name(options, message):
 
 def test_modules_are_read_in_any_order():
     assert selected_modules(LasformerConfig(select_modules="cross, encoder")) == ("encoder", "cross")
+
+
+def test_run_options_reach_every_module(build):
+    model = build(0.3, "reference")
+    backends = [module.backend for module in model.modules() if hasattr(module, "backend")]
+    assert len(backends) > 9 and set(backends) == {"reference"}

@@ -151,3 +151,11 @@ def test_the_separator_of_prepared_data_is_never_dropped(prepared):
     for side, dictionary in zip(task.dropped_sides, (task.src_dict, task.tgt_dict)):
         spared = {dictionary.index("<sep>"), dictionary.eos(), dictionary.pad(), dictionary.bos()}
         assert side.spared == spared and dictionary.unk() not in spared
+
+
+def test_what_is_summed_over_workers_is_not_the_log_record(prepared):
+    """Summing the selectors' sums over workers happens in place: the record is still to be logged."""
+    trainer = trainer_of(prepared)
+    sample = batches(trainer.task)[0]
+    _, _, log = trainer.task.train_step(sample, trainer.model, trainer.criterion, trainer.optimizer, 0)
+    assert torch.equal(trainer.task.sums, log["selection"]) and trainer.task.sums is not log["selection"]
