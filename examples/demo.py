@@ -25,7 +25,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from fairseq_lasformer.analysis.cost import kappas  # noqa: E402
+from fairseq_lasformer.analysis.cost import checkpoint_patterns, mean_kappa  # noqa: E402
 from fairseq_lasformer.data.documents import read_documents  # noqa: E402
 from fairseq_lasformer.data.hypotheses import read_hypotheses  # noqa: E402
 from fairseq_lasformer.data.prepare import prepare  # noqa: E402
@@ -128,18 +128,18 @@ def begin(out: Path, key: str, overwrite: bool) -> Progress:
     return progress
 
 
-def evaluate(raw: Path, out: Path, names: list[str], seconds: dict[str, float]) -> dict[str, Any]:
+def evaluate(raw: Path, runs: Sequence[Experiment], seconds: dict[str, float]) -> dict[str, Any]:
     """The report: scores of the systems, and seconds per stage."""
     references, probes = read_documents(raw / "test.de"), read_probes(raw / "test.probe.jsonl")
     systems = {}
-    for system in names:
-        hypotheses = read_hypotheses(out / f"{system}.de", allow_empty=True)
-        found = kappas(load(out / system / "checkpoint_last.pt")["model"])
-        shares = [k for module in found.values() for k in module]
-        systems[system] = {
+    for run in runs:
+        hypotheses = read_hypotheses(run.translation, allow_empty=True)
+        found = checkpoint_patterns(load(run.checkpoint))
+        adaptive = [pattern for patterns in found.values() for pattern in patterns if pattern.adaptive]
+        systems[run.name] = {
             **score(hypotheses, references),
-            "kappa": sum(shares) / len(shares) if shares else 1.0,
-            "kappa_by_module": {m: sum(k) / len(k) if k else 1.0 for m, k in found.items()},
+            "kappa": mean_kappa(adaptive) or 1.0,
+            "kappa_by_module": {module: mean_kappa(patterns) or 1.0 for module, patterns in found.items()},
             **accuracy(probes, judge(probes, hypotheses, references)),
         }
     return {"systems": systems, "seconds": seconds}
@@ -205,7 +205,7 @@ def main() -> None:
             for run in runs:
                 run.run(progress, [run.stages()[stage]], tell=True)
         start = time.time()
-        report = evaluate(raw, out, systems, progress.seconds)
+        report = evaluate(raw, runs, progress.seconds)
         report["seconds"]["score"] = round(time.time() - start, 1)
     except InputError as e:
         sys.exit(f"error: {e}")

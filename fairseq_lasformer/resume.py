@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.files import atomic_write
 
 FILE = "progress.json"
@@ -54,6 +55,21 @@ class Progress:
         """Marks the folder as belonging to this job, with no stage done."""
         self._stages = {}
         self._save()
+
+    def check(self, message: str) -> None:
+        """Refuses a folder that belongs to another job.
+
+        Raises:
+            InputError: with this message.
+        """
+        if self.exists and not self.matches:
+            raise InputError(message)
+
+    def open(self, message: str) -> None:
+        """Takes an unmarked folder, resumes this job's, and refuses another's as :meth:`check` does."""
+        self.check(message)
+        if not self.exists:
+            self.begin()
 
     def done(self, stage: str, of: str = "") -> bool:
         """Whether a stage has been finished with these settings."""

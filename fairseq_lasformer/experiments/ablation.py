@@ -6,10 +6,12 @@ import json
 import shlex
 import subprocess
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from fairseq_lasformer.analysis.cost import checkpoint_cost, checkpoint_patterns, mean_kappa
 from fairseq_lasformer.data.documents import Document
@@ -23,7 +25,7 @@ from fairseq_lasformer.plugin.config import MODULES
 from fairseq_lasformer.resume import Progress, key_of
 
 WINDOW = 20
-CHECKPOINT = "checkpoint_last.pt"
+_OTHER = "{}: contains a run with a different configuration, reference or options; remove it, or choose another --out"
 # What tables 5, 6 and 7 vary (symbol and option), and the default values.
 VARIED = {
     5: ("t", "model.sparsity_threshold", ("0.8", "0.85", "0.9", "0.95", "0.99")),
@@ -43,7 +45,7 @@ class Row(NamedTuple):
         return "".join(c if c.isalnum() or c in ".-" else "_" for c in self.label)
 
 
-def rows(table: int, cfg: Any, values: Sequence[str] = ()) -> list[Row]:
+def rows(table: int, cfg: DictConfig, values: Sequence[str] = ()) -> list[Row]:
     """The runs of one table.
 
     Args:
@@ -76,7 +78,8 @@ def rows(table: int, cfg: Any, values: Sequence[str] = ()) -> list[Row]:
     return [Row(f"{name} {v}", (f"++{option}={v}",)) for v in values or usual]
 
 
-class Ablation(NamedTuple):
+@dataclass(frozen=True)
+class Ablation:
     """What the runs of a table have in common.
 
     Attributes:
@@ -91,9 +94,14 @@ class Ablation(NamedTuple):
     options: tuple[str, ...] = ()
     overrides: tuple[str, ...] = ()
 
+    @cached_property
+    def cfg(self) -> DictConfig:
+        """The configuration, composed."""
+        return read_config(self.config)
+
     def progress(self, row: Row, folder: Path) -> Progress:
         """The progress of a run, keyed by everything its result depends on."""
-        config = OmegaConf.to_container(read_config(self.config))
+        config = OmegaConf.to_container(self.cfg)
         return Progress(folder, key_of(config, self.reference, self.options, self.overrides, row.overrides))
 
     def experiment(self, row: Row, folder: Path) -> Experiment:
@@ -109,7 +117,7 @@ class Ablation(NamedTuple):
             for o in self.overrides
             if o.lstrip("+").startswith("task.data=")
         ]
-        return Path(given[-1] if given else str(read_config(self.config).task.data))
+        return Path(given[-1] if given else str(self.cfg.task.data))
 
 
 def finished(ablation: Ablation, row: Row, folder: Path) -> dict[str, Any] | None:
@@ -118,12 +126,7 @@ def finished(ablation: Ablation, row: Row, folder: Path) -> dict[str, Any] | Non
     Raises:
         InputError: the folder contains a run with other settings.
     """
-    progress = ablation.progress(row, folder)
-    if progress.exists and not progress.matches:
-        raise InputError(
-            f"{folder}: contains a run with a different configuration, reference or options; remove it, or choose "
-            "another --out"
-        )
+    ablation.progress(row, folder).check(_OTHER.format(folder))
     try:
         return json.loads((folder / "result.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -148,8 +151,7 @@ def run(ablation: Ablation, row: Row, folder: Path) -> dict[str, Any]:
     if (result := finished(ablation, row, folder)) is not None:
         return result
     progress, experiment = ablation.progress(row, folder), ablation.experiment(row, folder)
-    if not progress.exists:
-        progress.begin()
+    progress.open(_OTHER.format(folder))
     experiment.run(progress)
     scores, state = experiment.score(ablation.reference), load(experiment.checkpoint)
     result = {
@@ -199,7 +201,11 @@ def text(ablation: Ablation, table: int, rows: Sequence[Row], folder: Path, leng
         if result is None:
             lines.append(f"{row.label:<{width}}  not finished")
             continue
-        cost = next(c for c in checkpoint_cost(folder / row.folder / CHECKPOINT, [length]) if c.module == "all")
+        cost = next(
+            c
+            for c in checkpoint_cost(ablation.experiment(row, folder / row.folder).checkpoint, [length])
+            if c.module == "all"
+        )
         shares = "".join(f"{'-' if (k := result['kappa'][m]) is None else f'{k:.1%}':>11}" for m in MODULES)
         costs = f"{cost.ratio:>9.1%}{cost.ratio_with_projections:>9.1%}"
         lines.append(f"{row.label:<{width}}{shares}{costs}{result[HEADLINE]:>9.2f}")

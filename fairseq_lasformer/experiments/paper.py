@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import sysconfig
 from dataclasses import dataclass
@@ -11,7 +10,6 @@ from typing import Any
 
 from fairseq_lasformer.data.corpora.recipes import CORPORA, build
 from fairseq_lasformer.data.documents import read_documents
-from fairseq_lasformer.data.hypotheses import read_hypotheses
 from fairseq_lasformer.data.prepare import prepare, summary
 from fairseq_lasformer.data.prepare_config import PrepareConfig
 from fairseq_lasformer.errors import InputError
@@ -19,7 +17,6 @@ from fairseq_lasformer.evaluation import tcp
 from fairseq_lasformer.evaluation.scores import table
 from fairseq_lasformer.experiments.pipeline import Experiment
 from fairseq_lasformer.experiments.training import read_config
-from fairseq_lasformer.files import atomic_write
 from fairseq_lasformer.resume import Progress, key_of
 
 PRECISIONS = ("fp16", "bf16", "fp32")
@@ -106,8 +103,10 @@ def run_row(experiment: str, system: str, options: RowOptions) -> tuple[str, dic
     corpus, pair = [*experiment.split("_"), ""][:2]
     if not config.is_file() or corpus not in CORPORA:
         raise InputError(f"there is no configs/{config.name}")
-    if options.precision not in PRECISIONS or options.gpus < 0:
-        raise InputError(f"--precision {options.precision}, --gpus {options.gpus}: see lasformer run --help")
+    if options.precision not in PRECISIONS:
+        raise InputError(f"--precision {options.precision}: expected one of {', '.join(PRECISIONS)}")
+    if options.gpus < 0:
+        raise InputError(f"--gpus {options.gpus}: expected a number of GPUs, 0 for none")
     recipe, place = CORPORA[corpus], Path("data-bin") / experiment
     source, target = pair.split("-")
     raw, folder = place / "raw", Path("runs") / experiment / system
@@ -132,16 +131,12 @@ def run_row(experiment: str, system: str, options: RowOptions) -> tuple[str, dic
     )
     settings = [options.max_update, options.gpus, options.precision, options.overrides]
     progress = Progress(folder, key_of(*settings))
-    if progress.exists and not progress.matches:
-        raise InputError(f"{folder}: contains a run with other settings; remove it")
-    if not progress.exists:
-        progress.begin()
+    progress.open(f"{folder}: contains a run with other settings; remove it")
     run.run(progress, tell=True)
-    scores = run.score(read_documents(raw / f"test.{target}"))
-    lines = [table({system: scores})]
+    annotations = None
     if recipe.annotations is not None:
-        candidates, tokens = (options.files / name for name in recipe.annotations)
-        scores["tcp"] = tcp.evaluate(read_hypotheses(run.translation, allow_empty=True), candidates, tokens)
-        atomic_write(folder / "scores.json", json.dumps({"systems": {system: scores}}, indent=1) + "\n")
-        lines.append(tcp.line(system, scores["tcp"]))
+        candidates, tokens = recipe.annotations
+        annotations = options.files / candidates, options.files / tokens
+    scores = run.score(read_documents(raw / f"test.{target}"), annotations)
+    lines = [table({system: scores})] + ([tcp.line(system, scores["tcp"])] if annotations else [])
     return "\n".join(lines), scores

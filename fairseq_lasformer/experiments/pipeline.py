@@ -15,6 +15,7 @@ from typing import Any
 
 from fairseq_lasformer.data.documents import Document
 from fairseq_lasformer.data.hypotheses import read_hypotheses
+from fairseq_lasformer.evaluation import tcp
 from fairseq_lasformer.evaluation.scores import score
 from fairseq_lasformer.experiments.training import override, train
 from fairseq_lasformer.files import atomic_write
@@ -87,9 +88,17 @@ class Experiment:
             kind = stage.split()[0]
             progress.run(stage, work[kind], settings[kind], tell)
 
-    def score(self, references: Sequence[Document], tokenize: str = "13a") -> dict[str, Any]:
-        """Scores the translation and writes the scores to ``scores.json``; see :func:`score`."""
-        scores = score(read_hypotheses(self.translation, allow_empty=True), references, tokenize)
+    def score(self, references: Sequence[Document], annotations: tuple[Path, Path] | None = None) -> dict[str, Any]:
+        """Scores the translation and writes the scores to ``scores.json``; see :func:`score`.
+
+        Args:
+            references: reference documents.
+            annotations: candidates and tokenised reference of TCP, which is then among the scores as ``tcp``.
+        """
+        hypotheses = read_hypotheses(self.translation, allow_empty=True)
+        scores = score(hypotheses, references)
+        if annotations is not None:
+            scores["tcp"] = tcp.evaluate(hypotheses, *annotations)
         atomic_write(self.folder / "scores.json", json.dumps({"systems": {self.name: scores}}, indent=1) + "\n")
         return scores
 
@@ -97,14 +106,14 @@ class Experiment:
         folder = self.folder.resolve()
         places = [override("task.data", self.data.resolve()), override("checkpoint.save_dir", folder)]
         places.append(override("hydra.run.dir", (self.hydra or folder / "hydra").resolve()))
-        train(self.config, [*places, *self.overrides], self.log or self.folder / "train.log", self.name)
+        train(self.config, [*self.overrides, *places], self.log or self.folder / "train.log", self.name)
 
     def _average(self) -> None:
         last = self.folder / "checkpoint_last.pt"
-        earlier = sorted(self.folder.glob("checkpoint_*_*.pt"), key=_updates)[-(self.averaged or 0) :]
+        earlier = sorted(self.folder.glob("checkpoint_*_*.pt"), key=_updates)[-self.averaged :] if self.averaged else []
         if earlier and filecmp.cmp(earlier[-1], last, shallow=False):
             earlier.pop()
-        average([*(earlier if self.averaged else []), last], self.checkpoint)  # kappa is taken from the last one
+        average([*earlier, last], self.checkpoint)  # kappa is taken from the last one
 
     def _translate(self) -> None:
         options = list(self.generation)

@@ -10,18 +10,17 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
 from hydra import compose, initialize_config_dir
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from tqdm import tqdm
 
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.processes import start
 
 
-def read_config(path: Path) -> Any:
+def read_config(path: Path) -> DictConfig:
     """Reads a configuration, composed of the groups that it names and with all interpolations resolved.
 
     ``${oc.env:PWD}`` is the working directory.
@@ -33,14 +32,14 @@ def read_config(path: Path) -> Any:
         raise InputError(f"{path}: no such configuration")
     try:
         with _working_directory():
-            cfg = OmegaConf.create(OmegaConf.to_container(composed(path), resolve=True))
+            cfg = DictConfig(OmegaConf.to_container(composed(path), resolve=True))
         str(cfg.task.data), str(cfg.checkpoint.save_dir), int(cfg.optimization.max_update)
     except Exception as e:  # YAML's, Hydra's and OmegaConf's own errors have no common class
         raise InputError(f"{path}: not a training configuration ({str(e).splitlines()[0]})") from e
     return cfg
 
 
-def composed(path: Path) -> Any:
+def composed(path: Path) -> DictConfig:
     """A configuration, composed of the groups that it names, with interpolations left unresolved."""
     # Hydra's version base is global to the process, and fairseq's code expects this one
     with initialize_config_dir(str(path.resolve().parent), version_base="1.1"):

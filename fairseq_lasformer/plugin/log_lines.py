@@ -76,7 +76,7 @@ def log_selection(logging_outputs: list[dict[str, Any]]) -> None:
         return
     sample_size = sum(log["sample_size"] for log in logging_outputs)
     rows = dict(by_selector(torch.stack([t.cpu() for t in held]).sum(0)))
-    supervised = any(float(row[3]) > 0 for row in rows.values())
+    supervised = any(float(row[COLUMNS.index("queries")]) > 0 for row in rows.values())
     total_kl, means = 0.0, dict[str, float]()
     for name, row in rows.items():
         sums = dict(zip(COLUMNS, row.tolist()))

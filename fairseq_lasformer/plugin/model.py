@@ -21,7 +21,6 @@ from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.nn.options import RunOptions
 from fairseq_lasformer.nn.patterns import Pattern
 from fairseq_lasformer.nn.patterns.learned import Selector
-from fairseq_lasformer.nn.patterns.window import Window
 from fairseq_lasformer.plugin import build, hub
 from fairseq_lasformer.plugin.config import PRESETS, LasformerConfig, ModuleConfig, module_config
 from fairseq_lasformer.plugin.decoder import LasformerDecoder
@@ -130,9 +129,6 @@ class LasformerModel(TransformerModelBase):
         """
         super().upgrade_state_dict_named(state_dict, name)
         own = {key: value for key, value in self.state_dict().items() if ".selector." in key}
-        if not own and isinstance(next(self.encoder.layers.patterns())[1], Window):  # older versions saved unused ones
-            for key in [key for key in state_dict if ".selector." in key]:
-                del state_dict[key]
         if own and not any(key in state_dict for key in own):
             logger.warning("the checkpoint has no selectors; they start from their initialisation, kappa from 1")
             state_dict.update(own)

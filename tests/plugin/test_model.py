@@ -209,6 +209,8 @@ def test_a_fixed_window_has_no_selector_to_learn_or_to_supervise(build):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
     old = build(kappa=0.5).state_dict()  # a window's checkpoint from before it went without selectors
     model.load_state_dict(old)
+    only = {"select_modules": "decoder"}
+    build(select_window=7, **only).load_state_dict(build(kappa=0.5, **only).state_dict())
 
 
 def test_dropout_is_kept_in_generation_where_it_is_asked_for(build):

@@ -6,7 +6,7 @@ shifted so that w keys are kept if there are that many: in decoder self-attentio
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -63,6 +63,9 @@ class Window(Pattern):
 
     def cost(self, length: int) -> PatternCost:
         return PatternCost(min(1.0, self.size / length))
+
+    def _load_from_state_dict(self, *args: Any) -> None:
+        """A window holds nothing; checkpoints of older versions saved a selector that it never used."""
 
     def _first(self, position: Tensor, n_keys: Tensor) -> Tensor:
         return torch.minimum(position - self.size // 2, n_keys - self.size).clamp(min=0)
