@@ -15,7 +15,7 @@ from fairseq_lasformer.files import atomic_write, check_writable
 def run_score(args: argparse.Namespace) -> None:
     from fairseq_lasformer.data.documents import read_documents
     from fairseq_lasformer.data.hypotheses import read_hypotheses
-    from fairseq_lasformer.evaluation import tcp
+    from fairseq_lasformer.evaluation import places, tcp
     from fairseq_lasformer.evaluation.probe import accuracy, judge, read_probes
     from fairseq_lasformer.evaluation.scores import compare, comparison_table, score, table
 
@@ -38,12 +38,19 @@ def run_score(args: argparse.Namespace) -> None:
     systems = {}
     for name, hypotheses in found.items():
         systems[name] = score(hypotheses, references, args.tokenize)
+        for key, measure in places.MEASURES.items():
+            if getattr(args, key):
+                systems[name][key] = measure(hypotheses, references, args.tokenize)
+        if args.omissions:
+            systems[name]["omissions"] = places.omissions(hypotheses, references)
         if probes:
             systems[name] |= accuracy(probes, judge(probes, hypotheses, references))
         if args.tcp:
             systems[name]["tcp"] = tcp.evaluate(hypotheses, args.tcp, args.tcp_reference, args.tcp_tokenized)
     print(table(systems))
     for name, scores in systems.items():
+        if told := places.table(name, scores):
+            print(told)
         if args.tcp:
             print(tcp.line(name, scores["tcp"]))
     report: dict[str, Any] = {"systems": systems}
@@ -66,6 +73,13 @@ def add_score(parser: argparse.ArgumentParser) -> None:
         type=Path,
         nargs="+",
         help="translated documents: one per line with tabs between sentences (lasformer generate), or in raw form",
+    )
+    parser.add_argument("--by-length", action="store_true", help="also d-BLEU and chrF by length of the document")
+    parser.add_argument("--by-position", action="store_true", help="also by quarter of the document")
+    parser.add_argument(
+        "--omissions",
+        action="store_true",
+        help="also which sentences of the reference are missing, which lines too many",
     )
     parser.add_argument("--probe", type=Path, help="probe file of the demo corpus")
     parser.add_argument("--tcp", type=Path, metavar="CANDIDATES", help="PDC's annotation, for TC, CP, PT and TCP")

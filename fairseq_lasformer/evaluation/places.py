@@ -1,0 +1,120 @@
+"""Scores by the length of a document and by the place in it, and what was left out or added.
+
+The quality of document-level systems falls with the length of a document, and towards its end (arXiv 2412.17592).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from sacrebleu.metrics import CHRF
+
+from fairseq_lasformer.data.documents import Document
+from fairseq_lasformer.evaluation.lines import align
+from fairseq_lasformer.evaluation.metrics import bleu
+
+LENGTHS = (100, 300, 1000)
+"""Bounds of the classes of documents, in words of the reference."""
+
+QUARTERS = ("first quarter", "second quarter", "third quarter", "last quarter")
+
+SHORTEST = 8
+"""Sentences that a document needs for scores by quarter."""
+
+SHOWN = 10
+"""Places that a terminal shows of omissions and additions each."""
+
+
+def by_length(hypotheses: Sequence[Document], references: Sequence[Document], tokenize: str) -> dict[str, Any]:
+    """``d_bleu``, ``chrf`` and ``documents`` by the number of words in the reference.
+
+    Args:
+        hypotheses, references: documents, as many of each.
+        tokenize: sacrebleu's tokeniser.
+    """
+    names = [f"{a + 1}-{b} words" for a, b in zip((0, *LENGTHS), LENGTHS)] + [f">{LENGTHS[-1]} words"]
+    classes: dict[str, list[int]] = {name: [] for name in names}
+    for i, reference in enumerate(references):
+        words = sum(len(sentence.split()) for sentence in reference)
+        classes[names[sum(words > bound for bound in LENGTHS)]].append(i)
+    return {
+        name: _scores([(" ".join(hypotheses[i]), " ".join(references[i])) for i in indices], tokenize)
+        for name, indices in classes.items()
+        if indices
+    }
+
+
+def by_position(hypotheses: Sequence[Document], references: Sequence[Document], tokenize: str) -> dict[str, Any]:
+    """``d_bleu``, ``chrf`` and ``documents`` by quarter of the document, each quarter being a segment.
+
+    Where a translation has as many lines as its reference, the quarters are exact. Otherwise, its lines are first
+    aligned with those of the reference, and lines without a partner belong to the quarter of the line before.
+    Documents of fewer than :data:`SHORTEST` sentences are left out.
+    """
+    segments: list[list[tuple[str, str]]] = [[] for _ in QUARTERS]
+    for hypothesis, reference in zip(hypotheses, references):
+        n = len(reference)
+        if n < SHORTEST:
+            continue
+        where = {i: i for i in range(n)} if len(hypothesis) == n else dict(align(hypothesis, reference).pairs)
+        sides: list[tuple[list[str], list[str]]] = [([], []) for _ in QUARTERS]
+        last = 0
+        for i, line in enumerate(hypothesis):
+            last = where.get(i, last)
+            sides[last * 4 // n][0].append(line)
+        for i, line in enumerate(reference):
+            sides[i * 4 // n][1].append(line)
+        for quarter, (ours, theirs) in zip(segments, sides):
+            quarter.append((" ".join(ours), " ".join(theirs)))
+    return {name: _scores(pairs, tokenize) for name, pairs in zip(QUARTERS, segments) if pairs}
+
+
+def _scores(pairs: Sequence[tuple[str, str]], tokenize: str) -> dict[str, Any]:
+    ours, theirs = [a for a, _ in pairs], [b for _, b in pairs]
+    return {
+        "d_bleu": bleu(True, tokenize).corpus_score(ours, [theirs]).score,
+        "chrf": CHRF().corpus_score(ours, [theirs]).score,
+        "documents": len(pairs),
+    }
+
+
+def omissions(hypotheses: Sequence[Document], references: Sequence[Document]) -> dict[str, Any]:
+    """What was left out and added: ``omitted`` and ``added``, [document, line] from 1, in the reference or translation.
+
+    A line that was replaced with another text counts as both.
+    """
+    omitted: list[tuple[int, int]] = []
+    added: list[tuple[int, int]] = []
+    for number, (hypothesis, reference) in enumerate(zip(hypotheses, references), 1):
+        found = align(hypothesis, reference)
+        omitted += [(number, j + 1) for j in found.omitted]
+        added += [(number, i + 1) for i in found.added]
+    return {"omitted": omitted, "added": added}
+
+
+def table(name: str, scores: dict[str, Any]) -> str:
+    """Formats what was found for one system for a terminal."""
+    lines: list[str] = []
+    for key in ("by_length", "by_position"):
+        for place, s in scores.get(key, {}).items():
+            lines.append(
+                f"{name}, {place}: d-BLEU {s['d_bleu']:.2f}, chrF {s['chrf']:.2f} ({s['documents']} documents)"
+            )
+    if "omissions" in scores:
+        found = scores["omissions"]
+        lines += [_told(name, found[key], key) for key in ("omitted", "added")]
+    return "\n".join(lines)
+
+
+def _told(name: str, places: Sequence[Sequence[int]], what: str) -> str:
+    if not places:
+        return f"{name}: no line {what}"
+    shown = ", ".join(f"document {d} line {i}" for d, i in places[:SHOWN])
+    more = f" and {len(places) - SHOWN} more" if len(places) > SHOWN else ""
+    documents = len({d for d, _ in places})
+    return f"{name}: {len(places)} lines {what} in {documents} documents: {shown}{more}"
+
+
+MEASURES: dict[str, Callable[..., dict[str, Any]]] = {"by_length": by_length, "by_position": by_position}
+"""The tables that take a tokeniser, by their key in ``scores.json`` and their option of ``lasformer score``."""
