@@ -31,6 +31,7 @@ from fairseq_lasformer.data.hypotheses import read_hypotheses  # noqa: E402
 from fairseq_lasformer.data.prepare import prepare  # noqa: E402
 from fairseq_lasformer.data.prepare_config import PrepareConfig  # noqa: E402
 from fairseq_lasformer.errors import InputError  # noqa: E402
+from fairseq_lasformer.evaluation import places  # noqa: E402
 from fairseq_lasformer.evaluation.probe import DISTANCES, accuracy, judge, read_probes  # noqa: E402
 from fairseq_lasformer.evaluation.scores import score  # noqa: E402
 from fairseq_lasformer.experiments.pipeline import Experiment  # noqa: E402
@@ -138,6 +139,8 @@ def evaluate(raw: Path, runs: Sequence[Experiment], seconds: dict[str, float]) -
         adaptive = [pattern for patterns in found.values() for pattern in patterns if pattern.adaptive]
         systems[run.name] = {
             **score(hypotheses, references),
+            "omissions": places.omissions(hypotheses, references),
+            **{key: measure(hypotheses, references, "13a") for key, measure in places.MEASURES.items()},
             "kappa": mean_kappa(adaptive) or 1.0,
             "kappa_by_module": {module: mean_kappa(patterns) or 1.0 for module, patterns in found.items()},
             **accuracy(probes, judge(probes, hypotheses, references)),
@@ -155,6 +158,9 @@ def table(report: dict[str, Any]) -> str:
         rows.append((label, ["-" if c is None else f"{c:.1%}" if percent else f"{c:.2f}" for c in cells]))
 
     add("d-BLEU", lambda s: s["d_bleu"], False)
+    add("s-BLEU", lambda s: s["s_bleu"], False)
+    add("documents with a line for every line", lambda s: s["s_bleu_documents"] / s["documents"])
+    add("sentences left out", lambda s: float(len(s["omissions"]["omitted"])), False)
     first = next(iter(systems.values()))
     for kind in first["accuracy"]:
         name = "context-dependent words" if kind == "all" else f"  {kind}"

@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 
 from fairseq_lasformer.experiments.training import composed, train
 from fairseq_lasformer.plugin.config import PRESETS, LasformerConfig, module_config
-from fairseq_lasformer.plugin.options import CompactOptions, MoeOptions, SelectionOptions
+from fairseq_lasformer.plugin.options import CompactOptions, LengthOptions, MoeOptions, SelectionOptions
 from fairseq_lasformer.plugin.task_config import DocumentTranslationConfig
 
 # what each configuration said when it was one file that held everything
@@ -66,7 +66,10 @@ def test_the_reference_explains_every_key_and_names_its_default():
     reference = flat(OmegaConf.to_container(OmegaConf.load(REFERENCE), resolve=False))
     used = {key for path in LEAVES for key in flat(OmegaConf.to_container(composed(path), resolve=False))}
     assert used - set(reference) == {"lr_scheduler.total_num_update"}
-    options = {"model": (SelectionOptions, MoeOptions, CompactOptions), "task": (DocumentTranslationConfig,)}
+    options = {
+        "model": (SelectionOptions, MoeOptions, CompactOptions, LengthOptions),
+        "task": (DocumentTranslationConfig,),
+    }
     inherited = {f.name for f in fields(TranslationConfig)} - {"max_source_positions", "max_target_positions"}
     for group, classes in options.items():
         for f in (f for cls in classes for f in fields(cls) if f.name not in inherited and not f.name.startswith("_")):

@@ -23,7 +23,7 @@ PAGES = (
     "data/README.md",
     *(
         f"docs/{page}.md"
-        for page in ("training", "fairseq", "report", "reproduce", "moe", "compact", "index", "method")
+        for page in ("training", "alignment", "fairseq", "report", "reproduce", "moe", "compact", "index", "method")
     ),
     *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs/results").glob("*.md")),
     "docs/architecture.md",
@@ -133,6 +133,7 @@ def workplace(top: Path) -> Path:
     document = "\n".join((raw / "test.en").read_text().split("\n\n")[0].splitlines()[:6]) + "\n"
     (raw / "other.en").write_text(document)
     (clone / "letter.en").write_text(document)
+    (clone / "terms.tsv").write_text("soon\tbald\n")
     (clone / "letters.en").write_text("\t".join(document.splitlines()) + "\n")
     # run.sh finds its corpus unpacked
     ted = clone / "data-bin" / "ted_en-de" / "raw"

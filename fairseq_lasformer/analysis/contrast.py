@@ -18,6 +18,7 @@ from tqdm import tqdm
 
 from fairseq_lasformer.data.documents import read_lines
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.inference.scoring import log_probabilities
 from fairseq_lasformer.plugin.hub import DocumentHubInterface
 
 POLICIES = ("none", "source", "both")
@@ -131,8 +132,7 @@ def encoded(candidate: Candidate, policy: str, hub: DocumentHubInterface) -> tup
     return hub.binarize(codec.join(source)), tokens, sum(map(codec.length, target[:-1]))
 
 
-@torch.no_grad()
-def log_probabilities(
+def target_scores(
     hub: DocumentHubInterface, examples: Sequence[tuple[Tensor, Tensor, int]], max_tokens: int = 4096
 ) -> list[Tensor]:
     """Log probabilities of the tokens of each target sentence, end of sentence included: one tensor per example.
@@ -142,36 +142,10 @@ def log_probabilities(
         examples: source, target, and the first target position that counts.
         max_tokens: maximum number of tokens per batch, padding included.
     """
-    order = sorted(range(len(examples)), key=lambda i: (len(examples[i][1]), len(examples[i][0])))
-    found: dict[int, Tensor] = {}
-    model, pad, eos = hub.models[0], hub.tgt_dict.pad(), hub.tgt_dict.eos()
-    batch: list[int] = []
-
-    def padded(rows: list[Any]) -> Tensor:
-        return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=pad).to(hub.device)
-
-    def run() -> None:
-        sources, targets = (padded([examples[i][side] for i in batch]) for side in (0, 1))
-        previous = targets.roll(1, 1)
-        previous[:, 0] = eos
-        previous = previous.masked_fill(targets == pad, pad)
-        output = model(sources, (sources != pad).sum(1), previous)
-        scores = model.get_normalized_probs(output, log_probs=True).gather(2, targets[..., None])[..., 0]
-        for row, i in enumerate(batch):
-            found[i] = scores[row, examples[i][2] : len(examples[i][1])].float().cpu()
-
     with tqdm(total=len(examples), desc="scoring", unit=" candidates") as bar:
-        for i in order:
-            longest = max(max(len(examples[j][0]), len(examples[j][1])) for j in [*batch, i])
-            if batch and longest * (len(batch) + 1) > max_tokens:
-                run()
-                bar.update(len(batch))
-                batch = []
-            batch.append(i)
-        if batch:
-            run()
-            bar.update(len(batch))
-    return [found[i] for i in range(len(examples))]
+        pairs = [(source, target) for source, target, _ in examples]
+        found = log_probabilities(hub.models[0], hub.tgt_dict, pairs, max_tokens, hub.device, bar.update)
+    return [tokens[start:] for tokens, (_, _, start) in zip(found, examples)]
 
 
 def evaluate(hub: DocumentHubInterface, groups: Sequence[Group], policy: str, max_tokens: int = 4096) -> dict[str, Any]:
@@ -181,14 +155,14 @@ def evaluate(hub: DocumentHubInterface, groups: Sequence[Group], policy: str, ma
         hub: the model with its data.
         groups: groups of the set.
         policy: see :func:`encoded`.
-        max_tokens: see :func:`log_probabilities`.
+        max_tokens: maximum number of tokens per batch, padding included.
 
     Returns:
         ``policy``; ``groups``; ``accuracy`` by length-normalised and ``accuracy_raw`` by summed log probability;
         ``by_pronoun`` and ``by_distance`` (empty if unknown): name -> accuracy, number of groups.
     """
     flat = [encoded(c, policy, hub) for group in groups for c in group.candidates]
-    scores = iter(log_probabilities(hub, flat, max_tokens))
+    scores = iter(target_scores(hub, flat, max_tokens))
     right: dict[str, list[bool]] = {"accuracy": [], "accuracy_raw": []}
     for group in groups:
         own = [next(scores) for _ in group.candidates]

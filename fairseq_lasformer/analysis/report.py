@@ -55,7 +55,9 @@ def report(
     except ImportError as e:
         raise InputError("the report needs plotly: pip install 'fairseq_lasformer[report]'") from e
     runs = read_runs(list(paths))
-    figures = [f for f in (*curves(runs), cost_figure(runs), distance_figure(runs)) if f is not None]
+    figures = [
+        f for f in (*curves(runs), cost_figure(runs), distance_figure(runs), *place_figures(runs)) if f is not None
+    ]
     views = attention_views(runs, document, show, data) if document else []
     content = {"figures": [json.loads(f.to_json()) for f in figures], "views": views}
     page = (Path(__file__).with_name("report.html")).read_text(encoding="utf-8")
@@ -146,6 +148,21 @@ def distance_figure(runs: Sequence[Run]) -> Any | None:
     return figure if figure.data else None
 
 
+def place_figures(runs: Sequence[Run]) -> list[Any]:
+    """d-BLEU by length of the document and by quarter (``lasformer score --by-length --by-position``)."""
+    figures = []
+    for key, title in (("by_length", "d-BLEU by length of the document"), ("by_position", "d-BLEU by quarter")):
+        figure = _figure(title, "", "d-BLEU")
+        for run in runs:
+            places = run.scores.get(key, {})
+            if places:
+                shown = [f"chrF {s['chrf']:.2f}, n = {s['documents']}" for s in places.values()]
+                figure.add_bar(x=list(places), y=[s["d_bleu"] for s in places.values()], name=run.name, hovertext=shown)
+        if figure.data:
+            figures.append(figure)
+    return figures
+
+
 def score_table(runs: Sequence[Run]) -> str:
     """The scores of the runs side by side, as an HTML table; empty if no run has scores."""
     rows: list[tuple[str, list[str]]] = []
@@ -153,6 +170,9 @@ def score_table(runs: Sequence[Run]) -> str:
     labels = {key: metric.label for key, metric in METRICS.items()} | {"length_ratio": "length ratio"}
     for key, label in labels.items():
         rows.append((label, [_cell(r.scores.get(key), "{:.2f}") for r in scored]))
+    for what in ("omitted", "added"):
+        counts = [r.scores.get("omissions", {}).get(what) for r in scored]
+        rows.append((f"lines {what}", [_cell(None if c is None else len(c), "{}") for c in counts]))
     kinds = dict.fromkeys(k for r in scored for k in r.scores.get("accuracy", {}))
     for kind in kinds:
         label = "context-dependent words" if kind == "all" else kind

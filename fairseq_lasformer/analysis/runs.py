@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.evaluation.places import MEASURES
 from fairseq_lasformer.plugin.hub import CHECKPOINTS
 
 # "| train_inner | {…}" of fairseq-train, "[train_inner][INFO] - {…}" of fairseq-hydra-train, "{…}" of --log-file
@@ -77,7 +78,11 @@ def _numbers(scores: dict[str, Any]) -> dict[str, Any]:
         ValueError: a score is of another type.
     """
     for name, value in scores.items():
-        inner = value.values() if isinstance(value, dict) else [value]
+        inner = list(value.values()) if isinstance(value, dict) else [value]
+        if name in MEASURES:  # tables of tables
+            inner = [number for scores in inner for number in scores.values()]
+        elif name == "omissions":
+            inner = [number for places in inner for place in places for number in place]
         text = name == "signatures"
         if not all(v is None or isinstance(v, str if text else int | float) for v in inner):
             raise ValueError(f"{name} is no number")

@@ -63,7 +63,10 @@ def add_prepare(parser: argparse.ArgumentParser) -> None:
         help="training examples: whole documents, sentences, or chunks of every length (default: mixture)",
     )
     parser.add_argument("--limit", type=int, help="maximum number of tokens per example (default: 1024)")
-    parser.add_argument("--separator", help="token to put between sentences, such as <sep> (default: none)")
+    parser.add_argument(
+        "--separator",
+        help="token between sentences, by which lines are aligned (default: <sep>); '' for none, as in the paper",
+    )
     parser.add_argument("--drop-empty", action="store_true", help="drop pairs with an empty side, and count them")
     parser.add_argument(
         "--clean", action="store_true", help="replace tabs, Windows line endings and control characters with spaces"
@@ -80,10 +83,15 @@ def add_prepare(parser: argparse.ArgumentParser) -> None:
 
 
 def run_generate(args: argparse.Namespace) -> None:
-    from fairseq_lasformer.inference.generate import generate
+    from fairseq_lasformer.inference.generate import generate, summary
 
-    n = generate(args.data, args.checkpoint, args.out, args.split, args.shards, args.options, args.jobs, args.format)
-    print(f"{args.out}: {n} documents")
+    options = list(args.options)
+    if args.overlap is not None:
+        options += ["--overlap", str(args.overlap)]
+    if args.glossary is not None:
+        options += ["--glossary", str(args.glossary.resolve())]
+    done = generate(args.data, args.checkpoint, args.out, args.split, args.shards, options, args.jobs, args.format)
+    print(f"{args.out}: {summary(done, args.format)}")
 
 
 def add_generate(parser: argparse.ArgumentParser) -> None:
@@ -105,6 +113,16 @@ def add_generate(parser: argparse.ArgumentParser) -> None:
         help="number of parts of the work; a killed run repeats at most JOBS of them (default: %(default)s)",
     )
     parser.add_argument("--jobs", type=int, default=1, help="shards translated in parallel (default: %(default)s)")
+    parser.add_argument(
+        "--overlap",
+        type=int,
+        metavar="SENTENCES",
+        help="sentences that each part of a document beyond the limit repeats from the part before, as context "
+        "(default: 3)",
+    )
+    parser.add_argument(
+        "--glossary", type=Path, metavar="FILE", help="required translations: source term, tab, target term"
+    )
     parser.epilog = "After -- : further options of fairseq-generate, such as --beam 5 --max-tokens 8192."
 
 

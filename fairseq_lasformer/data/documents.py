@@ -50,11 +50,12 @@ class Corpus(NamedTuple):
 
 
 class Span(NamedTuple):
-    """Sentences ``start`` to ``start + size`` of document ``document``."""
+    """Sentences ``start`` to ``start + size`` of a document, read together with ``context`` sentences before them."""
 
     document: int
     start: int
     size: int
+    context: int = 0
 
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\t]")
@@ -267,17 +268,28 @@ def cut(lengths: Sequence[Sequence[int]], limit: int) -> list[int]:
     return greedy(high)
 
 
-def parts(document: int, lengths: Sequence[Sequence[int]], limit: int) -> list[Span]:
+def parts(document: int, lengths: Sequence[Sequence[int]], limit: int, overlap: int = 0) -> list[Span]:
     """The parts of a document under the token limit, in order; a document that fits is a single part.
 
     Args:
         document: its number.
         lengths: see :func:`cut`.
         limit: see :func:`cut`.
+        overlap: number of sentences of the part before that each further part begins with, as context; fewer where
+            they do not fit.
     """
+    longest = [max(sides) for sides in lengths]
+    room = limit
+    if overlap and sum(longest) > limit:
+        widest = max(sum(longest[i : i + overlap]) for i in range(len(longest)))
+        room = max(limit - widest, limit // 2, *longest)
     spans, start = [], 0
-    for count in cut(lengths, limit):
-        spans.append(Span(document, start, count))
+    for count in cut(lengths, room):
+        filled, context = sum(longest[start : start + count]), 0
+        while context < min(overlap, start) and filled + longest[start - context - 1] <= limit:
+            context += 1
+            filled += longest[start - context]
+        spans.append(Span(document, start, count, context))
         start += count
     return spans
 

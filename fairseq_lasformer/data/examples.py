@@ -46,12 +46,13 @@ class ExampleRule:
         """
         return len(sentence.split()) + bool(self.separator)
 
-    def cut(self, document: int, *sides: Sequence[str]) -> list[Span]:
+    def cut(self, document: int, *sides: Sequence[str], overlap: int = 0) -> list[Span]:
         """The parts of a document whose examples have at most ``limit`` tokens, end of sentence included.
 
         Args:
             document: its number.
             sides: encoded sentences of every side that counts, the same number on each.
+            overlap: see :func:`parts`.
 
         Raises:
             TooLong: a single sentence exceeds the limit.
@@ -60,7 +61,7 @@ class ExampleRule:
         for i, pair in enumerate(lengths):
             if max(pair) > self.limit - 1:
                 raise TooLong(pair.index(max(pair)), i, max(pair))
-        return parts(document, lengths, self.limit - 1)
+        return parts(document, lengths, self.limit - 1, overlap)
 
     def examples(self, part: Span, training: bool = False) -> list[Span]:
         """The examples of one part.
@@ -73,7 +74,7 @@ class ExampleRule:
             training: whether the examples are for training.
         """
         known = self.resolutions if training or self.resolutions == "sentences" else "documents"
-        return list(chunks(part, known))
+        return [part] if known == "documents" else list(chunks(part, known))
 
     def join(self, sentences: Sequence[str]) -> str:
         """Joins encoded sentences into one example."""
@@ -126,9 +127,13 @@ class ExampleCodec(ExampleRule):
         """Subword tokens of a raw target sentence, separated by spaces."""
         return self.subwords.encode(sentence, self.settings.target_lang)
 
+    def decode_line(self, line: str) -> str:
+        """The text of a line of a translation."""
+        return self.subwords.decode(line, self.settings.target_lang)
+
     def decode(self, example: str) -> list[str]:
         """The sentences of a translation, as text."""
-        return [self.subwords.decode(sentence, self.settings.target_lang) for sentence in self.split(example)]
+        return [self.decode_line(sentence) for sentence in self.split(example)]
 
 
 class LineCodec:

@@ -15,6 +15,8 @@ from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.files import atomic_write
 
 FORMS = ("lines", "raw")
+NOTHING = "⁇"
+"""Stands for a translation without text in raw form; sentencepiece's sign for what is unknown."""
 
 
 def read_hypotheses(path: str | Path, allow_empty: bool = False, n_documents: int | None = None) -> list[Document]:
@@ -51,9 +53,12 @@ def read_hypotheses(path: str | Path, allow_empty: bool = False, n_documents: in
 
 
 def write_hypotheses(path: str | Path, documents: Iterable[Document], form: str = "lines") -> None:
-    """Writes the file, completely or not at all, in one of :data:`FORMS`."""
+    """Writes the file, completely or not at all, in one of :data:`FORMS`.
+
+    In raw form, where an empty line ends a document, a sentence without text is written as :data:`NOTHING`.
+    """
     if form == "raw":
-        atomic_write(path, join_documents(documents))
+        atomic_write(path, join_documents([s if s.strip() else NOTHING for s in d] for d in documents))
     else:
         atomic_write(path, "".join("\t".join(document) + "\n" for document in documents))
 

@@ -254,7 +254,7 @@ def _examples(
         cleaned=sum(corpus.cleaned for corpus in sets),
         reference=any(any(d.target) for corpus in sets for d in corpus.documents),
         longest=(max(len(s.split()) for s, _ in lines) + 1, max(len(t.split()) for _, t in lines) + 1),
-        examples=() if name == "train" else tuple(spans),
+        examples=() if name == "train" else tuple((s.document, s.start, s.size) for s in spans),
     )
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from fairseq_lasformer.data.subwords import SUBWORDS, DataConfig
 from fairseq_lasformer.errors import InputError
 
-DEFAULTS = {"tokenizer": "moses", "bpe": "subword-nmt", "separator": "", "limit": 1024, "resolutions": "mixture"}
+DEFAULTS = {"tokenizer": "moses", "bpe": "subword-nmt", "separator": "<sep>", "limit": 1024, "resolutions": "mixture"}
 SIZE = 32000
 
 

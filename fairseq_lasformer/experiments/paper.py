@@ -116,6 +116,7 @@ def run_row(experiment: str, system: str, options: RowOptions) -> tuple[str, dic
         *(source, target, (str(raw / "train"),), (str(raw / "dev"),), (str(raw / "test"),), place / "data"),
         size=options.size,
         limit=options.limit or int(read_config(config).task.max_source_positions),
+        separator="",  # as in the paper
         drop_empty=True,
         workers=options.workers,
     )

@@ -9,29 +9,41 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from fairseq import tasks
 from tqdm import tqdm
 
-from fairseq_lasformer.data.documents import Document, Span, rejoin
+from fairseq_lasformer.data.documents import Document
 from fairseq_lasformer.data.examples import ExampleCodec
 from fairseq_lasformer.data.hypotheses import some, write_hypotheses
 from fairseq_lasformer.data.manifest import SplitInfo
 from fairseq_lasformer.data.subwords import DataConfig
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.files import check_writable, locked, remove_folder
-from fairseq_lasformer.inference import shards as shard_worker
 from fairseq_lasformer.inference.checkpoints import load
+from fairseq_lasformer.inference.glossary import Glossary
 from fairseq_lasformer.inference.shards import END
-from fairseq_lasformer.plugin import register
 from fairseq_lasformer.processes import start
-from fairseq_lasformer.quiet import quiet
 from fairseq_lasformer.resume import Progress, key_of
 
 # Options of fairseq-generate that are set here.
 _OURS = ("--gen-subset", "--path", "--task", "--user-dir", "--results-path", "--distributed-rank", "--quiet")
 # Options that request other output than one translation per document.
 _OTHERS = ("--nbest", "--lm-path", "--constraints", "--score-reference", "--print-alignment", "--print-step")
+
+
+class Translation(NamedTuple):
+    """A translated split.
+
+    Attributes:
+        documents: the documents, each a list of lines.
+        repaired: document and line, both from 0, of the lines that had gone wrong and were translated again.
+        flawed: of those that reached their limit or repeat themselves all the same.
+    """
+
+    documents: list[Document]
+    repaired: list[tuple[int, int]]
+    flawed: list[tuple[int, int]]
 
 
 def generate(
@@ -43,7 +55,7 @@ def generate(
     options: Sequence[str] = (),
     jobs: int = 1,
     form: str = "lines",
-) -> int:
+) -> Translation:
     """Writes the translated documents of a split, detokenised, in input order.
 
     The output of each shard is kept in ``OUT.parts`` until all are complete, so that a killed run resumes where it
@@ -61,7 +73,7 @@ def generate(
             like the input.
 
     Returns:
-        the number of documents written.
+        what was written.
 
     Raises:
         InputError: data, checkpoint or output is unusable, or the translation failed.
@@ -70,12 +82,10 @@ def generate(
     _check_options(options)
     check_writable(out)
     load(checkpoint)
-    register()
     arguments = [*_arguments(data, checkpoint, split, codec.settings, info), *options]
     parts = out.with_name(out.name + ".parts")
     with locked(out.with_name(f".{out.name}.lock"), "a translation"):
-        with quiet():
-            shards = max(1, min(shards, _n_batches(arguments)))
+        shards = max(1, min(shards, info.documents))
         stat = checkpoint.stat()
         key = [
             codec.settings.fingerprint,
@@ -85,6 +95,7 @@ def generate(
             split,
             shards,
             *options,
+            *(Path(glossary).read_text(encoding="utf-8") for glossary in _glossaries(options)),
         ]
         progress = Progress(parts, key_of(*key))
         if not progress.matches:
@@ -92,10 +103,42 @@ def generate(
             progress.begin()
         logs = [parts / f"{i}" for i in range(shards)]
         _translate([*arguments, "--distributed-world-size", str(shards)], logs, jobs, f"translating {split}", info)
-        documents = collect(codec, info, logs)
-        write_hypotheses(out, documents, form)
+        found = collect(codec, info, logs)
+        write_hypotheses(out, found.documents, form)
         remove_folder(parts)
-    return len(documents)
+    return found
+
+
+def _glossaries(options: Sequence[str]) -> list[str]:
+    """The files named by ``--glossary``, whose contents matter to a run that is resumed."""
+    named = [b for a, b in zip(options, options[1:]) if a == "--glossary"]
+    named += [option.partition("=")[2] for option in options if option.startswith("--glossary=")]
+    for path in named:
+        Glossary.read(path)
+    return named
+
+
+def summary(done: Translation, form: str) -> str:
+    """What a translation contains, and which of its lines went wrong, for a terminal.
+
+    Args:
+        done: the translation.
+        form: form of the file, which a line's place depends on.
+    """
+    told = [f"{len(done.documents)} documents, {sum(map(len, done.documents))} lines"]
+    if done.repaired:
+        told.append(f"{len(done.repaired)} lines had gone wrong and were translated again")
+    if done.flawed:
+        first = [0]
+        for document in done.documents:
+            first.append(first[-1] + len(document) + 1)
+        places = [
+            f"{first[i] + j + 1}" if form == "raw" else f"{i + 1} (sentence {j + 1})" for i, j in done.flawed[:10]
+        ]
+        more = f" and {len(done.flawed) - 10} more" if len(done.flawed) > 10 else ""
+        where = f"line {', '.join(places)}{more}"
+        told.append(f"{len(done.flawed)} lines repeat themselves or reached their maximum length: {where}")
+    return "; ".join(told)
 
 
 def _split(data: Path, split: str) -> SplitInfo:
@@ -131,7 +174,7 @@ def _arguments(data: Path, checkpoint: Path, split: str, settings: DataConfig, i
     arguments += ["--num-workers", "0"]  # a worker process reads no faster, and takes up to 5 seconds to exit
     # the limits are derived from the longest example, so that every example fits
     arguments += ["--max-source-positions", str(info.longest[0])]
-    arguments += ["--max-target-positions", str(2 * max(info.longest) + 50)]
+    arguments += ["--max-target-positions", str(4 * max(info.longest) + 50)]
     return [*arguments, "--max-tokens", str(max(info.longest))]
 
 
@@ -142,9 +185,9 @@ def _translate(arguments: list[str], logs: Sequence[Path], jobs: int, what: str,
     environment = {**os.environ, "PYTHONIOENCODING": "utf-8", "PYTHONUNBUFFERED": "1"}
     if jobs > 1:
         environment["OMP_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // jobs))
-    done = sum(_examples_in(log) for log in logs if log.exists())
+    done = sum(_documents_in(log) for log in logs if log.exists())
     with (
-        tqdm(total=info.n_examples, initial=done, desc=what, unit=" parts") as bar,
+        tqdm(total=info.documents, initial=done, desc=what, unit=" documents") as bar,
         ThreadPool(jobs) as pool,
     ):
 
@@ -163,18 +206,18 @@ def _translate(arguments: list[str], logs: Sequence[Path], jobs: int, what: str,
             pass
 
 
-def _examples_in(log: Path) -> int:
+def _documents_in(log: Path) -> int:
     with open(log, encoding="utf-8") as lines:
-        return sum(map(_is_example, lines))
+        return sum(map(_is_document, lines))
 
 
-def _is_example(line: str) -> bool:
+def _is_document(line: str) -> bool:
     """Whether a line of a shard's output is a translation; libraries print there as well."""
-    return line.startswith('{"id": ')
+    return line.startswith('{"document": ')
 
 
-def collect(codec: ExampleCodec, info: SplitInfo, logs: Iterable[Path]) -> list[Document]:
-    """Collects the output of all shards: detokenised documents, in input order, with their parts rejoined.
+def collect(codec: ExampleCodec, info: SplitInfo, logs: Iterable[Path]) -> Translation:
+    """Collects the output of all shards.
 
     Args:
         codec: codec of the prepared folder.
@@ -182,32 +225,23 @@ def collect(codec: ExampleCodec, info: SplitInfo, logs: Iterable[Path]) -> list[
         logs: outputs of the shards.
 
     Raises:
-        InputError: an example has no translation.
+        InputError: a document has no translation.
     """
-    found: dict[int, str] = {}
+    found: dict[int, list[Any]] = {}
     for log in logs:
         with open(log, encoding="utf-8") as lines:
-            for line in filter(_is_example, lines):
-                example = json.loads(line)
-                found[int(example["id"])] = str(example["tokens"])
-    spans = [Span(*e) for e in info.examples]
-    if missing := [span.document + 1 for i, span in enumerate(spans) if i not in found]:
-        raise InputError(f"no translation of {len(missing)} parts, in document(s) {some(missing)}")
-    documents = rejoin(spans, [codec.decode(found[i]) for i in range(len(spans))], info.documents)
-    if codec.keeps_boundaries:
-        return documents
-    return [[" ".join(sentence for sentence in document if sentence)] for document in documents]
-
-
-def _n_batches(arguments: list[str]) -> int:
-    """The number of batches that these arguments yield: more shards than batches would be useless."""
-    cfg = shard_worker.parse(arguments)
-    task = tasks.setup_task(cfg.task)
-    task.load_dataset(cfg.dataset.gen_subset)
-    batches = task.get_batch_iterator(
-        task.dataset(cfg.dataset.gen_subset), **shard_worker.dataset_options(cfg, task, [])
+            for line in filter(_is_document, lines):
+                document = json.loads(line)
+                found[int(document["document"])] = document["lines"]
+    if missing := [i + 1 for i in range(info.documents) if i not in found]:
+        raise InputError(f"no translation of {len(missing)} document(s): {some(missing)}")
+    documents = [[codec.decode_line(tokens) for tokens, *_ in found[i]] for i in range(info.documents)]
+    places = [(i, j, line) for i in range(info.documents) for j, line in enumerate(found[i])]
+    if not codec.keeps_boundaries:
+        documents = [[" ".join(part for part in document if part)] for document in documents]
+    return Translation(
+        documents, [(i, j) for i, j, line in places if line[2]], [(i, j) for i, j, line in places if line[3]]
     )
-    return len(batches.frozen_batches)
 
 
 def _run(command: list[str], logs: Sequence[Path], environment: dict[str, str], tick: Callable[[], object]) -> None:
@@ -219,7 +253,7 @@ def _run(command: list[str], logs: Sequence[Path], environment: dict[str, str], 
         command: command that translates the shards, one after another.
         logs: one file per shard.
         environment: environment of the command.
-        tick: called for each translated example.
+        tick: called for each translated document.
     """
     errors = logs[0].with_name(f"{logs[0].name}.err")
     with (
@@ -245,7 +279,7 @@ def _shard(lines: Iterable[str], log: Path, tick: Callable[[], object]) -> bool:
             if line == f"{END}{log.name}\n":
                 break
             out.write(line)
-            if _is_example(line):
+            if _is_document(line):
                 tick()
         else:
             return False

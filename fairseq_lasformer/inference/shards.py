@@ -1,7 +1,7 @@
 """``python -m fairseq_lasformer.inference.shards 0,2 OPTIONS…``: translates some shards of a split, one after another.
 
-Takes fairseq-generate's options. Prints one line of JSON per example, ``{"id": …, "tokens": …}``, and ``end of shard
-I`` after each shard. Run by :mod:`fairseq_lasformer.inference.generate`.
+Takes fairseq-generate's options. Prints one line of JSON per document, ``{"document": …, "lines": [[tokens, score,
+repaired, flawed], …]}``, and ``end of shard I`` after each shard. Run by :mod:`fairseq_lasformer.inference.generate`.
 """
 
 from __future__ import annotations
@@ -10,12 +10,20 @@ import ast
 import json
 import sys
 from argparse import Namespace
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from fairseq import checkpoint_utils, options, tasks, utils
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from torch import Tensor
 
+from fairseq_lasformer.data.examples import ExampleCodec
+from fairseq_lasformer.data.manifest import SplitInfo
+from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.inference.generator import AlignedGenerator
+from fairseq_lasformer.inference.glossary import Glossary
+from fairseq_lasformer.inference.prepared import documents_of
 from fairseq_lasformer.inference.translator import Translator
 from fairseq_lasformer.plugin import compat, register
 
@@ -27,16 +35,6 @@ def parse(arguments: list[str]) -> Any:
     parser = options.get_generation_parser()
     namespace: Namespace = options.parse_args_and_arch(parser, arguments)
     return convert_namespace_to_omegaconf(namespace)
-
-
-def dataset_options(cfg: Any, task: Any, models: list[Any]) -> dict[str, Any]:
-    """The options that determine how a split is divided into batches."""
-    limits = [model.max_positions() for model in models]
-    return {
-        "max_tokens": cfg.dataset.max_tokens,
-        "max_sentences": cfg.dataset.batch_size,
-        "max_positions": utils.resolve_max_positions(task.max_positions(), *limits),
-    }
 
 
 def load_models(cfg: Any, task: Any) -> tuple[list[Any], torch.device]:
@@ -61,6 +59,41 @@ def load_models(cfg: Any, task: Any) -> tuple[list[Any], torch.device]:
     return models, device
 
 
+def check_lengths(task: Any, split: str, cfg: Any, models: list[Any]) -> None:
+    """Rejects a split with an example that the models or ``--max-tokens`` have no room for.
+
+    Raises:
+        InputError: names the limit.
+    """
+    dataset = task.dataset(split)
+    limits = utils.resolve_max_positions(task.max_positions(), *[model.max_positions() for model in models])
+    task.filter_indices_by_size(dataset.ordered_indices(), dataset, limits)
+    task.check_max_tokens(dataset, cfg.dataset.max_tokens)
+
+
+def required_terms(task: Any, translator: Translator, path: str) -> Callable[[Tensor], list[list[int]]] | None:
+    """A function from the tokens of a source sentence to those of the terms it requires; None without a glossary.
+
+    Raises:
+        InputError: the glossary cannot be read, or lines are not aligned.
+    """
+    if not path:
+        return None
+    glossary, codec = Glossary.read(path), ExampleCodec.load(task.folder)
+    if not isinstance(translator.generator, AlignedGenerator):
+        raise InputError(
+            "--glossary: lines are not aligned; it needs data with a separator, and no --no-align-sentences"
+        )
+
+    def required(sentence: Tensor) -> list[list[int]]:
+        text = codec.subwords.decode(task.source_dictionary.string(sentence), codec.settings.source_lang)
+        encoded = [codec.encode_target(term) for term in glossary.required(text)]
+        dictionary = task.target_dictionary
+        return [dictionary.encode_line(e, add_if_not_exist=False, append_eos=False).tolist() for e in encoded]
+
+    return required
+
+
 def main() -> None:
     register()
     compat.errors_in_one_line()
@@ -68,18 +101,30 @@ def main() -> None:
     cfg = parse(arguments)
     utils.import_user_module(cfg.common)
     task = tasks.setup_task(cfg.task)
-    task.load_dataset(cfg.dataset.gen_subset, task_cfg=cfg.task)
-    dataset = task.dataset(cfg.dataset.gen_subset)
+    split = cfg.dataset.gen_subset
+    task.load_dataset(split, task_cfg=cfg.task)
     models, device = load_models(cfg, task)
+    check_lengths(task, split, cfg, models)
     translator = Translator(task, models, cfg.generation)
+    info = SplitInfo.load(task.folder, split)
+    if info is None:
+        raise InputError(f"{task.folder}: holds no manifest of {split}")
+    separator = task.separator_in(task.source_dictionary)
+    overlap = translator.overlap(cfg.task.overlap)
+    whole, terms = translator.prefix_size > 0, required_terms(task, translator, cfg.task.glossary)
+    documents = documents_of(task.dataset(split), info, task.settings, separator, overlap, whole, terms)
+    groups = translator.groups(documents, cfg.dataset.max_tokens, cfg.dataset.batch_size)
     n_shards = cfg.distributed_training.distributed_world_size
     for shard in map(int, shards.split(",")):
         if cfg.common.seed is not None and not cfg.generation.no_seed_provided:
             utils.set_torch_seed(cfg.common.seed)  # for --sampling: per shard, as if the shard were run alone
-        batches = translator.batches(dataset, num_shards=n_shards, shard_id=shard, **dataset_options(cfg, task, models))
-        for i, tokens in translator.translate(batches, device):
-            text = task.target_dictionary.string(tokens.int().cpu())
-            print(json.dumps({"id": i, "tokens": text}, ensure_ascii=False), flush=True)
+        for group in groups[shard::n_shards]:
+            for number, lines in zip(group, translator.translate([documents[i] for i in group], device)):
+                told = [
+                    (task.target_dictionary.string(line.tokens), line.score, line.repaired, line.flawed)
+                    for line in lines
+                ]
+                print(json.dumps({"document": number, "lines": told}, ensure_ascii=False), flush=True)
         print(f"{END}{shard}", flush=True)
 
 

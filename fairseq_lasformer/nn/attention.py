@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from fairseq_lasformer import ops
@@ -44,6 +45,7 @@ class SelectedAttention(nn.Module):
         out_dim: width of the output; default: ``embed_dim``.
         dropout: dropout probability of the attention weights.
         backend: backend for inference, one of :data:`ops.BACKENDS`.
+        length: number of keys from which on attention is sharpened; see :meth:`sharpened`. 0: never.
 
     Raises:
         ValueError: ``embed_dim`` is not divisible by ``num_heads``.
@@ -60,13 +62,14 @@ class SelectedAttention(nn.Module):
         out_dim: int | None = None,
         dropout: float = 0.0,
         backend: str = "auto",
+        length: int = 0,
     ) -> None:
         super().__init__()
         if embed_dim % num_heads:
             raise ValueError(f"{embed_dim} does not divide into {num_heads} heads")
         self.embed_dim, self.num_heads, self.head_dim = embed_dim, num_heads, embed_dim // num_heads
         key_dim, query_dim, out_dim = key_dim or embed_dim, query_dim or embed_dim, out_dim or embed_dim
-        self.backend = backend
+        self.backend, self.length = backend, length
         self.dropout_module = Dropout(dropout, type(self).__name__)
         self.k_proj = nn.Linear(key_dim, embed_dim)
         self.v_proj = nn.Linear(key_dim, embed_dim)
@@ -100,6 +103,8 @@ class SelectedAttention(nn.Module):
         if selection is None:
             raise ValueError("an attention without a pattern needs the selection of its group")
         q, k, v = (self._heads(p) for p in (self.q_proj(x), self.k_proj(source), self.v_proj(source)))
+        if self.length:
+            q = self.sharpened(q, mask.counts(q.size(2), k.size(2), q.device)[:, None, :, None])
         out = selection.attend(q, k, v, dropout_p, self.backend)
         out = self.out_proj(out.transpose(1, 2).reshape(q.size(0), q.size(2), self.embed_dim))
         if isinstance(selection, MaskSelection):
@@ -115,12 +120,27 @@ class SelectedAttention(nn.Module):
             kept: the group's kept keys, for a layer without a pattern of its own.
         """
         q = self.q_proj(x)
+        if self.length:
+            n_keys = keys.key_index.n_keys
+            q = self.sharpened(q, n_keys.repeat_interleave(q.size(0) // n_keys.numel())[:, None])
         k, v = keys.project("key", self.k_proj), keys.project("value", self.v_proj)
         if self.selector is not None:
             kept = self.selector.step(x, keys)
         dropout_p = self.dropout_module.active_p
         out = ops.attend_kept(q, k, v, keys.key_index, kept, self.num_heads, self.backend, dropout_p)
         return AttentionOutput(self.out_proj(out), kept)
+
+    def sharpened(self, q: Tensor, n_keys: Tensor) -> Tensor:
+        """Scale queries by log n / log ``length`` where they see n > ``length`` keys.
+
+        Softmax spreads over more keys in a longer text; this keeps its entropy near that of the training length
+        (Chiang and Cholak, arXiv 2202.12172).
+
+        Args:
+            q: queries.
+            n_keys: int64, broadcastable to ``q``: the number of keys that each query may attend to.
+        """
+        return q * (n_keys.clamp_min(self.length).to(torch.float32).log() / math.log(self.length)).to(q.dtype)
 
     def _heads(self, x: Tensor) -> Tensor:
         """[B, N, H * D] -> [B, H, N, D]."""

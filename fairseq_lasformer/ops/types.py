@@ -50,6 +50,14 @@ class AttentionMask(NamedTuple):
             mask = torch.ones(1, n_queries, n_keys, dtype=torch.bool, device=device)
         return mask.expand(n_batch, n_queries, n_keys)
 
+    def counts(self, n_queries: int, n_keys: int, device: torch.device) -> Tensor:
+        """Return the number of allowed keys of each query, int64 [B or 1, Q or 1]."""
+        if self.key_padding is None:
+            seen = torch.arange(1, n_keys + 1, device=device)[None]
+        else:
+            seen = (~self.key_padding).cumsum(1)
+        return seen[:, n_keys - n_queries :] if self.causal else seen[:, -1:]
+
 
 class KeyIndex(NamedTuple):
     """Slots of the keys that R decoding rows may attend to; each item has R / N consecutive rows.

@@ -73,6 +73,7 @@ def attention(cfg: ModuleConfig, module: str, layer: int, run: RunOptions) -> Se
         out_dim=widths.out,
         dropout=cfg.attention_dropout,
         backend=run.backend,
+        length=cfg.attention_length,
     )
 
 

@@ -20,7 +20,13 @@ from fairseq.models.transformer.transformer_config import (
 from omegaconf import II
 
 from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.plugin.options import CompactOptions, MoeOptions, SelectionOptions, TransformerOptions
+from fairseq_lasformer.plugin.options import (
+    CompactOptions,
+    LengthOptions,
+    MoeOptions,
+    SelectionOptions,
+    TransformerOptions,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +34,7 @@ MODULES = ("encoder", "decoder", "cross")
 
 
 @dataclass
-class LasformerConfig(CompactOptions, MoeOptions, SelectionOptions, TransformerOptions):
+class LasformerConfig(LengthOptions, CompactOptions, MoeOptions, SelectionOptions, TransformerOptions):
     """The flat form: options of fairseq's Transformer and our own."""
 
     max_source_positions: int = II("task.max_source_positions")
@@ -36,7 +42,7 @@ class LasformerConfig(CompactOptions, MoeOptions, SelectionOptions, TransformerO
 
 
 @dataclass
-class ModuleConfig(CompactOptions, MoeOptions, SelectionOptions, TransformerConfig):
+class ModuleConfig(LengthOptions, CompactOptions, MoeOptions, SelectionOptions, TransformerConfig):
     """The nested form, from which encoder, decoder and layers are built."""
 
 
@@ -143,6 +149,15 @@ def _check(cfg: ModuleConfig) -> None:
             raise InputError(f"--{name.replace('_', '-')} {getattr(cfg, name)}: expected a share in (0, 1]")
     if not 0.0 < cfg.sparsity_step < 1.0:
         raise InputError(f"--sparsity-step {cfg.sparsity_step}: expected a value in (0, 1)")
+    if cfg.position_offset < 0 or cfg.attention_length < 0 or cfg.attention_length == 1:
+        raise InputError("--position-offset and --attention-length: expected 0, or a number of tokens (at least 2)")
+    if cfg.position_offset and (
+        cfg.encoder.learned_pos or cfg.decoder.learned_pos or cfg.no_token_positional_embeddings
+    ):
+        raise InputError(
+            "--position-offset: only sinusoidal positions can be shifted; leave out the option, or "
+            "--encoder-learned-pos, --decoder-learned-pos and --no-token-positional-embeddings"
+        )
     for name in ("dropout", "attention_dropout", "activation_dropout", "delight_dropout"):
         if not 0.0 <= getattr(cfg, name) < 1.0:
             raise InputError(f"--{name.replace('_', '-')} {getattr(cfg, name)}: expected a probability in [0, 1)")

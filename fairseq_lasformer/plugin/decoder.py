@@ -72,6 +72,7 @@ class LasformerDecoder(Side, FairseqIncrementalDecoder):
         incremental_state: IncrementalState | None = None,
         full_context_alignment: bool = False,
         observe: Observer | None = None,
+        position_offset: Tensor | None = None,
         **_: Any,
     ) -> tuple[Tensor, dict[str, Any]]:
         """Compute features [B, N, d] and extra outputs; with ``incremental_state``, only of the newest position.
@@ -84,11 +85,12 @@ class LasformerDecoder(Side, FairseqIncrementalDecoder):
             incremental_state: decoding state; None for a full pass.
             full_context_alignment: no causal mask.
             observe: called with the output of every attention of a full pass.
+            position_offset: int64 [B, 1], added to all positions of an example in a full pass.
         """
-        positions = None
-        if self.embed_positions is not None:
-            positions = self.embed_positions(prev_output_tokens, incremental_state=incremental_state)
         if incremental_state is not None:
+            positions = None
+            if self.embed_positions is not None:
+                positions = self.embed_positions(prev_output_tokens, incremental_state=incremental_state)[:, -1]
             return self._step(prev_output_tokens[:, -1], positions, encoder_out, incremental_state)
         memory_padding = encoder_out["encoder_padding_mask"][0]
         full = FullPass(
@@ -97,7 +99,10 @@ class LasformerDecoder(Side, FairseqIncrementalDecoder):
             AttentionMask(memory_padding if bool(memory_padding.any()) else None, False),
         )
         out = self.layers(
-            self.embed_words(self.embed_scale * self.embed_tokens(prev_output_tokens), positions),
+            self.embed_words(
+                self.embed_scale * self.embed_tokens(prev_output_tokens),
+                self.position_embeddings(prev_output_tokens, position_offset),
+            ),
             full,
             supervision(self.cfg) if self.training else None,
             recompute=self.training and self.cfg.checkpoint_activations,
@@ -115,9 +120,8 @@ class LasformerDecoder(Side, FairseqIncrementalDecoder):
     def _step(
         self, tokens: Tensor, positions: Tensor | None, encoder_out: EncoderOut, incremental_state: IncrementalState
     ) -> tuple[Tensor, dict[str, Any]]:
-        """Compute features [R, 1, d] of the newest tokens [R] from the cache of earlier ones."""
-        newest = None if positions is None else positions[:, -1]
-        x = self.embed_words(self.embed_scale * self.embed_tokens(tokens), newest)
+        """Compute features [R, 1, d] of the newest tokens [R], at positions [R, d], from the cache of earlier ones."""
+        x = self.embed_words(self.embed_scale * self.embed_tokens(tokens), positions)
         memory = encoder_out["encoder_out"][0].transpose(0, 1)
         captured = self.run_options.cuda_graph
         cache = DecodingCache.of(incremental_state, x.size(0), memory.size(0), x.device, captured)

@@ -36,11 +36,12 @@ class LasformerEncoder(Side, FairseqEncoder):
         self.layers = encoder_stack(cfg, run)
         self.layer_norm = nn.LayerNorm(embed_tokens.embedding_dim) if cfg.encoder.normalize_before else None
 
-    def embed(self, tokens: Tensor, embeddings: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def embed(
+        self, tokens: Tensor, embeddings: Tensor | None = None, offset: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """int64 [B, N] -> the input of the layers [B, N, d], and the scaled word embeddings alone."""
         words = self.embed_scale * (self.embed_tokens(tokens) if embeddings is None else embeddings)
-        positions = None if self.embed_positions is None else self.embed_positions(tokens)
-        return self.embed_words(words, positions), words
+        return self.embed_words(words, self.position_embeddings(tokens, offset)), words
 
     def forward(  # type: ignore[override]
         self,
@@ -49,6 +50,7 @@ class LasformerEncoder(Side, FairseqEncoder):
         return_all_hiddens: bool = False,
         token_embeddings: Tensor | None = None,
         observe: Observer | None = None,
+        position_offset: Tensor | None = None,
     ) -> EncoderOut:
         """Compute fairseq's encoder output; in training also ``supervision`` and ``router_stats`` by name.
 
@@ -58,9 +60,10 @@ class LasformerEncoder(Side, FairseqEncoder):
             return_all_hiddens: also return the states after each group.
             token_embeddings: [B, K, d], word embeddings to use instead of those of ``src_tokens``.
             observe: called with the output of every attention.
+            position_offset: int64 [B, 1], added to all positions of an example.
         """
         padding = padding_of(src_tokens, self.padding_idx)
-        x, words = self.embed(src_tokens, token_embeddings)
+        x, words = self.embed(src_tokens, token_embeddings, position_offset)
         if padding is not None:
             x = x.masked_fill(padding[..., None], 0.0)
         out = self.layers(

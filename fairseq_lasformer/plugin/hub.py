@@ -4,23 +4,44 @@ from __future__ import annotations
 
 import copy
 import difflib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import torch
 from fairseq import hub_utils, utils
 from omegaconf import open_dict
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from fairseq_lasformer.data.documents import Span, rejoin, split_documents
 from fairseq_lasformer.data.examples import ExampleCodec, TooLong
 from fairseq_lasformer.data.subwords import SETTINGS, DataConfig
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.inference.checkpoints import CHECKPOINTS, load
-from fairseq_lasformer.inference.translator import Translator
+from fairseq_lasformer.inference.generator import AlignedGenerator
+from fairseq_lasformer.inference.glossary import Glossary
+from fairseq_lasformer.inference.streaming import stream
+from fairseq_lasformer.inference.translator import Line, Source, Translator
 from fairseq_lasformer.plugin import register
+
+
+class TranslatedLine(NamedTuple):
+    """A line of a translated document.
+
+    Attributes:
+        number: number of the line in the document, from 1.
+        source: the line; empty if lines are not aligned.
+        translation: its translation.
+        score: mean log probability of its tokens.
+        repaired: whether it had gone wrong (reached its limit, or repeated itself) and was translated again.
+        flawed: whether it went wrong and could not be repaired.
+    """
+
+    number: int
+    source: str
+    translation: str
+    score: float
+    repaired: bool
+    flawed: bool
 
 
 class DocumentHubInterface(hub_utils.GeneratorHubInterface):
@@ -43,100 +64,166 @@ class DocumentHubInterface(hub_utils.GeneratorHubInterface):
         return self.codec.subwords.decode(self.string(tokens), self.settings.target_lang)
 
     def translate_documents(
-        self, documents: Sequence[str], beam: int = 5, max_tokens: int = 8192, progress: bool = True, **options: Any
-    ) -> list[str]:
+        self,
+        documents: Sequence[str],
+        beam: int = 5,
+        max_tokens: int = 8192,
+        progress: bool = True,
+        *,
+        lines: bool = False,
+        overlap: int | None = None,
+        glossary: Glossary | str | Path | None = None,
+        **options: Any,
+    ) -> list[Any]:
         """Translate whole documents; the order is preserved.
 
         Args:
             documents: raw text, one sentence per line; blank lines separate paragraphs.
             beam: beam size.
-            max_tokens: maximum tokens per batch; raised to the length of the longest part if necessary.
+            max_tokens: maximum tokens per batch; a longer part is a batch of its own.
             progress: whether to show a progress bar.
-            options: options of fairseq's generation (``lenpen=1.0``, ``max_len_a=1.5``, …).
+            lines: return :class:`TranslatedLine` objects instead of text.
+            overlap: sentences that each part of a document beyond the limit repeats from the part before, as context;
+                default: the task's (``--overlap``).
+            glossary: required translations, or a file of them; see :class:`Glossary`.
+            options: options of fairseq's generation (``lenpen=1.0``, ``max_len_a=1.5``, …), and
+                ``no_align_sentences=True``.
 
         Returns:
-            one translation per document, empty for an empty document. If the training data had separators, one sentence
-            per line, with the paragraphs of the source if the number of sentences matches; otherwise a single line.
+            one translation per document. If the training data had separators, line i of a translation is that of line i
+            of the document, and blank lines are kept; with ``no_align_sentences``, only if there happen to be as many
+            sentences. Without separators, a translation is a single line. With ``lines``, a list of the lines of each
+            document that are not blank.
 
         Raises:
-            InputError: ``documents`` is a string instead of a list, fairseq does not have an option, or a sentence is
-                too long.
+            InputError: ``documents`` is not a list of texts, fairseq does not have an option, a sentence is too long,
+                or a glossary cannot be used.
         """
-        if isinstance(documents, str):
-            raise InputError("translate_documents takes a list of documents, not one string: wrap it, [text]")
+        check_documents(documents)
+        cfg = self._configuration(beam, options)
+        translator = Translator(self.task, self.models, cfg.generation)
+        sources = [self._source(i, d, translator, overlap, glossary) for i, d in enumerate(documents)]
+        here = [i for i, source in enumerate(sources) if source.sentences]
+        found: dict[int, list[TranslatedLine]] = {}
+        with tqdm(total=len(here), desc="translating", unit=" documents", disable=not progress) as bar:
+            for group in translator.groups([sources[i] for i in here], max_tokens):
+                chosen = [here[i] for i in group]
+                for i, translated in zip(chosen, translator.translate([sources[i] for i in chosen], self.device)):
+                    found[i] = self._lines(documents[i], translated)
+                bar.update(len(group))
+        if lines:
+            return [found.get(i, []) for i in range(len(documents))]
+        return [self._text(document, found.get(i, [])) for i, document in enumerate(documents)]
+
+    def translate_lines(
+        self,
+        document: str,
+        beam: int = 5,
+        *,
+        overlap: int | None = None,
+        glossary: Glossary | str | Path | None = None,
+        **options: Any,
+    ) -> Iterator[TranslatedLine]:
+        """Translate one document, yielding each line as soon as it is settled.
+
+        A line is settled when all hypotheses of the beam agree on it, or the search is over. Closing the generator
+        stops the search.
+
+        Args:
+            document: raw text, one sentence per line.
+            beam, overlap, glossary, options: see :meth:`translate_documents`.
+
+        Raises:
+            InputError: as :meth:`translate_documents`; or lines are not aligned, for want of a separator or by request.
+        """
+        if not isinstance(document, str):
+            raise InputError("translate_lines takes one document, a string")
+        cfg = self._configuration(beam, options)
+        translator = Translator(self.task, self.models, cfg.generation)
+        if not isinstance(translator.generator, AlignedGenerator):
+            raise InputError("translate_lines: only aligned lines are settled one by one; see translate_documents")
+        source = self._source(0, document, translator, overlap, glossary)
+        numbers = [i for i, line in enumerate(document.splitlines(), 1) if line.strip()]
+        originals = [line.strip() for line in document.splitlines() if line.strip()]
+        for i, line in enumerate(stream(translator, source, self.device)):
+            yield self._line(numbers[i], originals[i], line)
+
+    def _configuration(self, beam: int, options: dict[str, Any]) -> Any:
+        """fairseq's configuration with the options of a call."""
         cfg = copy.deepcopy(self.cfg)
         _check_options(cfg.generation, options)
-        paragraphs = [_paragraphs(document) for document in documents]
-        sentences = [[s for paragraph in document for s in paragraph] for document in paragraphs]
-        spans, examples = self._examples(sentences)
         with open_dict(cfg):
-            cfg.dataset.max_tokens = max([max_tokens, *(len(e) for e in examples)])
-            cfg.dataset.batch_size = None
             cfg.generation.beam = beam
             cfg.generation.update(options)
-        found = self._translate(examples, cfg, progress)
-        here = [i for i, document in enumerate(sentences) if document]
-        numbers = {document: number for number, document in enumerate(here)}
-        placed = [span._replace(document=numbers[span.document]) for span in spans]
-        translated = dict(zip(here, rejoin(placed, found, len(here))))
-        return [self._text(translated.get(i, []), paragraphs[i]) for i in range(len(documents))]
+        return cfg
 
-    def _examples(self, documents: Sequence[Sequence[str]]) -> tuple[list[Span], list[Tensor]]:
-        """Split all documents into parts and encode them, as the data preparation does."""
-        spans: list[Span] = []
-        examples: list[Tensor] = []
-        for i, document in enumerate(documents):
-            if not document:
-                continue
-            encoded = [self.codec.encode_source(s) for s in document]
-            try:
-                cut = self.codec.cut(i, encoded)
-            except TooLong as e:
-                raise InputError(
-                    f"document {i + 1}: sentence {e.sentence + 1} has {e.tokens} tokens, more than the limit of "
-                    f"{self.codec.limit} that the model was trained with; split it"
-                ) from None
-            for span in (span for part in cut for span in self.codec.examples(part)):
-                spans.append(span)
-                examples.append(self.binarize(self.codec.join(encoded[span.start : span.start + span.size])))
-        return spans, examples
+    def _source(self, number: int, document: str, translator: Translator, overlap: int | None, glossary: Any) -> Source:
+        """Encode a document, and cut it as the data preparation does."""
+        sentences = [line.strip() for line in document.splitlines() if line.strip()]
+        encoded = [self.codec.encode_source(s) for s in sentences]
+        try:
+            wanted = self.task.cfg.overlap if overlap is None else overlap
+            cut = self.codec.cut(number, encoded, overlap=translator.overlap(wanted)) if sentences else []
+        except TooLong as e:
+            raise InputError(
+                f"document {number + 1}: sentence {e.sentence + 1} has {e.tokens} tokens, more than the limit of "
+                f"{self.codec.limit} that the model was trained with; split it"
+            ) from None
+        parts = [span for part in cut for span in self.codec.examples(part)]
+        terms = None
+        if glossary is not None:
+            if not isinstance(translator.generator, AlignedGenerator):
+                raise InputError("a glossary needs aligned lines: data with a separator, and no no_align_sentences")
+            glossary = glossary if isinstance(glossary, Glossary) else Glossary.read(glossary)
+            terms = [
+                [self._target_tokens(term).tolist() for term in glossary.required(sentence)] for sentence in sentences
+            ]
+        return Source([self.binarize(s)[:-1] for s in encoded], parts, terms=terms)
 
-    def _translate(self, examples: Sequence[Tensor], cfg: Any, progress: bool) -> list[list[str]]:
-        """Return the sentences of each example's translation."""
-        if not examples:
-            return []
-        translator = Translator(self.task, self.models, cfg.generation)
-        lengths = torch.tensor([len(e) for e in examples])
-        batches = translator.batches(
-            self.task.build_dataset_for_inference(examples, lengths),
-            max_tokens=cfg.dataset.max_tokens,
-            max_positions=self.max_positions,
-        )
-        found: dict[int, list[str]] = {}
-        with tqdm(total=len(examples), desc="translating", unit=" parts", disable=not progress) as bar:
-            for i, tokens in translator.translate(batches, self.device):
-                found[i] = self.codec.decode(self.string(tokens))
-                bar.update()
-        return [found[i] for i in range(len(examples))]
+    def _target_tokens(self, text: str) -> Tensor:
+        encoded = self.codec.encode_target(text)
+        return self.tgt_dict.encode_line(encoded, add_if_not_exist=False, append_eos=False).long()
 
-    def _text(self, sentences: Sequence[str], paragraphs: Sequence[Sequence[str]]) -> str:
+    def _line(self, number: int, source: str, line: Line) -> TranslatedLine:
+        text = self.codec.decode_line(self.tgt_dict.string(line.tokens))
+        return TranslatedLine(number, source, text, line.score, line.repaired, line.flawed)
+
+    def _lines(self, document: str, translated: Sequence[Line]) -> list[TranslatedLine]:
+        """The lines of a translation; beside their sources, if there are as many."""
+        sources = [(i, line.strip()) for i, line in enumerate(document.splitlines(), 1) if line.strip()]
+        if len(sources) != len(translated):
+            sources = [(i + 1, "") for i in range(len(translated))]
+        return [self._line(*source, line) for source, line in zip(sources, translated)]
+
+    def _text(self, document: str, lines: Sequence[TranslatedLine]) -> str:
         """Format a translated document like its source."""
-        if not self.settings.separator:
-            return " ".join(s for s in sentences if s)
-        if len(sentences) != sum(map(len, paragraphs)):
-            return "\n".join(sentences)
-        rest = iter(sentences)
-        return "\n\n".join("\n".join(next(rest) for _ in paragraph) for paragraph in paragraphs)
+        if not self.codec.keeps_boundaries:
+            return " ".join(line.translation for line in lines if line.translation)
+        if not lines:
+            return ""
+        originals = document.splitlines()
+        if sum(bool(line.strip()) for line in originals) != len(lines):
+            return "\n".join(line.translation for line in lines)
+        rest = iter(lines)
+        return "\n".join(next(rest).translation if line.strip() else "" for line in originals)
 
 
-def _paragraphs(document: str) -> list[list[str]]:
-    """Return a document's sentences by paragraph; any number of blank lines is one boundary."""
-    return split_documents(line.strip() for line in document.splitlines())
+def check_documents(documents: Any) -> None:
+    """Reject what is not a list of texts.
+
+    Raises:
+        InputError: names what it is.
+    """
+    if isinstance(documents, str | bytes):
+        raise InputError("translate_documents takes a list of documents, not one string: wrap it, [text]")
+    for i, document in enumerate(documents):
+        if not isinstance(document, str):
+            raise InputError(f"documents[{i}] is of type {type(document).__name__}; expected text")
 
 
 def _check_options(generation: Any, options: dict[str, Any]) -> None:
     """Reject options unknown to fairseq's generation, or incompatible with one translation per document."""
-    names = [str(name) for name in generation]
+    names = [*map(str, generation), "no_align_sentences"]
     for name in options:
         if name not in names:
             close = difflib.get_close_matches(name, names, 1)

@@ -118,8 +118,14 @@ class LasformerModel(TransformerModelBase):
                     "this task does not move kappa: every selector keeps the share of keys it starts with, all of them "
                     "unless a checkpoint says otherwise; train with --task document_translation"
                 )
-        encoder_out = self.encoder(src_tokens, src_lengths, return_all_hiddens)
-        out, extra = self.decoder(prev_output_tokens, encoder_out=encoder_out, features_only=features_only)
+        offset = None
+        if self.training and self.cfg.position_offset:
+            # the same for both sides, which keeps a word's position close to that of its translation
+            offset = torch.randint(self.cfg.position_offset + 1, (src_tokens.size(0), 1), device=src_tokens.device)
+        encoder_out = self.encoder(src_tokens, src_lengths, return_all_hiddens, position_offset=offset)
+        out, extra = self.decoder(
+            prev_output_tokens, encoder_out=encoder_out, features_only=features_only, position_offset=offset
+        )
         return out, extra | {"kappa": {name: selector.kappa for name, selector in self.selectors()}}
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:

@@ -181,3 +181,22 @@ class CompactOptions(FairseqDataclass):
     delight_max_depth: int = field(default=8, metadata={"help": "of the highest block's (N_max)"})
     delight_width: float = field(default=2.0, metadata={"help": "width multiplier of the lowest block (w_m)"})
     delight_dropout: float = field(default=0.0, metadata={"help": "dropout in the transformations"})
+
+
+@dataclass
+class LengthOptions(FairseqDataclass):
+    """Options for documents that are longer than those of the training."""
+
+    position_offset: int = field(
+        default=0,
+        metadata={
+            "help": "training: add a random offset, 0 to this, to all positions of an example and of its translation "
+            "(SHAPE), so that positions beyond the training length are known; 0: none"
+        },
+    )
+    attention_length: int = field(
+        default=0,
+        metadata={
+            "help": "sharpen attention by log n / log of this for queries that see more keys than this (n); 0: never"
+        },
+    )

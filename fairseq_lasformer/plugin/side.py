@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from fairseq.modules import LearnedPositionalEmbedding, PositionalEmbedding
+from fairseq.utils import make_positions
 from torch import Tensor, nn
 
 from fairseq_lasformer.nn.dropout import Dropout
@@ -24,7 +25,12 @@ class Side(nn.Module):
     """Base of encoder and decoder, beside fairseq's."""
 
     def _add_embeddings(
-        self, cfg: ModuleConfig, run: RunOptions, embed_tokens: Any, max_positions: int, learned_pos: bool
+        self,
+        cfg: ModuleConfig,
+        run: RunOptions,
+        embed_tokens: Any,
+        max_positions: int,
+        learned_pos: bool,
     ) -> None:
         """Register what precedes the layers, in the order in which fairseq's encoder and decoder hold it.
 
@@ -43,7 +49,8 @@ class Side(nn.Module):
         self.embed_scale = 1.0 if cfg.no_scale_embedding else math.sqrt(dim)
         self.embed_positions: Any = None
         if not cfg.no_token_positional_embeddings:
-            self.embed_positions = PositionalEmbedding(max_positions, dim, self.padding_idx, learned=learned_pos)
+            table = max_positions + cfg.position_offset
+            self.embed_positions = PositionalEmbedding(table, dim, self.padding_idx, learned=learned_pos)
         self.layernorm_embedding = nn.LayerNorm(dim) if cfg.layernorm_embedding else None
         self.longest = max_positions
 
@@ -52,6 +59,18 @@ class Side(nn.Module):
         if isinstance(self.embed_positions, LearnedPositionalEmbedding):
             return min(self.longest, self.embed_positions.max_positions)
         return self.longest if self.embed_positions is None else int(self.embed_positions.max_positions)
+
+    def position_embeddings(self, tokens: Tensor, offset: Tensor | None) -> Tensor | None:
+        """Return the position embeddings of a full pass, [B, N, d]; None for a model without.
+
+        Args:
+            tokens: int64 [B, N].
+            offset: int64 [B, 1], added to all positions of an example; None for no offset.
+        """
+        if self.embed_positions is None or offset is None:
+            return None if self.embed_positions is None else self.embed_positions(tokens)
+        positions = make_positions(tokens, self.padding_idx)
+        return self.embed_positions.weights[positions + offset * tokens.ne(self.padding_idx)]
 
     def embed_words(self, words: Tensor, positions: Tensor | None) -> Tensor:
         """Scaled word embeddings [..., d] and position embeddings -> the input of the layers."""

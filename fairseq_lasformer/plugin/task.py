@@ -5,10 +5,8 @@ Equations: arXiv 2309.14174.
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import logging
-import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,18 +18,17 @@ import torch
 from fairseq import utils
 from fairseq.distributed import utils as distributed_utils
 from fairseq.tasks import register_task
-from fairseq.tasks.translation import TranslationTask
 from torch import Tensor
 
-from fairseq_lasformer.data.examples import ExampleCodec, LineCodec
 from fairseq_lasformer.data.manifest import SplitInfo, check_binarised
 from fairseq_lasformer.data.subwords import SETTINGS, DataConfig
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.nn.options import RunOptions
 from fairseq_lasformer.plugin.criterion import LabelSmoothedCrossEntropyWithSelection
+from fairseq_lasformer.plugin.generation import GenerationTask
 from fairseq_lasformer.plugin.log_lines import COLUMNS, SELECTION, by_selector, empty_sums
-from fairseq_lasformer.plugin.model import LasformerModel
-from fairseq_lasformer.plugin.task_config import MAX_LEN, DocumentTranslationConfig
+from fairseq_lasformer.plugin.long_examples import LongExamplesOften
+from fairseq_lasformer.plugin.task_config import DocumentTranslationConfig
 from fairseq_lasformer.plugin.trainer import make_expert_group
 from fairseq_lasformer.plugin.word_dropout import drop_words, dropped_side
 
@@ -41,7 +38,7 @@ DICTIONARIES = "dictionaries"
 
 
 @register_task("document_translation", dataclass=DocumentTranslationConfig)
-class DocumentTranslationTask(TranslationTask):
+class DocumentTranslationTask(GenerationTask):
     """fairseq's translation task for examples that are sentences, chunks or whole documents.
 
     In addition, no sample is ever skipped because of its length (an error is raised instead), words are dropped anew in
@@ -55,6 +52,8 @@ class DocumentTranslationTask(TranslationTask):
         super().__init__(cfg, src_dict, tgt_dict)
         if not 0.0 <= cfg.word_dropout < 1.0:
             raise InputError(f"--word-dropout {cfg.word_dropout}: expected a probability in [0, 1)")
+        if cfg.upsample_long < 1:
+            raise InputError(f"--upsample-long {cfg.upsample_long}: expected a number of times, at least 1")
         self.folder = Path(utils.split_paths(cfg.data)[0])
         self.settings = DataConfig.load(self.folder) if (self.folder / SETTINGS).exists() else None
         separator = self.settings.separator if self.settings else ""
@@ -127,58 +126,6 @@ class DocumentTranslationTask(TranslationTask):
             self.tokenizer = self.build_tokenizer(None)  # --eval-bleu scores text, not subwords
         return model
 
-    def build_tokenizer(self, args: Any) -> Any:
-        """Return the conversion between text and tokens that was used to prepare the data.
-
-        fairseq's tools need no ``--tokenizer`` or ``--bpe``.
-
-        Raises:
-            InputError: a tokenizer is requested for prepared data.
-        """
-        if self.settings is None:
-            return super().build_tokenizer(args)
-        _refuse("--tokenizer", args)
-        return LineCodec(ExampleCodec(self.folder, self.settings))
-
-    def build_bpe(self, args: Any) -> Any:
-        """Return None for prepared data, whose subwords are handled by :meth:`build_tokenizer`.
-
-        Raises:
-            InputError: a subword encoding is requested for prepared data.
-        """
-        if self.settings is None:
-            return super().build_bpe(args)
-        _refuse("--bpe", args)
-        return None
-
-    def build_generator(self, models: Any, args: Any, *more: Any, **kwargs: Any) -> Any:
-        """Build fairseq's generator; the default length limit is that of documents instead of fairseq's 200 tokens.
-
-        Raises:
-            InputError: ``--print-alignment`` with a model that returns no attention, or a non-finite option.
-        """
-        if getattr(args, "print_alignment", None) and any(isinstance(m, LasformerModel) for m in models):
-            raise InputError("--print-alignment: this model returns no attention weights; leave the option out")
-        for name in ("lenpen", "unkpen", "temperature", "max_len_a"):
-            if not math.isfinite(float(getattr(args, name, 1.0))):
-                raise InputError(f"--{name.replace('_', '-')} {getattr(args, name)}: expected a number")
-        if (getattr(args, "max_len_a", 0), getattr(args, "max_len_b", 200)) == (0, 200):
-            args = copy.copy(args)
-            args.max_len_a, args.max_len_b = MAX_LEN
-        return super().build_generator(models, args, *more, **kwargs)
-
-    def inference_step(self, generator: Any, models: Any, sample: Any, *args: Any, **kwargs: Any) -> Any:
-        """Run fairseq's inference step; the translation of an empty source is empty."""
-        hypotheses = super().inference_step(generator, models, sample, *args, **kwargs)
-        source = sample["net_input"]["src_tokens"]
-        words = source.ne(self.pad) & source.ne(self.source_dictionary.eos())
-        for i in (~words.any(1)).nonzero()[:, 0].tolist():
-            for hypothesis in hypotheses[i]:
-                hypothesis["tokens"] = hypothesis["tokens"].new_tensor([self.target_dictionary.eos()])
-                hypothesis["positional_scores"] = hypothesis["positional_scores"].new_zeros(1)
-                hypothesis["score"] = torch.zeros_like(torch.as_tensor(hypothesis["score"]))
-        return hypotheses
-
     def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any) -> None:
         """Load a split and check it against its manifest, if the preprocessing wrote one.
 
@@ -199,6 +146,8 @@ class DocumentTranslationTask(TranslationTask):
                 f"{info.path}: lists {info.n_examples} examples, but the binarised split holds "
                 f"{len(self.datasets[split])}; run the preprocessing again"
             )
+        if split == self.cfg.train_subset and self.cfg.upsample_long > 1:
+            self.datasets[split] = LongExamplesOften(self.datasets[split], self.cfg.upsample_long)
 
     def filter_indices_by_size(
         self, indices: Any, dataset: Any, max_positions: Any = None, ignore_invalid_inputs: bool = False
@@ -228,7 +177,15 @@ class DocumentTranslationTask(TranslationTask):
             InputError: an example is longer than ``--max-tokens``.
         """
         kwargs["required_batch_size_multiple"] = 1
-        max_tokens = args[0] if args else kwargs.get("max_tokens")
+        self.check_max_tokens(dataset, args[0] if args else kwargs.get("max_tokens"))
+        return super().get_batch_iterator(dataset, *args, **kwargs)
+
+    def check_max_tokens(self, dataset: Any, max_tokens: int | None) -> None:
+        """Reject a dataset with an example that does not fit into a batch.
+
+        Raises:
+            InputError: an example is longer than ``--max-tokens``.
+        """
         if max_tokens is not None and len(dataset):
             longest = int(dataset.num_tokens_vec(np.arange(len(dataset))).max())
             if longest > max_tokens:
@@ -236,12 +193,6 @@ class DocumentTranslationTask(TranslationTask):
                     f"--max-tokens {max_tokens}: the longest example has {longest} tokens, and every example must fit "
                     "into a batch; raise it, or preprocess with a smaller --limit"
                 )
-        return super().get_batch_iterator(dataset, *args, **kwargs)
-
-    def build_dataset_for_inference(self, src_tokens: Any, src_lengths: Any, constraints: Any = None) -> Any:
-        dataset = super().build_dataset_for_inference(src_tokens, src_lengths, constraints=constraints)
-        dataset.left_pad_source = self.cfg.left_pad_source
-        return dataset
 
     def train_step(
         self, sample: Any, model: Any, criterion: Any, optimizer: Any, update_num: int, ignore_grad: bool = False
@@ -310,15 +261,6 @@ class DocumentTranslationTask(TranslationTask):
 def _lengths(size: Any) -> tuple[int, ...]:
     """Convert an example's length, or a limit, to plain integers: source and target, or one for both."""
     return tuple(int(n) for n in size) if isinstance(size, tuple) else (int(size),)
-
-
-def _refuse(option: str, args: Any) -> None:
-    name = getattr(args, "_name", args)
-    if name is not None:
-        raise InputError(
-            f"{option} {name}: the data has a tokeniser and subwords of its own, which are used without being asked "
-            "for; leave the option out"
-        )
 
 
 def _require_supervision(model: Any, criterion: Any) -> None:

@@ -21,6 +21,47 @@ class DocumentTranslationConfig(TranslationConfig):
     upsample_primary: int = field(
         default=1, metadata={"help": "how often the first of several binarised splits counts"}
     )
+    upsample_long: int = field(
+        default=1,
+        metadata={
+            "help": "training: how often an epoch holds each example that is at least half as long as the longest"
+        },
+    )
+    align_sentences: bool = field(
+        default=False,
+        metadata={
+            "help": "generation: require as many lines in a translation as in its source; the default where the data "
+            "has a separator, an error where it has none"
+        },
+    )
+    no_align_sentences: bool = field(
+        default=False, metadata={"help": "generation: let the model decide how many lines a translation has"}
+    )
+    sentence_max_len_a: float = field(
+        default=2.0, metadata={"help": "generation: an aligned line of n tokens is translated by at most a * n + b"}
+    )
+    sentence_max_len_b: float = field(default=20.0, metadata={"help": "see --sentence-max-len-a"})
+    repair: int = field(
+        default=2,
+        metadata={
+            "help": "generation: how often an aligned document is searched again, from a line on that reached its "
+            "limit or repeats itself; 0: such lines are only reported"
+        },
+    )
+    overlap: int = field(
+        default=3,
+        metadata={
+            "help": "lasformer generate and the Python interface: sentences that each part of a document beyond the "
+            "limit repeats from the part before, as context, already translated"
+        },
+    )
+    glossary: str = field(
+        default="",
+        metadata={
+            "help": "lasformer generate: file of source terms and their translations, separated by a tab, which are "
+            "required where the terms occur"
+        },
+    )
     attention_backend: ChoiceEnum(list(BACKENDS)) = field(  # type: ignore[valid-type]
         default="auto",
         metadata={"help": "what computes selection and attention in generation; auto: the kernels that the device has"},

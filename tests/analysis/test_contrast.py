@@ -39,7 +39,7 @@ def test_contrastive_scores_are_those_of_one_candidate_at_a_time(trained_folder,
     model = LasformerModel.from_pretrained(trained_folder)
     for policy in contrast.POLICIES:
         examples = [contrast.encoded(c, policy, model) for g in groups for c in g.candidates]
-        batched = contrast.log_probabilities(model, examples, max_tokens=60)
+        batched = contrast.target_scores(model, examples, max_tokens=60)
         for (source, target, first), scores in zip(examples, batched):
             previous = torch.cat([target[-1:], target[:-1]])[None]
             out = model.models[0](source[None], torch.tensor([len(source)]), previous)

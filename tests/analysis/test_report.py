@@ -80,6 +80,8 @@ def page(prepared, tmp_path_factory):
         done = train(prepared, folder / name, "--max-update", 6, *dense)
         (folder / f"{name}.log").write_text(done.stdout + done.stderr)
     scores = {"d_bleu": 12.345, "accuracy": {"all": 0.5}, "by_distance": {"1-30": 0.75}, "counts": {"1-30": 4}}
+    quarter = {"d_bleu": 33.0, "chrf": 44.0, "documents": 7}
+    scores |= {"by_position": {"last quarter": quarter}, "omissions": {"omitted": [[1, 2], [3, 4]], "added": []}}
     (folder / "sparse.json").write_text(json.dumps({"systems": {"sparse": scores}}))
     (folder / "doc").write_text("w1 w2 w3\nw4 </script> w5\n\nw6 w7\n")
     out = folder / "report.html"
@@ -97,6 +99,9 @@ def test_the_page_holds_all_it_needs(page):
     titles = [f["layout"]["title"]["text"] for f in data["figures"]]
     assert titles[:4] == ["Loss", "Selection KL", "κ by module", "Mass of the kept keys by module"]
     assert {"Cost of attention against length", "Accuracy by distance of the deciding word"} <= set(titles)
+    place = data["figures"][titles.index("d-BLEU by quarter")]["data"]
+    assert [(bar["name"], list(bar["x"])) for bar in place] == [("sparse", ["last quarter"])]
+    assert "<th>lines omitted</th><td>2</td>" in text and "<th>lines added</th><td>0</td>" in text
     assert [(v["run"], v["document"]) for v in data["views"]] == [("sparse", 1), ("sparse", 2)]  # dense has no view
     view = data["views"][0]
     assert view["modules"].keys() == {"encoder.0", "decoder.0", "cross.0"}

@@ -88,7 +88,7 @@ def test_cut_into_the_fewest_parts_and_the_evenest_of_those(lengths, limit):
 
 def test_resolutions_halve():
     assert resolutions(13) == [13, 6, 3, 1]
-    assert [tuple(c) for c in chunks(Span(4, 10, 5), "mixture")] == [
+    assert [c[:3] for c in chunks(Span(4, 10, 5), "mixture")] == [
         (4, 10, 5),
         (4, 10, 2),
         (4, 12, 2),
@@ -148,3 +148,19 @@ def test_rejoin_misses_nothing():
         rejoin(spans[1:], [["b"], ["c"]], 2)
     with pytest.raises(InputError, match="document\\(s\\) \\[2\\]"):
         rejoin(spans[:2], [["a"], ["b"]], 2)
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=30), st.integers(9, 40), st.integers(0, 5))
+def test_parts_overlap_and_fit(lengths, limit, overlap):
+    """Every sentence is in one part; the context before it is that asked for, or all that fits."""
+    spans = parts(7, [[n] for n in lengths], limit, overlap)
+    assert [(s.document, s.start) for s in spans] == [(7, sum(x.size for x in spans[:i])) for i, s in enumerate(spans)]
+    assert sum(s.size for s in spans) == len(lengths)
+    if sum(lengths) <= limit:
+        assert spans == [Span(7, 0, len(lengths), 0)]
+    for span in spans:
+        first = span.start - span.context
+        assert span.context <= min(overlap, span.start) and sum(lengths[first : span.start + span.size]) <= limit
+        if span.context < min(overlap, span.start):
+            assert sum(lengths[first - 1 : span.start + span.size]) > limit

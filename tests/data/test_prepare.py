@@ -156,7 +156,7 @@ def test_a_sentence_beyond_the_limit_is_refused_with_its_line(tmp_path):
     config = PrepareConfig(
         "xx", "yy", (str(tmp_path / "raw"),), (), (), tmp_path / "out", "none", size=5, limit=20, workers=1
     )
-    with pytest.raises(InputError, match="raw.xx:4: the sentence has 30 tokens.*limit of 20"):
+    with pytest.raises(InputError, match="raw.xx:4: the sentence has 31 tokens.*limit of 20"):
         prepare(config)
     assert not list((tmp_path / "out").glob("train.*")) and not (tmp_path / "out" / "settings.json").exists()
 

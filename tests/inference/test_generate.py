@@ -12,7 +12,7 @@ from helpers import run, train
 
 from fairseq_lasformer.cli.main import main
 from fairseq_lasformer.data.documents import read_documents
-from fairseq_lasformer.data.hypotheses import read_hypotheses
+from fairseq_lasformer.data.hypotheses import NOTHING, read_hypotheses
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.inference import generate
 
@@ -45,7 +45,7 @@ g.generate(*map(Path, sys.argv[1:4]), shards=3, options=["--cpu", "--beam", "3"]
     whole = (parts / "0").read_text()
     resume = ["lasformer", "generate", prepared, checkpoint, tmp_path / "three", "--shards", 3, "--jobs", 2, *options]
     # what stands in the first shard's file is taken as it is, so the first shard was not done again
-    mine = re.sub(r'^({"id": \d+, "tokens": ").*"}$', r'\1UNTOUCHED"}', whole, count=1, flags=re.M)
+    mine = re.sub(r'^({"document": \d+, "lines": \[\[")[^"]*"', r'\1UNTOUCHED"', whole, count=1, flags=re.M)
     assert mine != whole
     (parts / "0").write_text(mine)
     saved = {p.name: p.read_bytes() for p in parts.iterdir()}
@@ -71,7 +71,8 @@ g.generate(*map(Path, sys.argv[1:4]), shards=3, options=["--cpu", "--beam", "3"]
 
 def test_a_shard_that_breaks_off_is_no_shard(tmp_path):
     """Even where the process that translated it ends with exit code 0."""
-    say = [sys.executable, "-c", 'print("""{"id": 0, "tokens": "a"}\\nend of shard 0\\n{"id": 1, "tokens": "b"}""")']
+    lines = ('{"document": 0, "lines": []}', "end of shard 0", '{"document": 1, "lines": []}')
+    say = [sys.executable, "-c", f"for line in {lines}: print(line)"]
     seen: list[int] = []
     with pytest.raises(InputError, match="the translation failed"):
         generate._run(say, [tmp_path / "0", tmp_path / "1"], dict(os.environ), lambda: seen.append(1))
@@ -101,11 +102,11 @@ def test_translating_is_quiet_and_counts_its_parts(prepared, tmp_path, capsys):
     done = run("lasformer", "generate", prepared, checkpoint, tmp_path / "out", *one)
     lines = [line for line in re.split(r"[\r\n]+", done.stderr) if line.strip()]
     assert all(line.startswith("translating test") or "CPU kernels" in line for line in lines), lines
-    assert re.search(r"100%.*\b(\d+)/\1 ", lines[-1]) and " parts" in lines[-1]
+    assert re.search(r"100%.*\b(\d+)/\1 ", lines[-1]) and " documents" in lines[-1]
     run("lasformer", "generate", prepared, checkpoint, tmp_path / "raw", "--format", "raw", *one)
-    assert read_hypotheses(tmp_path / "raw", True, 9) == [
-        [s for s in d if s] for d in read_hypotheses(tmp_path / "out", True)
-    ]
+    whole = read_hypotheses(tmp_path / "out", True)
+    assert read_hypotheses(tmp_path / "raw", True, 9) == [[s or NOTHING for s in d] for d in whole]
+    assert [len(d) for d in whole] == [len(d) for d in read_documents(prepared.parent / "raw" / "test.xx")]
     for options, message in (
         (["--beam", "2"], "options of fairseq-generate and of models go after --"),
         (["--", "--gen-subset", "valid"], "--gen-subset: is set by lasformer generate"),

@@ -45,6 +45,8 @@ def test_translate_documents_gives_what_generate_gives(trained_folder, prepared,
         (["w1"], {"lenpn": 2.0}, "lenpn: not an option of fairseq's generation; is lenpen meant?"),
         (["w1"], {"nonsense": 2.0}, "nonsense: not an option of fairseq's generation$"),
         (["w1"], {"nbest": 3}, "nbest: one translation per document"),
+        (["w1", ["w2"]], {}, r"documents\[1\] is of type list"),
+        (["w1"], {"glossary": "/nowhere"}, "/nowhere: the glossary cannot be read"),
     ],
 )
 def test_mistakes_in_calls_are_named(trained_folder, documents, options, message):
@@ -52,14 +54,37 @@ def test_mistakes_in_calls_are_named(trained_folder, documents, options, message
         LasformerModel.from_pretrained(trained_folder).translate_documents(documents, **options)
 
 
-def test_paragraphs_come_back_where_the_sentences_are_as_many(trained_folder, monkeypatch):
+def test_paragraphs_come_back_where_they_were(trained_folder):
     model = LasformerModel.from_pretrained(trained_folder / "checkpoint_last.pt")
-    for translated, expected in (
-        (["A", "", "C"], "A\n\n\nC"),  # an empty sentence keeps its line
-        (["A", "B"], "A\nB"),  # other counts: no paragraph can be placed
-    ):
-        monkeypatch.setattr(model, "_translate", lambda examples, *_, t=translated: [t])
-        assert model.translate_documents(["w1\n\n\nw2\nw3\n"]) == [expected]
+    text = "\n w1 w2\n\n\nw3\r\nw4 w5 w6\n\n"
+    translated = model.translate_documents([text], beam=2, progress=False)[0]
+    assert [bool(line) for line in translated.splitlines()] == [bool(line.strip()) for line in text.splitlines()][:6]
+    lines = model.translate_documents([text, "", "w7"], beam=2, progress=False, lines=True)
+    assert [(line.number, line.source) for line in lines[0]] == [(2, "w1 w2"), (5, "w3"), (6, "w4 w5 w6")]
+    assert [line.translation for line in lines[0]] == [line for line in translated.splitlines() if line]
+    assert lines[1] == [] and len(lines[2]) == 1
+    assert all(line.score < 0 and not line.repaired for document in lines for line in document)
+    free = model.translate_documents([text], beam=2, progress=False, no_align_sentences=True)[0]
+    assert free  # of any number of lines
+
+
+def test_lines_are_settled_one_by_one(trained_folder, prepared):
+    """What is streamed is what is returned at once: the same lines, scores and marks, and parts with their context."""
+    model = LasformerModel.from_pretrained(trained_folder / "checkpoint_last.pt")
+    for text in (prepared.parent / "raw" / "test.xx").read_text(encoding="utf-8").split("\n\n")[:6]:
+        whole = model.translate_documents([text], beam=3, progress=False, lines=True)[0]
+        seen = list(model.translate_lines(text, beam=3))
+        assert [(x.number, x.source, x.translation) for x in seen] == [
+            (x.number, x.source, x.translation) for x in whole
+        ]
+        assert [x.score for x in seen] == pytest.approx([x.score for x in whole], abs=1e-4)
+    lines = model.translate_lines("w1 w2\n" * 30, beam=3)
+    assert next(lines).number == 1
+    lines.close()  # the search stops; closing would hang otherwise
+    with pytest.raises(InputError, match="only aligned lines"):
+        next(model.translate_lines("w1", no_align_sentences=True))
+    with pytest.raises(InputError, match="more than the limit"):
+        next(model.translate_lines(" ".join(["w1"] * 40)))
 
 
 def test_from_pretrained_names_what_is_missing(tmp_path, trained_folder):
@@ -67,3 +92,30 @@ def test_from_pretrained_names_what_is_missing(tmp_path, trained_folder):
         hub.from_pretrained(tmp_path)
     with pytest.raises(InputError, match="settings.json: not found"):
         hub.from_pretrained(trained_folder, "checkpoint_last.pt", tmp_path)
+
+
+def test_required_terms_are_met(trained_folder, prepared, tmp_path):
+    """By documents that are translated freely first, by lines one at a time, and by the command."""
+    model = LasformerModel.from_pretrained(trained_folder / "checkpoint_last.pt")
+    raw = (prepared.parent / "raw" / "test.xx").read_text(encoding="utf-8")
+    (tmp_path / "terms").write_text("w1\tW17 W9\nw4\tW4\n")
+    texts = raw.split("\n\n")
+    free = model.translate_documents(texts, beam=3, progress=False, lines=True)
+    met = model.translate_documents(texts, beam=3, progress=False, lines=True, glossary=tmp_path / "terms")
+    required = 0
+    for before, after in zip(free, met):
+        for line in after:
+            for word, term in (("w1", "W17 W9"), ("w4", "W4")):
+                if word in line.source.split():
+                    required += 1
+                    assert f" {term} " in f" {line.translation} " or line.flawed
+        if not any({"w1", "w4"} & {*line.source.split()} for line in after):
+            assert after == before  # a document without terms is translated as ever
+    assert required > 5 and sum(line.flawed for document in met for line in document) < required / 2
+    streamed = list(model.translate_lines("w5 w1 w2\nw6", beam=3, glossary=tmp_path / "terms"))
+    assert "W17 W9" in streamed[0].translation
+    command = ["lasformer", "generate", prepared, trained_folder / "checkpoint_last.pt", tmp_path / "out"]
+    run(*command, "--glossary", tmp_path / "terms", "--shards", 1, "--", "--cpu", "--beam", 3)
+    assert [d for d in read_hypotheses(tmp_path / "out")] == [[line.translation for line in d] for d in met]
+    with pytest.raises(InputError, match="a glossary needs aligned lines"):
+        model.translate_documents(["w1"], glossary=tmp_path / "terms", no_align_sentences=True)

@@ -1,0 +1,208 @@
+"""Glossaries: terms whose translation is prescribed, and the search that meets them.
+
+A term is required in the line of the translation whose source line contains it. The search is fairseq's lexically
+constrained one (Post and Vilar, NAACL 2018; Hu et al., NAACL 2019), with the constraints of one line at a time.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from fairseq.search import LexicallyConstrainedBeamSearch
+from fairseq.token_generation_constraints import UnorderedConstraintState, pack_constraints
+from torch import Tensor
+
+from fairseq_lasformer.errors import InputError
+
+# Taken from the score of a hypothesis whose line reaches its limit without its terms: any that has them is better.
+_UNMET = 100.0
+
+Terms = Sequence[Sequence[Sequence[int]]]
+"""Required terms of a document: for each line, the tokens of each of its terms."""
+
+
+class Glossary:
+    """Terms and their translations.
+
+    Args:
+        entries: pairs of a source term and its translation. A term without capital letters is found in any spelling of
+            them, another one only as it is.
+
+    Raises:
+        InputError: a term has two translations.
+    """
+
+    def __init__(self, entries: Sequence[tuple[str, str]]) -> None:
+        self.translations: dict[str, str] = {}
+        for source, target in entries:
+            if self.translations.setdefault(source, target) != target:
+                raise InputError(f"glossary: {source} has two translations, {self.translations[source]} and {target}")
+        # the longest first: "post office" is not an office
+        self.patterns = [
+            (re.compile(rf"(?<!\w){re.escape(term)}(?!\w)", re.IGNORECASE if term == term.lower() else 0), term)
+            for term in sorted(self.translations, key=len, reverse=True)
+        ]
+
+    @classmethod
+    def read(cls, path: str | Path) -> Glossary:
+        """Reads a file of lines ``source term<TAB>target term``.
+
+        Raises:
+            InputError: the file cannot be read, or a line is malformed (the message names it).
+        """
+        try:
+            lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
+        except (OSError, UnicodeDecodeError) as e:
+            raise InputError(f"{path}: the glossary cannot be read ({e})") from e
+        entries = []
+        for number, line in enumerate(lines, 1):
+            terms = [term.strip() for term in line.split("\t")]
+            if not any(terms):
+                continue
+            if len(terms) != 2 or not all(terms):
+                raise InputError(f"{path}:{number}: expected a source term, a tab, and its translation")
+            entries.append((terms[0], terms[1]))
+        if not entries:
+            raise InputError(f"{path}: the glossary is empty")
+        return cls(entries)
+
+    def required(self, sentence: str) -> list[str]:
+        """The translations of the terms in a source sentence, each once."""
+        found = []
+        for pattern, term in self.patterns:
+            sentence, n = pattern.subn("\n", sentence)
+            if n:
+                found.append(self.translations[term])
+        return found
+
+
+def contains(line: Sequence[int], term: Sequence[int]) -> bool:
+    """Whether the tokens of a term stand in a line, one after the other."""
+    return any(list(line[i : i + len(term)]) == list(term) for i in range(len(line) - len(term) + 1))
+
+
+class _Progress(NamedTuple):
+    """How far a hypothesis has met the terms of its document; stands in for fairseq's constraint state.
+
+    Attributes:
+        lines: fairseq's state at the beginning of each line; None for a line without terms.
+        before: number of required tokens before each line, and in all.
+        line: the current line.
+        state: fairseq's state in the current line.
+        separator: token that ends a line.
+    """
+
+    lines: tuple[Any, ...]
+    before: tuple[int, ...]
+    line: int
+    state: Any
+    separator: int
+
+    @classmethod
+    def start(cls, terms: Sequence[Sequence[Sequence[int]]], separator: int) -> _Progress:
+        lines, before = [], [0]
+        for line in terms:
+            packed = pack_constraints([[torch.tensor(term) for term in line]])[0]
+            lines.append(UnorderedConstraintState.create(packed) if line else None)
+            before.append(before[-1] + sum(map(len, line)))
+        return cls(tuple(lines), tuple(before), 0, lines[0] if lines else None, separator)
+
+    @property
+    def finished(self) -> bool:
+        return self.state is None or self.state.finished
+
+    @property
+    def bank(self) -> int:
+        return self.before[self.line] + (0 if self.state is None else self.state.bank)
+
+    @property
+    def tokens(self) -> range:
+        return range(self.before[-1])
+
+    def next_tokens(self) -> set[int]:
+        return set() if self.state is None or self.state.finished else self.state.next_tokens()
+
+    def advance(self, token: int) -> _Progress:
+        token = int(token)
+        if token == self.separator:
+            line = min(self.line + 1, len(self.lines) - 1)
+            return self._replace(line=line, state=self.lines[line])
+        return self if self.state is None or self.state.finished else self._replace(state=self.state.advance(token))
+
+
+class GlossarySearch(LexicallyConstrainedBeamSearch):
+    """Beam search in which a line ends only when its terms are in it, or when it has reached its limit.
+
+    Documents all of whose hypotheses have met the terms of their lines are searched as without a glossary.
+
+    Args:
+        dictionary: target dictionary.
+        separator: index of the separator in it.
+    """
+
+    def __init__(self, dictionary: Any, separator: int) -> None:
+        super().__init__(dictionary, "unordered")
+        self.separator = separator
+        self.terms: Sequence[Terms] = ()
+
+    def begin(self, terms: Sequence[Terms]) -> None:
+        """Start a batch with the terms of each document."""
+        self.terms = terms
+
+    def init_constraints(self, batch_constraints: Tensor | None, beam_size: int) -> None:
+        """Set the states of all hypotheses; fairseq's own constraints are not used."""
+        starts = [_Progress.start(terms, self.separator) for terms in self.terms]
+        self.constraint_states = [[start] * beam_size for start in starts]
+
+    def step(
+        self,
+        step: int,
+        lprobs: Tensor,
+        scores: Tensor | None,
+        prev_output_tokens: Tensor | None = None,
+        original_batch_idxs: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """See fairseq's ``Search.step``."""
+        n, beam, words = lprobs.shape
+        wanted, self.num_cands = min(2 * beam, beam * words - 1), beam * words
+        states = self.constraint_states
+        for i, j in ((i, j) for i in range(n) for j in range(beam) if not states[i][j].finished):
+            ends = lprobs[i, j, [self.eos, self.separator]].clone()
+            lprobs[i, j, [self.eos, self.separator]] = -math.inf
+            if not bool((lprobs[i, j] > -math.inf).any()):
+                lprobs[i, j, [self.eos, self.separator]] = ends - _UNMET  # the line is at its limit
+        if step == 0:
+            lprobs = lprobs[:, ::beam].contiguous()
+        else:
+            assert scores is not None
+            lprobs = lprobs + scores[:, :, step - 1 : step]
+        best, indices = torch.topk(lprobs.view(n, -1), wanted)
+        beams = indices // words
+        tokens = indices.fmod(words)
+        following: list[list[_Progress]] = []
+        for i in range(n):
+            if all(state.finished for state in states[i]):
+                pairs = zip(beams[i].tolist(), tokens[i].tolist())
+                following.append([states[i][j].advance(token) for j, token in pairs])
+                continue
+            top, top_tokens = lprobs[i].max(1)
+            found = self.step_sentence(
+                step,
+                i,
+                lprobs[i],
+                states[i],
+                torch.cat([beams[i], torch.arange(lprobs.size(1), device=lprobs.device)]),
+                torch.cat([tokens[i], top_tokens]),
+                torch.cat([best[i], top]),
+            )
+            # fairseq's order is by terms met; impossible candidates must not crowd out possible ones
+            possible = (found[0] == -math.inf).long().argsort(stable=True)[:wanted]
+            best[i], tokens[i], beams[i] = (side[possible] for side in found[:3])
+            following.append([found[3][k] for k in possible.tolist()])
+        self.constraint_states = following
+        return best, tokens, beams

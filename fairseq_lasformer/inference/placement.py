@@ -1,0 +1,89 @@
+"""Whether line i of a translation is the translation of line i of its source.
+
+A model that loses its place in a document leaves a sentence out, or translates one twice, and goes on as if nothing had
+happened: the number of lines is right, but each stands beside the wrong source. Where that happens, it is unsure of
+itself. So the lines with the lowest scores, and those around them, are scored once more as translations of their own
+source line alone, and where that is unlikely, of the neighbouring source lines. A line that fits a neighbour better is
+out of place.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from torch import Tensor
+
+SHARE = 0.02
+"""Share of a document's lines, those with the lowest scores, that are looked at (at least one line)."""
+
+AROUND = (-1, 0, 1, 2)
+"""Lines around each of them that are looked at."""
+
+MARGIN = 0.5
+"""Difference in log probability per token that counts."""
+
+BACK = 6
+"""Lines before a misplaced one that are looked at for where it began."""
+
+NEIGHBOURS = (-2, -1, 1, 2)
+"""Source lines that a line is compared with, relative to its own."""
+
+Score = Callable[[Sequence[tuple[Tensor, Tensor]]], list[float]]
+"""Returns the mean log probability per token of each pair of a source line and a line of a translation."""
+
+
+def first_misplaced(
+    sources: Sequence[Sequence[Tensor]],
+    lines: Sequence[Sequence[Tensor]],
+    scores: Sequence[Sequence[float]],
+    starts: Sequence[int],
+    score: Score,
+) -> list[int | None]:
+    """The first line of each document where the model has lost its place; None where no such line is found.
+
+    Args:
+        sources: tokens of the source lines of each document.
+        lines: tokens of its translation, as many lines.
+        scores: score of each line, given the document.
+        starts: first line of each document that is looked at.
+        score: scores lines by themselves.
+    """
+    looked = []
+    for document, start in enumerate(starts):
+        n = len(lines[document])
+        ranked = sorted(range(start, n), key=lambda i: scores[document][i])
+        lowest = ranked[: max(1, math.ceil(SHARE * n))]
+        near = {i + j for i in lowest for j in AROUND}
+        looked += [(document, i) for i in sorted(near) if start <= i < n]
+    alone = _score(looked, 0, sources, lines, score)
+    doubtful = [(d, i) for (d, i) in looked if alone[d, i] < scores[d][i] - MARGIN]
+    found: list[int | None] = [None] * len(starts)
+    for offset in NEIGHBOURS:
+        here = [(d, i) for d, i in doubtful if 0 <= i + offset < len(sources[d])]
+        other = _score(here, offset, sources, lines, score)
+        for d, i in here:
+            known = found[d]
+            if other[d, i] > alone[d, i] + MARGIN and (known is None or i < known):
+                found[d] = i
+    # back to where it began: the lines before are out of place as well, up to a few in a row that are not
+    lost = {d: i for d, i in enumerate(found) if i is not None}
+    while lost:
+        before = [(d, j) for d, i in lost.items() for j in range(max(starts[d], i - BACK), i)]
+        alone = _score(before, 0, sources, lines, score)
+        doubtful = [(d, j) for d, j in before if alone[d, j] < scores[d][j] - MARGIN]
+        lost = {d: min(j for other, j in doubtful if other == d) for d in {d for d, _ in doubtful}}
+        for d, i in lost.items():
+            found[d] = i
+    return found
+
+
+def _score(
+    places: Sequence[tuple[int, int]],
+    offset: int,
+    sources: Sequence[Sequence[Tensor]],
+    lines: Sequence[Sequence[Tensor]],
+    score: Score,
+) -> dict[tuple[int, int], float]:
+    """Scores of lines as translations of the source lines ``offset`` after their own."""
+    return dict(zip(places, score([(sources[d][i + offset], lines[d][i]) for d, i in places])))

@@ -1,0 +1,51 @@
+"""Lines of a translation that went wrong: how they are recognised."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+LONGEST_PERIOD = 8
+"""Longest block of tokens whose repetition is a loop."""
+
+REPETITIONS = 4
+"""Consecutive occurrences of a block that make a loop."""
+
+
+def split(tokens: Sequence[int], separator: int) -> list[list[int]]:
+    """Split tokens at separators; always at least one line."""
+    lines: list[list[int]] = [[]]
+    for token in tokens:
+        if token == separator:
+            lines.append([])
+        else:
+            lines[-1].append(token)
+    return lines
+
+
+def loops(tokens: Sequence[int]) -> bool:
+    """Whether a block of at most :data:`LONGEST_PERIOD` tokens occurs :data:`REPETITIONS` times in a row."""
+    for period in range(1, LONGEST_PERIOD + 1):
+        run = 0
+        for i in range(period, len(tokens)):
+            run = run + 1 if tokens[i] == tokens[i - period] else 0
+            if run >= period * (REPETITIONS - 1):
+                return True
+    return False
+
+
+def flawed(source: Sequence[Sequence[int]], target: Sequence[Sequence[int]], limits: Sequence[int]) -> list[int]:
+    """The lines that reached their limit, or contain a loop that their source does not have.
+
+    Args:
+        source: tokens of each line of the source.
+        target: tokens of each line of its translation, as many.
+        limits: maximum number of tokens of each line of the translation.
+
+    Returns:
+        indices of the lines, in order.
+    """
+    return [
+        i
+        for i, (line, its_source, limit) in enumerate(zip(target, source, limits, strict=True))
+        if len(line) >= limit or (loops(line) and not loops(its_source))
+    ]

@@ -1,0 +1,160 @@
+"""The generation side of the task: text to tokens and back, and the search."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import math
+from pathlib import Path
+from typing import Any
+
+import torch
+from fairseq.tasks.translation import TranslationTask
+
+from fairseq_lasformer.data.examples import ExampleCodec, LineCodec
+from fairseq_lasformer.data.subwords import DataConfig
+from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.inference.generator import AlignedGenerator, Alignment
+from fairseq_lasformer.plugin.model import LasformerModel
+from fairseq_lasformer.plugin.task_config import MAX_LEN, DocumentTranslationConfig
+
+
+class GenerationTask(TranslationTask):
+    """fairseq's translation task, which generates documents.
+
+    Attributes:
+        folder: prepared folder.
+        settings: its settings; None if it was not prepared by this package.
+    """
+
+    cfg: DocumentTranslationConfig
+    folder: Path
+    settings: DataConfig | None
+
+    def separator_in(self, dictionary: Any) -> int | None:
+        """Return the index of the separator between sentences in a dictionary; None if the data has none.
+
+        Raises:
+            InputError: the dictionary lacks it.
+        """
+        separator = self.settings.separator if self.settings else ""
+        if not separator:
+            return None
+        index = int(dictionary.index(separator))
+        if index == dictionary.unk():
+            raise InputError(f"{self.folder}: its dictionaries lack the separator {separator}; prepare the data again")
+        return index
+
+    def build_tokenizer(self, args: Any) -> Any:
+        """Return the conversion between text and tokens that was used to prepare the data.
+
+        fairseq's tools need no ``--tokenizer`` or ``--bpe``.
+
+        Raises:
+            InputError: a tokenizer is requested for prepared data.
+        """
+        if self.settings is None:
+            return super().build_tokenizer(args)
+        _refuse("--tokenizer", args)
+        return LineCodec(ExampleCodec(self.folder, self.settings))
+
+    def build_bpe(self, args: Any) -> Any:
+        """Return None for prepared data, whose subwords are handled by :meth:`build_tokenizer`.
+
+        Raises:
+            InputError: a subword encoding is requested for prepared data.
+        """
+        if self.settings is None:
+            return super().build_bpe(args)
+        _refuse("--bpe", args)
+        return None
+
+    def build_generator(
+        self,
+        models: Any,
+        args: Any,
+        seq_gen_cls: Any = None,
+        extra_gen_cls_kwargs: dict[str, Any] | None = None,
+        prefix_allowed_tokens_fn: Any = None,
+    ) -> Any:
+        """Build a generator: aligned by sentence where the data has a separator, otherwise fairseq's.
+
+        The default length limit is that of documents instead of fairseq's 200 tokens.
+
+        Raises:
+            InputError: ``--print-alignment`` with a model that returns no attention, a non-finite option, or
+                ``--align-sentences`` where it is not possible.
+        """
+        if getattr(args, "print_alignment", None) and any(isinstance(m, LasformerModel) for m in models):
+            raise InputError("--print-alignment: this model returns no attention weights; leave the option out")
+        for name in ("lenpen", "unkpen", "temperature", "max_len_a"):
+            if not math.isfinite(float(getattr(args, name, 1.0))):
+                raise InputError(f"--{name.replace('_', '-')} {getattr(args, name)}: expected a number")
+        own_length = (getattr(args, "max_len_a", 0), getattr(args, "max_len_b", 200)) != (0, 200)
+        if not own_length:
+            args = copy.copy(args)
+            args.max_len_a, args.max_len_b = MAX_LEN
+        alignment = self.alignment(args, prefix_allowed_tokens_fn) if seq_gen_cls is None else None
+        if alignment is not None:
+            seq_gen_cls = functools.partial(AlignedGenerator, alignment=alignment, own_length=own_length)
+        return super().build_generator(models, args, seq_gen_cls, extra_gen_cls_kwargs, prefix_allowed_tokens_fn)
+
+    def alignment(self, args: Any, prefix_allowed_tokens_fn: Any = None) -> Alignment | None:
+        """Return how sentences are aligned in generation; None for translations of any number of lines.
+
+        Args:
+            args: options of fairseq's generation.
+            prefix_allowed_tokens_fn: fairseq's function that prescribes the translation, if there is one.
+
+        Raises:
+            InputError: alignment is asked for and not possible, or has invalid options.
+        """
+        asked = bool(self.cfg.align_sentences)
+        if asked and self.cfg.no_align_sentences:
+            raise InputError("--align-sentences and --no-align-sentences: choose one")
+        if self.cfg.no_align_sentences or getattr(args, "no_align_sentences", False):
+            return None
+        if getattr(args, "score_reference", False) or getattr(args, "constraints", None):
+            return None  # nothing is searched for, or fairseq's constraints decide
+        source, target = self.separator_in(self.source_dictionary), self.separator_in(self.target_dictionary)
+        if source is None or target is None:
+            if asked:
+                raise InputError(
+                    f"--align-sentences: the data in {self.folder} has no separator between sentences, so that a "
+                    "translation has no lines; prepare it with one (lasformer prepare --separator) and train on it"
+                )
+            return None
+        if getattr(args, "match_source_len", False) or prefix_allowed_tokens_fn is not None:
+            raise InputError("--match-source-len prescribes the length in another way: add --no-align-sentences")
+        a, b = float(self.cfg.sentence_max_len_a), float(self.cfg.sentence_max_len_b)
+        if not (0 <= a < math.inf and 0 <= b < math.inf and a + b >= 1):
+            raise InputError(f"--sentence-max-len-a {a}, --sentence-max-len-b {b}: leave no room for a word")
+        if self.cfg.repair < 0:
+            raise InputError(f"--repair {self.cfg.repair}: expected a number of times, at least 0")
+        return Alignment((source, target), a, b, int(self.cfg.repair))
+
+    def inference_step(self, generator: Any, models: Any, sample: Any, *args: Any, **kwargs: Any) -> Any:
+        """Run fairseq's inference step; the translation of an empty source is empty."""
+        hypotheses = super().inference_step(generator, models, sample, *args, **kwargs)
+        source = sample["net_input"]["src_tokens"]
+        words = source.ne(self.source_dictionary.pad()) & source.ne(self.source_dictionary.eos())
+        for i in (~words.any(1)).nonzero()[:, 0].tolist():
+            for hypothesis in hypotheses[i]:
+                hypothesis["tokens"] = hypothesis["tokens"].new_tensor([self.target_dictionary.eos()])
+                hypothesis["positional_scores"] = hypothesis["positional_scores"].new_zeros(1)
+                hypothesis["score"] = torch.zeros_like(torch.as_tensor(hypothesis["score"]))
+        return hypotheses
+
+    def build_dataset_for_inference(self, src_tokens: Any, src_lengths: Any, constraints: Any = None) -> Any:
+        dataset = super().build_dataset_for_inference(src_tokens, src_lengths, constraints=constraints)
+        dataset.left_pad_source = self.cfg.left_pad_source
+        return dataset
+
+
+def _refuse(option: str, args: Any) -> None:
+    name = getattr(args, "_name", args)
+    if name is not None:
+        raise InputError(
+            f"{option} {name}: the data has a tokeniser and subwords of its own, which are used without being asked "
+            "for; leave the option out"
+        )

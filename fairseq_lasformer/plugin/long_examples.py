@@ -1,0 +1,34 @@
+"""Training data in which long examples are drawn more often."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from fairseq.data import BaseWrapperDataset
+
+
+class LongExamplesOften(BaseWrapperDataset):
+    """A dataset whose long examples occur several times per epoch.
+
+    An example is long if it has at least half as many tokens as the longest one. Every copy of them is a pass of its
+    own over the long examples, so that a batch holds no example twice.
+
+    Args:
+        dataset: the dataset.
+        times: how often a long example occurs per epoch.
+    """
+
+    def __init__(self, dataset: Any, times: int) -> None:
+        super().__init__(dataset)
+        self.times = times
+
+    def ordered_indices(self) -> Any:
+        """Return the examples' indices by length, then those of the long ones, ``times`` - 1 times."""
+        indices = super().ordered_indices()
+        lengths = self.num_tokens_vec(indices)
+        long = indices[2 * lengths >= lengths.max()]
+        return np.concatenate([indices, *[long] * (self.times - 1)])
+
+    def num_tokens_vec(self, indices: Any) -> Any:
+        return self.dataset.num_tokens_vec(indices)

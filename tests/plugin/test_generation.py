@@ -1,0 +1,74 @@
+"""Which search the task builds, and what it refuses."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from types import SimpleNamespace
+
+import pytest
+from fairseq.sequence_generator import SequenceGenerator
+
+from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.inference.generator import AlignedGenerator
+from fairseq_lasformer.plugin.model import LasformerModel
+
+
+@pytest.fixture(scope="module")
+def hub(trained_folder):
+    return LasformerModel.from_pretrained(trained_folder)
+
+
+@pytest.fixture
+def build(hub, monkeypatch):
+    """build(task options, options of fairseq's generation)"""
+
+    cfg = copy.deepcopy(hub.task.cfg)
+    monkeypatch.setattr(hub.task, "cfg", cfg)
+
+    def make(of_task: dict, **generation):
+        for name, value in of_task.items():
+            setattr(cfg, name, value)
+        return hub.task.build_generator(hub.models, SimpleNamespace(**{"beam": 2, **generation}))
+
+    return make
+
+
+def test_lines_are_aligned_unless_asked_otherwise(build, hub):
+    aligned = build({"repair": 5})
+    assert isinstance(aligned, AlignedGenerator) and aligned.alignment.repairs == 5
+    separator = hub.task.target_dictionary.index("<sep>")
+    assert aligned.alignment.separators == (separator, separator) and separator != hub.task.target_dictionary.unk()
+    assert isinstance(build({"align_sentences": True}), AlignedGenerator)
+    with pytest.raises(InputError, match="--align-sentences and --no-align-sentences: choose one"):
+        build({"no_align_sentences": True})
+
+
+@pytest.mark.parametrize("options", [{"no_align_sentences": True}, {"constraints": "unordered"}])
+def test_fairseqs_own_search_can_be_had(build, options):
+    generator = build({}, **options)
+    assert type(generator) is SequenceGenerator and (generator.max_len_a, generator.max_len_b) == (1.5, 50)
+
+
+@pytest.mark.parametrize(
+    "of_task, options, message",
+    [
+        ({}, {"match_source_len": True}, "--match-source-len prescribes the length"),
+        ({"sentence_max_len_a": -1.0}, {}, "--sentence-max-len-a -1.0, .* leave no room for a word"),
+        ({"sentence_max_len_a": 0.0, "sentence_max_len_b": 0.5}, {}, "leave no room for a word"),
+        ({"repair": -1}, {}, "--repair -1: expected a number of times"),
+    ],
+)
+def test_what_contradicts_alignment_is_refused(build, of_task, options, message):
+    with pytest.raises(InputError, match=message):
+        build(of_task, **options)
+
+
+def test_alignment_needs_a_separator(build, hub, monkeypatch):
+    monkeypatch.setattr(hub.task, "settings", dataclasses.replace(hub.task.settings, separator=""))
+    assert type(build({})) is SequenceGenerator
+    with pytest.raises(InputError, match="--align-sentences: the data in .* has no separator"):
+        build({"align_sentences": True})
+    monkeypatch.setattr(hub.task, "settings", dataclasses.replace(hub.task.settings, separator="<nowhere>"))
+    with pytest.raises(InputError, match="its dictionaries lack the separator <nowhere>"):
+        build({})
