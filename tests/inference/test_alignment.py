@@ -261,3 +261,24 @@ def test_what_cannot_be_repaired_is_reported(model, words):
             i for i, n in enumerate(lengths) if len(lines[i]) == math.floor(A * n + B) or loops(lines[i])
         ]
         assert not {*hypotheses[0]["flawed"]} & {*hypotheses[0]["repaired"]}
+
+
+class Hasty(search.BeamSearch):
+    """Ends whatever can be ended."""
+
+    def step(self, step, lprobs, scores, prev_output_tokens=None, original_batch_idxs=None, candidate_multiple=2):
+        lprobs[..., [SEPARATOR, EOS]] += 50.0
+        return super().step(step, lprobs, scores, prev_output_tokens, original_batch_idxs)
+
+
+def test_no_line_is_without_a_word(model, words):
+    found = generator([model], words, Hasty(words), beam_size=3).generate([], batch(*SENTENCES))
+    for hypotheses, lengths in zip(found, SENTENCES):
+        assert [len(line) for line in lines_of(hypotheses[0])] == [1] * len(lengths)
+
+
+def test_a_search_ends_where_only_one_hypothesis_is_left(model, words):
+    """After a prefix there is one, and here it is at its limit: it ends, and nothing can take its place."""
+    prefix = torch.tensor([[9, 10, 11, 12, 13, 14]])
+    found = generator([model], words, beam_size=3).generate([], batch((3,)), prefix_tokens=prefix)
+    assert found[0][0]["tokens"].tolist() == [9, 10, 11, 12, 13, 14, EOS]

@@ -75,3 +75,13 @@ def test_other_searches_are_refused(model, words):  # noqa: F811
     fresh = generator([model], words, beam_size=2).generate([], sample)
     assert after[0][0]["tokens"].tolist() == fresh[0][0]["tokens"].tolist()
     assert SEPARATOR in fresh[0][0]["tokens"].tolist()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_lines_end_at_their_limits_whatever_their_terms(model, words, seed):  # noqa: F811
+    """No room for any of them: a hypothesis that cannot be continued must not crowd out the end of another."""
+    torch.manual_seed(seed)
+    lengths = (1, 2, 1, 3, 1)
+    required = [[[30 + i, 31, 32, 33 + i]] for i in range(len(lengths))]
+    found = generator([model], words, beam_size=5).generate([], batch(lengths) | {"terms": {90: required}})
+    assert found[0] and len(lines_of(found[0][0])) == len(lengths)
