@@ -1,4 +1,4 @@
-"""Documents: reading, checking, cutting at several resolutions, rejoining and counting.
+"""Documents: reading, checking, cutting at several resolutions and counting.
 
 Raw form: one sentence per line, a blank line between documents, the two sides of a corpus aligned line by line.
 """
@@ -307,28 +307,3 @@ def chunks(part: Span, how: str) -> Iterator[Span]:
     for size in sizes:
         for start in range(0, part.size, size):
             yield Span(part.document, part.start + start, min(size, part.size - start))
-
-
-def rejoin(spans: Sequence[Span], texts: Sequence[list[str]], n_documents: int) -> list[Document]:
-    """Joins the outputs of the parts back into documents, in order.
-
-    Args:
-        spans: the parts, in reading order.
-        texts: for each part, the list of its output sentences (or of its whole output as one string).
-        n_documents: number of documents.
-
-    Raises:
-        InputError: a part is missing, or a document has no part.
-    """
-    if len(spans) != len(texts):
-        raise InputError(f"{len(texts)} outputs for {len(spans)} parts of documents; none may be missing")
-    documents: list[Document] = [[] for _ in range(n_documents)]
-    seen = [0] * n_documents
-    for span, text in zip(spans, texts):
-        if span.start != seen[span.document]:
-            raise InputError(f"document {span.document + 1}: its part at sentence {seen[span.document] + 1} is missing")
-        seen[span.document] += span.size
-        documents[span.document].extend(text)
-    if missing := [i + 1 for i, n in enumerate(seen) if not n]:
-        raise InputError(f"no output for document(s) {missing[:10]}")
-    return documents

@@ -1,4 +1,4 @@
-"""Translates a prepared split in shards, so that a killed run can be resumed, and rejoins the documents."""
+"""Translates a prepared split in shards, so that a killed run can be resumed, and collects the documents."""
 
 from __future__ import annotations
 

@@ -16,7 +16,6 @@ from fairseq_lasformer.data.documents import (
     parts,
     read_corpus,
     read_documents,
-    rejoin,
     resolutions,
     split_documents,
 )
@@ -57,9 +56,10 @@ def test_raw_form_and_back_is_the_identity(documents):
 @given(DOCUMENTS, st.integers(8, 40), st.sampled_from(["mixture", "sentences", "documents"]))
 def test_documents_to_chunks_to_documents_is_the_identity(documents, limit, how):
     spans = [s for i, d in enumerate(documents) for s in parts(i, [(len(t),) for t in d], limit)]
-    assert (
-        rejoin(spans, [documents[s.document][s.start : s.start + s.size] for s in spans], len(documents)) == documents
-    )
+    joined: list[list[str]] = [[] for _ in documents]
+    for span in spans:
+        joined[span.document] += documents[span.document][span.start : span.start + span.size]
+    assert joined == documents
     for span in spans:
         assert sum(len(t) for t in documents[span.document][span.start : span.start + span.size]) <= limit
         pieces = list(chunks(span, how))
@@ -137,17 +137,6 @@ def test_missing_file_is_refused(tmp_path):
 def test_pairs_with_an_empty_side_are_dropped_and_counted_on_demand(tmp_path):
     found = read_corpus(*corpus(tmp_path, b"\xef\xbb\xbfa\n\nc\n\n\nd\n", b"A\nB\nC\n\n\n\n"), drop_empty=True)
     assert found.documents == [(["a", "c"], ["A", "C"])] and found.lines == [[1, 3]] and found.dropped == 2
-
-
-def test_rejoin_misses_nothing():
-    spans = [Span(0, 0, 2), Span(0, 2, 1), Span(1, 0, 1)]
-    assert rejoin(spans, [["a"], ["b"], ["c"]], 2) == [["a", "b"], ["c"]]
-    with pytest.raises(InputError, match="2 outputs for 3 parts"):
-        rejoin(spans, [["a"], ["b"]], 2)
-    with pytest.raises(InputError, match="document 1: its part at sentence 1 is missing"):
-        rejoin(spans[1:], [["b"], ["c"]], 2)
-    with pytest.raises(InputError, match="document\\(s\\) \\[2\\]"):
-        rejoin(spans[:2], [["a"], ["b"]], 2)
 
 
 @settings(deadline=None)
