@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from benchmarks.rows import Row
 from fairseq_lasformer.data.documents import join_documents, read_documents
-from fairseq_lasformer.evaluation import places
+from fairseq_lasformer.evaluation.lines import align
 from fairseq_lasformer.evaluation.scores import score
 from fairseq_lasformer.inference.glossary import Glossary
 from fairseq_lasformer.plugin.hub import TranslatedLine, from_pretrained
@@ -105,18 +105,17 @@ def first_line(hub: Any, texts: Sequence[str], beam: int) -> float:
 def figures(case: str, way: str, found: Sequence[Sequence[TranslatedLine]], references: Documents) -> list[Row]:
     """Return the figures of one model and one way."""
     lines: Documents = [[line.translation for line in document] for document in found]
-    scores, missed = score(lines, references), places.omissions(lines, references)
+    scores, aligned = score(lines, references), [align(*pair) for pair in zip(lines, references)]
     words = [[len(" ".join(document).split()) for document in side] for side in (lines, references)]
     values: dict[str, float | None] = {
         "lines right, %": 100 * sum(len(a) == len(b) for a, b in zip(lines, references)) / len(references),
         "d-BLEU": scores["d_bleu"],
         "s-BLEU": scores["s_bleu"],
         "length off": sum(not 0.9 <= a / b <= 1.1 for a, b in zip(*words)),
-        "omitted": len(missed["omitted"]),
-        "added": len(missed["added"]),
+        "omitted": sum(len(found.omitted) for found in aligned),
+        "added": sum(len(found.added) for found in aligned),
         "out of place": sum(
-            len(document) - sum(a == b for a, b in places.align(document, reference).pairs)
-            for document, reference in zip(lines, references)
+            len(document) - sum(a == b for a, b in found.pairs) for document, found in zip(lines, aligned)
         ),
     }
     return [Row(case, way, name, value, compared=False) for name, value in values.items() if value is not None]

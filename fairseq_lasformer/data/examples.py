@@ -9,9 +9,16 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from fairseq_lasformer.data.documents import Span, chunks, parts
 from fairseq_lasformer.data.subwords import DataConfig, SubwordCodec
+
+
+def line_spans(tokens: Sequence[Any], separator: Any) -> list[tuple[int, int]]:
+    """Start and end of each line of an example, between separators; always at least one line."""
+    ends = [i for i, token in enumerate(tokens) if token == separator]
+    return list(zip([0, *(end + 1 for end in ends)], [*ends, len(tokens)]))
 
 
 class TooLong(Exception):
@@ -84,13 +91,8 @@ class ExampleRule:
         """The sentences of an example (or a translation), as far as separators delimit them."""
         if not self.separator:
             return [example]
-        pieces: list[list[str]] = [[]]
-        for token in example.split():
-            if token == self.separator:
-                pieces.append([])
-            else:
-                pieces[-1].append(token)
-        return [" ".join(piece) for piece in pieces]
+        tokens = example.split()
+        return [" ".join(tokens[start:end]) for start, end in line_spans(tokens, self.separator)]
 
     @property
     def keeps_boundaries(self) -> bool:

@@ -82,8 +82,7 @@ class AlignedGenerator(SequenceGenerator):
         if constraints is not None:
             raise InputError("constraints: lines are aligned; use a glossary, or --no-align-sentences")
         source = sample["net_input"]["src_tokens"]
-        a, b = self.alignment.a, self.alignment.b
-        limits = SentenceLimits.of(source, self.alignment.separators[0], (self.pad, self.eos), a, b)
+        limits = self.limits(source)
         found = self._search(sample, limits, prefix_tokens, bos_token, observe=sample.get("observe"))
         lines = [split(self._words(row), self.alignment.separators[0]) for row in source]
         longest = [row[:n] for row, n in zip(limits.longest.tolist(), limits.sentences.tolist())]
@@ -91,9 +90,7 @@ class AlignedGenerator(SequenceGenerator):
         if prefix_tokens is not None:
             given = (prefix_tokens == self.alignment.separators[1]).sum(1).cpu()
         for i, hypotheses in enumerate(found):
-            for hypothesis in hypotheses:
-                hypothesis["flawed"] = self._flawed(hypothesis, lines[i], longest[i], int(given[i]))
-                hypothesis["repaired"] = []
+            self._mark(hypotheses, lines[i], longest[i], int(given[i]))
         if self.alignment.repairs:
             self._repair(found, sample, limits, lines, longest, bos_token)
         for i, hypotheses in enumerate(found):
@@ -102,6 +99,11 @@ class AlignedGenerator(SequenceGenerator):
                 places = ", ".join(str(line + 1) for line in hypotheses[0]["flawed"])
                 logger.info("example %d: lines that repeat themselves or reached their limit: %s", number, places)
         return found
+
+    def limits(self, source: Tensor) -> SentenceLimits:
+        """How long each sentence's translation may become, for a batch of sources [N, K]."""
+        a, b = self.alignment.a, self.alignment.b
+        return SentenceLimits.of(source, self.alignment.separators[0], (self.pad, self.eos), a, b)
 
     def _search(
         self,
@@ -171,23 +173,27 @@ class AlignedGenerator(SequenceGenerator):
             prefix = torch.nn.utils.rnn.pad_sequence(prefixes, batch_first=True, padding_value=self.pad)
             again = self._search(_take(sample, items), limits.take(items), prefix, bos_token, block=True)
             for i, hypotheses in zip(wanted, again):
-                for hypothesis in hypotheses:
-                    hypothesis["flawed"] = self._flawed(hypothesis, lines[i], longest[i], 0)
-                    hypothesis["repaired"] = []
+                self._mark(hypotheses, lines[i], longest[i], 0)
                 old = found[i][0]
                 if hypotheses and len(hypotheses[0]["flawed"]) < len(old["flawed"]):
                     mended = {*old["flawed"], *old["repaired"]} - {*hypotheses[0]["flawed"]}
                     hypotheses[0]["repaired"] = sorted(mended)
                     found[i] = hypotheses
 
-    def _flawed(
-        self, hypothesis: Hypothesis, source: Sequence[Sequence[int]], longest: Sequence[int], given: int
-    ) -> list[int]:
-        """The flawed lines of a hypothesis, without the first ``given`` ones, which were a prefix."""
-        target = split(self._words(hypothesis["tokens"]), self.alignment.separators[1])
-        if len(target) != len(source):
-            return []  # only a prefix can have other lines than the source
-        return [line for line in flawed(source, target, longest) if line >= given]
+    def _mark(
+        self,
+        hypotheses: Sequence[Hypothesis],
+        source: Sequence[Sequence[int]],
+        longest: Sequence[int],
+        given: int,
+    ) -> None:
+        """Set the flawed lines of an item's hypotheses, without the first ``given`` ones, which were a prefix."""
+        for hypothesis in hypotheses:
+            target = split(self._words(hypothesis["tokens"]), self.alignment.separators[1])
+            # only a prefix can have other lines than the source
+            found = flawed(source, target, longest) if len(target) == len(source) else []
+            hypothesis["flawed"] = [line for line in found if line >= given]
+            hypothesis["repaired"] = []
 
     def _words(self, tokens: Tensor) -> list[int]:
         return [t for t in tokens.tolist() if t not in (self.pad, self.eos)]

@@ -86,6 +86,11 @@ def contains(line: Sequence[int], term: Sequence[int]) -> bool:
     return any(list(line[i : i + len(term)]) == list(term) for i in range(len(line) - len(term) + 1))
 
 
+def met(line: Sequence[int], terms: Sequence[Sequence[int]]) -> bool:
+    """Whether all terms stand in a line."""
+    return all(contains(line, term) for term in terms)
+
+
 class _Progress(NamedTuple):
     """How far a hypothesis has met the terms of its document; stands in for fairseq's constraint state.
 

@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from fairseq_lasformer.data.documents import Span, parts
+from fairseq_lasformer.data.examples import line_spans
 from fairseq_lasformer.data.manifest import SplitInfo
 from fairseq_lasformer.data.subwords import DataConfig
 from fairseq_lasformer.inference.translator import Source
@@ -49,8 +50,7 @@ def documents_of(
             continue
         sentences = []
         for source in sources:
-            ends = (source == separator).nonzero()[:, 0].tolist()
-            sentences += [source[a:b] for a, b in zip([0, *(e + 1 for e in ends)], [*ends, len(source)])]
+            sentences += [source[start:end] for start, end in line_spans(source.tolist(), separator)]
         lengths = [[len(sentence) + 1] for sentence in sentences]
         required = None if terms is None else [terms(sentence) for sentence in sentences]
         found.append(Source(sentences, parts(number, lengths, settings.limit - 1, overlap), terms=required))

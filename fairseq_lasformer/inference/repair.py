@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fairseq_lasformer.data.examples import line_spans
+
 LONGEST_PERIOD = 8
 """Longest block of tokens whose repetition is a loop."""
 
@@ -13,13 +15,7 @@ REPETITIONS = 4
 
 def split(tokens: Sequence[int], separator: int) -> list[list[int]]:
     """Split tokens at separators; always at least one line."""
-    lines: list[list[int]] = [[]]
-    for token in tokens:
-        if token == separator:
-            lines.append([])
-        else:
-            lines[-1].append(token)
-    return lines
+    return [list(tokens[start:end]) for start, end in line_spans(tokens, separator)]
 
 
 def loops(tokens: Sequence[int]) -> bool:
@@ -33,8 +29,13 @@ def loops(tokens: Sequence[int]) -> bool:
     return False
 
 
+def gone_wrong(source: Sequence[int], line: Sequence[int], limit: int) -> bool:
+    """Whether a line reached its limit, or contains a loop that its source does not have."""
+    return len(line) >= limit or (loops(line) and not loops(source))
+
+
 def flawed(source: Sequence[Sequence[int]], target: Sequence[Sequence[int]], limits: Sequence[int]) -> list[int]:
-    """The lines that reached their limit, or contain a loop that their source does not have.
+    """The lines that have :func:`gone wrong <gone_wrong>`.
 
     Args:
         source: tokens of each line of the source.
@@ -44,8 +45,4 @@ def flawed(source: Sequence[Sequence[int]], target: Sequence[Sequence[int]], lim
     Returns:
         indices of the lines, in order.
     """
-    return [
-        i
-        for i, (line, its_source, limit) in enumerate(zip(target, source, limits, strict=True))
-        if len(line) >= limit or (loops(line) and not loops(its_source))
-    ]
+    return [i for i, line in enumerate(zip(source, target, limits, strict=True)) if gone_wrong(*line)]

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fairseq_lasformer.inference.batching import batches
+
 
 @torch.no_grad()
 def log_probabilities(
@@ -35,7 +37,7 @@ def log_probabilities(
     def padded(rows: list[Tensor]) -> Tensor:
         return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=pad).to(device)
 
-    def run(batch: list[int]) -> None:
+    for batch in batches([max(len(source), len(target)) for source, target in examples], order, max_tokens):
         sources, targets = (padded([examples[i][side] for i in batch]) for side in (0, 1))
         previous = targets.roll(1, 1)
         previous[:, 0] = eos
@@ -46,13 +48,4 @@ def log_probabilities(
             found[i] = scores[row, : len(examples[i][1])].float().cpu()
         done(len(batch))
 
-    batch: list[int] = []
-    for i in order:
-        longest = max(max(len(examples[j][0]), len(examples[j][1])) for j in [*batch, i])
-        if batch and longest * (len(batch) + 1) > max_tokens:
-            run(batch)
-            batch = []
-        batch.append(i)
-    if batch:
-        run(batch)
     return [found[i] for i in range(len(examples))]

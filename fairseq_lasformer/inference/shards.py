@@ -21,8 +21,6 @@ from torch import Tensor
 from fairseq_lasformer.data.examples import ExampleCodec
 from fairseq_lasformer.data.manifest import SplitInfo
 from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.inference.generator import AlignedGenerator
-from fairseq_lasformer.inference.glossary import Glossary
 from fairseq_lasformer.inference.prepared import documents_of
 from fairseq_lasformer.inference.translator import Translator
 from fairseq_lasformer.plugin import compat, register
@@ -75,23 +73,13 @@ def required_terms(task: Any, translator: Translator, path: str) -> Callable[[Te
     """A function from the tokens of a source sentence to those of the terms it requires; None without a glossary.
 
     Raises:
-        InputError: the glossary cannot be read, or lines are not aligned.
+        InputError: see :meth:`Translator.required`.
     """
     if not path:
         return None
-    glossary, codec = Glossary.read(path), ExampleCodec.load(task.folder)
-    if not isinstance(translator.generator, AlignedGenerator):
-        raise InputError(
-            "--glossary: lines are not aligned; it needs data with a separator, and no --no-align-sentences"
-        )
-
-    def required(sentence: Tensor) -> list[list[int]]:
-        text = codec.subwords.decode(task.source_dictionary.string(sentence), codec.settings.source_lang)
-        encoded = [codec.encode_target(term) for term in glossary.required(text)]
-        dictionary = task.target_dictionary
-        return [dictionary.encode_line(e, add_if_not_exist=False, append_eos=False).tolist() for e in encoded]
-
-    return required
+    codec = ExampleCodec.load(task.folder)
+    required, words = translator.required(path, codec), task.source_dictionary.string
+    return lambda sentence: required(codec.subwords.decode(words(sentence), codec.settings.source_lang))
 
 
 def main() -> None:

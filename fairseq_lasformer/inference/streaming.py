@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fairseq_lasformer.data.documents import Span
-from fairseq_lasformer.inference.repair import flawed
+from fairseq_lasformer.inference.repair import gone_wrong
 from fairseq_lasformer.inference.translator import Line, Source, Translator
 
 
@@ -71,16 +71,16 @@ def stream(translator: Translator, document: Source, device: torch.device | str)
     found: queue.SimpleQueue[Any] = queue.SimpleQueue()
     stop = threading.Event()
 
-    def put(line: Line) -> None:
+    def check() -> None:
         if stop.is_set():
             raise Stopped
-        found.put(line)
 
     def work() -> None:
         try:
             lines: list[Line] = []
             for part in document.parts:
-                lines += _part(translator, document, part, lines, device, put)
+                check()
+                lines += _part(translator, document, part, lines, device, found.put, check)
             found.put(None)
         except Stopped:
             pass
@@ -106,16 +106,15 @@ def _part(
     before: list[Line],
     device: torch.device | str,
     put: Callable[[Line], None],
+    check: Callable[[], None],
 ) -> list[Line]:
     """Translates a part, passing on its lines; returns them."""
-    alignment = translator.generator.alignment
+    example = translator.example(document, part)
+    limits = translator.generator.limits(example[None]).longest[0].tolist()
     sources = [s.tolist() for s in document.sentences[part.start - part.context : part.start + part.size]]
 
     def wrong(number: int, tokens: list[int]) -> bool:
-        if number < part.context:
-            return False
-        limit = max(1, int(alignment.a * len(sources[number]) + alignment.b))
-        return bool(flawed([sources[number]], [tokens], [limit]))
+        return number >= part.context and gone_wrong(sources[number], tokens, limits[number])
 
     passed = 0
 
@@ -125,8 +124,13 @@ def _part(
             put(line)
             passed += 1
 
-    watch = LineWatch(alignment.separators[1], wrong, emit)
-    lines = translator.translate_part(document, part, before, device, watch)
+    watch = LineWatch(translator.generator.alignment.separators[1], wrong, emit)
+
+    def observe(tokens: Tensor, scores: Tensor) -> None:
+        check()
+        watch(tokens, scores)
+
+    (lines,) = translator.translate_parts([(document, part, before)], device, observe)
     for line in lines[passed:]:
         put(line)
     return lines

@@ -6,7 +6,9 @@ last sentences of the part before, and their translation, as context.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -14,9 +16,12 @@ from fairseq import utils
 from torch import Tensor
 
 from fairseq_lasformer.data.documents import Span
+from fairseq_lasformer.data.examples import ExampleCodec, line_spans
+from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.inference.alignment import Observe
+from fairseq_lasformer.inference.batching import batches
 from fairseq_lasformer.inference.generator import AlignedGenerator
-from fairseq_lasformer.inference.glossary import Terms, contains
+from fairseq_lasformer.inference.glossary import Glossary, Terms, met
 from fairseq_lasformer.inference.placement import MARGIN, first_misplaced
 from fairseq_lasformer.inference.scoring import log_probabilities
 
@@ -98,16 +103,25 @@ class Translator:
 
         A document that is longer than that is a group of its own.
         """
-        length = [max(len(self._example(document, part)) for part in document.parts) for document in documents]
-        groups: list[list[int]] = []
-        for i in sorted(range(len(documents)), key=lambda i: (len(documents[i].parts), length[i])):
-            last = groups[-1] if groups else []
-            longest = max([length[i], *(length[j] for j in last)])
-            if last and longest * (len(last) + 1) <= max_tokens and len(last) != max_documents:
-                last.append(i)
-            else:
-                groups.append([i])
-        return groups
+        length = [max(len(self.example(document, part)) for part in document.parts) for document in documents]
+        order = sorted(range(len(documents)), key=lambda i: (len(documents[i].parts), length[i]))
+        return batches(length, order, max_tokens, max_documents)
+
+    def required(self, glossary: Glossary | str | Path, codec: ExampleCodec) -> Callable[[str], list[list[int]]]:
+        """A function from a source sentence to the tokens of the terms that its translation must contain.
+
+        Args:
+            glossary: the glossary, or the file of one.
+            codec: codec of the data.
+
+        Raises:
+            InputError: the glossary cannot be read, or lines are not aligned.
+        """
+        if not isinstance(self.generator, AlignedGenerator):
+            raise InputError("a glossary needs aligned lines: data with a separator, and no --no-align-sentences")
+        found = glossary if isinstance(glossary, Glossary) else Glossary.read(glossary)
+        encode = functools.partial(self.task.target_dictionary.encode_line, add_if_not_exist=False, append_eos=False)
+        return lambda sentence: [encode(codec.encode_target(term)).tolist() for term in found.required(sentence)]
 
     @torch.no_grad()
     def translate(self, documents: Sequence[Source], device: torch.device | str) -> list[list[Line]]:
@@ -127,7 +141,7 @@ class Translator:
             missing = [
                 j
                 for j, (line, terms) in enumerate(zip(found[i], document.terms or ()))
-                if not all(contains(line.tokens.tolist(), term) for term in terms)
+                if not met(line.tokens.tolist(), terms)
             ]
             for part in document.parts:
                 here = [j for j in missing if part.start <= j < part.start + part.size]
@@ -136,15 +150,12 @@ class Translator:
         tasks.sort(key=lambda task: task[1].context + task[1].size)
         for start in range(0, len(tasks), REQUIRED):
             batch = tasks[start : start + REQUIRED]
-            examples = [self._example(documents[i], part) for i, part in batch]
-            given = [self._given(documents[i], part, found[i][: part.start]) for i, part in batch]
-            terms = [self._terms(documents[i], part) for i, part in batch]
-            for (i, part), lines in zip(batch, self._search(examples, given, terms, device)):
-                for j, line in enumerate(lines[part.context :], part.start):
-                    wanted = (documents[i].terms or [])[j]
-                    if not all(contains(found[i][j].tokens.tolist(), term) for term in wanted):
-                        met = all(contains(line.tokens.tolist(), term) for term in wanted)
-                        found[i][j] = line._replace(flawed=line.flawed or not met)
+            again = self.translate_parts([(documents[i], part, found[i][: part.start]) for i, part in batch], device)
+            for (i, part), lines in zip(batch, again):
+                for j, line in enumerate(lines, part.start):
+                    terms = (documents[i].terms or [])[j]
+                    if not met(found[i][j].tokens.tolist(), terms):
+                        found[i][j] = line._replace(flawed=line.flawed or not met(line.tokens.tolist(), terms))
 
     def _translate(
         self,
@@ -156,11 +167,9 @@ class Translator:
         """Translates parts of each document, in order, and appends their lines to those found so far."""
         for number in range(max(map(len, parts), default=0)):
             here = [i for i in range(len(documents)) if number < len(parts[i])]
-            examples = [self._example(documents[i], parts[i][number]) for i in here]
-            given = [self._given(documents[i], parts[i][number], found[i]) for i in here]
-            terms = [self._terms(documents[i], parts[i][number]) for i in here]
-            for i, lines in zip(here, self._search(examples, given, terms, device)):
-                found[i] += lines[parts[i][number].context :]
+            tasks = [(documents[i], parts[i][number], found[i]) for i in here]
+            for i, lines in zip(here, self.translate_parts(tasks, device)):
+                found[i] += lines
 
     @property
     def places_lines(self) -> bool:
@@ -212,23 +221,7 @@ class Translator:
                         found[i][place] = found[i][place]._replace(flawed=True)
             here = [i for i in lost if failures[i] < len(CONTEXTS)]
 
-    @torch.no_grad()
-    def translate_part(
-        self, document: Source, part: Span, before: Sequence[Line], device: torch.device | str, observe: Observe
-    ) -> list[Line]:
-        """Translates one part of a document, watched by ``observe``; see :meth:`AlignedSearch.begin`.
-
-        Args:
-            document: the document.
-            part: one of its parts.
-            before: the lines of the parts before it.
-            device: where the models are.
-            observe: see above.
-        """
-        given, terms = self._given(document, part, before), self._terms(document, part)
-        return self._search([self._example(document, part)], [given], [terms], device, observe)[0][part.context :]
-
-    def _example(self, document: Source, part: Span) -> Tensor:
+    def example(self, document: Source, part: Span) -> Tensor:
         """Tokens of a part and its context, with separators and the end of sentence."""
         joined: list[Tensor] = []
         for sentence in document.sentences[part.start - part.context : part.start + part.size]:
@@ -250,15 +243,23 @@ class Translator:
         terms = document.terms or [[]] * len(document.sentences)
         return [*[[]] * part.context, *terms[part.start : part.start + part.size]]
 
-    def _search(
+    @torch.no_grad()
+    def translate_parts(
         self,
-        examples: Sequence[Tensor],
-        given: Sequence[Tensor],
-        terms: Sequence[Terms],
+        tasks: Sequence[tuple[Source, Span, Sequence[Line]]],
         device: torch.device | str,
         observe: Observe | None = None,
     ) -> list[list[Line]]:
-        """The lines of each example's translation."""
+        """Translates parts together; the lines of each, without its context.
+
+        Args:
+            tasks: for each part, its document, the part, and the lines of the document before it.
+            device: where the models are.
+            observe: watches the search for the first part; see :meth:`AlignedSearch.begin`.
+        """
+        examples = [self.example(document, part) for document, part, _ in tasks]
+        given = [self._given(*task) for task in tasks]
+        terms = [self._terms(document, part) for document, part, _ in tasks]
         lengths = torch.tensor([len(example) for example in examples])
         dataset = self.task.build_dataset_for_inference(examples, lengths)
         batch = dataset.collater([dataset[i] for i in range(len(examples))])
@@ -274,17 +275,13 @@ class Translator:
             prefix = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=self.pad).to(device)
         hypotheses = self.task.inference_step(self.generator, self.models, batch, prefix_tokens=prefix)
         found = {i: self._lines(hypotheses[row][0]) for row, i in enumerate(order)}
-        return [found[i] for i in range(len(examples))]
+        return [found[i][part.context :] for i, (_, part, _) in enumerate(tasks)]
 
     def _lines(self, hypothesis: dict[str, Any]) -> list[Line]:
         tokens, scores = hypothesis["tokens"].cpu(), hypothesis["positional_scores"].float().cpu()
-        ends = [i for i, token in enumerate(tokens.tolist()) if token == self.ends[1]]
-        if not len(tokens) or int(tokens[-1]) != self.eos[1]:
-            ends.append(len(tokens))  # a search that was cut off
-        else:
-            ends.append(len(tokens) - 1)
+        ended = len(tokens) > 0 and int(tokens[-1]) == self.eos[1]
         lines = []
-        for i, (start, end) in enumerate(zip([0, *(e + 1 for e in ends)], ends)):
+        for i, (start, end) in enumerate(line_spans(tokens.tolist()[: len(tokens) - ended], self.ends[1])):
             lines.append(
                 Line(
                     tokens[start:end],

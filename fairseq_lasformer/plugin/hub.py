@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import difflib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -102,7 +102,8 @@ class DocumentHubInterface(hub_utils.GeneratorHubInterface):
         check_documents(documents)
         cfg = self._configuration(beam, options)
         translator = Translator(self.task, self.models, cfg.generation)
-        sources = [self._source(i, d, translator, overlap, glossary) for i, d in enumerate(documents)]
+        required = None if glossary is None else translator.required(glossary, self.codec)
+        sources = [self._source(i, d, translator, overlap, required) for i, d in enumerate(documents)]
         here = [i for i, source in enumerate(sources) if source.sentences]
         found: dict[int, list[TranslatedLine]] = {}
         with tqdm(total=len(here), desc="translating", unit=" documents", disable=not progress) as bar:
@@ -142,11 +143,10 @@ class DocumentHubInterface(hub_utils.GeneratorHubInterface):
         translator = Translator(self.task, self.models, cfg.generation)
         if not isinstance(translator.generator, AlignedGenerator):
             raise InputError("translate_lines: only aligned lines are settled one by one; see translate_documents")
-        source = self._source(0, document, translator, overlap, glossary)
-        numbers = [i for i, line in enumerate(document.splitlines(), 1) if line.strip()]
-        originals = [line.strip() for line in document.splitlines() if line.strip()]
-        for i, line in enumerate(stream(translator, source, self.device)):
-            yield self._line(numbers[i], originals[i], line)
+        required = None if glossary is None else translator.required(glossary, self.codec)
+        source = self._source(0, document, translator, overlap, required)
+        for (number, original), line in zip(_sentences(document), stream(translator, source, self.device)):
+            yield self._line(number, original, line)
 
     def _configuration(self, beam: int, options: dict[str, Any]) -> Any:
         """fairseq's configuration with the options of a call."""
@@ -157,9 +157,16 @@ class DocumentHubInterface(hub_utils.GeneratorHubInterface):
             cfg.generation.update(options)
         return cfg
 
-    def _source(self, number: int, document: str, translator: Translator, overlap: int | None, glossary: Any) -> Source:
+    def _source(
+        self,
+        number: int,
+        document: str,
+        translator: Translator,
+        overlap: int | None,
+        required: Callable[[str], list[list[int]]] | None,
+    ) -> Source:
         """Encode a document, and cut it as the data preparation does."""
-        sentences = [line.strip() for line in document.splitlines() if line.strip()]
+        sentences = [sentence for _, sentence in _sentences(document)]
         encoded = [self.codec.encode_source(s) for s in sentences]
         try:
             wanted = self.task.cfg.overlap if overlap is None else overlap
@@ -170,19 +177,8 @@ class DocumentHubInterface(hub_utils.GeneratorHubInterface):
                 f"{self.codec.limit} that the model was trained with; split it"
             ) from None
         parts = [span for part in cut for span in self.codec.examples(part)]
-        terms = None
-        if glossary is not None:
-            if not isinstance(translator.generator, AlignedGenerator):
-                raise InputError("a glossary needs aligned lines: data with a separator, and no no_align_sentences")
-            glossary = glossary if isinstance(glossary, Glossary) else Glossary.read(glossary)
-            terms = [
-                [self._target_tokens(term).tolist() for term in glossary.required(sentence)] for sentence in sentences
-            ]
+        terms = None if required is None else [required(sentence) for sentence in sentences]
         return Source([self.binarize(s)[:-1] for s in encoded], parts, terms=terms)
-
-    def _target_tokens(self, text: str) -> Tensor:
-        encoded = self.codec.encode_target(text)
-        return self.tgt_dict.encode_line(encoded, add_if_not_exist=False, append_eos=False).long()
 
     def _line(self, number: int, source: str, line: Line) -> TranslatedLine:
         text = self.codec.decode_line(self.tgt_dict.string(line.tokens))
@@ -190,7 +186,7 @@ class DocumentHubInterface(hub_utils.GeneratorHubInterface):
 
     def _lines(self, document: str, translated: Sequence[Line]) -> list[TranslatedLine]:
         """The lines of a translation; beside their sources, if there are as many."""
-        sources = [(i, line.strip()) for i, line in enumerate(document.splitlines(), 1) if line.strip()]
+        sources = _sentences(document)
         if len(sources) != len(translated):
             sources = [(i + 1, "") for i in range(len(translated))]
         return [self._line(*source, line) for source, line in zip(sources, translated)]
@@ -201,11 +197,15 @@ class DocumentHubInterface(hub_utils.GeneratorHubInterface):
             return " ".join(line.translation for line in lines if line.translation)
         if not lines:
             return ""
-        originals = document.splitlines()
-        if sum(bool(line.strip()) for line in originals) != len(lines):
+        if len(_sentences(document)) != len(lines):
             return "\n".join(line.translation for line in lines)
-        rest = iter(lines)
-        return "\n".join(next(rest).translation if line.strip() else "" for line in originals)
+        translated = {line.number: line.translation for line in lines}
+        return "\n".join(translated.get(number, "") for number in range(1, len(document.splitlines()) + 1))
+
+
+def _sentences(document: str) -> list[tuple[int, str]]:
+    """The lines of a document that are not blank, with their numbers, from 1."""
+    return [(number, line.strip()) for number, line in enumerate(document.splitlines(), 1) if line.strip()]
 
 
 def check_documents(documents: Any) -> None:

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairseq_lasformer.data.examples import ExampleRule, TooLong
+from fairseq_lasformer.data.examples import ExampleRule, TooLong, line_spans
 from fairseq_lasformer.data.subwords import DataConfig
+from fairseq_lasformer.inference.batching import batches
 
 
 def rule(limit: int = 12, separator: str = "<sep>", resolutions: str = "mixture") -> ExampleRule:
@@ -56,3 +57,26 @@ def test_only_training_sees_every_resolution():
     sentences = rule(resolutions="sentences")
     assert [s.size for s in sentences.examples(part)] == [1, 1, 1, 1]
     assert sentences.keeps_boundaries and rule().keeps_boundaries and not rule(separator="").keeps_boundaries
+
+
+@pytest.mark.parametrize(
+    "tokens, expected",
+    [
+        ([], [(0, 0)]),
+        ([5, 6], [(0, 2)]),
+        ([5, 4, 6, 7, 4, 8], [(0, 1), (2, 4), (5, 6)]),
+        ([4, 4], [(0, 0), (1, 1), (2, 2)]),
+    ],
+)
+def test_lines_lie_between_separators(tokens, expected):
+    assert line_spans(tokens, 4) == expected
+    assert line_spans(tokens, None) == [(0, len(tokens))]
+
+
+def test_batches_are_full_but_never_too_large():
+    lengths = [3, 3, 5, 9, 2]
+    assert batches(lengths, range(5), 10) == [[0, 1], [2], [3], [4]]
+    assert batches(lengths, [4, 0, 1, 2, 3], 9) == [[4, 0, 1], [2], [3]]
+    assert batches(lengths, [4, 0, 1, 2, 3], 100, 2) == [[4, 0], [1, 2], [3]]
+    assert batches(lengths, [3, 4], 8) == [[3], [4]]  # one that is too long is alone
+    assert batches([], [], 8) == []

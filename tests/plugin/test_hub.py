@@ -7,6 +7,9 @@ from helpers import run
 
 from fairseq_lasformer.data.hypotheses import read_hypotheses
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.inference import streaming
+from fairseq_lasformer.inference.alignment import AlignedSearch
+from fairseq_lasformer.inference.translator import Translator
 from fairseq_lasformer.plugin import hub
 from fairseq_lasformer.plugin.model import LasformerModel
 
@@ -92,6 +95,25 @@ def test_from_pretrained_names_what_is_missing(tmp_path, trained_folder):
         hub.from_pretrained(tmp_path)
     with pytest.raises(InputError, match="settings.json: not found"):
         hub.from_pretrained(trained_folder, "checkpoint_last.pt", tmp_path)
+
+
+def test_a_search_that_nobody_follows_stops_at_its_next_step(trained_folder, monkeypatch):
+    """Also where no line is settled any more."""
+    model = LasformerModel.from_pretrained(trained_folder / "checkpoint_last.pt")
+    translator = Translator(model.task, model.models, model._configuration(3, {}).generation)
+    source = model._source(0, "w1 w2\nw3 w4\nw5\n", translator, 0, None)
+    steps, asked = [], []
+    step = AlignedSearch.step
+    monkeypatch.setattr(AlignedSearch, "step", lambda *args: steps.append(args[1]) or step(*args))
+
+    def check():
+        asked.append(None)
+        if len(asked) == 3:
+            raise streaming.Stopped
+
+    with pytest.raises(streaming.Stopped):
+        streaming._part(translator, source, source.parts[0], [], model.device, [].append, check)
+    assert steps == [0, 1, 2, 3]
 
 
 def test_required_terms_are_met(trained_folder, prepared, tmp_path):
