@@ -51,6 +51,7 @@ SIZES = [
 SHORT = "optimization.max_update=2 ++lr_scheduler.warmup_updates=1"
 TINY = f"{SHORT} {' '.join('++' + s for s in SIZES)} ++model.select_dim=8 ++model.select_share=2"
 FLAGS = "--encoder-layers 2 --decoder-layers 2 --encoder-embed-dim 32 --decoder-embed-dim 32"
+SHORT_LINES = "--repair 0 --sentence-max-len-a 0.5 --sentence-max-len-b 2"
 DEMO = "optimization.max_update=2 lr_scheduler.total_num_update=3 lr_scheduler.warmup_updates=1"
 # What is printed, and what stands in for it. Every one must be found, so that none outlives its command.
 MINIATURE = [
@@ -61,6 +62,13 @@ MINIATURE = [
         r"^(scripts/train.sh data-bin/mine)",
         r"ARCH=lasformer_tiny MAX_TOKENS=2000 UPDATE_FREQ=1 MAX_UPDATE=2 WORD_DROPOUT=0 \1",
     ),
+    (
+        # a hardly trained model runs every line to its limit
+        r"^(scripts/generate.sh data-bin/mine .*)$",
+        rf"BEAM=2 SHARDS=2 \1 {SHORT_LINES}",
+    ),
+    (r"(--path checkpoints/mine/checkpoint_best.pt) --beam 5 --cpu$", rf"\1 --beam 2 --cpu {SHORT_LINES}"),
+    (r"(benchmarks alignment )", r"\1--ways free,aligned --beam 1 "),
     (r"--arch lasformer \\", r"--arch lasformer_tiny \\"),
     (r"--arch lasformer_moe", f"--arch lasformer_moe {FLAGS}"),
     (r"--max-update 100(000)?\b", "--max-update 2"),
@@ -83,7 +91,9 @@ MINIATURE = [
     (r"OMP_NUM_THREADS=1 ARCH=lasformer_small", "OMP_NUM_THREADS=1 MAX_UPDATE=2 ARCH=lasformer_tiny"),
     (r"(--table 7)", rf"\1 --values 1 --set {DEMO.replace(' ', ' --set ')}"),
     (r"(benchmarks compact runs/\S+.*)$", r"\1 --repeat 1"),
-    (r'^LONG=".*"$', f'LONG="--documents 14 {DEMO}"'),
+    (r'^LONG=".*"$', f'LONG="--documents 10 {DEMO}"'),
+    (r"^.venv/bin/python examples/demo.py --systems lasformer_delight,lasformer_deep .*$", "true"),  # as the line above
+    (r"(benchmarks compact runs/demo_define) runs/demo_delight", r"\1"),
 ]
 
 
