@@ -12,12 +12,13 @@ from typing import Any
 
 import torch
 
-from fairseq_lasformer.analysis.attention_view import attention_of, sparse
+from fairseq_lasformer.analysis.attention_view import sparse
 from fairseq_lasformer.analysis.cost import checkpoint_cost, of_ours
 from fairseq_lasformer.analysis.runs import Run, read_runs
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.evaluation.metrics import METRICS
 from fairseq_lasformer.files import atomic_write
+from fairseq_lasformer.inference.attention import attention_of
 from fairseq_lasformer.inference.checkpoints import load
 from fairseq_lasformer.plugin.hub import from_pretrained
 

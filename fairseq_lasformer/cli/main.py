@@ -24,6 +24,7 @@ class Command(NamedTuple):
 COMMANDS = {
     "corpus": Command("convert one of the paper's corpora to raw documents", "data"),
     "prepare": Command("convert raw documents to binarised data", "data"),
+    "translate": Command("translate files, folders or standard input, in any known format", "translate"),
     "generate": Command("translate a prepared split, whole documents", "data"),
     "score": Command("d-BLEU, s-BLEU and chrF of translated documents", "evaluation"),
     "contrast": Command("score a contrastive test set (ContraPro's format) with a checkpoint", "evaluation"),
@@ -65,6 +66,10 @@ def main(argv: list[str] | None = None) -> int:
     # argparse cannot separate the arguments after -- from both options and positionals
     end = words.index("--") if "--" in words else len(words)
     args, unknown = parser.parse_known_args(_with_numbers(words[:end]))
+    late, default = getattr(args, "late", ("", None))
+    if late and getattr(args, late) == default and len(unknown) == 1 and not unknown[0].startswith("-"):
+        # argparse takes an optional argument that follows options for unknown
+        setattr(args, late, unknown.pop())
     if unknown:
         hint = " (options of fairseq-generate and of models go after --)" if args.command in TAKING_MORE else ""
         parser.error(f"{args.command}: unrecognised: {' '.join(unknown)}{hint}; see lasformer {args.command} --help")

@@ -28,7 +28,7 @@ from fairseq_lasformer.inference.scoring import log_probabilities
 CONTEXTS = (10, 3, 0)
 """Lines of context with which a document is translated again, at the first attempt and at the next ones."""
 
-ROUNDS = 6
+ROUNDS = 9
 """How often a document is looked at for lines out of place."""
 
 COMPARED = 4
@@ -124,11 +124,25 @@ class Translator:
         return lambda sentence: [encode(codec.encode_target(term)).tolist() for term in found.required(sentence)]
 
     @torch.no_grad()
-    def translate(self, documents: Sequence[Source], device: torch.device | str) -> list[list[Line]]:
-        """Translates documents together, part by part; the lines of each document, in order."""
-        found: list[list[Line]] = [[] for _ in documents]
+    def translate(
+        self,
+        documents: Sequence[Source],
+        device: torch.device | str,
+        known: Sequence[Sequence[Line]] | None = None,
+        done: Callable[[int, list[Line]], object] = lambda document, lines: None,
+    ) -> list[list[Line]]:
+        """Translates documents together, part by part; the lines of each document, in order.
+
+        Args:
+            documents: the documents.
+            device: where the models are.
+            known: lines of the first parts of each document that an earlier call passed to ``done``.
+            done: called with the number of a document and its lines after each part. The lines may change later.
+        """
+        found: list[list[Line]] = [list(lines) for lines in known] if known is not None else [[] for _ in documents]
         free = [document._replace(terms=None) for document in documents]
-        self._translate(free, [document.parts for document in documents], found, device)
+        left = [[part for part in d.parts if part.start >= len(lines)] for d, lines in zip(documents, found)]
+        self._translate(free, left, found, device, done)
         if self.places_lines:
             self._place(free, found, device)
         self._require(documents, found, device)
@@ -163,6 +177,7 @@ class Translator:
         parts: Sequence[Sequence[Span]],
         found: Sequence[list[Line]],
         device: torch.device | str,
+        done: Callable[[int, list[Line]], object] = lambda document, lines: None,
     ) -> None:
         """Translates parts of each document, in order, and appends their lines to those found so far."""
         for number in range(max(map(len, parts), default=0)):
@@ -170,6 +185,7 @@ class Translator:
             tasks = [(documents[i], parts[i][number], found[i]) for i in here]
             for i, lines in zip(here, self.translate_parts(tasks, device)):
                 found[i] += lines
+                done(i, lines)
 
     @property
     def places_lines(self) -> bool:
@@ -217,9 +233,10 @@ class Translator:
                     starts[i], failures[i] = place, 0
                 else:
                     failures[i] += 1
-                    if failures[i] == len(CONTEXTS):
+                    if failures[i] == len(CONTEXTS):  # the lines after it may still find their place
                         found[i][place] = found[i][place]._replace(flawed=True)
-            here = [i for i in lost if failures[i] < len(CONTEXTS)]
+                        starts[i], failures[i] = place + 1, 0
+            here = list(lost)
 
     def example(self, document: Source, part: Span) -> Tensor:
         """Tokens of a part and its context, with separators and the end of sentence."""
@@ -257,6 +274,47 @@ class Translator:
             device: where the models are.
             observe: watches the search for the first part; see :meth:`AlignedSearch.begin`.
         """
+        found = self._hypotheses(tasks, device, observe)
+        return [self._lines(best)[part.context :] for (_, part, _), (best, *_) in zip(tasks, found)]
+
+    @torch.no_grad()
+    def alternatives(
+        self, document: Source, lines: Sequence[Line], most: int, device: torch.device | str
+    ) -> list[list[Line]]:
+        """Other translations of each line of a translated document, given the lines before it; the best ones first.
+
+        Args:
+            document: the document; its lines are aligned.
+            lines: its translation.
+            most: maximum number per line; fewer if the beam has fewer.
+            device: where the models are.
+        """
+        found: list[list[Line]] = []
+        places = [
+            Span(0, i, 1, min(CONTEXTS[0], i - part.start + part.context))
+            for part in document.parts
+            for i in range(part.start, part.start + part.size)
+        ]
+        for start in range(0, len(places), REQUIRED):
+            tasks = [(document, place, lines[: place.start]) for place in places[start : start + REQUIRED]]
+            for (_, place, _), hypotheses in zip(tasks, self._hypotheses(tasks, device)):
+                known = {tuple(lines[place.start].tokens.tolist())}
+                found.append([])
+                for line in (self._lines(hypothesis)[-1] for hypothesis in hypotheses):
+                    tokens = tuple(line.tokens.tolist())
+                    if tokens not in known and len(found[-1]) < most:
+                        found[-1].append(line)
+                    known.add(tokens)
+                found[-1].sort(key=lambda line: -line.score)
+        return found
+
+    def _hypotheses(
+        self,
+        tasks: Sequence[tuple[Source, Span, Sequence[Line]]],
+        device: torch.device | str,
+        observe: Observe | None = None,
+    ) -> list[list[dict[str, Any]]]:
+        """fairseq's hypotheses for each part, the best one first; see :meth:`translate_parts`."""
         examples = [self.example(document, part) for document, part, _ in tasks]
         given = [self._given(*task) for task in tasks]
         terms = [self._terms(document, part) for document, part, _ in tasks]
@@ -274,8 +332,8 @@ class Translator:
             rows = [given[i] for i in order]
             prefix = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=self.pad).to(device)
         hypotheses = self.task.inference_step(self.generator, self.models, batch, prefix_tokens=prefix)
-        found = {i: self._lines(hypotheses[row][0]) for row, i in enumerate(order)}
-        return [found[i][part.context :] for i, (_, part, _) in enumerate(tasks)]
+        found = dict(zip(order, hypotheses))
+        return [found[i] for i in range(len(tasks))]
 
     def _lines(self, hypothesis: dict[str, Any]) -> list[Line]:
         tokens, scores = hypothesis["tokens"].cpu(), hypothesis["positional_scores"].float().cpu()

@@ -100,10 +100,9 @@ class DocumentHubInterface(hub_utils.GeneratorHubInterface):
                 or a glossary cannot be used.
         """
         check_documents(documents)
-        cfg = self._configuration(beam, options)
-        translator = Translator(self.task, self.models, cfg.generation)
+        translator = self.translator(beam, **options)
         required = None if glossary is None else translator.required(glossary, self.codec)
-        sources = [self._source(i, d, translator, overlap, required) for i, d in enumerate(documents)]
+        sources = [self.source(i, d, translator, overlap, required) for i, d in enumerate(documents)]
         here = [i for i, source in enumerate(sources) if source.sentences]
         found: dict[int, list[TranslatedLine]] = {}
         with tqdm(total=len(here), desc="translating", unit=" documents", disable=not progress) as bar:
@@ -139,33 +138,43 @@ class DocumentHubInterface(hub_utils.GeneratorHubInterface):
         """
         if not isinstance(document, str):
             raise InputError("translate_lines takes one document, a string")
-        cfg = self._configuration(beam, options)
-        translator = Translator(self.task, self.models, cfg.generation)
+        translator = self.translator(beam, **options)
         if not isinstance(translator.generator, AlignedGenerator):
             raise InputError("translate_lines: only aligned lines are settled one by one; see translate_documents")
         required = None if glossary is None else translator.required(glossary, self.codec)
-        source = self._source(0, document, translator, overlap, required)
+        source = self.source(0, document, translator, overlap, required)
         for (number, original), line in zip(_sentences(document), stream(translator, source, self.device)):
-            yield self._line(number, original, line)
+            yield self.line(number, original, line)
 
-    def _configuration(self, beam: int, options: dict[str, Any]) -> Any:
-        """fairseq's configuration with the options of a call."""
-        cfg = copy.deepcopy(self.cfg)
-        _check_options(cfg.generation, options)
-        with open_dict(cfg):
-            cfg.generation.beam = beam
-            cfg.generation.update(options)
-        return cfg
+    def translator(self, beam: int = 5, **options: Any) -> Translator:
+        """The translator of these models; for ``options``, see :meth:`translate_documents`."""
+        generation = copy.deepcopy(self.cfg.generation)
+        _check_options(generation, options)
+        with open_dict(generation):
+            generation.beam = beam
+            generation.update(options)
+        return Translator(self.task, self.models, generation)
 
-    def _source(
+    def source(
         self,
         number: int,
         document: str,
         translator: Translator,
-        overlap: int | None,
-        required: Callable[[str], list[list[int]]] | None,
+        overlap: int | None = None,
+        required: Callable[[str], list[list[int]]] | None = None,
     ) -> Source:
-        """Encode a document, and cut it as the data preparation does."""
+        """Encode a document, and cut it as the data preparation does.
+
+        Args:
+            number: its number, from 0, for error messages.
+            document: see :meth:`translate_documents`.
+            translator: who will translate it.
+            overlap: see :meth:`translate_documents`.
+            required: finds the terms that a sentence requires; see :meth:`Translator.required`.
+
+        Raises:
+            InputError: a sentence is too long.
+        """
         sentences = [sentence for _, sentence in _sentences(document)]
         encoded = [self.codec.encode_source(s) for s in sentences]
         try:
@@ -180,7 +189,8 @@ class DocumentHubInterface(hub_utils.GeneratorHubInterface):
         terms = None if required is None else [required(sentence) for sentence in sentences]
         return Source([self.binarize(s)[:-1] for s in encoded], parts, terms=terms)
 
-    def _line(self, number: int, source: str, line: Line) -> TranslatedLine:
+    def line(self, number: int, source: str, line: Line) -> TranslatedLine:
+        """A translated line as text, beside its source."""
         text = self.codec.decode_line(self.tgt_dict.string(line.tokens))
         return TranslatedLine(number, source, text, line.score, line.repaired, line.flawed)
 
@@ -189,7 +199,7 @@ class DocumentHubInterface(hub_utils.GeneratorHubInterface):
         sources = _sentences(document)
         if len(sources) != len(translated):
             sources = [(i + 1, "") for i in range(len(translated))]
-        return [self._line(*source, line) for source, line in zip(sources, translated)]
+        return [self.line(*source, line) for source, line in zip(sources, translated)]
 
     def _text(self, document: str, lines: Sequence[TranslatedLine]) -> str:
         """Format a translated document like its source."""

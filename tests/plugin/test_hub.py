@@ -9,7 +9,6 @@ from fairseq_lasformer.data.hypotheses import read_hypotheses
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.inference import streaming
 from fairseq_lasformer.inference.alignment import AlignedSearch
-from fairseq_lasformer.inference.translator import Translator
 from fairseq_lasformer.plugin import hub
 from fairseq_lasformer.plugin.model import LasformerModel
 
@@ -100,8 +99,8 @@ def test_from_pretrained_names_what_is_missing(tmp_path, trained_folder):
 def test_a_search_that_nobody_follows_stops_at_its_next_step(trained_folder, monkeypatch):
     """Also where no line is settled any more."""
     model = LasformerModel.from_pretrained(trained_folder / "checkpoint_last.pt")
-    translator = Translator(model.task, model.models, model._configuration(3, {}).generation)
-    source = model._source(0, "w1 w2\nw3 w4\nw5\n", translator, 0, None)
+    translator = model.translator(3)
+    source = model.source(0, "w1 w2\nw3 w4\nw5\n", translator, 0)
     steps, asked = [], []
     step = AlignedSearch.step
     monkeypatch.setattr(AlignedSearch, "step", lambda *args: steps.append(args[1]) or step(*args))

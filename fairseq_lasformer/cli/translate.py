@@ -1,0 +1,251 @@
+"""Subcommand ``translate``: files, folders and standard input."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fairseq_lasformer.errors import InputError
+
+if TYPE_CHECKING:
+    from fairseq_lasformer.inference.any_file import FileTranslator
+    from fairseq_lasformer.inference.folders import Job
+
+_BINARY = ("docx", "odt")
+
+
+def add_translate(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", type=Path, help="a checkpoint, or the folder of one")
+    parser.add_argument(
+        "input", nargs="?", default="-", metavar="FILE|FOLDER|-", help="what to translate (default: standard input)"
+    )
+    parser.add_argument("-o", "--out", help="file or folder to write (default: standard output)")
+    parser.add_argument("--data", type=Path, help="prepared folder (default: the one used in training)")
+    parser.add_argument(
+        "--from",
+        dest="form",
+        metavar="FORMAT",
+        help="text, wrapped (text whose lines are wrapped), markdown, html, docx, odt, subtitles, po or xliff "
+        "(default: by the end of the file's name)",
+    )
+    parser.add_argument(
+        "--format",
+        default="text",
+        metavar="FORMAT",
+        help="text: as the input; tsv or jsonl: source, translation, score and whether it was repaired, per sentence "
+        "(default: %(default)s)",
+    )
+    parser.add_argument(
+        "--lines", action="store_true", help="every line is one sentence (default: sentences are found)"
+    )
+    parser.add_argument("--encoding", help="encoding of text files (default: found out)")
+    parser.add_argument("--beam", type=int, default=5, help="default: %(default)s")
+    parser.add_argument("--nbest", type=int, default=1, help="translations per sentence, with --format tsv or jsonl")
+    parser.add_argument("--overlap", type=int, metavar="SENTENCES", help="see lasformer generate")
+    parser.add_argument(
+        "--glossary", type=Path, metavar="FILE", help="required translations: source term, tab, target term"
+    )
+    parser.add_argument(
+        "--max-tokens", type=int, default=8192, help="tokens that are translated together (default: %(default)s)"
+    )
+    parser.add_argument("--device", default="auto", help="cpu, cuda, cuda:1, … (default: a GPU if there is one)")
+    parser.add_argument("--shard", metavar="I/N", help="of a folder's files, every Nth, from the Ith on")
+    parser.add_argument("--quiet", action="store_true", help="no progress bar, no summary")
+    parser.add_argument("--verbose", action="store_true", help="show what fairseq logs")
+    parser.set_defaults(late=("input", "-"))
+    parser.epilog = (
+        "Examples: lasformer translate checkpoints/mine letter.docx -o brief.docx; … translate checkpoints/mine < a.txt"
+    )
+
+
+def silence() -> None:
+    """Keeps the log lines and warnings of fairseq, Hydra and torch from the terminal."""
+    warnings.simplefilter("ignore")
+    logging.disable(logging.WARNING)
+
+
+def run_translate(args: argparse.Namespace) -> None:
+    if not args.verbose:
+        silence()
+    from fairseq_lasformer.formats import FORMATS
+    from fairseq_lasformer.inference.folders import OUTPUTS
+
+    if args.form is not None and args.form not in FORMATS:
+        raise InputError(f"--from {args.form}: expected one of {', '.join(FORMATS)}")
+    if args.format not in OUTPUTS:
+        raise InputError(f"--format {args.format}: expected one of {', '.join(OUTPUTS)}")
+    if args.nbest < 1 or args.beam < 1:
+        raise InputError("--beam and --nbest: at least 1")
+    if args.nbest > 1 and args.format == "text":
+        raise InputError("--nbest: needs --format tsv or jsonl, which have room for more than one translation")
+    place = Path(args.input)
+    if args.input != "-" and not place.exists():
+        raise InputError(f"{place}: no such file or folder")
+    if args.input != "-" and place.is_dir():
+        _folder(args, place)
+    elif args.out is None:
+        _to_standard_output(args, place)
+    else:
+        _file(args, place)
+
+
+def shard_of(text: str | None) -> tuple[int, int]:
+    """The number of a shard, from 0, and how many there are.
+
+    Raises:
+        InputError: it is not of the form I/N with I from 1 to N.
+    """
+    if text is None:
+        return 0, 1
+    number, slash, total = text.partition("/")
+    if not (slash and number.isdecimal() and total.isdecimal() and 1 <= int(number) <= int(total)):
+        raise InputError(f"--shard {text}: expected I/N, such as 1/4 to 4/4")
+    return int(number) - 1, int(total)
+
+
+def load_model(args: argparse.Namespace) -> Any:
+    """The model of the command line, on its device."""
+    import torch
+
+    from fairseq_lasformer.plugin.hub import from_pretrained
+
+    device = args.device
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(device)
+    except RuntimeError as e:
+        raise InputError(f"--device {args.device}: expected cpu, cuda or cuda:N") from e
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise InputError(f"--device {args.device}: there is no GPU here that torch can use")
+    return from_pretrained(args.model, data=args.data).eval().to(device)
+
+
+def _translator(args: argparse.Namespace) -> FileTranslator:
+    from fairseq_lasformer.inference.any_file import FileTranslator
+
+    return FileTranslator(
+        load_model(args),
+        args.beam,
+        args.overlap,
+        args.glossary,
+        lines=args.lines,
+        alternatives=args.nbest - 1,
+        max_tokens=args.max_tokens,
+    )
+
+
+def _form(args: argparse.Namespace, place: Path) -> str:
+    """The format of a file; text if it comes from standard input."""
+    from fairseq_lasformer.formats import check_format
+
+    if args.form:
+        return str(args.form)
+    return "text" if args.input == "-" else check_format(place.name)
+
+
+def _to_standard_output(args: argparse.Namespace, place: Path) -> None:
+    from tqdm import tqdm
+
+    from fairseq_lasformer import formats
+    from fairseq_lasformer.inference.folders import present
+
+    form = _form(args, place)
+    if form in _BINARY and args.format == "text":
+        raise InputError(f"{place}: name the translated file with -o")
+    try:
+        data = sys.stdin.buffer.read() if args.input == "-" else place.read_bytes()
+    except OSError as e:
+        raise InputError(f"{place}: cannot be read ({e.strerror})") from e
+    name = "standard input" if args.input == "-" else str(place)
+    try:
+        file = formats.read(data, form, args.encoding)
+    except InputError as e:
+        raise InputError(f"{name}: {e}") from e
+    translator = _translator(args)
+    total = sum(map(len, translator.sentences(file)[0]))
+    with tqdm(total=total, desc="translating", unit=" sentences", disable=args.quiet or not sys.stderr.isatty()) as bar:
+        (done,) = translator.translate([file], bar.update)
+    sys.stdout.buffer.write(present(done, args.format))
+    sys.stdout.buffer.flush()
+    if not args.quiet and (args.input != "-" or sys.stderr.isatty()):
+        print(f"{name}: {done.counts.told()}", file=sys.stderr)
+
+
+def _file(args: argparse.Namespace, place: Path) -> None:
+    from fairseq_lasformer.inference.folders import Job, suffix
+
+    form = _form(args, place)
+    target = Path(args.out)
+    if target.is_dir() or args.out.endswith("/"):
+        target = target / ((place.name if args.input != "-" else "translation.txt") + suffix(args.format))
+    source = Path("/dev/stdin") if args.input == "-" else place
+    if source.resolve() == target.resolve():
+        raise InputError(f"{target}: is the file that is translated; choose another one with -o")
+    _run(args, [Job(source, target, form)], target.parent / f".{target.name}.lasformer")
+
+
+def _folder(args: argparse.Namespace, place: Path) -> None:
+    from fairseq_lasformer.inference.folders import plan
+
+    if args.out is None:
+        raise InputError(f"{place}: name the folder for the translations with -o")
+    number, total = shard_of(args.shard)
+    out = Path(args.out)
+    found = plan(place, out, args.format, args.form)
+    if not found.jobs:
+        raise InputError(f"{place}: holds no file of a known format; choose one with --from")
+    if found.others and not args.quiet:
+        names = ", ".join(str(path.relative_to(place)) for path in found.others[:5])
+        more = ", …" if len(found.others) > 5 else ""
+        print(f"left alone, of unknown format: {names}{more} ({len(found.others)})", file=sys.stderr)
+    state = out / ".lasformer" / (f"{number + 1}-of-{total}" if total > 1 else "all")
+    _run(args, found.jobs[number::total], state)
+
+
+def _run(args: argparse.Namespace, jobs: Sequence[Job], state: Path) -> None:
+    """Translates files, tells what became of them, and fails if one of them did."""
+    import shutil
+
+    from tqdm import tqdm
+
+    from fairseq_lasformer.inference.checkpoints import CHECKPOINTS
+    from fairseq_lasformer.inference.folders import translate_jobs
+
+    translator = _translator(args)
+    checkpoint = args.model
+    if checkpoint.is_dir():
+        checkpoint = next(checkpoint / name for name in CHECKPOINTS if (checkpoint / name).is_file())
+    stat = checkpoint.stat()
+    glossary = args.glossary.read_text(encoding="utf-8") if args.glossary else ""
+    settings: tuple[object, ...] = (
+        str(checkpoint.resolve()),
+        stat.st_mtime_ns,
+        stat.st_size,
+        translator.model.settings.fingerprint,
+    )
+    settings += (args.beam, args.nbest, args.overlap, args.lines, glossary)
+    failed = 0
+    with tqdm(total=0, desc="translating", unit=" sentences", disable=args.quiet) as bar:
+
+        def begin(sentences: int) -> None:
+            bar.total = (bar.total or 0) + sentences
+            bar.refresh()
+
+        for result in translate_jobs(translator, jobs, state, settings, args.format, args.encoding, begin, bar.update):
+            failed += bool(result.error)
+            name = result.job.source
+            if result.error:
+                bar.write(f"error: {name}: {result.error}", file=sys.stderr)
+            elif not args.quiet:
+                note = f" ({result.note})" if result.note else ""
+                bar.write(f"{result.job.target}: {result.told or 'had been translated'}{note}", file=sys.stderr)
+    if len(jobs) == 1 and not failed and args.input != "-" and not Path(args.input).is_dir():
+        shutil.rmtree(state, ignore_errors=True)
+    if failed:
+        raise InputError(f"{failed} of {len(jobs)} files could not be translated")

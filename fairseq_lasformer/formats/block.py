@@ -1,0 +1,200 @@
+"""A file as what is translated and what is not: blocks of text, and everything between them.
+
+Every format is read into the same form and written back from it, so that whatever is not text comes out as it went in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+
+BREAK = " "
+"""Fill of markup that separates words, as a line break does."""
+
+PLACEHOLDER = "X"
+"""Fill of markup that stands for a word, as code does: in the text it is ``X1``, ``X2``, …"""
+
+Markup = tuple["str | int", ...]
+"""Markup inside of a block: pieces of the file as they are, and the numbers of blocks that stand in between."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """A run of text, such as a paragraph, with markup in it.
+
+    Attributes:
+        segments: the text before, between and after the markup; one more than ``markup``.
+        markup: what stands between the segments.
+        states: for each segment, how its text is formatted; segments of equal state look alike.
+        fills: for each markup, what stands for it in the text: nothing, :data:`BREAK` or :data:`PLACEHOLDER`.
+        write: turns text into the form it has in the file, such as ``&amp;`` for ``&``.
+    """
+
+    segments: tuple[str, ...]
+    markup: tuple[Markup, ...] = ()
+    states: tuple[Hashable, ...] = ()
+    fills: tuple[str, ...] = ()
+    write: Callable[[str], str] = field(default=str, compare=False)
+
+    @property
+    def text(self) -> str:
+        """The text, with what stands for its markup."""
+        pieces = [self.segments[0]]
+        for i, segment in enumerate(self.segments[1:]):
+            pieces += [self.fill(i), segment]
+        return "".join(pieces)
+
+    def fill(self, markup: int) -> str:
+        """What stands for markup in the text. Where a word goes on, a placeholder would change it: nothing does."""
+        fill = self.fills[markup]
+        if fill != PLACEHOLDER:
+            return fill
+        if self.segments[markup][-1:].isalnum() or self.segments[markup + 1][:1].isalnum():
+            return ""
+        return f"{fill}{self.fills[: markup + 1].count(fill)}"
+
+
+@dataclass(frozen=True)
+class Parsed:
+    """A file that has been read.
+
+    Attributes:
+        pieces: what the file consists of, in order: text that stays, and numbers of blocks. Blocks that are not among
+            them stand in the markup of others.
+        blocks: the blocks, in reading order.
+    """
+
+    pieces: tuple[str | int, ...]
+    blocks: tuple[Block, ...]
+
+    def render(self, segments: Sequence[Sequence[str]]) -> str:
+        """The file with other text.
+
+        Args:
+            segments: for each block, as many texts as it has segments.
+        """
+
+        def write(piece: str | int) -> str:
+            if isinstance(piece, str):
+                return piece
+            block, texts = self.blocks[piece], segments[piece]
+            if len(texts) != len(block.segments):
+                raise ValueError(f"block {piece}: {len(texts)} segments instead of {len(block.segments)}")
+            found = [block.write(texts[0])]
+            for markup, text in zip(block.markup, texts[1:]):
+                found += [*map(write, markup), block.write(text)]
+            return "".join(found)
+
+        return "".join(map(write, self.pieces))
+
+    @property
+    def original(self) -> str:
+        """The file as it was read."""
+        return self.render([block.segments for block in self.blocks])
+
+
+class BlockBuilder:
+    """Collects the pieces of a file, and the blocks among them, in reading order.
+
+    Blocks may be nested: a footnote within a paragraph is a block in the markup of another.
+    """
+
+    def __init__(self, write: Callable[[str], str] = str) -> None:
+        self.write = write
+        self.pieces: list[str | int] = []
+        self.blocks: list[Block | None] = []
+        self._open: list[_OpenBlock] = []
+
+    def begin(self) -> None:
+        """Begin a block, within the open one if there is one."""
+        self._open.append(_OpenBlock(len(self.blocks)))
+        self.blocks.append(None)
+
+    def end(self) -> None:
+        """End the innermost open block. A block without text becomes part of what stays."""
+        block = self._open.pop()
+        if not any(segment.strip() for segment in block.segments):
+            for i, segment in enumerate(block.segments):
+                if segment:
+                    self.keep(block.raw[i])
+                for piece in block.markup[i] if i < len(block.markup) else ():
+                    self._piece(piece)
+            return
+        self.blocks[block.number] = Block(
+            tuple(block.segments),
+            tuple(tuple(markup) for markup in block.markup),
+            tuple(block.states),
+            tuple(block.fills),
+            self.write,
+        )
+        self._piece(block.number)
+
+    @property
+    def inside(self) -> bool:
+        """Whether a block is open."""
+        return bool(self._open)
+
+    def text(self, text: str, state: Hashable = None, raw: str | None = None) -> None:
+        """Add text to the open block.
+
+        Args:
+            text: the text itself.
+            state: how it is formatted.
+            raw: its form in the file; default: as ``write`` has it.
+        """
+        block = self._open[-1]
+        if not block.segments[-1]:
+            block.states[-1] = state
+        block.segments[-1] += text
+        block.raw[-1] += self.write(text) if raw is None else raw
+
+    def keep(self, raw: str, fill: str = "") -> None:
+        """Add what stays as it is: markup of the open block, or a piece between blocks.
+
+        Args:
+            raw: the piece.
+            fill: what stands for it in the text of a block; see :class:`Block`.
+        """
+        if raw or fill:
+            self._piece(raw, fill)
+
+    def _piece(self, piece: str | int, fill: str = "") -> None:
+        if not self._open:
+            self.pieces.append(piece)
+            return
+        block = self._open[-1]
+        if block.markup and not block.segments[-1] and not (fill and block.fills[-1] and fill != block.fills[-1]):
+            block.markup[-1].append(piece)
+            block.fills[-1] = block.fills[-1] or fill
+        else:
+            block.markup.append([piece])
+            block.fills.append(fill)
+            block.segments.append("")
+            block.raw.append("")
+            block.states.append(block.states[-1])
+
+    def parsed(self) -> Parsed:
+        """The file that was collected; blocks without text have no number."""
+        numbers: dict[int, int] = {}
+        blocks: list[Block] = []
+        for old, block in enumerate(self.blocks):
+            if block is not None:
+                numbers[old] = len(blocks)
+                blocks.append(block)
+
+        def renumber(pieces: Sequence[str | int]) -> Markup:
+            return tuple(piece if isinstance(piece, str) else numbers[piece] for piece in pieces)
+
+        return Parsed(
+            renumber(self.pieces),
+            tuple(Block(b.segments, tuple(renumber(m) for m in b.markup), b.states, b.fills, b.write) for b in blocks),
+        )
+
+
+class _OpenBlock:
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.segments, self.raw = [""], [""]
+        self.states: list[Hashable] = [None]
+        self.markup: list[list[str | int]] = []
+        self.fills: list[str] = []

@@ -1,0 +1,136 @@
+"""A block made of the translations of its sentences."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from fairseq_lasformer.formats.block import BREAK, PLACEHOLDER, Block
+from fairseq_lasformer.formats.projection import Aligned, by_place, place, units
+from fairseq_lasformer.formats.sentences import Sentence, owners
+
+Align = Callable[[str, str], Aligned]
+
+
+class Composed(NamedTuple):
+    """The text of a translated block.
+
+    Attributes:
+        segments: its segments.
+        lost: how many pieces of markup have lost their place: segments without a word of the translation, and
+            placeholders that it lacks.
+    """
+
+    segments: list[str]
+    lost: int
+
+
+def compose(block: Block, found: Sequence[Sentence], translations: Sequence[str], align: Align) -> Composed:
+    """A block's segments with the sentences replaced by their translations.
+
+    What is between sentences stays. Markup within a sentence goes where the words around it went.
+
+    Args:
+        block: the block.
+        found: its sentences.
+        translations: one for each.
+        align: alignment of a sentence and its translation; asked for sentences with markup only.
+    """
+    text, owner = block.text, owners(block)
+    made, position, lost = [""] * len(block.segments), 0, 0
+
+    def stays(start: int, end: int) -> None:
+        for i in range(start, end):
+            if owner[i] >= 0:
+                made[owner[i]] += text[i]
+
+    for sentence, translation in zip(found, translations, strict=True):
+        stays(position, sentence.start)
+        position = sentence.end
+        first, last = sentence.segments
+        if first == last:
+            made[first] += translation
+            continue
+        texts = [""] * (last - first + 1)
+        for i in range(sentence.start, sentence.end):
+            if owner[i] >= 0:
+                texts[owner[i] - first] += text[i]
+        placed, missing = _placed(block, sentence, texts, translation, align)
+        for i, piece in enumerate(placed, first):
+            made[i] += piece
+        lost += missing + sum(_has_word(before) and not _has_word(after) for before, after in zip(texts, placed))
+    stays(position, len(text))
+    return Composed(made, lost)
+
+
+def _has_word(text: str) -> bool:
+    return any(text[start].isalnum() for start, _ in units(text))
+
+
+def _placed(
+    block: Block, sentence: Sentence, texts: Sequence[str], translation: str, align: Align
+) -> tuple[list[str], int]:
+    """The text of each segment of a sentence, and how many placeholders are missing in its translation."""
+    first, last = sentence.segments
+    holders = [i for i in range(first, last) if block.fill(i).startswith(PLACEHOLDER)]
+    sides = [_split(text, [block.fill(i) for i in holders]) for text in (sentence.text, translation)]
+    aligned = align(sentence.text, translation).weights
+    missing = 0
+    if sides[0] is None or sides[1] is None:
+        # those that were found elsewhere are taken out, and all go where the words around them went
+        for i in holders:
+            translation, n = re.subn(rf" ?{_word(block.fill(i))}", "", translation)
+            missing += n != 1
+        holders = []
+        aligned = align(sentence.text, translation).weights
+        sides = [[(0, len(sentence.text))], [(0, len(translation))]]
+    found: list[str] = []
+    rows, columns = units(translation), units(sentence.text)
+    edges = [first, *(i + 1 for i in holders), last + 1]
+    for n, (source, target) in enumerate(zip(sides[0] or [], sides[1] or [])):
+        begin, end = edges[n], edges[n + 1]
+        row, column = _within(rows, target), _within(columns, source)
+        piece = translation[slice(*target)]
+        if end - begin == 1:
+            found.append(piece)
+            continue
+        found += place(
+            texts[begin - first : end - first],
+            block.states[begin:end],
+            [fill == BREAK for fill in block.fills[begin : end - 1]],
+            piece,
+            _part(aligned[row, column], sentence.text[slice(*source)], piece),
+        )
+    return found, missing
+
+
+def _part(weights: np.ndarray, source: str, target: str) -> Aligned:
+    """The alignment of a part; by place, where a word runs over its edge."""
+    if weights.shape == (len(units(target)), len(units(source))):
+        return Aligned(weights)
+    return by_place(source, target)
+
+
+def _within(spans: Sequence[tuple[int, int]], place: tuple[int, int]) -> slice:
+    """The units that begin in a place."""
+    inside = [i for i, (start, _) in enumerate(spans) if place[0] <= start < place[1]]
+    return slice(inside[0], inside[-1] + 1) if inside else slice(0, 0)
+
+
+def _word(placeholder: str) -> str:
+    return rf"(?<!\w){placeholder}(?!\w)"
+
+
+def _split(text: str, placeholders: Sequence[str]) -> list[tuple[int, int]] | None:
+    """Start and end of what is between placeholders; None unless each occurs once, in order."""
+    edges = [0]
+    for placeholder in placeholders:
+        found = [m.span() for m in re.finditer(_word(placeholder), text)]
+        if len(found) != 1 or found[0][0] < edges[-1]:
+            return None
+        edges += found[0]
+    edges.append(len(text))
+    return list(zip(edges[::2], edges[1::2]))

@@ -1,0 +1,175 @@
+"""Markdown (CommonMark with tables and strikethrough): blocks are found by markdown-it-py, and stay as they are."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator
+
+from fairseq_lasformer.formats import html
+from fairseq_lasformer.formats.block import BREAK, PLACEHOLDER, BlockBuilder, Parsed
+
+logging.getLogger("markdown_it").setLevel(logging.WARNING)  # it tells of every line
+
+_FRONT = re.compile(r"\A(---\r?\n.*?\r?\n(?:---|\.\.\.)[ \t]*(?:\r?\n|\Z))", re.S)
+
+# what stands in a line and is not text: code, images, the ends of links, addresses, footnotes, tags, formulas
+_OPAQUE = re.compile(
+    r"(?P<code>(?<!`)(`+)(?!`).*?(?<!`)\2(?!`))"
+    r"|(?P<image>!\[[^\]]*\](?:\([^()\s]*(?:\([^()]*\)[^()\s]*)*(?:\s+(?:\"[^\"]*\"|'[^']*'))?\)|\[[^\]]*\])?)"
+    r"|(?P<auto><[a-zA-Z][a-zA-Z0-9+.-]*:[^\s<>]*>|<[^\s<>@]+@[^\s<>]+>|https?://[^\s<>()]+[^\s<>().,;:!?\"'])"
+    r"|(?P<note>\[\^[^\]]+\]:?)"
+    r"|(?P<tag></?[a-zA-Z][^<>]*>|<!--.*?-->)"
+    r"|(?P<math>\\\(.*?\\\)|\\\[.*?\\\]|\$[^$\s](?:[^$]*[^$\s])?\$(?!\d))"
+    r"|(?P<close>\](?:\((?:[^()\s]*(?:\([^()]*\)[^()\s]*)*)(?:\s+(?:\"[^\"]*\"|'[^']*'|\([^()]*\)))?\)|\[[^\]]*\]))"
+    r"|(?P<open>\[)"
+    r"|(?P<escape>\\[!-/:-@\[-`{-~])"
+    r"|(?P<stars>\*+|_+|~~)",
+    re.S,
+)
+_SPECIAL = re.compile(r"`|<(?=[a-zA-Z/!])|\](?=[(\[])|\\(?=[!-/:-@\[-`{-~])")
+
+
+def escape(text: str) -> str:
+    """Text without anything that Markdown would take for markup."""
+    places = sorted({m.start() for m in _SPECIAL.finditer(text)} | set(_emphasis(text)), reverse=True)
+    for place in places:
+        text = f"{text[:place]}\\{text[place:]}"
+    return re.sub(r"^(?=[-+*>#]+\s)|(?<=^\d)(?=[.)]\s)", r"\\", text)  # would begin a list, a quotation, a heading
+
+
+def read(text: str) -> Parsed:
+    """The paragraphs, headings, list items and table cells; code and front matter stay."""
+    from markdown_it import MarkdownIt
+
+    builder = BlockBuilder(escape)
+    front = _FRONT.match(text)
+    start = front.end() if front else 0
+    builder.keep(text[:start])
+    body = text[start:]
+    lines = re.findall(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+\Z", body)
+    starts = [0]
+    for line in lines:
+        starts.append(starts[-1] + len(line))
+    position, sought = 0, 0  # how far the file has been written, and searched
+    parser = MarkdownIt("commonmark").enable(["table", "strikethrough"])
+    for token in parser.parse(body):
+        if token.map is None:
+            continue
+        first, last = token.map
+        if token.type == "html_block":
+            builder.keep(body[position : starts[first]])
+            builder.write = html.escape
+            html.add(builder, body[starts[first] : starts[last]])
+            builder.write = escape
+            position = sought = starts[last]
+        elif token.type == "inline" and token.content.strip():
+            places = _find(body, token.content, max(sought, starts[first]), starts[last])
+            if places is None:
+                continue
+            builder.keep(body[position : places[0][0]])
+            _inline(builder, body, places)
+            position = sought = places[-1][1]
+    builder.keep(body[position:])
+    return builder.parsed()
+
+
+def _find(body: str, content: str, start: int, end: int) -> list[tuple[int, int]] | None:
+    """Where each line of a block's content stands; None if it cannot be told."""
+    places = []
+    for line in content.split("\n"):
+        line = line.strip()
+        at = body.find(line, start, end)
+        if at < 0:
+            return None
+        places.append((at, at + len(line)))
+        start = at + len(line)
+    return [place for place in places if place[0] < place[1]] or None
+
+
+def _inline(builder: BlockBuilder, body: str, places: list[tuple[int, int]]) -> None:
+    """Adds a block: its lines, with what stands between them as breaks."""
+    builder.begin()
+    joined = "\n".join(body[a:b] for a, b in places)
+    emphasis = _emphasis(joined)
+    states: list[str] = []
+    offset, line = 0, 0
+
+    def add(text: str) -> None:
+        nonlocal line
+        for number, piece in enumerate(text.split("\n")):
+            if number:
+                builder.keep(body[places[line][1] : places[line + 1][0]], BREAK)
+                line += 1
+            if piece:
+                builder.text(piece, tuple(states), piece)
+
+    for found in _OPAQUE.finditer(joined):
+        if found.start() < offset:
+            continue
+        kind, raw = found.lastgroup or "", found[0]
+        if kind == "stars" and found.start() not in emphasis:
+            continue
+        if kind in ("open", "close") and not _is_link(joined, found):
+            continue
+        add(joined[offset : found.start()])
+        offset = found.end()
+        if kind == "escape":
+            builder.text(raw[1], tuple(states), raw)
+            continue
+        if kind == "stars" and emphasis[found.start()] is False and raw in states:
+            states.remove(raw)
+        elif kind == "close" and "[" in states:
+            states.remove("[")
+        elif kind in ("stars", "open"):
+            states.append(raw)
+        for number, piece in enumerate(raw.split("\n")):
+            if number:
+                builder.keep(body[places[line][1] : places[line + 1][0]])
+                line += 1
+            builder.keep(piece, PLACEHOLDER if kind in ("code", "auto", "math") and not number else "")
+    add(joined[offset:])
+    builder.end()
+
+
+def _is_link(text: str, found: re.Match[str]) -> bool:
+    """Whether a bracket opens or closes a link, rather than standing in the text."""
+    if found.lastgroup == "close":
+        before = text[: found.start()]
+        return any(not before[m.end() :].count("[") for m in re.finditer(r"(?<!\\)\[", before))
+    rest = text[found.end() :]
+    depth = 0
+    for m in re.finditer(r"\\.|\[|\]", rest, re.S):
+        if m[0] == "[":
+            depth += 1
+        elif m[0] == "]":
+            if not depth:
+                return rest[m.end() : m.end() + 1] in ("(", "[") and bool(_OPAQUE.match(rest, m.start()))
+            depth -= 1
+    return False
+
+
+def _emphasis(text: str) -> dict[int, bool]:
+    """The runs of ``*``, ``_`` and ``~~`` that are markup, by place; whether each opens (True) or closes."""
+    opaque = [m.span() for m in _OPAQUE.finditer(text) if m.lastgroup not in ("stars", "open", "close")]
+    found: dict[int, bool] = {}
+    waiting: list[tuple[str, int]] = []
+    for place, run in _runs(text, opaque):
+        before, after = text[:place][-1:] or " ", text[place + len(run) :][:1] or " "
+        left = not after.isspace() and (after.isalnum() or before.isspace() or not before.isalnum())
+        right = not before.isspace() and (before.isalnum() or after.isspace() or not after.isalnum())
+        if run[0] == "_":
+            left, right = left and not before.isalnum(), right and not after.isalnum()
+        match = next((i for i in reversed(range(len(waiting))) if waiting[i][0] == run), None)
+        if right and match is not None:
+            found[waiting[match][1]], found[place] = True, False
+            del waiting[match:]
+        elif left:
+            waiting.append((run, place))
+    return found
+
+
+def _runs(text: str, opaque: list[tuple[int, int]]) -> Iterator[tuple[int, str]]:
+    for m in re.finditer(r"\*+|_+|~~", text):
+        if not any(a <= m.start() < b for a, b in opaque):
+            yield m.start(), m[0]

@@ -1,0 +1,177 @@
+"""Word's .docx and OpenDocument's .odt: the paragraphs of the XML files in a zip archive."""
+
+from __future__ import annotations
+
+import io
+import re
+import zipfile
+from collections.abc import Callable
+from typing import NamedTuple
+
+from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.formats.block import BREAK, BlockBuilder, Parsed
+from fairseq_lasformer.formats.markup import Piece, escape, xml_pieces
+
+MOST = 512 << 20
+"""Bytes that the XML files of an archive may take up, unpacked."""
+
+WORD = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
+
+_WORD = re.compile(r"word/(?:document|header\d*|footer\d*|footnotes|endnotes|comments)\.xml")
+_OPEN = re.compile(r"(?:content|styles)\.xml")
+
+
+class Archive(NamedTuple):
+    """A zip archive whose XML files have been read.
+
+    Attributes:
+        data: the archive.
+        files: the names of its XML files with text.
+        parsed: those files, one after the other.
+        finish: what is done to each file that has been translated.
+    """
+
+    data: bytes
+    files: tuple[str, ...]
+    parsed: tuple[Parsed, ...]
+    finish: Callable[[str], str] = str
+
+    def write(self, texts: tuple[str, ...]) -> bytes:
+        """The archive with other XML files; everything else in it is copied."""
+        changed = dict(zip(self.files, texts))
+        made = io.BytesIO()
+        with zipfile.ZipFile(io.BytesIO(self.data)) as old, zipfile.ZipFile(made, "w") as new:
+            new.comment = old.comment
+            for info in old.infolist():
+                text = changed.get(info.filename)
+                new.writestr(
+                    info, old.read(info) if text is None else self.finish(text).encode("utf-8"), info.compress_type
+                )
+        return made.getvalue()
+
+
+def read_docx(data: bytes) -> Archive:
+    """The paragraphs of a Word document: body, headers, footers, notes and comments.
+
+    Raises:
+        InputError: the file is damaged, encrypted or not one.
+    """
+    return _read(data, _WORD, "word/document.xml", _word, "a .docx file")._replace(finish=_keeping_space)
+
+
+def read_odt(data: bytes) -> Archive:
+    """The paragraphs of an OpenDocument text, headers and footers included.
+
+    Raises:
+        InputError: the file is damaged, encrypted or not one.
+    """
+    return _read(data, _OPEN, "content.xml", _open_document, "an .odt file")
+
+
+def _read(data: bytes, names: re.Pattern[str], main: str, parse: Callable[[str], Parsed], what: str) -> Archive:
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            infos = [info for info in archive.infolist() if names.fullmatch(info.filename)]
+            if main not in (info.filename for info in infos):
+                raise InputError(f"not {what}: {main} is missing")
+            if sum(info.file_size for info in infos) > MOST:
+                raise InputError(f"unpacked, its text takes up more than {MOST >> 20} MiB")
+            infos.sort(key=lambda info: info.filename != main)
+            texts = [archive.read(info).decode("utf-8-sig") for info in infos]
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, UnicodeDecodeError, EOFError, OSError) as e:
+        raise InputError(f"not {what}, damaged or encrypted ({e})") from e
+    except ValueError as e:  # zlib's errors among them
+        raise InputError(f"damaged ({e})") from e
+    return Archive(data, tuple(info.filename for info in infos), tuple(map(parse, texts)))
+
+
+def _word(text: str) -> Parsed:
+    """Paragraphs ``w:p``, of which the text stands in ``w:t``, formatted by the ``w:rPr`` of its run ``w:r``."""
+    builder = BlockBuilder(escape)
+    prefix = _prefix(text, WORD, "w")
+    paragraph, run, content, properties, link = (prefix + n for n in ("p", "r", "t", "rPr", "hyperlink"))
+    states: list[list[str]] = []  # of the open runs: their properties
+    links: list[str] = []
+    kept: list[str] | None = None  # the properties that are being read
+    inside = False
+    for piece in xml_pieces(text):
+        if piece.kind == "start":
+            if piece.name == paragraph:
+                builder.keep(piece.raw)
+                builder.begin()
+                continue
+            if piece.name == run:
+                states.append([])
+            elif piece.name == properties and states:
+                kept = states[-1]
+            elif piece.name == link:
+                links.append(piece.raw)
+        if piece.kind == "end" and piece.name == paragraph:
+            builder.end()
+        if kept is not None:
+            # what Word notes about spelling and languages does not show
+            kept += [piece.raw] if piece.local not in ("lang", "noProof") else []
+        if piece.kind == "end":
+            if piece.name == run and states:
+                states.pop()
+            elif piece.name == properties:
+                kept = None
+            elif piece.name == link and links:
+                links.pop()
+        if piece.name == content:
+            inside = piece.kind == "start" and not piece.raw.endswith("/>")
+        if piece.kind == "text" and inside and builder.inside:
+            builder.text(piece.text, (tuple(links), tuple(states[-1]) if states else ()), piece.raw)
+        else:
+            builder.keep(piece.raw, BREAK if piece.local in ("br", "tab", "cr") and kept is None else "")
+    return builder.parsed()
+
+
+def _keeping_space(text: str) -> str:
+    """Lets text keep the space around it, which Word ignores unless told not to: words have moved."""
+    prefix = _prefix(text, WORD, "w")
+    return re.sub(rf"<{prefix}t>(?=\s|[^<]*\s</)", f'<{prefix}t xml:space="preserve">', text)
+
+
+def _open_document(text: str) -> Parsed:
+    """Paragraphs ``text:p`` and headings ``text:h``, of which spans and links are formatted.
+
+    What stands in other elements of a paragraph (fields, the names in annotations) is not translated; paragraphs within
+    a paragraph, such as footnotes, are.
+    """
+    builder = BlockBuilder(escape)
+    prefix = _prefix(text, "urn:oasis:names:tc:opendocument:xmlns:text:1.0", "text")
+    blocks = (prefix + "p", prefix + "h")
+    known = tuple(prefix + name for name in ("span", "a", "meta", "ruby", "ruby-base"))
+    breaks = tuple(prefix + name for name in ("s", "tab", "line-break"))
+    paragraphs: list[list[Piece]] = []  # for each open paragraph, the open elements in it
+    for piece in xml_pieces(text):
+        opened = piece.kind == "start"
+        if piece.name in blocks:
+            if opened:
+                builder.keep(piece.raw)
+                builder.begin()
+                paragraphs.append([])
+            else:
+                builder.end()
+                builder.keep(piece.raw)
+                paragraphs.pop()
+            continue
+        inside = paragraphs[-1] if paragraphs else []
+        if piece.kind == "text" and paragraphs and all(p.name in known for p in inside):
+            builder.text(piece.text, tuple(p.raw for p in inside), piece.raw)
+            continue
+        if paragraphs and opened:
+            inside.append(piece)
+        elif paragraphs and piece.kind == "end":
+            inside.pop()
+        builder.keep(piece.raw, BREAK if opened and piece.name in breaks else "")
+    return builder.parsed()
+
+
+def _prefix(text: str, namespace: str, usual: str) -> str:
+    """The prefix of a namespace in a file, with its colon."""
+    found = re.search(rf'xmlns(?::([\w.-]+))?\s*=\s*["\']{re.escape(namespace)}["\']', text)
+    if found is None:
+        return f"{usual}:"
+    return f"{found[1]}:" if found[1] else ""

@@ -1,0 +1,44 @@
+"""Plain text: every line is a block; blank lines, indents and list markers stay."""
+
+from __future__ import annotations
+
+import re
+
+from fairseq_lasformer.formats.block import BREAK, BlockBuilder, Parsed
+
+_LINE = re.compile(r"[^\r\n\u2028\u2029]+|[\r\n\u2028\u2029]+")
+_MARKER = re.compile(r"\s*(?:(?:[-*+•‣–—>]|\(?\d{1,3}[.)])[ \t]+)*")
+
+
+def read(text: str) -> Parsed:
+    """The lines of a text, each of which may hold one sentence or a whole paragraph."""
+    builder = BlockBuilder()
+    for found in _LINE.finditer(text):
+        line = found[0]
+        if not line.strip():
+            builder.keep(line)
+            continue
+        marker = _MARKER.match(line)
+        start = marker.end() if marker and line[marker.end() :].strip() else 0
+        builder.keep(line[:start])
+        builder.begin()
+        builder.text(line[start:])
+        builder.end()
+    return builder.parsed()
+
+
+def read_wrapped(text: str) -> Parsed:
+    """The paragraphs of a text whose lines are wrapped; blank lines and more deeply indented ones separate them."""
+    builder = BlockBuilder()
+    for paragraph in re.split(r"((?:\r?\n[ \t]*)(?:\r?\n[ \t]*)+|\r?\n(?=[ \t]))", text):
+        if not paragraph.strip():
+            builder.keep(paragraph)
+            continue
+        builder.begin()
+        for piece in re.split(r"(\r?\n)", paragraph):
+            if piece in ("\n", "\r\n"):
+                builder.keep(piece, BREAK)
+            elif piece:
+                builder.text(piece)
+        builder.end()
+    return builder.parsed()

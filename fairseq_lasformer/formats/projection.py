@@ -1,0 +1,218 @@
+"""Where the markup of a sentence goes in its translation.
+
+The markup divides a sentence into segments. Their order stays; each word of the translation is given to a segment, such
+that as much attention as possible falls on words that look the same (a dynamic programme over words and segments). So
+every piece of markup survives, in order and well nested.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+_CJK = r"\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+_UNIT = re.compile(rf"[{_CJK}]|(?:(?![{_CJK}])\w)+(?:[-'’.,:/](?:(?![{_CJK}])\w)+)*|[^\w\s]")
+
+OWN = 0.25
+"""Weight of the segment itself, among those that look the same."""
+
+PLACE = 0.15
+"""Weight of standing at the same place of the sentence."""
+
+EMPTY = 1.0
+"""Cost of a segment that loses its words."""
+
+
+class Aligned(NamedTuple):
+    """How the words of a translation belong to those of its source.
+
+    Attributes:
+        weights: [target units, source units], rows of sum at most 1; see :func:`units`.
+    """
+
+    weights: np.ndarray
+
+
+def units(text: str) -> list[tuple[int, int]]:
+    """Start and end of each word and punctuation mark; characters of scripts without spaces are words."""
+    return [found.span() for found in _UNIT.finditer(text)]
+
+
+def by_place(source: str, target: str) -> Aligned:
+    """The alignment of two sentences of which nothing is known: along the diagonal, and equal words with each other."""
+    rows, columns = len(units(target)), len(units(source))
+    weights = np.zeros((rows, columns))
+    for i in range(rows):
+        weights[i, min(columns - 1, (2 * i + 1) * columns // (2 * rows))] = 1.0
+    return Aligned(with_equal_words(source, target, weights))
+
+
+def with_equal_words(source: str, target: str, weights: np.ndarray) -> np.ndarray:
+    """Weights in which words that occur once on each side, spelt the same, belong to each other."""
+    sides = []
+    for text in (source, target):
+        words = [text[a:b] for a, b in units(text)]
+        sides.append({word: i for i, word in enumerate(words) if words.count(word) == 1 and re.search(r"\w", word)})
+    found = weights.copy()
+    for word in sides[0].keys() & sides[1].keys():
+        found[sides[1][word]] = 0.0
+        found[sides[1][word], sides[0][word]] = 1.0
+    return found
+
+
+def place(
+    segments: Sequence[str], states: Sequence[Hashable], breaks: Sequence[bool], translation: str, aligned: Aligned
+) -> list[str]:
+    """The translation, divided among the segments of its source.
+
+    Args:
+        segments: text of the source in each segment.
+        states: for each segment, how it is formatted; equal states look alike.
+        breaks: for each place between segments, whether a break stands there, which separates words by itself.
+        translation: the translation.
+        aligned: alignment of all of the source and the translation.
+
+    Returns:
+        one text per segment.
+    """
+    target = units(translation)
+    if not target:
+        return ["" if any(breaks) else translation, *[""] * (len(segments) - 1)]
+    counts, middles = _source_units(segments, breaks, aligned.weights.shape[1])
+    scores = _scores(segments, states, counts, middles, translation, target, aligned.weights)
+    cuts = _best_cuts(scores, [bool(count) for count in counts])
+    return _texts(segments, states, breaks, translation, target, cuts)
+
+
+def _source_units(segments: Sequence[str], breaks: Sequence[bool], total: int) -> tuple[list[int], list[float]]:
+    """How many units of the source each segment has, by where they begin; and where each ends, from 0 to 1."""
+    joined, starts = "", []
+    for i, segment in enumerate(segments):
+        joined += " " if i and breaks[i - 1] else ""
+        starts.append(len(joined))
+        joined += segment
+    lead = len(joined) - len(joined.lstrip())
+    counts: list[int] = [0] * len(segments)
+    found = units(joined)
+    for a, b in found:
+        middle = (a + b - 1) / 2
+        counts[max(i for i, start in enumerate(starts) if start <= max(middle, lead))] += 1
+    known = len(found)
+    if not known:
+        counts[-1] = total
+    elif known != total:  # the sentence was cleaned: its units are not quite those of the block
+        scaled = np.cumsum(counts) * total / known
+        counts = [int(n) for n in np.diff(np.round(scaled), prepend=0)]
+    ends = [(start + len(segment)) / max(1, len(joined)) for start, segment in zip(starts, segments)]
+    return counts, ends
+
+
+def _scores(
+    segments: Sequence[str],
+    states: Sequence[Hashable],
+    counts: Sequence[int],
+    ends: Sequence[float],
+    translation: str,
+    target: Sequence[tuple[int, int]],
+    weights: np.ndarray,
+) -> np.ndarray:
+    """How well each unit of the translation fits each segment, [units, segments]."""
+    owner = np.repeat(np.arange(len(segments)), counts)
+    own = np.stack([weights[:, owner == i].sum(1) for i in range(len(segments))], 1)
+    alike = np.array([[a == b for b in states] for a in states], dtype=float)
+    middles = np.array([(a + b) / 2 / max(1, len(translation)) for a, b in target])
+    starts = np.array([0.0, *ends[:-1]])
+    near = (middles[:, None] >= starts) & (middles[:, None] <= np.array(ends))
+    # punctuation attends to anything: it mostly stays with the words beside it
+    trust = np.array([1.0 if translation[a].isalnum() else 0.3 for a, _ in target])[:, None]
+    return trust * (own @ alike + OWN * own) + PLACE * near
+
+
+def _best_cuts(scores: np.ndarray, full: Sequence[bool]) -> list[int]:
+    """Where each segment ends, as a number of units, such that the sum of the scores is highest."""
+    total, n = scores.shape
+    best = np.full(total + 1, -np.inf)
+    best[0] = 0.0
+    choices = np.zeros((n, total + 1), dtype=int)
+    for i in range(n):
+        sums = np.concatenate([[0.0], np.cumsum(scores[:, i])])
+        new = best - (EMPTY if full[i] else 0.0)
+        choices[i] = np.arange(total + 1)
+        ahead, at = -np.inf, 0
+        for end in range(1, total + 1):
+            if best[end - 1] - sums[end - 1] > ahead:
+                ahead, at = best[end - 1] - sums[end - 1], end - 1
+            # a segment without words of its own takes none
+            if full[i] and ahead + sums[end] > new[end]:
+                new[end], choices[i, end] = ahead + sums[end], at
+        best = new
+    if not np.isfinite(best[total]):
+        return [*[0] * (n - 1), total]
+    cuts, end = [0] * n, total
+    for i in reversed(range(n)):
+        cuts[i], end = end, int(choices[i, end])
+    return cuts
+
+
+def _texts(
+    segments: Sequence[str],
+    states: Sequence[Hashable],
+    breaks: Sequence[bool],
+    translation: str,
+    target: Sequence[tuple[int, int]],
+    cuts: Sequence[int],
+) -> list[str]:
+    """The text of each segment; the space at a cut goes to the side where the source has it."""
+    texts = [""] * len(segments)
+    edges = [0, *cuts]
+    holders = [i for i in range(len(segments)) if edges[i + 1] > edges[i]]
+    for i in holders:
+        texts[i] = translation[target[edges[i]][0] : target[edges[i + 1] - 1][1]]
+    _put(texts, segments, breaks, states, -1, holders[0], translation[: target[0][0]])
+    for left, right in zip(holders, holders[1:]):
+        gap = translation[target[cuts[left] - 1][1] : target[cuts[left]][0]]
+        if not gap and states[left] == states[right] and right == left + 1 and not breaks[left]:
+            # something stands alone between them: code, an image
+            gap = " " if segments[left][-1:].isspace() else ""
+            texts[left] += gap
+        else:
+            _put(texts, segments, breaks, states, left, right, gap)
+    _put(texts, segments, breaks, states, holders[-1], len(segments), translation[target[-1][1] :])
+    return texts
+
+
+def _put(
+    texts: list[str],
+    segments: Sequence[str],
+    breaks: Sequence[bool],
+    states: Sequence[Hashable],
+    left: int,
+    right: int,
+    gap: str,
+) -> None:
+    """Puts the space between two segments that have words wherever the source has it there."""
+    if not gap:
+        return
+    first, last = left < 0, right == len(segments)
+    before, after = not first and segments[left][-1:].isspace(), not last and segments[right][:1].isspace()
+    inner = [i for i in range(left + 1, right) if segments[i].isspace()]
+    if not (before or inner or after):
+        if any(breaks[max(left, 0) : right]):
+            return  # a break is space enough
+        # outside of what is formatted
+        after = first or (not last and _depth(states[right]) < _depth(states[left]))
+        before = not after
+    for i in inner:
+        texts[i] = segments[i]
+    if before:
+        texts[left] += gap
+    if after:
+        texts[right] = gap + texts[right]
+
+
+def _depth(state: Hashable) -> int:
+    """How much formatting a state consists of."""
+    return sum(map(_depth, state)) if isinstance(state, tuple) else int(state is not None)

@@ -1,0 +1,102 @@
+"""Sentences of a block.
+
+They are found by :mod:`sentencex`, which needs no model and knows the abbreviations of many languages.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+from fairseq_lasformer.formats.block import Block
+
+Splitter = Callable[[str], list[tuple[int, int]]]
+"""From a text without line breaks to the start and end of each sentence."""
+
+_CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f\u200b\ufeff\ufffe\uffff]")
+_MARKER = re.compile(r"\s*(?:[-*+•‣–—]|\(?(?:\d{1,3}|[a-zA-Z])[.)])\s*")
+
+
+def split_sentences(text: str, language: str) -> list[tuple[int, int]]:
+    """Start and end of each sentence, without the space around it.
+
+    What is only a list marker or a number (``1.``) belongs to the sentence after it.
+
+    Args:
+        text: a paragraph.
+        language: language code, such as ``en``.
+    """
+    import sentencex
+
+    found: list[tuple[int, int]] = []
+    begin: int | None = None
+    for boundary in sentencex.get_sentence_boundaries(language.partition("_")[0].partition("-")[0], text):
+        start, end = boundary["start_index"], boundary["end_index"]
+        start = start if begin is None else begin
+        piece = text[start:end]
+        if _MARKER.fullmatch(piece) and text[end:].strip():
+            begin = start
+            continue
+        begin = None
+        if piece.strip():
+            found.append((start + len(piece) - len(piece.lstrip()), end - (len(piece) - len(piece.rstrip()))))
+    return found
+
+
+def splitter(language: str) -> Splitter:
+    """The sentence splitter of a language."""
+    return functools.partial(split_sentences, language=language)
+
+
+def whole(text: str) -> list[tuple[int, int]]:
+    """A splitter that takes a whole line for one sentence."""
+    stripped = text.strip()
+    start = text.find(stripped)
+    return [(start, start + len(stripped))] if stripped else []
+
+
+class Sentence(NamedTuple):
+    """A sentence of a block.
+
+    Attributes:
+        start, end: its place in the block's text.
+        text: its text in one line, with single spaces and without control characters.
+        segments: the first and the last segment that it has text in.
+        cleaned: whether it contained control characters.
+    """
+
+    start: int
+    end: int
+    text: str
+    segments: tuple[int, int]
+    cleaned: bool
+
+    @property
+    def marked(self) -> bool:
+        """Whether there is markup in it that its translation must contain, too."""
+        return self.segments[0] != self.segments[1]
+
+
+def sentences(block: Block, split: Splitter) -> list[Sentence]:
+    """The sentences of a block, in order."""
+    text, owner = block.text, owners(block)
+    found = []
+    for start, end in split(re.sub(r"[\r\n\t\v\f\x85\u2028\u2029]", " ", text)):
+        raw = text[start:end]
+        clean = " ".join(_CONTROL.sub(" ", raw).split())
+        inside = [owner[i] for i in range(start, end) if not text[i].isspace()]
+        if clean and any(i >= 0 for i in inside):
+            first, last = min(i if i >= 0 else -i - 1 for i in inside), max(i if i >= 0 else -i for i in inside)
+            found.append(Sentence(start, end, clean, (first, last), bool(_CONTROL.search(raw))))
+    return found
+
+
+def owners(block: Block) -> list[int]:
+    """For each character of a block's text, the segment that it is in; -1 - i for what stands for markup i."""
+    owner: list[int] = []
+    for i, segment in enumerate(block.segments):
+        owner += [-i] * len(block.fill(i - 1)) if i else []
+        owner += [i] * len(segment)
+    return owner

@@ -1,0 +1,101 @@
+"""XLIFF 1.2 and 2: what has no translation yet gets one, in ``<target>``."""
+
+from __future__ import annotations
+
+from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.formats.block import PLACEHOLDER, BlockBuilder, Parsed
+from fairseq_lasformer.formats.markup import Piece, escape, xml_pieces
+
+_CODES = ("ph", "bpt", "ept", "it", "x", "bx", "ex", "sc", "ec", "cp", "sm", "em")
+"""Inline elements whose content is code, not text."""
+
+_UNITS = ("trans-unit", "segment")
+
+
+def read(text: str) -> Parsed:
+    """The sources of all units that have no target, or an empty one, and may be translated.
+
+    Raises:
+        InputError: the file is not XLIFF.
+    """
+    pieces = xml_pieces(text)
+    if next((p.local for p in pieces if p.kind == "start"), "") != "xliff":
+        raise InputError("not an XLIFF file")
+    builder = BlockBuilder(escape)
+    refused: list[bool] = []  # for each open element, whether translate="no" holds in it
+    unit: list[Piece] | None = None
+    for piece in pieces:
+        if piece.kind == "start":
+            said = piece.attributes.get("translate")
+            refused.append(said == "no" if said else bool(refused and refused[-1]))
+            if piece.local in _UNITS:
+                unit = []
+        if unit is None:
+            builder.keep(piece.raw)
+        else:
+            unit.append(piece)
+        if piece.kind == "end":
+            skip = refused.pop()
+            if piece.local in _UNITS and unit is not None:
+                _unit(builder, unit, skip)
+                unit = None
+    return builder.parsed()
+
+
+def _element(pieces: list[Piece], name: str) -> tuple[int, int] | None:
+    """The first and the last piece of the first element of a name that is a child of the unit."""
+    depth = 0
+    start: int | None = None
+    for i, piece in enumerate(pieces):
+        if piece.kind == "start":
+            if depth == 1 and piece.local == name and start is None:
+                start = i
+            depth += 1
+        elif piece.kind == "end":
+            depth -= 1
+            if depth == 1 and piece.local == name and start is not None:
+                return start, i
+    return None
+
+
+def _unit(builder: BlockBuilder, pieces: list[Piece], skip: bool) -> None:
+    """Adds a unit: all of it, and the translation of its source where its target is."""
+    source, target = _element(pieces, "source"), _element(pieces, "target")
+    full = target is not None and any(p.kind == "text" and p.text.strip() for p in pieces[slice(*target)])
+    if source is None or skip or full:
+        for piece in pieces:
+            builder.keep(piece.raw)
+        return
+    prefix = pieces[source[0]].name.removesuffix("source")
+    for i, piece in enumerate(pieces):
+        if target is not None and i == target[0]:
+            builder.keep(piece.raw[:-2] + ">" if piece.raw.endswith("/>") else piece.raw)
+            _content(builder, pieces[source[0] + 1 : source[1]])
+            builder.keep(f"</{piece.name}>" if piece.raw.endswith("/>") else "")
+        elif target is not None and target[0] < i < target[1]:
+            continue
+        else:
+            builder.keep(piece.raw)
+        if target is None and i == source[1]:
+            builder.keep(f"<{prefix}target>")
+            _content(builder, pieces[source[0] + 1 : source[1]])
+            builder.keep(f"</{prefix}target>")
+
+
+def _content(builder: BlockBuilder, pieces: list[Piece]) -> None:
+    """Adds the content of a source as a block."""
+    builder.begin()
+    states: list[str] = []
+    code = 0  # how many elements of code are open
+    for piece in pieces:
+        if piece.kind == "start":
+            states.append(piece.raw)
+            code += piece.local in _CODES
+        elif piece.kind == "end":
+            states.pop()
+            code -= piece.local in _CODES
+        if piece.kind == "text" and not code:
+            builder.text(piece.text, tuple(states), piece.raw)
+        else:
+            builder.keep(piece.raw, PLACEHOLDER if piece.kind == "start" and piece.local in ("ph", "x") else "")
+    builder.end()

@@ -1,0 +1,273 @@
+"""Translates files and folders of files on disk: one output per input, a failure stops only its own file."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fairseq_lasformer import formats
+from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.files import check_writable, locked, replacing
+from fairseq_lasformer.formats import OpenFile
+from fairseq_lasformer.inference.any_file import FileTranslator, TranslatedFile, TranslatedSentence
+from fairseq_lasformer.resume import key_of
+
+TOGETHER = 1 << 18
+"""Bytes of files that are translated together."""
+
+OUTPUTS = ("text", "tsv", "jsonl")
+
+DONE, PARTS, LOCK = ".lasformer-done", ".lasformer-parts", ".lasformer-lock"
+
+
+class Job(NamedTuple):
+    """A file to translate.
+
+    Attributes:
+        source: the file.
+        target: the file to write.
+        form: its format.
+    """
+
+    source: Path
+    target: Path
+    form: str
+
+
+class Plan(NamedTuple):
+    """The files of a folder.
+
+    Attributes:
+        jobs: those to translate.
+        others: those of unknown formats.
+    """
+
+    jobs: list[Job]
+    others: list[Path]
+
+
+class Result(NamedTuple):
+    """What became of a file.
+
+    Attributes:
+        job: the file.
+        error: why it could not be translated; empty if it was.
+        told: what happened to its sentences; empty if it had been translated before.
+        note: what its user should know about its format.
+    """
+
+    job: Job
+    error: str = ""
+    told: str = ""
+    note: str = ""
+
+
+def plan(folder: Path, out: Path, output: str = "text", form: str | None = None) -> Plan:
+    """The files of a folder and its subfolders, without hidden ones, and where their translations go.
+
+    Args:
+        folder: the folder.
+        out: folder for the translations; it is not itself translated.
+        output: see :func:`present`.
+        form: format of all files; default: by the ends of their names.
+
+    Raises:
+        InputError: both folders are the same.
+    """
+    if folder.resolve() == out.resolve():
+        raise InputError(f"{out}: is the folder that is translated; choose another one with -o")
+    jobs, others = [], []
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder)
+        hidden = any(part.startswith(".") for part in name.parts)
+        if hidden or not path.is_file() or path.resolve().is_relative_to(out.resolve()):
+            continue
+        known = form or formats.format_of(path.name)
+        if known is None:
+            others.append(path)
+        else:
+            jobs.append(Job(path, out / name.with_name(name.name + suffix(output)), known))
+    return Plan(jobs, others)
+
+
+def suffix(output: str) -> str:
+    """What the name of an output file ends with, after that of its input."""
+    return "" if output == "text" else f".{output}"
+
+
+def present(done: TranslatedFile, output: str) -> bytes:
+    """A translated file in a form of output.
+
+    Args:
+        done: the file.
+        output: ``text`` for the format of the input; ``tsv`` for source, translation, score and ``repaired``,
+            ``doubtful`` or nothing; ``jsonl`` for an object of these per line. Further translations are columns of
+            text and score, or a list.
+    """
+    if output == "text":
+        return done.data
+    return "".join(map(_json if output == "jsonl" else _row, done.lines)).encode()
+
+
+def _row(sentence: TranslatedSentence) -> str:
+    line = sentence.line
+    state = "doubtful" if line.flawed else "repaired" if line.repaired else ""
+    cells = [line.source, line.translation, f"{line.score:.4f}", state]
+    for text, score in sentence.others:
+        cells += [text, f"{score:.4f}"]
+    return "\t".join(cell.replace("\t", " ") for cell in cells) + "\n"
+
+
+def _json(sentence: TranslatedSentence) -> str:
+    line = sentence.line
+    found: dict[str, Any] = {
+        "line": line.number,
+        "source": line.source,
+        "translation": line.translation,
+        "score": round(line.score, 4),
+        "repaired": line.repaired,
+        "doubtful": line.flawed,
+    }
+    if sentence.others:
+        found["alternatives"] = [{"translation": text, "score": round(score, 4)} for text, score in sentence.others]
+    return json.dumps(found, ensure_ascii=False) + "\n"
+
+
+def translate_jobs(
+    translator: FileTranslator,
+    jobs: Sequence[Job],
+    state: Path,
+    settings: Sequence[object],
+    output: str = "text",
+    encoding: str | None = None,
+    begin: Callable[[int], object] = lambda n: None,
+    tick: Callable[[int], object] = lambda n: None,
+) -> Iterator[Result]:
+    """Translates files, and yields what became of each. What was done before, with the same settings, is not repeated.
+
+    Args:
+        translator: the translator.
+        jobs: the files.
+        state: folder that remembers what is done.
+        settings: everything that the translations depend on besides the files.
+        output: see :func:`present`.
+        encoding: encoding of text files; default: it is found out.
+        begin: called with the number of sentences of files that are about to be translated.
+        tick: called with the number of sentences translated.
+
+    Raises:
+        InputError: another process works on the same folder, or it cannot be written.
+    """
+    with locked(state / LOCK, "a translation"):
+        yield from _translated(translator, jobs, state, settings, output, encoding, begin, tick)
+        (state / LOCK).unlink(missing_ok=True)
+
+
+class _Open(NamedTuple):
+    job: Job
+    key: str
+    file: OpenFile
+    size: int
+
+
+def _translated(
+    translator: FileTranslator,
+    jobs: Sequence[Job],
+    state: Path,
+    settings: Sequence[object],
+    output: str,
+    encoding: str | None,
+    begin: Callable[[int], object],
+    tick: Callable[[int], object],
+) -> Iterator[Result]:
+    done = _Done(state / DONE)
+    waiting: list[_Open] = []
+
+    def work() -> Iterator[Result]:
+        for found in _together(translator, waiting, state, begin, tick):
+            result, made = found
+            if made is not None:
+                try:
+                    with replacing(result.job.target, "wb") as file:
+                        file.write(present(made, output))
+                    (was,) = (w for w in waiting if w.job == result.job)
+                    done.add(was.key, result.job.target)
+                    _journal(state, was).unlink(missing_ok=True)
+                except InputError as e:
+                    result = Result(result.job, str(e))
+            yield result
+        waiting.clear()
+
+    for job in jobs:
+        try:
+            data = job.source.read_bytes()
+            key = key_of(hashlib.sha256(data).hexdigest(), job.form, output, encoding, *settings)
+            if done.has(key, job.target):
+                yield Result(job)
+                continue
+            check_writable(job.target)
+            waiting.append(_Open(job, key, formats.read(data, job.form, encoding), len(data)))
+        except OSError as e:
+            yield Result(job, f"cannot be read ({e.strerror})")
+        except InputError as e:
+            yield Result(job, str(e))
+        if sum(w.size for w in waiting) >= TOGETHER:
+            yield from work()
+    yield from work()
+    if (state / PARTS).is_dir() and not any((state / PARTS).iterdir()):
+        (state / PARTS).rmdir()
+
+
+def _journal(state: Path, opened: _Open) -> Path:
+    return state / PARTS / f"{key_of(opened.key, opened.job.target)[:32]}.jsonl"
+
+
+def _together(
+    translator: FileTranslator,
+    waiting: Sequence[_Open],
+    state: Path,
+    begin: Callable[[int], object],
+    tick: Callable[[int], object],
+) -> Iterator[tuple[Result, TranslatedFile | None]]:
+    """Translates files together; one after the other, if one of them cannot be translated."""
+    if not waiting:
+        return
+    total = sum(len(found) for w in waiting for found in translator.sentences(w.file)[0])
+    begin(total)
+    journals = [_journal(state, w) for w in waiting]
+    try:
+        made = translator.translate([w.file for w in waiting], tick, journals)
+    except InputError as e:
+        if len(waiting) == 1:
+            yield Result(waiting[0].job, str(e), note=waiting[0].file.note), None
+            return
+        for w in waiting:
+            yield from _together(translator, [w], state, lambda n: None, lambda n: None)
+        return
+    for w, found in zip(waiting, made):
+        yield Result(w.job, told=found.counts.told(), note=w.file.note), found
+
+
+class _Done:
+    """Which files have been translated with which settings: a line of key and name each."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        text = path.read_text(encoding="utf-8") if path.exists() else ""
+        self.found = {tuple(line.split("\t", 1)) for line in text.split("\n")[:-1]}
+        self.torn = bool(text) and not text.endswith("\n")
+
+    def _name(self, target: Path) -> str:
+        return json.dumps(str(target.resolve()))
+
+    def has(self, key: str, target: Path) -> bool:
+        return target.is_file() and (key, self._name(target)) in self.found
+
+    def add(self, key: str, target: Path) -> None:
+        with open(self.path, "a", encoding="utf-8") as file:
+            file.write(("\n" if self.torn else "") + f"{key}\t{self._name(target)}\n")
+        self.torn = False
+        self.found.add((key, self._name(target)))

@@ -1,0 +1,119 @@
+"""lasformer translate, as typed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from helpers import run
+
+from fairseq_lasformer.cli.main import main
+from fairseq_lasformer.cli.translate import shard_of
+from fairseq_lasformer.errors import InputError
+
+
+@pytest.fixture
+def letter(tmp_path):
+    path = tmp_path / "letter.txt"
+    path.write_text("w1 w2 w3. w4 w5.\n\nw6 w7\n")
+    return path
+
+
+@pytest.mark.slow
+def test_standard_input_to_standard_output_is_quiet(trained_folder, letter):
+    command = [Path(sys.executable).with_name("lasformer"), "translate", trained_folder, "--beam", "2"]
+    done = subprocess.run(command, input=letter.read_bytes(), capture_output=True)
+    assert done.returncode == 0 and done.stderr == b""
+    assert [bool(line.strip()) for line in done.stdout.decode().split("\n")] == [True, False, True, False]
+    assert run("lasformer", *command[1:], letter, "--quiet").stdout == done.stdout.decode()
+
+
+def test_files_and_forms_of_output(trained_folder, letter, tmp_path, capsys):
+    assert main(["translate", str(trained_folder), str(letter), "-o", str(tmp_path / "out.txt"), "--beam", "2"]) == 0
+    assert "out.txt: 3 sentences" in capsys.readouterr().err
+    options = ["--format", "jsonl", "--nbest", "2", "--beam", "2", "--quiet"]
+    assert main(["translate", str(trained_folder), str(letter), "-o", f"{tmp_path}/made/", *options]) == 0
+    rows = [json.loads(row) for row in (tmp_path / "made/letter.txt.jsonl").read_text().splitlines()]
+    assert [row["source"] for row in rows] == ["w1 w2 w3.", "w4 w5.", "w6 w7"] and all(
+        "alternatives" in r for r in rows
+    )
+    assert capsys.readouterr() == ("", "")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["letter.txt", "made", "out.txt"]  # no state is left behind
+
+
+def test_a_folder_with_a_bad_file(trained_folder, letter, tmp_path, capsys):
+    (tmp_path / "bad.srt").write_text("no times")
+    out = tmp_path / "out"
+    assert main(["translate", str(trained_folder), str(tmp_path), "-o", str(out), "--beam", "1"]) == 1
+    told = capsys.readouterr().err
+    assert f"error: {tmp_path / 'bad.srt'}: holds no subtitle" in told
+    assert "error: 1 of 2 files could not be translated" in told and (out / "letter.txt").exists()
+    assert main(["translate", str(trained_folder), str(tmp_path), "-o", str(out), "--beam", "1"]) == 1
+    assert "letter.txt: had been translated" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (["nothing.txt"], "nothing.txt: no such file or folder"),
+        (["letter.xyz"], "letter.xyz: of unknown format; known: .txt"),
+        (["letter.docx"], "letter.docx: name the translated file with -o"),
+        (["letter.txt", "-o", "letter.txt"], "is the file that is translated"),
+        (["."], "name the folder for the translations with -o"),
+        (["letter.txt", "--nbest", "2"], "--nbest: needs --format tsv or jsonl"),
+        (["letter.txt", "--from", "word"], "--from word: expected one of text, "),
+        (["letter.txt", "--format", "csv"], "--format csv: expected one of text, tsv, jsonl"),
+        (["letter.txt", "--beam", "0"], "at least 1"),
+        (["letter.txt", "--device", "tpu:x"], "--device tpu:x: expected cpu, cuda"),
+        (["letter.txt", "--encoding", "klingon"], "klingon: no such encoding"),
+        ([".", "-o", "out", "--shard", "3/2"], "--shard 3/2: expected I/N"),
+        (["letter.txt", "--glossary", "none"], "none: the glossary cannot be read"),
+    ],
+)
+def test_mistakes_are_named(words, message, trained_folder, letter, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("letter.xyz", "letter.docx"):
+        Path(name).write_text("w1")
+    assert main(["translate", str(trained_folder), *words]) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_one_input_at_a_time(trained_folder, letter, capsys):
+    with pytest.raises(SystemExit):
+        main(["translate", str(trained_folder), str(letter), "--beam", "1", str(letter)])
+    assert "unrecognised" in capsys.readouterr().err
+
+
+def test_shards():
+    assert shard_of(None) == (0, 1) and shard_of("2/4") == (1, 4)
+    for wrong in ("0/4", "5/4", "x", "1/", "-1/2"):
+        with pytest.raises(InputError, match="expected I/N"):
+            shard_of(wrong)
+
+
+@pytest.mark.slow
+def test_a_killed_translation_resumes(trained_folder, tmp_path):
+    text = "\n".join(f"w{i % 9 + 1} w{i % 7 + 1} w3 w5." for i in range(600)) + "\n"
+    (tmp_path / "long.txt").write_text(text)
+    command = [Path(sys.executable).with_name("lasformer"), "translate", trained_folder, tmp_path / "long.txt"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    run("lasformer", *command[1:], "-o", tmp_path / "whole.txt", "--beam", 2)
+    process = subprocess.Popen(
+        [*command, "-o", tmp_path / "out.txt", "--beam", "2"], env=environment, stderr=subprocess.PIPE
+    )
+    end = time.monotonic() + 100
+    journal = tmp_path / ".out.txt.lasformer" / ".lasformer-parts"
+    while time.monotonic() < end and not (journal.is_dir() and any(p.stat().st_size > 4000 for p in journal.iterdir())):
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert not (tmp_path / "out.txt").exists()
+    run("lasformer", *command[1:], "-o", tmp_path / "out.txt", "--beam", 2)
+    assert (tmp_path / "out.txt").read_bytes() == (tmp_path / "whole.txt").read_bytes()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["long.txt", "out.txt", "whole.txt"]
