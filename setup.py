@@ -47,6 +47,7 @@ setup(
         "numpy>=2",
         "omegaconf==2.3.0",
         "packaging>=24",
+        "pyyaml>=6",
         "rapidfuzz>=3.10",
         "regex>=2024.11",
         "sacrebleu>=2.5",

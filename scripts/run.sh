@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs one row of the paper's main table: prepare, train, average, translate, score. Resumes where it stopped. The same as
-# lasformer run, with its options as environment variables.
+# lasformer reproduce, with its options as environment variables.
 #
 #   scripts/run.sh ted_en-de lasformer [Hydra override...]      corpora: ted_en-de news_en-de europarl_en-de pdc_zh-en
 #                                                               (cut at 1,024 tokens), ted_en-de_whole (whole talks)
@@ -20,4 +20,4 @@ done
 for override in "${@:3}"; do
   options+=(--set "$override")
 done
-exec "$lasformer" run "$1" "$2" "${options[@]}"
+exec "$lasformer" reproduce "$1" "$2" "${options[@]}"

@@ -23,7 +23,18 @@ PAGES = (
     "data/README.md",
     *(
         f"docs/{page}.md"
-        for page in ("training", "alignment", "fairseq", "report", "reproduce", "moe", "compact", "index", "method")
+        for page in (
+            "training",
+            "alignment",
+            "translate",
+            "fairseq",
+            "report",
+            "reproduce",
+            "moe",
+            "compact",
+            "index",
+            "method",
+        )
     ),
     *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs/results").glob("*.md")),
     "docs/architecture.md",
@@ -62,6 +73,8 @@ MINIATURE = [
         r"^(scripts/train.sh data-bin/mine)",
         r"ARCH=lasformer_tiny MAX_TOKENS=2000 UPDATE_FREQ=1 MAX_UPDATE=2 WORD_DROPOUT=0 \1",
     ),
+    (r"lasformer_small --max-update 100000 -- --select-share 2", f"lasformer_tiny --max-update 2 -- {FLAGS}"),
+    (r"lasformer run examples/own_data.yaml", "lasformer run own_data.yaml"),
     (
         # a hardly trained model runs every line to its limit
         r"^(scripts/generate.sh data-bin/mine .*)$",
@@ -143,8 +156,17 @@ def workplace(top: Path) -> Path:
     document = "\n".join((raw / "test.en").read_text().split("\n\n")[0].splitlines()[:6]) + "\n"
     (raw / "other.en").write_text(document)
     (clone / "letter.en").write_text(document)
+    (clone / "letters").mkdir()
+    for name in ("letter.txt", "letters/a.txt"):
+        (clone / name).write_text(document)
     (clone / "terms.tsv").write_text("soon\tbald\n")
     (clone / "letters.en").write_text("\t".join(document.splitlines()) + "\n")
+    example = (clone / "examples/own_data.yaml").read_text()
+    for printed, short in (("size: 32000", "size: 200"), ("arch: lasformer", "arch: lasformer_tiny"),
+                           ("max_update: 100000", "max_update: 2"), ("beam: 5", "beam: 1")):  # fmt: skip
+        assert printed in example
+        example = example.replace(printed, short)
+    (clone / "own_data.yaml").write_text(example)
     # run.sh finds its corpus unpacked
     ted = clone / "data-bin" / "ted_en-de" / "raw"
     ted.mkdir(parents=True)

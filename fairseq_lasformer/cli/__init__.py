@@ -2,4 +2,20 @@
 
 from __future__ import annotations
 
+from fairseq_lasformer.errors import InputError
+
 DEFAULT_SAMPLES = 1000  # default of --bootstrap
+
+
+def shard_of(text: str | None) -> tuple[int, int]:
+    """The number of a shard, from 0, and how many there are.
+
+    Raises:
+        InputError: it is not of the form I/N with I from 1 to N.
+    """
+    if text is None:
+        return 0, 1
+    number, slash, total = text.partition("/")
+    if not (slash and number.isdecimal() and total.isdecimal() and 1 <= int(number) <= int(total)):
+        raise InputError(f"--shard {text}: expected I/N, such as 1/4 to 4/4")
+    return int(number) - 1, int(total)

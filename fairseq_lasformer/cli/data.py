@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from fairseq_lasformer.cli import shard_of
 from fairseq_lasformer.data.documents import RESOLUTIONS
 from fairseq_lasformer.data.hypotheses import FORMS
 from fairseq_lasformer.data.subwords import SUBWORDS, TOKENIZERS
@@ -90,8 +91,12 @@ def run_generate(args: argparse.Namespace) -> None:
         options += ["--overlap", str(args.overlap)]
     if args.glossary is not None:
         options += ["--glossary", str(args.glossary.resolve())]
-    done = generate(args.data, args.checkpoint, args.out, args.split, args.shards, options, args.jobs, args.format)
-    print(f"{args.out}: {summary(done, args.format)}")
+    number, shards = (None, args.shards) if args.shard is None else shard_of(args.shard)
+    done = generate(args.data, args.checkpoint, args.out, args.split, shards, options, args.jobs, args.format, number)
+    if done is None:
+        print(f"{args.out}: shard {args.shard} is done; the last one to be done writes the documents")
+    else:
+        print(f"{args.out}: {summary(done, args.format)}")
 
 
 def add_generate(parser: argparse.ArgumentParser) -> None:
@@ -111,6 +116,11 @@ def add_generate(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=4,
         help="number of parts of the work; a killed run repeats at most JOBS of them (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--shard",
+        metavar="I/N",
+        help="translate only the Ith of N shards; the one that is done last writes the documents",
     )
     parser.add_argument("--jobs", type=int, default=1, help="shards translated in parallel (default: %(default)s)")
     parser.add_argument(

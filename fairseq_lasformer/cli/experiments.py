@@ -1,4 +1,4 @@
-"""Subcommands for ablation tables and rows of the paper's main table."""
+"""Subcommands that train: one's own data, ablation tables, rows of the paper's main table."""
 
 from __future__ import annotations
 
@@ -49,7 +49,47 @@ def add_ablate(parser: argparse.ArgumentParser) -> None:
     parser.epilog = "After -- : options of fairseq-generate, such as --cpu --beam 5."
 
 
+def run_train(args: argparse.Namespace) -> None:
+    from fairseq_lasformer.experiments.own_data import TrainOptions, train_own
+
+    given = {name: getattr(args, name) for name in TrainOptions.__dataclass_fields__ if hasattr(args, name)}
+    chosen = {name: value for name, value in given.items() if value is not None}
+    print(train_own(args.data, args.out, TrainOptions(**chosen | {"options": tuple(args.options)})))
+
+
+def add_train(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("data", type=Path, help="folder made by lasformer prepare")
+    parser.add_argument("out", type=Path, help="folder for checkpoints and train.log; a killed training resumes there")
+    parser.add_argument("--arch", help="architecture (default: lasformer); see docs/training.md")
+    parser.add_argument("--criterion", help="loss (default: the one that goes with the architecture)")
+    parser.add_argument("--max-update", type=int, help="number of updates (default: 100000)")
+    parser.add_argument(
+        "--patience", type=int, help="end after this many validations without improvement (default: 10; 0: never)"
+    )
+    parser.add_argument("--max-tokens", type=int, help="tokens per batch (default: 4096, or the longest example)")
+    parser.add_argument("--update-freq", type=int, help="batches per update (default: 8)")
+    parser.add_argument("--lr", type=float, help="peak learning rate (default: 0.0007)")
+    parser.add_argument("--warmup", type=int, metavar="UPDATES", help="updates until the peak (default: 4000)")
+    parser.add_argument("--dropout", type=float, help="default: 0.1")
+    parser.add_argument("--word-dropout", type=float, help="default: 0.1")
+    parser.add_argument("--save-every", type=int, metavar="UPDATES", help="save and validate (default: 500)")
+    parser.add_argument("--save-minutes", type=float, metavar="MINUTES", help="save this often, too (default: 10)")
+    parser.add_argument("--log-every", type=int, metavar="UPDATES", help="default: 10")
+    parser.add_argument("--precision", help="auto, fp16 or fp32 (default: fp16 on a GPU, fp32 without)")
+    parser.epilog = "After -- : further options of fairseq-train, such as --select-share 2; they take precedence."
+
+
 def run_run(args: argparse.Namespace) -> None:
+    from fairseq_lasformer.experiments.whole import run_whole
+
+    run_whole(args.config)
+
+
+def add_run(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("config", type=Path, help="YAML file, such as examples/own_data.yaml")
+
+
+def run_reproduce(args: argparse.Namespace) -> None:
     from fairseq_lasformer.experiments.paper import RowOptions, run_row
 
     options = {name: getattr(args, name) for name in RowOptions.__dataclass_fields__ if name != "overrides"}
@@ -57,7 +97,7 @@ def run_run(args: argparse.Namespace) -> None:
     print(text)
 
 
-def add_run(parser: argparse.ArgumentParser) -> None:
+def add_reproduce(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("experiment", help="ted_en-de, news_en-de, europarl_en-de, pdc_zh-en or ted_en-de_whole")
     parser.add_argument("system", help="transformer, lasformer, lasformer_moe, ...: configs/EXPERIMENT_SYSTEM.yaml")
     parser.add_argument(

@@ -24,11 +24,13 @@ class Command(NamedTuple):
 COMMANDS = {
     "corpus": Command("convert one of the paper's corpora to raw documents", "data"),
     "prepare": Command("convert raw documents to binarised data", "data"),
+    "train": Command("train on prepared data", "experiments"),
+    "run": Command("from raw documents to a model and its report, by a configuration file", "experiments"),
     "translate": Command("translate files, folders or standard input, in any known format", "translate"),
     "generate": Command("translate a prepared split, whole documents", "data"),
     "score": Command("d-BLEU, s-BLEU and chrF of translated documents", "evaluation"),
     "contrast": Command("score a contrastive test set (ContraPro's format) with a checkpoint", "evaluation"),
-    "run": Command("run a row of the paper's main table: corpus, training, translation, scores", "experiments"),
+    "reproduce": Command("run a row of the paper's main table: corpus, training, translation, scores", "experiments"),
     "ablate": Command("run one of the paper's ablation tables and print it", "experiments"),
     "report": Command("one page on runs: curves, scores, cost, attention", "evaluation"),
     "cost": Command("cost of attention relative to the dense Transformer", "evaluation"),
@@ -37,7 +39,7 @@ COMMANDS = {
     "average": Command("average checkpoints, with kappa from the last", "data"),
 }
 
-TAKING_MORE = ("generate", "ablate", "params")
+TAKING_MORE = ("train", "generate", "ablate", "params")
 
 
 def _with_numbers(words: list[str]) -> list[str]:
@@ -71,7 +73,7 @@ def main(argv: list[str] | None = None) -> int:
         # argparse takes an optional argument that follows options for unknown
         setattr(args, late, unknown.pop())
     if unknown:
-        hint = " (options of fairseq-generate and of models go after --)" if args.command in TAKING_MORE else ""
+        hint = " (further options of fairseq go after --)" if args.command in TAKING_MORE else ""
         parser.error(f"{args.command}: unrecognised: {' '.join(unknown)}{hint}; see lasformer {args.command} --help")
     args.options = words[end + 1 :]
     if args.options and args.command not in TAKING_MORE:

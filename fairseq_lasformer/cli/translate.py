@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fairseq_lasformer.cli import shard_of
 from fairseq_lasformer.errors import InputError
 
 if TYPE_CHECKING:
@@ -92,20 +93,6 @@ def run_translate(args: argparse.Namespace) -> None:
         _to_standard_output(args, place)
     else:
         _file(args, place)
-
-
-def shard_of(text: str | None) -> tuple[int, int]:
-    """The number of a shard, from 0, and how many there are.
-
-    Raises:
-        InputError: it is not of the form I/N with I from 1 to N.
-    """
-    if text is None:
-        return 0, 1
-    number, slash, total = text.partition("/")
-    if not (slash and number.isdecimal() and total.isdecimal() and 1 <= int(number) <= int(total)):
-        raise InputError(f"--shard {text}: expected I/N, such as 1/4 to 4/4")
-    return int(number) - 1, int(total)
 
 
 def load_model(args: argparse.Namespace) -> Any:

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 from hydra import compose, initialize_config_dir
@@ -78,6 +79,21 @@ def train(config: Path, overrides: Sequence[str], log: Path, what: str) -> None:
     command = [str(Path(sys.executable).with_name("fairseq-hydra-train")), "--config-dir", str(config.resolve().parent)]
     own = [override("common.user_dir", Path(__file__).parents[1])]
     command += ["--config-name", config.stem, *own, *overrides]
+    follow(command, log, total, what)
+
+
+def follow(command: Sequence[str], log: Path, total: int, what: str) -> None:
+    """Runs fairseq-train or fairseq-hydra-train with JSON log lines, and shows its progress.
+
+    Args:
+        command: the command.
+        log: log file; output is appended.
+        total: number of updates.
+        what: name of the system, for the progress bar.
+
+    Raises:
+        InputError: the training failed; the reason is quoted from its log.
+    """
     log.parent.mkdir(parents=True, exist_ok=True)
     with (
         open(log, "a", encoding="utf-8") as file,
@@ -87,6 +103,7 @@ def train(config: Path, overrides: Sequence[str], log: Path, what: str) -> None:
         ) as process,
     ):
         last = reason = ""
+        shown: dict[str, Any] = {}
         for line in process.stdout or ():
             file.write(line)
             last = line.strip() or last
@@ -94,7 +111,14 @@ def train(config: Path, overrides: Sequence[str], log: Path, what: str) -> None:
                 reason = reason or last.removeprefix("error: ")  # later lines are hints, or output of other workers
             if '"num_updates"' in line and '"update"' in line:
                 fields = json.loads(line[line.index("{") :])
+                if not bar.n:
+                    bar.initial = int(fields["num_updates"])  # a resumed run: the time left is that of new updates
                 bar.update(int(fields["num_updates"]) - bar.n)
-                bar.set_postfix(nll=fields["nll_loss"], kappa=fields.get("kappa", "-"), refresh=False)
+                shown |= {"nll": fields["nll_loss"], "kappa": fields.get("kappa", "-")}
+                bar.set_postfix(shown, refresh=False)
+            elif '"valid_nll_loss"' in line:
+                fields = json.loads(line[line.index("{") :])
+                shown["valid"] = fields["valid_nll_loss"]
+                bar.update(max(0, int(fields["valid_num_updates"]) - bar.n))
     if process.returncode:
         raise InputError(f"training {what} failed; see {log}: {reason or last}")

@@ -32,6 +32,10 @@ _OURS = ("--gen-subset", "--path", "--task", "--user-dir", "--results-path", "--
 _OTHERS = ("--nbest", "--lm-path", "--constraints", "--score-reference", "--print-alignment", "--print-step")
 
 
+PATIENCE = 60.0
+"""Seconds that a shard waits for another one to begin or to collect."""
+
+
 class Translation(NamedTuple):
     """A translated split.
 
@@ -55,7 +59,8 @@ def generate(
     options: Sequence[str] = (),
     jobs: int = 1,
     form: str = "lines",
-) -> Translation:
+    only: int | None = None,
+) -> Translation | None:
     """Writes the translated documents of a split, detokenised, in input order.
 
     The output of each shard is kept in ``OUT.parts`` until all are complete, so that a killed run resumes where it
@@ -71,9 +76,11 @@ def generate(
         jobs: number of shards translated in parallel, each with its share of the processor cores.
         form: ``lines`` for one document per line with tabs between its sentences, or ``raw`` for one sentence per line,
             like the input.
+        only: translate this shard alone (from 0); calls for others may run at the same time, on machines that share the
+            folder. The one that finishes last collects the documents.
 
     Returns:
-        what was written.
+        what was written; None if other shards are not done yet.
 
     Raises:
         InputError: data, checkpoint or output is unusable, or the translation failed.
@@ -83,30 +90,47 @@ def generate(
     check_writable(out)
     load(checkpoint)
     arguments = [*_arguments(data, checkpoint, split, codec.settings, info), *options]
-    parts = out.with_name(out.name + ".parts")
-    with locked(out.with_name(f".{out.name}.lock"), "a translation"):
-        shards = max(1, min(shards, info.documents))
-        stat = checkpoint.stat()
-        key = [
-            codec.settings.fingerprint,
-            str(checkpoint.resolve()),
-            stat.st_mtime_ns,
-            stat.st_size,
-            split,
-            shards,
-            *options,
-            *(Path(glossary).read_text(encoding="utf-8") for glossary in _glossaries(options)),
-        ]
+    parts, lock = out.with_name(out.name + ".parts"), out.with_name(f".{out.name}.lock")
+    shards = max(1, min(shards, info.documents))
+    logs = [parts / f"{i}" for i in range(shards)]
+    arguments += ["--distributed-world-size", str(shards)]
+    stat = checkpoint.stat()
+    key = [
+        codec.settings.fingerprint,
+        str(checkpoint.resolve()),
+        stat.st_mtime_ns,
+        stat.st_size,
+        split,
+        shards,
+        *options,
+        *(Path(glossary).read_text(encoding="utf-8") for glossary in _glossaries(options)),
+    ]
+
+    def begin() -> None:
         progress = Progress(parts, key_of(*key))
         if not progress.matches:
             remove_folder(parts)
             progress.begin()
-        logs = [parts / f"{i}" for i in range(shards)]
-        _translate([*arguments, "--distributed-world-size", str(shards)], logs, jobs, f"translating {split}", info)
+
+    def finish() -> Translation:
         found = collect(codec, info, logs)
         write_hypotheses(out, found.documents, form)
         remove_folder(parts)
-    return found
+        return found
+
+    if only is None:
+        with locked(lock, "a translation"):
+            begin()
+            _translate(arguments, logs, range(shards), jobs, f"translating {split}", info)
+            return finish()
+    if only >= shards:
+        return None  # there are fewer documents than shards
+    with locked(lock, "a translation", PATIENCE):
+        begin()
+    with locked(out.with_name(f".{out.name}.{only}.lock"), "this shard"):
+        _translate(arguments, logs, [only], jobs, f"translating {split}, shard {only + 1} of {shards}", info)
+    with locked(lock, "a translation", PATIENCE):
+        return finish() if all(log.exists() for log in logs) else None
 
 
 def _glossaries(options: Sequence[str]) -> list[str]:
@@ -178,16 +202,19 @@ def _arguments(data: Path, checkpoint: Path, split: str, settings: DataConfig, i
     return [*arguments, "--max-tokens", str(max(info.longest))]
 
 
-def _translate(arguments: list[str], logs: Sequence[Path], jobs: int, what: str, info: SplitInfo) -> None:
-    """Runs the shards that have no log yet, at most ``jobs`` at a time."""
+def _translate(
+    arguments: list[str], logs: Sequence[Path], shards: Sequence[int], jobs: int, what: str, info: SplitInfo
+) -> None:
+    """Runs those of the shards that have no log yet, at most ``jobs`` at a time."""
     jobs = max(1, jobs)
-    left = [i for i, log in enumerate(logs) if not log.exists()]
+    left = [i for i in shards if not logs[i].exists()]
     environment = {**os.environ, "PYTHONIOENCODING": "utf-8", "PYTHONUNBUFFERED": "1"}
     if jobs > 1:
         environment["OMP_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // jobs))
-    done = sum(_documents_in(log) for log in logs if log.exists())
+    done = sum(_documents_in(logs[i]) for i in shards if logs[i].exists())
+    total = info.documents if len(shards) == len(logs) else None
     with (
-        tqdm(total=info.documents, initial=done, desc=what, unit=" documents") as bar,
+        tqdm(total=total, initial=done, desc=what, unit=" documents") as bar,
         ThreadPool(jobs) as pool,
     ):
 

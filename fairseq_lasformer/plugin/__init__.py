@@ -18,13 +18,15 @@ def register() -> None:
 
     wait_briefly()
     try:
-        from fairseq_lasformer.plugin import compat, trainer
+        from fairseq_lasformer.plugin import compat, saving, trainer
     except ModuleNotFoundError as e:
         raise ImportError(missing(e)) from e
     from fairseq_lasformer.plugin import criterion, model, optimizer, task  # noqa: F401
 
     compat.install()
     trainer.install()
+    if is_fairseqs_tool():
+        saving.install()
 
 
 def missing(error: ModuleNotFoundError) -> str:

@@ -27,6 +27,12 @@ class DocumentTranslationConfig(TranslationConfig):
             "help": "training: how often an epoch holds each example that is at least half as long as the longest"
         },
     )
+    save_interval_minutes: float = field(
+        default=0.0,
+        metadata={
+            "help": "training with one worker: save a checkpoint whenever this many minutes have passed; 0: never"
+        },
+    )
     align_sentences: bool = field(
         default=False,
         metadata={

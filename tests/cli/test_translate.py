@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from helpers import run
 
+from fairseq_lasformer.cli import shard_of
 from fairseq_lasformer.cli.main import main
-from fairseq_lasformer.cli.translate import shard_of
 from fairseq_lasformer.errors import InputError
 
 

@@ -1,26 +1,108 @@
-"""scripts/train.sh."""
+"""lasformer train, scripts/train.sh and lasformer run."""
 
 from __future__ import annotations
 
-import re
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
+import yaml
 from helpers import SIZES, run
+
+from fairseq_lasformer.cli.main import main
+from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.experiments.own_data import TrainOptions
+from fairseq_lasformer.experiments.whole import Whole
+from fairseq_lasformer.inference.checkpoints import load
+from fairseq_lasformer.plugin import saving
+
+TINY = [*SIZES, "--select-dim", 8]
 
 
 @pytest.mark.slow
 def test_training_shows_its_first_updates_and_saves_them(prepared, tmp_path):
     settings = {"MAX_TOKENS": "200", "UPDATE_FREQ": "1", "MAX_UPDATE": "9", "SAVE_EVERY": "3", "LOG_EVERY": "2"}
-    done = run("scripts/train.sh", prepared, tmp_path, *SIZES, "--select-dim", 8, **settings)
-    assert len(re.findall(r"\| train_inner \| ", done.stdout)) == 4
-    assert "train_inner" in (tmp_path / "train.log").read_text()
+    done = run("scripts/train.sh", prepared, tmp_path, *TINY, **settings)
+    assert (tmp_path / "train.log").read_text().count("| train_inner | ") == 4
+    assert "9 updates, nll" in done.stdout and "best validation: nll" in done.stdout
+    assert f"next: lasformer translate {tmp_path} FILE" in done.stdout and "9/9" in done.stderr
     assert [p.name for p in sorted(tmp_path.glob("checkpoint_*"))] == [
         "checkpoint_1_9.pt",
         "checkpoint_best.pt",
         "checkpoint_last.pt",
     ]
-    again = run("scripts/train.sh", prepared, tmp_path, *SIZES, "--select-dim", 8, **settings)
-    assert "training has finished: 9 of 9" in again.stdout
+    before = (tmp_path / "checkpoint_last.pt").stat().st_mtime_ns
+    again = run("scripts/train.sh", prepared, tmp_path, *TINY, **settings)
+    assert "train: already done" in again.stderr and again.stdout == done.stdout
+    more = run("scripts/train.sh", prepared, tmp_path, *TINY, **settings | {"MAX_UPDATE": "11"})
+    assert "11 updates, nll" in more.stdout and (tmp_path / "checkpoint_last.pt").stat().st_mtime_ns > before
+
+
+@pytest.mark.slow
+def test_a_training_that_no_longer_improves_ends(prepared, tmp_path):
+    command = ["lasformer", "train", prepared, tmp_path, "--max-update", 200, "--save-every", 2, "--patience", 2]
+    done = run(*command, "--max-tokens", 200, "--update-freq", 1, "--lr", 1e-9, "--", *TINY)
+    assert 4 <= load(tmp_path / "checkpoint_last.pt")["optimizer_history"][-1]["num_updates"] < 60
+    assert "best validation" in done.stdout
+    assert "already done" in run(*command, "--max-tokens", 200, "--update-freq", 1, "--lr", 1e-9, "--", *TINY).stderr
+
+
+@pytest.mark.slow
+def test_a_killed_training_loses_minutes(prepared, tmp_path):
+    """By the clock, not by the number of updates."""
+    command = [Path(sys.executable).with_name("lasformer"), "train", prepared, tmp_path, "--max-update", "100000"]
+    command += [
+        "--save-every",
+        "1000000",
+        "--save-minutes",
+        "0.02",
+        "--max-tokens",
+        "200",
+        "--update-freq",
+        "1",
+        "--",
+        *TINY,
+    ]
+    process = subprocess.Popen(
+        [str(c) for c in command], env=os.environ | {"OMP_NUM_THREADS": "1"}, stderr=subprocess.PIPE
+    )
+    end = time.monotonic() + 100
+    while time.monotonic() < end and not (tmp_path / "checkpoint_last.pt").exists():
+        time.sleep(0.1)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    saved = load(tmp_path / "checkpoint_last.pt")["optimizer_history"][-1]["num_updates"]
+    resumed = [*command[: command.index("100000")], str(saved + 3), *command[command.index("100000") + 1 :]]
+    run("lasformer", *resumed[1:])
+    assert f"Loaded checkpoint {tmp_path}/checkpoint_last.pt (epoch" in (tmp_path / "train.log").read_text()
+
+
+def test_saves_that_are_due_do_not_validate():
+    now, seen = [0.0], []
+
+    def original(cfg, trainer, task, epoch_itr):
+        seen.append((cfg.checkpoint.save_interval_updates, cfg.dataset.disable_validation))
+
+    class Given:
+        save_interval_minutes, data_parallel_world_size = 1.0, 1
+
+    Given.cfg = Given
+    from omegaconf import OmegaConf
+
+    cfg = OmegaConf.create({"checkpoint": {"save_interval_updates": 100}, "dataset": {"disable_validation": False}})
+    step = saving._by_the_clock(original, lambda: now[0])
+    for seconds in (0, 59, 61, 62, 122):
+        now[0] = seconds
+        step(cfg, Given, Given, None)
+    assert seen == [(100, False), (100, False), (1, True), (100, False), (1, True)]
+    Given.data_parallel_world_size = 2  # their clocks differ
+    now[0] = 1000
+    step(cfg, Given, Given, None)
+    assert seen[-1] == (100, False)
 
 
 @pytest.mark.slow
@@ -29,6 +111,90 @@ def test_half_precision_without_a_gpu_is_one_line(prepared, tmp_path):
 
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
-    done = run("scripts/train.sh", prepared, tmp_path, *SIZES, "--fp16", MAX_TOKENS="200", check=False)
+    done = run("scripts/train.sh", prepared, tmp_path, *TINY, "--fp16", MAX_TOKENS="200", check=False)
     last = (done.stdout + done.stderr).strip().splitlines()[-1]
-    assert done.returncode != 0 and last.startswith("error: there is no GPU here") and "--cpu" in last
+    assert done.returncode != 0 and "there is no GPU here" in last and "--cpu" in last
+    with pytest.raises(InputError, match="--precision fp16: there is no GPU here"):
+        TrainOptions(precision="fp16").command(prepared, tmp_path)
+
+
+def test_the_command_fits_data_and_architecture(prepared):
+    words = TrainOptions(arch="transformer", patience=0, options=("--lr", "1")).command(prepared, Path("out"))
+    assert words[words.index("--criterion") + 1] == "label_smoothed_cross_entropy" and "--patience" not in words
+    assert words[-2:] == ["--lr", "1"] and words[words.index("--max-tokens") + 1] == "4096"
+    with pytest.raises(InputError, match="expected one of auto"):
+        TrainOptions(precision="int8").command(prepared, Path("out"))
+
+
+@pytest.fixture
+def raw(prepared):
+    return prepared.parent / "raw"
+
+
+def configuration(path, raw, **more):
+    given = {
+        "source": "xx",
+        "target": "yy",
+        "train": [str(raw / "train")],
+        "valid": str(raw / "valid"),
+        "test": str(raw / "test"),
+        "out": str(path.parent / "out"),
+        "prepare": {"tokenizer": "none", "size": 200, "limit": 25},
+        "training": {"max_update": 4, "max_tokens": 200, "update_freq": 1, "save_every": 2, "log_every": 1},
+        "fairseq": [str(word) for word in TINY],
+        "translation": {"beam": 1, "shards": 1},
+    }
+    path.write_text(yaml.safe_dump(given | more))
+    return path
+
+
+@pytest.mark.slow
+def test_a_configuration_runs_from_raw_documents_to_the_report(raw, tmp_path):
+    pytest.importorskip("plotly")
+    config = configuration(tmp_path / "run.yaml", raw)
+    done = run("lasformer", "run", config)
+    out = tmp_path / "out"
+    for made in ("data/settings.json", "model/checkpoint_best.pt", "model/scores.json", "report.html"):
+        assert (out / made).exists(), made
+    assert "d-BLEU" in done.stdout and f"next: lasformer translate {out / 'model'} FILE" in done.stdout
+    source = (raw / "test.xx").read_text(encoding="utf-8")
+    assert (out / "translation").read_text(encoding="utf-8").count("\n") == source.count("\n")
+    again = run("lasformer", "run", config)
+    assert "train: already done" in again.stderr and "translate: already done" in again.stderr
+    assert again.stdout.splitlines()[-1] == done.stdout.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"trian": 1}, "trian: unknown; is train meant?"),
+        ({"training": {"archh": "x"}}, "training.archh: unknown; is arch meant?"),
+        ({"out": None}, "out is missing"),
+        ({"prepare": [1]}, "prepare: expected names and values"),
+        ({"fairseq": "--lr 1"}, "fairseq: expected a list of words"),
+        ({"train": {"a": 1}}, "train: expected a prefix"),
+        ({"test": ["a", "b"]}, "test: expected a single prefix"),
+    ],
+)
+def test_mistakes_in_a_configuration_are_named(change, message, raw, tmp_path, capsys):
+    config = configuration(tmp_path / "run.yaml", raw, **change)
+    assert main(["run", str(config)]) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_a_configuration_is_data(tmp_path):
+    (tmp_path / "a.yaml").write_text("source: !!python/object/apply:os.system [true]\n")
+    with pytest.raises(InputError, match="not YAML"):
+        Whole.read(tmp_path / "a.yaml")
+    with pytest.raises(InputError, match="cannot be read"):
+        Whole.read(tmp_path / "none.yaml")
+    (tmp_path / "b.yaml").write_text("just text")
+    with pytest.raises(InputError, match="expected names and values; see examples/own_data.yaml"):
+        Whole.read(tmp_path / "b.yaml")
+
+
+def test_the_example_is_complete():
+    from helpers import ROOT
+
+    whole = Whole.read(ROOT / "examples/own_data.yaml")
+    assert whole.train == ("raw/train",) and whole.options().max_update == 100_000

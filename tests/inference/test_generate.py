@@ -108,7 +108,7 @@ def test_translating_is_quiet_and_counts_its_parts(prepared, tmp_path, capsys):
     assert read_hypotheses(tmp_path / "raw", True, 9) == [[s or NOTHING for s in d] for d in whole]
     assert [len(d) for d in whole] == [len(d) for d in read_documents(prepared.parent / "raw" / "test.xx")]
     for options, message in (
-        (["--beam", "2"], "options of fairseq-generate and of models go after --"),
+        (["--beam", "2"], "further options of fairseq go after --"),
         (["--", "--gen-subset", "valid"], "--gen-subset: is set by lasformer generate"),
         (["--", "--nbest", "3"], "--nbest: lasformer generate writes one translation per document"),
         (["--split", "train"], "the examples of train overlap"),
@@ -128,3 +128,23 @@ def test_a_prefix_of_the_target_can_be_forced(trained, prepared, tmp_path):
     run("lasformer", "generate", prepared, trained[0] / "checkpoint_last.pt", tmp_path / "out", *options)
     expected = read_documents(prepared.parent / "raw" / "test.yy")
     assert read_documents(tmp_path / "out") == expected
+
+
+@pytest.mark.slow
+def test_shards_that_are_started_one_by_one_are_the_whole(trained, prepared, tmp_path, capsys):
+    checkpoint = trained[0] / "checkpoint_last.pt"
+    words = ["generate", str(prepared), str(checkpoint)]
+    options = ["--", "--cpu", "--beam", "2"]
+    assert main([*words, str(tmp_path / "whole"), "--shards", "1", *options]) == 0
+    out = tmp_path / "out"
+    assert main([*words, str(out), "--shard", "2/3", *options]) == 0
+    assert "shard 2/3 is done" in capsys.readouterr().out and not out.exists()
+    before = (tmp_path / "out.parts/1").stat().st_mtime_ns
+    assert main([*words, str(out), "--shard", "2/3", *options]) == 0  # one that is started again does nothing twice
+    assert (tmp_path / "out.parts/1").stat().st_mtime_ns == before
+    assert main([*words, str(out), "--shard", "1/3", *options]) == 0
+    assert main([*words, str(out), "--shard", "3/3", *options]) == 0
+    assert "documents" in capsys.readouterr().out.splitlines()[-1]
+    assert out.read_bytes() == (tmp_path / "whole").read_bytes() and not (tmp_path / "out.parts").exists()
+    assert main([*words, str(out), "--shard", "4/3", *options]) == 1
+    assert "expected I/N" in capsys.readouterr().err

@@ -1,0 +1,178 @@
+"""From raw documents to a model and its report, as one configuration file describes it: ``lasformer run``."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fairseq_lasformer.analysis.report import report
+from fairseq_lasformer.data.documents import read_documents
+from fairseq_lasformer.data.hypotheses import read_hypotheses
+from fairseq_lasformer.data.prepare import prepare
+from fairseq_lasformer.data.prepare import summary as prepared
+from fairseq_lasformer.data.prepare_config import PrepareConfig
+from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.evaluation.scores import score, table
+from fairseq_lasformer.experiments.own_data import TrainOptions, train_own
+from fairseq_lasformer.files import atomic_write
+from fairseq_lasformer.inference.checkpoints import CHECKPOINTS
+from fairseq_lasformer.inference.generate import generate, summary
+from fairseq_lasformer.resume import Progress, key_of
+
+_PREPARE = ("tokenizer", "bpe", "size", "resolutions", "limit", "separator", "drop_empty", "clean", "workers")
+_TRAIN = tuple(field.name for field in fields(TrainOptions) if field.name != "options")
+_TRANSLATE = {"beam": 5, "overlap": 3, "max_tokens": None, "shards": 4, "jobs": 1}
+_TOP = ("source", "target", "train", "valid", "test", "out", "prepare", "training", "fairseq", "translation")
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A whole run; the sections of its configuration file.
+
+    Attributes:
+        source, target: language codes, the ends of the names of the raw files.
+        train, valid, test: prefixes of raw files, ``PREFIX.SOURCE`` and ``PREFIX.TARGET``; at most one for ``test``.
+        out: folder of everything that is made.
+        prepare: options of ``lasformer prepare``, with underscores.
+        training: options of ``lasformer train``, with underscores.
+        fairseq: further options of fairseq-train, as a list of words.
+        translation: ``beam``, ``overlap``, ``max_tokens``, ``shards`` and ``jobs`` of ``lasformer generate``.
+    """
+
+    source: str
+    target: str
+    train: tuple[str, ...]
+    valid: tuple[str, ...]
+    test: tuple[str, ...]
+    out: Path
+    prepare: dict[str, Any]
+    training: dict[str, Any]
+    fairseq: tuple[str, ...]
+    translation: dict[str, Any]
+
+    @classmethod
+    def read(cls, path: Path) -> Whole:
+        """Reads a configuration file.
+
+        Raises:
+            InputError: it cannot be read, or something in it is unknown, missing or of the wrong kind.
+        """
+        try:
+            given = yaml.safe_load(path.read_text(encoding="utf-8"))
+        except OSError as e:
+            raise InputError(f"{path}: cannot be read ({e.strerror})") from e
+        except (yaml.YAMLError, UnicodeDecodeError) as e:
+            raise InputError(f"{path}: not YAML ({' '.join(str(e).split())})") from e
+        if not isinstance(given, dict):
+            raise InputError(f"{path}: expected names and values; see examples/own_data.yaml")
+        _known(path, "", given, _TOP)
+        for name in ("source", "target", "train", "out"):
+            if not given.get(name):
+                raise InputError(f"{path}: {name} is missing")
+        sections = {}
+        for name, known in (("prepare", _PREPARE), ("training", _TRAIN), ("translation", tuple(_TRANSLATE))):
+            section = given.get(name) or {}
+            if not isinstance(section, dict):
+                raise InputError(f"{path}: {name}: expected names and values")
+            _known(path, f"{name}.", section, known)
+            sections[name] = section
+        words = given.get("fairseq") or []
+        if not isinstance(words, list):
+            raise InputError(f"{path}: fairseq: expected a list of words, such as [--clip-norm, 1.0]")
+        prefixes = {name: _prefixes(path, name, given.get(name)) for name in ("train", "valid", "test")}
+        if len(prefixes["test"]) > 1:
+            raise InputError(f"{path}: test: expected a single prefix")
+        return cls(
+            str(given["source"]),
+            str(given["target"]),
+            prefixes["train"],
+            prefixes["valid"],
+            prefixes["test"],
+            Path(str(given["out"])),
+            sections["prepare"],
+            sections["training"],
+            tuple(map(str, words)),
+            sections["translation"],
+        )
+
+    def options(self) -> TrainOptions:
+        """The options of the training."""
+        return TrainOptions(**self.training, options=self.fairseq)
+
+
+def _known(path: Path, where: str, given: dict[str, Any], known: tuple[str, ...]) -> None:
+    for name in given:
+        if name not in known:
+            close = difflib.get_close_matches(str(name), known, 1)
+            hint = f"; is {close[0]} meant?" if close else f"; known: {', '.join(known)}"
+            raise InputError(f"{path}: {where}{name}: unknown{hint}")
+
+
+def _prefixes(path: Path, name: str, value: Any) -> tuple[str, ...]:
+    if value is None:
+        return ()
+    if isinstance(value, str):
+        return (value,)
+    if isinstance(value, list) and all(isinstance(v, str) for v in value):
+        return tuple(value)
+    raise InputError(f"{path}: {name}: expected a prefix of raw files, or a list of them")
+
+
+def run_whole(config: Path, tell: Any = print) -> None:
+    """Runs what a configuration file describes, or resumes it where it stopped.
+
+    Writes ``OUT/data``, ``OUT/model``, ``OUT/translation``, ``OUT/model/scores.json`` and ``OUT/report.html``.
+
+    Args:
+        config: the file.
+        tell: called with what there is to read.
+
+    Raises:
+        InputError: the file is wrong, or a stage failed.
+    """
+    whole = Whole.read(config)
+    data, model, hypotheses = whole.out / "data", whole.out / "model", whole.out / "translation"
+    preparation = PrepareConfig(whole.source, whole.target, whole.train, whole.valid, whole.test, data, **whole.prepare)
+    tell(prepared(preparation, prepare(preparation, overwrite=True)).rpartition("\nnext:")[0])
+    tell(train_own(data, model, whole.options()).partition("\nnext:")[0])
+    checkpoint = next(model / name for name in CHECKPOINTS if (model / name).is_file())
+    if whole.test:
+        _translate(whole, data, checkpoint, hypotheses, tell)
+    source = Path(f"{whole.test[0]}.{whole.source}") if whole.test else None
+    report([model], whole.out / "report.html", source, title=whole.out.name)
+    tell(f"report: {whole.out / 'report.html'}\nnext: lasformer translate {model} FILE")
+
+
+def _translate(whole: Whole, data: Path, checkpoint: Path, hypotheses: Path, tell: Any) -> None:
+    """Translates and scores the test set."""
+    import torch
+
+    chosen = _TRANSLATE | whole.translation
+    options = ["--beam", str(chosen["beam"]), "--overlap", str(chosen["overlap"])]
+    options += [] if chosen["max_tokens"] is None else ["--max-tokens", str(chosen["max_tokens"])]
+    options += [] if torch.cuda.is_available() else ["--cpu"]
+    progress = Progress(whole.out, key_of("run"))
+    progress.open(f"{whole.out}: holds something else; choose another folder")
+
+    def work() -> None:
+        done = generate(
+            data, checkpoint, hypotheses, shards=chosen["shards"], options=options, jobs=chosen["jobs"], form="raw"
+        )
+        if done is not None:
+            tell(f"{hypotheses}: {summary(done, 'raw')}")
+
+    stat = checkpoint.stat()
+    progress.run("translate", work, key_of(options, stat.st_mtime_ns, stat.st_size), tell=True)
+    reference = Path(f"{whole.test[0]}.{whole.target}")
+    if reference.exists():
+        references = read_documents(reference)
+        scores = score(read_hypotheses(hypotheses, allow_empty=True, n_documents=len(references)), references)
+        atomic_write(
+            checkpoint.parent / "scores.json", json.dumps({"systems": {whole.out.name: scores}}, indent=1) + "\n"
+        )
+        tell(table({whole.out.name: scores}))
