@@ -33,6 +33,7 @@ setup(
         "fairseq_lasformer": ["py.typed"],
         "fairseq_lasformer.ops": ["*.cpp"],
         "fairseq_lasformer.analysis": ["*.html"],
+        "fairseq_lasformer.server": ["*.html"],
     },
     data_files=[(f"{SHARE}/{folder}", files) for folder, files in shared().items()],
     # fairseq and torch are installed first, by scripts/setup.sh: fairseq declares torchaudio, which nothing here needs
@@ -60,6 +61,7 @@ setup(
     ],
     extras_require={
         "dev": [
+            "httpx>=0.28",
             "hypothesis>=6.120",
             "mkdocs-material>=9.6",
             "mypy>=1.14",
@@ -72,6 +74,7 @@ setup(
             "triton>=3.4",
         ],
         "report": ["plotly>=6", "tensorboardX>=2.6"],
+        "server": ["prometheus-client>=0.21", "python-multipart>=0.0.18", "starlette>=0.46", "uvicorn>=0.34"],
         "bench": ["ctranslate2>=4.5"],
     },
     entry_points={"console_scripts": ["lasformer=fairseq_lasformer.cli.main:run"]},

@@ -11,7 +11,7 @@ from benchmarks.rows import save, table
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.threads import wait_briefly
 
-BENCHMARKS = ("training", "prefill", "decoding", "moe", "compact", "alignment")
+BENCHMARKS = ("training", "prefill", "decoding", "moe", "compact", "alignment", "serving")
 
 
 def main() -> None:

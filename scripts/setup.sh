@@ -33,7 +33,7 @@ say "4/6: fairseq (Python 3.11 compiles it, some 3 minutes)"
   pip install --no-deps --no-build-isolation fairseq-fixed==0.12.3.1
 say "5/6: this package and its tools"
 # pip's warning about fairseq's missing torchaudio is expected: see above
-pip install --no-build-isolation -e '.[dev,report]' 2> >(grep -v "dependency resolver\|requires torchaudio" >&2)
+pip install --no-build-isolation -e '.[dev,report,server]' 2> >(grep -v "dependency resolver\|requires torchaudio" >&2)
 say "6/6: CPU kernels (half a minute)"
 $venv/bin/python -c 'from fairseq_lasformer.ops import cpu; cpu.kernels()' 2>&1 | sed -n '/fairseq_lasformer\|no CPU/p' >&2
 echo "$mark" >$venv/.ready

@@ -27,6 +27,7 @@ PAGES = (
             "training",
             "alignment",
             "translate",
+            "serve",
             "fairseq",
             "report",
             "reproduce",
@@ -74,6 +75,12 @@ MINIATURE = [
         r"ARCH=lasformer_tiny MAX_TOKENS=2000 UPDATE_FREQ=1 MAX_UPDATE=2 WORD_DROPOUT=0 \1",
     ),
     (r"lasformer_small --max-update 100000 -- --select-share 2", f"lasformer_tiny --max-update 2 -- {FLAGS}"),
+    (
+        r"^(\.venv/bin/lasformer serve checkpoints/mine --port) 5000$",
+        rf"\1 {(port := free_port())} & trap 'kill %1' EXIT\n"
+        rf"until .venv/bin/python -c 'import urllib.request as u; u.urlopen(\"http://127.0.0.1:{port}/health\")' "
+        r"2>/dev/null; do sleep 1; done",
+    ),
     (r"lasformer run examples/own_data.yaml", "lasformer run own_data.yaml"),
     (
         # a hardly trained model runs every line to its limit

@@ -27,6 +27,7 @@ COMMANDS = {
     "train": Command("train on prepared data", "experiments"),
     "run": Command("from raw documents to a model and its report, by a configuration file", "experiments"),
     "translate": Command("translate files, folders or standard input, in any known format", "translate"),
+    "serve": Command("a translation server with a page", "serve"),
     "generate": Command("translate a prepared split, whole documents", "data"),
     "score": Command("d-BLEU, s-BLEU and chrF of translated documents", "evaluation"),
     "contrast": Command("score a contrastive test set (ContraPro's format) with a checkpoint", "evaluation"),

@@ -11,7 +11,7 @@ Shapes: N items (documents, or parts of one), B hypotheses per item, S sentences
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -109,7 +109,7 @@ class AlignedSearch(search.Search):
         max_len: int,
         prefix: Tensor | None = None,
         block: bool = False,
-        observe: Observe | None = None,
+        observe: Mapping[int, Observe] | None = None,
     ) -> None:
         """Start a batch.
 
@@ -119,11 +119,12 @@ class AlignedSearch(search.Search):
             max_len: step at which fairseq's generator ends every hypothesis.
             prefix: int64 [N, P], padded: tokens that every translation begins with.
             block: allow no sentence the same :data:`BLOCKED` tokens in a row twice.
-            observe: called before every step with the tokens of all hypotheses of the first item, int64 [B, n], and
-                their cumulative scores [B, n], until one of them has ended.
+            observe: for some items of the batch, what is called before every step with the tokens of all its
+                hypotheses, int64 [B, n], and their cumulative scores [B, n], until one of them has ended.
         """
         n, device = limits.sentences.size(0), limits.sentences.device
-        self.limits, self.max_len, self.prefix, self.block, self.observe = limits, max_len, prefix, block, observe
+        self.limits, self.max_len, self.prefix, self.block = limits, max_len, prefix, block
+        self.observe = dict(observe or {})
         # no sentence reaches further back
         self.reach = int(limits.longest.max()) + 1 if block else 0
         self.items = torch.arange(n, device=device)
@@ -140,9 +141,12 @@ class AlignedSearch(search.Search):
         original_batch_idxs: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """See fairseq's ``Search.step``; ``original_batch_idxs`` is replaced by the items' numbers in the batch."""
-        if self.observe is not None and prev_output_tokens is not None and scores is not None and step:
-            alive = scores[0, :, -1] > -math.inf
-            self.observe(prev_output_tokens[: scores.size(1), 1:][alive], scores[0][alive])
+        watched: list[tuple[int, int]] = []
+        if self.observe and step and prev_output_tokens is not None and scores is not None:
+            watched = [(row, item) for row, item in enumerate(self.items.tolist()) if item in self.observe]
+            for row, item in watched:
+                alive, beam = scores[row, :, -1] > -math.inf, scores.size(1)
+                self.observe[item](prev_output_tokens[row * beam : (row + 1) * beam, 1:][alive], scores[row][alive])
         if self.block and prev_output_tokens is not None:
             self._block_repetitions(lprobs, prev_output_tokens)
         self._restrict(step, lprobs)
@@ -154,8 +158,9 @@ class AlignedSearch(search.Search):
         self.following = _State(
             left.gather(1, beams) - ended.long(), (length.gather(1, beams) + 1).masked_fill_(ended, 0)
         )
-        if self.observe is not None and bool(((tokens == self.eos) & (found > -math.inf))[0].any()):
-            self.observe = None  # what has ended may win over what the others agree on
+        for row, item in watched:
+            if bool(((tokens[row] == self.eos) & (found[row] > -math.inf)).any()):
+                del self.observe[item]  # what has ended may win over what the others agree on
         self.exhausted = ((found == -math.inf) | (tokens == self.eos)).all(1)
         return found, tokens, beams
 

@@ -140,7 +140,7 @@ class FileTranslator:
         documents = [Journal(path) for path in journals or [None] * len(files)]
         lines = self._lines(texts, tick, documents)
         return [
-            self._written(file, found, cut, translated) for file, (found, cut), translated in zip(files, split, lines)
+            self.written(file, found, cut, translated) for file, (found, cut), translated in zip(files, split, lines)
         ]
 
     def _fitting(self, cuts: list[int]) -> Splitter:
@@ -232,7 +232,7 @@ class FileTranslator:
             for number, (sentence, found) in enumerate(zip(text, lines), 1)
         ]
 
-    def _written(
+    def written(
         self, file: OpenFile, found: list[list[Sentence]], cut: int, lines: list[TranslatedSentence]
     ) -> TranslatedFile:
         """A file made of its translated sentences."""

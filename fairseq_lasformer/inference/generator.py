@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -112,7 +112,7 @@ class AlignedGenerator(SequenceGenerator):
         prefix: Tensor | None,
         bos_token: int | None,
         block: bool = False,
-        observe: Observe | None = None,
+        observe: Mapping[int, Observe] | None = None,
     ) -> list[list[Hypothesis]]:
         """Run fairseq's search with limits of its own length, and with the terms of a glossary.
 

@@ -56,11 +56,16 @@ class Glossary:
             InputError: the file cannot be read, or a line is malformed (the message names it).
         """
         try:
-            lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
+            text = Path(path).read_text(encoding="utf-8-sig")
         except (OSError, UnicodeDecodeError) as e:
             raise InputError(f"{path}: the glossary cannot be read ({e})") from e
+        return cls.parse(text, str(path))
+
+    @classmethod
+    def parse(cls, text: str, path: str) -> Glossary:
+        """The glossary in the text of such a file; ``path`` names it in errors."""
         entries = []
-        for number, line in enumerate(lines, 1):
+        for number, line in enumerate(text.splitlines(), 1):
             terms = [term.strip() for term in line.split("\t")]
             if not any(terms):
                 continue

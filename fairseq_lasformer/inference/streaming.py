@@ -109,28 +109,43 @@ def _part(
     check: Callable[[], None],
 ) -> list[Line]:
     """Translates a part, passing on its lines; returns them."""
-    example = translator.example(document, part)
-    limits = translator.generator.limits(example[None]).longest[0].tolist()
-    sources = [s.tolist() for s in document.sentences[part.start - part.context : part.start + part.size]]
-
-    def wrong(number: int, tokens: list[int]) -> bool:
-        return number >= part.context and gone_wrong(sources[number], tokens, limits[number])
-
     passed = 0
 
-    def emit(number: int, line: Line) -> None:
+    def emit(_: int, line: Line) -> None:
         nonlocal passed
-        if number >= part.context:
-            put(line)
-            passed += 1
+        put(line)
+        passed += 1
 
-    watch = LineWatch(translator.generator.alignment.separators[1], wrong, emit)
+    watch = line_watch(translator, document, part, emit)
 
     def observe(tokens: Tensor, scores: Tensor) -> None:
         check()
         watch(tokens, scores)
 
-    (lines,) = translator.translate_parts([(document, part, before)], device, observe)
+    (lines,) = translator.translate_parts([(document, part, before)], device, [observe])
     for line in lines[passed:]:
         put(line)
     return lines
+
+
+def line_watch(translator: Translator, document: Source, part: Span, emit: Callable[[int, Line], None]) -> LineWatch:
+    """Watches the search for a part of a document.
+
+    Args:
+        translator: translator whose generator aligns lines.
+        document: the document.
+        part: the part.
+        emit: called with each settled line and its number in the document; not with those of the part's context.
+    """
+    limits = translator.generator.limits(translator.example(document, part)[None]).longest[0].tolist()
+    first = part.start - part.context
+    sources = [s.tolist() for s in document.sentences[first : part.start + part.size]]
+
+    def wrong(number: int, tokens: list[int]) -> bool:
+        return number >= part.context and gone_wrong(sources[number], tokens, limits[number])
+
+    def own(number: int, line: Line) -> None:
+        if number >= part.context:
+            emit(first + number, line)
+
+    return LineWatch(translator.generator.alignment.separators[1], wrong, own)

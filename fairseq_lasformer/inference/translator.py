@@ -143,10 +143,15 @@ class Translator:
         free = [document._replace(terms=None) for document in documents]
         left = [[part for part in d.parts if part.start >= len(lines)] for d, lines in zip(documents, found)]
         self._translate(free, left, found, device, done)
-        if self.places_lines:
-            self._place(free, found, device)
-        self._require(documents, found, device)
+        self.finish(documents, found, device)
         return found
+
+    @torch.no_grad()
+    def finish(self, documents: Sequence[Source], found: list[list[Line]], device: torch.device | str) -> None:
+        """Looks at whole translations: places lines, and requires terms. Changes ``found``."""
+        if self.places_lines:
+            self._place([document._replace(terms=None) for document in documents], found, device)
+        self._require(documents, found, device)
 
     def _require(self, documents: Sequence[Source], found: list[list[Line]], device: torch.device | str) -> None:
         """Replaces the lines that lack a term, translating only them once more, after a few lines of context."""
@@ -265,14 +270,14 @@ class Translator:
         self,
         tasks: Sequence[tuple[Source, Span, Sequence[Line]]],
         device: torch.device | str,
-        observe: Observe | None = None,
+        observe: Sequence[Observe | None] = (),
     ) -> list[list[Line]]:
         """Translates parts together; the lines of each, without its context.
 
         Args:
             tasks: for each part, its document, the part, and the lines of the document before it.
             device: where the models are.
-            observe: watches the search for the first part; see :meth:`AlignedSearch.begin`.
+            observe: for each part, what watches the search for it; see :meth:`AlignedSearch.begin`.
         """
         found = self._hypotheses(tasks, device, observe)
         return [self._lines(best)[part.context :] for (_, part, _), (best, *_) in zip(tasks, found)]
@@ -312,7 +317,7 @@ class Translator:
         self,
         tasks: Sequence[tuple[Source, Span, Sequence[Line]]],
         device: torch.device | str,
-        observe: Observe | None = None,
+        observe: Sequence[Observe | None] = (),
     ) -> list[list[dict[str, Any]]]:
         """fairseq's hypotheses for each part, the best one first; see :meth:`translate_parts`."""
         examples = [self.example(document, part) for document, part, _ in tasks]
@@ -324,9 +329,10 @@ class Translator:
         batch = utils.apply_to_sample(lambda t: t.to(device), batch)
         if any(line for document in terms for line in document):
             batch["terms"] = dict(enumerate(terms))
-        if observe is not None:
-            batch["observe"] = observe
         order = batch["id"].tolist()  # the collater sorts by length
+        watches = {row: watch for row, i in enumerate(order) if i < len(observe) and (watch := observe[i]) is not None}
+        if watches:
+            batch["observe"] = watches
         prefix = None
         if any(map(len, given)):
             rows = [given[i] for i in order]

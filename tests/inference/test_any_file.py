@@ -104,7 +104,7 @@ def test_a_killed_translation_resumes_after_its_last_part(model, tmp_path, monke
     parts = []
     original = Translator.translate_parts
 
-    def watched(self, tasks, device, observe=None):
+    def watched(self, tasks, device, observe=()):
         parts.extend(part.start for _, part, _ in tasks)
         return original(self, tasks, device, observe)
 
@@ -183,7 +183,7 @@ def test_one_of_several_files_fails_alone(model, tmp_path, monkeypatch):
     for name in ("a.txt", "b.txt", "c.txt"):
         (tmp_path / name).write_text("w1 w2\n")
     translator = FileTranslator(model, beam=1)
-    original = FileTranslator._written
+    original = FileTranslator.written
 
     def failing(self, file, found, cut, lines):
         if file.blocks[0].text == "w9":
@@ -191,7 +191,7 @@ def test_one_of_several_files_fails_alone(model, tmp_path, monkeypatch):
         return original(self, file, found, cut, lines)
 
     (tmp_path / "b.txt").write_text("w9\n")
-    monkeypatch.setattr(FileTranslator, "_written", failing)
+    monkeypatch.setattr(FileTranslator, "written", failing)
     jobs = [Job(tmp_path / n, tmp_path / "out" / n, "text") for n in ("a.txt", "b.txt", "c.txt")]
     results = list(translate_jobs(translator, jobs, tmp_path / "state", ()))
     assert [r.error for r in results] == ["", "cannot be", ""]

@@ -1,0 +1,72 @@
+"""Subcommand ``serve``: a translation server with a page."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from fairseq_lasformer.errors import InputError
+
+LOCAL = ("127.0.0.1", "localhost", "::1")
+
+
+def add_serve(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("models", type=Path, nargs="+", metavar="MODEL", help="checkpoints, or their folders")
+    parser.add_argument("--data", type=Path, help="prepared folder of all models (default: the one used in training)")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: this machine only)")
+    parser.add_argument("--port", type=int, default=5000, help="default: %(default)s")
+    parser.add_argument("--name", action="append", default=[], help="name under which another machine reaches it")
+    parser.add_argument("--beam", type=int, default=5, help="default: %(default)s")
+    parser.add_argument("--device", default="auto", help="cpu, cuda, cuda:1, … (default: a GPU if there is one)")
+    parser.add_argument("--lanes", type=int, help="threads that translate (default: 2; 1 on a GPU or a single core)")
+    parser.add_argument(
+        "--api-keys", type=Path, metavar="FILE", help="require one of the keys in this file, one per line"
+    )
+    parser.add_argument("--max-tokens", type=int, default=4096, help="translated together (default: %(default)s)")
+    parser.add_argument("--max-queue", type=int, default=256, help="documents waiting at most (default: %(default)s)")
+    parser.add_argument("--max-characters", type=int, default=500_000, help="per text (default: %(default)s)")
+    parser.add_argument("--max-bytes", type=int, default=20 << 20, help="per file (default: %(default)s)")
+    parser.add_argument("--max-seconds", type=float, default=600, help="per translation (default: %(default)s)")
+    parser.add_argument("--per-client", type=int, default=16, help="translations at a time (default: %(default)s)")
+    parser.add_argument("--verbose", action="store_true", help="log every request, and what fairseq logs")
+    parser.epilog = "Example: lasformer serve checkpoints/mine, then open http://127.0.0.1:5000."
+
+
+def run_serve(args: argparse.Namespace) -> None:
+    from fairseq_lasformer.cli.translate import load_model, silence
+
+    if not args.verbose:
+        silence()
+    try:
+        import torch
+        import uvicorn
+
+        from fairseq_lasformer.server.app import Limits, Server
+        from fairseq_lasformer.server.models import ServedModel, name_of
+    except ModuleNotFoundError as e:
+        raise InputError(f"the server needs {e.name}: pip install 'fairseq_lasformer[server]'") from e
+    keys = None
+    if args.api_keys is not None:
+        try:
+            keys = [line.strip() for line in args.api_keys.read_text(encoding="utf-8").splitlines() if line.strip()]
+        except OSError as e:
+            raise InputError(f"{args.api_keys}: cannot be read ({e.strerror})") from e
+        if not keys:
+            raise InputError(f"{args.api_keys}: holds no key")
+    lanes, cores = args.lanes, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    models = []
+    for path in args.models:
+        model = load_model(argparse.Namespace(model=path, data=args.data, device=args.device))
+        if lanes is None:
+            lanes = 1 if model.device.type == "cuda" or cores == 1 else 2
+        if model.device.type == "cpu":
+            torch.set_num_threads(max(1, cores // lanes))
+        models.append(ServedModel(name_of(path), model, args.beam, args.max_tokens, args.max_queue, lanes))
+    limits = Limits(args.max_characters, args.max_bytes, args.max_seconds, args.per_client)
+    hosts = [*LOCAL, "[::1]", *args.name] if args.host in LOCAL else args.name or ["*"]
+    pairs = ", ".join(f"{model.name} ({'-'.join(model.languages)})" for model in models)
+    print(f"http://{args.host}:{args.port} serves {pairs}; Ctrl-C ends it", flush=True)
+    server = Server(models, limits, keys)
+    level = "info" if args.verbose else "warning"
+    uvicorn.run(server.app(hosts), host=args.host, port=args.port, log_level=level, server_header=False)

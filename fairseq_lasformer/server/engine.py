@@ -1,0 +1,238 @@
+"""Translates the documents of many clients in common batches, part by part, and passes lines on as they are settled.
+
+A model has lanes: threads with a translator each, of which the first takes short parts only. Between two batches a lane
+admits new documents and forgets cancelled ones. So a document waits for parts that are being translated, never for
+whole documents, and a short one never for long ones.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from fairseq_lasformer.data.documents import Span
+from fairseq_lasformer.inference.streaming import Stopped, line_watch
+from fairseq_lasformer.inference.translator import Line, Source, Translator
+
+logger = logging.getLogger(__name__)
+
+SHORT = 512
+"""Tokens of the longest part that the first lane takes, if there are others."""
+
+ALIKE = 4
+"""Parts are translated together if none has this many times the tokens of another."""
+
+
+class Full(Exception):
+    """The queue is full."""
+
+
+class Event(NamedTuple):
+    """What happens to a document.
+
+    Attributes:
+        kind: ``line`` (a line is settled), ``revised`` (it has changed since), ``done`` or ``failed``.
+        number: of the line, from 0.
+        line: the line.
+        error: why it failed.
+    """
+
+    kind: str
+    number: int = -1
+    line: Line | None = None
+    error: str = ""
+
+
+class Job:
+    """A document in the queue.
+
+    Args:
+        source: the document.
+        tell: called with each event, from the thread of the engine.
+    """
+
+    def __init__(self, source: Source, tell: Callable[[Event], object]) -> None:
+        self.source, self.tell = source, tell
+        self.lines: list[Line] = []
+        self.told = 0
+        self.cancelled = threading.Event()
+        self.taken = False  # by a lane
+        self.begun = time.monotonic()
+
+    @property
+    def part(self) -> Span | None:
+        """The next part; None after the last."""
+        return next((part for part in self.source.parts if part.start >= len(self.lines)), None)
+
+    def emit(self, number: int, line: Line) -> None:
+        """Tell of a line, unless it has been told of."""
+        if number == self.told and not self.cancelled.is_set():
+            self.told += 1
+            self.tell(Event("line", number, line))
+
+
+class Engine:
+    """The queue of a model.
+
+    Args:
+        translators: one per lane; lines must be aligned.
+        device: where its model is.
+        max_tokens: tokens, with padding, that are translated together.
+        max_jobs: most documents in the queue.
+    """
+
+    def __init__(
+        self, translators: Sequence[Translator], device: Any, max_tokens: int = 4096, max_jobs: int = 256
+    ) -> None:
+        self.device = device
+        self.max_tokens, self.max_jobs = max_tokens, max_jobs
+        self.jobs: deque[Job] = deque()
+        self.changed = threading.Condition()
+        self.closed = False
+        self.lines_done = 0
+        shorts = [SHORT, *[sys.maxsize] * (len(translators) - 1)] if len(translators) > 1 else [sys.maxsize]
+        lanes = zip(translators, shorts)
+        self.threads = [threading.Thread(target=self._run, args=lane, daemon=True) for lane in lanes]
+        for thread in self.threads:
+            thread.start()
+
+    @property
+    def alive(self) -> bool:
+        """Whether all lanes work."""
+        return all(thread.is_alive() for thread in self.threads)
+
+    def submit(self, source: Source, tell: Callable[[Event], object]) -> Job:
+        """Queue a document.
+
+        Raises:
+            Full: there are too many.
+        """
+        job = Job(source, tell)
+        with self.changed:
+            if self.closed or len(self.jobs) >= self.max_jobs:
+                raise Full
+            self.jobs.append(job)
+            self.changed.notify_all()
+        return job
+
+    def cancel(self, job: Job) -> None:
+        """Forget a document; nothing more is told of it."""
+        job.cancelled.set()
+
+    def close(self) -> None:
+        """Stop after the current step."""
+        with self.changed:
+            self.closed = True
+            self.changed.notify_all()
+        for thread in self.threads:
+            thread.join()
+
+    def _run(self, translator: Translator, longest: int) -> None:
+        """A lane; ``longest`` is that of the parts it takes."""
+        while True:
+            with self.changed:
+                while not (batch := self._batch(translator, longest)) and not self.closed:
+                    self.changed.wait()
+                if self.closed:
+                    return
+            try:
+                self._step(translator, batch)
+            except Stopped:
+                continue
+            except Exception as e:  # one batch must not end the server
+                logger.exception("a batch failed")
+                self._fail(translator, batch, e)
+            finally:
+                with self.changed:
+                    for job in batch:
+                        job.taken = False
+                    self.changed.notify_all()
+
+    def _batch(self, translator: Translator, longest: int) -> list[Job]:
+        """The oldest document that a lane takes and, in order of age, all of like length that fit beside it."""
+        self.jobs = deque(job for job in self.jobs if job.taken or not job.cancelled.is_set())
+        chosen: list[tuple[int, Job]] = []
+        for job in self.jobs:
+            part = job.part
+            length = len(translator.example(job.source, part)) if part else 0
+            if job.taken or length > longest:
+                continue
+            lengths = [length, *(n for n, _ in chosen)]
+            alike = max(lengths) < ALIKE * max(1, min(lengths))
+            if not chosen or (alike and max(lengths) * len(lengths) <= self.max_tokens):
+                chosen.append((length, job))
+                job.taken = True
+        return [job for _, job in chosen]
+
+    def _step(self, translator: Translator, batch: Sequence[Job]) -> None:
+        """Translates one part of each document."""
+        tasks, watches = [], []
+        for job in batch:
+            part = job.part
+            if part is not None:
+                tasks.append((job, part))
+                watches.append(self._watch(translator, job, part, batch))
+        if tasks:
+            found = translator.translate_parts(
+                [(job.source._replace(terms=None), part, job.lines) for job, part in tasks], self.device, watches
+            )
+            for (job, _), lines in zip(tasks, found):
+                first = len(job.lines)
+                job.lines += lines
+                self.lines_done += len(lines)
+                for number, line in enumerate(lines, first):
+                    job.emit(number, line)
+        self._finish(translator, [job for job in batch if job.part is None and not job.cancelled.is_set()])
+
+    def _finish(self, translator: Translator, jobs: Sequence[Job]) -> None:
+        """Looks at documents as a whole, tells what has changed, and ends them."""
+        if not jobs:
+            return
+        before = [list(job.lines) for job in jobs]
+        found = [list(job.lines) for job in jobs]
+        translator.finish([job.source for job in jobs], found, self.device)
+        for job, old, new in zip(jobs, before, found):
+            for number, (a, b) in enumerate(zip(old, new)):
+                if not torch.equal(a.tokens, b.tokens) or a[1:] != b[1:]:
+                    job.tell(Event("revised", number, b))
+            job.tell(Event("done"))
+            self._remove(job)
+
+    def _remove(self, job: Job) -> None:
+        with self.changed:
+            if job in self.jobs:
+                self.jobs.remove(job)
+
+    def _fail(self, translator: Translator, batch: Sequence[Job], error: Exception) -> None:
+        """Tries the documents of a batch again one by one; those that fail alone are to blame."""
+        if len(batch) == 1:
+            (job,) = batch
+            self._remove(job)
+            job.tell(Event("failed", error=f"the translation failed ({type(error).__name__})"))
+            return
+        for job in batch:
+            try:
+                self._step(translator, [job])
+            except Stopped:
+                continue
+            except Exception as e:
+                self._fail(translator, [job], e)
+
+    def _watch(self, translator: Translator, job: Job, part: Span, batch: Sequence[Job]) -> Callable[[Any, Any], None]:
+        """Tells of the lines of a part while it is searched; ends the search when nobody waits for it any more."""
+        watch = line_watch(translator, job.source, part, job.emit)
+
+        def observe(tokens: Any, scores: Any) -> None:
+            if self.closed or all(other.cancelled.is_set() for other in batch):
+                raise Stopped
+            if not job.cancelled.is_set():
+                watch(tokens, scores)
+
+        return observe
