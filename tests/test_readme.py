@@ -169,8 +169,13 @@ def workplace(top: Path) -> Path:
     (clone / "terms.tsv").write_text("soon\tbald\n")
     (clone / "letters.en").write_text("\t".join(document.splitlines()) + "\n")
     example = (clone / "examples/own_data.yaml").read_text()
-    for printed, short in (("size: 32000", "size: 200"), ("arch: lasformer", "arch: lasformer_tiny"),
-                           ("max_update: 100000", "max_update: 2"), ("beam: 5", "beam: 1")):  # fmt: skip
+    for printed, short in (
+        ("test: raw/test", "test: raw/other"),
+        ("size: 32000", "size: 200"),
+        ("arch: lasformer", "arch: lasformer_tiny"),
+        ("max_update: 100000", "max_update: 2"),
+        ("beam: 5", "beam: 1"),
+    ):
         assert printed in example
         example = example.replace(printed, short)
     (clone / "own_data.yaml").write_text(example)

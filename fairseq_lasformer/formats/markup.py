@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 import html.parser
 import re
-from collections.abc import Iterator
 from typing import NamedTuple
 from xml.parsers import expat
 
@@ -110,9 +109,7 @@ class _HtmlScanner(html.parser.HTMLParser):
     def handle_endtag(self, tag: str) -> None:
         self.add("end", tag)
 
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.add("start", tag, "", {name: value or "" for name, value in attrs})
-        self.add("end", tag)
+    handle_startendtag = handle_starttag
 
     def handle_data(self, data: str) -> None:
         self.add("text", "", data)
@@ -150,19 +147,9 @@ def html_pieces(text: str) -> list[Piece]:
         if kind == "text" and content.startswith("&") and not raw.endswith(";"):
             content = html.unescape(raw)
         pieces.append(Piece(kind, name, raw, content, attributes))
-        if kind == "start" and name in VOID:
+        if kind == "start" and (name in VOID or raw.endswith("/>")):
             pieces.append(Piece("end", name, ""))
-    return list(_without_double_ends(pieces))
-
-
-def _without_double_ends(pieces: list[Piece]) -> Iterator[Piece]:
-    """``<br/>`` ends once, as ``<br>`` does."""
-    ended = False
-    for piece in pieces:
-        if piece.kind == "end" and ended and not piece.raw and piece.name in VOID:
-            continue
-        yield piece
-        ended = piece.kind == "end"
+    return pieces
 
 
 def encoding_named(data: bytes) -> str | None:

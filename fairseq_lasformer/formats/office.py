@@ -123,7 +123,7 @@ def _word(text: str) -> Parsed:
         if piece.kind == "text" and inside and builder.inside:
             builder.text(piece.text, (tuple(links), tuple(states[-1]) if states else ()), piece.raw)
         else:
-            builder.keep(piece.raw, BREAK if piece.local in ("br", "tab", "cr") and kept is None else "")
+            builder.keep(piece.raw, BREAK if piece.local in ("br", "tab", "cr") else "")
     return builder.parsed()
 
 

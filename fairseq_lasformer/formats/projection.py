@@ -22,7 +22,7 @@ OWN = 0.25
 PLACE = 0.15
 """Weight of standing at the same place of the sentence."""
 
-EMPTY = 1.0
+EMPTY = 1.5
 """Cost of a segment that loses its words."""
 
 

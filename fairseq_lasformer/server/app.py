@@ -47,7 +47,7 @@ class Limits:
         file_bytes: of a file.
         seconds: until a translation must be done.
         per_client: translations of one address at the same time.
-        kept_files: translated files that are kept for downloading.
+        kept_bytes: of translated files that are kept for downloading; the oldest go first.
         alternatives: per sentence.
     """
 
@@ -55,7 +55,7 @@ class Limits:
     file_bytes: int = 20 << 20
     seconds: float = 600.0
     per_client: int = 16
-    kept_files: int = 100
+    kept_bytes: int = 256 << 20
     alternatives: int = 4
 
 
@@ -157,10 +157,13 @@ class Server:
         Raises:
             HTTPException: it is too large, malformed, or its key is wrong.
         """
-        if int(request.headers.get("content-length") or 0) > most:
+        length = request.headers.get("content-length", "")
+        if length.isdecimal() and int(length) > most:
             raise HTTPException(413, f"too large: at most {most} bytes")
         kind = request.headers.get("content-type", "").partition(";")[0]
         if kind in ("multipart/form-data", "application/x-www-form-urlencoded"):
+            if not length.isdecimal():  # a form is written to disk while it is read
+                raise HTTPException(411, "a form needs a content-length")
             fields: dict[str, Any] = dict(await request.form(max_files=1, max_part_size=most))
         else:
             body = b""
@@ -321,7 +324,7 @@ class Server:
         stem, dot, end = name.rpartition(".")
         token, named = uuid.uuid4().hex, f"{stem}.{model.languages[1]}{dot}{end}"
         self.files[token] = named, made.data
-        while len(self.files) > self.limits.kept_files:
+        while len(self.files) > 1 and sum(len(data) for _, data in self.files.values()) > self.limits.kept_bytes:
             self.files.popitem(last=False)
         self._count(request, 200)
         url = str(request.url_for("translate_file").replace(path=f"/download_file/{token}/{named}"))

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairseq_lasformer import formats
+from fairseq_lasformer.formats import markdown
 from fairseq_lasformer.formats.block import BREAK, PLACEHOLDER, Block
 from fairseq_lasformer.formats.compose import compose
 from fairseq_lasformer.formats.projection import Aligned, by_place, place, units
@@ -27,6 +28,15 @@ def test_markup_follows_its_word():
     assert found == ["ich gehe ", "jetzt", ""]
     found = place(["I ", "now", " go"], ["", "b", ""], [False] * 2, "jetzt gehe ich", aligned(1, 2, 0, source=3))
     assert found == ["", "jetzt", " gehe ich"]
+
+
+def test_alignment_counts_more_than_place_and_marked_words_are_kept():
+    identity = aligned(0, 1, 2, 3, source=4)
+    long = "a" * 30
+    assert place(["one two", "three four"], ["", ""], [True], f"{long} b c d", identity) == [f"{long} b", "c d"]
+    nothing = aligned(0, 0, 0, source=3)  # no word of the translation belongs to the marked one
+    found = place(["see ", "this", " now"], ["", "b", ""], [False] * 2, "ja nein doch", nothing)
+    assert all(text.strip() for text in found)
 
 
 def test_space_stays_on_the_side_where_it_was():
@@ -129,7 +139,24 @@ def test_encodings_come_back(encoding):
 def test_a_named_encoding_wins_and_html_can_write_anything():
     file = formats.read("<p>caf\xe9</p>".encode("latin-1"), "html", "latin-1")
     assert file.write([["茶"]]) == b"<p>&#33590;</p>"
-    declared = b'<meta charset="iso-8859-2"><p>\xb1</p>'
-    assert formats.read(declared, "html").blocks[0].text == "ą"
+    declared = b'<meta charset="koi8-r"><p>\xc1\xc2</p>'
+    assert formats.read(declared, "html").blocks[0].text == "аб"
     with pytest.raises(formats.InputError, match="which iso8859-1 lacks"):
         formats.read(b"x\n", "text", "latin-1").write([["茶"]])
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ("* In", "\\* In"),
+        ("1. One", "1\\. One"),
+        ("a*b*c", "a\\*b\\*c"),
+        ("2 * 3 - 4", "2 * 3 - 4"),
+        ("snake_case", "snake_case"),
+        ("a [b](c)", "a [b\\](c)"),
+        ("a `b` <b>", "a \\`b\\` \\<b>"),
+        ("5 < 6", "5 < 6"),
+    ],
+)
+def test_text_is_never_taken_for_markup(text, expected):
+    assert markdown.escape(text) == expected

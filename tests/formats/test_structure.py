@@ -13,6 +13,7 @@ from helpers import ROOT
 from fairseq_lasformer import formats
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.formats.compose import compose
+from fairseq_lasformer.formats.markup import html_pieces
 from fairseq_lasformer.formats.projection import by_place
 from fairseq_lasformer.formats.sentences import sentences, splitter
 
@@ -276,6 +277,41 @@ def test_units_without_a_translation_get_one():
     for seed in range(50):
         writer = Writer(seed)
         assert translated(writer.xliff(), "xliff")[0].decode() == writer.expected
+
+
+def test_what_has_a_translation_keeps_it():
+    data = b'msgid "one file"\nmsgid_plural "%d files"\nmsgstr[0] ""\nmsgstr[1] ""\n\nmsgid "done"\nmsgstr "fertig"\n'
+    made = translated(data, "po")[0].decode()
+    assert 'msgstr[0] "ONE FILE"\nmsgstr[1] "%d FILES"\n' in made and 'msgstr "fertig"' in made
+
+
+def test_a_pause_ends_a_sentence():
+    cues = "1\n00:00:01,000 --> 00:00:02,000\nno end\n\n2\n00:00:0{},000 --> 00:00:09,000\nnext one\n"
+    assert translated(cues.format(3).encode(), "subtitles")[1] == ["no end next one"]
+    assert translated(cues.format(5).encode(), "subtitles")[1] == ["no end", "next one"]
+
+
+def test_an_empty_element_ends_once():
+    assert [(p.kind, p.raw) for p in html_pieces("<br/>a<hr>")] == [
+        ("start", "<br/>"),
+        ("end", ""),
+        ("text", "a"),
+        ("start", "<hr>"),
+        ("end", ""),
+    ]
+
+
+def test_words_next_to_space_keep_it():
+    """Word drops space at the edges of a text that does not say it matters."""
+    run = "<w:r>{}<w:t>{}</w:t></w:r>"
+    runs = run.format("", "one;") + run.format("<w:rPr><w:b/></w:rPr>", "two") + run.format("", ";three")
+    space = 'xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"'
+    data = Writer(1).archive({"word/document.xml": f"<w:document {space}><w:p>{runs}</w:p></w:document>"})
+    made = translated(data, "docx", lambda text: "eins; zwei; drei")[0]
+    with zipfile.ZipFile(io.BytesIO(made)) as archive:
+        text = archive.read("word/document.xml").decode()
+    assert re.sub("<[^>]*>", "", text) == "eins; zwei; drei"
+    assert not re.search(r"<w:t>(\s|[^<]*\s<)", text) and '<w:t xml:space="preserve">' in text
 
 
 @pytest.mark.parametrize("path", sorted([*(ROOT / "docs").rglob("*.md"), ROOT / "README.md"]), ids=lambda p: p.name)

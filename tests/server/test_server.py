@@ -125,6 +125,16 @@ def test_bodies_and_files_that_are_too_large(served):
         "/translate", content=(b"x" * 1000 for _ in range(30)), headers={"content-type": "application/json"}
     )
     assert endless.status_code == 413
+    form = {"content-type": "application/x-www-form-urlencoded"}
+    assert page.post("/translate", content=(b"q=x" for _ in range(2)), headers=form).status_code == 411
+    page.post("/translate", json={"q": "w1"}, headers={"content-length": "many"})
+
+
+def test_the_oldest_files_go_first(served):
+    page = client(served, kept_bytes=30)
+    made = [page.post("/translate_file", files={"file": ("a.txt", b"w1 w2.\n" * 2)}).json() for _ in range(3)]
+    found = [page.get(one["translatedFileUrl"].partition("testserver")[2]).status_code for one in made]
+    assert found[-1] == 200 and found[0] == 404
 
 
 def test_keys(served):
