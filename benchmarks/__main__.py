@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -16,6 +17,7 @@ BENCHMARKS = ("training", "prefill", "decoding", "moe", "compact", "alignment", 
 
 def main() -> None:
     wait_briefly()
+    logging.basicConfig(level=logging.WARNING)
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     commands = parser.add_subparsers(dest="benchmark", required=True, metavar="NAME")
     for name in BENCHMARKS:

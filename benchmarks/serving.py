@@ -82,11 +82,7 @@ async def ask(client: Any, url: str, text: str, leave: bool) -> Answer:
 
 async def load(url: str, texts: list[str], clients: int, leaving: float) -> tuple[list[Answer], float]:
     """All documents by a number of clients, and the time that they took."""
-    import logging
-
     import httpx
-
-    logging.disable(logging.INFO)
 
     waiting = iter(enumerate(texts))
     found: list[Answer] = []

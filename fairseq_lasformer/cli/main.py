@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 from importlib import import_module
 from typing import NamedTuple
@@ -55,6 +56,7 @@ def _with_numbers(words: list[str]) -> list[str]:
 def main(argv: list[str] | None = None) -> int:
     """Entry point; returns the exit code."""
     wait_briefly()
+    logging.basicConfig(level=logging.WARNING)  # otherwise importing fairseq shows all that any library logs
     parser = argparse.ArgumentParser(prog="lasformer", description="Document-level translation with Lasformer.")
     parser.add_argument("--version", action="version", version=f"fairseq_lasformer {fairseq_lasformer.__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")

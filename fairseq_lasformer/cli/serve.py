@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 from pathlib import Path
 
@@ -36,7 +37,9 @@ def add_serve(parser: argparse.ArgumentParser) -> None:
 def run_serve(args: argparse.Namespace) -> None:
     from fairseq_lasformer.cli.translate import load_model, silence
 
-    if not args.verbose:
+    if args.verbose:
+        logging.getLogger().setLevel(logging.INFO)
+    else:
         silence()
     try:
         import torch

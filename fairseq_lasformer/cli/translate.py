@@ -71,7 +71,9 @@ def silence() -> None:
 
 
 def run_translate(args: argparse.Namespace) -> None:
-    if not args.verbose:
+    if args.verbose:
+        logging.getLogger().setLevel(logging.INFO)
+    else:
         silence()
     from fairseq_lasformer.formats import FORMATS
     from fairseq_lasformer.inference.folders import OUTPUTS
