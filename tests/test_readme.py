@@ -77,9 +77,8 @@ MINIATURE = [
     (r"lasformer_small --max-update 100000 -- --select-share 2", f"lasformer_tiny --max-update 2 -- {FLAGS}"),
     (
         r"^(\.venv/bin/lasformer serve checkpoints/mine --port) 5000$",
-        rf"\1 {(port := free_port())} & trap 'kill %1' EXIT\n"
-        rf"until .venv/bin/python -c 'import urllib.request as u; u.urlopen(\"http://127.0.0.1:{port}/health\")' "
-        r"2>/dev/null; do sleep 1; done",
+        rf"\1 {(port := free_port())} > served 2>&1 & server=$!; trap 'kill $server' EXIT\n"
+        rf"until (exec 3<>/dev/tcp/127.0.0.1/{port}) 2>/dev/null; do sleep 0.5; kill -0 $server; done",
     ),
     (r"lasformer run examples/own_data.yaml", "lasformer run own_data.yaml"),
     (
