@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import logging
 import os
 from pathlib import Path
 
@@ -35,12 +34,9 @@ def add_serve(parser: argparse.ArgumentParser) -> None:
 
 
 def run_serve(args: argparse.Namespace) -> None:
-    from fairseq_lasformer.cli.translate import load_model, silence
+    from fairseq_lasformer.cli.translate import load_model, set_verbosity
 
-    if args.verbose:
-        logging.getLogger().setLevel(logging.INFO)
-    else:
-        silence()
+    set_verbosity(args.verbose)
     try:
         import torch
         import uvicorn
@@ -60,7 +56,7 @@ def run_serve(args: argparse.Namespace) -> None:
     lanes, cores = args.lanes, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     models = []
     for path in args.models:
-        model = load_model(argparse.Namespace(model=path, data=args.data, device=args.device))
+        model = load_model(path, args.data, args.device)
         if lanes is None:
             lanes = 1 if model.device.type == "cuda" or cores == 1 else 2
         if model.device.type == "cpu":

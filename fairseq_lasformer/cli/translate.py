@@ -6,9 +6,11 @@ import argparse
 import logging
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from tqdm import tqdm
 
 from fairseq_lasformer.cli import shard_of
 from fairseq_lasformer.errors import InputError
@@ -64,17 +66,17 @@ def add_translate(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def silence() -> None:
-    """Keeps the log lines and warnings of fairseq, Hydra and torch from the terminal."""
-    warnings.simplefilter("ignore")
-    logging.disable(logging.WARNING)
+def set_verbosity(verbose: bool) -> None:
+    """Shows the log lines of fairseq, Hydra and torch, or keeps them and all warnings from the terminal."""
+    if verbose:
+        logging.getLogger().setLevel(logging.INFO)
+    else:
+        warnings.simplefilter("ignore")
+        logging.disable(logging.WARNING)
 
 
 def run_translate(args: argparse.Namespace) -> None:
-    if args.verbose:
-        logging.getLogger().setLevel(logging.INFO)
-    else:
-        silence()
+    set_verbosity(args.verbose)
     from fairseq_lasformer.formats import FORMATS
     from fairseq_lasformer.inference.folders import OUTPUTS
 
@@ -97,29 +99,29 @@ def run_translate(args: argparse.Namespace) -> None:
         _file(args, place)
 
 
-def load_model(args: argparse.Namespace) -> Any:
-    """The model of the command line, on its device."""
+def load_model(path: Path, data: Path | None, device: str) -> Any:
+    """A model on its device; see ``--data`` and ``--device``."""
     import torch
 
     from fairseq_lasformer.plugin.hub import from_pretrained
 
-    device = args.device
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
+    name = device
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        device = torch.device(device)
+        place = torch.device(name)
     except RuntimeError as e:
-        raise InputError(f"--device {args.device}: expected cpu, cuda or cuda:N") from e
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise InputError(f"--device {args.device}: there is no GPU here that torch can use")
-    return from_pretrained(args.model, data=args.data).eval().to(device)
+        raise InputError(f"--device {device}: expected cpu, cuda or cuda:N") from e
+    if place.type == "cuda" and not torch.cuda.is_available():
+        raise InputError(f"--device {device}: there is no GPU here that torch can use")
+    return from_pretrained(path, data=data).eval().to(place)
 
 
 def _translator(args: argparse.Namespace) -> FileTranslator:
     from fairseq_lasformer.inference.any_file import FileTranslator
 
     return FileTranslator(
-        load_model(args),
+        load_model(args.model, args.data, args.device),
         args.beam,
         args.overlap,
         args.glossary,
@@ -127,6 +129,20 @@ def _translator(args: argparse.Namespace) -> FileTranslator:
         alternatives=args.nbest - 1,
         max_tokens=args.max_tokens,
     )
+
+
+def _bar(hidden: bool) -> tqdm:
+    return tqdm(total=0, desc="translating", unit=" sentences", disable=hidden)
+
+
+def _growing(bar: tqdm) -> Callable[[int], None]:
+    """Adds sentences to those that a bar waits for."""
+
+    def begin(sentences: int) -> None:
+        bar.total = (bar.total or 0) + sentences
+        bar.refresh()
+
+    return begin
 
 
 def _form(args: argparse.Namespace, place: Path) -> str:
@@ -139,8 +155,6 @@ def _form(args: argparse.Namespace, place: Path) -> str:
 
 
 def _to_standard_output(args: argparse.Namespace, place: Path) -> None:
-    from tqdm import tqdm
-
     from fairseq_lasformer import formats
     from fairseq_lasformer.inference.folders import present
 
@@ -157,9 +171,8 @@ def _to_standard_output(args: argparse.Namespace, place: Path) -> None:
     except InputError as e:
         raise InputError(f"{name}: {e}") from e
     translator = _translator(args)
-    total = sum(map(len, translator.sentences(file)[0]))
-    with tqdm(total=total, desc="translating", unit=" sentences", disable=args.quiet or not sys.stderr.isatty()) as bar:
-        (done,) = translator.translate([file], bar.update)
+    with _bar(args.quiet or not sys.stderr.isatty()) as bar:
+        (done,) = translator.translate([file], bar.update, begin=_growing(bar))
     sys.stdout.buffer.write(present(done, args.format))
     sys.stdout.buffer.flush()
     if not args.quiet and (args.input != "-" or sys.stderr.isatty()):
@@ -201,31 +214,16 @@ def _run(args: argparse.Namespace, jobs: Sequence[Job], state: Path) -> None:
     """Translates files, tells what became of them, and fails if one of them did."""
     import shutil
 
-    from tqdm import tqdm
-
-    from fairseq_lasformer.inference.checkpoints import CHECKPOINTS
+    from fairseq_lasformer.inference.checkpoints import chosen, identity
     from fairseq_lasformer.inference.folders import translate_jobs
 
     translator = _translator(args)
-    checkpoint = args.model
-    if checkpoint.is_dir():
-        checkpoint = next(checkpoint / name for name in CHECKPOINTS if (checkpoint / name).is_file())
-    stat = checkpoint.stat()
     glossary = args.glossary.read_text(encoding="utf-8") if args.glossary else ""
-    settings: tuple[object, ...] = (
-        str(checkpoint.resolve()),
-        stat.st_mtime_ns,
-        stat.st_size,
-        translator.model.settings.fingerprint,
-    )
+    settings: tuple[object, ...] = (*identity(chosen(args.model)), translator.model.settings.fingerprint)
     settings += (args.beam, args.nbest, args.overlap, args.lines, glossary)
     failed = 0
-    with tqdm(total=0, desc="translating", unit=" sentences", disable=args.quiet) as bar:
-
-        def begin(sentences: int) -> None:
-            bar.total = (bar.total or 0) + sentences
-            bar.refresh()
-
+    with _bar(args.quiet) as bar:
+        begin = _growing(bar)
         for result in translate_jobs(translator, jobs, state, settings, args.format, args.encoding, begin, bar.update):
             failed += bool(result.error)
             name = result.job.source

@@ -128,8 +128,5 @@ def reached(out: Path) -> str:
     validated: Sequence[dict[str, float]] = log.get("valid") or []
     if validated:
         best = min(validated, key=lambda line: line["nll_loss"])
-        lines[-1:] = [
-            *lines[-1:],
-            f"best validation: nll {best['nll_loss']:.2f} after {int(best['num_updates']):,} updates",
-        ]
+        lines.append(f"best validation: nll {best['nll_loss']:.2f} after {int(best['num_updates']):,} updates")
     return "\n".join([*lines, f"next: lasformer translate {out} FILE", f"      lasformer report {out}"])

@@ -20,7 +20,7 @@ from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.evaluation.scores import score, table
 from fairseq_lasformer.experiments.own_data import TrainOptions, train_own
 from fairseq_lasformer.files import atomic_write
-from fairseq_lasformer.inference.checkpoints import CHECKPOINTS
+from fairseq_lasformer.inference.checkpoints import chosen, identity
 from fairseq_lasformer.inference.generate import generate, summary
 from fairseq_lasformer.resume import Progress, key_of
 
@@ -140,7 +140,7 @@ def run_whole(config: Path, tell: Any = print) -> None:
     preparation = PrepareConfig(whole.source, whole.target, whole.train, whole.valid, whole.test, data, **whole.prepare)
     tell(prepared(preparation, prepare(preparation, overwrite=True)).rpartition("\nnext:")[0])
     tell(train_own(data, model, whole.options()).partition("\nnext:")[0])
-    checkpoint = next(model / name for name in CHECKPOINTS if (model / name).is_file())
+    checkpoint = chosen(model)
     if whole.test:
         _translate(whole, data, checkpoint, hypotheses, tell)
     source = Path(f"{whole.test[0]}.{whole.source}") if whole.test else None
@@ -152,22 +152,21 @@ def _translate(whole: Whole, data: Path, checkpoint: Path, hypotheses: Path, tel
     """Translates and scores the test set."""
     import torch
 
-    chosen = _TRANSLATE | whole.translation
-    options = ["--beam", str(chosen["beam"]), "--overlap", str(chosen["overlap"])]
-    options += [] if chosen["max_tokens"] is None else ["--max-tokens", str(chosen["max_tokens"])]
+    settings = _TRANSLATE | whole.translation
+    options = ["--beam", str(settings["beam"]), "--overlap", str(settings["overlap"])]
+    options += [] if settings["max_tokens"] is None else ["--max-tokens", str(settings["max_tokens"])]
     options += [] if torch.cuda.is_available() else ["--cpu"]
     progress = Progress(whole.out, key_of("run"))
     progress.open(f"{whole.out}: holds something else; choose another folder")
 
     def work() -> None:
         done = generate(
-            data, checkpoint, hypotheses, shards=chosen["shards"], options=options, jobs=chosen["jobs"], form="raw"
+            data, checkpoint, hypotheses, shards=settings["shards"], options=options, jobs=settings["jobs"], form="raw"
         )
         if done is not None:
             tell(f"{hypotheses}: {summary(done, 'raw')}")
 
-    stat = checkpoint.stat()
-    progress.run("translate", work, key_of(options, stat.st_mtime_ns, stat.st_size), tell=True)
+    progress.run("translate", work, key_of(options, identity(checkpoint)), tell=True)
     reference = Path(f"{whole.test[0]}.{whole.target}")
     if reference.exists():
         references = read_documents(reference)

@@ -87,11 +87,6 @@ class Parsed:
 
         return "".join(map(write, self.pieces))
 
-    @property
-    def original(self) -> str:
-        """The file as it was read."""
-        return self.render([block.segments for block in self.blocks])
-
 
 class BlockBuilder:
     """Collects the pieces of a file, and the blocks among them, in reading order.
@@ -128,6 +123,16 @@ class BlockBuilder:
             self.write,
         )
         self._piece(block.number)
+
+    def enter(self) -> None:
+        """Begin a block, unless one is open."""
+        if not self._open:
+            self.begin()
+
+    def leave(self) -> None:
+        """End the innermost open block, if one is open."""
+        if self._open:
+            self.end()
 
     @property
     def inside(self) -> bool:

@@ -76,21 +76,20 @@ def _placed(
     """The text of each segment of a sentence, and how many placeholders are missing in its translation."""
     first, last = sentence.segments
     holders = [i for i in range(first, last) if block.fill(i).startswith(PLACEHOLDER)]
-    sides = [_split(text, [block.fill(i) for i in holders]) for text in (sentence.text, translation)]
-    aligned = align(sentence.text, translation).weights
+    names = [block.fill(i) for i in holders]
+    sources, targets = _split(sentence.text, names), _split(translation, names)
     missing = 0
-    if sides[0] is None or sides[1] is None:
+    if sources is None or targets is None:
         # those that were found elsewhere are taken out, and all go where the words around them went
-        for i in holders:
-            translation, n = re.subn(rf" ?{_word(block.fill(i))}", "", translation)
+        for name in names:
+            translation, n = re.subn(rf" ?{_word(name)}", "", translation)
             missing += n != 1
-        holders = []
-        aligned = align(sentence.text, translation).weights
-        sides = [[(0, len(sentence.text))], [(0, len(translation))]]
+        holders, sources, targets = [], [(0, len(sentence.text))], [(0, len(translation))]
+    aligned = align(sentence.text, translation).weights
     found: list[str] = []
     rows, columns = units(translation), units(sentence.text)
     edges = [first, *(i + 1 for i in holders), last + 1]
-    for n, (source, target) in enumerate(zip(sides[0] or [], sides[1] or [])):
+    for n, (source, target) in enumerate(zip(sources, targets)):
         begin, end = edges[n], edges[n + 1]
         row, column = _within(rows, target), _within(columns, source)
         piece = translation[slice(*target)]

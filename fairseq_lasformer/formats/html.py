@@ -37,12 +37,6 @@ def add(builder: BlockBuilder, text: str) -> None:
     state: list[tuple[str, str]] = []  # the open inline elements: name and tag
     opaque: list[str] = []  # the open elements, from the one on that is not translated
 
-    def block(open: bool) -> None:
-        if builder.inside and not open:
-            builder.end()
-        elif open and not builder.inside:
-            builder.begin()
-
     for piece in html_pieces(text):
         if opaque:
             builder.keep(piece.raw)
@@ -52,7 +46,7 @@ def add(builder: BlockBuilder, text: str) -> None:
                 del opaque[len(opaque) - 1 - opaque[::-1].index(piece.name) :]
             continue
         if piece.kind == "text":
-            block(True)
+            builder.enter()
             builder.text(piece.text, tuple(raw for _, raw in state), piece.raw)
             continue
         if piece.kind == "other":
@@ -60,18 +54,17 @@ def add(builder: BlockBuilder, text: str) -> None:
             continue
         hidden = piece.kind == "start" and _untranslated(piece)
         if piece.name not in INLINE and not (hidden and piece.name in OPAQUE and _inside_a_line(piece.name)):
-            block(False)
+            builder.leave()
         if hidden:
             if piece.name not in VOID:
                 opaque = [piece.name]
         elif piece.kind == "start" and piece.name in INLINE - VOID:
-            block(True)
+            builder.enter()
             state.append((piece.name, piece.raw))
         elif piece.kind == "end" and piece.name in (names := [name for name, _ in state]):
             del state[len(names) - 1 - names[::-1].index(piece.name) :]
         builder.keep(piece.raw, PLACEHOLDER if hidden and builder.inside and piece.name not in VOID else "")
-    if builder.inside:
-        builder.end()
+    builder.leave()
 
 
 def _untranslated(piece: Piece) -> bool:

@@ -35,13 +35,11 @@ def split_sentences(text: str, language: str) -> list[tuple[int, int]]:
     for boundary in sentencex.get_sentence_boundaries(language.partition("_")[0].partition("-")[0], text):
         start, end = boundary["start_index"], boundary["end_index"]
         start = start if begin is None else begin
-        piece = text[start:end]
-        if _MARKER.fullmatch(piece) and text[end:].strip():
+        if _MARKER.fullmatch(text[start:end]) and text[end:].strip():
             begin = start
             continue
         begin = None
-        if piece.strip():
-            found.append((start + len(piece) - len(piece.lstrip()), end - (len(piece) - len(piece.rstrip()))))
+        found += trimmed(text, start, end)
     return found
 
 
@@ -52,9 +50,15 @@ def splitter(language: str) -> Splitter:
 
 def whole(text: str) -> list[tuple[int, int]]:
     """A splitter that takes a whole line for one sentence."""
-    stripped = text.strip()
-    start = text.find(stripped)
-    return [(start, start + len(stripped))] if stripped else []
+    return trimmed(text, 0, len(text))
+
+
+def trimmed(text: str, start: int, end: int) -> list[tuple[int, int]]:
+    """A place in a text without the space around it; nothing, if there is only space."""
+    piece = text[start:end]
+    if not piece.strip():
+        return []
+    return [(start + len(piece) - len(piece.lstrip()), end - len(piece) + len(piece.rstrip()))]
 
 
 class Sentence(NamedTuple):
@@ -72,11 +76,6 @@ class Sentence(NamedTuple):
     text: str
     segments: tuple[int, int]
     cleaned: bool
-
-    @property
-    def marked(self) -> bool:
-        """Whether there is markup in it that its translation must contain, too."""
-        return self.segments[0] != self.segments[1]
 
 
 def sentences(block: Block, split: Splitter) -> list[Sentence]:

@@ -55,8 +55,7 @@ def read(text: str) -> Parsed:
         builder.keep(lines[i], BREAK if builder.inside else "")
         previous = _add(builder, cue, previous, states)
         i = end
-    if builder.inside:
-        builder.end()
+    builder.leave()
     if previous is None:
         raise InputError("holds no subtitle with a time (00:00:01,000 --> 00:00:02,000)")
     return builder.parsed()
@@ -79,14 +78,13 @@ def _add(builder: BlockBuilder, cue: Cue, previous: Cue | None, states: list[str
         ended = not before or bool(_END.search(before)) or bool(_START.match(plain))
         if not number and previous is not None:
             ended = ended or cue.begin - previous.end > PAUSE
-        if builder.inside and ended:
-            builder.end()
+        if ended:
+            builder.leave()
         body = line.rstrip("\r\n")
         dash = re.match(r"\s*(?:[-–—>]+\s*)?", body)
         start = dash.end() if dash and not builder.inside else 0
         builder.keep(body[:start])
-        if not builder.inside:
-            builder.begin()
+        builder.enter()
         position = start
         for tag in _TAG.finditer(body, start):
             _text(builder, body[position : tag.start()], cue, number, states)

@@ -13,7 +13,7 @@ from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.files import replacing
 from fairseq_lasformer.formats import OpenFile
 from fairseq_lasformer.formats.compose import compose
-from fairseq_lasformer.formats.sentences import Sentence, Splitter, sentences, splitter, whole
+from fairseq_lasformer.formats.sentences import Sentence, Splitter, sentences, splitter, trimmed, whole
 from fairseq_lasformer.inference.attention import word_alignment
 from fairseq_lasformer.inference.glossary import Glossary
 from fairseq_lasformer.inference.translator import Line, Source
@@ -127,6 +127,7 @@ class FileTranslator:
         files: Sequence[OpenFile],
         tick: Callable[[int], object] = lambda n: None,
         journals: Sequence[Path | None] | None = None,
+        begin: Callable[[int], object] = lambda n: None,
     ) -> list[TranslatedFile]:
         """Translates files together; each is one document.
 
@@ -134,9 +135,11 @@ class FileTranslator:
             files: the files.
             tick: called with a number of translated sentences.
             journals: for each file, where its lines are kept until it is done, so that a killed run resumes there.
+            begin: called with the number of all sentences.
         """
         split = [self.sentences(file) for file in files]
         texts = [[s.text for block in found for s in block] for found, _ in split]
+        begin(sum(map(len, texts)))
         documents = [Journal(path) for path in journals or [None] * len(files)]
         lines = self._lines(texts, tick, documents)
         return [
@@ -162,13 +165,9 @@ class FileTranslator:
             return [*pieces(text, start, cut), *pieces(text, cut, end)]
 
         def split(text: str) -> list[tuple[int, int]]:
-            found = []
-            for start, end in self.split(text):
-                for a, b in pieces(text, start, end):
-                    piece = text[a:b]
-                    if piece.strip():
-                        found.append((a + len(piece) - len(piece.lstrip()), b - len(piece) + len(piece.rstrip())))
-            return found
+            return [
+                place for span in self.split(text) for piece in pieces(text, *span) for place in trimmed(text, *piece)
+            ]
 
         return split
 
@@ -182,7 +181,7 @@ class FileTranslator:
             sources = [self._source([sentence]) for text in texts for sentence in text]
             known = [[] for _ in sources]
         here = [i for i, source in enumerate(sources) if source.sentences]
-        found: dict[int, list[TranslatedSentence]] = {}
+        found: dict[int, list[Line]] = {}
         for group in self.translator.groups([sources[i] for i in here], self.max_tokens):
             chosen = [here[i] for i in group]
             tick(sum(len(known[i]) for i in chosen))
@@ -193,44 +192,48 @@ class FileTranslator:
                     journals[chosen[number]].add(lines)
 
             batch = [sources[i] for i in chosen]
-            for i, lines in zip(
-                chosen, self.translator.translate(batch, self.model.device, [known[i] for i in chosen], done)
-            ):
-                found[i] = self._told(sources[i], lines)
+            before = [known[i] for i in chosen]
+            found |= dict(zip(chosen, self.translator.translate(batch, self.model.device, before, done)))
         translated = [found.get(i, []) for i in range(len(sources))]
         if self.whole_documents:
-            return [self._beside(text, lines) for text, lines in zip(texts, translated)]
+            others = [self._others(source, lines) for source, lines in zip(sources, translated)]
+            return [self.told(*document) for document in zip(texts, translated, others)]
         flat = iter(translated)
-        return [self._beside(text, [line for _ in text for line in next(flat)]) for text in texts]
+        return [self.told(text, [line for _ in text for line in next(flat)]) for text in texts]
 
     def _source(self, text: Sequence[str]) -> Source:
         return self.model.source(0, "\n".join(text), self.translator, self.overlap, self.required)
 
-    def _told(self, source: Source, lines: list[Line]) -> list[TranslatedSentence]:
-        others: list[list[Line]] = [[] for _ in lines]
-        if self.most and self.whole_documents:
-            others = self.translator.alternatives(source, lines, self.most, self.model.device)
-        return [
-            TranslatedSentence(
-                self.model.line(0, "", line), [(found.translation, found.score) for found in map(self._text, more)]
-            )
-            for line, more in zip(lines, others)
-        ]
+    def _others(self, source: Source, lines: list[Line]) -> list[list[Line]]:
+        """Other translations of each line, if there are to be some."""
+        if not self.most:
+            return []
+        return self.translator.alternatives(source, lines, self.most, self.model.device)
 
-    def _text(self, line: Line) -> TranslatedLine:
-        return self.model.line(0, "", line)
+    def told(
+        self, texts: Sequence[str], lines: Sequence[Line], others: Sequence[Sequence[Line]] = ()
+    ) -> list[TranslatedSentence]:
+        """Sentences beside their translations, as text.
 
-    @staticmethod
-    def _beside(text: Sequence[str], lines: list[TranslatedSentence]) -> list[TranslatedSentence]:
-        """Lines with their numbers and sources."""
-        if len(text) != len(lines):
+        Args:
+            texts: the sentences of a document.
+            lines: the translation of each.
+            others: other translations of each; empty for none.
+
+        Raises:
+            InputError: there are not as many translations as sentences.
+        """
+        if len(texts) != len(lines):
             raise InputError(
-                f"{len(text)} sentences have {len(lines)} translations; this model cannot keep lines apart"
+                f"{len(texts)} sentences have {len(lines)} translations; this model cannot keep lines apart"
             )
-        return [
-            found._replace(line=found.line._replace(number=number, source=sentence))
-            for number, (sentence, found) in enumerate(zip(text, lines), 1)
-        ]
+
+        found = []
+        for i, line in enumerate(lines):
+            more = [self.model.line(i + 1, texts[i], other) for other in (others[i] if others else ())]
+            best = self.model.line(i + 1, texts[i], line)
+            found.append(TranslatedSentence(best, [(other.translation, other.score) for other in more]))
+        return found
 
     def written(
         self, file: OpenFile, found: list[list[Sentence]], cut: int, lines: list[TranslatedSentence]

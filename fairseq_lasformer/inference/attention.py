@@ -44,6 +44,12 @@ def attention_of(model: Any, source: Tensor, target: Tensor) -> dict[str, Tensor
     return {name: torch.stack(layers).mean(0) for name, layers in found.items()}
 
 
+def of_module(attention: dict[str, Tensor], module: str) -> Tensor | None:
+    """The mean over the groups of ``encoder``, ``decoder`` or ``cross``, float32 on the CPU; None without any."""
+    found = [weights for name, weights in attention.items() if name.startswith(module)]
+    return torch.stack(found).mean(0).float().cpu() if found else None
+
+
 def word_alignment(model: Any, source: str, translation: str) -> Aligned:
     """The words of a translation and the words of its source that the model attends to when it writes them.
 
@@ -63,11 +69,10 @@ def word_alignment(model: Any, source: str, translation: str) -> Aligned:
         dictionary.encode_line(" ".join(words), add_if_not_exist=False).long().to(model.device)
         for dictionary, words in zip((model.src_dict, model.tgt_dict), pieces)
     ]
-    attention = attention_of(model.models[0], tokens[0], tokens[1])
-    crossing = [weights for name, weights in attention.items() if name.startswith("cross")]
-    if not crossing:
+    crossing = of_module(attention_of(model.models[0], tokens[0], tokens[1]), "cross")
+    if crossing is None:
         return by_place(source, translation)
-    weights = torch.stack(crossing).mean(0)[:-1, :-1].float().cpu().numpy()
+    weights = crossing[:-1, :-1].numpy()
     columns, rows = (_owners(text, words) for text, words in zip((source, translation), pieces))
     found = np.zeros((len(units(translation)), len(units(source))))
     counts = np.bincount(rows, minlength=len(found))

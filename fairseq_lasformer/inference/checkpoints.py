@@ -62,6 +62,26 @@ SAFE_GLOBALS: list[Any] = [
 ]
 
 
+def chosen(place: Path) -> Path:
+    """The checkpoint in a folder, the first of :data:`CHECKPOINTS` that exists; or the checkpoint itself.
+
+    Raises:
+        InputError: the folder holds none.
+    """
+    if place.is_file():
+        return place
+    found = next((place / name for name in CHECKPOINTS if (place / name).is_file()), None)
+    if found is None:
+        raise InputError(f"{place}: holds none of {', '.join(CHECKPOINTS)}; name the checkpoint_file")
+    return found
+
+
+def identity(checkpoint: Path) -> tuple[str, int, int]:
+    """What tells a checkpoint from another, for results that depend on it: its place, time and size."""
+    stat = checkpoint.stat()
+    return str(checkpoint.resolve()), stat.st_mtime_ns, stat.st_size
+
+
 def load(path: str | Path) -> dict[str, Any]:
     """Loads a checkpoint to the CPU under torch's ``weights_only`` restriction, and checks its settings.
 

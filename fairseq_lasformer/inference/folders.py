@@ -187,18 +187,19 @@ def _translated(
     waiting: list[_Open] = []
 
     def work() -> Iterator[Result]:
-        for found in _together(translator, waiting, state, begin, tick):
-            result, made = found
-            if made is not None:
-                try:
-                    with replacing(result.job.target, "wb") as file:
-                        file.write(present(made, output))
-                    (was,) = (w for w in waiting if w.job == result.job)
-                    done.add(was.key, result.job.target)
-                    _journal(state, was).unlink(missing_ok=True)
-                except InputError as e:
-                    result = Result(result.job, str(e))
-            yield result
+        for opened, made in _together(translator, waiting, state, begin, tick):
+            job, note = opened.job, opened.file.note
+            if isinstance(made, InputError):
+                yield Result(job, str(made), note=note)
+                continue
+            try:
+                with replacing(job.target, "wb") as file:
+                    file.write(present(made, output))
+                done.add(opened.key, job.target)
+                _journal(state, opened).unlink(missing_ok=True)
+                yield Result(job, told=made.counts.told(), note=note)
+            except InputError as e:
+                yield Result(job, str(e))
         waiting.clear()
 
     for job in jobs:
@@ -231,24 +232,19 @@ def _together(
     state: Path,
     begin: Callable[[int], object],
     tick: Callable[[int], object],
-) -> Iterator[tuple[Result, TranslatedFile | None]]:
+) -> Iterator[tuple[_Open, TranslatedFile | InputError]]:
     """Translates files together; one after the other, if one of them cannot be translated."""
     if not waiting:
         return
-    total = sum(len(found) for w in waiting for found in translator.sentences(w.file)[0])
-    begin(total)
-    journals = [_journal(state, w) for w in waiting]
     try:
-        made = translator.translate([w.file for w in waiting], tick, journals)
+        journals = [_journal(state, w) for w in waiting]
+        yield from zip(waiting, translator.translate([w.file for w in waiting], tick, journals, begin))
     except InputError as e:
         if len(waiting) == 1:
-            yield Result(waiting[0].job, str(e), note=waiting[0].file.note), None
+            yield waiting[0], e
             return
         for w in waiting:
             yield from _together(translator, [w], state, lambda n: None, lambda n: None)
-        return
-    for w, found in zip(waiting, made):
-        yield Result(w.job, told=found.counts.told(), note=w.file.note), found
 
 
 class _Done:

@@ -20,7 +20,7 @@ from fairseq_lasformer.data.manifest import SplitInfo
 from fairseq_lasformer.data.subwords import DataConfig
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.files import check_writable, locked, remove_folder
-from fairseq_lasformer.inference.checkpoints import load
+from fairseq_lasformer.inference.checkpoints import identity, load
 from fairseq_lasformer.inference.glossary import Glossary
 from fairseq_lasformer.inference.shards import END
 from fairseq_lasformer.processes import start
@@ -94,12 +94,9 @@ def generate(
     shards = max(1, min(shards, info.documents))
     logs = [parts / f"{i}" for i in range(shards)]
     arguments += ["--distributed-world-size", str(shards)]
-    stat = checkpoint.stat()
     key = [
         codec.settings.fingerprint,
-        str(checkpoint.resolve()),
-        stat.st_mtime_ns,
-        stat.st_size,
+        *identity(checkpoint),
         split,
         shards,
         *options,

@@ -16,7 +16,7 @@ from tqdm.auto import tqdm
 from fairseq_lasformer.data.examples import ExampleCodec, TooLong
 from fairseq_lasformer.data.subwords import SETTINGS, DataConfig
 from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.inference.checkpoints import CHECKPOINTS, load
+from fairseq_lasformer.inference.checkpoints import chosen, load
 from fairseq_lasformer.inference.generator import AlignedGenerator
 from fairseq_lasformer.inference.glossary import Glossary
 from fairseq_lasformer.inference.streaming import stream
@@ -267,18 +267,18 @@ def from_pretrained(
     folder = Path(folder)
     if checkpoint_file is None and folder.is_file():
         folder, checkpoint_file = folder.parent, folder.name
-    names = [checkpoint_file] if checkpoint_file else [n for n in CHECKPOINTS if (folder / n).is_file()]
-    if not names:
-        raise InputError(f"{folder}: holds none of {', '.join(CHECKPOINTS)}; name the checkpoint_file")
-    if not (folder / names[0]).is_file():
-        raise InputError(f"{folder / names[0]}: no such checkpoint")
+    checkpoint = folder / checkpoint_file if checkpoint_file else chosen(folder)
+    if not checkpoint.is_file():
+        raise InputError(f"{checkpoint}: no such checkpoint")
     if data is None:
-        data = folder if (folder / SETTINGS).is_file() else _trained_on(folder / names[0])
+        data = folder if (folder / SETTINGS).is_file() else _trained_on(checkpoint)
         if not data:
-            raise InputError(f"{folder / names[0]}: does not say what it was trained on; name the prepared folder")
+            raise InputError(f"{checkpoint}: does not say what it was trained on; name the prepared folder")
     DataConfig.load(data)
     register()
-    found = hub_utils.from_pretrained(str(folder), names[0], str(Path(data).resolve()), **overrides)
+    found = hub_utils.from_pretrained(
+        str(folder), checkpoint_file or checkpoint.name, str(Path(data).resolve()), **overrides
+    )
     cfg = found["args"]
     with open_dict(cfg):  # text is encoded with the prepared folder's files, not with those named in the checkpoint
         cfg.tokenizer = cfg.bpe = cfg.generation.replace_unk = None

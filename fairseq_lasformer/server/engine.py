@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -64,7 +63,6 @@ class Job:
         self.told = 0
         self.cancelled = threading.Event()
         self.taken = False  # by a lane
-        self.begun = time.monotonic()
 
     @property
     def part(self) -> Span | None:
@@ -72,7 +70,7 @@ class Job:
         return next((part for part in self.source.parts if part.start >= len(self.lines)), None)
 
     def emit(self, number: int, line: Line) -> None:
-        """Tell of a line, unless it has been told of."""
+        """Pass a line on, unless it has been passed on before."""
         if number == self.told and not self.cancelled.is_set():
             self.told += 1
             self.tell(Event("line", number, line))
@@ -96,7 +94,6 @@ class Engine:
         self.jobs: deque[Job] = deque()
         self.changed = threading.Condition()
         self.closed = False
-        self.lines_done = 0
         shorts = [SHORT, *[sys.maxsize] * (len(translators) - 1)] if len(translators) > 1 else [sys.maxsize]
         lanes = zip(translators, shorts)
         self.threads = [threading.Thread(target=self._run, args=lane, daemon=True) for lane in lanes]
@@ -123,7 +120,7 @@ class Engine:
         return job
 
     def cancel(self, job: Job) -> None:
-        """Forget a document; nothing more is told of it."""
+        """Forget a document; its client hears nothing more."""
         job.cancelled.set()
 
     def close(self) -> None:
@@ -186,7 +183,6 @@ class Engine:
             for (job, _), lines in zip(tasks, found):
                 first = len(job.lines)
                 job.lines += lines
-                self.lines_done += len(lines)
                 for number, line in enumerate(lines, first):
                     job.emit(number, line)
         self._finish(translator, [job for job in batch if job.part is None and not job.cancelled.is_set()])

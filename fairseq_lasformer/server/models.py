@@ -8,14 +8,12 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
-
 from fairseq_lasformer import formats
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.formats import OpenFile
 from fairseq_lasformer.formats.sentences import Sentence
-from fairseq_lasformer.inference.any_file import FileTranslator, TranslatedFile, TranslatedSentence
-from fairseq_lasformer.inference.attention import attention_of
+from fairseq_lasformer.inference.any_file import FileTranslator, TranslatedFile
+from fairseq_lasformer.inference.attention import attention_of, of_module
 from fairseq_lasformer.inference.glossary import Glossary
 from fairseq_lasformer.inference.translator import Line, Source
 from fairseq_lasformer.server.engine import Engine, Event
@@ -91,10 +89,7 @@ class ServedModel:
 
     def finished(self, prepared: Prepared, lines: list[Line]) -> TranslatedFile:
         """The translated file."""
-        told = [
-            TranslatedSentence(self.model.line(number, text, line), [])
-            for number, (text, line) in enumerate(zip(prepared.texts, lines), 1)
-        ]
+        told = self.files.told(prepared.texts, lines)
         return self.files.written(prepared.file, prepared.blocks, prepared.cut, told)
 
     def alternatives(self, prepared: Prepared, lines: list[Line], most: int) -> list[list[str]]:
@@ -159,12 +154,11 @@ class ServedModel:
         here = [i for i, owner in enumerate(rows) if owner == (line, word)]
 
         def best(module: str, owners: list[tuple[int, int]]) -> list[list[Any]]:
-            found = [weights for name, weights in attention.items() if name.startswith(module)]
-            if not found or not here:
+            found = of_module(attention, module)
+            if found is None or not here:
                 return []
-            weights = torch.stack(found).mean(0)[here].mean(0).float().cpu()
             summed: dict[tuple[int, int], float] = {}
-            for owner, weight in zip(owners, weights.tolist()):
+            for owner, weight in zip(owners, found[here].mean(0).tolist()):
                 if owner[0] >= 0 and not (module == "decoder" and owner == (line, word)):
                     summed[owner] = summed.get(owner, 0.0) + weight
             ranked = sorted(summed.items(), key=lambda item: -item[1])[:most]
