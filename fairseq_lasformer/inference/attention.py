@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+import bisect
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -12,6 +14,9 @@ from fairseq_lasformer.formats.projection import Aligned, by_place, units, with_
 from fairseq_lasformer.nn.attention import AttentionOutput
 from fairseq_lasformer.nn.selection import MaskSelection
 from fairseq_lasformer.ops.reference import attention_scores, masked_softmax
+
+Words = Callable[[str], Sequence[tuple[int, int]]]
+"""Start and end of each word of a text."""
 
 
 def attention_of(model: Any, source: Tensor, target: Tensor) -> dict[str, Tensor]:
@@ -44,10 +49,70 @@ def attention_of(model: Any, source: Tensor, target: Tensor) -> dict[str, Tensor
     return {name: torch.stack(layers).mean(0) for name, layers in found.items()}
 
 
-def of_module(attention: dict[str, Tensor], module: str) -> Tensor | None:
-    """The mean over the groups of ``encoder``, ``decoder`` or ``cross``, float32 on the CPU; None without any."""
-    found = [weights for name, weights in attention.items() if name.startswith(module)]
-    return torch.stack(found).mean(0).float().cpu() if found else None
+class WordAttention(NamedTuple):
+    """Attention between the words of a document and those of its translation.
+
+    Attributes:
+        source, target: line, and number in the line, of every word.
+        modules: by module and group, as :func:`attention_of` names them, float32 [words that attend, words attended
+            to]: the mean over the subwords of one, the sum over those of the other. What is attended to between the
+            words (separators, the beginning, the end) is missing: rows sum to at most 1. In the decoder, words attend
+            to those of the translation before them.
+    """
+
+    source: list[tuple[int, int]]
+    target: list[tuple[int, int]]
+    modules: dict[str, np.ndarray]
+
+    def mean(self, module: str) -> np.ndarray | None:
+        """The mean over the groups of ``encoder``, ``decoder`` or ``cross``; None without any."""
+        found = [weights for name, weights in self.modules.items() if name.startswith(module)]
+        return np.mean(found, 0) if found else None
+
+
+def document_attention(model: Any, source: Sequence[str], target: Sequence[str], words: Words = units) -> WordAttention:
+    """What the words of a document and of its translation attend to, when the translation is force-decoded.
+
+    Args:
+        model: a :class:`DocumentHubInterface`; without learned selection, no module is returned.
+        source, target: lines of the document and of its translation; all must fit into one example.
+        words: start and end of each word of a line.
+    """
+    codec = model.codec
+    sides = []
+    for lines, encode, dictionary in (
+        (source, codec.encode_source, model.src_dict),
+        (target, codec.encode_target, model.tgt_dict),
+    ):
+        encoded = [encode(line) for line in lines]
+        places: list[tuple[int, int]] = []
+        owners: list[int] = []
+        for number, (line, tokens) in enumerate(zip(lines, encoded)):
+            if number and codec.separator:
+                owners.append(-1)
+            spans = words(line)
+            owners += [len(places) + i if spans else -1 for i in _owners(line, tokens.split(), spans)]
+            places += [(number, i) for i in range(len(spans))]
+        index = dictionary.encode_line(codec.join(encoded), add_if_not_exist=False).long()
+        sides.append((index.to(model.device), places, np.array([*owners, -1])))
+    (tokens, sources, columns), (translated, targets, rows) = sides
+    ends = {"source": (columns, len(sources)), "target": (rows, len(targets))}
+    # column j of the decoder's attention is the input of step j: the token before
+    ends["before"] = (np.roll(rows, 1), len(targets))
+    between = {"encoder": ("source", "source"), "decoder": ("target", "before"), "cross": ("target", "source")}
+    found = {}
+    for name, weights in attention_of(model.models[0], tokens, translated).items():
+        first, second = (ends[side] for side in between[name.partition(".")[0]])
+        found[name] = _by_word(weights.float().cpu().numpy(), *first, *second)
+    return WordAttention(sources, targets, found)
+
+
+def _by_word(weights: np.ndarray, rows: np.ndarray, n_rows: int, columns: np.ndarray, n_columns: int) -> np.ndarray:
+    """The mean over the rows, and the sum over the columns, that belong to the same word; -1 belongs to none."""
+    merged = np.zeros((n_rows + 1, n_columns + 1), np.float32)  # the last of each is for those of no word
+    np.add.at(merged, (rows[:, None], columns[None]), weights)
+    counts = np.bincount(rows[rows >= 0], minlength=n_rows)
+    return merged[:-1, :-1] / np.maximum(counts, 1).astype(np.float32)[:, None]
 
 
 def word_alignment(model: Any, source: str, translation: str) -> Aligned:
@@ -61,31 +126,15 @@ def word_alignment(model: Any, source: str, translation: str) -> Aligned:
     Returns:
         weights by word. By place in the sentence, if the model has no attention that can be read (dense ones).
     """
-    codec = model.codec
-    pieces = [codec.encode_source(source).split(), codec.encode_target(translation).split()]
-    if not all(pieces):
+    found = document_attention(model, [source], [translation]).mean("cross")
+    if found is None or not found.size:
         return by_place(source, translation)
-    tokens = [
-        dictionary.encode_line(" ".join(words), add_if_not_exist=False).long().to(model.device)
-        for dictionary, words in zip((model.src_dict, model.tgt_dict), pieces)
-    ]
-    crossing = of_module(attention_of(model.models[0], tokens[0], tokens[1]), "cross")
-    if crossing is None:
-        return by_place(source, translation)
-    weights = crossing[:-1, :-1].numpy()
-    columns, rows = (_owners(text, words) for text, words in zip((source, translation), pieces))
-    found = np.zeros((len(units(translation)), len(units(source))))
-    counts = np.bincount(rows, minlength=len(found))
-    for i, row in enumerate(rows):
-        np.add.at(found[row], columns, weights[i] / counts[row])
-    found /= np.maximum(found.sum(1, keepdims=True), 1e-9)
-    return Aligned(with_equal_words(source, translation, found))
+    return Aligned(with_equal_words(source, translation, found / np.maximum(found.sum(1, keepdims=True), 1e-9)))
 
 
-def _owners(text: str, pieces: list[str]) -> np.ndarray:
-    """For each subword of a text, the word (see :func:`units`) that it begins in."""
-    words = units(text)
-    starts = np.array([start for start, _ in words])
+def _owners(text: str, pieces: Sequence[str], words: Sequence[tuple[int, int]]) -> list[int]:
+    """For each subword of a text, the number of the word that it begins in."""
+    starts = [start for start, _ in words]
     found, position = [], 0
     for piece in pieces:
         piece = piece.removesuffix("@@").replace("\u2581", "")
@@ -93,6 +142,6 @@ def _owners(text: str, pieces: list[str]) -> np.ndarray:
             position += 1
         at = text.find(piece, position, position + len(piece) + 8) if piece else position
         at = position if at < 0 else at  # normalised: a quotation mark, say
-        found.append(max(0, int(np.searchsorted(starts, at, side="right")) - 1))
+        found.append(max(0, bisect.bisect_right(starts, at) - 1))
         position = min(len(text), at + len(piece))
-    return np.array(found)
+    return found

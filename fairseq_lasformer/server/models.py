@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import AsyncGenerator
 from pathlib import Path
@@ -13,7 +14,7 @@ from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.formats import OpenFile
 from fairseq_lasformer.formats.sentences import Sentence
 from fairseq_lasformer.inference.any_file import FileTranslator, TranslatedFile
-from fairseq_lasformer.inference.attention import attention_of, of_module
+from fairseq_lasformer.inference.attention import document_attention
 from fairseq_lasformer.inference.glossary import Glossary
 from fairseq_lasformer.inference.translator import Line, Source
 from fairseq_lasformer.server.engine import Engine, Event
@@ -132,40 +133,25 @@ class ServedModel:
         Returns:
             for ``source`` and ``target``, line, word and weight of each, the highest first; none for dense models.
         """
-        codec = self.model.codec
         first = max(0, line - 20)  # what fits into the model is enough to see
-        sides = []
-        for texts, encode, dictionary in (
-            (source, codec.encode_source, self.model.src_dict),
-            (target, codec.encode_target, self.model.tgt_dict),
-        ):
-            pieces, owners = [], []
-            for i in range(first, min(line + 1, len(texts))):
-                for j, text in enumerate(texts[i].split()):
-                    tokens = encode(text).split()
-                    pieces += tokens
-                    owners += [(i, j)] * len(tokens)
-                pieces.append(codec.separator)
-                owners.append((-1, -1))
-            index = dictionary.encode_line(" ".join(pieces[:-1]), add_if_not_exist=False).long()
-            sides.append((index.to(self.model.device), owners[:-1]))
-        (tokens, columns), (words, rows) = sides
-        attention = attention_of(self.model.models[0], tokens, words)
-        here = [i for i, owner in enumerate(rows) if owner == (line, word)]
+        here = slice(first, line + 1)
+        attention = document_attention(self.model, source[here], target[here], _words)
+        row = next((i for i, place in enumerate(attention.target) if place == (line - first, word)), None)
 
-        def best(module: str, owners: list[tuple[int, int]]) -> list[list[Any]]:
-            found = of_module(attention, module)
-            if found is None or not here:
+        def best(module: str, places: list[tuple[int, int]]) -> list[list[Any]]:
+            weights = attention.mean(module)
+            if weights is None or row is None:
                 return []
-            summed: dict[tuple[int, int], float] = {}
-            for owner, weight in zip(owners, found[here].mean(0).tolist()):
-                if owner[0] >= 0 and not (module == "decoder" and owner == (line, word)):
-                    summed[owner] = summed.get(owner, 0.0) + weight
-            ranked = sorted(summed.items(), key=lambda item: -item[1])[:most]
-            return [[*owner, round(weight, 4)] for owner, weight in ranked if weight > 0.02]
+            ranked = sorted(enumerate(weights[row].tolist()), key=lambda item: -item[1])
+            ranked = [(i, weight) for i, weight in ranked if weight > 0.02 and not (module == "decoder" and i == row)]
+            return [[places[i][0] + first, places[i][1], round(weight, 4)] for i, weight in ranked[:most]]
 
-        # column j of the decoder's attention is the input of step j: the token before
-        return {"source": best("cross", columns), "target": best("decoder", [(-1, -1), *rows])}
+        return {"source": best("cross", attention.source), "target": best("decoder", attention.target)}
+
+
+def _words(text: str) -> list[tuple[int, int]]:
+    """The words of a line as the page separates them: by space."""
+    return [found.span() for found in re.finditer(r"\S+", text)]
 
 
 def name_of(path: Path) -> str:
