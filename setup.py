@@ -32,7 +32,7 @@ setup(
     package_data={
         "fairseq_lasformer": ["py.typed"],
         "fairseq_lasformer.ops": ["*.cpp"],
-        "fairseq_lasformer.analysis": ["*.html"],
+        "fairseq_lasformer.analysis": ["*.html", "*.css", "*.js"],
         "fairseq_lasformer.server": ["*.html"],
     },
     data_files=[(f"{SHARE}/{folder}", files) for folder, files in shared().items()],

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
-import platform
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import torch
 from tqdm import tqdm
 
 from fairseq_lasformer.files import atomic_write
+from fairseq_lasformer.machine import machine
 
 
 @dataclass(frozen=True)
@@ -50,17 +48,6 @@ def in_turns(work: Mapping[str, Callable[[], float]], repeat: int, what: str) ->
             if turn:
                 figures[name].append(figure)
     return {name: statistics.median(values) for name, values in figures.items()}
-
-
-def machine() -> dict[str, object]:
-    """Describe the machine that the figures were measured on."""
-    model = platform.processor() or platform.machine()
-    if Path("/proc/cpuinfo").exists():
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        model = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), model)
-    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
-    threads = torch.get_num_threads()
-    return {"cpu": model, "cores": os.cpu_count(), "threads": threads, "gpu": gpu, "torch": torch.__version__}
 
 
 def save(path: Path, benchmark: str, rows: Sequence[Row]) -> None:

@@ -35,7 +35,7 @@ from fairseq_lasformer.data.prepare_config import PrepareConfig  # noqa: E402
 from fairseq_lasformer.errors import InputError  # noqa: E402
 from fairseq_lasformer.evaluation import places  # noqa: E402
 from fairseq_lasformer.evaluation.probe import DISTANCES, accuracy, judge, read_probes  # noqa: E402
-from fairseq_lasformer.evaluation.scores import score  # noqa: E402
+from fairseq_lasformer.evaluation.scores import compare, score  # noqa: E402
 from fairseq_lasformer.experiments.pipeline import Experiment  # noqa: E402
 from fairseq_lasformer.files import atomic_write, hold, remove_folder  # noqa: E402
 from fairseq_lasformer.inference.checkpoints import load  # noqa: E402
@@ -135,8 +135,9 @@ def evaluate(raw: Path, runs: Sequence[Experiment], seconds: dict[str, float]) -
     """The report: scores of the systems, and seconds per stage."""
     references, probes = read_documents(raw / "test.de"), read_probes(raw / "test.probe.jsonl")
     systems = {}
+    translated = {run.name: read_hypotheses(run.translation, allow_empty=True) for run in runs}
     for run in runs:
-        hypotheses = read_hypotheses(run.translation, allow_empty=True)
+        hypotheses = translated[run.name]
         found = checkpoint_patterns(load(run.checkpoint))
         adaptive = [pattern for patterns in found.values() for pattern in patterns if pattern.adaptive]
         systems[run.name] = {
@@ -147,7 +148,8 @@ def evaluate(raw: Path, runs: Sequence[Experiment], seconds: dict[str, float]) -
             "kappa_by_module": {module: mean_kappa(patterns) or 1.0 for module, patterns in found.items()},
             **accuracy(probes, judge(probes, hypotheses, references)),
         }
-    return {"systems": systems, "seconds": seconds}
+    report = {"systems": systems, "seconds": seconds}
+    return report | ({"bootstrap": compare(translated, references)} if len(runs) > 1 else {})
 
 
 def table(report: dict[str, Any]) -> str:

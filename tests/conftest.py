@@ -141,3 +141,29 @@ def trained_folder(prepared, tmp_path_factory) -> Path:
 def small_blocks(request, monkeypatch):
     """Query rows in blocks of a few rows."""
     monkeypatch.setitem(blocks.BLOCK_ELEMENTS, "cpu", request.param * B * H)
+
+
+@pytest.fixture
+def browser():
+    """browser(width, height): a Chromium without a window, its console recorded; closed after the test."""
+    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if not chromium or not driver:
+        pytest.skip("no chromium and chromedriver here (Debian: apt install chromium-driver)")
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+
+    opened = []
+
+    def start(width: int, height: int) -> webdriver.Chrome:
+        options = webdriver.ChromeOptions()
+        options.binary_location = chromium
+        quiet = "disable-background-networking disable-component-update disable-sync disable-quic disable-gpu"
+        for flag in ("headless=new", "no-sandbox", f"window-size={width},{height}", "no-first-run", *quiet.split()):
+            options.add_argument(f"--{flag}")
+        options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+        opened.append(webdriver.Chrome(options=options, service=Service(driver)))
+        return opened[-1]
+
+    yield start
+    for each in opened:
+        each.quit()

@@ -42,7 +42,8 @@ def test_a_benchmark_prints_its_table_and_writes_its_rows(tmp_path, name):
     options, metrics, ratio = CASES[name]
     done = run("python", "-m", "benchmarks", name, "--out", tmp_path / "rows.json", *options.split())
     report = json.loads((tmp_path / "rows.json").read_text())
-    assert report["benchmark"] == name and {"cpu", "cores", "threads", "gpu", "torch"} == report["machine"].keys()
+    about = {"cpu", "cores", "memory", "threads", "gpu", "python", "torch"}
+    assert report["benchmark"] == name and about == report["machine"].keys()
     assert {row["metric"] for row in report["rows"]} == metrics
     assert all(row.keys() == {"case", "system", "metric", "value", "compared"} for row in report["rows"])
     assert ratio in done.stdout.splitlines()[0] and all(row["system"] in done.stdout for row in report["rows"])

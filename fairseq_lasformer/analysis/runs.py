@@ -1,9 +1,11 @@
-"""The outputs of a training run that the report shows: its log, its last checkpoint and its scores."""
+"""The outputs of a training run that the report shows: its log, its checkpoint and its scores."""
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,20 +17,48 @@ from fairseq_lasformer.inference.checkpoints import CHECKPOINTS
 _LOG_LINE = re.compile(r"(?:^|[|\[] ?(?:train_inner|train|valid)(?: \||\]\[INFO\] -) )(\{\".*\})")
 
 
+_STARTED = "[started] "
+
+
 class Run(NamedTuple):
     """One run.
 
     Attributes:
         name: name of the run.
-        checkpoint: its last checkpoint, or None.
+        checkpoint: its checkpoint, the one that translates (the best, if it was validated), or None.
         log: JSON lines of its log, by kind (``train_inner``, ``valid``).
         scores: scores from ``lasformer score`` or the demo; empty if there are none.
+        start: ``date``, ``command`` and ``machine`` of the last start; empty if the log does not say.
+        compared: the bootstrap test of its d-BLEU: ``against`` which system, ``p`` (None for the first), ``interval``
+            and ``signature``; empty without one.
     """
 
     name: str
     checkpoint: Path | None
     log: dict[str, list[dict[str, float]]]
     scores: dict[str, Any]
+    start: dict[str, Any] = {}
+    compared: dict[str, Any] = {}
+
+
+def started(command: Sequence[str], machine: dict[str, Any]) -> str:
+    """The line with which the log of a training begins; :func:`read_start` reads it."""
+    now = datetime.now().astimezone().isoformat(timespec="seconds")
+    return _STARTED + json.dumps({"date": now, "command": list(command), "machine": machine}) + "\n"
+
+
+def read_start(path: Path) -> dict[str, Any]:
+    """What the log of a training says of its last start; empty if it says nothing."""
+    found: dict[str, Any] = {}
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        if line.startswith(_STARTED):
+            try:
+                values = json.loads(line.removeprefix(_STARTED))
+            except ValueError:
+                continue
+            if isinstance(values, dict) and isinstance(values.get("machine"), dict):
+                found = values
+    return found
 
 
 def read_log(path: Path) -> dict[str, list[dict[str, float]]]:
@@ -57,18 +87,29 @@ def read_log(path: Path) -> dict[str, list[dict[str, float]]]:
     return {kind: [lines[n] for n in sorted(lines)] for kind, lines in found.items()}
 
 
-def _checkpoint(folder: Path) -> Path | None:
-    return next((folder / n for n in reversed(CHECKPOINTS) if (folder / n).is_file()), None)
+class _Scores(NamedTuple):
+    systems: dict[str, dict[str, Any]]
+    bootstrap: dict[str, Any]
+
+    def compared(self, name: str) -> dict[str, Any]:
+        """The test of one system; see :class:`Run`."""
+        tested = self.bootstrap.get("systems", {})
+        if name not in tested:
+            return {}
+        return {**tested[name], "against": next(iter(tested)), "signature": self.bootstrap.get("signature", "")}
 
 
-def _scores(path: Path) -> dict[str, Any]:
+def _scores(path: Path) -> _Scores:
     try:
-        systems = json.loads(path.read_text(encoding="utf-8"))["systems"]
+        found = json.loads(path.read_text(encoding="utf-8"))
+        systems, bootstrap = found["systems"], found.get("bootstrap", {})
         if not systems or not all(isinstance(_numbers(scores), dict) for scores in systems.values()):
             raise ValueError("no system's scores")
+        for tested in bootstrap.get("systems", {}).values():
+            _numbers(tested)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as e:
         raise InputError(f"{path}: not scores written by lasformer score --json ({e})") from e
-    return systems
+    return _Scores(systems, bootstrap)
 
 
 def _numbers(scores: dict[str, Any]) -> dict[str, Any]:
@@ -89,15 +130,20 @@ def _numbers(scores: dict[str, Any]) -> dict[str, Any]:
     return scores
 
 
-def read_runs(paths: list[Path]) -> list[Run]:
+def read_runs(paths: Sequence[Path], scores: Path | None = None) -> list[Run]:
     """Reads the runs in a list of folders.
 
     Each folder is either that of a demo (with a ``report.json``; one run per system) or a folder of checkpoints. The
     log and the scores of a folder of checkpoints are ``train.log`` and ``scores.json`` inside it, or ``<name>.log`` and
     ``<name>.json`` next to it (``lasformer score --json``, for one system).
 
+    Args:
+        paths: the folders.
+        scores: scores of several systems (``lasformer score --json``), by names of the runs; they take precedence. A
+            system that is no run becomes one without log and checkpoint.
+
     Raises:
-        InputError: a folder is missing, or is neither.
+        InputError: a folder is missing, or is neither; or scores are not what ``lasformer score`` writes.
     """
     runs = []
     for path in paths:
@@ -105,18 +151,28 @@ def read_runs(paths: list[Path]) -> list[Run]:
             raise InputError(f"{path}: no such folder; give folders of checkpoints, or one of examples/demo.py")
         demo = path / "report.json"
         if demo.is_file():
-            for name, scores in _scores(demo).items():
-                runs.append(_run(path / name, scores))
+            found = _scores(demo)
+            for name in found.systems:
+                runs.append(_run(path / name, found, name))
         else:
             runs.append(_run(path, None))
     names = [r.name for r in runs]
     # folders with the same name are distinguished by their paths
-    return [
+    runs = [
         r if names.count(r.name) == 1 or not r.checkpoint else r._replace(name=str(r.checkpoint.parent)) for r in runs
     ]
+    if scores is not None:
+        found = _scores(scores)
+        runs = [
+            r._replace(scores=found.systems[r.name], compared=found.compared(r.name)) if r.name in found.systems else r
+            for r in runs
+        ]
+        others = found.systems.keys() - {r.name for r in runs}
+        runs += [Run(n, None, {}, s, {}, found.compared(n)) for n, s in found.systems.items() if n in others]
+    return runs
 
 
-def _run(folder: Path, scores: dict[str, Any] | None) -> Run:
+def _run(folder: Path, scores: _Scores | None, system: str = "") -> Run:
     name = folder.resolve().name
     beside = folder.resolve().parent
 
@@ -124,10 +180,12 @@ def _run(folder: Path, scores: dict[str, Any] | None) -> Run:
         return next((c for c in candidates if c.is_file()), None)
 
     log = first(folder / "train.log", beside / f"{name}.log")
-    checkpoint = _checkpoint(folder)
+    checkpoint = next((folder / name for name in CHECKPOINTS if (folder / name).is_file()), None)
     if log is None and checkpoint is None:
         raise InputError(f"{folder}: holds no checkpoint and no train.log; nothing to report")
     if scores is None:
         file = first(folder / "scores.json", beside / f"{name}.json")
-        scores = next(iter(_scores(file).values())) if file else {}
-    return Run(name, checkpoint, read_log(log) if log else {}, scores)
+        scores = _scores(file) if file else _Scores({}, {})
+        system = next(iter(scores.systems), "")
+    read = (read_log(log), read_start(log)) if log else ({}, {})
+    return Run(name, checkpoint, read[0], scores.systems.get(system, {}), read[1], scores.compared(system))

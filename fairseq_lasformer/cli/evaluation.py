@@ -140,7 +140,9 @@ def run_report(args: argparse.Namespace) -> None:
     from fairseq_lasformer.analysis.report import report
 
     check_writable(args.out)
-    runs = report(args.runs, args.out, args.document, args.title, args.show, args.data)
+    runs = report(
+        args.runs, args.out, args.document, args.title, args.show, args.data, args.reference, args.scores, args.device
+    )
     print(f"{args.out}: {', '.join(run.name for run in runs)}")
 
 
@@ -154,10 +156,17 @@ def add_report(parser: argparse.ArgumentParser) -> None:
         "if there are scores, scores.json (lasformer score --json)",
     )
     parser.add_argument("-o", "--out", type=Path, default=Path("report.html"), help="default: %(default)s")
-    parser.add_argument("--document", type=Path, help="source text (raw form) for the attention view")
+    parser.add_argument("--document", type=Path, help="source text (raw form) to translate and to look at")
+    parser.add_argument(
+        "--reference", type=Path, help="its translation (default: the file beside it in the target language, if any)"
+    )
     parser.add_argument("--show", type=int, default=3, help="number of its documents to show (default: %(default)s)")
     parser.add_argument("--data", type=Path, help="prepared folder (default: the one each run was trained on)")
-    parser.add_argument("--title", default="Lasformer report")
+    parser.add_argument(
+        "--scores", type=Path, help="scores of all runs, by their names (lasformer score --bootstrap --json)"
+    )
+    parser.add_argument("--device", default="auto", help="cpu, cuda, cuda:1, … (default: a GPU if there is one)")
+    parser.add_argument("--title", default="Lasformer report", help="default: %(default)s")
 
 
 def run_cost(args: argparse.Namespace) -> None:

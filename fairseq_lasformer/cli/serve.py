@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import os
 from pathlib import Path
 
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.machine import cores
 
 LOCAL = ("127.0.0.1", "localhost", "::1")
 
@@ -34,13 +34,14 @@ def add_serve(parser: argparse.ArgumentParser) -> None:
 
 
 def run_serve(args: argparse.Namespace) -> None:
-    from fairseq_lasformer.cli.translate import load_model, set_verbosity
+    from fairseq_lasformer.cli.translate import set_verbosity
 
     set_verbosity(args.verbose)
     try:
         import torch
         import uvicorn
 
+        from fairseq_lasformer.plugin.hub import load_model
         from fairseq_lasformer.server.app import Limits, Server
         from fairseq_lasformer.server.models import ServedModel, name_of
     except ModuleNotFoundError as e:
@@ -53,14 +54,14 @@ def run_serve(args: argparse.Namespace) -> None:
             raise InputError(f"{args.api_keys}: cannot be read ({e.strerror})") from e
         if not keys:
             raise InputError(f"{args.api_keys}: holds no key")
-    lanes, cores = args.lanes, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    lanes = args.lanes
     models = []
     for path in args.models:
         model = load_model(path, args.data, args.device)
         if lanes is None:
-            lanes = 1 if model.device.type == "cuda" or cores == 1 else 2
+            lanes = 1 if model.device.type == "cuda" or cores() == 1 else 2
         if model.device.type == "cpu":
-            torch.set_num_threads(max(1, cores // lanes))
+            torch.set_num_threads(max(1, cores() // lanes))
         models.append(ServedModel(name_of(path), model, args.beam, args.max_tokens, args.max_queue, lanes))
     limits = Limits(args.max_characters, args.max_bytes, args.max_seconds, args.per_client)
     hosts = [*LOCAL, "[::1]", *args.name] if args.host in LOCAL else args.name or ["*"]

@@ -8,7 +8,7 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tqdm import tqdm
 
@@ -99,26 +99,9 @@ def run_translate(args: argparse.Namespace) -> None:
         _file(args, place)
 
 
-def load_model(path: Path, data: Path | None, device: str) -> Any:
-    """A model on its device; see ``--data`` and ``--device``."""
-    import torch
-
-    from fairseq_lasformer.plugin.hub import from_pretrained
-
-    name = device
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        place = torch.device(name)
-    except RuntimeError as e:
-        raise InputError(f"--device {device}: expected cpu, cuda or cuda:N") from e
-    if place.type == "cuda" and not torch.cuda.is_available():
-        raise InputError(f"--device {device}: there is no GPU here that torch can use")
-    return from_pretrained(path, data=data).eval().to(place)
-
-
 def _translator(args: argparse.Namespace) -> FileTranslator:
     from fairseq_lasformer.inference.any_file import FileTranslator
+    from fairseq_lasformer.plugin.hub import load_model
 
     return FileTranslator(
         load_model(args.model, args.data, args.device),

@@ -17,7 +17,9 @@ from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 from tqdm import tqdm
 
+from fairseq_lasformer.analysis.runs import started
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.machine import machine
 from fairseq_lasformer.processes import start
 
 
@@ -87,7 +89,7 @@ def follow(command: Sequence[str], log: Path, total: int, what: str) -> None:
 
     Args:
         command: the command.
-        log: log file; output is appended.
+        log: log file; output is appended, after a line that says what runs where.
         total: number of updates.
         what: name of the system, for the progress bar.
 
@@ -102,6 +104,7 @@ def follow(command: Sequence[str], log: Path, total: int, what: str) -> None:
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=os.environ | {"PWD": os.getcwd()}
         ) as process,
     ):
+        file.write(started(command, machine()))
         last = reason = ""
         shown: dict[str, Any] = {}
         for line in process.stdout or ():

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from fairseq import hub_utils, utils
 from omegaconf import open_dict
 from torch import Tensor
@@ -283,3 +284,25 @@ def from_pretrained(
     with open_dict(cfg):  # text is encoded with the prepared folder's files, not with those named in the checkpoint
         cfg.tokenizer = cfg.bpe = cfg.generation.replace_unk = None
     return DocumentHubInterface(cfg, found["task"], found["models"])
+
+
+def load_model(path: str | Path, data: str | Path | None = None, device: str = "auto") -> DocumentHubInterface:
+    """Load a trained model for translation, onto a device.
+
+    Args:
+        path: its checkpoint, or the folder of it.
+        data: see :func:`from_pretrained`.
+        device: a device of torch; ``auto`` is the GPU if there is one.
+
+    Raises:
+        InputError: as :func:`from_pretrained`; or there is no such device.
+    """
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        place = torch.device(device)
+    except RuntimeError as e:
+        raise InputError(f"--device {device}: expected cpu, cuda or cuda:N") from e
+    if place.type == "cuda" and not torch.cuda.is_available():
+        raise InputError(f"--device {device}: there is no GPU here that torch can use")
+    return from_pretrained(path, data=data).eval().to(place)

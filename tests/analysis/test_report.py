@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 
 import pytest
 import torch
@@ -31,7 +32,7 @@ def test_the_attention_shown_is_the_one_that_is_used(build, kappa):
     assert seen["decoder.0"].triu(1).abs().max() == 0
     keep = 10 if kappa < 1 else 30  # max(10, 0.3 * 30)
     assert ((seen["encoder.0"] > 0).sum(1) == keep).all() and ((seen["cross.1"] > 0).sum(1) == keep).all()
-    rows = sparse(seen["cross.0"], most=5)
+    rows = sparse(seen["cross.0"].numpy(), most=5)
     assert len(rows) == 25 and all(len(r) <= 5 and r == sorted(r, key=lambda k: -k[1]) for r in rows)
 
 
@@ -83,43 +84,68 @@ def page(prepared, tmp_path_factory):
     scores = {"d_bleu": 12.345, "accuracy": {"all": 0.5}, "by_distance": {"1-30": 0.75}, "counts": {"1-30": 4}}
     quarter = {"d_bleu": 33.0, "chrf": 44.0, "documents": 7}
     scores |= {"by_position": {"last quarter": quarter}, "omissions": {"omitted": [[1, 2], [3, 4]], "added": []}}
-    (folder / "sparse.json").write_text(json.dumps({"systems": {"sparse": scores}}))
-    (folder / "doc").write_text("w1 w2 w3\nw4 </script> w5\n\nw6 w7\n")
+    tested = {"dense": {"d_bleu": 10.0, "mean": 10.0, "interval": 0.4, "p": None}}
+    tested["sparse"] = {"d_bleu": 12.345, "mean": 12.0, "interval": 0.5, "p": 0.01}
+    (folder / "sparse.json").write_text(json.dumps({"systems": {"sparse": scores}, "bootstrap": {"systems": tested}}))
+    (folder / "doc.xx").write_text("w1 w2 w3\nw4 </script> w5\n\nw6 w7\n")
+    (folder / "doc.yy").write_text("w3 w2 w1\nw5 w4\n\nw7 w6\n")
     out = folder / "report.html"
-    done = run("lasformer", "report", folder / "sparse", folder / "dense", "-o", out, "--document", folder / "doc")
+    done = run("lasformer", "report", folder / "sparse", folder / "dense", "-o", out, "--document", folder / "doc.xx")
     assert "sparse, dense" in done.stdout
     return out
 
 
-def test_the_page_holds_all_it_needs(page):
-    text = page.read_text(encoding="utf-8")
-    assert "12.35" in text or "12.34" in text
-    block = text.split('<script type="application/json" id="data">')[1].split("</script>")[0]
+def content(page) -> dict:
+    block = (
+        page.read_text(encoding="utf-8").split('<script type="application/json" id="data">')[1].split("</script>")[0]
+    )
     assert "<" not in block
-    data = json.loads(block)
-    titles = [f["layout"]["title"]["text"] for f in data["figures"]]
-    assert titles[:4] == ["Loss", "Selection KL", "κ by module", "Mass of the kept keys by module"]
-    assert {"Cost of attention against length", "Accuracy by distance of the deciding word"} <= set(titles)
-    place = data["figures"][titles.index("d-BLEU by quarter")]["data"]
-    assert [(bar["name"], list(bar["x"])) for bar in place] == [("sparse", ["last quarter"])]
-    assert "<th>lines omitted</th><td>2</td>" in text and "<th>lines added</th><td>0</td>" in text
-    assert [(v["run"], v["document"]) for v in data["views"]] == [("sparse", 1), ("sparse", 2)]  # dense has no view
-    view = data["views"][0]
-    assert view["modules"].keys() == {"encoder.0", "decoder.0", "cross.0"}
-    assert len(view["modules"]["cross.0"]) == len(view["target"]) and view["source"][-1] == "</s>"
-    outside = text.split("<script>")[0] + text.split("</script>")[-1]
-    assert "http" not in outside and "src=" not in outside
+    return json.loads(block)
+
+
+def test_the_page_holds_all_it_needs(page):
+    text, data = page.read_text(encoding="utf-8"), content(page)
+    charts = {chart["title"]: chart for chart in data["charts"]}
+    assert list(charts)[:4] == ["Loss", "Selection loss", "Keys kept (κ)", "Attention on the kept keys"]
+    assert {"Cost of attention by length", "Words that need context, by distance"} <= set(charts)
+    bars = charts["d-BLEU by quarter of the document"]["data"]
+    assert [(bar["name"], list(bar["x"])) for bar in bars] == [("sparse", ["last quarter"])]
+    loss = charts["Loss"]["data"]
+    assert {line["name"] for line in loss} == {
+        "sparse, training",
+        "sparse, validation",
+        "dense, training",
+        "dense, validation",
+    }
+    # a run has its colour in every chart
+    assert {line["line"]["color"] for line in loss if line["name"].startswith("sparse")} == {bars[0]["marker"]["color"]}
+    assert "<td>12.35 ± 0.50*</td>" in text or "<td>12.34 ± 0.50*</td>" in text
+    assert "<th scope=row>lines omitted</th><td>2</td><td>–</td>" in text
+    for fact in ("lasformer report", "torch 2", "parameters", "<th scope=row>updates</th><td>6</td><td>6</td>"):
+        assert fact in text
+    outside = text.split("<script>")[0]
+    assert "http" not in outside and "src=" not in outside and "@" not in outside.split("</style>")[1]
+
+
+def test_samples_stand_beside_their_source(page):
+    first, second = content(page)["samples"]
+    assert first["source"] == ["w1 w2 w3", "w4 </script> w5"] and first["reference"] == ["w3 w2 w1", "w5 w4"]
+    assert [each["name"] for each in first["runs"]] == ["sparse", "dense"] and first["omitted"] == 0
+    assert all(len(each["lines"]) == len(it["source"]) for it in (first, second) for each in it["runs"])
+    views = content(page)["views"]
+    assert [(v["run"], v["document"]) for v in views] == [("sparse", 1), ("sparse", 2)]  # dense: no selection
+    shown = ["".join(word + space for word, space in line) for line in views[0]["target"]]
+    assert shown == ["".join(text for text, _ in line) for line in first["runs"][0]["lines"]]
 
 
 def test_what_is_put_into_the_page_is_not_replaced_in_turn(page, tmp_path):
     run_folder = shutil.copytree(page.parent / "sparse", tmp_path / "@PLOTLY@")
     shutil.copy(page.parent / "sparse.log", run_folder / "train.log")
-    report([run_folder], tmp_path / "r.html", title="@DATA@ @SCORES@")
+    report([run_folder], tmp_path / "r.html", title="@DATA@ @COMPARISON@")
     text = (tmp_path / "r.html").read_text(encoding="utf-8")
     assert len(text) < 1.1 * len(page.read_text(encoding="utf-8"))
-    block = text.split('<script type="application/json" id="data">')[1].split("</script>")[0]
-    assert any("@PLOTLY@" in str(f) for f in json.loads(block)["figures"])
-    assert "<title>@DATA@ @SCORES@</title>" in text
+    assert "<th scope=col>@PLOTLY@</th>" in text
+    assert "<title>@DATA@ @COMPARISON@</title>" in text
 
 
 def test_a_damaged_checkpoint_is_an_error_not_an_empty_page(page, tmp_path):
@@ -143,58 +169,65 @@ def test_scores_of_another_shape_are_named(tmp_path, content):
         runs.read_runs([tmp_path])
 
 
-CHROMIUM = shutil.which("chromium"), shutil.which("chromedriver")
-
-
 @pytest.mark.slow
-@pytest.mark.skipif(not all(CHROMIUM), reason="no chromium and chromedriver here (Debian: apt install chromium-driver)")
-def test_in_a_browser_a_click_on_a_token_changes_the_highlight(page):
-    webdriver = pytest.importorskip("selenium.webdriver")
-    from selenium.webdriver.chrome.service import Service
+@pytest.mark.parametrize("width", [1200, 820, 420])
+def test_in_a_browser(page, browser, width):
+    from selenium.webdriver.common.keys import Keys
 
-    options = webdriver.ChromeOptions()
-    options.binary_location = CHROMIUM[0]
-    quiet = "no-first-run disable-background-networking disable-component-update disable-sync disable-quic disable-gpu"
-    for flag in ("headless=new", "no-sandbox", "window-size=1200,2000", *quiet.split()):
-        options.add_argument(f"--{flag}")
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    browser = webdriver.Chrome(options=options, service=Service(CHROMIUM[1]))
-    try:
-        browser.get(page.as_uri())
+    window = browser(width, 1000)
+    window.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride", {"width": width, "height": 1000, "deviceScaleFactor": 1, "mobile": False}
+    )
+    window.get(page.as_uri())
 
-        def tokens_of(side):
-            return browser.find_elements("css selector", f"#{side} .token")
+    def find(css):
+        return window.find_elements("css selector", css)
 
-        def marked():
-            return [t.get_attribute("data-index") for t in tokens_of("source") if "rgba" in t.get_attribute("style")]
+    def script(code):
+        return window.execute_script(f"return {code}")
 
-        def told():
-            return browser.find_element("id", "told").text
+    def colours(css):
+        return script(f"[...document.querySelectorAll('{css}')].map(w => w.style.background).filter(Boolean).length")
 
-        assert len(browser.find_elements("css selector", "#charts .main-svg")) >= 6 and marked() == []
-        widths = browser.execute_script(
-            "return [...document.querySelectorAll('#charts > div')].map("
-            "b => [b.clientWidth, b.querySelector('.main-svg').getBoundingClientRect().width])"
-        )
-        assert all(abs(box - chart) <= 20 for box, chart in widths), widths  # none is drawn wider than its box
-        tokens_of("source")[0].click()
-        first = told()
-        assert first.startswith("“w1”") and marked() and len(browser.find_elements("css selector", ".chosen")) == 1
-        tokens_of("source")[2].click()
-        assert told() != first and told().startswith("“w3”")
-        tokens_of("target")[0].click()  # of the other side: the module that attends from there
-        module = browser.execute_script("return document.querySelector('#module').selectedOptions[0].text")
-        assert module == "decoder.0" and len(browser.find_elements("css selector", "#target .chosen")) == 1
-        browser.execute_script(
-            "const s = document.querySelector('#view'); s.value = 1; s.dispatchEvent(new Event('change'))"
-        )
-        assert tokens_of("source")[0].text == "w6" and told() == ""
-        assert [e for e in browser.get_log("browser") if e["level"] in ("SEVERE", "WARNING")] == []
-    finally:
-        browser.quit()
+    told = lambda: find("#told")[0].text  # noqa: E731
+    assert script("document.documentElement.scrollWidth <= innerWidth")  # scrolls down, never sideways
+    widths = script(
+        "[...document.querySelectorAll('.plot')].map("
+        "box => [box.clientWidth, box.querySelector('.main-svg').getBoundingClientRect().width])"
+    )
+    assert len(widths) >= 6 and all(abs(box - chart) <= 2 for box, chart in widths), widths
+    # a name in the legend hides its line
+    find("#charts .legend button")[0].click()
+    assert script("document.querySelector('.plot').data[0].visible") is False
+    # it opens on a word that attends to others, and words are reached by keyboard
+    assert told().startswith("“") and len(find(".chosen")) == 1 and colours("#attention .word") > 0
+    words = find("#source .word")
+    words[0].click()
+    first = told()
+    assert first.startswith("“w1” (line 1)")
+    words[0].send_keys(Keys.ARROW_RIGHT)
+    assert told().startswith("“w2” (line 1)") and told() != first
+    window.switch_to.active_element.send_keys(Keys.ARROW_DOWN)
+    assert told().startswith("“w4” (line 2)")
+    # a word of the other side: the attention that starts there
+    find("#target .word")[0].click()
+    assert script("document.querySelector('#module').selectedOptions[0].text") == "decoder"
+    assert len(find("#target .chosen")) == 1
+    find("#documents button")[1].click()
+    assert [cell.text for cell in find("#sample td.source")][0].endswith("w6 w7")
+    # dark: text and lines of the charts follow
+    light = script("document.querySelector('.plot .ytick text').style.fill")
+    window.execute_cdp_cmd(
+        "Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
+    )
+    end = time.monotonic() + 10
+    while script("document.querySelector('.plot .ytick text').style.fill") == light:  # it is drawn a moment later
+        assert time.monotonic() < end
+    assert script("getComputedStyle(document.body).backgroundColor") == "rgb(22, 24, 27)"
+    assert [e for e in window.get_log("browser") if e["level"] in ("SEVERE", "WARNING")] == []
 
 
 def test_a_report_without_a_document_has_no_attention_view(page, tmp_path):
     report([page.parent / "sparse"], tmp_path / "r.html")
-    text = (tmp_path / "r.html").read_text(encoding="utf-8")
-    assert '"views": []' in text
+    data = content(tmp_path / "r.html")
+    assert data["views"] == data["samples"] == [] and data["charts"]

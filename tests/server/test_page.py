@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import threading
 import time
 
@@ -12,8 +11,6 @@ import uvicorn
 from fairseq_lasformer.plugin.model import LasformerModel
 from fairseq_lasformer.server.app import Limits, Server
 from fairseq_lasformer.server.models import ServedModel
-
-CHROMIUM = shutil.which("chromium"), shutil.which("chromedriver")
 
 
 @pytest.fixture
@@ -30,47 +27,36 @@ def address(trained_folder):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not all(CHROMIUM), reason="no chromium and chromedriver here (Debian: apt install chromium-driver)")
-def test_a_text_appears_sentence_by_sentence_and_words_tell_what_they_saw(address, tmp_path):
-    webdriver = pytest.importorskip("selenium.webdriver")
-    from selenium.webdriver.chrome.service import Service
+def test_a_text_appears_sentence_by_sentence_and_words_tell_what_they_saw(address, browser, tmp_path):
     from selenium.webdriver.common.keys import Keys
 
-    options = webdriver.ChromeOptions()
-    options.binary_location = CHROMIUM[0]
-    for flag in ("headless=new", "no-sandbox", "disable-gpu", "window-size=420,900", "disable-background-networking"):
-        options.add_argument(f"--{flag}")
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    browser = webdriver.Chrome(options=options, service=Service(CHROMIUM[1]))
-    try:
-        browser.get(address)
+    page = browser(420, 900)
+    page.get(address)
 
-        def find(css):
-            return browser.find_elements("css selector", css)
+    def find(css):
+        return page.find_elements("css selector", css)
 
-        def until(what):
-            end = time.monotonic() + 30
-            while not what() and time.monotonic() < end:
-                time.sleep(0.05)
-            assert what()
+    def until(what):
+        end = time.monotonic() + 30
+        while not what() and time.monotonic() < end:
+            time.sleep(0.05)
+        assert what()
 
-        find("#input")[0].send_keys("w1 w2 w3. w4 w5.")
-        find("#glossary")  # folded away
-        find("#go")[0].click()
-        until(lambda: find("#save")[0].is_enabled())
-        assert [s.text for s in find("#source .sentence")] == ["w1 w2 w3.", "w4 w5."]
-        assert len(find("#target .sentence")) == 2 and find("#status")[0].text == "2 sentences"
-        # a narrow window scrolls down, never sideways
-        assert browser.execute_script("return document.documentElement.scrollWidth <= innerWidth")
-        # by keyboard: a sentence and its counterpart, then what a word saw
-        find("#target")[0].send_keys(Keys.ARROW_DOWN)
-        assert [s.get_attribute("data-i") for s in find(".sentence.on")] == ["0", "0"]
-        browser.switch_to.active_element.send_keys(Keys.ENTER)
-        until(lambda: any(w.get_attribute("title") for w in find("#source .word")))
-        # a file is translated in its format
-        (tmp_path / "a.md").write_text("# w1 w2\n\nw3 *w4*.\n")
-        find("#file")[0].send_keys(str(tmp_path / "a.md"))
-        until(lambda: find("#status")[0].text.startswith("a.yy.md: 2 sentences"))
-        assert [m for m in browser.get_log("browser") if m["level"] == "SEVERE"] == []
-    finally:
-        browser.quit()
+    find("#input")[0].send_keys("w1 w2 w3. w4 w5.")
+    find("#glossary")  # folded away
+    find("#go")[0].click()
+    until(lambda: find("#save")[0].is_enabled())
+    assert [s.text for s in find("#source .sentence")] == ["w1 w2 w3.", "w4 w5."]
+    assert len(find("#target .sentence")) == 2 and find("#status")[0].text == "2 sentences"
+    # a narrow window scrolls down, never sideways
+    assert page.execute_script("return document.documentElement.scrollWidth <= innerWidth")
+    # by keyboard: a sentence and its counterpart, then what a word saw
+    find("#target")[0].send_keys(Keys.ARROW_DOWN)
+    assert [s.get_attribute("data-i") for s in find(".sentence.on")] == ["0", "0"]
+    page.switch_to.active_element.send_keys(Keys.ENTER)
+    until(lambda: any(w.get_attribute("title") for w in find("#source .word")))
+    # a file is translated in its format
+    (tmp_path / "a.md").write_text("# w1 w2\n\nw3 *w4*.\n")
+    find("#file")[0].send_keys(str(tmp_path / "a.md"))
+    until(lambda: find("#status")[0].text.startswith("a.yy.md: 2 sentences"))
+    assert [m for m in page.get_log("browser") if m["level"] == "SEVERE"] == []

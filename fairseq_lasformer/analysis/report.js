@@ -1,0 +1,250 @@
+"use strict";
+const data = JSON.parse(document.getElementById("data").textContent);
+const byId = (id) => document.getElementById(id);
+const make = (tag, properties = {}, ...children) => {
+  const element = Object.assign(document.createElement(tag), properties);
+  element.append(...children);
+  return element;
+};
+const dark = matchMedia("(prefers-color-scheme: dark)");
+const drawn = { responsive: true, displaylogo: false, modeBarButtons: [["toImage", "resetScale2d"]] };
+
+// ---- sections that have something to show
+
+const filled = {
+  results: byId("results").querySelector("table"), samples: data.samples.length,
+  curves: data.charts.length, attention: data.views.length,
+};
+for (const [id, there] of Object.entries(filled)) {
+  if (!there) continue;
+  byId(id).hidden = false;
+  byId("nav").append(make("a", { href: `#${id}`, textContent: byId(id).querySelector("h2").textContent }));
+}
+byId("nothing").hidden = Object.values(filled).some(Boolean);
+
+// ---- charts: text, grid and background have the page's colours
+
+const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+function theme() {
+  const axis = { gridcolor: colour("grid"), zerolinecolor: colour("line"), linecolor: colour("line") };
+  return {
+    paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { color: colour("text"), size: 12, family: "system-ui, sans-serif" },
+    hoverlabel: { bgcolor: colour("card"), bordercolor: colour("line"), font: { color: colour("text") } },
+    modebar: { bgcolor: "rgba(0,0,0,0)", color: colour("soft"), activecolor: colour("accent") }, axis,
+  };
+}
+function themed(layout) {
+  const { axis, ...rest } = theme();
+  return { ...layout, ...rest, xaxis: { ...layout.xaxis, ...axis }, yaxis: { ...layout.yaxis, ...axis } };
+}
+
+function swatch(trace) {
+  const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+  svg.setAttribute("width", 22); svg.setAttribute("height", 10); svg.setAttribute("aria-hidden", true);
+  const shape = document.createElementNS("http://www.w3.org/2000/svg", trace.type === "bar" ? "rect" : "line");
+  const dashes = { dash: "6 4", dot: "2 3", dashdot: "6 3 2 3", longdash: "9 4", longdashdot: "9 3 2 3" };
+  const set = (attributes) => Object.entries(attributes).forEach(([k, v]) => shape.setAttribute(k, v));
+  if (trace.type === "bar") set({ x: 5, width: 12, height: 10, rx: 2, fill: trace.marker.color });
+  else set({ x1: 0, x2: 22, y1: 5, y2: 5, stroke: trace.line.color, "stroke-width": trace.line.width || 2, "stroke-dasharray": dashes[trace.line.dash] || "none" });
+  svg.append(shape);
+  return svg;
+}
+
+// all boxes must exist before the first chart is drawn: a chart takes the width that its box has at that moment
+const plots = data.charts.map((chart) => {
+  const plot = make("div", { className: "plot" }), legend = make("div", { className: "legend" });
+  const note = make("p", { className: "note", textContent: chart.note });
+  byId("charts").append(make("div", { className: "card" }, make("h3", { textContent: chart.title }), note, plot, legend));
+  chart.data.forEach((trace, i) => {
+    const button = make("button", { type: "button" }, swatch(trace), trace.name);
+    button.setAttribute("aria-pressed", true);
+    button.onclick = () => {
+      const shown = button.getAttribute("aria-pressed") === "true";
+      button.setAttribute("aria-pressed", !shown);
+      Plotly.restyle(plot, { visible: !shown }, [i]);
+    };
+    legend.append(button);
+  });
+  return plot;
+});
+data.charts.forEach((chart, i) => Plotly.newPlot(plots[i], chart.data, themed(chart.layout), drawn));
+dark.addEventListener("change", () => {
+  data.charts.forEach((chart, i) => Plotly.relayout(plots[i], themed(plots[i].layout)));
+  if (view) map();
+});
+
+// ---- samples: a row for each line
+
+function sample(number) {
+  const it = data.samples[number], compared = it.reference.length || it.runs.length > 1;
+  const columns = [["source", it.source.map((line) => [[line, false]]), "source"]];
+  const marks = (lines, i) => (lines[i] || []).some(([, differs]) => differs);
+  for (const run of it.runs) columns.push([run.name, run.lines, "", `differs in ${run.lines.filter((_, i) => marks(run.lines, i)).length} of ${run.lines.length} lines`]);
+  if (it.reference.length) columns.push(["reference", it.reference.map((line) => [[line, false]]), "source"]);
+  const head = make("tr", {}, make("td", { textContent: "line" }), ...columns.map(([name, , , told]) => make("th", { scope: "col" }, name, ...(told && compared ? [make("small", { textContent: told })] : []))));
+  const body = make("tbody");
+  it.source.forEach((_, i) => {
+    const row = make("tr", { className: columns.some(([, lines]) => marks(lines, i)) ? "differs" : "" }, make("th", { textContent: i + 1, scope: "row" }));
+    for (const [name, lines, className] of columns) {
+      if (i && lines.length !== it.source.length) continue; // its lines are not those of the source: one cell for all
+      const cell = make("td", { className, rowSpan: lines.length === it.source.length ? 1 : it.source.length });
+      cell.dataset.name = name;
+      for (const [text, differs] of lines[i]) cell.append(differs ? make("mark", { textContent: text }) : text);
+      row.append(cell);
+    }
+    body.append(row);
+  });
+  byId("sample").replaceChildren(make("table", {}, make("thead", {}, head), body));
+  if (it.omitted) byId("sample").append(make("p", { className: "note", textContent: `${it.omitted} further lines are not shown.` }));
+  byId("documents").querySelectorAll("[data-document]").forEach((button, i) => button.setAttribute("aria-pressed", i === number));
+}
+if (data.samples.length) {
+  data.samples.forEach((it, i) => {
+    const button = make("button", { type: "button", textContent: `Document ${it.number}`, onclick: () => sample(i) });
+    button.dataset.document = i;
+    byId("documents").append(button);
+  });
+  const first = data.samples[0];
+  if (first.reference.length || first.runs.length > 1) {
+    const only = make("input", { type: "checkbox", id: "only", onchange: () => byId("sample").classList.toggle("marked", only.checked) });
+    byId("documents").append(make("label", {}, only, " only lines with differences"));
+  }
+  byId("samples-note").textContent = "Line i of a translation is that of line i of the source."
+    + (first.reference.length ? " Marked: words that differ from the reference." : first.runs.length > 1 ? ` Marked: words that differ from ${first.runs[0].name}.` : "");
+  sample(0);
+}
+
+// ---- attention
+
+let view = null, module = null, chosen = null;
+const wordsOf = (side) => [...byId(side).querySelectorAll(".word")];
+const percent = (weight) => (weight < 0.01 ? "<1 %" : `${Math.round(100 * weight)} %`);
+
+function fill(side) {
+  let index = 0;
+  byId(side).replaceChildren(...view[side].map((line, i) => {
+    const p = make("p");
+    p.dataset.line = i + 1;
+    for (const [text, space] of line) {
+      const word = make("span", { className: "word", textContent: text, tabIndex: -1 });
+      word.setAttribute("role", "button");
+      word.dataset.side = side;
+      word.dataset.index = index++;
+      p.append(word, space);
+    }
+    return p;
+  }));
+  const first = byId(side).querySelector(".word");
+  if (first) first.tabIndex = 0;
+}
+
+function highlight() {
+  for (const word of document.querySelectorAll(".word")) { word.style.background = ""; word.title = ""; word.classList.remove("chosen"); }
+  byId("told").textContent = "";
+  if (chosen === null) return;
+  const from = wordsOf(module.from), to = wordsOf(module.to), row = module.rows[chosen];
+  const top = Math.max(...row.map((key) => key[1]), 1e-9);
+  for (const [key, weight] of row) {
+    to[key].style.background = `color-mix(in srgb, var(--accent) ${Math.round(8 + 62 * weight / top)}%, transparent)`;
+    to[key].title = percent(weight);
+  }
+  from[chosen].classList.add("chosen");
+  const lineOf = (word) => +word.parentElement.dataset.line, here = lineOf(from[chosen]);
+  const rest = 1 - row.reduce((sum, key) => sum + key[1], 0);
+  const best = row.slice(0, 5).map(([key, weight]) => {
+    const line = lineOf(to[key]);
+    return `“${to[key].textContent}” ${percent(weight)}${line === here ? "" : ` (line ${line})`}`;
+  });
+  byId("told").textContent = `“${from[chosen].textContent}” (line ${here}) attends to ${best.join(", ") || "no word"}`
+    + (rest > 0.05 ? `; ${percent(rest)} goes to weaker ones and to the marks between lines.` : ".");
+}
+
+function choose(word, focus) {
+  if (word.dataset.side !== module.from) { // the first attention that starts on this side
+    const other = view.modules.findIndex((m) => m.from === word.dataset.side);
+    if (other < 0) return;
+    byId("module").value = other;
+    module = view.modules[other];
+    map();
+  }
+  wordsOf(word.dataset.side).forEach((w) => { w.tabIndex = w === word ? 0 : -1; });
+  chosen = Number(word.dataset.index);
+  highlight();
+  if (focus) word.focus();
+}
+
+function mix(share) { // the card's colour towards the accent
+  const channels = (name) => colour(name).match(/[0-9a-f]{2}/gi).map((c) => parseInt(c, 16));
+  const [card, accent] = [channels("card"), channels("accent")];
+  return `rgb(${card.map((c, i) => Math.round(c + share * (accent[i] - c))).join(",")})`;
+}
+
+function map() {
+  const lines = module.lines, several = lines.length > 1 && lines[0].length > 1;
+  byId("between").hidden = !several;
+  if (!several) return;
+  const z = lines.map((row) => row.map(Math.sqrt)), top = Math.max(...z.flat());
+  const label = (side) => view[side].map((_, i) => i + 1);
+  const narrow = byId("map").clientWidth < 500;
+  const layout = {
+    height: Math.min(560, 128 + 24 * lines.length), margin: { l: 10, r: 10, t: 28, b: 10 },
+    xaxis: { title: { text: `line of the ${module.to === "source" ? "source" : "translation"} attended to`, standoff: 8 }, type: "category", automargin: true, nticks: narrow ? 8 : 20 },
+    yaxis: { title: { text: `line of the ${module.from === "source" ? "source" : "translation"}`, standoff: 8 }, type: "category", automargin: true, nticks: 20, autorange: "reversed" },
+  };
+  Plotly.react("map", [{
+    type: "heatmap", z, x: label(module.to), y: label(module.from), customdata: lines.map((row) => row.map(percent)), showscale: false,
+    zmin: 0, zmax: top, colorscale: [0, 0.25, 0.5, 0.75, 1].map((share) => [share, mix(share)]), xgap: 1, ygap: 1,
+    hovertemplate: "line %{y} → line %{x}: %{customdata}<extra></extra>",
+  }], themed(layout), drawn);
+}
+
+function pick(select, names, change) {
+  select.replaceChildren(...names.map((name, i) => make("option", { value: i, textContent: name })));
+  select.onchange = () => change(Number(select.value));
+}
+
+function openView(i) {
+  view = data.views[i];
+  fill("source");
+  fill("target");
+  pick(byId("module"), view.modules.map((m) => m.name), (j) => {
+    const side = module.from;
+    module = view.modules[j];
+    map();
+    if (module.from !== side) chosen = null;
+    highlight();
+  });
+  byId("module").value = view.open[0];
+  module = view.modules[view.open[0]];
+  map();
+  const word = wordsOf(module.from)[view.open[1]];
+  if (!word) return;
+  choose(word, false);
+  for (const box of ["source", "target"]) { // into view, without moving the page
+    const seen = byId(box).querySelector(box === module.from ? ".chosen" : `[data-index="${module.rows[chosen][0]?.[0]}"]`);
+    if (seen) byId(box).scrollTop = Math.max(0, seen.offsetTop - byId(box).offsetTop - byId(box).clientHeight / 2);
+  }
+}
+
+byId("attention").addEventListener("click", (event) => {
+  const word = event.target.closest(".word");
+  if (word) choose(word, false);
+});
+byId("attention").addEventListener("keydown", (event) => {
+  const word = event.target.closest(".word");
+  if (!word) return;
+  const words = wordsOf(word.dataset.side), at = words.indexOf(word);
+  const line = [...byId(word.dataset.side).children], here = line.indexOf(word.parentElement);
+  const first = (i) => line[i] && line[i].querySelector(".word");
+  const next = {
+    ArrowRight: words[at + 1], ArrowLeft: words[at - 1], ArrowDown: first(here + 1), ArrowUp: first(here - 1),
+    Home: words[0], End: words[words.length - 1], Enter: word, " ": word,
+  }[event.key];
+  if (!next) return;
+  choose(next, true);
+  event.preventDefault();
+});
+if (data.views.length) {
+  pick(byId("view"), data.views.map((v) => `${v.document}, ${v.run}`), openView);
+  openView(0);
+}

@@ -1,0 +1,102 @@
+"""Sample translations for the report: the lines of a few documents beside what each run makes of them."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fairseq_lasformer.data.documents import read_documents
+from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.formats.projection import units
+
+LINES = 40
+"""Lines of a document that are shown at most."""
+
+
+class Sample(NamedTuple):
+    """A document.
+
+    Attributes:
+        number: its number in the file, from 1.
+        source: its first lines.
+        reference: their reference translations; empty if there are none.
+        omitted: number of further lines.
+    """
+
+    number: int
+    source: list[str]
+    reference: list[str]
+    omitted: int
+
+
+def read_samples(document: Path, reference: Path | None, show: int) -> list[Sample]:
+    """The first documents of a file.
+
+    Args:
+        document: source text, raw form.
+        reference: its translation, raw form; None for none.
+        show: number of documents.
+
+    Raises:
+        InputError: a file cannot be read, or the two do not have the same number of lines in each document.
+    """
+    sources = read_documents(document)
+    references = read_documents(reference) if reference else [[] for _ in sources]
+    if len(sources) != len(references):
+        raise InputError(f"{reference}: {len(references)} documents; {document} has {len(sources)}")
+    found = []
+    for number, (lines, translated) in enumerate(zip(sources[:show], references), 1):
+        if reference and len(lines) != len(translated):
+            raise InputError(f"{reference}: document {number} has {len(translated)} lines, {len(lines)} in {document}")
+        found.append(Sample(number, lines[:LINES], translated[:LINES], max(0, len(lines) - LINES)))
+    return found
+
+
+def differences(text: str, other: str) -> list[list[Any]]:
+    """A text in pieces, each with whether it differs from another text: words that a shortest edit would replace."""
+    before, after = ([side[a:b] for a, b in units(side)] for side in (other, text))
+    spans, pieces = units(text), []
+    for kind, _, _, start, end in difflib.SequenceMatcher(a=before, b=after, autojunk=False).get_opcodes():
+        if end > start:
+            pieces.append([kind != "equal", spans[start][0], spans[end - 1][1]])
+    found: list[list[Any]] = []
+    position = 0
+    for differs, start, end in [*pieces, [False, len(text), len(text)]]:
+        for piece, marked in ((text[position:start], False), (text[start:end], differs)):
+            if piece and found and found[-1][1] == marked:
+                found[-1][0] += piece
+            elif piece:
+                found.append([piece, marked])
+        position = end
+    return found
+
+
+def page_samples(samples: Sequence[Sample], translations: dict[str, list[list[str]]]) -> list[dict[str, Any]]:
+    """The samples as the page shows them.
+
+    Args:
+        samples: the documents.
+        translations: by run, the lines of each document.
+
+    Returns:
+        for each document, ``number``, ``source``, ``reference``, ``omitted`` and ``runs``: name and ``lines`` in pieces
+        (see :func:`differences`), compared with the reference, or with the first run if there is none. A run whose
+        lines are not those of the source has a single one.
+    """
+    made = []
+    for i, sample in enumerate(samples):
+        base = sample.reference or next(iter(translations.values()))[i]
+        runs = []
+        for number, (name, documents) in enumerate(translations.items()):
+            lines, others = documents[i], base
+            if len(lines) != len(sample.source):
+                lines = [" ".join(lines)]
+            if len(lines) != len(others):
+                others = [" ".join(others)]
+            compared = bool(sample.reference) or number > 0
+            pieces = [differences(line, other) if compared else [[line, False]] for line, other in zip(lines, others)]
+            runs.append({"name": name, "lines": pieces})
+        made.append({**sample._asdict(), "runs": runs})
+    return made

@@ -1,0 +1,48 @@
+"""What a figure was measured on: processor, cores, memory, GPU and versions."""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+
+def cores() -> int:
+    """Number of processor cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def machine() -> dict[str, Any]:
+    """The machine that this process runs on.
+
+    Returns:
+        ``cpu``, its model; ``cores`` that this process may use; ``memory``, GiB, None if unknown; ``threads`` of torch;
+        ``gpu``, its name, None without one; versions of ``python`` and ``torch``.
+    """
+    import torch
+
+    model, memory = platform.processor() or platform.machine(), None
+    if Path("/proc/cpuinfo").exists():
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        model = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), model)
+    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
+        memory = round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30, 1)
+    return {
+        "cpu": model,
+        "cores": cores(),
+        "memory": memory,
+        "threads": torch.get_num_threads(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+    }
+
+
+def told(about: dict[str, Any]) -> str:
+    """The machine, in a phrase."""
+    found = [str(about.get("gpu") or ""), f"{about.get('cpu', 'unknown processor')}, {about.get('cores', '?')} cores"]
+    if about.get("memory"):
+        found.append(f"{about['memory']:.0f} GiB")
+    found += [f"{name.capitalize()} {about[name]}" for name in ("python", "torch") if about.get(name)]
+    return ", ".join(filter(None, found)).replace("Torch", "torch")
