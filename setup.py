@@ -31,7 +31,7 @@ setup(
     packages=find_packages(include=["fairseq_lasformer", "fairseq_lasformer.*"]),
     package_data={
         "fairseq_lasformer": ["py.typed"],
-        "fairseq_lasformer.ops": ["*.cpp"],
+        "fairseq_lasformer.ops": ["*.cpp", "*.h"],
         "fairseq_lasformer.analysis": ["*.html", "*.css", "*.js"],
         "fairseq_lasformer.server": ["*.html"],
     },

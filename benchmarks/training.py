@@ -1,8 +1,8 @@
 """Time and memory of training: lasformer compared with fairseq's transformer, base size, one document.
 
 seconds: forward and backward, all models taking turns in one process, medians. peak GiB: peak resident memory of one
-step after the model is built, each in a fresh process. kappa as given (default: half-way through training and at its
-end).
+step after the model is built, each in a fresh process. ratio_to_dense: seconds relative to lasformer_dense. kappa as
+given (default: half-way through training and at its end).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from fairseq.criterions.label_smoothed_cross_entropy import label_smoothed_nll_l
 
 from benchmarks.models import VOCABULARY, build
 from benchmarks.rows import Row, in_turns
+from fairseq_lasformer.memory import keep_freed
 
 BASELINES = ("transformer",)
 
@@ -32,6 +33,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def measure(args: argparse.Namespace) -> list[Row]:
+    keep_freed()  # as in training; every system takes turns in this process
     systems = {"transformer": ("transformer", 1.0)}
     systems |= {f"lasformer, kappa {k}": ("lasformer", float(k)) for k in args.kappas.split(",")}
     systems["lasformer_dense"] = ("lasformer_dense", 1.0)
@@ -42,6 +44,8 @@ def measure(args: argparse.Namespace) -> list[Row]:
         del models
         for name, system in systems.items():
             rows.append(Row(f"T={length}", name, "seconds", seconds[name]))
+            ratio = seconds[name] / seconds["lasformer_dense"]
+            rows.append(Row(f"T={length}", name, "ratio_to_dense", ratio, compared=False))
             rows.append(Row(f"T={length}", name, "peak GiB", peak_gib(*system, length)))
     return rows
 
@@ -70,6 +74,7 @@ def peak_gib(system: str, kappa: float, length: int) -> float:
 
 
 if __name__ == "__main__":
+    keep_freed()
     step(build(sys.argv[1], float(sys.argv[2])), int(sys.argv[3]))
     # not getrusage, where a child process inherits its parent's maximum
     found = re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())

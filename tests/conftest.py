@@ -141,6 +141,7 @@ def trained_folder(prepared, tmp_path_factory) -> Path:
 def small_blocks(request, monkeypatch):
     """Query rows in blocks of a few rows."""
     monkeypatch.setitem(blocks.BLOCK_ELEMENTS, "cpu", request.param * B * H)
+    monkeypatch.setattr(blocks, "LEAST_ROWS", 16)
 
 
 @pytest.fixture

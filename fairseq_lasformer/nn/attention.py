@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from fairseq_lasformer import ops
 from fairseq_lasformer.nn.cache import LayerCache
 from fairseq_lasformer.nn.dropout import Dropout
+from fairseq_lasformer.nn.options import EVERY_QUERY, RowSampling
 from fairseq_lasformer.nn.patterns import Pattern
-from fairseq_lasformer.nn.selection import MaskSelection, Selection
+from fairseq_lasformer.nn.selection import MaskSelection, Selection, SlotSelection
 from fairseq_lasformer.ops import AttentionMask, KeptKeys
 
 
@@ -23,7 +24,7 @@ class AttentionOutput(NamedTuple):
         out: [B, Q, d]; [R, d] in a decoding step.
         selection: for the layers above in the group. In a full pass, a :class:`Selection`; in a decoding step, the kept
             keys, or None if every key is kept.
-        query, key: projections of the heads, [B, H, Q or K, D], of a full pass with a mask, for the supervision;
+        query, key: projections of the heads, [B, H, Q or K, D], of a full pass in training, for the supervision;
             otherwise None.
     """
 
@@ -86,7 +87,12 @@ class SelectedAttention(nn.Module):
             nn.init.zeros_(self.q_proj.bias)
 
     def forward(
-        self, x: Tensor, memory: Tensor | None, mask: AttentionMask, selection: Selection | None = None
+        self,
+        x: Tensor,
+        memory: Tensor | None,
+        mask: AttentionMask,
+        selection: Selection | None = None,
+        sampling: RowSampling = EVERY_QUERY,
     ) -> AttentionOutput:
         """Attend from x to ``memory`` (cross-attention) or to x itself.
 
@@ -95,11 +101,12 @@ class SelectedAttention(nn.Module):
             memory: [B, K, d_memory]; None in self-attention.
             mask: attention mask.
             selection: the group's selection, for a layer without a pattern of its own.
+            sampling: which queries a learned pattern learns from.
         """
         source = x if memory is None else memory
         dropout_p = self.dropout_module.active_p
         if self.selector is not None:
-            selection = self.selector(x, source, mask, as_mask=dropout_p > 0)
+            selection = self.selector(x, source, mask, as_mask=dropout_p > 0, sampling=sampling)
         if selection is None:
             raise ValueError("an attention without a pattern needs the selection of its group")
         q, k, v = (self._heads(p) for p in (self.q_proj(x), self.k_proj(source), self.v_proj(source)))
@@ -107,7 +114,7 @@ class SelectedAttention(nn.Module):
             q = self.sharpened(q, mask.counts(q.size(2), k.size(2), q.device)[:, None, :, None])
         out = selection.attend(q, k, v, dropout_p, self.backend)
         out = self.out_proj(out.transpose(1, 2).reshape(q.size(0), q.size(2), self.embed_dim))
-        if isinstance(selection, MaskSelection):
+        if isinstance(selection, MaskSelection | SlotSelection):
             return AttentionOutput(out, selection, q, k)
         return AttentionOutput(out, selection)
 

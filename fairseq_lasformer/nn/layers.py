@@ -15,6 +15,7 @@ from fairseq_lasformer.nn.attention import AttentionOutput, SelectedAttention
 from fairseq_lasformer.nn.cache import DecodingCache, LayerCache
 from fairseq_lasformer.nn.dropout import Dropout
 from fairseq_lasformer.nn.moe import MixtureOfExperts, RouterStats
+from fairseq_lasformer.nn.options import EVERY_QUERY, RowSampling
 from fairseq_lasformer.nn.selection import Selection
 from fairseq_lasformer.ops import AttentionMask, KeptKeys, KeyIndex
 
@@ -29,11 +30,13 @@ class FullPass(NamedTuple):
         mask: attention mask of the self-attention.
         memory: the encoder's output [B, K, d], in decoders.
         memory_mask: attention mask of the cross-attention.
+        sampling: which queries learned patterns learn from.
     """
 
     mask: AttentionMask
     memory: Tensor | None = None
     memory_mask: AttentionMask = AttentionMask(None, False)
+    sampling: RowSampling = EVERY_QUERY
 
     def run(self, layer: TransformerLayer, x: Tensor, selections: tuple[Selection | None, ...]) -> LayerOutput:
         return layer(x, self, selections)
@@ -169,7 +172,7 @@ class EncoderLayer(TransformerLayer):
     def forward(self, x: Tensor, full: FullPass, selections: tuple[Selection | None, ...]) -> LayerOutput:
         """x [B, N, d] -> x, and the output of the self-attention and of a mixture."""
         y = self.transformation(self.before(self.self_attn_layer_norm, x))
-        attended = self.self_attn(y, None, full.mask, selections[0])
+        attended = self.self_attn(y, None, full.mask, selections[0], full.sampling)
         x = self.after(self.self_attn_layer_norm, x, attended.out)
         x, stats = self.feed_forward(x, full.mask.key_padding)
         return x, (attended,), stats
@@ -207,10 +210,10 @@ class DecoderLayer(TransformerLayer):
     def forward(self, x: Tensor, full: FullPass, selections: tuple[Selection | None, ...]) -> LayerOutput:
         """x [B, N, d] -> x, and the output of the self-attention, the cross-attention and a mixture."""
         y = self.transformation(self.before(self.self_attn_layer_norm, x))
-        attended = self.self_attn(y, None, full.mask, selections[0])
+        attended = self.self_attn(y, None, full.mask, selections[0], full.sampling)
         x = self.after(self.self_attn_layer_norm, x, attended.out)
         y = self.before(self.encoder_attn_layer_norm, x)
-        crossed = self.encoder_attn(y, full.memory, full.memory_mask, selections[1])
+        crossed = self.encoder_attn(y, full.memory, full.memory_mask, selections[1], full.sampling)
         x = self.after(self.encoder_attn_layer_norm, x, crossed.out)
         x, stats = self.feed_forward(x, full.mask.key_padding)
         return x, (attended, crossed), stats

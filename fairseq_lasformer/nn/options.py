@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import random
 from typing import NamedTuple
 
 from fairseq_lasformer.nn.moe.dispatch import ExpertGroup
+from fairseq_lasformer.ops import EVERY_ROW, RowSample
+
+SHORTEST = 256
+LONGEST_STRIDE = 16
 
 
 class RunOptions(NamedTuple):
@@ -19,6 +24,35 @@ class RunOptions(NamedTuple):
     backend: str = "auto"
     cuda_graph: bool = False
     expert_group: ExpertGroup | None = None
+
+
+class RowSampling(NamedTuple):
+    """Which queries a selector learns from in an update: one of several, by turns.
+
+    Attributes:
+        rows: number of queries of a batch that a selector learns from at least; 0 for all.
+        above: kappa from which on it learns from all of them.
+        update: number of the update; it draws the first query, alike on every worker and in a recomputed pass.
+    """
+
+    rows: int = 0
+    above: float = 0.35
+    update: int = 0
+
+    def sample(self, n_batch: int, n_queries: int, kappa: float) -> RowSample:
+        """The sample of a batch.
+
+        Args:
+            n_batch, n_queries: shape of the queries. All of those of short examples are taken, as they cost little.
+            kappa: the selector's.
+        """
+        if not self.rows or kappa > self.above or n_queries < SHORTEST:
+            return EVERY_ROW
+        stride = max(1, min(LONGEST_STRIDE, n_batch * n_queries // self.rows))
+        return RowSample(random.Random(self.update).randrange(stride), stride)
+
+
+EVERY_QUERY = RowSampling()
 
 
 class SupervisionOptions(NamedTuple):

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fairseq_lasformer import ops
-from fairseq_lasformer.ops import AttentionMask, KeptKeys
+from fairseq_lasformer.ops import EVERY_ROW, AttentionMask, KeptKeys, RowSample
 
 
 class Selection(Protocol):
@@ -61,6 +61,7 @@ class MaskSelection(NamedTuple):
             gradient reach it; None for patterns that are not learned.
         gradient: how the translation loss reaches the selector (``--select-gradient``): ``bounded``,
             ``straight-through`` or ``none``.
+        sample: the queries that the selector learns from.
     """
 
     keep_mask: Tensor
@@ -68,11 +69,41 @@ class MaskSelection(NamedTuple):
     query: Tensor | None = None
     key: Tensor | None = None
     gradient: str = "none"
+    sample: RowSample = EVERY_ROW
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, dropout_p: float, backend: str) -> Tensor:
         through = (None, None) if self.gradient == "none" else (self.query, self.key)
         bounded = self.gradient != "straight-through"
-        return ops.selected_attention(q, k, v, self.keep_mask, self.mask, *through, dropout_p, bounded)
+        return ops.selected_attention(q, k, v, self.keep_mask, self.mask, *through, dropout_p, bounded, self.sample)
+
+    def kept(self) -> Tensor:
+        """Return the kept keys of the sampled queries, bool [B, R, K]."""
+        return self.sample.of(self.keep_mask, 1)
+
+
+class SlotSelection(NamedTuple):
+    """A few kept keys as indices, used in training (CPU).
+
+    Attributes:
+        slots: the kept keys of B * Q rows.
+        mask, query, key, gradient, sample: see :class:`MaskSelection`.
+    """
+
+    slots: KeptKeys
+    mask: AttentionMask
+    query: Tensor
+    key: Tensor
+    gradient: str
+    sample: RowSample
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, dropout_p: float, backend: str) -> Tensor:
+        sel_q, sel_k = (None, None) if self.gradient == "none" else (self.query, self.key)
+        bounded = self.gradient != "straight-through"
+        return ops.gathered_attention(q, k, v, self.slots, self.mask, sel_q, sel_k, dropout_p, bounded, self.sample)
+
+    def kept(self) -> Tensor:
+        """Return the kept keys of the sampled queries, bool [B, R, K]."""
+        return ops.kept_mask(self.slots, self.key.size(0), self.key.size(1), self.sample)
 
 
 class GatheredSelection(NamedTuple):

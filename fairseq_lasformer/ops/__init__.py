@@ -6,18 +6,30 @@
 from fairseq_lasformer.ops.attend import selected_attention
 from fairseq_lasformer.ops.backends import BACKENDS, backend_for
 from fairseq_lasformer.ops.decode import attend_kept, topk_indices
+from fairseq_lasformer.ops.gather import gathered_attention, kept_mask, topk_slots
 from fairseq_lasformer.ops.prefill import attend_tiles, gather_index, topk_bitmask, topk_gather, uses_tiles
 from fairseq_lasformer.ops.select import topk_mask
 from fairseq_lasformer.ops.supervise import supervise
-from fairseq_lasformer.ops.types import KAPPA_ONE, MIN_KEYS, AttentionMask, KeptKeys, KeyIndex, Supervision
+from fairseq_lasformer.ops.types import (
+    EVERY_ROW,
+    KAPPA_ONE,
+    MIN_KEYS,
+    AttentionMask,
+    KeptKeys,
+    KeyIndex,
+    RowSample,
+    Supervision,
+)
 
 __all__ = [
     "BACKENDS",
+    "EVERY_ROW",
     "KAPPA_ONE",
     "MIN_KEYS",
     "AttentionMask",
     "KeyIndex",
     "KeptKeys",
+    "RowSample",
     "Supervision",
     "attend_kept",
     "attend_tiles",
@@ -26,8 +38,11 @@ __all__ = [
     "topk_mask",
     "topk_gather",
     "topk_indices",
+    "topk_slots",
     "selected_attention",
     "gather_index",
+    "gathered_attention",
+    "kept_mask",
     "supervise",
     "uses_tiles",
 ]

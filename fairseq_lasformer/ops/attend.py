@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from fairseq_lasformer.ops.blocks import fill_disallowed, query_blocks, softmax_
-from fairseq_lasformer.ops.reference import LARGEST_EXPONENT
-from fairseq_lasformer.ops.types import AttentionMask
+from fairseq_lasformer.ops.rows import kept_gradient_, kept_softmax_, mask_gradient
+from fairseq_lasformer.ops.types import EVERY_ROW, AttentionMask, RowSample
 
 
 def selected_attention(
@@ -33,6 +33,7 @@ def selected_attention(
     sel_k: Tensor | None = None,
     dropout_p: float = 0.0,
     bounded: bool = True,
+    sample: RowSample = EVERY_ROW,
 ) -> Tensor:
     """Compute attention over the kept keys (eq 3).
 
@@ -43,12 +44,13 @@ def selected_attention(
         sel_q, sel_k: [B, Q or K, S], the selector's projections; if passed, they receive the straight-through gradient.
         dropout_p: dropout probability of the attention weights.
         bounded: whether to limit the weight of a key outside the selection to 1 in that gradient.
+        sample: the queries whose straight-through gradient is computed, scaled by the stride.
 
     Returns:
         [B, H, Q, D] in q's dtype; 0 for rows without kept keys.
     """
     seed = int(torch.randint(2**62, (1,))) if dropout_p > 0 else 0
-    return _SelectedAttention.apply(q, k, v, keep_mask, mask, sel_q, sel_k, dropout_p, bounded, seed)
+    return _SelectedAttention.apply(q, k, v, keep_mask, mask, sel_q, sel_k, dropout_p, bounded, seed, sample)
 
 
 def _dropout(like: Tensor, p: float, seed: int, start: int) -> Tensor:
@@ -76,6 +78,7 @@ class _SelectedAttention(torch.autograd.Function):
         dropout_p: float,
         bounded: bool,
         seed: int,
+        sample: RowSample,
     ) -> Tensor:
         out, lse = (
             torch.empty_like(q),
@@ -85,14 +88,13 @@ class _SelectedAttention(torch.autograd.Function):
         keys = k.transpose(2, 3)
         for rows, n_seen, _ in query_blocks(q.size(1), keep_mask.shape, k.size(2), mask, q.device):
             scores = torch.matmul(q[:, :, rows] * scale, keys[..., :n_seen]).to(lse.dtype)
-            scores.masked_fill_(~keep_mask[:, None, rows, :n_seen], float("-inf"))
-            weights, norm = softmax_(scores)
-            lse[:, :, rows] = norm[..., 0]
+            weights, lse[:, :, rows] = kept_softmax_(scores, keep_mask[:, rows, :n_seen])
             if dropout_p > 0:
                 weights = weights * _dropout(weights, dropout_p, seed, rows.start)
             out[:, :, rows] = torch.matmul(weights.to(v.dtype), v[:, :, :n_seen])
         ctx.save_for_backward(q, k, v, keep_mask, mask.key_padding, sel_q, sel_k, out, lse)
         ctx.causal, ctx.dropout_p, ctx.bounded, ctx.seed = mask.causal, dropout_p, bounded, seed
+        ctx.sample = sample
         return out
 
     @staticmethod
@@ -101,42 +103,56 @@ class _SelectedAttention(torch.autograd.Function):
         q, k, v, keep_mask, key_padding, sel_q, sel_k, out, lse = ctx.saved_tensors
         mask = AttentionMask(key_padding, ctx.causal)
         through = sel_q is not None and (sel_q.requires_grad or sel_k.requires_grad)
-        scale, compute = q.size(-1) ** -0.5, lse.dtype
+        scale, compute, sample = q.size(-1) ** -0.5, lse.dtype, ctx.sample
         dq, dk, dv = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
         # empty placeholders if the selector gets no gradient
         d_sel_q, d_sel_k = (torch.zeros_like(t if through else q[..., :0]) for t in (sel_q, sel_k))
-        sel_scale = sel_q.size(-1) ** -0.5 if through else 1.0
-        delta = (d_out.to(compute) * out.to(compute)).sum(-1, keepdim=True)
+        delta = (d_out.to(compute) * out.to(compute)).sum(-1)
         for rows, n_seen, allowed in query_blocks(q.size(1), keep_mask.shape, k.size(2), mask, q.device):
             queries, d_rows = q[:, :, rows] * scale, d_out[:, :, rows].contiguous()
-            weights = torch.matmul(queries, k[:, :, :n_seen].transpose(2, 3)).to(compute).sub_(lse[:, :, rows, None])
-            keep = keep_mask[:, None, rows, :n_seen]
-            if through:
-                most = 0.0 if ctx.bounded else LARGEST_EXPONENT
-                fill_disallowed(weights.clamp_(max=most), allowed, float("-inf"))
-            else:
-                weights.masked_fill_(~keep, float("-inf"))
-            weights.exp_()
-            d_scores = torch.matmul(d_rows, v[:, :, :n_seen].transpose(2, 3)).to(compute)
-            noise = _dropout(weights, ctx.dropout_p, ctx.seed, rows.start) if ctx.dropout_p > 0 else None
+            scores = torch.matmul(queries, k[:, :, :n_seen].transpose(2, 3)).to(compute)
+            d_weights = torch.matmul(d_rows, v[:, :, :n_seen].transpose(2, 3)).to(compute)
+            noise = _dropout(scores, ctx.dropout_p, ctx.seed, rows.start) if ctx.dropout_p > 0 else None
             if noise is not None:
-                d_scores.mul_(noise)
-            d_scores.sub_(delta[:, :, rows]).mul_(weights)
-            if through:
-                d_mask = d_scores.sum(1)
-                hard = keep.to(compute)
-                d_scores.mul_(hard)
-                weights.mul_(hard)
-                soft = torch.matmul(sel_q[:, rows] * sel_scale, sel_k[:, :n_seen].transpose(1, 2)).to(compute)
-                soft, _ = softmax_(fill_disallowed(soft, allowed, float("-inf")))
-                d_soft = soft * d_mask.sub_((soft * d_mask).sum(-1, keepdim=True))
-                d_soft = d_soft.to(sel_q.dtype)
-                d_sel_q[:, rows] = torch.matmul(d_soft, sel_k[:, :n_seen]) * sel_scale
-                d_sel_k[:, :n_seen] += torch.matmul(d_soft.transpose(1, 2), sel_q[:, rows] * sel_scale)
+                d_weights.mul_(noise)
+            inside = sample.within(rows)
+            if through and inside.start < inside.stop:
+                own = allowed if allowed is None else allowed[:, inside]
+                d_mask = mask_gradient(
+                    scores[:, :, inside],
+                    lse[:, :, rows][:, :, inside],
+                    d_weights[:, :, inside],
+                    delta[:, :, rows][:, :, inside],
+                    own,
+                    ctx.bounded,
+                ).mul_(sample.stride)
+                d_query, d_key = selector_gradient(d_mask, own, sel_q[:, rows][:, inside], sel_k[:, :n_seen])
+                d_sel_q[:, rows][:, inside] = d_query
+                d_sel_k[:, :n_seen] += d_key
+            keep = keep_mask[:, rows, :n_seen]
+            weights, d_scores = kept_gradient_(scores, d_weights, lse[:, :, rows], delta[:, :, rows], keep)
             if noise is not None:
                 weights = weights * noise
             d_scores, weights = d_scores.to(q.dtype), weights.to(v.dtype)
             dv[:, :, :n_seen] += torch.matmul(weights.transpose(2, 3), d_rows)
             dq[:, :, rows] = torch.matmul(d_scores, k[:, :, :n_seen]) * scale
             dk[:, :, :n_seen] += torch.matmul(d_scores.transpose(2, 3), queries)
-        return (dq, dk, dv, None, None, *((d_sel_q, d_sel_k) if through else (None, None)), None, None, None)
+        return (dq, dk, dv, None, None, *((d_sel_q, d_sel_k) if through else (None, None)), None, None, None, None)
+
+
+def selector_gradient(d_mask: Tensor, allowed: Tensor | None, sel_q: Tensor, sel_k: Tensor) -> tuple[Tensor, Tensor]:
+    """Compute the straight-through gradient of the selector's projections in a block of queries.
+
+    Args:
+        d_mask: gradient of the mask of kept keys, [B, rows, K]; overwritten.
+        allowed: bool [B or 1, rows, K]; None if every key is.
+        sel_q, sel_k: [B, rows or K, S].
+
+    Returns:
+        gradients of ``sel_q`` and ``sel_k``.
+    """
+    scale = sel_q.size(-1) ** -0.5
+    soft = torch.matmul(sel_q * scale, sel_k.transpose(1, 2)).to(d_mask.dtype)
+    soft, _ = softmax_(fill_disallowed(soft, allowed, float("-inf")))
+    d_soft = (soft * d_mask.sub_((soft * d_mask).sum(-1, keepdim=True))).to(sel_q.dtype)
+    return torch.matmul(d_soft, sel_k) * scale, torch.matmul(d_soft.transpose(1, 2), sel_q * scale)

@@ -8,18 +8,21 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fairseq_lasformer.ops.types import AttentionMask
+from fairseq_lasformer.ops.types import EVERY_ROW, AttentionMask, RowSample
 
 # Elements of one [B, H, rows, K] block: 4 MiB in float32 fits a core's share of the cache (fastest of 2^18 to 2^23 in
 # python -m benchmarks training); GPUs need large launches instead.
 BLOCK_ELEMENTS = {"cpu": 1 << 20, "cuda": 1 << 26}
+
+# Rows of a block at least: products with fewer are slow, and every block reads all keys (python -m benchmarks training).
+LEAST_ROWS = 64
 
 
 class Block(NamedTuple):
     """A block of query rows.
 
     Attributes:
-        rows: the query rows.
+        rows: the query rows; of a sample, their numbers in it.
         n_keys: number of leading keys that they are matched against.
         allowed: bool [B or 1, rows, n_keys], True where attention is allowed; None if all these keys are.
     """
@@ -30,7 +33,12 @@ class Block(NamedTuple):
 
 
 def query_blocks(
-    n_heads: int, q_shape: torch.Size, n_keys: int, allowed: AttentionMask, device: torch.device
+    n_heads: int,
+    q_shape: torch.Size,
+    n_keys: int,
+    allowed: AttentionMask,
+    device: torch.device,
+    sample: RowSample = EVERY_ROW,
 ) -> Iterator[Block]:
     """Iterate over blocks of query rows; with a causal mask, each block stops at the last key its rows can see.
 
@@ -40,14 +48,17 @@ def query_blocks(
         n_keys: number of keys (K).
         allowed: attention mask.
         device: determines the block size, see :data:`BLOCK_ELEMENTS`.
+        sample: the rows to iterate over; default: all.
     """
     n_batch, n_queries = q_shape[0], q_shape[1]
     limit = BLOCK_ELEMENTS.get(device.type, BLOCK_ELEMENTS["cpu"])
-    step = max(16, limit // max(1, n_batch * n_heads * n_keys))
-    for start in range(0, n_queries, step):
-        stop = min(start + step, n_queries)
-        seen = stop + n_keys - n_queries if allowed.causal else n_keys
-        whole = allowed.rows(start, stop, n_queries, n_keys, device)
+    step = max(LEAST_ROWS, limit // max(1, n_batch * n_heads * n_keys))
+    positions = torch.arange(sample.offset, n_queries, sample.stride, device=device)
+    for start in range(0, positions.numel(), step):
+        stop = min(start + step, positions.numel())
+        last = sample.offset + (stop - 1) * sample.stride
+        seen = last + 1 + n_keys - n_queries if allowed.causal else n_keys
+        whole = allowed.at(positions[start:stop], n_queries, n_keys)
         yield Block(slice(start, stop), seen, whole if whole is None else whole[..., :seen])
 
 

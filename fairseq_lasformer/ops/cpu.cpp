@@ -12,7 +12,12 @@
 #include <limits>
 #include <vector>
 
+#include "cpu_math.h"
+
 namespace {
+
+using lasformer::dot;
+using lasformer::exp_negative;
 
 using at::Tensor;
 using std::int32_t;
@@ -25,33 +30,6 @@ constexpr int64_t kAhead = 6;       // prefetch distance, in kept keys
 
 int64_t keep_count(int64_t n, int64_t kappa) {
   return std::min(n, std::max(kMinKeys, (n * kappa + kOne - 1) / kOne));
-}
-
-template <typename T>
-inline float dot(const float* a, const T* b, int64_t n) {
-  float sum = 0.f;
-#pragma omp simd reduction(+ : sum)
-  for (int64_t i = 0; i < n; ++i) sum += a[i] * static_cast<float>(b[i]);
-  return sum;
-}
-
-// exp for x <= 0 (Cephes' polynomial, error below 2 ulp), written out so that the compiler can vectorise it.
-inline float exp_negative(float x) {
-  x = std::max(x, -87.f);
-  const float n = std::nearbyint(x * 1.44269504088896341f);
-  x -= n * 0.693359375f;
-  x -= n * -2.12194440e-4f;
-  float y = 1.9875691500e-4f;
-  y = y * x + 1.3981999507e-3f;
-  y = y * x + 8.3334519073e-3f;
-  y = y * x + 4.1665795894e-2f;
-  y = y * x + 1.6666665459e-1f;
-  y = y * x + 5.0000001201e-1f;
-  y = y * x * x + x + 1.f;
-  const int32_t bits = (static_cast<int32_t>(n) + 127) << 23;
-  float power;
-  std::memcpy(&power, &bits, sizeof power);
-  return y * power;
 }
 
 // Sort key with the score in the high bits and the complement of the index in the low bits: larger is better, ties go
@@ -321,6 +299,16 @@ TORCH_LIBRARY(fairseq_lasformer, m) {
   m.def("topk_indices(Tensor q, Tensor keys, Tensor? table, Tensor start, Tensor count, int kappa) -> (Tensor, Tensor)");
   m.def("topk_scored(Tensor scores, Tensor start, Tensor count, int kappa) -> (Tensor, Tensor)");
   m.def("attend_kept(Tensor q, Tensor keys, Tensor values, Tensor slots, Tensor kept, int heads) -> Tensor");
+  m.def("gather_forward(Tensor q, Tensor k, Tensor v, Tensor slots, Tensor kept, float dropout, int seed)"
+        " -> (Tensor, Tensor)");
+  m.def("gather_backward(Tensor d_out, Tensor q, Tensor k, Tensor v, Tensor slots, Tensor kept, Tensor out, Tensor lse,"
+        " float dropout, int seed) -> (Tensor, Tensor, Tensor)");
+  m.def("softmax_mean(Tensor(a!) scores, Tensor? allowed, Tensor(b!) mean, float share) -> ()");
+  m.def("softmax_gradient(Tensor(a!) weights, Tensor d_mean) -> ()");
+  m.def("mask_gradient(Tensor scores, Tensor lse, Tensor d_weights, Tensor delta, Tensor? allowed, float most)"
+        " -> Tensor");
+  m.def("kept_softmax(Tensor(a!) scores, Tensor keep) -> Tensor");
+  m.def("kept_gradient(Tensor(a!) scores, Tensor(b!) d_weights, Tensor lse, Tensor delta, Tensor keep) -> ()");
 }
 
 TORCH_LIBRARY_IMPL(fairseq_lasformer, CPU, m) {

@@ -1,4 +1,4 @@
-"""Load the CPU kernels of ``cpu.cpp``, building them on first use; plain PyTorch is the fallback if that fails."""
+"""Load the CPU kernels (``*.cpp``), building them on first use; plain PyTorch is the fallback."""
 
 from __future__ import annotations
 
@@ -22,8 +22,13 @@ from fairseq_lasformer.files import remove_stale
 logger = logging.getLogger(__name__)
 
 FLAGS = ["-O3", "-march=native", "-fopenmp", "-fopenmp-simd"]
-SOURCE = Path(__file__).with_name("cpu.cpp")
-OPERATORS = ("topk_indices", "topk_scored", "attend_kept")
+HEADERS = [Path(__file__).with_name("cpu_math.h")]
+SOURCES = [Path(__file__).with_name(name) for name in ("cpu.cpp", "gather.cpp", "rows.cpp")]
+OPERATORS = (
+    *("topk_indices", "topk_scored", "attend_kept"),
+    *("gather_forward", "gather_backward"),
+    *("softmax_mean", "softmax_gradient", "mask_gradient", "kept_softmax", "kept_gradient"),
+)
 
 
 @functools.cache
@@ -73,7 +78,9 @@ def _folder() -> Path:
     """Return the folder in which this build is cached."""
     from torch.utils import cpp_extension
 
-    key = SOURCE.read_text() + " ".join([*FLAGS, _processor(), torch.__version__, sys.version])
+    key = "".join(path.read_text() for path in (*HEADERS, *SOURCES)) + " ".join(
+        [*FLAGS, _processor(), torch.__version__, sys.version]
+    )
     root = os.environ.get("TORCH_EXTENSIONS_DIR") or cpp_extension.get_default_build_root()
     return Path(root) / f"fairseq_lasformer_{hashlib.sha256(key.encode()).hexdigest()[:16]}_{os.geteuid()}"
 
@@ -110,7 +117,7 @@ def _build(folder: Path) -> Path:
     work = Path(tempfile.mkdtemp(prefix="build.", dir=folder))
     try:
         name, directory = "fairseq_lasformer_kernels", str(work)
-        cpp_extension.load(name, [str(SOURCE)], FLAGS, build_directory=directory, is_python_module=False)
+        cpp_extension.load(name, list(map(str, SOURCES)), FLAGS, build_directory=directory, is_python_module=False)
         made = work / f"{name}.so"
         target = folder / f"kernels.{hashlib.sha256(made.read_bytes()).hexdigest()}.so"
         made.chmod(0o700)

@@ -22,7 +22,8 @@ import torch
 from torch import Tensor
 
 from fairseq_lasformer.ops.blocks import fill_disallowed, query_blocks, softmax_
-from fairseq_lasformer.ops.types import AttentionMask, Supervision
+from fairseq_lasformer.ops.rows import softmax_gradient_, softmax_mean_
+from fairseq_lasformer.ops.types import EVERY_ROW, AttentionMask, RowSample, Supervision
 
 
 def supervise(
@@ -35,22 +36,26 @@ def supervise(
     query_padding: Tensor | None,
     kl: str = "forward",
     target: str = "live",
+    sample: RowSample = EVERY_ROW,
 ) -> Supervision:
     """Supervise a selector by the full attention of the layers it serves (eq 4-6), and measure the kept mass (eq 7).
 
     Args:
         sel_q, sel_k: [B, Q or K, S].
         queries, keys: one [B, H, Q or K, D] per layer.
-        keep_mask: bool [B, Q, K], True for kept keys.
+        keep_mask: bool [B, R, K], True for kept keys of the sampled queries.
         mask: attention mask.
         query_padding: bool [B, Q], True for queries to ignore; None if there are none.
         kl: ``forward`` or ``reverse``.
         target: ``live``, the loss also trains the attention, or ``detached``.
+        sample: the queries to learn from. The loss is scaled by the stride: over all offsets, its mean and that of its
+            gradient are those over all queries. The masses are the means of the sampled queries, times the number of
+            all, which varies less.
     """
     if target == "detached":
         queries, keys = [q.detach() for q in queries], [k.detach() for k in keys]
     return Supervision(
-        *_Supervise.apply(sel_q, sel_k, keep_mask, mask, query_padding, kl, len(queries), *queries, *keys)
+        *_Supervise.apply(sel_q, sel_k, keep_mask, mask, query_padding, kl, sample, len(queries), *queries, *keys)
     )
 
 
@@ -64,32 +69,36 @@ class _Supervise(torch.autograd.Function):
         mask: AttentionMask,
         query_padding: Tensor | None,
         kl: str,
+        sample: RowSample,
         n_layers: int,
         *projections: Tensor,
     ) -> tuple[Tensor, ...]:
         queries, keys = projections[:n_layers], projections[n_layers:]
-        live = any(ctx.needs_input_grad[7:])
+        live = any(ctx.needs_input_grad[8:])
         train = live or ctx.needs_input_grad[0] or ctx.needs_input_grad[1]
         compute = torch.promote_types(sel_q.dtype, torch.float32)
         n_heads, n_keys = queries[0].size(1), sel_k.size(1)
-        gradients = _Gradients(sel_q, sel_k, queries, keys, live)
+        gradients = _Gradients(sel_q, sel_k, queries, keys, live, sample)
         totals = torch.zeros(3, dtype=torch.float64, device=sel_q.device)
-        n_valid = torch.zeros((), dtype=torch.int64, device=sel_q.device)
-        for rows, n_seen, allowed in query_blocks(n_heads * n_layers, sel_q.shape, n_keys, mask, sel_q.device):
-            sel, log_sel = _selector(sel_q[:, rows], sel_k[:, :n_seen], allowed, compute)
+        n_batch, n_queries = sel_q.shape[:2]
+        every = (mask.counts(n_queries, n_keys, sel_q.device) > 0).expand(n_batch, n_queries)
+        if query_padding is not None:
+            every = every & ~query_padding
+        sampled, n_valid = sample.of(every, 1), every.sum()
+        own_q, own_queries = sample.of(sel_q, 1), [sample.of(q, 2) for q in queries]
+        blocks = query_blocks(n_heads * n_layers, sel_q.shape, n_keys, mask, sel_q.device, sample)
+        for rows, n_seen, allowed in blocks:
+            sel, log_sel = _selector(own_q[:, rows], sel_k[:, :n_seen], allowed, compute)
             attention, heads = _attention(
-                [q[:, :, rows] for q in queries], [k[:, :, :n_seen] for k in keys], allowed, compute
+                [q[:, :, rows] for q in own_queries], [k[:, :, :n_seen] for k in keys], allowed, compute
             )
             log_ratio = attention.clamp(min=torch.finfo(compute).tiny).log_().sub_(log_sel)
             fill_disallowed(log_ratio, allowed, 0.0)
             row_kl = (attention * log_ratio).sum(-1) if kl == "forward" else -(sel * log_ratio).sum(-1)
-            valid = torch.ones_like(row_kl, dtype=torch.bool) if allowed is None else allowed.any(-1).expand_as(row_kl)
-            if query_padding is not None:
-                valid = valid & ~query_padding[:, rows]
+            valid = sampled[:, rows]
             kept = keep_mask[:, rows, :n_seen].to(compute)
             sums = torch.stack([row_kl, (sel * kept).sum(-1), (attention * kept).sum(-1)])
             totals += (sums * valid).sum((1, 2), dtype=torch.float64)
-            n_valid += valid.sum()
             if not train:
                 continue
             if kl == "forward":
@@ -97,7 +106,7 @@ class _Supervise(torch.autograd.Function):
             else:
                 d_sel = -sel * (log_ratio + row_kl[..., None])
                 d_attention = -sel / attention.clamp(min=torch.finfo(compute).tiny)
-            count = valid[..., None].to(compute)
+            count = valid[..., None].to(compute).mul_(sample.stride)
             gradients.add_selector(d_sel.mul_(count), rows, n_seen)
             if live:
                 gradients.add_heads(d_attention, count, heads, rows, n_seen)
@@ -105,6 +114,9 @@ class _Supervise(torch.autograd.Function):
         ctx.save_for_backward(*(g for g, _ in saved))
         ctx.units = [unit for _, unit in saved]
         ctx.n_projections = len(projections)
+        if sample.stride > 1:
+            totals[0] *= sample.stride
+            totals[1:] *= n_valid / sampled.sum().clamp(min=1)
         loss, mass, recall = totals.to(compute)
         ctx.mark_non_differentiable(mass, recall, n_valid)
         return loss, mass, recall, n_valid
@@ -116,7 +128,7 @@ class _Supervise(torch.autograd.Function):
             (g.to(d_loss.dtype) * (d_loss * unit)).to(g.dtype) for g, unit in zip(ctx.saved_tensors, ctx.units)
         )
         padded = d_projections or [None] * ctx.n_projections
-        return (d_sel_q, d_sel_k, None, None, None, None, None, *padded)
+        return (d_sel_q, d_sel_k, None, None, None, None, None, None, *padded)
 
 
 def _selector(q: Tensor, k: Tensor, allowed: Tensor | None, compute: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -138,9 +150,7 @@ def _attention(
     attention = queries[0].new_zeros((n_batch, n_rows, keys[0].size(2)), dtype=compute)
     for q, k in zip(queries, keys):
         scores = torch.matmul(q * scale, k.transpose(2, 3)).to(compute)
-        weights, _ = softmax_(fill_disallowed(scores, allowed, float("-inf")))
-        attention.add_(weights.sum(1), alpha=share)
-        heads.append(weights)
+        heads.append(softmax_mean_(scores, allowed, attention, share))
     return attention, heads
 
 
@@ -151,12 +161,20 @@ class _Gradients:
         sel_q, sel_k: [B, Q or K, S].
         queries, keys: one [B, H, Q or K, D] per layer.
         live: whether the heads get gradients, too.
+        sample: the queries that they come from; the others get 0.
     """
 
     def __init__(
-        self, sel_q: Tensor, sel_k: Tensor, queries: Sequence[Tensor], keys: Sequence[Tensor], live: bool
+        self,
+        sel_q: Tensor,
+        sel_k: Tensor,
+        queries: Sequence[Tensor],
+        keys: Sequence[Tensor],
+        live: bool,
+        sample: RowSample,
     ) -> None:
         self.sel_q, self.sel_k, self.queries, self.keys = sel_q, sel_k, queries, keys
+        self.sample = sample
         self.sel_scale, self.scale = sel_q.size(-1) ** -0.5, queries[0].size(-1) ** -0.5
         self.share = 1.0 / (queries[0].size(1) * len(queries))
         self.d_sel_q, self.d_sel_k = _sums_like(sel_q), _sums_like(sel_k)
@@ -166,8 +184,9 @@ class _Gradients:
     def add_selector(self, d_scores: Tensor, rows: slice, n_seen: int) -> None:
         """Add a block's gradients of the selector's scores, [B, rows, n_seen]."""
         d_scores, unit = _scaled(d_scores, self.sel_q.dtype)
-        self.d_sel_q[:, rows] = torch.matmul(d_scores, self.sel_k[:, :n_seen]) * (self.sel_scale * unit)
-        d_keys = torch.matmul(d_scores.transpose(1, 2), self.sel_q[:, rows] * self.sel_scale)
+        d_queries = torch.matmul(d_scores, self.sel_k[:, :n_seen]) * (self.sel_scale * unit)
+        self.sample.of(self.d_sel_q, 1)[:, rows] = d_queries
+        d_keys = torch.matmul(d_scores.transpose(1, 2), self.sample.of(self.sel_q, 1)[:, rows] * self.sel_scale)
         self.d_sel_k[:, :n_seen] += d_keys * unit
 
     def add_heads(self, d_attention: Tensor, count: Tensor, heads: Sequence[Tensor], rows: slice, n_seen: int) -> None:
@@ -175,15 +194,14 @@ class _Gradients:
 
         Args:
             d_attention: gradient of the mean attention A, [B, rows, n_seen]; overwritten.
-            count: [B, rows, 1], 0 for queries to ignore.
+            count: [B, rows, 1], 0 for queries to ignore, for others what they stand for.
             heads: A_h of each layer, [B, H, rows, n_seen]; overwritten.
         """
-        d_attention = d_attention.mul_(count * self.share)[:, None]
+        d_attention = d_attention.mul_(count * self.share)
         for layer, weights in enumerate(heads):
-            mean = (weights * d_attention).sum(-1, keepdim=True)
-            d_scores, unit = _scaled(weights.mul_(d_attention - mean), self.queries[layer].dtype)
-            queries, keys = self.queries[layer][:, :, rows], self.keys[layer][:, :, :n_seen]
-            self.dq[layer][:, :, rows] = torch.matmul(d_scores, keys) * (self.scale * unit)
+            d_scores, unit = _scaled(softmax_gradient_(weights, d_attention), self.queries[layer].dtype)
+            queries, keys = self.sample.of(self.queries[layer], 2)[:, :, rows], self.keys[layer][:, :, :n_seen]
+            self.sample.of(self.dq[layer], 2)[:, :, rows] = torch.matmul(d_scores, keys) * (self.scale * unit)
             self.dk[layer][:, :, :n_seen] += torch.matmul(d_scores.transpose(2, 3), queries * self.scale) * unit
 
     def in_dtype(self) -> list[tuple[Tensor, Tensor | float]]:

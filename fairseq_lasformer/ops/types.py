@@ -34,13 +34,17 @@ class AttentionMask(NamedTuple):
         Returns:
             bool [B or 1, stop - start, n_keys], True where allowed; None if everything is.
         """
+        return self.at(torch.arange(start, stop, device=device), n_queries, n_keys)
+
+    def at(self, positions: Tensor, n_queries: int, n_keys: int) -> Tensor | None:
+        """Return the mask of the queries at ``positions``, int64 [R]; see :meth:`rows`."""
         mask = None
         if self.causal:
-            last = torch.arange(start, stop, device=device) + (n_keys - n_queries)
-            mask = (torch.arange(n_keys, device=device) <= last[:, None])[None]
+            last = positions + (n_keys - n_queries)
+            mask = (torch.arange(n_keys, device=positions.device) <= last[:, None])[None]
         if self.key_padding is not None:
             keys = ~self.key_padding[:, None, :n_keys]
-            mask = keys.expand(-1, stop - start, -1) if mask is None else mask & keys
+            mask = keys.expand(-1, positions.numel(), -1) if mask is None else mask & keys
         return mask
 
     def full(self, n_batch: int, n_queries: int, n_keys: int, device: torch.device) -> Tensor:
@@ -57,6 +61,29 @@ class AttentionMask(NamedTuple):
         else:
             seen = (~self.key_padding).cumsum(1)
         return seen[:, n_keys - n_queries :] if self.causal else seen[:, -1:]
+
+
+class RowSample(NamedTuple):
+    """A systematic sample of the queries of a full pass: one of ``stride`` after each other.
+
+    Attributes:
+        offset: the first of them, 0 to stride - 1.
+        stride: at least 1; 1 takes all.
+    """
+
+    offset: int
+    stride: int
+
+    def of(self, x: Tensor, dim: int) -> Tensor:
+        """Return the sampled entries of ``x`` along a dimension."""
+        return x if self.stride == 1 else x[(slice(None),) * dim + (slice(self.offset, None, self.stride),)]
+
+    def within(self, rows: slice) -> slice:
+        """Return which of the queries ``rows`` are sampled, counted from the first of them."""
+        return slice((self.offset - rows.start) % self.stride, rows.stop - rows.start, self.stride)
+
+
+EVERY_ROW = RowSample(0, 1)
 
 
 class KeyIndex(NamedTuple):

@@ -11,7 +11,7 @@ from fairseq_lasformer.nn.embedding import ExpandedEmbedding, define_sizes, expa
 from fairseq_lasformer.nn.group_linear import ExpandReduce, block_sizes, max_groups, official_sizes, paper_sizes
 from fairseq_lasformer.nn.layers import DecoderLayer, EncoderLayer, FeedForward
 from fairseq_lasformer.nn.moe import MixtureOfExperts, MoeConfig
-from fairseq_lasformer.nn.options import RunOptions, SupervisionOptions
+from fairseq_lasformer.nn.options import RowSampling, RunOptions, SupervisionOptions
 from fairseq_lasformer.nn.patterns import Pattern, PatternOptions, build_pattern
 from fairseq_lasformer.nn.patterns.learned import SparsityRule
 from fairseq_lasformer.nn.stack import LayerStack
@@ -43,6 +43,12 @@ def decoder_stack(cfg: ModuleConfig, run: RunOptions) -> LayerStack:
 def supervision(cfg: ModuleConfig) -> SupervisionOptions:
     """Return how the model's patterns are supervised in training."""
     return SupervisionOptions(str(cfg.select_kl), str(cfg.select_target))
+
+
+def sampling(cfg: ModuleConfig, update: int) -> RowSampling:
+    """Return which queries the model's patterns learn from in an update."""
+    rows = str(cfg.supervise_rows)
+    return RowSampling(0 if rows == "all" else int(rows), float(cfg.supervise_all_above), update)
 
 
 def pattern(cfg: ModuleConfig, module: str, backend: str = "auto") -> Pattern:

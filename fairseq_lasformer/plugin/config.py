@@ -144,7 +144,10 @@ def _check(cfg: ModuleConfig) -> None:
         raise InputError(f"--select-window {cfg.select_window}: cannot be negative")
     if cfg.select_dim < 1 or cfg.select_share < 1:
         raise InputError("--select-dim and --select-share must be at least 1")
-    for name in ("sparsity_threshold", "sparsity_min", "sparsity_freeze_above"):
+    rows = str(cfg.supervise_rows)
+    if rows != "all" and (not rows.isdecimal() or int(rows) < 1):
+        raise InputError(f"--supervise-rows {rows}: expected all, or a number of at least 1")
+    for name in ("sparsity_threshold", "sparsity_min", "sparsity_freeze_above", "supervise_all_above"):
         if not 0.0 < getattr(cfg, name) <= 1.0:
             raise InputError(f"--{name.replace('_', '-')} {getattr(cfg, name)}: expected a share in (0, 1]")
     if not 0.0 < cfg.sparsity_step < 1.0:

@@ -16,7 +16,7 @@ from fairseq_lasformer.nn.layers import DecodeContext, FullPass
 from fairseq_lasformer.nn.options import RunOptions
 from fairseq_lasformer.nn.stack import Observer
 from fairseq_lasformer.ops import AttentionMask
-from fairseq_lasformer.plugin.build import decoder_stack, supervision
+from fairseq_lasformer.plugin.build import decoder_stack, sampling, supervision
 from fairseq_lasformer.plugin.config import ModuleConfig
 from fairseq_lasformer.plugin.encoder import EncoderOut
 from fairseq_lasformer.plugin.side import Side, padding_of
@@ -73,6 +73,7 @@ class LasformerDecoder(Side, FairseqIncrementalDecoder):
         full_context_alignment: bool = False,
         observe: Observer | None = None,
         position_offset: Tensor | None = None,
+        update: int = 0,
         **_: Any,
     ) -> tuple[Tensor, dict[str, Any]]:
         """Compute features [B, N, d] and extra outputs; with ``incremental_state``, only of the newest position.
@@ -86,6 +87,7 @@ class LasformerDecoder(Side, FairseqIncrementalDecoder):
             full_context_alignment: no causal mask.
             observe: called with the output of every attention of a full pass.
             position_offset: int64 [B, 1], added to all positions of an example in a full pass.
+            update: number of the update, in training.
         """
         if incremental_state is not None:
             positions = None
@@ -97,6 +99,7 @@ class LasformerDecoder(Side, FairseqIncrementalDecoder):
             AttentionMask(padding_of(prev_output_tokens, self.padding_idx), causal=not full_context_alignment),
             encoder_out["encoder_out"][0].transpose(0, 1),
             AttentionMask(memory_padding if bool(memory_padding.any()) else None, False),
+            sampling(self.cfg, update),
         )
         out = self.layers(
             self.embed_words(

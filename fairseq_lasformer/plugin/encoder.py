@@ -13,7 +13,7 @@ from fairseq_lasformer.nn.layers import FullPass
 from fairseq_lasformer.nn.options import RunOptions
 from fairseq_lasformer.nn.stack import Observer
 from fairseq_lasformer.ops import AttentionMask
-from fairseq_lasformer.plugin.build import encoder_stack, supervision
+from fairseq_lasformer.plugin.build import encoder_stack, sampling, supervision
 from fairseq_lasformer.plugin.config import ModuleConfig
 from fairseq_lasformer.plugin.side import Side, padding_of
 
@@ -51,6 +51,7 @@ class LasformerEncoder(Side, FairseqEncoder):
         token_embeddings: Tensor | None = None,
         observe: Observer | None = None,
         position_offset: Tensor | None = None,
+        update: int = 0,
     ) -> EncoderOut:
         """Compute fairseq's encoder output; in training also ``supervision`` and ``router_stats`` by name.
 
@@ -61,6 +62,7 @@ class LasformerEncoder(Side, FairseqEncoder):
             token_embeddings: [B, K, d], word embeddings to use instead of those of ``src_tokens``.
             observe: called with the output of every attention.
             position_offset: int64 [B, 1], added to all positions of an example.
+            update: number of the update, in training.
         """
         padding = padding_of(src_tokens, self.padding_idx)
         x, words = self.embed(src_tokens, token_embeddings, position_offset)
@@ -68,7 +70,7 @@ class LasformerEncoder(Side, FairseqEncoder):
             x = x.masked_fill(padding[..., None], 0.0)
         out = self.layers(
             x,
-            FullPass(AttentionMask(padding, False)),
+            FullPass(AttentionMask(padding, False), sampling=sampling(self.cfg, update)),
             supervision(self.cfg) if self.training else None,
             recompute=self.training and self.cfg.checkpoint_activations,
             keep_states=return_all_hiddens,

@@ -36,9 +36,11 @@ class LasformerModel(TransformerModelBase):
 
     Attributes:
         adapted: whether the task adapts kappa (eq 7).
+        num_updates: number of updates so far, from fairseq's trainer.
     """
 
     adapted = False
+    num_updates = 0
 
     @classmethod
     def add_args(cls, parser: Any) -> None:
@@ -122,9 +124,15 @@ class LasformerModel(TransformerModelBase):
         if self.training and self.cfg.position_offset:
             # the same for both sides, which keeps a word's position close to that of its translation
             offset = torch.randint(self.cfg.position_offset + 1, (src_tokens.size(0), 1), device=src_tokens.device)
-        encoder_out = self.encoder(src_tokens, src_lengths, return_all_hiddens, position_offset=offset)
+        encoder_out = self.encoder(
+            src_tokens, src_lengths, return_all_hiddens, position_offset=offset, update=self.num_updates
+        )
         out, extra = self.decoder(
-            prev_output_tokens, encoder_out=encoder_out, features_only=features_only, position_offset=offset
+            prev_output_tokens,
+            encoder_out=encoder_out,
+            features_only=features_only,
+            position_offset=offset,
+            update=self.num_updates,
         )
         return out, extra | {"kappa": {name: selector.kappa for name, selector in self.selectors()}}
 
@@ -138,6 +146,11 @@ class LasformerModel(TransformerModelBase):
         if own and not any(key in state_dict for key in own):
             logger.warning("the checkpoint has no selectors; they start from their initialisation, kappa from 1")
             state_dict.update(own)
+
+    def set_num_updates(self, num_updates: int) -> None:
+        """Called by fairseq before every update."""
+        super().set_num_updates(num_updates)
+        self.num_updates = num_updates
 
     def patterns(self) -> Iterator[tuple[str, Pattern]]:
         """Iterate over the patterns of all groups with their names, in a fixed order: encoder, decoder, cross."""

@@ -96,6 +96,17 @@ class SelectionOptions(FairseqDataclass):
         default="live",
         metadata={"help": "whether the supervision also trains the attention that teaches the selector"},
     )
+    supervise_rows: str = field(
+        default="all",
+        metadata={
+            "help": "queries of a batch that a selector learns from, drawn anew in every update: at least this number "
+            "of a long document's (and one in 16), or all"
+        },
+    )
+    supervise_all_above: float = field(
+        default=0.35,
+        metadata={"help": "kappa above which a selector learns from all queries whatever --supervise-rows"},
+    )
     sparsity_threshold: float = field(
         default=0.95, metadata={"help": "attention mass the kept keys must hold before fewer are kept (t, eq 7)"}
     )

@@ -23,6 +23,7 @@ from torch import Tensor
 from fairseq_lasformer.data.manifest import SplitInfo, check_binarised
 from fairseq_lasformer.data.subwords import SETTINGS, DataConfig
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.memory import keep_freed
 from fairseq_lasformer.nn.options import RunOptions
 from fairseq_lasformer.plugin.criterion import LabelSmoothedCrossEntropyWithSelection
 from fairseq_lasformer.plugin.generation import GenerationTask
@@ -193,6 +194,12 @@ class DocumentTranslationTask(GenerationTask):
                     f"--max-tokens {max_tokens}: the longest example has {longest} tokens, and every example must fit "
                     "into a batch; raise it, or preprocess with a smaller --limit"
                 )
+
+    def begin_epoch(self, epoch: int, model: Any) -> None:
+        """Called by fairseq before every epoch."""
+        super().begin_epoch(epoch, model)
+        if next(model.parameters()).device.type == "cpu":
+            keep_freed()
 
     def train_step(
         self, sample: Any, model: Any, criterion: Any, optimizer: Any, update_num: int, ignore_grad: bool = False

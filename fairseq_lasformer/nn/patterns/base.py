@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from torch import Tensor, nn
 
+from fairseq_lasformer.nn.options import EVERY_QUERY, RowSampling
 from fairseq_lasformer.nn.selection import Selection
 from fairseq_lasformer.ops import AttentionMask, KeptKeys
 
@@ -86,7 +87,14 @@ class Pattern(nn.Module):
         """
         raise NotImplementedError
 
-    def forward(self, query: Tensor, key: Tensor, mask: AttentionMask, as_mask: bool = False) -> Selection:
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        mask: AttentionMask,
+        as_mask: bool = False,
+        sampling: RowSampling = EVERY_QUERY,
+    ) -> Selection:
         """Return the selection of a full pass.
 
         Args:
@@ -95,6 +103,7 @@ class Pattern(nn.Module):
             mask: attention mask.
             as_mask: whether the result must be a :class:`~fairseq_lasformer.nn.selection.MaskSelection` (for attention
                 dropout); otherwise passes without gradients use the fastest form.
+            sampling: which queries a learned pattern learns from.
         """
         raise NotImplementedError
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from fairseq_lasformer.nn.options import EVERY_QUERY, RowSampling
 from fairseq_lasformer.nn.patterns.base import Pattern, PatternCost, PatternOptions
 from fairseq_lasformer.nn.selection import FullSelection
 from fairseq_lasformer.ops import AttentionMask
@@ -26,7 +27,14 @@ class Full(Pattern):
             raise ValueError("full takes no argument")
         return cls()
 
-    def forward(self, query: Tensor, key: Tensor, mask: AttentionMask, as_mask: bool = False) -> FullSelection:
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        mask: AttentionMask,
+        as_mask: bool = False,
+        sampling: RowSampling = EVERY_QUERY,
+    ) -> FullSelection:
         return FullSelection(mask)
 
     def step(self, query: Tensor, keys: LayerCache) -> None:

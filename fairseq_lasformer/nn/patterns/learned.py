@@ -9,8 +9,9 @@ from torch import Tensor, nn
 
 from fairseq_lasformer import ops
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.nn.options import EVERY_QUERY, RowSampling
 from fairseq_lasformer.nn.patterns.base import Pattern, PatternCost, PatternOptions
-from fairseq_lasformer.nn.selection import BitmaskSelection, GatheredSelection, MaskSelection, Selection
+from fairseq_lasformer.nn.selection import BitmaskSelection, GatheredSelection, MaskSelection, Selection, SlotSelection
 from fairseq_lasformer.ops import KAPPA_ONE, MIN_KEYS, AttentionMask, KeptKeys
 
 if TYPE_CHECKING:
@@ -88,7 +89,14 @@ class Selector(Pattern):
             raise ValueError("learned takes no argument; its options are --select-dim, --sparsity-threshold, ...")
         return cls(*options)
 
-    def forward(self, query: Tensor, key: Tensor, mask: AttentionMask, as_mask: bool = False) -> Selection:
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        mask: AttentionMask,
+        as_mask: bool = False,
+        sampling: RowSampling = EVERY_QUERY,
+    ) -> Selection:
         q, k = self.q_proj(query), self.k_proj(key)
         if not torch.is_grad_enabled() and not as_mask:
             kappa = int(self.kappa)
@@ -97,7 +105,12 @@ class Selector(Pattern):
                 return GatheredSelection(ops.topk_gather(q, k, index, kappa))
             if ops.uses_tiles(q.device, self.backend):
                 return BitmaskSelection(ops.topk_bitmask(q, k, mask, kappa))
-        return MaskSelection(ops.topk_mask(q, k, mask, self.kappa), mask, q, k, self.gradient)
+        sample = sampling.sample(q.size(0), q.size(1), self.share)
+        if sampling.rows:
+            slots = ops.topk_slots(q, k, mask, int(self.kappa), self.backend)
+            if slots is not None:
+                return SlotSelection(slots, mask, q, k, self.gradient, sample)
+        return MaskSelection(ops.topk_mask(q, k, mask, self.kappa), mask, q, k, self.gradient, sample)
 
     def step(self, query: Tensor, keys: LayerCache) -> KeptKeys | None:
         selector_keys = keys.project("selector_key", self.k_proj)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from fairseq_lasformer.nn.options import EVERY_QUERY, RowSampling
 from fairseq_lasformer.nn.patterns.base import Pattern, PatternCost, PatternOptions
 from fairseq_lasformer.nn.selection import MaskSelection
 from fairseq_lasformer.ops import AttentionMask, KeptKeys
@@ -39,7 +40,14 @@ class Window(Pattern):
             raise ValueError("expected the number of keys, at least 1, as in window:20")
         return cls(int(argument))
 
-    def forward(self, query: Tensor, key: Tensor, mask: AttentionMask, as_mask: bool = False) -> MaskSelection:
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        mask: AttentionMask,
+        as_mask: bool = False,
+        sampling: RowSampling = EVERY_QUERY,
+    ) -> MaskSelection:
         n_batch, n_queries, n_keys = query.size(0), query.size(1), key.size(1)
         position = torch.arange(n_keys, device=query.device)[None]
         if mask.key_padding is not None:

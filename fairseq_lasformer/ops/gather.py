@@ -1,0 +1,169 @@
+"""Attention over the kept keys in training where they are few: each row reads its own keys (CPUs).
+
+Definition: ``reference.selected_attention``, with the selection as slots instead of a mask. The gradients of queries,
+keys and values need the kept keys alone. The straight-through gradient needs all of them (see ``attend``); it is
+computed for a sample of the queries.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fairseq_lasformer.ops.attend import selector_gradient
+from fairseq_lasformer.ops.backends import backend_for
+from fairseq_lasformer.ops.blocks import BLOCK_ELEMENTS, query_blocks
+from fairseq_lasformer.ops.rows import mask_gradient
+from fairseq_lasformer.ops.types import EVERY_ROW, KAPPA_ONE, AttentionMask, KeptKeys, KeyIndex, RowSample
+
+# python -m benchmarks training: with fewer queries, or more keys, blocks of a mask are faster
+GATHER_FROM, GATHER_SHARE = 256, 0.25
+
+
+@torch.no_grad()
+def topk_slots(sel_q: Tensor, sel_k: Tensor, mask: AttentionMask, kappa: int, backend: str = "auto") -> KeptKeys | None:
+    """Select the kept keys of all queries (eq 1, 2) for :func:`gathered_attention`.
+
+    Args:
+        sel_q: [B, Q, S].
+        sel_k: [B, K, S].
+        mask: attention mask.
+        kappa: fraction of keys to keep, in millionths.
+        backend: one of :data:`BACKENDS`.
+
+    Returns:
+        kept keys of B * Q rows; None where a mask is faster, or there are no kernels.
+    """
+    (n_batch, n_queries, width), n_keys = sel_q.shape, sel_k.size(1)
+    if n_queries < GATHER_FROM or kappa > GATHER_SHARE * KAPPA_ONE:
+        return None
+    if sel_q.dtype not in (torch.float32, torch.bfloat16) or backend_for(sel_q.device, backend) != "cpu":
+        return None
+    padding = mask.key_padding
+    index = KeyIndex.over(torch.zeros(n_batch, n_keys, dtype=torch.bool) if padding is None else padding)
+    if index is None:
+        return None
+    counts = mask.counts(n_queries, n_keys, sel_q.device).expand(n_batch, n_queries)
+    queries, keys = sel_q.float() * width**-0.5, sel_k.float().transpose(1, 2)
+    step = max(16, BLOCK_ELEMENTS["cpu"] // n_keys)
+    found: list[tuple[Tensor, Tensor]] = []
+    for b in range(n_batch):
+        for start in range(0, n_queries, step):
+            rows = slice(start, min(start + step, n_queries))
+            seen = rows.stop + n_keys - n_queries if mask.causal else n_keys
+            scores = torch.matmul(queries[b, rows], keys[b, :, :seen])
+            first = index.start[b : b + 1].expand(scores.size(0))
+            found.append(torch.ops.fairseq_lasformer.topk_scored(scores, first, counts[b, rows].contiguous(), kappa))
+    most = max(slots.size(1) for slots, _ in found)
+    slots = [F.pad(slots, (0, most - slots.size(1)), value=-1) for slots, _ in found]
+    return KeptKeys(torch.cat(slots), torch.cat([kept for _, kept in found]))
+
+
+def kept_mask(kept: KeptKeys, n_batch: int, n_keys: int, sample: RowSample = EVERY_ROW) -> Tensor:
+    """The kept keys of the sampled queries as a mask, bool [B, R, K]."""
+    slots = sample.of(kept.indices.view(n_batch, -1, kept.indices.size(1)), 1).long()
+    mask = torch.zeros(*slots.shape[:2], n_keys + 1, dtype=torch.bool)  # the last column takes the unused slots
+    mask.scatter_(2, slots.where(slots >= 0, n_keys), True)
+    return mask[..., :n_keys]
+
+
+def noise(p: float, seed: int, rows: Tensor, slots: Tensor) -> Tensor:
+    """Dropout of the attention weights: 0, or 1 / (1 - p), by a hash of the row and the slot.
+
+    Args:
+        p: probability of 0.
+        seed: of this pass.
+        rows: int64, numbers of the rows among all B * H * Q.
+        slots: int64, broadcastable to ``rows``.
+    """
+    least, word = int(p * 2**32), 0xFFFFFFFF
+    x = (rows * 0x9E3779B1 + slots * 0x85EBCA77 + (seed & word)) & word
+    x = ((x ^ (x >> 16)) * 0x85EBCA6B) & word
+    x = ((x ^ (x >> 13)) * 0xC2B2AE35) & word
+    return ((x ^ (x >> 16)) >= least).float().div_(1.0 - p)
+
+
+def gathered_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    kept: KeptKeys,
+    mask: AttentionMask,
+    sel_q: Tensor | None = None,
+    sel_k: Tensor | None = None,
+    dropout_p: float = 0.0,
+    bounded: bool = True,
+    sample: RowSample = EVERY_ROW,
+) -> Tensor:
+    """Compute attention over the kept keys (eq 3).
+
+    Args:
+        q, k, v: [B, H, Q or K, D], float32 or bfloat16.
+        kept: kept keys of B * Q rows.
+        mask: attention mask.
+        sel_q, sel_k: [B, Q or K, S], the selector's projections; if passed, they receive the straight-through gradient.
+        dropout_p: dropout probability of the attention weights.
+        bounded: see :func:`selected_attention`.
+        sample: the queries whose straight-through gradient is computed, scaled by the stride.
+
+    Returns:
+        [B, H, Q, D] in q's dtype; 0 for rows without kept keys.
+    """
+    seed = int(torch.randint(2**31, (1,))) if dropout_p > 0 else 0
+    return _GatheredAttention.apply(q, k, v, *kept, mask, sel_q, sel_k, dropout_p, bounded, seed, sample)
+
+
+class _GatheredAttention(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        slots: Tensor,
+        counts: Tensor,
+        mask: AttentionMask,
+        sel_q: Tensor | None,
+        sel_k: Tensor | None,
+        dropout_p: float,
+        bounded: bool,
+        seed: int,
+        sample: RowSample,
+    ) -> Tensor:
+        q, k, v = (t.contiguous() for t in (q, k, v))  # a head's keys one after the other
+        out, lse = torch.ops.fairseq_lasformer.gather_forward(q, k, v, slots, counts, dropout_p, seed)
+        ctx.save_for_backward(q, k, v, slots, counts, mask.key_padding, sel_q, sel_k, out, lse)
+        ctx.options = mask.causal, dropout_p, bounded, seed, sample
+        return out
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, slots, counts, key_padding, sel_q, sel_k, out, lse = ctx.saved_tensors
+        causal, dropout_p, bounded, seed, sample = ctx.options
+        d_out = d_out.contiguous()
+        found = torch.ops.fairseq_lasformer.gather_backward(d_out, q, k, v, slots, counts, out, lse, dropout_p, seed)
+        if sel_q is None or not (sel_q.requires_grad or sel_k.requires_grad):
+            return (*found, *[None] * 9)
+        d_sel_q, d_sel_k = torch.zeros_like(sel_q), torch.zeros_like(sel_k)
+        n_batch, n_heads, n_queries, width = q.shape
+        own_q, own_d, own_out, own_lse = (sample.of(t, 2) for t in (q, d_out, out, lse))
+        own_sel, own_d_sel = sample.of(sel_q, 1), sample.of(d_sel_q, 1)
+        heads = torch.arange(n_batch * n_heads).view(n_batch, n_heads, 1, 1) * n_queries
+        blocks = query_blocks(n_heads, sel_q.shape, k.size(2), AttentionMask(key_padding, causal), q.device, sample)
+        for rows, n_seen, allowed in blocks:
+            d_rows = own_d[:, :, rows]
+            scores = torch.matmul(own_q[:, :, rows] * width**-0.5, k[:, :, :n_seen].transpose(2, 3)).float()
+            d_weights = torch.matmul(d_rows, v[:, :, :n_seen].transpose(2, 3)).float()
+            if dropout_p > 0:
+                numbers = torch.arange(sample.offset, n_queries, sample.stride)[rows, None] + heads
+                d_weights.mul_(noise(dropout_p, seed, numbers, torch.arange(n_seen)))
+            delta = (d_rows.float() * own_out[:, :, rows].float()).sum(-1)
+            d_mask = mask_gradient(scores, own_lse[:, :, rows], d_weights, delta, allowed, bounded)
+            d_query, d_key = selector_gradient(d_mask.mul_(sample.stride), allowed, own_sel[:, rows], sel_k[:, :n_seen])
+            own_d_sel[:, rows] = d_query
+            d_sel_k[:, :n_seen] += d_key
+        return (*found, None, None, None, d_sel_q, d_sel_k, None, None, None, None)

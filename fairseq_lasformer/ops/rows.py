@@ -1,0 +1,118 @@
+"""Steps over blocks of attention scores, row by row: kernels on CPUs, and their definition in plain PyTorch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fairseq_lasformer.ops.blocks import fill_disallowed, softmax_
+from fairseq_lasformer.ops.cpu import kernels
+from fairseq_lasformer.ops.reference import LARGEST_EXPONENT
+
+
+def _kernels(block: Tensor) -> Any | None:
+    return kernels() if block.device.type == "cpu" and block.dtype == torch.float32 else None
+
+
+def softmax_mean_(scores: Tensor, allowed: Tensor | None, mean: Tensor, share: float) -> Tensor:
+    """Apply softmax in place, and add its sum over the heads to a mean.
+
+    Args:
+        scores: [B, H, rows, K]; rows without allowed keys become 0.
+        allowed: bool [B or 1, rows, K]; None if every key is.
+        mean: [B, rows, K]; ``share`` times the sum is added to it.
+        share: see there.
+
+    Returns:
+        ``scores``.
+    """
+    found = _kernels(scores)
+    if found is not None:
+        found.softmax_mean(scores, None if allowed is None else allowed.contiguous(), mean, share)
+        return scores
+    weights, _ = softmax_(fill_disallowed(scores, allowed, float("-inf")))
+    mean.add_(weights.sum(1), alpha=share)
+    return weights
+
+
+def softmax_gradient_(weights: Tensor, d_mean: Tensor) -> Tensor:
+    """The gradient of the scores of a softmax, in place of its result: w (g - Sum_j w g).
+
+    Args:
+        weights: [B, H, rows, K].
+        d_mean: g, the gradient of every head's weights, [B, rows, K].
+    """
+    found = _kernels(weights)
+    if found is not None and d_mean.is_contiguous():
+        found.softmax_gradient(weights, d_mean)
+        return weights
+    d_mean = d_mean[:, None]
+    return weights.mul_(d_mean - (weights * d_mean).sum(-1, keepdim=True))
+
+
+def mask_gradient(
+    scores: Tensor, lse: Tensor, d_weights: Tensor, delta: Tensor, allowed: Tensor | None, bounded: bool
+) -> Tensor:
+    """The gradient of the mask of kept keys: Sum_h w (dO . V - delta), see ``attend``.
+
+    Args:
+        scores: S, [B, H, rows, K].
+        lse: L, [B, H, rows]; +inf in rows without keys.
+        d_weights: dO . V, [B, H, rows, K].
+        delta: [B, H, rows].
+        allowed: bool [B or 1, rows, K]; None if every key is.
+        bounded: whether w is at most 1.
+
+    Returns:
+        [B, rows, K]; 0 where not allowed.
+    """
+    most = 0.0 if bounded else LARGEST_EXPONENT
+    found = _kernels(scores)
+    if found is not None:
+        own = None if allowed is None else allowed.contiguous()
+        tensors = (t.contiguous() for t in (scores, lse, d_weights, delta))
+        return found.mask_gradient(*tensors, own, most)
+    weights = (scores - lse[..., None]).clamp_(max=most)
+    return fill_disallowed(weights, allowed, float("-inf")).exp_().mul_(d_weights - delta[..., None]).sum(1)
+
+
+def kept_softmax_(scores: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
+    """Apply softmax over the kept keys in place.
+
+    Args:
+        scores: [B, H, rows, K]; rows without kept keys become 0.
+        keep: bool [B, rows, K].
+
+    Returns:
+        ``scores``; their log-normalisers [B, H, rows], +inf in rows without kept keys.
+    """
+    found = _kernels(scores)
+    if found is not None:
+        return scores, found.kept_softmax(scores, keep.contiguous())
+    weights, lse = softmax_(scores.masked_fill_(~keep[:, None], float("-inf")))
+    return weights, lse[..., 0]
+
+
+def kept_gradient_(
+    scores: Tensor, d_weights: Tensor, lse: Tensor, delta: Tensor, keep: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The weights of the kept keys and the gradient of their scores, P (dO . V - delta), both in place.
+
+    Args:
+        scores: S, [B, H, rows, K].
+        d_weights: dO . V, [B, H, rows, K].
+        lse: L, [B, H, rows]; +inf in rows without keys.
+        delta: [B, H, rows].
+        keep: bool [B, rows, K].
+
+    Returns:
+        P and its scores' gradient, 0 where not kept.
+    """
+    found = _kernels(scores)
+    if found is not None:
+        found.kept_gradient(scores, d_weights, lse.contiguous(), delta.contiguous(), keep.contiguous())
+        return scores, d_weights
+    weights = scores.sub_(lse[..., None]).masked_fill_(~keep[:, None], float("-inf")).exp_()
+    return weights, d_weights.sub_(delta[..., None]).mul_(weights)
