@@ -14,7 +14,7 @@ from fairseq_lasformer.ops.types import EVERY_ROW, AttentionMask, RowSample
 # python -m benchmarks training); GPUs need large launches instead.
 BLOCK_ELEMENTS = {"cpu": 1 << 20, "cuda": 1 << 26}
 
-# Rows of a block at least: products with fewer are slow, and every block reads all keys (python -m benchmarks training).
+# Rows of a block at least: products with fewer are slow, and every block reads all keys (benchmarks training).
 LEAST_ROWS = 64
 
 
