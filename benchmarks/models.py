@@ -24,12 +24,13 @@ class _Task:
             self.source_dictionary.add_symbol(f"w{i}")
 
 
-def build(system: str, kappa: float = 1.0) -> torch.nn.Module:
+def build(system: str, kappa: float = 1.0, supervise_rows: str = "all") -> torch.nn.Module:
     """Build a base-size model in training mode.
 
     Args:
         system: ``transformer`` (fairseq's), ``lasformer`` or one of its presets.
         kappa: kappa of every selector, a fraction.
+        supervise_rows: see ``--supervise-rows``.
     """
     register()
     torch.manual_seed(1)
@@ -39,6 +40,7 @@ def build(system: str, kappa: float = 1.0) -> torch.nn.Module:
         cfg.share_all_embeddings, cfg.max_source_positions, cfg.max_target_positions = True, LONGEST, LONGEST
         return TransformerModelBase.build_model(cfg, _Task()).train()
     options = {"share_all_embeddings": True, "max_source_positions": LONGEST, "max_target_positions": LONGEST}
+    options["supervise_rows"] = supervise_rows
     model = LasformerModel.build_model(LasformerConfig(**{**PRESETS.get(system, {}), **options}), _Task()).train()
     for _, selector in model.selectors():
         selector.kappa.fill_(round(kappa * KAPPA_ONE))

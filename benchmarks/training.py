@@ -29,6 +29,9 @@ BASELINES = ("transformer",)
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--lengths", default="1024,4096", help="tokens per side (default: %(default)s)")
     parser.add_argument("--kappas", default="0.5,0.05", help="default: %(default)s")
+    parser.add_argument(
+        "--supervise-rows", default="512", help="how many queries selectors learn from, or all (default: %(default)s)"
+    )
     parser.add_argument("--repeat", type=int, default=3, help="default: %(default)s")
 
 
@@ -39,14 +42,14 @@ def measure(args: argparse.Namespace) -> list[Row]:
     systems["lasformer_dense"] = ("lasformer_dense", 1.0)
     rows = []
     for length in map(int, args.lengths.split(",")):
-        models = {name: build(*system) for name, system in systems.items()}
+        models = {name: build(*system, supervise_rows=args.supervise_rows) for name, system in systems.items()}
         seconds = in_turns({n: partial(step, m, length) for n, m in models.items()}, args.repeat, f"T={length}")
         del models
         for name, system in systems.items():
             rows.append(Row(f"T={length}", name, "seconds", seconds[name]))
             ratio = seconds[name] / seconds["lasformer_dense"]
             rows.append(Row(f"T={length}", name, "ratio_to_dense", ratio, compared=False))
-            rows.append(Row(f"T={length}", name, "peak GiB", peak_gib(*system, length)))
+            rows.append(Row(f"T={length}", name, "peak GiB", peak_gib(*system, length, args.supervise_rows)))
     return rows
 
 
@@ -67,15 +70,15 @@ def step(model: torch.nn.Module, length: int) -> float:
     return seconds
 
 
-def peak_gib(system: str, kappa: float, length: int) -> float:
+def peak_gib(system: str, kappa: float, length: int, supervise_rows: str) -> float:
     """Return the peak resident memory, in GiB, of a process that runs one step."""
-    command = [sys.executable, "-m", "benchmarks.training", system, str(kappa), str(length)]
+    command = [sys.executable, "-m", "benchmarks.training", system, str(kappa), str(length), supervise_rows]
     return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
 
 
 if __name__ == "__main__":
     keep_freed()
-    step(build(sys.argv[1], float(sys.argv[2])), int(sys.argv[3]))
+    step(build(sys.argv[1], float(sys.argv[2]), sys.argv[4]), int(sys.argv[3]))
     # not getrusage, where a child process inherits its parent's maximum
     found = re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())
     print(int(found[1]) / 2**20 if found else "null")

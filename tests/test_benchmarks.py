@@ -8,7 +8,7 @@ import pytest
 from helpers import run
 
 CASES = {
-    "training": ("--lengths 16 --kappas 0.5 --repeat 1", {"seconds", "peak GiB"}, "/transformer"),
+    "training": ("--lengths 16 --kappas 0.5 --repeat 1", {"seconds", "ratio_to_dense", "peak GiB"}, "/transformer"),
     "prefill": ("--lengths 32 --kappas 0.5 --repeat 1", {"seconds"}, "/dense"),
     "decoding": (
         "--lengths 32 --steps 2 --repeat 1 --end-to-end 16 --systems lasformer_dense,lasformer_distinct",
