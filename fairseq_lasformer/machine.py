@@ -44,5 +44,5 @@ def told(about: dict[str, Any]) -> str:
     found = [str(about.get("gpu") or ""), f"{about.get('cpu', 'unknown processor')}, {about.get('cores', '?')} cores"]
     if about.get("memory"):
         found.append(f"{about['memory']:.0f} GiB")
-    found += [f"{name.capitalize()} {about[name]}" for name in ("python", "torch") if about.get(name)]
-    return ", ".join(filter(None, found)).replace("Torch", "torch")
+    found += [f"{name} {about[key]}" for name, key in (("Python", "python"), ("torch", "torch")) if about.get(key)]
+    return ", ".join(filter(None, found))

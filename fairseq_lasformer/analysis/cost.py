@@ -139,6 +139,15 @@ def checkpoint_cost(path: str | Path, lengths: Sequence[int]) -> list[Cost]:
     if not of_ours(state):
         name = architecture(state) or "unknown"
         raise InputError(f"{path}: is of architecture {name}; costs can be computed only for lasformer checkpoints")
+    return state_cost(state, lengths)
+
+
+def state_cost(state: dict[str, Any], lengths: Sequence[int]) -> list[Cost]:
+    """The same from a loaded checkpoint of one of our architectures.
+
+    Raises:
+        InputError: a length is invalid.
+    """
     cfg = module_config(_Attributes(state["cfg"]["model"]))
     weights, patterns = weight_products(state["model"], cfg), checkpoint_patterns(state)
     costs = []

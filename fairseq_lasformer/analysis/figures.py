@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from fairseq_lasformer.analysis.cost import checkpoint_cost, of_ours
+from fairseq_lasformer.analysis.cost import of_ours, state_cost
 from fairseq_lasformer.analysis.runs import Run
 from fairseq_lasformer.inference.checkpoints import load
 
@@ -146,9 +146,12 @@ def cost_chart(runs: Sequence[Run]) -> Chart:
     """Cost of attention relative to the dense Transformer, by length, from the kappa reached (the paper's figure 2)."""
     figure = _figure("tokens", "cost relative to dense, %")
     for i, run in enumerate(runs):
-        if run.checkpoint is None or not of_ours(load(run.checkpoint)):
+        if run.checkpoint is None:
+            continue
+        state = load(run.checkpoint)
+        if not of_ours(state):
             continue  # fairseq's own architectures: their cost is 100 % by definition
-        costs = [c for c in checkpoint_cost(run.checkpoint, LENGTHS) if c.module == "all"]
+        costs = [c for c in state_cost(state, LENGTHS) if c.module == "all"]
         for label, ratio, dash in (
             ("attention", "ratio", "solid"),
             ("with Q, K, V", "ratio_with_projections", "dot"),

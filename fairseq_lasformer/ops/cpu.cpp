@@ -303,11 +303,10 @@ TORCH_LIBRARY(fairseq_lasformer, m) {
         " -> (Tensor, Tensor)");
   m.def("gather_backward(Tensor d_out, Tensor q, Tensor k, Tensor v, Tensor slots, Tensor kept, Tensor out, Tensor lse,"
         " float dropout, int seed) -> (Tensor, Tensor, Tensor)");
-  m.def("softmax_mean(Tensor(a!) scores, Tensor? allowed, Tensor(b!) mean, float share) -> ()");
+  m.def("row_softmax(Tensor(a!) scores, Tensor? mask, Tensor(b!)? mean, float share) -> Tensor");
   m.def("softmax_gradient(Tensor(a!) weights, Tensor d_mean) -> ()");
   m.def("mask_gradient(Tensor scores, Tensor lse, Tensor d_weights, Tensor delta, Tensor? allowed, float most)"
         " -> Tensor");
-  m.def("kept_softmax(Tensor(a!) scores, Tensor keep) -> Tensor");
   m.def("kept_gradient(Tensor(a!) scores, Tensor(b!) d_weights, Tensor lse, Tensor delta, Tensor keep) -> ()");
 }
 

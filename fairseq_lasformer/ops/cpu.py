@@ -27,7 +27,7 @@ SOURCES = [Path(__file__).with_name(name) for name in ("cpu.cpp", "gather.cpp", 
 OPERATORS = (
     *("topk_indices", "topk_scored", "attend_kept"),
     *("gather_forward", "gather_backward"),
-    *("softmax_mean", "softmax_gradient", "mask_gradient", "kept_softmax", "kept_gradient"),
+    *("row_softmax", "softmax_gradient", "mask_gradient", "kept_gradient"),
 )
 
 

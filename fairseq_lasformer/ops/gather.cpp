@@ -151,14 +151,14 @@ void backward_head(const Shape& shape, int64_t head, const T* d_out, const T* q,
     }
     if (dropout) {
       for (int64_t j = 0; j < n; ++j) {
-        const float noise = (*dropout)(place, own[j]), weight = exp_negative(std::min(weights[j], 0.f));
+        const float noise = (*dropout)(place, own[j]), weight = exp_negative(weights[j] < 0.f ? weights[j] : 0.f);
         d_scores[j] = weight * (noise * d_scores[j] - delta) * scale;
         weights[j] = weight * noise;
       }
     } else {
 #pragma omp simd
       for (int64_t j = 0; j < n; ++j) {
-        weights[j] = exp_negative(std::min(weights[j], 0.f));
+        weights[j] = exp_negative(weights[j] < 0.f ? weights[j] : 0.f);
         d_scores[j] = weights[j] * (d_scores[j] - delta) * scale;
       }
     }

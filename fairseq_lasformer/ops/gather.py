@@ -10,12 +10,12 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from fairseq_lasformer.ops.attend import selector_gradient
 from fairseq_lasformer.ops.backends import backend_for
-from fairseq_lasformer.ops.blocks import BLOCK_ELEMENTS, query_blocks
+from fairseq_lasformer.ops.blocks import query_blocks
+from fairseq_lasformer.ops.prefill import topk_ranges
 from fairseq_lasformer.ops.rows import mask_gradient
 from fairseq_lasformer.ops.types import EVERY_ROW, KAPPA_ONE, AttentionMask, KeptKeys, KeyIndex, RowSample
 
@@ -37,7 +37,7 @@ def topk_slots(sel_q: Tensor, sel_k: Tensor, mask: AttentionMask, kappa: int, ba
     Returns:
         kept keys of B * Q rows; None where a mask is faster, or there are no kernels.
     """
-    (n_batch, n_queries, width), n_keys = sel_q.shape, sel_k.size(1)
+    (n_batch, n_queries, _), n_keys = sel_q.shape, sel_k.size(1)
     if n_queries < GATHER_FROM or kappa > GATHER_SHARE * KAPPA_ONE:
         return None
     if sel_q.dtype not in (torch.float32, torch.bfloat16) or backend_for(sel_q.device, backend) != "cpu":
@@ -47,19 +47,7 @@ def topk_slots(sel_q: Tensor, sel_k: Tensor, mask: AttentionMask, kappa: int, ba
     if index is None:
         return None
     counts = mask.counts(n_queries, n_keys, sel_q.device).expand(n_batch, n_queries)
-    queries, keys = sel_q.float() * width**-0.5, sel_k.float().transpose(1, 2)
-    step = max(16, BLOCK_ELEMENTS["cpu"] // n_keys)
-    found: list[tuple[Tensor, Tensor]] = []
-    for b in range(n_batch):
-        for start in range(0, n_queries, step):
-            rows = slice(start, min(start + step, n_queries))
-            seen = rows.stop + n_keys - n_queries if mask.causal else n_keys
-            scores = torch.matmul(queries[b, rows], keys[b, :, :seen])
-            first = index.start[b : b + 1].expand(scores.size(0))
-            found.append(torch.ops.fairseq_lasformer.topk_scored(scores, first, counts[b, rows].contiguous(), kappa))
-    most = max(slots.size(1) for slots, _ in found)
-    slots = [F.pad(slots, (0, most - slots.size(1)), value=-1) for slots, _ in found]
-    return KeptKeys(torch.cat(slots), torch.cat([kept for _, kept in found]))
+    return topk_ranges(sel_q, sel_k, index.start, counts, mask.causal, kappa)
 
 
 def kept_mask(kept: KeptKeys, n_batch: int, n_keys: int, sample: RowSample = EVERY_ROW) -> Tensor:

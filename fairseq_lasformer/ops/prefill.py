@@ -54,17 +54,36 @@ def topk_gather(sel_q: Tensor, sel_k: Tensor, paths: KeyIndex, kappa: int) -> Ke
     Returns:
         kept keys of B * Q rows.
     """
-    n_batch, n_queries, width = sel_q.shape
+    return topk_ranges(sel_q, sel_k, paths.start, paths.n_keys[:, None].expand(sel_q.shape[:2]), False, kappa)
+
+
+def topk_ranges(sel_q: Tensor, sel_k: Tensor, start: Tensor, counts: Tensor, causal: bool, kappa: int) -> KeptKeys:
+    """Select the kept keys of all queries on the CPU where each may attend to a range of keys.
+
+    Args:
+        sel_q: [B, Q, S].
+        sel_k: [B, K, S].
+        start: int64 [B], first key of the ranges of an item.
+        counts: int64 [B, Q], number of keys of each range.
+        causal: query i sees keys 0 to i + (K - Q): the scores of others are not computed.
+        kappa: fraction of keys to keep, in millionths.
+
+    Returns:
+        kept keys of B * Q rows.
+    """
+    (n_batch, n_queries, width), n_keys = sel_q.shape, sel_k.size(1)
     queries, keys = sel_q.float() * width**-0.5, sel_k.float().transpose(1, 2)
-    step = max(16, BLOCK_ELEMENTS["cpu"] // sel_k.size(1))
+    step = max(16, BLOCK_ELEMENTS["cpu"] // n_keys)
     found: list[tuple[Tensor, Tensor]] = []
     for b in range(n_batch):
-        for start in range(0, n_queries, step):
-            scores = torch.matmul(queries[b, start : start + step], keys[b])
-            own = paths.start[b : b + 1], paths.n_keys[b : b + 1]
-            found.append(torch.ops.fairseq_lasformer.topk_scored(scores, *own, kappa))
-    most = max(slot.size(1) for slot, _ in found)
-    slots = [F.pad(slot, (0, most - slot.size(1)), value=-1) for slot, _ in found]
+        for begin in range(0, n_queries, step):
+            rows = slice(begin, min(begin + step, n_queries))
+            seen = rows.stop + n_keys - n_queries if causal else n_keys
+            scores = torch.matmul(queries[b, rows], keys[b, :, :seen])
+            first = start[b : b + 1].expand(scores.size(0))
+            found.append(torch.ops.fairseq_lasformer.topk_scored(scores, first, counts[b, rows].contiguous(), kappa))
+    most = max(slots.size(1) for slots, _ in found)
+    slots = [F.pad(slots, (0, most - slots.size(1)), value=-1) for slots, _ in found]
     return KeptKeys(torch.cat(slots), torch.cat([kept for _, kept in found]))
 
 

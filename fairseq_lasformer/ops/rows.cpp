@@ -47,16 +47,34 @@ void check_block(const Tensor& x, const char* name) {
               ": expected contiguous float32 [B, H, R, N]");
 }
 
-// scores [B, H, R, N] become their softmax (0 in rows without keys); its sum over the heads, times share, is added to
-// mean [B, R, N].
-void softmax_mean(Tensor& scores, const std::optional<Tensor>& mask, Tensor& mean, double share) {
+void check_mean(const Tensor& x, int64_t size) {
+  TORCH_CHECK(x.scalar_type() == at::kFloat && x.is_contiguous() && x.numel() == size,
+              "mean: expected contiguous float32 [B, R, N]");
+}
+
+// Scores and what is computed beside them: d_weights of the same shape, lse and delta [B, H, R].
+void check_scores(const Tensor& scores, const Tensor& d_weights, const Tensor& lse, const Tensor& delta) {
+  check_block(scores, "scores");
+  check_block(d_weights, "d_weights");
+  TORCH_CHECK(d_weights.sizes() == scores.sizes(), "d_weights: expected the shape of scores");
+  for (const Tensor* each : {&lse, &delta}) {
+    TORCH_CHECK(each->scalar_type() == at::kFloat && each->is_contiguous() &&
+                    each->numel() == scores.size(0) * scores.size(1) * scores.size(2),
+                "lse, delta: expected contiguous float32 [B, H, R]");
+  }
+}
+
+// scores [B, H, R, N] become their softmax over the keys that the mask allows (0 in rows without any). Its sum over the
+// heads, times share, is added to mean [B, R, N], if there is one. Returns the log-normalisers [B, H, R], +inf in rows
+// without keys.
+Tensor row_softmax(Tensor& scores, const std::optional<Tensor>& mask, const std::optional<Tensor>& mean, double share) {
   check_block(scores, "scores");
   const int64_t batch = scores.size(0), heads = scores.size(1), rows = scores.size(2), keys = scores.size(3);
-  TORCH_CHECK(mean.scalar_type() == at::kFloat && mean.is_contiguous() && mean.numel() == batch * rows * keys,
-              "mean: expected contiguous float32 [B, R, N]");
+  if (mean) check_mean(*mean, batch * rows * keys);
   const Allowed allowed(mask, batch, rows, keys);
-  auto* all = scores.mutable_data_ptr<float>();
-  auto* sums = mean.mutable_data_ptr<float>();
+  Tensor norms = at::empty({batch, heads, rows}, scores.options());
+  auto *all = scores.mutable_data_ptr<float>(), *lse = norms.mutable_data_ptr<float>();
+  auto* sums = mean ? mean->mutable_data_ptr<float>() : nullptr;
   const auto factor = static_cast<float>(share);
   at::parallel_for(0, batch * rows, 1, [&](int64_t begin, int64_t end) {
     std::vector<float> bias(keys);
@@ -64,10 +82,9 @@ void softmax_mean(Tensor& scores, const std::optional<Tensor>& mask, Tensor& mea
       const int64_t item = place / rows, r = place % rows;
       fill_bias(allowed.row(item, r), keys, bias.data());
       const float* own = bias.data();
-      float* sum = sums + place * keys;
       for (int64_t h = 0; h < heads; ++h) {
-        float* x = all + ((item * heads + h) * rows + r) * keys;
-        float top = -std::numeric_limits<float>::infinity();
+        const int64_t at = (item * heads + h) * rows + r;
+        float *x = all + at * keys, top = -std::numeric_limits<float>::infinity(), total = 0.f;
 #pragma omp simd reduction(max : top)
         for (int64_t j = 0; j < keys; ++j) {
           x[j] += own[j];
@@ -75,31 +92,33 @@ void softmax_mean(Tensor& scores, const std::optional<Tensor>& mask, Tensor& mea
         }
         if (top == -std::numeric_limits<float>::infinity()) {
           std::fill(x, x + keys, 0.f);
+          lse[at] = std::numeric_limits<float>::infinity();
           continue;
         }
-        float total = 0.f;
 #pragma omp simd reduction(+ : total)
         for (int64_t j = 0; j < keys; ++j) {
           x[j] = exp_or_zero(x[j] - top);
           total += x[j];
         }
+        lse[at] = top + std::log(total);
         const float norm = 1.f / total;
 #pragma omp simd
-        for (int64_t j = 0; j < keys; ++j) {
-          x[j] *= norm;
-          sum[j] += factor * x[j];
-        }
+        for (int64_t j = 0; j < keys; ++j) x[j] *= norm;
+        if (!sums) continue;
+        float* sum = sums + place * keys;
+#pragma omp simd
+        for (int64_t j = 0; j < keys; ++j) sum[j] += factor * x[j];
       }
     }
   });
+  return norms;
 }
 
 // weights [B, H, R, N] become weights * (d_mean - their mean under the weights): the gradient of the scores.
 void softmax_gradient(Tensor& weights, const Tensor& d_mean) {
   check_block(weights, "weights");
   const int64_t batch = weights.size(0), heads = weights.size(1), rows = weights.size(2), keys = weights.size(3);
-  TORCH_CHECK(d_mean.scalar_type() == at::kFloat && d_mean.is_contiguous() && d_mean.numel() == batch * rows * keys,
-              "d_mean: expected contiguous float32 [B, R, N]");
+  check_mean(d_mean, batch * rows * keys);
   auto* all = weights.mutable_data_ptr<float>();
   const auto* gradient = d_mean.const_data_ptr<float>();
   at::parallel_for(0, batch * heads * rows, 1, [&](int64_t begin, int64_t end) {
@@ -119,14 +138,8 @@ void softmax_gradient(Tensor& weights, const Tensor& d_mean) {
 // Sum over the heads of exp(min(scores - lse, most)) * (d_weights - delta), 0 where not allowed: [B, R, N].
 Tensor mask_gradient(const Tensor& scores, const Tensor& lse, const Tensor& d_weights, const Tensor& delta,
                      const std::optional<Tensor>& mask, double most) {
-  check_block(scores, "scores");
-  check_block(d_weights, "d_weights");
+  check_scores(scores, d_weights, lse, delta);
   const int64_t batch = scores.size(0), heads = scores.size(1), rows = scores.size(2), keys = scores.size(3);
-  TORCH_CHECK(d_weights.sizes() == scores.sizes(), "d_weights: expected the shape of scores");
-  for (const Tensor* each : {&lse, &delta}) {
-    TORCH_CHECK(each->scalar_type() == at::kFloat && each->is_contiguous() && each->numel() == batch * heads * rows,
-                "lse, delta: expected contiguous float32 [B, H, R]");
-  }
   const Allowed allowed(mask, batch, rows, keys);
   Tensor found = at::zeros({batch, rows, keys}, scores.options());
   const auto *all = scores.const_data_ptr<float>(), *d_all = d_weights.const_data_ptr<float>();
@@ -155,59 +168,10 @@ Tensor mask_gradient(const Tensor& scores, const Tensor& lse, const Tensor& d_we
   return found;
 }
 
-// scores [B, H, R, N] become their softmax over the kept keys [B, R, N] (0 in rows without any). Returns the
-// log-normalisers [B, H, R], +inf in such rows.
-Tensor kept_softmax(Tensor& scores, const Tensor& keep) {
-  check_block(scores, "scores");
-  const int64_t batch = scores.size(0), heads = scores.size(1), rows = scores.size(2), keys = scores.size(3);
-  const Allowed kept(keep, batch, rows, keys);
-  Tensor norms = at::empty({batch, heads, rows}, scores.options());
-  auto* all = scores.mutable_data_ptr<float>();
-  auto* lse = norms.mutable_data_ptr<float>();
-  at::parallel_for(0, batch * rows, 1, [&](int64_t begin, int64_t end) {
-    std::vector<float> bias(keys);
-    for (int64_t place = begin; place < end; ++place) {
-      const int64_t item = place / rows, r = place % rows;
-      fill_bias(kept.row(item, r), keys, bias.data());
-      const float* own = bias.data();
-      for (int64_t h = 0; h < heads; ++h) {
-        const int64_t at = (item * heads + h) * rows + r;
-        float *x = all + at * keys, top = -std::numeric_limits<float>::infinity(), total = 0.f;
-#pragma omp simd reduction(max : top)
-        for (int64_t j = 0; j < keys; ++j) {
-          x[j] += own[j];
-          top = x[j] > top ? x[j] : top;
-        }
-        if (top == -std::numeric_limits<float>::infinity()) {
-          std::fill(x, x + keys, 0.f);
-          lse[at] = std::numeric_limits<float>::infinity();
-          continue;
-        }
-#pragma omp simd reduction(+ : total)
-        for (int64_t j = 0; j < keys; ++j) {
-          x[j] = exp_or_zero(x[j] - top);
-          total += x[j];
-        }
-        lse[at] = top + std::log(total);
-        const float norm = 1.f / total;
-#pragma omp simd
-        for (int64_t j = 0; j < keys; ++j) x[j] *= norm;
-      }
-    }
-  });
-  return norms;
-}
-
 // scores become the weights P, d_weights (dO . V) the gradient of the scores, P (dO . V - delta).
 void kept_gradient(Tensor& scores, Tensor& d_weights, const Tensor& lse, const Tensor& delta, const Tensor& keep) {
-  check_block(scores, "scores");
-  check_block(d_weights, "d_weights");
+  check_scores(scores, d_weights, lse, delta);
   const int64_t batch = scores.size(0), heads = scores.size(1), rows = scores.size(2), keys = scores.size(3);
-  TORCH_CHECK(d_weights.sizes() == scores.sizes(), "d_weights: expected the shape of scores");
-  for (const Tensor* each : {&lse, &delta}) {
-    TORCH_CHECK(each->scalar_type() == at::kFloat && each->is_contiguous() && each->numel() == batch * heads * rows,
-                "lse, delta: expected contiguous float32 [B, H, R]");
-  }
   const Allowed kept(keep, batch, rows, keys);
   auto *all = scores.mutable_data_ptr<float>(), *d_all = d_weights.mutable_data_ptr<float>();
   const auto *norms = lse.const_data_ptr<float>(), *deltas = delta.const_data_ptr<float>();
@@ -235,9 +199,8 @@ void kept_gradient(Tensor& scores, Tensor& d_weights, const Tensor& lse, const T
 }  // namespace
 
 TORCH_LIBRARY_IMPL(fairseq_lasformer, CPU, m) {
-  m.impl("softmax_mean", &softmax_mean);
+  m.impl("row_softmax", &row_softmax);
   m.impl("softmax_gradient", &softmax_gradient);
   m.impl("mask_gradient", &mask_gradient);
-  m.impl("kept_softmax", &kept_softmax);
   m.impl("kept_gradient", &kept_gradient);
 }

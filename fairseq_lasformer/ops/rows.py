@@ -30,7 +30,7 @@ def softmax_mean_(scores: Tensor, allowed: Tensor | None, mean: Tensor, share: f
     """
     found = _kernels(scores)
     if found is not None:
-        found.softmax_mean(scores, None if allowed is None else allowed.contiguous(), mean, share)
+        found.row_softmax(scores, None if allowed is None else allowed.contiguous(), mean, share)
         return scores
     weights, _ = softmax_(fill_disallowed(scores, allowed, float("-inf")))
     mean.add_(weights.sum(1), alpha=share)
@@ -90,7 +90,7 @@ def kept_softmax_(scores: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
     """
     found = _kernels(scores)
     if found is not None:
-        return scores, found.kept_softmax(scores, keep.contiguous())
+        return scores, found.row_softmax(scores, keep.contiguous(), None, 0.0)
     weights, lse = softmax_(scores.masked_fill_(~keep[:, None], float("-inf")))
     return weights, lse[..., 0]
 
