@@ -22,9 +22,8 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # before any kernel is defined
 
 from fairseq.data import Dictionary
-from helpers import SIZES, SMALL, SPLITS, B, Forked, H, run, train, write_corpus
+from helpers import SIZES, SMALL, SPLITS, B, H, run, train, write_corpus
 
-from fairseq_lasformer.data import prepare
 from fairseq_lasformer.nn.options import RunOptions
 from fairseq_lasformer.ops import KAPPA_ONE, blocks
 from fairseq_lasformer.plugin import register
@@ -59,11 +58,6 @@ def logging_again():
     """A command that keeps quiet does so to the end of its process."""
     yield
     logging.disable(logging.NOTSET)
-
-
-@pytest.fixture(autouse=True)
-def preprocess_in_a_fork(monkeypatch):
-    monkeypatch.setattr(prepare, "start", Forked)
 
 
 @pytest.fixture(scope="session")

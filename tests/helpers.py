@@ -118,19 +118,6 @@ def assert_beams_decode_alike(model: LasformerModel, definition: LasformerModel,
         assert encoder_out["encoder_out"][0].size(1) == 1
 
 
-class Forked:
-    """A command of :func:`fairseq_lasformer.processes.start`, run to its end in a fork of a process that has fairseq
-    imported already: most preparations in these tests last no longer than that import."""
-
-    def __init__(self, command: list[str], cwd: Path, **_: object) -> None:
-        with TemporaryDirectory() as folder:
-            done = forkserver.execute(["python", *command[1:]], os.environ, cwd, Path(folder))
-        self.returncode, self.output = done.returncode, done.stdout + done.stderr
-
-    def communicate(self) -> tuple[str, None]:
-        return self.output, None
-
-
 def write_corpus(folder: Path, name: str, n_documents: int, seed: int = 0, longest: int = 8) -> Path:
     """A copy task in raw form (xx -> yy, words upper-cased); returns the prefix."""
     generator = torch.Generator().manual_seed(seed)

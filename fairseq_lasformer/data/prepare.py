@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import re
 import shutil
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -19,6 +18,7 @@ from typing import NamedTuple
 
 from tqdm import tqdm
 
+from fairseq_lasformer.data.binarise import binarise
 from fairseq_lasformer.data.documents import Corpus, Span, read_corpus, read_source
 from fairseq_lasformer.data.examples import ExampleRule, TooLong
 from fairseq_lasformer.data.manifest import SplitInfo
@@ -33,7 +33,6 @@ from fairseq_lasformer.data.subwords import (
 )
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.files import atomic_copy, atomic_write, check_writable, locked, remove_folder
-from fairseq_lasformer.processes import start
 from fairseq_lasformer.resume import Progress, key_of
 
 # A call of subwords.transform: its kind, and the arguments of that kind.
@@ -111,11 +110,12 @@ def _run(config: PrepareConfig, settings: DataConfig) -> None:
     text = config.out / "text"
     encoded = _encode(config, settings, corpora)
     infos = [_examples(config, settings, name, corpus, encoded[name], text) for name, corpus in corpora.items()]
-    _binarise(config, [name for name in corpora], text)
-    known = [_dictionary(config.out, language) for language in config.languages]
+    known = None if config.reuse is None else config.reuse / f"dict.{config.source_lang}.txt"
+    binarise(text, list(corpora), config.languages, config.out, known)
+    words = [_dictionary(config.out, language) for language in config.languages]
     for info in infos:
         sides = encoded[info.name]
-        replace(info, unknown=(_unknown(sides[0], known[0]), _unknown(sides[1], known[1]))).save()
+        replace(info, unknown=(_unknown(sides[0], words[0]), _unknown(sides[1], words[1]))).save()
     settings.save(config.out)
     shutil.rmtree(text)
 
@@ -256,30 +256,6 @@ def _examples(
         longest=(max(len(s.split()) for s, _ in lines) + 1, max(len(t.split()) for _, t in lines) + 1),
         examples=() if name == "train" else tuple((s.document, s.start, s.size) for s in spans),
     )
-
-
-def _binarise(config: PrepareConfig, names: list[str], text: Path) -> None:
-    """Runs fairseq-preprocess with a joint dictionary (that of the reused folder, if there is one)."""
-    staged = text / "binarised"
-    shutil.rmtree(staged, ignore_errors=True)
-    command = [sys.executable, "-m", "fairseq_cli.preprocess", "--source-lang", config.source_lang]
-    command += ["--target-lang", config.target_lang, "--destdir", staged.name, "--workers", str(config.workers)]
-    command += ["--joined-dictionary"]
-    if config.reuse is not None:
-        command += ["--srcdict", str((config.reuse / f"dict.{config.source_lang}.txt").resolve())]
-    for name in ("train", "valid"):
-        if name in names:
-            command += [f"--{name}pref", name]
-    if tests := [name for name in names if name.startswith("test")]:
-        command += ["--testpref", ",".join(tests)]
-    print("binarising ...", file=sys.stderr, flush=True)
-    # run inside the folder, because fairseq splits these options at commas
-    process = start(command, cwd=text, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    output, _ = process.communicate()
-    if process.returncode:
-        raise InputError(f"fairseq-preprocess failed: {(output.strip().splitlines() or ['no message'])[-1]}")
-    for path in staged.iterdir():
-        path.replace(config.out / path.name)
 
 
 def summary(config: PrepareConfig, done: Prepared) -> str:

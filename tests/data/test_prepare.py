@@ -78,7 +78,7 @@ def test_an_interrupted_run_goes_on_where_it_was(tmp_path, monkeypatch):
     def die(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(module, "_binarise", die)
+    monkeypatch.setattr(module, "binarise", die)
     with pytest.raises(KeyboardInterrupt):
         prepare(config)
     assert not (config.out / "settings.json").exists()
