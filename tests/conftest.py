@@ -22,7 +22,7 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # before any kernel is defined
 
 from fairseq.data import Dictionary
-from helpers import SIZES, SMALL, SPLITS, B, H, run, train, write_corpus
+from helpers import CUDA, SIZES, SMALL, SPLITS, B, H, run, train, write_corpus
 
 from fairseq_lasformer.nn.options import RunOptions
 from fairseq_lasformer.ops import KAPPA_ONE, blocks
@@ -51,6 +51,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(autouse=True)
 def seeded():
     torch.manual_seed(1)
+
+
+@pytest.fixture(autouse=True)
+def device(request):
+    """Tests of Triton's kernels run on a GPU where there is one (otherwise in the interpreter, on the CPU)."""
+    given = getattr(request.node, "callspec", None)
+    kernels = request.node.get_closest_marker("triton") or (given and "triton" in given.params.values())
+    if not (CUDA and kernels):
+        yield
+        return
+    torch.set_default_device("cuda")
+    yield
+    torch.set_default_device(None)
 
 
 @pytest.fixture(autouse=True)

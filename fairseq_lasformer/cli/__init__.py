@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+import argparse
+
 from fairseq_lasformer.errors import InputError
 
 DEFAULT_SAMPLES = 1000  # default of --bootstrap
+
+
+def add_decode_dtype(parser: argparse.ArgumentParser) -> None:
+    """Declares ``--decode-dtype``, the task's option of this name."""
+    parser.add_argument(
+        "--decode-dtype",
+        choices=("float32", "int8"),
+        default="float32",
+        help="on a CPU: type of the linear layers' weights; int8 is faster, and nearly as exact (default: %(default)s)",
+    )
 
 
 def shard_of(text: str | None) -> tuple[int, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from fairseq_lasformer.cli import shard_of
+from fairseq_lasformer.cli import add_decode_dtype, shard_of
 from fairseq_lasformer.data.documents import RESOLUTIONS
 from fairseq_lasformer.data.hypotheses import FORMS
 from fairseq_lasformer.data.subwords import SUBWORDS, TOKENIZERS
@@ -89,6 +89,8 @@ def run_generate(args: argparse.Namespace) -> None:
     options = list(args.options)
     if args.overlap is not None:
         options += ["--overlap", str(args.overlap)]
+    if args.decode_dtype != "float32":
+        options += ["--decode-dtype", args.decode_dtype]
     if args.glossary is not None:
         options += ["--glossary", str(args.glossary.resolve())]
     number, shards = (None, args.shards) if args.shard is None else shard_of(args.shard)
@@ -133,6 +135,7 @@ def add_generate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--glossary", type=Path, metavar="FILE", help="required translations: source term, tab, target term"
     )
+    add_decode_dtype(parser)
     parser.epilog = "After -- : further options of fairseq-generate, such as --beam 5 --max-tokens 8192."
 
 
@@ -174,3 +177,20 @@ def run_average(args: argparse.Namespace) -> None:
 def add_average(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("checkpoints", type=Path, nargs="+", help="checkpoints of one run, ending with the last")
+
+
+def run_convert(args: argparse.Namespace) -> None:
+    from fairseq_lasformer.inference.convert import convert
+    from fairseq_lasformer.plugin import register
+
+    register()
+    print(convert(args.checkpoint, args.out, (args.encoder_layers_to_keep, args.decoder_layers_to_keep)))
+
+
+def add_convert(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("checkpoint", type=Path, help="checkpoint of an architecture of fairseq's transformer")
+    parser.add_argument("out", type=Path, help="checkpoint to write")
+    for side in ("encoder", "decoder"):
+        parser.add_argument(
+            f"--{side}-layers-to-keep", metavar="N,N", help="layers that remain of a model trained with layer drop"
+        )

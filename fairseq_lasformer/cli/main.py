@@ -38,6 +38,7 @@ COMMANDS = {
     "cost": Command("cost of attention relative to the dense Transformer", "evaluation"),
     "options": Command("list the options of model, criterion and task for fairseq-train", "data"),
     "params": Command("count an architecture's parameters, by part", "data"),
+    "convert": Command("make a checkpoint of fairseq's transformer one of lasformer_dense", "data"),
     "average": Command("average checkpoints, with kappa from the last", "data"),
 }
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from tqdm import tqdm
 
-from fairseq_lasformer.cli import shard_of
+from fairseq_lasformer.cli import add_decode_dtype, shard_of
 from fairseq_lasformer.errors import InputError
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ def add_translate(parser: argparse.ArgumentParser) -> None:
         "--max-tokens", type=int, default=8192, help="tokens that are translated together (default: %(default)s)"
     )
     parser.add_argument("--device", default="auto", help="cpu, cuda, cuda:1, … (default: a GPU if there is one)")
+    add_decode_dtype(parser)
     parser.add_argument("--shard", metavar="I/N", help="of a folder's files, every Nth, from the Ith on")
     parser.add_argument("--quiet", action="store_true", help="no progress bar, no summary")
     parser.add_argument("--verbose", action="store_true", help="show what fairseq logs")
@@ -104,7 +105,7 @@ def _translator(args: argparse.Namespace) -> FileTranslator:
     from fairseq_lasformer.plugin.hub import load_model
 
     return FileTranslator(
-        load_model(args.model, args.data, args.device),
+        load_model(args.model, args.data, args.device, args.decode_dtype),
         args.beam,
         args.overlap,
         args.glossary,
@@ -203,7 +204,7 @@ def _run(args: argparse.Namespace, jobs: Sequence[Job], state: Path) -> None:
     translator = _translator(args)
     glossary = args.glossary.read_text(encoding="utf-8") if args.glossary else ""
     settings: tuple[object, ...] = (*identity(chosen(args.model)), translator.model.settings.fingerprint)
-    settings += (args.beam, args.nbest, args.overlap, args.lines, glossary)
+    settings += (args.beam, args.nbest, args.overlap, args.lines, glossary, args.decode_dtype)
     failed = 0
     with _bar(args.quiet) as bar:
         begin = _growing(bar)

@@ -18,7 +18,8 @@ import torch
 from fairseq import search
 from torch import Tensor
 
-# Score of an end that another constraint has excluded, but that alignment requires.
+# Score of what a constraint excludes, where nothing else is left. Much lower, and the sums of float32 would lose the
+# scores of the other words.
 _LAST_RESORT = -1e4
 
 BLOCKED = 3
@@ -202,7 +203,7 @@ class AlignedSearch(search.Search):
         places = torch.arange(n, recent.size(1), device=tokens.device)
         same = (windows == recent[:, None, -n:]).all(-1)
         same &= recent.size(1) - places + n <= self.state.length.view(-1, 1)  # begins in the current sentence
-        excluded = torch.zeros_like(lprobs.view(tokens.size(0), -1)).scatter_add_(1, recent[:, n:], -1e9 * same)
+        excluded = torch.zeros_like(lprobs.view(tokens.size(0), -1)).scatter_add_(1, recent[:, n:], _LAST_RESORT * same)
         lprobs += excluded.view_as(lprobs)
 
     def init_constraints(self, batch_constraints: Tensor | None, beam_size: int) -> None:

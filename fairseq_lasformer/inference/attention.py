@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fairseq_lasformer.formats.projection import Aligned, by_place, units, with_equal_words
 from fairseq_lasformer.nn.attention import AttentionOutput
-from fairseq_lasformer.nn.selection import MaskSelection
+from fairseq_lasformer.nn.selection import SelectedInTraining
 from fairseq_lasformer.ops.reference import attention_scores, masked_softmax
 
 Words = Callable[[str], Sequence[tuple[int, int]]]
@@ -37,12 +37,12 @@ def attention_of(model: Any, source: Tensor, target: Tensor) -> dict[str, Tensor
     found: dict[str, list[Tensor]] = {}
 
     def observe(name: str, output: AttentionOutput) -> None:
-        if isinstance(output.selection, MaskSelection) and output.query is not None and output.key is not None:
+        if isinstance(output.selection, SelectedInTraining) and output.query is not None and output.key is not None:
             scores = attention_scores(output.query, output.key)
-            weights = masked_softmax(scores, output.selection.keep_mask[:, None]).mean(1)[0]
+            weights = masked_softmax(scores, output.selection.kept()[:, None]).mean(1)[0]
             found.setdefault(name, []).append(weights.detach())
 
-    # with gradients enabled, a full pass represents its selection as a mask
+    # with gradients enabled, a full pass knows which keys it selected
     with torch.enable_grad():
         encoded = model.encoder(source[None], observe=observe)
         model.decoder.extract_features(previous[None], encoded, observe=observe)

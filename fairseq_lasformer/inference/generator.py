@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.inference.alignment import AlignedSearch, Observe, SentenceLimits
+from fairseq_lasformer.inference.beam_search import FastBeamSearch, fast
 from fairseq_lasformer.inference.glossary import GlossarySearch
 from fairseq_lasformer.inference.repair import flawed, split
 
@@ -68,6 +69,7 @@ class AlignedGenerator(SequenceGenerator):
         **options: Any,
     ) -> None:
         strategy = BeamSearch(dictionary) if search_strategy is None else search_strategy
+        strategy = fast(strategy)
         aligned = AlignedSearch(dictionary, alignment.separators[1], strategy)
         super().__init__(models, dictionary, search_strategy=aligned, **options)
         self.alignment, self.own_length, self.strategy = alignment, own_length, strategy
@@ -122,7 +124,7 @@ class AlignedGenerator(SequenceGenerator):
         """
         self.search.inner = self.strategy
         if "terms" in sample:
-            if type(self.strategy) is not BeamSearch:
+            if type(self.strategy) is not FastBeamSearch:
                 raise InputError("a glossary needs plain beam search; leave out the options of other searches")
             self.search.inner = GlossarySearch(self.tgt_dict, self.alignment.separators[1])
             self.search.inner.begin([sample["terms"][i] for i in sample["id"].tolist()])

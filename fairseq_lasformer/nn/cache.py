@@ -100,11 +100,20 @@ class DecodingCache:
 
     def append(self, name: str, new: Tensor) -> Tensor:
         """Write this step's ``new`` [R, W]; return all slots, [N, C, W]."""
-        store = self.generated.get(name)
-        if store is None:
-            store = self.generated[name] = new.new_empty(self.n_items, self.capacity, new.size(-1))
         # the slots are read on the device, so that a captured step can be replayed
-        return store.index_copy_(1, self.newest, new.view(self.n_items, self.beam, -1))
+        return self.room(name, new).index_copy_(1, self.newest, new.view(self.n_items, self.beam, -1))
+
+    def room(self, name: str, like: Tensor, width: int = 0) -> Tensor:
+        """Return all slots, [N, C, W], with room for this step's.
+
+        Args:
+            name: name of the keys or values.
+            like: a tensor of their type and, unless ``width`` is given, of their width, [..., W].
+            width: W.
+        """
+        if name not in self.generated:
+            self.generated[name] = like.new_empty(self.n_items, self.capacity, width or like.size(-1))
+        return self.generated[name]
 
     def once(self, name: str, project: Callable[[Tensor], Tensor], memory: Tensor) -> Tensor:
         """Return ``project(memory)`` [N, K, W], which depends only on the source: computed on the first step."""

@@ -124,13 +124,29 @@ class GatheredSelection(NamedTuple):
 
 
 class BitmaskSelection(NamedTuple):
-    """Kept keys as a bitmask, for Triton's tiled kernel (GPU inference).
+    """Kept keys as a bitmask, for Triton's tiled kernels (GPU, training and inference).
 
     Attributes:
         bits: int32 [B, Q, ceil(K / 32)].
+        mask, query, key, gradient, sample: see :class:`MaskSelection`.
     """
 
     bits: Tensor
+    mask: AttentionMask
+    query: Tensor
+    key: Tensor
+    gradient: str
+    sample: RowSample
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, dropout_p: float, backend: str) -> Tensor:
-        return ops.attend_tiles(q, k, v, self.bits)
+        sel_q, sel_k = (None, None) if self.gradient == "none" else (self.query, self.key)
+        bounded = self.gradient != "straight-through"
+        return ops.tiled_attention(q, k, v, self.bits, self.mask, sel_q, sel_k, dropout_p, bounded, self.sample)
+
+    def kept(self) -> Tensor:
+        """Return the kept keys of the sampled queries, bool [B, R, K]."""
+        return ops.mask_of(self.sample.of(self.bits, 1), self.key.size(1))
+
+
+SelectedInTraining = MaskSelection | SlotSelection | BitmaskSelection
+"""The forms with the selector's projections, which it is supervised by."""

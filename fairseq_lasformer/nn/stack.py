@@ -17,7 +17,7 @@ from fairseq_lasformer.nn.layers import DecodeContext, FullPass, TransformerLaye
 from fairseq_lasformer.nn.moe import RouterStats
 from fairseq_lasformer.nn.options import SupervisionOptions
 from fairseq_lasformer.nn.patterns import Pattern
-from fairseq_lasformer.nn.selection import MaskSelection, SlotSelection
+from fairseq_lasformer.nn.selection import SelectedInTraining
 from fairseq_lasformer.ops import Supervision
 
 Observer = Callable[[str, AttentionOutput], None]
@@ -144,7 +144,7 @@ def _supervise(
 ) -> Supervision | None:
     """Supervise a group's pattern by the full attention of its layers; return None if the pattern is not learned."""
     selection = outputs[0].selection
-    if not isinstance(selection, MaskSelection | SlotSelection) or selection.query is None or selection.key is None:
+    if not isinstance(selection, SelectedInTraining) or selection.query is None or selection.key is None:
         return None
     queries, keys = [o.query for o in outputs if o.query is not None], [o.key for o in outputs if o.key is not None]
     return ops.supervise(

@@ -7,9 +7,11 @@ from fairseq_lasformer.ops.attend import selected_attention
 from fairseq_lasformer.ops.backends import BACKENDS, backend_for
 from fairseq_lasformer.ops.decode import attend_kept, topk_indices
 from fairseq_lasformer.ops.gather import gathered_attention, kept_mask, topk_slots
-from fairseq_lasformer.ops.prefill import attend_tiles, gather_index, topk_bitmask, topk_gather, uses_tiles
+from fairseq_lasformer.ops.packed import INSTRUCTION_SETS, PackedLinear, decode_step, pack_linear
+from fairseq_lasformer.ops.prefill import gather_index, topk_gather
 from fairseq_lasformer.ops.select import topk_mask
 from fairseq_lasformer.ops.supervise import supervise
+from fairseq_lasformer.ops.tiles import mask_of, tiled_attention, topk_bitmask, uses_tiles
 from fairseq_lasformer.ops.types import (
     EVERY_ROW,
     KAPPA_ONE,
@@ -24,16 +26,18 @@ from fairseq_lasformer.ops.types import (
 __all__ = [
     "BACKENDS",
     "EVERY_ROW",
+    "INSTRUCTION_SETS",
     "KAPPA_ONE",
     "MIN_KEYS",
     "AttentionMask",
     "KeyIndex",
     "KeptKeys",
+    "PackedLinear",
     "RowSample",
     "Supervision",
     "attend_kept",
-    "attend_tiles",
     "backend_for",
+    "decode_step",
     "topk_bitmask",
     "topk_mask",
     "topk_gather",
@@ -43,6 +47,9 @@ __all__ = [
     "gather_index",
     "gathered_attention",
     "kept_mask",
+    "mask_of",
+    "pack_linear",
     "supervise",
+    "tiled_attention",
     "uses_tiles",
 ]

@@ -5,9 +5,11 @@ from __future__ import annotations
 import functools
 import importlib
 import logging
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from fairseq_lasformer.ops import cpu
 
@@ -34,15 +36,32 @@ def backend_for(device: torch.device, wanted: str = "auto") -> str:
         if triton_kernels("triton_decode") is not None:
             return "triton"
         if wanted == "triton":
-            raise RuntimeError("Triton is not installed; use auto or reference")
+            raise RuntimeError("Triton's kernels do not run here (see the log above); use auto or reference")
     return "reference"
 
 
 @functools.cache
 def triton_kernels(module: str) -> Any | None:
-    """Import a module of Triton kernels on first use; None, with a single warning, if Triton is not installed."""
-    try:
-        return importlib.import_module(f"fairseq_lasformer.ops.{module}")
-    except ImportError as e:
-        logger.warning("no Triton kernels, plain PyTorch runs instead, slower: %s", e)
+    """Import a module of Triton kernels on first use.
+
+    None, with a single warning, if Triton is not installed, or cannot build what it starts kernels with: it needs a C
+    compiler and Python's headers for that.
+    """
+    if module != "triton_decode" and triton_kernels("triton_decode") is None:
         return None
+    try:
+        found = importlib.import_module(f"fairseq_lasformer.ops.{module}")
+        if module == "triton_decode" and torch.cuda.is_available():
+            found.try_out(torch.device("cuda"))
+        return found
+    except Exception as e:  # Triton raises whatever the compiler, the linker or the driver do
+        reason = str(e).strip().splitlines()
+        logger.warning(
+            "no Triton kernels, plain PyTorch runs instead, slower: %s", reason[0] if reason else type(e).__name__
+        )
+        return None
+
+
+def current(t: Tensor) -> AbstractContextManager[Any]:
+    """Return a context in which a tensor's GPU is the current one, on which Triton starts its kernels."""
+    return torch.cuda.device(t.device) if t.is_cuda else nullcontext()

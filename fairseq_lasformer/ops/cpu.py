@@ -22,11 +22,15 @@ from fairseq_lasformer.files import remove_stale
 logger = logging.getLogger(__name__)
 
 FLAGS = ["-O3", "-march=native", "-fopenmp", "-fopenmp-simd"]
-HEADERS = [Path(__file__).with_name("cpu_math.h")]
-SOURCES = [Path(__file__).with_name(name) for name in ("cpu.cpp", "gather.cpp", "rows.cpp")]
+HEADERS = [Path(__file__).with_name(name) for name in ("cpu_math.h", "kernels.h", "packed.h")]
+SOURCES = [
+    Path(__file__).with_name(name)
+    for name in ("library.cpp", "cached.cpp", "gather.cpp", "rows.cpp", "packed.cpp", "step.cpp", "beam.cpp")
+]
 OPERATORS = (
     *("topk_indices", "topk_scored", "attend_kept"),
     *("gather_forward", "gather_backward"),
+    *("packed_linear", "decode_step", "top_candidates"),
     *("row_softmax", "softmax_gradient", "mask_gradient", "kept_gradient"),
 )
 

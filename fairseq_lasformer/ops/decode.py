@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fairseq_lasformer.ops import reference
-from fairseq_lasformer.ops.backends import backend_for, triton_kernels
+from fairseq_lasformer.ops.backends import backend_for, current, triton_kernels
 from fairseq_lasformer.ops.types import KAPPA_ONE, MIN_KEYS, KeptKeys, KeyIndex
 
 
@@ -49,7 +49,8 @@ def topk_indices(q: Tensor, keys: Tensor, paths: KeyIndex, kappa: int, backend: 
     if chosen == "cpu":
         scaled = q.float() * q.size(-1) ** -0.5
         return KeptKeys(*torch.ops.fairseq_lasformer.topk_indices(scaled, keys, paths.table, *paths[1:3], kappa))
-    return _module(chosen).topk_indices(q, keys, paths, kappa)
+    with current(q):
+        return _module(chosen).topk_indices(q, keys, paths, kappa)
 
 
 @torch.no_grad()
@@ -96,7 +97,8 @@ def attend_kept(
     if chosen == "cpu":
         out = torch.ops.fairseq_lasformer.attend_kept(q.float(), keys, values, *slots, n_heads)
         return out.to(q.dtype)
-    return _module(chosen).attend_kept(q, keys, values, slots, n_heads)
+    with current(q):
+        return _module(chosen).attend_kept(q, keys, values, slots, n_heads)
 
 
 def _attend_source(
@@ -105,10 +107,7 @@ def _attend_source(
     """Dense attention over the source: all rows of an item are queries of one product with its keys."""
     n_items, _, width = keys.shape
     queries, k, v = (t.reshape(n_items, -1, n_heads, width // n_heads).transpose(1, 2) for t in (q, keys, values))
-    mask = None
-    allowed = paths.allowed()
-    if q.is_cuda or not bool(allowed.all()):
-        mask = allowed[:, None, None]
+    mask = None if paths.full else paths.allowed()[:, None, None]  # with a mask, the GPU's fast kernels do not apply
     out = F.scaled_dot_product_attention(queries, k, v, attn_mask=mask, dropout_p=dropout_p)
     out = out.masked_fill((paths.n_keys == 0)[:, None, None, None], 0.0)
     return out.transpose(1, 2).reshape(q.shape)

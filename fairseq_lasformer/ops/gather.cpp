@@ -1,27 +1,29 @@
 // Attention over kept keys in training, forward and backward, on CPUs. Definition: reference.selected_attention.
 //
-// Layout: q, out [B, H, Q, D], k, v [B, H, K, D], so that the keys and values of a head stay in a core's cache; slots
-// [B * Q, m] and their number kept [B * Q], shared by all heads. Every row reads its own keys: neighbouring rows share
+// Layout: q [B, H, Q, D], k, v [B, H, K, D], so that the keys and values of a head stay in a core's cache; out, d_out
+// [B, Q, H, D], as the projection after them reads and saves it; slots [B * Q, m] and their number kept [B * Q], shared by
+// all heads. Every row reads its own keys: neighbouring rows share
 // too few of them for tiles. A head belongs to one thread in the backward pass, which adds to its dk and dv: no atomics,
 // and the same sums in the same order on every run.
-#include <ATen/ATen.h>
+#include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
-#include <torch/library.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 
 #include <limits>
 #include <vector>
 
 #include "cpu_math.h"
+#include "kernels.h"
 
+namespace lasformer {
 namespace {
-
-using at::Tensor;
-using lasformer::dot;
-using lasformer::exp_negative;
 
 constexpr int64_t kAhead = 6;  // prefetch distance, in kept keys
 
-// Whether a weight survives dropout, and by what it is scaled: the same in both passes. Definition: gather.noise.
+// Whether a weight survives dropout, and by what it is scaled: the same in both passes. Definition: through.noise.
 struct Dropout {
   uint32_t seed, least;
   float scale;
@@ -59,6 +61,10 @@ struct Shape {
   int64_t batch, heads, queries, keys, width;
   explicit Shape(const Tensor& q, const Tensor& k)
       : batch(q.size(0)), heads(q.size(1)), queries(q.size(2)), keys(k.size(2)), width(q.size(3)) {}
+  // Where query i of a head (of all items) is in out and d_out, in elements.
+  int64_t out(int64_t head, int64_t i) const {
+    return ((head / heads * queries + i) * heads + head % heads) * width;
+  }
 };
 
 void check(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& slots, const Tensor& kept) {
@@ -92,10 +98,11 @@ void forward_rows(const Shape& shape, int64_t head, int64_t from, int64_t to, co
     const int64_t row = item * shape.queries + i, place = head * shape.queries + i;
     const int32_t* own = slots + row * most;
     const int64_t n = kept[row];
+    T* result = out + shape.out(head, i);
     std::fill(sum.begin(), sum.end(), 0.f);
     if (n == 0) {
       lse[place] = std::numeric_limits<float>::infinity();
-      std::fill(out + place * width, out + (place + 1) * width, static_cast<T>(0.f));
+      std::fill(result, result + width, static_cast<T>(0.f));
       continue;
     }
     load(q + place * width, query.data(), width);
@@ -118,7 +125,7 @@ void forward_rows(const Shape& shape, int64_t head, int64_t from, int64_t to, co
       const float noise = dropout ? (*dropout)(place, own[j]) : 1.f;
       add_scaled(sum.data(), weights[j] * norm * noise, values + own[j] * width, width);
     }
-    for (int64_t c = 0; c < width; ++c) out[place * width + c] = static_cast<T>(sum[c]);
+    for (int64_t c = 0; c < width; ++c) result[c] = static_cast<T>(sum[c]);
   }
 }
 
@@ -139,8 +146,8 @@ void backward_head(const Shape& shape, int64_t head, const T* d_out, const T* q,
     const int64_t n = kept[row];
     std::fill(d_query.begin(), d_query.end(), 0.f);
     load(q + place * width, query.data(), width);
-    load(d_out + place * width, d_row.data(), width);
-    const float delta = dot(d_row.data(), out + place * width, width), norm = lse[place];
+    load(d_out + shape.out(head, i), d_row.data(), width);
+    const float delta = dot(d_row.data(), out + shape.out(head, i), width), norm = lse[place];
     for (int64_t j = 0; j < n; ++j) {
       if (j + kAhead < n) {
         fetch(keys + own[j + kAhead] * width, width);
@@ -176,13 +183,16 @@ void backward_head(const Shape& shape, int64_t head, const T* d_out, const T* q,
   }
 }
 
-// Returns out, in q's type, and the log-normalisers, float32 [B, H, Q] (+inf for rows without keys).
+}  // namespace
+
+// Returns out [B, Q, H, D], in q's type, and the log-normalisers, float32 [B, H, Q] (+inf for rows without keys).
 std::tuple<Tensor, Tensor> gather_forward(const Tensor& q_, const Tensor& k_, const Tensor& v_, const Tensor& slots,
                                           const Tensor& kept, double p, int64_t seed) {
   check(q_, k_, v_, slots, kept);
   const Tensor q = q_.contiguous(), k = k_.contiguous(), v = v_.contiguous();
   const Shape shape(q, k);
-  Tensor out = at::empty_like(q), lse = at::empty({shape.batch, shape.heads, shape.queries}, q.options().dtype(at::kFloat));
+  Tensor out = at::empty({shape.batch, shape.queries, shape.heads, shape.width}, q.options());
+  Tensor lse = at::empty({shape.batch, shape.heads, shape.queries}, q.options().dtype(at::kFloat));
   const Dropout dropout(p, seed);
   const auto *chosen = slots.const_data_ptr<int32_t>(), *number = kept.const_data_ptr<int32_t>();
   const int64_t rows = shape.batch * shape.heads * shape.queries;
@@ -209,8 +219,9 @@ std::tuple<Tensor, Tensor, Tensor> gather_backward(const Tensor& d_out_, const T
   check(q_, k_, v_, slots, kept);
   const Tensor d_out = d_out_.contiguous(), q = q_.contiguous(), k = k_.contiguous(), v = v_.contiguous();
   const Tensor out = out_.contiguous();
-  TORCH_CHECK(d_out.sizes() == q.sizes() && out.sizes() == q.sizes() && d_out.scalar_type() == q.scalar_type() &&
-                  out.scalar_type() == q.scalar_type(), "d_out, out: expected the shape and type of q");
+  const auto expected = q.transpose(1, 2).sizes().vec();
+  TORCH_CHECK(d_out.sizes() == expected && out.sizes() == expected && d_out.scalar_type() == q.scalar_type() &&
+                  out.scalar_type() == q.scalar_type(), "d_out, out: expected [B, Q, H, D], in the type of q");
   TORCH_CHECK(lse.scalar_type() == at::kFloat && lse.is_contiguous() && lse.numel() * q.size(3) == q.numel(),
               "lse: expected float32 [B, H, Q]");
   const Shape shape(q, k);
@@ -231,9 +242,4 @@ std::tuple<Tensor, Tensor, Tensor> gather_backward(const Tensor& d_out_, const T
   return {dq, dk.to(k.scalar_type()), dv.to(v.scalar_type())};
 }
 
-}  // namespace
-
-TORCH_LIBRARY_IMPL(fairseq_lasformer, CPU, m) {
-  m.impl("gather_forward", &gather_forward);
-  m.impl("gather_backward", &gather_backward);
-}
+}  // namespace lasformer

@@ -1,8 +1,7 @@
 """Attention over the kept keys in training where they are few: each row reads its own keys (CPUs).
 
 Definition: ``reference.selected_attention``, with the selection as slots instead of a mask. The gradients of queries,
-keys and values need the kept keys alone. The straight-through gradient needs all of them (see ``attend``); it is
-computed for a sample of the queries.
+keys and values need the kept keys alone; for the straight-through gradient see ``through``.
 """
 
 from __future__ import annotations
@@ -12,11 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_lasformer.ops.attend import selector_gradient
 from fairseq_lasformer.ops.backends import backend_for
-from fairseq_lasformer.ops.blocks import query_blocks
 from fairseq_lasformer.ops.prefill import topk_ranges
-from fairseq_lasformer.ops.rows import mask_gradient
+from fairseq_lasformer.ops.through import through_gradient
 from fairseq_lasformer.ops.types import EVERY_ROW, KAPPA_ONE, AttentionMask, KeptKeys, KeyIndex, RowSample
 
 # python -m benchmarks training: with fewer queries, or more keys, blocks of a mask are faster
@@ -56,22 +53,6 @@ def kept_mask(kept: KeptKeys, n_batch: int, n_keys: int, sample: RowSample = EVE
     mask = torch.zeros(*slots.shape[:2], n_keys + 1, dtype=torch.bool)  # the last column takes the unused slots
     mask.scatter_(2, slots.where(slots >= 0, n_keys), True)
     return mask[..., :n_keys]
-
-
-def noise(p: float, seed: int, rows: Tensor, slots: Tensor) -> Tensor:
-    """Dropout of the attention weights: 0, or 1 / (1 - p), by a hash of the row and the slot.
-
-    Args:
-        p: probability of 0.
-        seed: of this pass.
-        rows: int64, numbers of the rows among all B * H * Q.
-        slots: int64, broadcastable to ``rows``.
-    """
-    least, word = int(p * 2**32), 0xFFFFFFFF
-    x = (rows * 0x9E3779B1 + slots * 0x85EBCA77 + (seed & word)) & word
-    x = ((x ^ (x >> 16)) * 0x85EBCA6B) & word
-    x = ((x ^ (x >> 13)) * 0xC2B2AE35) & word
-    return ((x ^ (x >> 16)) >= least).float().div_(1.0 - p)
 
 
 def gathered_attention(
@@ -125,33 +106,18 @@ class _GatheredAttention(torch.autograd.Function):
         out, lse = torch.ops.fairseq_lasformer.gather_forward(q, k, v, slots, counts, dropout_p, seed)
         ctx.save_for_backward(q, k, v, slots, counts, mask.key_padding, sel_q, sel_k, out, lse)
         ctx.options = mask.causal, dropout_p, bounded, seed, sample
-        return out
+        return out.transpose(1, 2)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, slots, counts, key_padding, sel_q, sel_k, out, lse = ctx.saved_tensors
         causal, dropout_p, bounded, seed, sample = ctx.options
-        d_out = d_out.contiguous()
-        found = torch.ops.fairseq_lasformer.gather_backward(d_out, q, k, v, slots, counts, out, lse, dropout_p, seed)
+        found = torch.ops.fairseq_lasformer.gather_backward(
+            d_out.transpose(1, 2), q, k, v, slots, counts, out, lse, dropout_p, seed
+        )
         if sel_q is None or not (sel_q.requires_grad or sel_k.requires_grad):
             return (*found, *[None] * 9)
-        d_sel_q, d_sel_k = torch.zeros_like(sel_q), torch.zeros_like(sel_k)
-        n_batch, n_heads, n_queries, width = q.shape
-        own_q, own_d, own_out, own_lse = (sample.of(t, 2) for t in (q, d_out, out, lse))
-        own_sel, own_d_sel = sample.of(sel_q, 1), sample.of(d_sel_q, 1)
-        heads = torch.arange(n_batch * n_heads).view(n_batch, n_heads, 1, 1) * n_queries
-        blocks = query_blocks(n_heads, sel_q.shape, k.size(2), AttentionMask(key_padding, causal), q.device, sample)
-        for rows, n_seen, allowed in blocks:
-            d_rows = own_d[:, :, rows]
-            scores = torch.matmul(own_q[:, :, rows] * width**-0.5, k[:, :, :n_seen].transpose(2, 3)).float()
-            d_weights = torch.matmul(d_rows, v[:, :, :n_seen].transpose(2, 3)).float()
-            if dropout_p > 0:
-                numbers = torch.arange(sample.offset, n_queries, sample.stride)[rows, None] + heads
-                d_weights.mul_(noise(dropout_p, seed, numbers, torch.arange(n_seen)))
-            delta = (d_rows.float() * own_out[:, :, rows].float()).sum(-1)
-            d_mask = mask_gradient(scores, own_lse[:, :, rows], d_weights, delta, allowed, bounded)
-            d_query, d_key = selector_gradient(d_mask.mul_(sample.stride), allowed, own_sel[:, rows], sel_k[:, :n_seen])
-            own_d_sel[:, rows] = d_query
-            d_sel_k[:, :n_seen] += d_key
-        return (*found, None, None, None, d_sel_q, d_sel_k, None, None, None, None)
+        mask, out = AttentionMask(key_padding, causal), out.transpose(1, 2)
+        through = through_gradient(q, k, v, out, lse, d_out, mask, sel_q, sel_k, dropout_p, seed, bounded, sample)
+        return (*found, None, None, None, *through, None, None, None, None)

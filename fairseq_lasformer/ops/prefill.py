@@ -1,7 +1,5 @@
-"""Inference prefill (arXiv 2309.14174, eq 1-3) where it beats blocked masked attention.
-
-On CPUs only the kept keys are gathered; on GPUs tiles of all keys are read with a bitmask. :func:`gather_index` and
-:func:`uses_tiles` decide.
+"""Inference prefill on CPUs (arXiv 2309.14174, eq 1-3): where it beats blocked masked attention, only the kept keys are
+gathered. :func:`gather_index` decides.
 """
 
 from __future__ import annotations
@@ -10,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fairseq_lasformer.ops.backends import backend_for, triton_kernels
+from fairseq_lasformer.ops.backends import backend_for
 from fairseq_lasformer.ops.blocks import BLOCK_ELEMENTS
 from fairseq_lasformer.ops.types import KAPPA_ONE, AttentionMask, KeptKeys, KeyIndex
 
@@ -23,8 +21,8 @@ def gather_index(
     """Return the key index of a full pass that gathers only the kept keys; None if blocked masked attention is faster.
 
     On CPUs, gathering was measured to be faster from :data:`SPARSE_FROM` keys on, if at most a fraction
-    :data:`SPARSE_SHARE` of them is kept (python -m benchmarks prefill tests no larger fraction). GPUs use
-    :func:`uses_tiles` instead.
+    :data:`SPARSE_SHARE` of them is kept (python -m benchmarks prefill tests no larger fraction). For GPUs see
+    ``tiles``.
 
     Args:
         n_queries: number of queries (Q).
@@ -85,22 +83,3 @@ def topk_ranges(sel_q: Tensor, sel_k: Tensor, start: Tensor, counts: Tensor, cau
     most = max(slots.size(1) for slots, _ in found)
     slots = [F.pad(slots, (0, most - slots.size(1)), value=-1) for slots, _ in found]
     return KeptKeys(torch.cat(slots), torch.cat([kept for _, kept in found]))
-
-
-def uses_tiles(device: torch.device, backend: str = "auto") -> bool:
-    """Whether a full pass uses Triton's tiled kernel with a bitmask."""
-    return backend_for(device, backend) == "triton"
-
-
-def topk_bitmask(sel_q: Tensor, sel_k: Tensor, mask: AttentionMask, kappa: Tensor | int) -> Tensor:
-    """Select the kept keys of all queries as a bitmask; see ``triton_prefill.topk_bitmask``."""
-    kernels = triton_kernels("triton_prefill")
-    assert kernels is not None
-    return kernels.topk_bitmask(sel_q, sel_k, mask, kappa)
-
-
-def attend_tiles(q: Tensor, k: Tensor, v: Tensor, bits: Tensor) -> Tensor:
-    """Compute attention over the keys of a bitmask; see ``triton_prefill.attend_tiles``."""
-    kernels = triton_kernels("triton_prefill")
-    assert kernels is not None
-    return kernels.attend_tiles(q, k, v, bits)

@@ -201,3 +201,36 @@ def attend_kept(
     if dropout_p > 0:
         weights = torch.nn.functional.dropout(weights, dropout_p)
     return torch.matmul(weights.to(v.dtype), v).reshape(n_rows, width)
+
+
+def quantised(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Round the rows of a matrix to 8 bits, symmetrically.
+
+    Args:
+        x: float32 [R, K].
+
+    Returns:
+        numbers, int8 [R, K], from -127 to 127; and what each row is to be multiplied by, float32 [R, 1]: NaN for rows
+        that hold NaN or infinity, whose numbers are 0.
+    """
+    finite = torch.isfinite(x).all(1, keepdim=True)
+    most = x.masked_fill(~finite, 0.0).abs().amax(1, keepdim=True)
+    numbers = (x * (127.0 / most).masked_fill(most == 0, 0.0)).round().masked_fill(~finite, 0.0)
+    return numbers.to(torch.int8), (most / 127.0).masked_fill(~finite, float("nan"))
+
+
+def linear_int8(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """A linear layer in 8 bits: rows of x, and the weights of each output, are quantised; sums are exact integers.
+
+    Args:
+        x: float32 [R, K].
+        weight: float32 [N, K].
+        bias: float32 [N], or None.
+
+    Returns:
+        [R, N].
+    """
+    (rows, row_scale), (weights, scale) = quantised(x), quantised(weight)
+    sums = torch.matmul(rows.double(), weights.double().T).float()  # integers below 2^53
+    out = sums * (row_scale * scale.T)
+    return out if bias is None else out + bias

@@ -1,18 +1,17 @@
 // Row by row over blocks of attention scores, so that a row is read once while it is in the cache (CPUs, float32).
 // Definitions: rows.py.
-#include <ATen/ATen.h>
 #include <ATen/Parallel.h>
-#include <torch/library.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 
 #include <limits>
 #include <vector>
 
 #include "cpu_math.h"
+#include "kernels.h"
 
+namespace lasformer {
 namespace {
-
-using at::Tensor;
-using lasformer::exp_negative;
 
 // bool [B or 1, R, N] or none: the row of an item, or null if every key is allowed.
 struct Allowed {
@@ -63,6 +62,8 @@ void check_scores(const Tensor& scores, const Tensor& d_weights, const Tensor& l
                 "lse, delta: expected contiguous float32 [B, H, R]");
   }
 }
+
+}  // namespace
 
 // scores [B, H, R, N] become their softmax over the keys that the mask allows (0 in rows without any). Its sum over the
 // heads, times share, is added to mean [B, R, N], if there is one. Returns the log-normalisers [B, H, R], +inf in rows
@@ -196,11 +197,4 @@ void kept_gradient(Tensor& scores, Tensor& d_weights, const Tensor& lse, const T
   });
 }
 
-}  // namespace
-
-TORCH_LIBRARY_IMPL(fairseq_lasformer, CPU, m) {
-  m.impl("row_softmax", &row_softmax);
-  m.impl("softmax_gradient", &softmax_gradient);
-  m.impl("mask_gradient", &mask_gradient);
-  m.impl("kept_gradient", &kept_gradient);
-}
+}  // namespace lasformer

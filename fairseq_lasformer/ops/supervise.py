@@ -2,8 +2,8 @@
 
 Definition: ``reference.supervise``. No [B, H, Q, K] tensor larger than one block is allocated. The loss is a sum over
 rows, so the gradient of a row is known as soon as its loss is: the forward pass computes both in one sweep and saves
-only the gradients, [B, *, width] each. With A the mean over heads and layers of the full attention A_h, and l a row's
-loss:
+only the gradients, [B, *, width] each. Those of a sample of the queries are computed in the backward pass. With A the
+mean over heads and layers of the full attention A_h, and l a row's loss:
 
     forward KL(A || A_s):   dS_s = A_s - A,                      gA = log A - log A_s + 1
     reverse KL(A_s || A):   dS_s = A_s (log A_s - log A - l),    gA = -A_s / A
@@ -73,62 +73,119 @@ class _Supervise(torch.autograd.Function):
         n_layers: int,
         *projections: Tensor,
     ) -> tuple[Tensor, ...]:
-        queries, keys = projections[:n_layers], projections[n_layers:]
-        live = any(ctx.needs_input_grad[8:])
-        train = live or ctx.needs_input_grad[0] or ctx.needs_input_grad[1]
-        compute = torch.promote_types(sel_q.dtype, torch.float32)
-        n_heads, n_keys = queries[0].size(1), sel_k.size(1)
-        gradients = _Gradients(sel_q, sel_k, queries, keys, live, sample)
-        totals = torch.zeros(3, dtype=torch.float64, device=sel_q.device)
-        n_batch, n_queries = sel_q.shape[:2]
-        every = (mask.counts(n_queries, n_keys, sel_q.device) > 0).expand(n_batch, n_queries)
-        if query_padding is not None:
-            every = every & ~query_padding
-        sampled, n_valid = sample.of(every, 1), every.sum()
-        own_q, own_queries = sample.of(sel_q, 1), [sample.of(q, 2) for q in queries]
-        blocks = query_blocks(n_heads * n_layers, sel_q.shape, n_keys, mask, sel_q.device, sample)
-        for rows, n_seen, allowed in blocks:
-            sel, log_sel = _selector(own_q[:, rows], sel_k[:, :n_seen], allowed, compute)
-            attention, heads = _attention(
-                [q[:, :, rows] for q in own_queries], [k[:, :, :n_seen] for k in keys], allowed, compute
-            )
-            log_ratio = attention.clamp(min=torch.finfo(compute).tiny).log_().sub_(log_sel)
-            fill_disallowed(log_ratio, allowed, 0.0)
-            row_kl = (attention * log_ratio).sum(-1) if kl == "forward" else -(sel * log_ratio).sum(-1)
-            valid = sampled[:, rows]
-            kept = keep_mask[:, rows, :n_seen].to(compute)
-            sums = torch.stack([row_kl, (sel * kept).sum(-1), (attention * kept).sum(-1)])
-            totals += (sums * valid).sum((1, 2), dtype=torch.float64)
-            if not train:
-                continue
-            if kl == "forward":
-                d_sel, d_attention = sel - attention, log_ratio.add_(1.0)
-            else:
-                d_sel = -sel * (log_ratio + row_kl[..., None])
-                d_attention = -sel / attention.clamp(min=torch.finfo(compute).tiny)
-            count = valid[..., None].to(compute).mul_(sample.stride)
-            gradients.add_selector(d_sel.mul_(count), rows, n_seen)
-            if live:
-                gradients.add_heads(d_attention, count, heads, rows, n_seen)
-        saved = gradients.in_dtype()
-        ctx.save_for_backward(*(g for g, _ in saved))
-        ctx.units = [unit for _, unit in saved]
-        ctx.n_projections = len(projections)
+        teacher = _Teacher(
+            sel_q, sel_k, projections[:n_layers], projections[n_layers:], mask, query_padding, kl, sample
+        )
+        ctx.live = any(ctx.needs_input_grad[8:])
+        ctx.kept = None
+        if not (ctx.live or ctx.needs_input_grad[0] or ctx.needs_input_grad[1]):
+            totals = teacher.sweep(keep_mask, None)
+        elif sample.stride == 1:
+            gradients = teacher.gradients(ctx.live)
+            totals = teacher.sweep(keep_mask, gradients)
+            saved = gradients.in_dtype()
+            ctx.save_for_backward(*(g for g, _ in saved))
+            ctx.kept = [unit for _, unit in saved]
+        else:  # a sample is cheap to compute again, and its gradients are as large as those of all queries
+            totals = teacher.sweep(keep_mask, None)
+            ctx.save_for_backward(sel_q, sel_k, mask.key_padding, query_padding, *projections)
+            ctx.options = mask.causal, kl, sample
+        ctx.n_layers = n_layers
+        every = teacher.valid
+        n_valid = every.sum()
         if sample.stride > 1:
             totals[0] *= sample.stride
-            totals[1:] *= n_valid / sampled.sum().clamp(min=1)
-        loss, mass, recall = totals.to(compute)
+            totals[1:] *= n_valid / sample.of(every, 1).sum().clamp(min=1)
+        loss, mass, recall = totals.to(teacher.compute)
         ctx.mark_non_differentiable(mass, recall, n_valid)
         return loss, mass, recall, n_valid
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, d_loss: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-        d_sel_q, d_sel_k, *d_projections = (
-            (g.to(d_loss.dtype) * (d_loss * unit)).to(g.dtype) for g, unit in zip(ctx.saved_tensors, ctx.units)
-        )
-        padded = d_projections or [None] * ctx.n_projections
+        if ctx.kept is not None:
+            found = list(zip(ctx.saved_tensors, ctx.kept))
+        else:
+            sel_q, sel_k, key_padding, query_padding, *rest = ctx.saved_tensors
+            causal, kl, sample = ctx.options
+            queries, keys, mask = rest[: ctx.n_layers], rest[ctx.n_layers :], AttentionMask(key_padding, causal)
+            teacher = _Teacher(sel_q, sel_k, queries, keys, mask, query_padding, kl, sample)
+            gradients = teacher.gradients(ctx.live)
+            teacher.sweep(None, gradients)
+            found = gradients.in_dtype()
+        d_sel_q, d_sel_k, *d_projections = ((g.to(d_loss.dtype) * (d_loss * unit)).to(g.dtype) for g, unit in found)
+        padded = d_projections or [None] * (2 * ctx.n_layers)
         return (d_sel_q, d_sel_k, None, None, None, None, None, None, *padded)
+
+
+class _Teacher:
+    """The full attention of a group's layers, and the selector that learns from it, in blocks of queries."""
+
+    def __init__(
+        self,
+        sel_q: Tensor,
+        sel_k: Tensor,
+        queries: Sequence[Tensor],
+        keys: Sequence[Tensor],
+        mask: AttentionMask,
+        query_padding: Tensor | None,
+        kl: str,
+        sample: RowSample,
+    ) -> None:
+        self.sel_q, self.sel_k, self.queries, self.keys = sel_q, sel_k, queries, keys
+        self.mask, self.kl, self.sample = mask, kl, sample
+        self.compute = torch.promote_types(sel_q.dtype, torch.float32)
+        n_batch, n_queries = sel_q.shape[:2]
+        self.valid = (mask.counts(n_queries, sel_k.size(1), sel_q.device) > 0).expand(n_batch, n_queries)
+        if query_padding is not None:
+            self.valid = self.valid & ~query_padding
+
+    def gradients(self, live: bool) -> _Gradients:
+        """Room for the gradients."""
+        return _Gradients(self.sel_q, self.sel_k, self.queries, self.keys, live, self.sample)
+
+    def sweep(self, keep_mask: Tensor | None, gradients: _Gradients | None) -> Tensor:
+        """Go through all blocks of the sampled queries.
+
+        Args:
+            keep_mask: bool [B, R, K], for the sums; None: they are not needed.
+            gradients: the gradients are added here; None: they are not needed.
+
+        Returns:
+            sums over the queries of the loss, the kept mass and the recall, float64 [3]; 0 without ``keep_mask``.
+        """
+        compute, sample, n_keys = self.compute, self.sample, self.sel_k.size(1)
+        totals = torch.zeros(3, dtype=torch.float64, device=self.sel_q.device)
+        sampled, own_q = sample.of(self.valid, 1), sample.of(self.sel_q, 1)
+        own_queries = [sample.of(q, 2) for q in self.queries]
+        n_heads = self.queries[0].size(1) * len(self.queries)
+        for rows, n_seen, allowed in query_blocks(
+            n_heads, self.sel_q.shape, n_keys, self.mask, self.sel_q.device, sample
+        ):
+            sel, log_sel = _selector(own_q[:, rows], self.sel_k[:, :n_seen], allowed, compute)
+            attention, heads = _attention(
+                [q[:, :, rows] for q in own_queries], [k[:, :, :n_seen] for k in self.keys], allowed, compute
+            )
+            log_ratio = attention.clamp(min=torch.finfo(compute).tiny).log_().sub_(log_sel)
+            fill_disallowed(log_ratio, allowed, 0.0)
+            row_kl = (attention * log_ratio).sum(-1) if self.kl == "forward" else -(sel * log_ratio).sum(-1)
+            valid = sampled[:, rows]
+            if keep_mask is not None:
+                kept = keep_mask[:, rows, :n_seen].to(compute)
+                sums = torch.stack([row_kl, (sel * kept).sum(-1), (attention * kept).sum(-1)])
+                totals += (sums * valid).sum((1, 2), dtype=torch.float64)
+            if gradients is None:
+                continue
+            if self.kl == "forward":
+                d_sel, d_attention = sel - attention, log_ratio.add_(1.0)
+            else:
+                d_sel = -sel * (log_ratio + row_kl[..., None])
+                d_attention = -sel / attention.clamp(min=torch.finfo(compute).tiny)
+            count = valid[..., None].to(compute).mul_(sample.stride)
+            gradients.add_selector(d_sel.mul_(count), rows, n_seen)
+            if gradients.live:
+                gradients.add_heads(d_attention, count, heads, rows, n_seen)
+        return totals
 
 
 def _selector(q: Tensor, k: Tensor, allowed: Tensor | None, compute: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -174,7 +231,7 @@ class _Gradients:
         sample: RowSample,
     ) -> None:
         self.sel_q, self.sel_k, self.queries, self.keys = sel_q, sel_k, queries, keys
-        self.sample = sample
+        self.sample, self.live = sample, live
         self.sel_scale, self.scale = sel_q.size(-1) ** -0.5, queries[0].size(-1) ** -0.5
         self.share = 1.0 / (queries[0].size(1) * len(queries))
         self.d_sel_q, self.d_sel_k = _sums_like(sel_q), _sums_like(sel_k)

@@ -13,16 +13,18 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from fairseq_lasformer.ops.backends import current
 from fairseq_lasformer.ops.types import KAPPA_ONE, MIN_KEYS, KeptKeys, KeyIndex
 
 SCORE_BLOCK = 128
-ATTEND_BLOCK = 16
-SPLITS_FOR_ROWS = 264  # programs that fill a large GPU twice; with fewer rows, each row's keys are split among programs
+SELECT_BLOCK = 4096
+ATTEND_BLOCK = 32
+PROGRAMS = 1056  # those that fill a large GPU; with fewer rows and heads, each row's keys are split among programs
 _ONE = tl.constexpr(KAPPA_ONE)
 _MIN = tl.constexpr(MIN_KEYS)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["table_stride", "end"])
 def _score(
     q, keys, table, start, n_keys, scores,
     item_stride, table_stride, width, end, beam,
@@ -45,7 +47,8 @@ def _score(
     tl.store(scores + row.to(tl.int64) * end + j, tl.where(allowed, score, float("-inf")), mask=j < end)
 
 
-@triton.jit
+# an integer that is specialised compiles a kernel for each divisibility: a long translation would have dozens
+@triton.jit(do_not_specialize=["table_stride", "end", "most"])
 def _select(
     scores, table, start, n_keys, slots, kept,
     table_stride, kappa, end, most, beam,
@@ -53,97 +56,128 @@ def _select(
 ):  # fmt: skip
     """Store the kept slots of one row in ascending order of position.
 
-    The k-th highest score is found bit by bit; ties go to the lowest position.
+    The k-th highest score is found two bits at a time; ties go to the lowest position. A long row is read in blocks,
+    so that the code is the same for every length: unrolled, it took minutes to compile.
     """
     row = tl.program_id(0)
     item = row // beam
-    j = tl.arange(0, BLOCK)
+    scores += row.to(tl.int64) * end
     first, number = tl.load(start + item), tl.load(n_keys + item)
-    allowed = (j >= first) & (j < first + number)
+    last = first + number
     keep = tl.minimum(number, tl.maximum(_MIN, (number * kappa + (_ONE - 1)) // _ONE))
-    score = tl.load(scores + row.to(tl.int64) * end + j, mask=allowed, other=0.0) + 0.0
+    threshold = tl.full([], 0, tl.uint32)
+    one = tl.full([], 1, tl.uint32)
+    for digit in range(16):
+        shift = 30 - 2 * digit
+        reached1, reached2, reached3 = 0, 0, 0
+        for begin in range(0, end, BLOCK):
+            order, allowed = _order(scores, begin + tl.arange(0, BLOCK), first, last)
+            reached1 += tl.sum(((order >= (threshold | (one << shift))) & allowed).to(tl.int32), 0)
+            reached2 += tl.sum(((order >= (threshold | ((one + one) << shift))) & allowed).to(tl.int32), 0)
+            reached3 += tl.sum(((order >= (threshold | ((one + one + one) << shift))) & allowed).to(tl.int32), 0)
+        bits = (reached1 >= keep).to(tl.uint32) + (reached2 >= keep).to(tl.uint32) + (reached3 >= keep).to(tl.uint32)
+        threshold = threshold | (bits << shift)
+    above = 0
+    for begin in range(0, end, BLOCK):
+        order, allowed = _order(scores, begin + tl.arange(0, BLOCK), first, last)
+        above += tl.sum(((order > threshold) & allowed).to(tl.int32), 0)
+    ties, stored = 0, 0
+    for begin in range(0, end, BLOCK):
+        j = begin + tl.arange(0, BLOCK)
+        order, allowed = _order(scores, j, first, last)
+        tie = ((order == threshold) & allowed).to(tl.int32)
+        chosen = ((order > threshold) & allowed) | ((tie != 0) & (ties + tl.cumsum(tie, 0) <= keep - above))
+        slot = j
+        if TABLE:
+            slot = tl.load(table + row.to(tl.int64) * table_stride + j, mask=chosen, other=0)
+        place = stored + tl.cumsum(chosen.to(tl.int32), 0) - 1
+        tl.store(slots + row.to(tl.int64) * most + place, slot, mask=chosen)
+        ties += tl.sum(tie, 0)
+        stored += tl.sum(chosen.to(tl.int32), 0)
+    tl.store(kept + row, keep.to(tl.int32))
+
+
+@triton.jit
+def _order(scores, j, first, last):
+    """Scores as integers of the same order (NaN is 0), and which positions are allowed."""
+    allowed = (j >= first) & (j < last)
+    score = tl.load(scores + j, mask=allowed, other=0.0) + 0.0  # -0 equals 0
     bits = score.to(tl.uint32, bitcast=True)
     sign = tl.full([], 1, tl.uint32) << 31
     order = tl.where((bits & sign) != 0, bits ^ (sign | (sign - 1)), bits | sign)
-    order = tl.where(score == score, order, tl.full([], 0, tl.uint32))
-    threshold = tl.full([], 0, tl.uint32)
-    for i in tl.static_range(32):
-        higher = threshold | (tl.full([], 1, tl.uint32) << (31 - i))
-        reached = tl.sum(((order >= higher) & allowed).to(tl.int32), 0)
-        threshold = tl.where(reached >= keep, higher, threshold)
-    above = (order > threshold) & allowed
-    tie = (order == threshold) & allowed
-    room = keep - tl.sum(above.to(tl.int32), 0)
-    chosen = above | (tie & (tl.cumsum(tie.to(tl.int32), 0) <= room))
-    slot = j
-    if TABLE:
-        slot = tl.load(table + row.to(tl.int64) * table_stride + j, mask=chosen, other=0)
-    place = tl.cumsum(chosen.to(tl.int32), 0) - 1
-    tl.store(slots + row.to(tl.int64) * most + place, slot, mask=chosen)
-    tl.store(kept + row, keep.to(tl.int32))
+    return tl.where(score == score, order, tl.full([], 0, tl.uint32)), allowed
 
 
 @triton.jit
 def _attend(
     q, keys, values, slots, kept, part, top, total,
-    item_stride, slot_stride, scale, n_heads, head_width, beam, splits,
-    BLOCK: tl.constexpr, HEADS: tl.constexpr, WIDTH: tl.constexpr,
+    item_stride, slot_stride, scale, head_width, beam, splits,
+    BLOCK: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Process one split of a row's kept keys, all heads: weighted sum of values, maximum and sum of weights."""
-    row, split = tl.program_id(0), tl.program_id(1)
-    item = (row // beam).to(tl.int64)
+    """Process one split of a row's kept keys, one head: weighted sum of values, maximum and sum of weights.
+
+    With all heads in one program, too few of them fit a multiprocessor, and nothing is read ahead.
+    """
+    row, split, head = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    n_heads = tl.num_programs(2)
+    width = n_heads * head_width
     number = tl.load(kept + row)
     share = (number + splits - 1) // splits
     begin, stop = split * share, tl.minimum(number, split * share + share)
-    h, d = tl.arange(0, HEADS), tl.arange(0, WIDTH)
-    inside = (h[:, None] < n_heads) & (d[None, :] < head_width)
-    width = n_heads * head_width
-    at = h[:, None] * head_width + d[None, :]
+    d = tl.arange(0, WIDTH)
+    inside = d < head_width
+    at = head * head_width + d
     query = tl.load(q + row.to(tl.int64) * width + at, mask=inside, other=0.0).to(tl.float32) * scale
-    high = tl.full([HEADS], -1e30, tl.float32)
-    sums = tl.zeros([HEADS], tl.float32)
-    acc = tl.zeros([HEADS, WIDTH], tl.float32)
-    for i in range(begin, stop, BLOCK):
+    store = (row // beam).to(tl.int64) * item_stride
+    slots += row.to(tl.int64) * slot_stride
+    high = tl.full([], -1e30, tl.float32)
+    sums = tl.zeros([], tl.float32)
+    acc = tl.zeros([WIDTH], tl.float32)
+    for i in tl.range(begin, stop, BLOCK, num_stages=3):
         n = i + tl.arange(0, BLOCK)
         valid = n < stop
-        slot = tl.load(slots + row.to(tl.int64) * slot_stride + n, mask=valid, other=0).to(tl.int64)
-        address = item * item_stride + slot[:, None, None] * width + at[None, :, :]
-        mask = valid[:, None, None] & inside[None, :, :]
+        slot = tl.load(slots + n, mask=valid, other=0).to(tl.int64)
+        address = store + slot[:, None] * width + at[None, :]
+        mask = valid[:, None] & inside[None, :]
         key = tl.load(keys + address, mask=mask, other=0.0).to(tl.float32)
         value = tl.load(values + address, mask=mask, other=0.0).to(tl.float32)
-        score = tl.where(valid[:, None], tl.sum(key * query[None, :, :], 2), -1e30)
+        score = tl.where(valid, tl.sum(key * query[None, :], 1), -1e30)
         new = tl.maximum(high, tl.max(score, 0))
-        weight = tl.where(valid[:, None], tl.exp(score - new[None, :]), 0.0)
+        weight = tl.where(valid, tl.exp(score - new), 0.0)
         fade = tl.exp(high - new)
         sums = sums * fade + tl.sum(weight, 0)
-        acc = acc * fade[:, None] + tl.sum(value * weight[:, :, None], 0)
+        acc = acc * fade + tl.sum(value * weight[:, None], 0)
         high = new
     place = row.to(tl.int64) * splits + split
     tl.store(part + place * width + at, acc, mask=inside)
-    tl.store(top + place * n_heads + h, high, mask=h < n_heads)
-    tl.store(total + place * n_heads + h, sums, mask=h < n_heads)
+    tl.store(top + place * n_heads + head, high)
+    tl.store(total + place * n_heads + head, sums)
 
 
 @triton.jit
-def _combine(
-    part, top, total, out, n_heads, head_width, splits,
-    SPLITS: tl.constexpr, HEADS: tl.constexpr, WIDTH: tl.constexpr,
-):  # fmt: skip
-    """Combine the splits of one row; 0 if the row has no keys."""
-    row = tl.program_id(0).to(tl.int64)
-    s, h, d = tl.arange(0, SPLITS), tl.arange(0, HEADS), tl.arange(0, WIDTH)
-    here = (s[:, None] < splits) & (h[None, :] < n_heads)
-    at = (row * splits + s[:, None]) * n_heads + h[None, :]
-    high = tl.load(top + at, mask=here, other=-1e30)
-    factor = tl.exp(high - tl.max(high, 0)[None, :])
-    sums = tl.sum(tl.load(total + at, mask=here, other=0.0) * factor, 0)
-    inside = (h[:, None] < n_heads) & (d[None, :] < head_width)
+def _combine(part, top, total, out, head_width, splits, SPLITS: tl.constexpr, WIDTH: tl.constexpr):
+    """Combine the splits of one head of a row; 0 if the row has no keys."""
+    row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    n_heads = tl.num_programs(1)
     width = n_heads * head_width
-    spot = h[:, None] * head_width + d[None, :]
-    address = (row * splits + s[:, None, None]) * width + spot[None, :, :]
-    parts = tl.load(part + address, mask=here[:, :, None] & inside[None, :, :], other=0.0)
-    result = tl.sum(parts * factor[:, :, None], 0) / tl.where(sums > 0, sums, 1.0)[:, None]
-    tl.store(out + row * width + spot, result, mask=inside)
+    s, d = tl.arange(0, SPLITS), tl.arange(0, WIDTH)
+    here, inside = s < splits, d < head_width
+    at = (row * splits + s) * n_heads + head
+    high = tl.load(top + at, mask=here, other=-1e30)
+    factor = tl.exp(high - tl.max(high, 0))
+    sums = tl.sum(tl.load(total + at, mask=here, other=0.0) * factor, 0)
+    address = (row * splits + s)[:, None] * width + head * head_width + d[None, :]
+    parts = tl.load(part + address, mask=here[:, None] & inside[None, :], other=0.0)
+    result = tl.sum(parts * factor[:, None], 0) / tl.where(sums > 0, sums, 1.0)
+    tl.store(out + row * width + head * head_width + d, result, mask=inside)
+
+
+def try_out(device: torch.device) -> None:
+    """Start a kernel, to see whether Triton can."""
+    q, keys = torch.zeros(1, 16, device=device), torch.zeros(1, 16, 16, device=device)
+    one = torch.ones(1, dtype=torch.int64, device=device)
+    with current(q):
+        topk_indices(q, keys, KeyIndex(None, one, one, 16), 1)
 
 
 def topk_indices(q: Tensor, keys: Tensor, paths: KeyIndex, kappa: int) -> KeptKeys:
@@ -163,7 +197,7 @@ def topk_indices(q: Tensor, keys: Tensor, paths: KeyIndex, kappa: int) -> KeptKe
     )  # fmt: skip
     _select[(n_rows,)](
         scores, table, paths.start, paths.n_keys, slots, kept, stride, kappa, end, most, beam,
-        TABLE=has_table, BLOCK=triton.next_power_of_2(end), num_warps=8 if end > 1024 else 4,
+        TABLE=has_table, BLOCK=min(SELECT_BLOCK, triton.next_power_of_2(end)), num_warps=8 if end > 1024 else 4,
     )  # fmt: skip
     return KeptKeys(slots, kept)
 
@@ -172,16 +206,17 @@ def attend_kept(q: Tensor, keys: Tensor, values: Tensor, slots: KeptKeys, n_head
     """Compute attention of rows over their kept keys; arguments and result as in ``reference.attend_kept``."""
     n_rows, width = q.shape
     head_width = width // n_heads
-    splits = min(32, max(1, min(SPLITS_FOR_ROWS // n_rows, triton.cdiv(slots.indices.size(1), ATTEND_BLOCK))))
-    sizes = {"HEADS": triton.next_power_of_2(n_heads), "WIDTH": triton.next_power_of_2(head_width)}
+    longest = triton.cdiv(slots.indices.size(1), ATTEND_BLOCK)
+    splits = min(32, max(1, min(PROGRAMS // (n_rows * n_heads), longest)))
+    padded = triton.next_power_of_2(head_width)
     part = torch.empty(n_rows, splits, width, device=q.device)
     top, total = torch.empty(2, n_rows, splits, n_heads, device=q.device)
     out = torch.empty_like(q)
-    _attend[(n_rows, splits)](
+    _attend[(n_rows, splits, n_heads)](
         q, keys, values, slots.indices, slots.counts, part, top, total, keys.stride(0), slots.indices.stride(0),
-        head_width**-0.5, n_heads, head_width, n_rows // keys.size(0), splits, BLOCK=ATTEND_BLOCK, **sizes,
+        head_width**-0.5, head_width, n_rows // keys.size(0), splits, BLOCK=ATTEND_BLOCK, WIDTH=padded,
     )  # fmt: skip
-    _combine[(n_rows,)](
-        part, top, total, out, n_heads, head_width, splits, SPLITS=triton.next_power_of_2(splits), **sizes,
-    )  # fmt: skip
+    _combine[(n_rows, n_heads)](
+        part, top, total, out, head_width, splits, SPLITS=triton.next_power_of_2(splits), WIDTH=padded, num_warps=1
+    )
     return out

@@ -94,18 +94,21 @@ class KeyIndex(NamedTuple):
         start: int64 [N], first allowed position of each item.
         n_keys: int64 [N], number of allowed positions of each item, start to start + n_keys - 1.
         end: exclusive upper bound of all positions, an int known without synchronising with the device.
+        full: whether it is known, without synchronising, that every item may attend to all positions up to ``end``.
     """
 
     table: Tensor | None
     start: Tensor
     n_keys: Tensor
     end: int
+    full: bool = False
 
     @classmethod
     def over(cls, padding: Tensor) -> KeyIndex | None:
         """Return the index of a source with padding mask bool [N, K]; None if there is padding between keys."""
         paths = cls(None, (~padding).int().argmax(1), (~padding).sum(1), padding.size(1))
-        return paths if torch.equal(paths.allowed(), ~padding) else None
+        between, any_padding = torch.stack([(paths.allowed() == padding).any(), padding.any()]).tolist()
+        return None if between else paths._replace(full=not any_padding)
 
     def allowed(self) -> Tensor:
         """Return the allowed positions of each item, bool [N, end]."""

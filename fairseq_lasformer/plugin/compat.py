@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +21,14 @@ from fairseq import checkpoint_utils, file_io
 from fairseq.data.iterators import BackgroundConsumer
 from fairseq.distributed.utils import _TensorPlaceholder
 from fairseq.models.ema.ema import EMA
-from omegaconf import OmegaConf
+from omegaconf import OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.files import atomic_copy
 from fairseq_lasformer.inference.checkpoints import SAFE_GLOBALS, load
 from fairseq_lasformer.plugin import runs
+from fairseq_lasformer.plugin.task_config import DocumentTranslationConfig
 
 logger = logging.getLogger(__name__)
 
@@ -99,10 +101,21 @@ def load_checkpoint_to_cpu(
     if state.get("cfg") is not None:
         state["cfg"] = OmegaConf.create(state["cfg"], flags={"allow_objects": True})
         checkpoint_utils.overwrite_args_by_name(state["cfg"], overrides)
+        _add_new_options(state["cfg"].get("task"), overrides)
     try:
         return checkpoint_utils._upgrade_state_dict(state)
     except (KeyError, TypeError, AttributeError, ValueError, IndexError) as e:
         raise InputError(f"{path}: not a checkpoint that fairseq can use ({type(e).__name__}: {e})") from e
+
+
+def _add_new_options(task: Any, overrides: dict[str, Any]) -> None:
+    """Set options of our task that a checkpoint of an older version does not hold; fairseq would ignore them."""
+    if not OmegaConf.is_config(task) or task.get("_name") != "document_translation":
+        return
+    known = {f.name for f in fields(DocumentTranslationConfig)}
+    with open_dict(task):
+        for name in known & overrides.keys():
+            task[name] = overrides[name]
 
 
 def _fitting(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from fairseq.criterions import register_criterion
 from fairseq.criterions.label_smoothed_cross_entropy import (
     LabelSmoothedCrossEntropyCriterion,
@@ -68,6 +69,9 @@ class LabelSmoothedCrossEntropyWithSelection(LabelSmoothedCrossEntropyCriterion)
         if self.selection_weight > 0:
             for sums in supervision.values():
                 loss = loss + self.selection_weight * sample_size * sums.kl / sums.queries.clamp(min=1)
+        elif supervision and torch.is_grad_enabled():
+            # selectors that nothing teaches get gradients of 0: DistributedDataParallel waits for every parameter's
+            loss = loss + 0.0 * sum(p.sum() for _, selector in model.selectors() for p in selector.parameters())
         for name, stats in extra.get("router_stats", {}).items():
             loss = loss + sample_size * stats.loss
             logging_output |= router_sums(name, stats)

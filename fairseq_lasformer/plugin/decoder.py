@@ -3,23 +3,37 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from fairseq.models import FairseqIncrementalDecoder
 from torch import Tensor, nn
 
+from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.nn.cache import STATE, DecodingCache, IncrementalState
 from fairseq_lasformer.nn.cuda_graph import CudaGraphStep
 from fairseq_lasformer.nn.embedding import ExpandedEmbedding, TableProjection
 from fairseq_lasformer.nn.layers import DecodeContext, FullPass
 from fairseq_lasformer.nn.options import RunOptions
+from fairseq_lasformer.nn.packed_stack import PackedStack, Unsupported
 from fairseq_lasformer.nn.stack import Observer
-from fairseq_lasformer.ops import AttentionMask
+from fairseq_lasformer.ops import AttentionMask, PackedLinear, backend_for, pack_linear
 from fairseq_lasformer.plugin.build import decoder_stack, sampling, supervision
 from fairseq_lasformer.plugin.config import ModuleConfig
 from fairseq_lasformer.plugin.encoder import EncoderOut
 from fairseq_lasformer.plugin.side import Side, padding_of
+
+
+class PackedDecoder(NamedTuple):
+    """What a decoder reads in a step, packed.
+
+    Attributes:
+        stack: the layers.
+        output: the projection to scores of all words.
+    """
+
+    stack: PackedStack
+    output: PackedLinear
 
 
 class LasformerDecoder(Side, FairseqIncrementalDecoder):
@@ -40,6 +54,30 @@ class LasformerDecoder(Side, FairseqIncrementalDecoder):
         last = cfg.decoder.normalize_before and not cfg.no_decoder_final_norm
         self.layer_norm = nn.LayerNorm(dim) if last else None
         self.output_projection = _output_projection(dim, len(dictionary), embed_tokens, cfg)
+        self.packed: PackedDecoder | None = None
+
+    def make_generation_fast_(self, retain_dropout: bool = False, **_: Any) -> None:
+        """Pack the weights for decoding on a CPU; called by fairseq before generation.
+
+        Raises:
+            InputError: 8 bits are asked for and not possible.
+        """
+        int8 = self.run_options.int8
+        try:
+            if retain_dropout:
+                raise Unsupported("--retain-dropout")
+            if self.run_options.cuda_graph:
+                raise Unsupported("--cuda-graph")
+            if backend_for(next(self.layers.parameters()).device, self.run_options.backend) != "cpu":
+                raise Unsupported("a device or backend without these kernels")
+            if not isinstance(self.output_projection, nn.Linear):
+                raise Unsupported("an expanded table of words")
+            stack = PackedStack(self.layers, int8)
+        except Unsupported as e:
+            if int8:
+                raise InputError(f"--decode-dtype int8: not with {e}; use float32") from None
+            return
+        self.packed = PackedDecoder(stack, pack_linear(self.output_projection.weight, None, int8))
 
     def forward(  # type: ignore[override]
         self,
@@ -59,7 +97,11 @@ class LasformerDecoder(Side, FairseqIncrementalDecoder):
             kwargs: see :meth:`extract_features`.
         """
         x, extra = self.extract_features(prev_output_tokens, encoder_out, incremental_state, **kwargs)
-        return x if features_only else self.output_layer(x), extra
+        if features_only:
+            return x, extra
+        if incremental_state is not None and self.packed is not None and x.device.type == "cpu":
+            return self.packed.output(x), extra
+        return self.output_layer(x), extra
 
     def output_layer(self, features: Tensor, **kwargs: Any) -> Tensor:
         """[..., d] -> [..., vocabulary]."""
@@ -135,7 +177,8 @@ class LasformerDecoder(Side, FairseqIncrementalDecoder):
             state["step"] = step = state.get("step") or CudaGraphStep()
             x = step(functools.partial(self.layers.step, context=context), x, cache.version, cache.table.size(0))
         else:
-            x = self.layers.step(x, context)
+            stack = self.layers if self.packed is None or x.device.type != "cpu" else self.packed.stack
+            x = stack.step(x, context)
         if self.layer_norm is not None:
             x = self.layer_norm(x)
         return x[:, None], {"attn": [None], "inner_states": []}

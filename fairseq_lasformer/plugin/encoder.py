@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from fairseq_lasformer.nn.cache import regroup
 from fairseq_lasformer.nn.layers import FullPass
 from fairseq_lasformer.nn.options import RunOptions
+from fairseq_lasformer.nn.packed_stack import quantise_encoder
 from fairseq_lasformer.nn.stack import Observer
 from fairseq_lasformer.ops import AttentionMask
 from fairseq_lasformer.plugin.build import encoder_stack, sampling, supervision
@@ -35,6 +36,11 @@ class LasformerEncoder(Side, FairseqEncoder):
         self._add_embeddings(cfg, run, embed_tokens, cfg.max_source_positions, cfg.encoder.learned_pos)
         self.layers = encoder_stack(cfg, run)
         self.layer_norm = nn.LayerNorm(embed_tokens.embedding_dim) if cfg.encoder.normalize_before else None
+
+    def make_generation_fast_(self, **_: Any) -> None:
+        """Quantise the layers if generation is in 8 bits; called by fairseq before generation."""
+        if self.run_options.int8:
+            quantise_encoder(self.layers)
 
     def embed(
         self, tokens: Tensor, embeddings: Tensor | None = None, offset: Tensor | None = None

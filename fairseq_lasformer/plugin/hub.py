@@ -286,16 +286,19 @@ def from_pretrained(
     return DocumentHubInterface(cfg, found["task"], found["models"])
 
 
-def load_model(path: str | Path, data: str | Path | None = None, device: str = "auto") -> DocumentHubInterface:
+def load_model(
+    path: str | Path, data: str | Path | None = None, device: str = "auto", decode_dtype: str = "float32"
+) -> DocumentHubInterface:
     """Load a trained model for translation, onto a device.
 
     Args:
         path: its checkpoint, or the folder of it.
         data: see :func:`from_pretrained`.
         device: a device of torch; ``auto`` is the GPU if there is one.
+        decode_dtype: ``float32`` or, on a CPU, ``int8``: type of the linear layers' weights.
 
     Raises:
-        InputError: as :func:`from_pretrained`; or there is no such device.
+        InputError: as :func:`from_pretrained`; or there is no such device, or the model cannot decode in this type.
     """
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -305,4 +308,6 @@ def load_model(path: str | Path, data: str | Path | None = None, device: str = "
         raise InputError(f"--device {device}: expected cpu, cuda or cuda:N") from e
     if place.type == "cuda" and not torch.cuda.is_available():
         raise InputError(f"--device {device}: there is no GPU here that torch can use")
-    return from_pretrained(path, data=data).eval().to(place)
+    if place.type != "cpu" and decode_dtype != "float32":
+        raise InputError(f"--decode-dtype {decode_dtype}: only on a CPU; add --device cpu, or leave it out")
+    return from_pretrained(path, data=data, decode_dtype=decode_dtype).eval().to(place)

@@ -97,7 +97,7 @@ class SelectionOptions(FairseqDataclass):
         metadata={"help": "whether the supervision also trains the attention that teaches the selector"},
     )
     supervise_rows: str = field(
-        default="all",
+        default="512",
         metadata={
             "help": "queries of a batch that a selector learns from, drawn anew in every update: at least this number "
             "of a long document's (and one in 16), or all"

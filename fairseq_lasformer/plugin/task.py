@@ -64,7 +64,7 @@ class DocumentTranslationTask(GenerationTask):
         )
         self.sums: Tensor | None = None
         self.pad = tgt_dict.pad()
-        self.run_options = RunOptions(str(cfg.attention_backend), cfg.cuda_graph)
+        self.run_options = RunOptions(str(cfg.attention_backend), cfg.cuda_graph, int8=str(cfg.decode_dtype) == "int8")
 
     @classmethod
     def setup_task(cls, cfg: DocumentTranslationConfig, **kwargs: Any) -> DocumentTranslationTask:
@@ -121,7 +121,7 @@ class DocumentTranslationTask(GenerationTask):
                     "--expert-parallel: workers take different numbers of decoding steps, --eval-bleu hangs"
                 )
             group = make_expert_group(int(getattr(cfg, "moe_experts", 0)))
-        self.run_options = RunOptions(str(self.cfg.attention_backend), self.cfg.cuda_graph, group)
+        self.run_options = self.run_options._replace(expert_group=group)
         model = super().build_model(cfg, from_checkpoint)
         if self.cfg.eval_bleu and self.settings and self.cfg.eval_bleu_remove_bpe is None:
             self.tokenizer = self.build_tokenizer(None)  # --eval-bleu scores text, not subwords

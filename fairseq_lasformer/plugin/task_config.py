@@ -72,6 +72,13 @@ class DocumentTranslationConfig(TranslationConfig):
         default="auto",
         metadata={"help": "what computes selection and attention in generation; auto: the kernels that the device has"},
     )
+    decode_dtype: ChoiceEnum(["float32", "int8"]) = field(  # type: ignore[valid-type]
+        default="float32",
+        metadata={
+            "help": "generation on a CPU: type of the linear layers' weights; int8 is faster and nearly as exact, and "
+            "selectors stay in float32"
+        },
+    )
     cuda_graph: bool = field(
         default=False,
         metadata={"help": "capture a decoding step in a CUDA graph and replay it (generation on a GPU with Triton)"},

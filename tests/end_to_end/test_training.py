@@ -8,7 +8,8 @@ import subprocess
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from helpers import ROOT, SIZES, log_lines, run, state, train
+import torch
+from helpers import ROOT, SIZES, log_lines, run, state, train, write_corpus
 
 from fairseq_lasformer.analysis.cost import kappas
 from fairseq_lasformer.data.hypotheses import read_hypotheses
@@ -37,6 +38,27 @@ def test_training_resumes_with_kappa_and_its_checkpoint_loads_restricted(trained
     assert float(log_lines(done)[0]["kappa"]) == pytest.approx(sum(sum(k) for k in before.values()) / 3, abs=1e-4)
     after = kappas(state(tmp_path)["model"])
     assert all(after[m][0] == pytest.approx(before[m][0] - 0.01) for m in before)
+
+
+@pytest.mark.slow
+def test_a_resumed_training_on_long_documents_equals_an_uninterrupted_one_to_the_bit(tmp_path):
+    """Kept keys are gathered and selectors learn from samples, which are drawn by the number of the update."""
+    prefix = str(write_corpus(tmp_path / "raw", "train", 60, longest=90))
+    settings = {"SRC": "xx", "TGT": "yy", "TOKENIZER": "none", "SIZE": "60", "LIMIT": "900"}
+    data = tmp_path / "data"
+    run("scripts/preprocess.sh", data, "--resolutions", "documents", TRAIN=prefix, VALID=prefix, **settings)
+
+    def after(folder: str, updates: int) -> dict[str, torch.Tensor]:
+        steps = ["--sparsity-threshold", 1e-6, "--sparsity-step", 0.85, "--sparsity-min", 0.15, "--supervise-rows", 64]
+        options = ["--max-update", updates, "--max-tokens", 900, "--disable-validation", "--save-interval-updates", 4]
+        train(data, tmp_path / folder, *options, *steps)
+        return state(tmp_path / folder)["model"]
+
+    whole = after("whole", 8)
+    after("parts", 4)
+    resumed = after("parts", 8)
+    assert all(0.14 < k < 0.2 for ks in kappas(whole).values() for k in ks)
+    assert resumed.keys() == whole.keys() and all(torch.equal(resumed[name], whole[name]) for name in whole)
 
 
 @pytest.mark.slow

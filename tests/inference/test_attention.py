@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
+from helpers import BACKENDS, tokens
 
 from fairseq_lasformer.inference.attention import attention_of, document_attention
 from fairseq_lasformer.plugin.model import LasformerModel
@@ -36,3 +38,14 @@ def test_the_rows_of_a_words_subwords_are_averaged_and_the_columns_summed(traine
             for j in range(merged.shape[1]):
                 part = weights[rows == i][:, columns == j].sum(1).mean()
                 torch.testing.assert_close(merged[i, j], part)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_what_is_attended_to_does_not_depend_on_the_kernels(build, backend):
+    source, target = tokens(1, 30)[0], tokens(1, 20)[0]
+    expected = attention_of(build(0.3, backend="reference").eval(), source, target)
+    found = attention_of(build(0.3, backend=backend).eval(), source, target)
+    assert found.keys() == expected.keys() and len(found) == 6
+    for name, weights in expected.items():
+        assert 0.2 < float((weights > 0).float().mean()) < 0.7
+        torch.testing.assert_close(found[name], weights, rtol=1e-4, atol=1e-5)

@@ -53,6 +53,19 @@ def test_the_loss_is_the_translation_loss_plus_alpha_times_the_mean_kl_of_every_
         torch.testing.assert_close(g, w, msg=name)
 
 
+def test_selectors_that_nothing_teaches_get_gradients_of_0(prepared):
+    """DistributedDataParallel ends with an error if a parameter gets none."""
+    trainer = trainer_of(prepared, "--select-gradient", "none", alpha=0.0)
+    model = trainer.model.train()
+    sample = batches(trainer.task)[0]
+    loss, _, _ = trainer.criterion(model, sample)
+    torch.testing.assert_close(loss, by_hand(model, sample, 0.0)["loss"], rtol=0, atol=0)
+    loss.backward()
+    assert not [name for name, p in model.named_parameters() if p.grad is None]
+    selectors = [p for _, selector in model.selectors() for p in selector.parameters()]
+    assert selectors and all(p.grad.count_nonzero() == 0 for p in selectors)
+
+
 def test_per_sentence_averaging_weighs_the_kl_by_sentences(prepared):
     trainer = trainer_of(prepared, "--sentence-avg")
     sample = batches(trainer.task)[0]

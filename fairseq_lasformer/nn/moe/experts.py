@@ -27,7 +27,8 @@ class Experts(nn.Module):
         n_local: number of experts held here; default: all.
         recompute: recompute hidden activations in the backward pass instead of storing them (appendix D).
         backend: ``grouped`` (one product over all experts, PyTorch's ``grouped_mm``), ``loop`` (one product per expert,
-            the definition), or ``auto``: grouped on GPUs in half precision if the widths are multiples of 8.
+            the definition), or ``auto``: grouped on GPUs in bfloat16 if the widths are multiples of 8 (for float16 and
+            float32, PyTorch itself falls back to a loop).
     """
 
     def __init__(
@@ -80,8 +81,8 @@ class Experts(nn.Module):
             counts: int64 [n_local], number of rows of each expert; they sum to P.
         """
         whole = self.w1.size(1) % 8 == self.w1.size(2) % 8 == 0  # grouped_mm needs 16-byte strides
-        half = rows.dtype in (torch.bfloat16, torch.float16)
-        grouped = self.backend == "grouped" or (self.backend == "auto" and rows.is_cuda and half and whole)
+        fast = rows.is_cuda and rows.dtype == torch.bfloat16 and whole
+        grouped = self.backend == "grouped" or (self.backend == "auto" and fast)
         if not grouped or not rows.size(0):
             keep = torch.is_grad_enabled() and not self.recompute
             return _Loop.apply(rows, self.w1, self.w2, counts.tolist(), keep)

@@ -101,8 +101,8 @@ class Pattern(nn.Module):
             query: [B, Q, d], the input of the layer's attention.
             key: [B, K, d_key]; the same tensor object as ``query`` in self-attention.
             mask: attention mask.
-            as_mask: whether the result must be a :class:`~fairseq_lasformer.nn.selection.MaskSelection` (for attention
-                dropout); otherwise passes without gradients use the fastest form.
+            as_mask: whether the result must be a form that knows attention dropout; otherwise passes without gradients
+                use the fastest form.
             sampling: which queries a learned pattern learns from.
         """
         raise NotImplementedError

@@ -82,6 +82,7 @@ class Selector(Pattern):
         self.gradient = gradient
         self.backend = backend
         self.register_buffer("kappa", torch.tensor(KAPPA_ONE, dtype=torch.int64))
+        self._seen: tuple[tuple[int, int], int] | None = None
 
     @classmethod
     def build(cls, argument: str, options: PatternOptions) -> Selector:
@@ -98,19 +99,19 @@ class Selector(Pattern):
         sampling: RowSampling = EVERY_QUERY,
     ) -> Selection:
         q, k = self.q_proj(query), self.k_proj(key)
+        kappa = self.millionths
+        sample = sampling.sample(q.size(0), q.size(1), kappa / KAPPA_ONE)
+        if ops.uses_tiles(q.device, self.backend):
+            return BitmaskSelection(ops.topk_bitmask(q, k, mask, kappa), mask, q, k, self.gradient, sample)
         if not torch.is_grad_enabled() and not as_mask:
-            kappa = int(self.kappa)
             index = ops.gather_index(q.size(1), k, mask, kappa, self.backend)
             if index is not None:
                 return GatheredSelection(ops.topk_gather(q, k, index, kappa))
-            if ops.uses_tiles(q.device, self.backend):
-                return BitmaskSelection(ops.topk_bitmask(q, k, mask, kappa))
-        sample = sampling.sample(q.size(0), q.size(1), self.share)
         if sampling.rows:
-            slots = ops.topk_slots(q, k, mask, int(self.kappa), self.backend)
+            slots = ops.topk_slots(q, k, mask, kappa, self.backend)
             if slots is not None:
                 return SlotSelection(slots, mask, q, k, self.gradient, sample)
-        return MaskSelection(ops.topk_mask(q, k, mask, self.kappa), mask, q, k, self.gradient, sample)
+        return MaskSelection(ops.topk_mask(q, k, mask, kappa), mask, q, k, self.gradient, sample)
 
     def step(self, query: Tensor, keys: LayerCache) -> KeptKeys | None:
         selector_keys = keys.project("selector_key", self.k_proj)
@@ -124,12 +125,25 @@ class Selector(Pattern):
 
     def adapt(self, mass: float) -> None:
         """Update kappa by eq 7, after an update with an average ``mass`` on the kept keys of valid queries."""
-        self.kappa.fill_(self.rule.next(int(self.kappa), mass))
+        kappa = self.rule.next(self.millionths, mass)
+        self.kappa.fill_(kappa)
+        self._seen = self._written, kappa
+
+    @property
+    def millionths(self) -> int:
+        """kappa on the host; the buffer is read, which synchronises with the device, if it has changed since."""
+        if self._seen is None or self._seen[0] != self._written:
+            self._seen = self._written, int(self.kappa)
+        return self._seen[1]
+
+    @property
+    def _written(self) -> tuple[int, int]:
+        return self.kappa.data_ptr(), self.kappa._version
 
     @property
     def share(self) -> float:
         """kappa as a fraction of the keys, 0 to 1."""
-        return int(self.kappa) / KAPPA_ONE
+        return self.millionths / KAPPA_ONE
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         kappa = state_dict.get(prefix + "kappa")

@@ -2,9 +2,10 @@
 //
 // Layout: R rows (hypotheses), `beam` consecutive rows per item; keys and values [N, C, W] with C slots per item.
 // Position j of a row is in slot table[row][j], or in slot j if there is no table.
-#include <ATen/ATen.h>
+#include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
-#include <torch/library.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 
 #include <algorithm>
 #include <cmath>
@@ -13,13 +14,11 @@
 #include <vector>
 
 #include "cpu_math.h"
+#include "kernels.h"
 
+namespace lasformer {
 namespace {
 
-using lasformer::dot;
-using lasformer::exp_negative;
-
-using at::Tensor;
 using std::int32_t;
 using std::int64_t;
 
@@ -27,6 +26,7 @@ constexpr int64_t kOne = 1000000;   // kappa = 1, in millionths
 constexpr int64_t kMinKeys = 10;    // arXiv 2309.14174, 3.2: k_i = min(n_i, max(10, ceil(kappa n_i)))
 constexpr int64_t kKeyBlock = 256;  // keys scored per task: 64 KiB at 64 floats each, shared by the rows of an item
 constexpr int64_t kAhead = 6;       // prefetch distance, in kept keys
+constexpr int64_t kTurn = 64;       // keys that the rows of an item read by turns
 
 int64_t keep_count(int64_t n, int64_t kappa) {
   return std::min(n, std::max(kMinKeys, (n * kappa + kOne - 1) / kOne));
@@ -162,8 +162,86 @@ void check_slots(const Tensor& table, int64_t rows, int64_t n, const int32_t* ea
   TORCH_CHECK(static_cast<int64_t>(largest) < std::max<int64_t>(slots, 1), "slots: beyond the ", slots, " there are");
 }
 
-// q [R, S] float32, scaled; keys [N, C, S]; table int32 [R, >= longest] or none; start, count int64 [N].
-// Returns the kept slots int32 [R, k], padded with -1, and their number per row, int32 [R].
+}  // namespace
+
+// The same from precomputed scores [R, K] float32; R / N rows per item, slots are positions.
+std::tuple<Tensor, Tensor> topk_scored(const Tensor& scores_, const Tensor& start_, const Tensor& count_,
+                                         int64_t kappa) {
+  TORCH_CHECK(scores_.dim() == 2 && scores_.scalar_type() == at::kFloat, "scores: expected float32 [R, K]");
+  const Tensor scores = scores_.stride(1) == 1 ? scores_ : scores_.contiguous();
+  const Tensor start = start_.contiguous(), count = count_.contiguous();
+  TORCH_CHECK(start.numel() > 0 && scores.size(0) % start.numel() == 0, "scores: their rows must be a multiple of N");
+  check_positions(start, count, start.numel(), scores.size(1), kappa);
+  const int64_t rows = scores.size(0), most = widest(count, kappa);
+  Tensor slots = at::empty({rows, most}, scores.options().dtype(at::kInt)), kept = at::empty({rows}, slots.options());
+  choose(scores.const_data_ptr<float>(), scores.stride(0), nullptr, 0, start.const_data_ptr<int64_t>(),
+         count.const_data_ptr<int64_t>(), rows / start.numel(), kappa, rows, most, slots.mutable_data_ptr<int32_t>(),
+         kept.mutable_data_ptr<int32_t>());
+  return {slots, kept};
+}
+
+namespace {
+
+// Attention of an item's rows over their kept slots, heads h0 to h1 - 1. The rows mostly keep the same keys, so they take
+// turns with a few keys at a time, which are in the cache from the first of them on.
+template <typename T>
+void attend_rows(const float* q, const T* keys, const T* values, const int32_t* slots, int64_t slot_stride,
+                 const int32_t* kept, int64_t rows, int64_t width, int64_t head_width, int64_t h0, int64_t h1, float scale,
+                 std::vector<float>& weights, float* out) {
+  const int64_t span = (h1 - h0) * head_width * static_cast<int64_t>(sizeof(T)), from = h0 * head_width;
+  const int64_t heads = h1 - h0, most = *std::max_element(kept, kept + rows);
+  const auto fetch = [span](const T* at) {
+    for (int64_t b = 0; b < span; b += 64) __builtin_prefetch(reinterpret_cast<const char*>(at) + b);
+  };
+  for (int64_t r = 0; r < rows; ++r) std::fill_n(out + r * width + from, heads * head_width, 0.f);
+  weights.resize(rows * heads * most);
+  for (int64_t block = 0; block < most; block += kTurn) {
+    for (int64_t r = 0; r < rows; ++r) {
+      const int32_t* own = slots + r * slot_stride;
+      for (int64_t j = block; j < std::min<int64_t>(block + kTurn, kept[r]); ++j) {
+        if (j + kAhead < kept[r]) fetch(keys + own[j + kAhead] * width + from);
+        const T* key = keys + own[j] * width;
+        for (int64_t h = h0; h < h1; ++h) {
+          weights[(r * heads + h - h0) * most + j] =
+              scale * dot(q + r * width + h * head_width, key + h * head_width, head_width);
+        }
+      }
+    }
+  }
+  for (int64_t i = 0; i < rows * heads; ++i) {
+    const int64_t n = kept[i / heads];
+    if (n == 0) continue;
+    float* w = weights.data() + i * most;
+    const float top = *std::max_element(w, w + n);
+    float sum = 0.f;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t j = 0; j < n; ++j) {
+      w[j] = exp_negative(w[j] - top);
+      sum += w[j];
+    }
+    const float norm = 1.f / sum;
+#pragma omp simd
+    for (int64_t j = 0; j < n; ++j) w[j] *= norm;
+  }
+  for (int64_t block = 0; block < most; block += kTurn) {
+    for (int64_t r = 0; r < rows; ++r) {
+      const int32_t* own = slots + r * slot_stride;
+      for (int64_t j = block; j < std::min<int64_t>(block + kTurn, kept[r]); ++j) {
+        if (j + kAhead < kept[r]) fetch(values + own[j + kAhead] * width + from);
+        for (int64_t h = h0; h < h1; ++h) {
+          const float weight = weights[(r * heads + h - h0) * most + j];
+          const T* value = values + own[j] * width + h * head_width;
+          float* sum = out + r * width + h * head_width;
+#pragma omp simd
+          for (int64_t i = 0; i < head_width; ++i) sum[i] += weight * static_cast<float>(value[i]);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+
 std::tuple<Tensor, Tensor> topk_indices(const Tensor& q_, const Tensor& keys_, const std::optional<Tensor>& table_,
                                         const Tensor& start_, const Tensor& count_, int64_t kappa) {
   check_rows(q_, keys_);
@@ -172,7 +250,7 @@ std::tuple<Tensor, Tensor> topk_indices(const Tensor& q_, const Tensor& keys_, c
   if (table_) table = table_->dim() == 2 && table_->stride(1) == 1 ? *table_ : table_->contiguous();
   const int64_t rows = q.size(0), width = q.size(1), n = keys.size(0), beam = rows / n;
   check_positions(start, count, n, table ? table->size(1) : keys.size(1), kappa);
-  const Tensor end_of = start + count;
+  const Tensor end_of = start.add(count);
   const int64_t longest = end_of.max().item<int64_t>(), most = widest(count, kappa);
   if (table) check_slots(*table, rows, longest, nullptr, keys.size(1));
   Tensor scores = at::empty({rows, longest}, q.options()), slots = at::empty({rows, most}, q.options().dtype(at::kInt));
@@ -200,66 +278,6 @@ std::tuple<Tensor, Tensor> topk_indices(const Tensor& q_, const Tensor& keys_, c
   return {slots, kept};
 }
 
-// The same from precomputed scores [R, K] float32; R / N rows per item, slots are positions.
-std::tuple<Tensor, Tensor> topk_scored(const Tensor& scores_, const Tensor& start_, const Tensor& count_,
-                                         int64_t kappa) {
-  TORCH_CHECK(scores_.dim() == 2 && scores_.scalar_type() == at::kFloat, "scores: expected float32 [R, K]");
-  const Tensor scores = scores_.stride(1) == 1 ? scores_ : scores_.contiguous();
-  const Tensor start = start_.contiguous(), count = count_.contiguous();
-  TORCH_CHECK(start.numel() > 0 && scores.size(0) % start.numel() == 0, "scores: their rows must be a multiple of N");
-  check_positions(start, count, start.numel(), scores.size(1), kappa);
-  const int64_t rows = scores.size(0), most = widest(count, kappa);
-  Tensor slots = at::empty({rows, most}, scores.options().dtype(at::kInt)), kept = at::empty({rows}, slots.options());
-  choose(scores.const_data_ptr<float>(), scores.stride(0), nullptr, 0, start.const_data_ptr<int64_t>(),
-         count.const_data_ptr<int64_t>(), rows / start.numel(), kappa, rows, most, slots.mutable_data_ptr<int32_t>(),
-         kept.mutable_data_ptr<int32_t>());
-  return {slots, kept};
-}
-
-// Attention of one row over its kept slots, heads h0 to h1 - 1.
-template <typename T>
-void attend_row(const float* q, const T* keys, const T* values, const int32_t* slots, int64_t kept, int64_t width,
-                int64_t head_width, int64_t h0, int64_t h1, float scale, std::vector<float>& weights, float* out) {
-  const int64_t span = (h1 - h0) * head_width * static_cast<int64_t>(sizeof(T));
-  const auto fetch = [span](const T* at) {
-    for (int64_t b = 0; b < span; b += 64) __builtin_prefetch(reinterpret_cast<const char*>(at) + b);
-  };
-  std::fill(out + h0 * head_width, out + h1 * head_width, 0.f);
-  if (kept == 0) return;
-  weights.resize((h1 - h0) * kept);
-  for (int64_t j = 0; j < kept; ++j) {
-    if (j + kAhead < kept) fetch(keys + slots[j + kAhead] * width + h0 * head_width);
-    for (int64_t h = h0; h < h1; ++h) {
-      weights[(h - h0) * kept + j] =
-          scale * dot(q + h * head_width, keys + slots[j] * width + h * head_width, head_width);
-    }
-  }
-  for (int64_t h = h0; h < h1; ++h) {
-    float* w = weights.data() + (h - h0) * kept;
-    const float top = *std::max_element(w, w + kept);
-    float sum = 0.f;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t j = 0; j < kept; ++j) {
-      w[j] = exp_negative(w[j] - top);
-      sum += w[j];
-    }
-    const float norm = 1.f / sum;
-#pragma omp simd
-    for (int64_t j = 0; j < kept; ++j) w[j] *= norm;
-  }
-  for (int64_t j = 0; j < kept; ++j) {
-    if (j + kAhead < kept) fetch(values + slots[j + kAhead] * width + h0 * head_width);
-    for (int64_t h = h0; h < h1; ++h) {
-      const float weight = weights[(h - h0) * kept + j];
-      const T* value = values + slots[j] * width + h * head_width;
-      float* sum = out + h * head_width;
-#pragma omp simd
-      for (int64_t i = 0; i < head_width; ++i) sum[i] += weight * static_cast<float>(value[i]);
-    }
-  }
-}
-
-// q [R, H*D] float32; keys, values [N, C, H*D]; slots int32 [R, k]; kept int32 [R]. Returns float32 [R, H*D].
 Tensor attend_kept(const Tensor& q_, const Tensor& keys_, const Tensor& values_, const Tensor& slots_,
                     const Tensor& kept_, int64_t heads) {
   check_rows(q_, keys_);
@@ -270,7 +288,7 @@ Tensor attend_kept(const Tensor& q_, const Tensor& keys_, const Tensor& values_,
   const Tensor q = q_.contiguous(), keys = dense(keys_), values = dense(values_), kept = kept_.contiguous();
   const Tensor slots = slots_.dim() == 2 && slots_.stride(1) == 1 ? slots_ : slots_.contiguous();
   check_slots(slots, q.size(0), 0, kept.const_data_ptr<int32_t>(), keys.size(1));
-  const int64_t rows = q.size(0), width = q.size(1), head_width = width / heads, beam = rows / keys.size(0);
+  const int64_t items = keys.size(0), width = q.size(1), head_width = width / heads, beam = q.size(0) / items;
   const float scale = 1.f / std::sqrt(static_cast<float>(head_width));
   Tensor out = at::empty_like(q);
   const auto* queries = q.const_data_ptr<float>();
@@ -278,14 +296,13 @@ Tensor attend_kept(const Tensor& q_, const Tensor& keys_, const Tensor& values_,
   auto* result = out.mutable_data_ptr<float>();
   AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, keys.scalar_type(), "attend_kept", [&] {
     const auto *all_keys = keys.const_data_ptr<scalar_t>(), *all_values = values.const_data_ptr<scalar_t>();
-    // split by head, so that five rows keep two threads equally busy; heads of one row within a chunk run together
-    at::parallel_for(0, rows * heads, 1, [&](int64_t begin, int64_t end) {
+    at::parallel_for(0, items * heads, 1, [&](int64_t begin, int64_t end) {
       std::vector<float> weights;
-      while (begin < end) {
-        const int64_t r = begin / heads, h0 = begin % heads, h1 = std::min(heads, h0 + end - begin), s = r / beam;
-        attend_row(queries + r * width, all_keys + s * keys.stride(0), all_values + s * values.stride(0),
-                   chosen + r * slots.stride(0), number[r], width, head_width, h0, h1, scale, weights,
-                   result + r * width);
+      while (begin < end) {  // the heads of an item within the chunk
+        const int64_t s = begin / heads, h0 = begin % heads, h1 = std::min(heads, h0 + end - begin);
+        attend_rows(queries + s * beam * width, all_keys + s * keys.stride(0), all_values + s * values.stride(0),
+                    chosen + s * beam * slots.stride(0), slots.stride(0), number + s * beam, beam, width, head_width, h0, h1,
+                    scale, weights, result + s * beam * width);
         begin += h1 - h0;
       }
     });
@@ -293,25 +310,4 @@ Tensor attend_kept(const Tensor& q_, const Tensor& keys_, const Tensor& values_,
   return out;
 }
 
-}  // namespace
-
-TORCH_LIBRARY(fairseq_lasformer, m) {
-  m.def("topk_indices(Tensor q, Tensor keys, Tensor? table, Tensor start, Tensor count, int kappa) -> (Tensor, Tensor)");
-  m.def("topk_scored(Tensor scores, Tensor start, Tensor count, int kappa) -> (Tensor, Tensor)");
-  m.def("attend_kept(Tensor q, Tensor keys, Tensor values, Tensor slots, Tensor kept, int heads) -> Tensor");
-  m.def("gather_forward(Tensor q, Tensor k, Tensor v, Tensor slots, Tensor kept, float dropout, int seed)"
-        " -> (Tensor, Tensor)");
-  m.def("gather_backward(Tensor d_out, Tensor q, Tensor k, Tensor v, Tensor slots, Tensor kept, Tensor out, Tensor lse,"
-        " float dropout, int seed) -> (Tensor, Tensor, Tensor)");
-  m.def("row_softmax(Tensor(a!) scores, Tensor? mask, Tensor(b!)? mean, float share) -> Tensor");
-  m.def("softmax_gradient(Tensor(a!) weights, Tensor d_mean) -> ()");
-  m.def("mask_gradient(Tensor scores, Tensor lse, Tensor d_weights, Tensor delta, Tensor? allowed, float most)"
-        " -> Tensor");
-  m.def("kept_gradient(Tensor(a!) scores, Tensor(b!) d_weights, Tensor lse, Tensor delta, Tensor keep) -> ()");
-}
-
-TORCH_LIBRARY_IMPL(fairseq_lasformer, CPU, m) {
-  m.impl("topk_indices", &topk_indices);
-  m.impl("topk_scored", &topk_scored);
-  m.impl("attend_kept", &attend_kept);
-}
+}  // namespace lasformer

@@ -1,0 +1,91 @@
+// The best continuations of a beam. Definition: torch.topk over all hypotheses' words.
+#include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <limits>
+#include <vector>
+
+#include "kernels.h"
+
+namespace lasformer {
+namespace {
+
+constexpr int64_t kBlock = 64;  // words whose largest score is compared at a time
+
+struct Candidate {
+  float score;
+  int64_t index;
+};
+
+// Keeps the best candidates in order; of equal ones, the one that came first.
+class Best {
+ public:
+  explicit Best(int64_t k) : k_(k) { held_.reserve(k); }
+  float least() const {
+    return static_cast<int64_t>(held_.size()) < k_ ? -std::numeric_limits<float>::infinity() : held_.back().score;
+  }
+  bool full() const { return static_cast<int64_t>(held_.size()) == k_; }
+  void add(float score, int64_t index) {
+    if (score != score) score = -std::numeric_limits<float>::infinity();
+    if (full()) {
+      if (!(score > held_.back().score)) return;
+      held_.pop_back();
+    }
+    const auto at = std::upper_bound(held_.begin(), held_.end(), score,
+                                     [](float s, const Candidate& c) { return s > c.score; });
+    held_.insert(at, {score, index});
+  }
+  const std::vector<Candidate>& held() const { return held_; }
+
+ private:
+  int64_t k_;
+  std::vector<Candidate> held_;
+};
+
+}  // namespace
+
+// lprobs [N, B, V] float32, past [N, B] or none, added to each hypothesis' scores.
+// Returns the k highest sums of each item, descending, float32 [N, k], and their places in [B * V], int64 [N, k].
+std::tuple<Tensor, Tensor> top_candidates(const Tensor& lprobs_, const std::optional<Tensor>& past_, int64_t k) {
+  TORCH_CHECK(lprobs_.dim() == 3 && lprobs_.scalar_type() == at::kFloat, "lprobs: expected float32 [N, B, V]");
+  const int64_t items = lprobs_.size(0), beam = lprobs_.size(1), words = lprobs_.size(2);
+  TORCH_CHECK(k > 0 && k <= beam * words, "k: expected 1 to the number of candidates");
+  const Tensor lprobs = lprobs_.contiguous();
+  Tensor past;
+  if (past_) {
+    TORCH_CHECK(past_->scalar_type() == at::kFloat && past_->dim() == 2 && past_->size(0) == items && past_->size(1) == beam,
+                "past: expected float32 [N, B]");
+    past = past_->contiguous();
+  }
+  Tensor scores = at::empty({items, k}, lprobs.options()), places = at::empty({items, k}, lprobs.options().dtype(at::kLong));
+  const auto *all = lprobs.const_data_ptr<float>(), *sums = past.defined() ? past.const_data_ptr<float>() : nullptr;
+  auto* score = scores.mutable_data_ptr<float>();
+  auto* place = places.mutable_data_ptr<int64_t>();
+  at::parallel_for(0, items, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      Best best(k);
+      for (int64_t b = 0; b < beam; ++b) {
+        const float* row = all + (i * beam + b) * words;
+        const float before = sums ? sums[i * beam + b] : 0.f;
+        for (int64_t from = 0; from < words; from += kBlock) {
+          const int64_t to = std::min(words, from + kBlock);
+          if (best.full()) {
+            float top = -std::numeric_limits<float>::infinity();
+#pragma omp simd reduction(max : top)
+            for (int64_t w = from; w < to; ++w) top = row[w] > top ? row[w] : top;
+            if (!(top + before > best.least())) continue;
+          }
+          for (int64_t w = from; w < to; ++w) best.add(sums ? row[w] + before : row[w], b * words + w);
+        }
+      }
+      for (int64_t j = 0; j < k; ++j) {
+        score[i * k + j] = best.held()[j].score;
+        place[i * k + j] = best.held()[j].index;
+      }
+    }
+  });
+  return {scores, places};
+}
+
+}  // namespace lasformer

@@ -1,0 +1,52 @@
+// The operators of `torch.ops.fairseq_lasformer` (library.cpp registers them; shapes and types stand at the definitions).
+//
+// ATen/ATen.h and torch/library.h take longer to compile than the kernels do: each file includes the operators of ATen that
+// it uses, and only library.cpp knows the dispatcher.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+#include <tuple>
+
+namespace lasformer {
+
+using at::Tensor;
+using at::TensorList;
+
+// cached.cpp
+std::tuple<Tensor, Tensor> topk_indices(const Tensor& q, const Tensor& keys, const std::optional<Tensor>& table,
+                                        const Tensor& start, const Tensor& count, int64_t kappa);
+std::tuple<Tensor, Tensor> topk_scored(const Tensor& scores, const Tensor& start, const Tensor& count, int64_t kappa);
+Tensor attend_kept(const Tensor& q, const Tensor& keys, const Tensor& values, const Tensor& slots, const Tensor& kept,
+                   int64_t heads);
+
+// packed.cpp
+Tensor packed_linear(const Tensor& x, const Tensor& weight, const Tensor& scale, const Tensor& sums, const Tensor& bias,
+                     int64_t outputs, int64_t isa);
+
+// step.cpp
+Tensor decode_step(const Tensor& x, TensorList norms, TensorList linears, TensorList stores, TensorList given,
+                   const Tensor& table, const Tensor& newest, const Tensor& start, const Tensor& count,
+                   const Tensor& source_start, const Tensor& source_count, at::IntArrayRef kappas,
+                   at::IntArrayRef outputs, at::IntArrayRef heads, int64_t end, bool pre_norm, int64_t length, double eps);
+
+// beam.cpp
+std::tuple<Tensor, Tensor> top_candidates(const Tensor& lprobs, const std::optional<Tensor>& past, int64_t k);
+
+// gather.cpp
+std::tuple<Tensor, Tensor> gather_forward(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& slots,
+                                          const Tensor& kept, double p, int64_t seed);
+std::tuple<Tensor, Tensor, Tensor> gather_backward(const Tensor& d_out, const Tensor& q, const Tensor& k, const Tensor& v,
+                                                   const Tensor& slots, const Tensor& kept, const Tensor& out,
+                                                   const Tensor& lse, double p, int64_t seed);
+
+// rows.cpp
+Tensor row_softmax(Tensor& scores, const std::optional<Tensor>& mask, const std::optional<Tensor>& mean, double share);
+void softmax_gradient(Tensor& weights, const Tensor& d_mean);
+Tensor mask_gradient(const Tensor& scores, const Tensor& lse, const Tensor& d_weights, const Tensor& delta,
+                     const std::optional<Tensor>& mask, double most);
+void kept_gradient(Tensor& scores, Tensor& d_weights, const Tensor& lse, const Tensor& delta, const Tensor& keep);
+
+}  // namespace lasformer

@@ -1,0 +1,39 @@
+// Registers the CPU kernels with PyTorch.
+#include <torch/library.h>
+
+#include "kernels.h"
+
+TORCH_LIBRARY(fairseq_lasformer, m) {
+  m.def("topk_indices(Tensor q, Tensor keys, Tensor? table, Tensor start, Tensor count, int kappa) -> (Tensor, Tensor)");
+  m.def("topk_scored(Tensor scores, Tensor start, Tensor count, int kappa) -> (Tensor, Tensor)");
+  m.def("attend_kept(Tensor q, Tensor keys, Tensor values, Tensor slots, Tensor kept, int heads) -> Tensor");
+  m.def("packed_linear(Tensor x, Tensor weight, Tensor scale, Tensor sums, Tensor bias, int outputs, int isa) -> Tensor");
+  m.def("top_candidates(Tensor lprobs, Tensor? past, int k) -> (Tensor, Tensor)");
+  m.def("decode_step(Tensor x, Tensor[] norms, Tensor[] linears, Tensor[] stores, Tensor[] given, Tensor table,"
+        " Tensor newest, Tensor start, Tensor count, Tensor source_start, Tensor source_count, int[] kappas,"
+        " int[] outputs, int[] heads, int end, bool pre_norm, int length, float eps) -> Tensor");
+  m.def("gather_forward(Tensor q, Tensor k, Tensor v, Tensor slots, Tensor kept, float dropout, int seed)"
+        " -> (Tensor, Tensor)");
+  m.def("gather_backward(Tensor d_out, Tensor q, Tensor k, Tensor v, Tensor slots, Tensor kept, Tensor out, Tensor lse,"
+        " float dropout, int seed) -> (Tensor, Tensor, Tensor)");
+  m.def("row_softmax(Tensor(a!) scores, Tensor? mask, Tensor(b!)? mean, float share) -> Tensor");
+  m.def("softmax_gradient(Tensor(a!) weights, Tensor d_mean) -> ()");
+  m.def("mask_gradient(Tensor scores, Tensor lse, Tensor d_weights, Tensor delta, Tensor? allowed, float most)"
+        " -> Tensor");
+  m.def("kept_gradient(Tensor(a!) scores, Tensor(b!) d_weights, Tensor lse, Tensor delta, Tensor keep) -> ()");
+}
+
+TORCH_LIBRARY_IMPL(fairseq_lasformer, CPU, m) {
+  m.impl("topk_indices", &lasformer::topk_indices);
+  m.impl("topk_scored", &lasformer::topk_scored);
+  m.impl("attend_kept", &lasformer::attend_kept);
+  m.impl("packed_linear", &lasformer::packed_linear);
+  m.impl("top_candidates", &lasformer::top_candidates);
+  m.impl("decode_step", &lasformer::decode_step);
+  m.impl("gather_forward", &lasformer::gather_forward);
+  m.impl("gather_backward", &lasformer::gather_backward);
+  m.impl("row_softmax", &lasformer::row_softmax);
+  m.impl("softmax_gradient", &lasformer::softmax_gradient);
+  m.impl("mask_gradient", &lasformer::mask_gradient);
+  m.impl("kept_gradient", &lasformer::kept_gradient);
+}

@@ -1,0 +1,94 @@
+"""Linear layers with packed weights for a few rows at a time, float32 and int8 (CPUs).
+
+A product of 5 rows, a decoding step at beam 5, is limited by how fast weights are read; packed, they are read once and
+in order, and as int8 they are a quarter as large. Definitions: ``F.linear``, ``reference.linear_int8``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fairseq_lasformer.ops.reference import quantised
+
+PANEL = 16  # outputs that lie side by side, as in packed.h
+
+INSTRUCTION_SETS = {"best": 0, "plain": 1, "avx2": 2, "avx512_vnni": 3}
+
+
+@dataclass(frozen=True)
+class PackedLinear:
+    """Weights of a linear layer, packed for the CPU kernels; see ``packed.h`` for the layout.
+
+    Attributes:
+        weight: float32 or int8.
+        scale: float32 [N], of an output's int8 weights; empty in float32. N is filled up to a multiple of 16.
+        sums: int32 [N], 128 times the sums of an output's int8 weights; empty in float32.
+        bias: float32 [outputs]; empty if there is none.
+        outputs: number of outputs.
+    """
+
+    weight: Tensor
+    scale: Tensor
+    sums: Tensor
+    bias: Tensor
+    outputs: int
+
+    @property
+    def tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """weight, scale, sums and bias."""
+        return self.weight, self.scale, self.sums, self.bias
+
+    def __call__(self, x: Tensor, instructions: str = "best") -> Tensor:
+        """Apply the layer, [..., inputs] float32 -> [..., outputs].
+
+        Args:
+            instructions: one of :data:`INSTRUCTION_SETS`, for 8-bit products. All give the same result.
+        """
+        rows = x.reshape(-1, x.size(-1))
+        out = torch.ops.fairseq_lasformer.packed_linear(
+            rows, *self.tensors, self.outputs, INSTRUCTION_SETS[instructions]
+        )
+        return out.view(*x.shape[:-1], self.outputs)
+
+
+@torch.no_grad()
+def pack_linear(weight: Tensor, bias: Tensor | None = None, int8: bool = False) -> PackedLinear:
+    """Pack a linear layer.
+
+    Args:
+        weight: float32 [outputs, inputs], finite.
+        bias: float32 [outputs], or None.
+        int8: quantise the weights, one scale for each output.
+
+    Raises:
+        ValueError: a weight to be quantised is not finite.
+    """
+    outputs, inputs = weight.shape
+    bias = weight.new_empty(0) if bias is None else bias.detach().clone()
+    rows = -outputs % PANEL
+    if not int8:
+        full = F.pad(weight.detach(), (0, 0, 0, rows)).view(-1, PANEL, inputs)
+        empty = weight.new_empty(0)
+        return PackedLinear(full.transpose(1, 2).contiguous(), empty, empty.int(), bias, outputs)
+    if not bool(torch.isfinite(weight).all()):
+        raise ValueError("weights that are not finite cannot be quantised")
+    numbers, scale = quantised(F.pad(weight.detach(), (0, -inputs % 4, 0, rows)))
+    sums = 128 * numbers.sum(1, dtype=torch.int32)
+    panels = numbers.view(numbers.size(0) // PANEL, PANEL, -1, 4).transpose(1, 2).contiguous()
+    return PackedLinear(panels, scale[:, 0].contiguous(), sums.int(), bias, outputs)
+
+
+def decode_step(
+    x: Tensor,
+    norms: list[Tensor],
+    linears: list[Tensor],
+    stores: list[Tensor],
+    given: list[Tensor],
+    *index: object,
+) -> Tensor:
+    """Run the layers of a decoder on the newest positions, x [R, d] -> [R, d]; see ``step.cpp``."""
+    return torch.ops.fairseq_lasformer.decode_step(x.contiguous(), norms, linears, stores, given, *index)

@@ -1,0 +1,289 @@
+// One decoding step of a stack of decoder layers: projections, cache, selection, attention, feed-forward network.
+// Definition: nn.stack.LayerStack.step, layer by layer in PyTorch.
+//
+// Tensors come in lists, the same number for each layer: see the constants. Those that do not apply are empty.
+#include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros_like.h>
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "cpu_math.h"
+#include "kernels.h"
+#include "packed.h"
+
+namespace lasformer {
+namespace {
+
+// norms: weight and bias of each
+enum { kSelfNorm, kCrossNorm, kFinalNorm, kNorms };
+// linears: weight, scale, sums and bias of each; both selectors are float32, that of the self-attention queries and keys
+enum { kQkv, kSelfOut, kCrossQ, kCrossOut, kFc1, kFc2, kSelfSelector, kCrossSelector, kLinears };
+// stores: [N, C, W]
+enum { kKey, kValue, kSelectorKey, kSourceKey, kSourceValue, kSourceSelectorKey, kStores };
+// kappas, of self- and cross-attention: that of a learned selector in millionths, or
+constexpr int64_t kAsBelow = 0, kEvery = -1, kGiven = -2;
+constexpr int64_t kOne = 1000000, kMinKeys = 10;
+
+struct Kept {
+  Tensor slots, counts;  // undefined: every key from start on
+};
+
+void layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, float eps, Tensor& out) {
+  const int64_t rows = x.size(0), n = x.size(1);
+  const auto *from = x.const_data_ptr<float>(), *w = weight.const_data_ptr<float>(), *b = bias.const_data_ptr<float>();
+  auto* to = out.mutable_data_ptr<float>();
+  at::parallel_for(0, rows, 16, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      const float* row = from + r * n;
+      float sum = 0.f, squares = 0.f;
+#pragma omp simd reduction(+ : sum)
+      for (int64_t i = 0; i < n; ++i) sum += row[i];
+      const float mean = sum / static_cast<float>(n);
+#pragma omp simd reduction(+ : squares)
+      for (int64_t i = 0; i < n; ++i) squares += (row[i] - mean) * (row[i] - mean);
+      const float scale = 1.f / std::sqrt(squares / static_cast<float>(n) + eps);
+#pragma omp simd
+      for (int64_t i = 0; i < n; ++i) to[r * n + i] = (row[i] - mean) * scale * w[i] + b[i];
+    }
+  });
+}
+
+// Attention of all rows of an item over the keys from its start on: each key is read once for all of them.
+Tensor attend_range(const Tensor& q, const Tensor& keys, const Tensor& values, const Tensor& start, const Tensor& count,
+                    int64_t heads) {
+  const int64_t rows = q.size(0), width = q.size(1), items = keys.size(0), beam = rows / items, head_width = width / heads;
+  const float scale = 1.f / std::sqrt(static_cast<float>(head_width));
+  Tensor out = at::zeros_like(q);
+  const auto *queries = q.const_data_ptr<float>(), *all_keys = keys.const_data_ptr<float>();
+  const auto* all_values = values.const_data_ptr<float>();
+  const auto *first = start.const_data_ptr<int64_t>(), *number = count.const_data_ptr<int64_t>();
+  auto* result = out.mutable_data_ptr<float>();
+  at::parallel_for(0, items * heads, 1, [&](int64_t begin, int64_t end) {
+    std::vector<float> weights;
+    while (begin < end) {  // the heads of an item within the chunk, whose parts of a key lie side by side
+      const int64_t item = begin / heads, h0 = begin % heads, h1 = std::min(heads, h0 + end - begin), n = number[item];
+      begin += h1 - h0;
+      const int64_t at = (item * keys.size(1) + first[item]) * width, row = item * beam * width;
+      weights.resize((h1 - h0) * beam * n);
+      for (int64_t j = 0; j < n; ++j) {
+        const float* key = all_keys + at + j * width;
+        for (int64_t h = h0; h < h1; ++h) {
+          for (int64_t b = 0; b < beam; ++b) {
+            weights[((h - h0) * beam + b) * n + j] =
+                scale * dot(queries + row + b * width + h * head_width, key + h * head_width, head_width);
+          }
+        }
+      }
+      for (int64_t i = 0; i < (h1 - h0) * beam && n > 0; ++i) {
+        float* w = &weights[i * n];
+        const float top = *std::max_element(w, w + n);
+        float total = 0.f;
+#pragma omp simd reduction(+ : total)
+        for (int64_t j = 0; j < n; ++j) {
+          w[j] = exp_negative(w[j] - top);
+          total += w[j];
+        }
+        const float norm = 1.f / total;
+#pragma omp simd
+        for (int64_t j = 0; j < n; ++j) w[j] *= norm;
+      }
+      for (int64_t j = 0; j < n; ++j) {
+        const float* value = all_values + at + j * width;
+        for (int64_t h = h0; h < h1; ++h) {
+          for (int64_t b = 0; b < beam; ++b) {
+            const float weight = weights[((h - h0) * beam + b) * n + j];
+            float* own = result + row + b * width + h * head_width;
+#pragma omp simd
+            for (int64_t i = 0; i < head_width; ++i) own[i] += weight * value[h * head_width + i];
+          }
+        }
+      }
+    }
+  });
+  return out;
+}
+
+// Write this step's part of every row, [R, from : from + W], into the newest slots of a store [N, C, W].
+void append(const Tensor& rows, int64_t from, const Tensor& store, const Tensor& newest) {
+  const int64_t width = store.size(2), beam = newest.numel(), stride = rows.size(1);
+  const auto* slots = newest.const_data_ptr<int64_t>();
+  const auto* source = rows.const_data_ptr<float>();
+  auto* to = store.mutable_data_ptr<float>();
+  for (int64_t r = 0; r < rows.size(0); ++r) {
+    const int64_t slot = slots[r % beam];
+    TORCH_CHECK(slot >= 0 && slot < store.size(1), "newest: beyond the slots there are");
+    std::copy_n(source + r * stride + from, width, to + (r / beam * store.size(1) + slot) * width);
+  }
+}
+
+// Columns from : from + n of x [R, W], times a factor of each row.
+Tensor columns(const Tensor& x, int64_t from, int64_t n, const std::vector<float>& factor) {
+  Tensor out = at::empty({x.size(0), n}, x.options());
+  const auto* source = x.const_data_ptr<float>();
+  auto* to = out.mutable_data_ptr<float>();
+  for (int64_t r = 0; r < x.size(0); ++r) {
+    for (int64_t i = 0; i < n; ++i) to[r * n + i] = source[r * x.size(1) + from + i] * factor[r];
+  }
+  return out;
+}
+
+class Step {
+ public:
+  Step(TensorList norms, TensorList linears, TensorList stores, TensorList given, at::IntArrayRef outputs,
+       at::IntArrayRef kappas, at::IntArrayRef heads, const Tensor& table, const Tensor& newest, const Tensor& start,
+       const Tensor& count, const Tensor& source_start, const Tensor& source_count, int64_t end, bool pre_norm,
+       int64_t length, double eps)
+      : norms_(norms), linears_(linears), stores_(stores), given_(given), outputs_(outputs), kappas_(kappas),
+        heads_(heads), table_(table.slice(1, 0, end)), newest_(newest), start_(start), count_(count),
+        source_start_(source_start), source_count_(source_count), end_(end), pre_norm_(pre_norm),
+        eps_(static_cast<float>(eps)) {
+    const int64_t rows = table.size(0), items = count.numel();
+    const int64_t beam = rows / items;
+    sharpened_ = factors(count, beam, length);
+    source_sharpened_ = factors(source_count, beam, length);
+    plain_.assign(rows, 1.f);
+    every_ = {table_, count.to(at::kInt).repeat_interleave(beam)};
+  }
+
+  Tensor run(Tensor x) {
+    const int64_t layers = static_cast<int64_t>(norms_.size()) / (2 * kNorms);
+    Kept self, cross;
+    for (int64_t l = 0; l < layers; ++l) {
+      x = feed_forward(l, cross_attention(l, self_attention(l, x, self), cross));
+    }
+    return x;
+  }
+
+ private:
+  static std::vector<float> factors(const Tensor& count, int64_t beam, int64_t length) {
+    std::vector<float> found;
+    const auto* n = count.const_data_ptr<int64_t>();
+    for (int64_t i = 0; i < count.numel(); ++i) {
+      const auto keys = static_cast<float>(std::max(n[i], length));
+      found.insert(found.end(), beam, length ? std::log(keys) / static_cast<float>(std::log(static_cast<double>(length))) : 1.f);
+    }
+    return found;
+  }
+
+  const Tensor& store(int64_t layer, int64_t which) const { return stores_[layer * kStores + which]; }
+
+  bool has(int64_t layer, int64_t which) const { return linears_[(layer * kLinears + which) * 4].numel() > 0; }
+
+  Tensor linear(int64_t layer, int64_t which, const Tensor& x, After after = {}) const {
+    const int64_t at = layer * kLinears + which, outputs = outputs_[at];
+    const Packed weights =
+        packed(linears_[4 * at], linears_[4 * at + 1], linears_[4 * at + 2], linears_[4 * at + 3], x.size(1), outputs);
+    Tensor out = at::empty({x.size(0), outputs}, x.options());
+    product(x.const_data_ptr<float>(), x.size(1), x.size(0), weights, out.mutable_data_ptr<float>(), after);
+    return out;
+  }
+
+  Tensor norm(int64_t layer, int64_t which, const Tensor& x) const {
+    Tensor out = at::empty_like(x);
+    const int64_t at = 2 * (layer * kNorms + which);
+    layer_norm(x, norms_[at], norms_[at + 1], eps_, out);
+    return out;
+  }
+
+  Tensor before(int64_t layer, int64_t which, const Tensor& x) const { return pre_norm_ ? norm(layer, which, x) : x; }
+
+  Tensor after(int64_t layer, int64_t which, const Tensor& x) const { return pre_norm_ ? x : norm(layer, which, x); }
+
+  // The keys that a layer reads: chosen anew, as given, or those of the layer below.
+  void choose(int64_t layer, bool cross, const Tensor& q, Kept& kept) const {
+    const int64_t kappa = kappas_[2 * layer + cross], end = cross ? store(layer, kSourceKey).size(1) : end_;
+    if (kappa == kAsBelow) return;
+    if (kappa == kGiven) {
+      kept = {given_[4 * layer + 2 * cross], given_[4 * layer + 2 * cross + 1]};
+    } else if (kappa == kEvery || kappa >= kOne || end <= kMinKeys) {
+      kept = cross ? Kept{} : every_;
+    } else if (cross) {
+      std::tie(kept.slots, kept.counts) =
+          topk_indices(q, store(layer, kSourceSelectorKey), std::nullopt, source_start_, source_count_, kappa);
+    } else {
+      std::tie(kept.slots, kept.counts) = topk_indices(q, store(layer, kSelectorKey), table_, start_, count_, kappa);
+    }
+  }
+
+  static Tensor scaled(Tensor q) { return q.mul_(std::pow(static_cast<double>(q.size(1)), -0.5)); }
+
+  Tensor self_attention(int64_t l, const Tensor& x, Kept& kept) const {
+    const Tensor y = before(l, kSelfNorm, x), all = linear(l, kQkv, y);
+    const int64_t width = store(l, kKey).size(2);
+    append(all, width, store(l, kKey), newest_);
+    append(all, 2 * width, store(l, kValue), newest_);
+    Tensor query;
+    if (has(l, kSelfSelector)) {
+      const Tensor selector = linear(l, kSelfSelector, y);
+      const int64_t narrow = selector.size(1) / 2;
+      append(selector, narrow, store(l, kSelectorKey), newest_);
+      query = scaled(columns(selector, 0, narrow, plain_));
+    }
+    choose(l, false, query, kept);
+    const Tensor q = columns(all, 0, width, sharpened_);
+    const Tensor out = attend_kept(q, store(l, kKey), store(l, kValue), kept.slots, kept.counts, heads_[0]);
+    return after(l, kSelfNorm, linear(l, kSelfOut, out, {false, x.const_data_ptr<float>()}));
+  }
+
+  Tensor cross_attention(int64_t l, const Tensor& x, Kept& kept) const {
+    const Tensor y = before(l, kCrossNorm, x);
+    Tensor query;
+    if (has(l, kCrossSelector)) query = scaled(linear(l, kCrossSelector, y));
+    choose(l, true, query, kept);
+    const Tensor projected = linear(l, kCrossQ, y);
+    const Tensor q = columns(projected, 0, projected.size(1), source_sharpened_);
+    const Tensor &keys = store(l, kSourceKey), &values = store(l, kSourceValue);
+    const Tensor out = kept.slots.defined() ? attend_kept(q, keys, values, kept.slots, kept.counts, heads_[1])
+                                            : attend_range(q, keys, values, source_start_, source_count_, heads_[1]);
+    return after(l, kCrossNorm, linear(l, kCrossOut, out, {false, x.const_data_ptr<float>()}));
+  }
+
+  Tensor feed_forward(int64_t l, const Tensor& x) const {
+    const Tensor inner = linear(l, kFc1, before(l, kFinalNorm, x), {true, nullptr});
+    return after(l, kFinalNorm, linear(l, kFc2, inner, {false, x.const_data_ptr<float>()}));
+  }
+
+  TensorList norms_, linears_, stores_, given_;
+  at::IntArrayRef outputs_, kappas_, heads_;
+  const Tensor table_;
+  const Tensor &newest_, &start_, &count_, &source_start_, &source_count_;
+  const int64_t end_;
+  const bool pre_norm_;
+  const float eps_;
+  std::vector<float> sharpened_, source_sharpened_, plain_;
+  Kept every_;
+};
+
+}  // namespace
+
+// x [R, d] -> [R, d]. heads: of self- and cross-attention; outputs: of each of `linears`; end: of the table's positions;
+// length: see SelectedAttention.sharpened.
+Tensor decode_step(const Tensor& x, TensorList norms, TensorList linears, TensorList stores, TensorList given,
+                   const Tensor& table, const Tensor& newest, const Tensor& start, const Tensor& count,
+                   const Tensor& source_start, const Tensor& source_count, at::IntArrayRef kappas,
+                   at::IntArrayRef outputs, at::IntArrayRef heads, int64_t end, bool pre_norm, int64_t length,
+                   double eps) {
+  const auto layers = static_cast<int64_t>(norms.size()) / (2 * kNorms);
+  TORCH_CHECK(x.dim() == 2 && x.scalar_type() == at::kFloat && x.is_contiguous(), "x: expected contiguous float32 [R, d]");
+  TORCH_CHECK(table.dim() == 2 && table.size(0) == x.size(0) && count.numel() > 0 && x.size(0) % count.numel() == 0 &&
+                  newest.numel() == x.size(0) / count.numel() && end <= table.size(1),
+              "table, newest, count: expected those of x's rows");
+  const auto expected = [layers](size_t n, int64_t each) { return static_cast<int64_t>(n) == layers * each; };
+  TORCH_CHECK(expected(linears.size(), 4 * kLinears) && expected(stores.size(), kStores) && expected(given.size(), 4) &&
+                  expected(kappas.size(), 2) && expected(outputs.size(), kLinears) && heads.size() == 2,
+              "lists: expected entries for ", layers, " layers");
+  for (const Tensor& t : stores) {
+    TORCH_CHECK(t.numel() == 0 || (t.dim() == 3 && t.is_contiguous() && t.scalar_type() == at::kFloat &&
+                                   t.size(0) == count.numel()),
+                "stores: expected contiguous float32 [N, C, W]");
+  }
+  return Step(norms, linears, stores, given, outputs, kappas, heads, table, newest, start, count, source_start,
+              source_count, end, pre_norm, length, eps)
+      .run(x);
+}
+
+}  // namespace lasformer

@@ -1,0 +1,136 @@
+"""Full passes on GPUs, in training and inference: tiles of all keys with a bitmask of the kept ones.
+
+Definition: ``reference.select`` and ``reference.selected_attention``. Kernels: ``triton_bits``, ``triton_tiles``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fairseq_lasformer.ops.attend import selected_attention
+from fairseq_lasformer.ops.backends import backend_for, current, triton_kernels
+from fairseq_lasformer.ops.blocks import BLOCK_ELEMENTS, LEAST_ROWS
+from fairseq_lasformer.ops.through import through_gradient
+from fairseq_lasformer.ops.types import EVERY_ROW, AttentionMask, RowSample
+
+WORD = 32
+
+
+def uses_tiles(device: torch.device, backend: str = "auto") -> bool:
+    """Whether a full pass uses Triton's tiled kernels with a bitmask."""
+    return backend_for(device, backend) == "triton"
+
+
+def _kernels(module: str) -> Any:
+    found = triton_kernels(module)
+    assert found is not None
+    return found
+
+
+@torch.no_grad()
+def topk_bitmask(sel_q: Tensor, sel_k: Tensor, mask: AttentionMask, kappa: int) -> Tensor:
+    """Select the kept keys of all queries (eq 1, 2) as a bitmask, without synchronising.
+
+    Args:
+        sel_q: [B, Q, S].
+        sel_k: [B, K, S].
+        mask: attention mask.
+        kappa: fraction of keys to keep, in millionths.
+
+    Returns:
+        int32 [B, Q, ceil(K / 32)]: bit j % 32 of word j // 32 is key j.
+    """
+    (n_batch, n_queries, width), n_keys, device = sel_q.shape, sel_k.size(1), sel_q.device
+    queries, keys = sel_q.float() * width**-0.5, sel_k.float().transpose(1, 2)
+    bits = torch.zeros(n_batch, n_queries, -(-n_keys // WORD), dtype=torch.int32, device=device)
+    counts = mask.counts(n_queries, n_keys, device).expand(n_batch, n_queries)
+    step = max(LEAST_ROWS, BLOCK_ELEMENTS.get(device.type, BLOCK_ELEMENTS["cpu"]) // (n_batch * n_keys))
+    for start in range(0, n_queries, step):
+        rows = slice(start, min(start + step, n_queries))
+        seen = rows.stop + n_keys - n_queries if mask.causal else n_keys
+        scores = torch.matmul(queries[:, rows], keys[..., :seen])
+        with current(scores):
+            _kernels("triton_bits").store_bits(
+                scores, mask.key_padding, counts[:, rows].contiguous(), mask.causal, start + n_keys - n_queries, kappa,
+                bits[:, rows],
+            )  # fmt: skip
+    return bits
+
+
+def mask_of(bits: Tensor, n_keys: int) -> Tensor:
+    """Return a bitmask as a mask: int32 [B, R, words] -> bool [B, R, K]."""
+    lanes = torch.arange(WORD, device=bits.device)
+    return ((bits[..., None] >> lanes) & 1).bool().flatten(2)[..., :n_keys]
+
+
+def tiled_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bits: Tensor,
+    mask: AttentionMask,
+    sel_q: Tensor | None = None,
+    sel_k: Tensor | None = None,
+    dropout_p: float = 0.0,
+    bounded: bool = True,
+    sample: RowSample = EVERY_ROW,
+) -> Tensor:
+    """Compute attention over the keys of a bitmask (eq 3).
+
+    Args:
+        q, k, v: [B, H, Q or K, D].
+        bits: bitmask of :func:`topk_bitmask`.
+        mask: attention mask, a superset of the bits.
+        sel_q, sel_k, dropout_p, bounded: see ``attend.selected_attention``.
+        sample: the queries whose straight-through gradient is computed, scaled by the stride.
+
+    Returns:
+        [B, H, Q, D] in q's dtype; 0 for rows without kept keys.
+    """
+    if not _kernels("triton_tiles").fits(q):
+        keep = mask_of(bits, k.size(2))
+        return selected_attention(q, k, v, keep, mask, sel_q, sel_k, dropout_p, bounded, sample)
+    seed = int(torch.randint(2**31, (1,))) if dropout_p > 0 else 0
+    return _TiledAttention.apply(q, k, v, bits, mask, sel_q, sel_k, dropout_p, bounded, seed, sample)
+
+
+class _TiledAttention(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        bits: Tensor,
+        mask: AttentionMask,
+        sel_q: Tensor | None,
+        sel_k: Tensor | None,
+        dropout_p: float,
+        bounded: bool,
+        seed: int,
+        sample: RowSample,
+    ) -> Tensor:
+        q, k, v = (t.contiguous() for t in (q, k, v))
+        with current(q):
+            out, lse = _kernels("triton_tiles").forward(q, k, v, bits, mask.causal, dropout_p, seed)
+        ctx.save_for_backward(q, k, v, bits, mask.key_padding, sel_q, sel_k, out, lse)
+        ctx.options = mask.causal, dropout_p, bounded, seed, sample
+        return out
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, bits, key_padding, sel_q, sel_k, out, lse = ctx.saved_tensors
+        causal, dropout_p, bounded, seed, sample = ctx.options
+        with current(q):
+            found = _kernels("triton_tiles").backward(d_out, q, k, v, bits, out, lse, causal, dropout_p, seed)
+        through: tuple[Tensor | None, Tensor | None] = None, None
+        if sel_q is not None and (sel_q.requires_grad or sel_k.requires_grad):
+            through = through_gradient(
+                q, k, v, out, lse, d_out, AttentionMask(key_padding, causal), sel_q, sel_k, dropout_p, seed, bounded,
+                sample,
+            )  # fmt: skip
+        return (*found, None, None, *through, None, None, None, None)

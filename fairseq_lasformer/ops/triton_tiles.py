@@ -1,0 +1,240 @@
+"""Full passes over the kept keys on GPUs, forward and backward (arXiv 2309.14174, eq 1-3): tiles of all keys, and bits.
+
+The kept keys of a query are scattered, so gathering them costs a GPU more than reading all keys in tiles (unless fewer
+than about 1.6 % are kept). The mask has one bit per query-key pair and is shared by the heads. Definition:
+``reference.selected_attention``. With P the weights, L their log-normaliser and delta = dO . O:
+
+    dV = P^T dO,   dS = P (dO . V - delta),   dQ = dS K,   dK = dS^T Q
+
+Queries' gradients are added up over tiles of keys, those of keys and values over tiles of queries, each by a kernel of
+its own: nothing is added by two programs, and every run gives the same sums.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+TILE = 64
+TILE_ELEMENTS = 8192  # per tile of queries, keys or values: wider heads get smaller tiles to fit shared memory
+_LOG2E = tl.constexpr(1.4426950408889634)
+_LN2 = tl.constexpr(0.6931471805599453)
+_CHANGING = ["n_queries", "n_keys", "bits_stride", "seed", "least"]
+
+
+@triton.jit
+def _kept(bits, i, begin, n_queries, n_keys, bits_stride, BLOCK: tl.constexpr):
+    """Which of the keys ``begin`` to ``begin + BLOCK - 1`` the queries keep; a query's words are loaded once."""
+    j = tl.arange(0, BLOCK)
+    at = bits + i.to(tl.int64) * bits_stride + begin // 32
+    word = tl.load(at, mask=i < n_queries, other=0)[:, None]
+    if BLOCK == 64:
+        second = tl.load(at + 1, mask=(i < n_queries) & (begin + 32 + 0 * i < n_keys), other=0)
+        word = tl.where((j < 32)[None, :], word, second[:, None])
+    return ((word >> (j % 32)[None, :]) & 1) != 0
+
+
+@triton.jit
+def _noise(row, j, seed, least, factor):
+    """Dropout of the weights of rows [I] (their number among all of all heads) and keys [J]; see ``through.noise``."""
+    x = row.to(tl.uint32)[:, None] * tl.full([], 0x9E3779B1, tl.uint32)
+    x += j.to(tl.uint32)[None, :] * tl.full([], 0x85EBCA77, tl.uint32) + seed.to(tl.uint32)
+    x = (x ^ (x >> 16)) * tl.full([], 0x85EBCA6B, tl.uint32)
+    x = (x ^ (x >> 13)) * tl.full([], 0xC2B2AE35, tl.uint32)
+    return tl.where((x ^ (x >> 16)) >= least.to(tl.uint32), factor, 0.0)
+
+
+@triton.jit
+def _tile(x, i, n, width, WIDTH: tl.constexpr):
+    """Rows i of a head's x [n, width], and where they are."""
+    d = tl.arange(0, WIDTH)
+    mask = (i[:, None] < n) & (d[None, :] < width)
+    at = i.to(tl.int64)[:, None] * width + d[None, :]
+    return tl.load(x + at, mask=mask, other=0.0), at, mask
+
+
+@triton.jit(do_not_specialize=_CHANGING)
+def _forward(
+    q, k, v, bits, out, lse,
+    bits_stride, scale, seed, least, factor, n_queries, n_keys, n_heads, width,
+    CAUSAL: tl.constexpr, DROPOUT: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """Process one tile of queries of one head against all keys."""
+    head = tl.program_id(1).to(tl.int64)
+    i = tl.program_id(0) * BLOCK_Q + tl.arange(0, BLOCK_Q)
+    bits += head // n_heads * n_queries * bits_stride
+    k += head * n_keys * width
+    v += head * n_keys * width
+    query, at, mine = _tile(q + head * n_queries * width, i, n_queries, width, WIDTH)
+    high = tl.full([BLOCK_Q], -1e30, tl.float32)
+    sums = tl.zeros([BLOCK_Q], tl.float32)
+    acc = tl.zeros([BLOCK_Q, WIDTH], tl.float32)
+    stop = n_keys
+    if CAUSAL:
+        stop = tl.minimum(n_keys, (tl.program_id(0) + 1) * BLOCK_Q + n_keys - n_queries)
+    for begin in range(0, stop, BLOCK_K):
+        j = begin + tl.arange(0, BLOCK_K)
+        kept = _kept(bits, i, begin, n_queries, n_keys, bits_stride, BLOCK_K)
+        key, _, _ = _tile(k, j, n_keys, width, WIDTH)
+        value, _, _ = _tile(v, j, n_keys, width, WIDTH)
+        score = tl.dot(query, tl.trans(key), input_precision="tf32x3") * (scale * _LOG2E)
+        score = tl.where(kept, score, -1e30)
+        new = tl.maximum(high, tl.max(score, 1))
+        weight = tl.where(kept, tl.exp2(score - new[:, None]), 0.0)
+        fade = tl.exp2(high - new)
+        sums = sums * fade + tl.sum(weight, 1)
+        if DROPOUT:
+            weight = weight * _noise(head * n_queries + i, j, seed, least, factor)
+        acc = acc * fade[:, None] + tl.dot(weight.to(value.dtype), value, input_precision="tf32x3")
+        high = new
+    some = sums > 0
+    result = acc / tl.where(some, sums, 1.0)[:, None]
+    tl.store(out + head * n_queries * width + at, result.to(out.dtype.element_ty), mask=mine)
+    norm = tl.where(some, (high + tl.log2(tl.where(some, sums, 1.0))) * _LN2, float("inf"))
+    tl.store(lse + head * n_queries + i, norm, mask=i < n_queries)
+
+
+@triton.jit(do_not_specialize=_CHANGING)
+def _backward_queries(
+    q, k, v, bits, lse, delta, d_out, dq,
+    bits_stride, scale, seed, least, factor, n_queries, n_keys, n_heads, width,
+    CAUSAL: tl.constexpr, DROPOUT: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """Gradients of one tile of queries of one head."""
+    head = tl.program_id(1).to(tl.int64)
+    i = tl.program_id(0) * BLOCK_Q + tl.arange(0, BLOCK_Q)
+    bits += head // n_heads * n_queries * bits_stride
+    k += head * n_keys * width
+    v += head * n_keys * width
+    query, at, mine = _tile(q + head * n_queries * width, i, n_queries, width, WIDTH)
+    d_row, _, _ = _tile(d_out + head * n_queries * width, i, n_queries, width, WIDTH)
+    norm = tl.load(lse + head * n_queries + i, mask=i < n_queries, other=float("inf")) * _LOG2E
+    mean = tl.load(delta + head * n_queries + i, mask=i < n_queries, other=0.0)
+    acc = tl.zeros([BLOCK_Q, WIDTH], tl.float32)
+    stop = n_keys
+    if CAUSAL:
+        stop = tl.minimum(n_keys, (tl.program_id(0) + 1) * BLOCK_Q + n_keys - n_queries)
+    for begin in range(0, stop, BLOCK_K):
+        j = begin + tl.arange(0, BLOCK_K)
+        kept = _kept(bits, i, begin, n_queries, n_keys, bits_stride, BLOCK_K)
+        key, _, _ = _tile(k, j, n_keys, width, WIDTH)
+        value, _, _ = _tile(v, j, n_keys, width, WIDTH)
+        score = tl.dot(query, tl.trans(key), input_precision="tf32x3") * (scale * _LOG2E)
+        weight = tl.where(kept, tl.exp2(score - norm[:, None]), 0.0)
+        d_weight = tl.dot(d_row, tl.trans(value), input_precision="tf32x3")
+        if DROPOUT:
+            d_weight = d_weight * _noise(head * n_queries + i, j, seed, least, factor)
+        d_score = weight * (d_weight - mean[:, None])
+        acc += tl.dot(d_score.to(key.dtype), key, input_precision="tf32x3")
+    tl.store(dq + head * n_queries * width + at, (acc * scale).to(dq.dtype.element_ty), mask=mine)
+
+
+@triton.jit(do_not_specialize=_CHANGING)
+def _backward_keys(
+    q, k, v, bits, lse, delta, d_out, dk, dv,
+    bits_stride, scale, seed, least, factor, n_queries, n_keys, n_heads, width,
+    CAUSAL: tl.constexpr, DROPOUT: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """Gradients of one tile of keys and values of one head."""
+    head = tl.program_id(1).to(tl.int64)
+    first = tl.program_id(0) * BLOCK_K
+    j = first + tl.arange(0, BLOCK_K)
+    bits += head // n_heads * n_queries * bits_stride
+    q += head * n_queries * width
+    d_out += head * n_queries * width
+    key, at, theirs = _tile(k + head * n_keys * width, j, n_keys, width, WIDTH)
+    value, _, _ = _tile(v + head * n_keys * width, j, n_keys, width, WIDTH)
+    d_key = tl.zeros([BLOCK_K, WIDTH], tl.float32)
+    d_value = tl.zeros([BLOCK_K, WIDTH], tl.float32)
+    start = 0
+    if CAUSAL:
+        start = tl.maximum(0, first - (n_keys - n_queries)) // BLOCK_Q * BLOCK_Q
+    for begin in range(start, n_queries, BLOCK_Q):
+        i = begin + tl.arange(0, BLOCK_Q)
+        kept = _kept(bits, i, first, n_queries, n_keys, bits_stride, BLOCK_K)
+        query, _, _ = _tile(q, i, n_queries, width, WIDTH)
+        d_row, _, _ = _tile(d_out, i, n_queries, width, WIDTH)
+        norm = tl.load(lse + head * n_queries + i, mask=i < n_queries, other=float("inf")) * _LOG2E
+        mean = tl.load(delta + head * n_queries + i, mask=i < n_queries, other=0.0)
+        score = tl.dot(query, tl.trans(key), input_precision="tf32x3") * (scale * _LOG2E)
+        weight = tl.where(kept, tl.exp2(score - norm[:, None]), 0.0)
+        d_weight = tl.dot(d_row, tl.trans(value), input_precision="tf32x3")
+        dropped = weight
+        if DROPOUT:
+            noise = _noise(head * n_queries + i, j, seed, least, factor)
+            d_weight = d_weight * noise
+            dropped = weight * noise
+        d_value += tl.dot(tl.trans(dropped.to(d_row.dtype)), d_row, input_precision="tf32x3")
+        d_score = weight * (d_weight - mean[:, None])
+        d_key += tl.dot(tl.trans(d_score.to(query.dtype)), query, input_precision="tf32x3")
+    tl.store(dk + head * n_keys * width + at, (d_key * scale).to(dk.dtype.element_ty), mask=theirs)
+    tl.store(dv + head * n_keys * width + at, d_value.to(dv.dtype.element_ty), mask=theirs)
+
+
+class _Launch:
+    """What the kernels of one attention have in common; the tensors are contiguous."""
+
+    def __init__(self, q: Tensor, k: Tensor, bits: Tensor, causal: bool, dropout_p: float, seed: int) -> None:
+        (n_batch, n_heads, self.n_queries, width), self.n_keys = q.shape, k.size(2)
+        self.n_heads = n_batch * n_heads
+        exact = q.dtype == torch.float32  # three products of tf32 each: twice the registers
+        padded = max(16, triton.next_power_of_2(width))
+        self.rows = max(16, min(TILE, TILE_ELEMENTS // padded) // (1 + exact))
+        self.keys = max(32, self.rows)
+        self.scalars = (
+            *(bits.stride(1), width**-0.5, seed, int(dropout_p * 2**32), 1.0 / (1.0 - dropout_p)),
+            *(self.n_queries, self.n_keys, n_heads, width),
+        )
+        self.constants = {
+            **{"CAUSAL": causal, "DROPOUT": dropout_p > 0, "BLOCK_Q": self.rows, "BLOCK_K": self.keys},
+            **{"WIDTH": padded, "num_warps": 8 if padded > 64 else 4},
+        }
+
+    def by_queries(self) -> tuple[int, int]:
+        return triton.cdiv(self.n_queries, self.rows), self.n_heads
+
+    def by_keys(self) -> tuple[int, int]:
+        return triton.cdiv(self.n_keys, self.keys), self.n_heads
+
+
+def fits(q: Tensor) -> bool:
+    """Whether the tiles of such heads fit the registers."""
+    return q.dtype in (torch.float16, torch.bfloat16) or (q.dtype == torch.float32 and q.size(3) <= 128)
+
+
+def forward(
+    q: Tensor, k: Tensor, v: Tensor, bits: Tensor, causal: bool, dropout_p: float = 0.0, seed: int = 0
+) -> tuple[Tensor, Tensor]:
+    """Compute attention over the kept keys (eq 3).
+
+    Args:
+        q, k, v: [B, H, Q or K, D], contiguous.
+        bits: int32 [B, Q, ceil(K / 32)], contiguous: bit j % 32 of word j // 32 is key j.
+        causal: whether no query keeps keys after its own.
+        dropout_p: dropout probability of the attention weights.
+        seed: of the dropout, below 2^31.
+
+    Returns:
+        [B, H, Q, D], 0 for rows without kept keys; the log-normalisers, float32 [B, H, Q], +inf for those rows.
+    """
+    launch = _Launch(q, k, bits, causal, dropout_p, seed)
+    out, lse = torch.empty_like(q), torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
+    _forward[launch.by_queries()](q, k, v, bits, out, lse, *launch.scalars, **launch.constants)
+    return out, lse
+
+
+def backward(
+    d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, bits: Tensor, out: Tensor, lse: Tensor, causal: bool,
+    dropout_p: float, seed: int,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Compute the gradients of q, k and v; arguments and results of :func:`forward`."""
+    launch = _Launch(q, k, bits, causal, dropout_p, seed)
+    dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+    d_out = d_out.contiguous()
+    delta = (d_out.float() * out.float()).sum(-1)
+    given = (q, k, v, bits, lse, delta, d_out)
+    _backward_queries[launch.by_queries()](*given, dq, *launch.scalars, **launch.constants)
+    _backward_keys[launch.by_keys()](*given, dk, dv, *launch.scalars, **launch.constants)
+    return dq, dk, dv

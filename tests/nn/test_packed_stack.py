@@ -1,0 +1,124 @@
+"""A packed decoder against the layers in PyTorch: beams, padding, patterns, norms; in 8 bits, close to them."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from helpers import assert_beams_decode_alike, assert_steps_are_a_full_pass, tokens
+
+from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.nn.options import RunOptions
+from fairseq_lasformer.ops import cpu, packed
+
+pytestmark = pytest.mark.skipif(cpu.kernels() is None, reason="no CPU kernels")
+
+PRE_NORM = {"encoder_normalize_before": True, "decoder_normalize_before": True}
+
+MODELS = {
+    "learned": {},
+    "pre-norm": PRE_NORM,
+    "share": {"select_share": 1},
+    "cross": {"select_modules": "cross"},
+    "dense": {"select_modules": "none"},
+    "window": {"select_window": 7},
+    "window-self": {"select_window": 7, "select_modules": "decoder"},
+    "length": {"attention_length": 8, **PRE_NORM},
+    "separate-words": {"share_decoder_input_output_embed": False},
+}
+
+
+def packed_model(build, kappa: float = 0.2, int8: bool = False, **options):
+    model = build(kappa, **options).eval()
+    model.decoder.run_options = RunOptions(int8=int8)
+    model.make_generation_fast_()
+    return model
+
+
+@pytest.mark.parametrize("options", MODELS.values(), ids=MODELS)
+@pytest.mark.parametrize("kappa", [0.2, 1.0])
+def test_a_packed_decoder_decodes_as_its_layers_do(build, options, kappa):
+    model = packed_model(build, kappa, **options)
+    assert model.decoder.packed is not None
+    assert_beams_decode_alike(model, build(kappa, **options).eval())
+    assert_steps_are_a_full_pass(model, tokens(2, 40, pad_left=(0, 12)), tokens(2, 70))
+
+
+def steps(model, src, prev, n_beams: int) -> torch.Tensor:
+    order = torch.arange(src.size(0)).repeat_interleave(n_beams)
+    encoded = model.encoder.reorder_encoder_out(model.encoder(src, src.ne(1).sum(1)), order)
+    state: dict = {}
+    prev = prev[order]
+    return torch.stack(
+        [model.decoder(prev[:, : i + 1], encoded, incremental_state=state)[0][:, 0] for i in range(prev.size(1))], 1
+    )
+
+
+@torch.no_grad()
+def test_8_bits_are_close_and_change_no_selector(build):
+    src, prev = tokens(2, 40), tokens(2, 30)
+    exact, rounded = packed_model(build), packed_model(build, int8=True)
+    difference = (steps(rounded, src, prev, 3) - steps(exact, src, prev, 3)).norm() / steps(exact, src, prev, 3).norm()
+    assert 1e-5 < difference < 0.05
+    linears = list(zip(exact.decoder.packed.stack.linears[::4], rounded.decoder.packed.stack.linears[::4]))
+    kinds = [(e.dtype, r.dtype) for e, r in linears if e.numel()]
+    assert kinds.count((torch.float32, torch.int8)) == 6 * len(exact.decoder.layers)
+    selectors = [(e, r) for e, r in linears if e.numel() and r.dtype == torch.float32]
+    assert selectors and all(torch.equal(e, r) for e, r in selectors)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("int8", [False, True], ids=["float32", "int8"])
+def test_threads_that_decode_at_the_same_time_do_not_meet(build, int8):
+    model = packed_model(build, int8=int8)
+    documents = [(tokens(1 + i % 2, 40 + 9 * i), tokens(1 + i % 2, 20 + i)) for i in range(6)]
+    alone = [steps(model, *document, 3) for document in documents]
+    with ThreadPoolExecutor(3) as pool:
+        for _ in range(4):
+            together = pool.map(lambda document: steps(model, *document, 3), documents)
+            assert all(torch.equal(a, b) for a, b in zip(alone, together, strict=True))
+
+
+@torch.no_grad()
+def test_the_same_states_keep_the_same_keys_in_8_bits(build, monkeypatch):
+    """What the selectors of a first layer read does not depend on the type of the weights."""
+    src, prev = tokens(1, 40), tokens(1, 30)
+    stores = []
+    monkeypatch.setattr("fairseq_lasformer.nn.packed_stack.decode_step", lambda *a: stores.append(a[3]) or run(*a))
+    run = packed.decode_step
+    for int8 in (False, True):
+        model = packed_model(build, int8=int8, select_share=1)
+        model.encoder = build(0.2, select_share=1).eval().encoder
+        steps(model, src, prev, 1)
+    exact, rounded = stores[29], stores[-1]
+    torch.testing.assert_close(exact[2][:, :30], rounded[2][:, :30], rtol=0, atol=0)  # the selector's keys of layer 0
+    torch.testing.assert_close(exact[5], rounded[5], rtol=0, atol=0)  # those of the source
+    assert not torch.equal(exact[0][:, :30], rounded[0][:, :30])
+
+
+@pytest.mark.parametrize(
+    "options, reason",
+    [
+        ({"moe_experts": 4, "moe_layers": "decoder.1"}, "mixtures of experts"),
+        ({"activation_fn": "gelu"}, "another activation than ReLU"),
+    ],
+)
+def test_what_has_no_kernel_decodes_in_pytorch_and_is_refused_in_8_bits(build, options, reason):
+    model = packed_model(build, **options)
+    assert model.decoder.packed is None
+    assert_steps_are_a_full_pass(model, tokens(2, 20)[:1], tokens(2, 12)[:1])
+    with pytest.raises(InputError, match=f"--decode-dtype int8: not with {reason}"):
+        packed_model(build, int8=True, **options)
+
+
+def test_plain_pytorch_stays_plain(build):
+    model = build(0.2, backend="reference").eval()
+    model.make_generation_fast_()
+    assert model.decoder.packed is None
+
+
+def test_retained_dropout_is_not_skipped(build):
+    model = build(0.2, dropout=0.5).eval()
+    model.make_generation_fast_(retain_dropout=True, retain_dropout_modules=None)
+    assert model.decoder.packed is None

@@ -1,0 +1,148 @@
+"""Tiles with a bitmask against the definition: selection, attention, gradients."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from helpers import HERE
+
+from fairseq_lasformer import ops
+from fairseq_lasformer.ops import EVERY_ROW, AttentionMask, RowSample, backends, reference
+from fairseq_lasformer.ops.through import noise
+
+pytestmark = [pytest.mark.skipif(not HERE["triton"], reason="Triton is not installed"), pytest.mark.triton]
+
+
+@pytest.fixture(autouse=True)
+def poisoned():
+    """Fresh memory is NaN (floats) or the largest integer: whatever is read unwritten shows."""
+    torch.use_deterministic_algorithms(True)
+    torch.utils.deterministic.fill_uninitialized_memory = True
+    assert torch.empty(3).isnan().all()
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+SHAPES = [(1, 1, False, 24), (63, 111, False, 24), (70, 200, False, 24), (40, 70, False, 300)]
+SHAPES += [(50, 130, True, 64), (129, 129, True, 8)]
+
+
+def case(n_queries, n_keys, causal, width, padding):
+    torch.manual_seed(n_keys)
+    key_padding = None
+    if padding:
+        key_padding = torch.zeros(2, n_keys, dtype=torch.bool)
+        key_padding[1, : n_keys // 3 if padding == "left" else n_keys] = True
+        if padding == "between":
+            key_padding[1] = torch.arange(n_keys) % 3 == 1
+    leaves = [torch.randn(2, 3, n, width, requires_grad=True) for n in (n_queries, n_keys, n_keys)]
+    leaves += [torch.randn(2, n, 8, requires_grad=True) for n in (n_queries, n_keys)]
+    return leaves, AttentionMask(key_padding, causal)
+
+
+@pytest.mark.parametrize("n_queries,n_keys,causal,width", SHAPES)
+@pytest.mark.parametrize("padding", [None, "left", "all", "between"])
+def test_bits_are_those_of_the_definition(n_queries, n_keys, causal, width, padding):
+    kappa = 1_000_000 if padding == "between" else 200_000
+    (*_, sel_q, sel_k), mask = case(n_queries, n_keys, causal, width, padding)
+    sel_k.data[0, 7:9] = sel_k.data[0, 3:4].clone()  # ties
+    expected = ops.topk_mask(sel_q, sel_k, mask, kappa)
+    found = ops.topk_bitmask(sel_q, sel_k, mask, kappa)
+    assert torch.equal(ops.mask_of(found, n_keys), expected)
+
+
+def test_blocks_of_queries_and_of_keys_select_the_same(monkeypatch):
+    (*_, sel_q, sel_k), mask = case(20, 70, True, 24, "left")
+    found = ops.topk_bitmask(sel_q, sel_k, mask, 200_000)
+    monkeypatch.setattr("fairseq_lasformer.ops.tiles.BLOCK_ELEMENTS", {"cpu": 1})
+    monkeypatch.setattr("fairseq_lasformer.ops.tiles.LEAST_ROWS", 9)
+    monkeypatch.setattr("fairseq_lasformer.ops.triton_bits.BLOCK", 64)
+    assert torch.equal(ops.topk_bitmask(sel_q, sel_k, mask, 200_000), found)
+
+
+@pytest.mark.parametrize("n_queries,n_keys,causal,width", SHAPES)
+@pytest.mark.parametrize("padding", [None, "left", "all", "between"])
+def test_tiles_are_the_definition_and_so_are_their_gradients(n_queries, n_keys, causal, width, padding):
+    leaves, mask = case(n_queries, n_keys, causal, width, padding)
+    q, k, v, sel_q, sel_k = leaves
+    bounded = padding != "left"
+    keep = ops.topk_mask(sel_q, sel_k, mask, 200_000)
+    words = torch.nn.functional.pad(keep, (0, -n_keys % 32)).unflatten(2, (-1, 32)).long() << torch.arange(32)
+    bits = words.sum(-1).to(torch.int32)
+    assert torch.equal(ops.mask_of(bits, n_keys), keep)
+    full = mask.full(2, n_queries, n_keys, q.device)
+    expected = reference.selected_attention(q, k, v, ops.mask_of(bits, n_keys), full, sel_q, sel_k, bounded)
+    found = ops.tiled_attention(q, k, v, bits, mask, sel_q, sel_k, bounded=bounded)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    d_out = torch.randn_like(expected)
+    for name, ours, theirs in zip(
+        ("q", "k", "v", "sel_q", "sel_k"),
+        torch.autograd.grad(found, leaves, d_out),
+        torch.autograd.grad(expected, leaves, d_out),
+    ):
+        scale = float(theirs.abs().max())
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4 * max(1.0, scale), msg=f"{name}, {scale}")
+
+
+def test_dropout_is_the_same_in_both_passes_and_that_of_the_definition():
+    leaves, mask = case(70, 70, True, 16, "left")
+    q, k, v, sel_q, sel_k = leaves
+    bits = ops.topk_bitmask(sel_q, sel_k, mask, 300_000)
+    torch.manual_seed(5)
+    found = ops.tiled_attention(q, k, v, bits, mask, dropout_p=0.3)
+    torch.manual_seed(5)
+    seed = int(torch.randint(2**31, (1,)))
+    dropped = noise(0.3, seed, torch.arange(2 * 3 * 70).view(2, 3, 70, 1), torch.arange(70))
+    assert 0.25 < float(dropped.eq(0).float().mean()) < 0.35
+    weights = reference.masked_softmax(reference.attention_scores(q, k), ops.mask_of(bits, 70)[:, None])
+    expected = torch.matmul(weights * dropped, v)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    d_out = torch.randn_like(expected)
+    for ours, theirs in zip(
+        torch.autograd.grad(found, (q, k, v), d_out), torch.autograd.grad(expected, (q, k, v), d_out)
+    ):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_the_mean_of_all_samples_is_the_whole_gradient():
+    leaves, mask = case(60, 60, True, 16, "left")
+    q, k, v, sel_q, sel_k = leaves
+    bits = ops.topk_bitmask(sel_q, sel_k, mask, 200_000)
+    d_out = torch.randn(2, 3, 60, 16)
+
+    def gradients(sample):
+        torch.manual_seed(2)
+        out = ops.tiled_attention(q, k, v, bits, mask, sel_q, sel_k, 0.1, sample=sample)
+        return torch.autograd.grad(out, leaves, d_out)
+
+    whole = gradients(EVERY_ROW)
+    parts = [gradients(RowSample(offset, 4)) for offset in range(4)]
+    for i, expected in enumerate(whole):
+        mean = sum(part[i] for part in parts) / 4
+        torch.testing.assert_close(mean, expected, rtol=1e-4, atol=1e-4 * float(expected.abs().max()))
+    assert torch.equal(parts[0][0], whole[0]) and not torch.equal(parts[0][3], whole[3])
+
+
+@pytest.fixture
+def forgotten():
+    backends.triton_kernels.cache_clear()
+    yield
+    backends.triton_kernels.cache_clear()
+
+
+def test_without_a_compiler_plain_pytorch_runs_instead(forgotten, monkeypatch, caplog):
+    """Triton builds what it starts kernels with when the first one starts."""
+
+    def fail(device):
+        raise RuntimeError("gcc: not found\nmore")
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr("fairseq_lasformer.ops.triton_decode.try_out", fail)
+    gpu = torch.device("cuda")
+    assert backends.backend_for(gpu) == backends.backend_for(gpu) == "reference"
+    assert backends.triton_kernels("triton_tiles") is None
+    assert [r.message for r in caplog.records] == [
+        "no Triton kernels, plain PyTorch runs instead, slower: gcc: not found"
+    ]
+    with pytest.raises(RuntimeError, match="do not run here"):
+        backends.backend_for(gpu, "triton")

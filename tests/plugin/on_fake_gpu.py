@@ -1,0 +1,130 @@
+"""A training step and a beam search on a fake GPU: devices, host synchronisations, values. Run by test_gpu.py."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from fairseq.sequence_generator import SequenceGenerator
+from fake_gpu import FakeGpu, on_cpu, to_gpu
+from helpers import tokens
+
+from fairseq_lasformer.nn.options import RunOptions
+from fairseq_lasformer.plugin.criterion import LabelSmoothedCrossEntropyWithSelection
+
+TRAININGS = {
+    "learned": {},
+    "all-keys": {"kappa": 1.0},
+    "no-gradient": {"select_gradient": "none"},
+    "reverse": {"select_kl": "reverse"},
+    "sampled": {"supervise_rows": "20"},
+    "window": {"select_window": 7},
+    "dense": {"select_modules": "none"},
+    "recomputed": {"checkpoint_activations": True},
+    "define": {"define_dim": 8},
+    "mixtures": {"moe_experts": 4, "moe_layers": "decoder.1"},
+    "gshard": {"moe_experts": 4, "moe_gating": "gshard-top2"},
+}
+
+
+def batch(n_source: int, n_target: int) -> dict:
+    source, previous = tokens(2, n_source, pad_left=(0, 7)), tokens(2, n_target)
+    return {
+        "ntokens": previous.numel(),
+        "target": previous.roll(-1, 1),
+        "net_input": {
+            "src_tokens": source,
+            "src_lengths": source.ne(1).sum(1),
+            "prev_output_tokens": previous,
+        },
+    }
+
+
+def step(model, task, sample):
+    torch.manual_seed(7)
+    criterion = LabelSmoothedCrossEntropyWithSelection(task, False, 0.1, selection_weight=0.01)
+    loss, _, log = criterion(model, sample)
+    loss.backward()
+    return loss, log
+
+
+@pytest.mark.parametrize("options", TRAININGS.values(), ids=TRAININGS)
+def test_a_training_step_is_the_cpus(build, small_task, options):
+    options = {"kappa": 0.3, "dropout": 0.0} | options
+    sample = batch(40, 30)
+    model = build(backend="reference", **options).train()
+    expected, _ = step(model, small_task, sample)
+    gradients = {name: p.grad for name, p in model.named_parameters()}
+    with FakeGpu() as gpu:
+        model = to_gpu(build(**options).train())
+        assert all(selector.share == options["kappa"] for _, selector in model.selectors())  # known from here on
+        gpu.reset()
+        loss, log = step(model, small_task, to_gpu(sample))
+        assert not [name for name, value in log.items() if type(value) is torch.Tensor]
+        torch.testing.assert_close(on_cpu(loss).detach(), expected.detach())
+        for name, p in model.named_parameters():
+            if gradients[name] is not None:
+                torch.testing.assert_close(on_cpu(p.grad), gradients[name], rtol=1e-3, atol=1e-3, msg=name)
+        assert gpu.totals["launches"] > 100
+        if "moe_experts" not in options:  # routing tells the host how many tokens an expert gets
+            assert gpu.totals["syncs"] <= 3 and gpu.totals["uploads"] == 0, (gpu.syncs, gpu.uploads)
+
+
+def ending(model):
+    """The model, with some hypotheses that end."""
+    real = model.get_normalized_probs
+
+    def with_ends(*args, **kwargs):
+        scores = real(*args, **kwargs)
+        best, words = scores.topk(5)
+        scores[..., 2] = torch.where(words.sum(-1) % 16 == 0, best[..., 0], scores[..., 2])
+        return scores
+
+    model.get_normalized_probs = with_ends
+    return model
+
+
+SEARCHES = {
+    "learned": {},
+    "all-keys": {"kappa": 1.0},
+    "window": {"select_window": 7},
+    "dense": {"select_modules": "none"},
+    "graph": {"cuda_graph": True},
+    "graph-all-keys": {"cuda_graph": True, "kappa": 1.0, "n_documents": 3},
+}
+
+
+@pytest.mark.parametrize("options", SEARCHES.values(), ids=SEARCHES)
+def test_a_search_is_the_cpus_and_its_steps_never_wait(build, small_task, monkeypatch, options):
+    options = {"kappa": 0.3, "n_documents": 2, "cuda_graph": False} | options
+    n, cuda_graph = options.pop("n_documents"), options.pop("cuda_graph")
+    source = tokens(n, 40, pad_left=range(n))
+    sample = {"net_input": {"src_tokens": source, "src_lengths": source.ne(1).sum(1)}}
+    settings = {"beam_size": 2, "max_len_a": 0.0, "max_len_b": 14}
+    reference = ending(build(backend="reference", **options).eval())
+    expected = SequenceGenerator([reference], small_task.target_dictionary, **settings).generate([reference], sample)
+    counts = []
+    with FakeGpu() as gpu:
+        model = to_gpu(ending(build(**options).eval()))
+        for module in model.modules():
+            if isinstance(getattr(module, "run_options", None), RunOptions):
+                module.run_options = module.run_options._replace(cuda_graph=cuda_graph)
+        features = model.decoder.extract_features
+
+        def counted(*args, **kwargs):
+            before = gpu.totals
+            out = features(*args, **kwargs)
+            counts.append({name: value - before[name] for name, value in gpu.totals.items()})
+            return out
+
+        monkeypatch.setattr(model.decoder, "extract_features", counted)
+        generator = SequenceGenerator([model], small_task.target_dictionary, **settings)
+        found = generator.generate([model], to_gpu(sample))
+        assert [len(f) for f in found] == [len(e) for e in expected]
+        for ours, theirs in zip(sum(found, []), sum(expected, [])):
+            assert on_cpu(ours["tokens"]).tolist() == theirs["tokens"].tolist()
+            torch.testing.assert_close(on_cpu(ours["score"]), theirs["score"], rtol=1e-4, atol=1e-4)
+        assert len(counts) > 8
+        # the first step learns what is constant: where the source is, how many keys are kept
+        assert all(step["syncs"] == step["uploads"] == 0 for step in counts[1:]), gpu.syncs
+        assert gpu.launches["triton:_attend"] > 0
+        assert bool(gpu.graphs) == cuda_graph and all(graph.replays for graph in gpu.graphs)
