@@ -1,4 +1,4 @@
-.PHONY: setup demo test test-fast lint docs bench-training bench-encoder bench-decode bench-moe
+.PHONY: setup demo test test-fast lint docs kernels gpu bench-training bench-encoder bench-decode bench-moe
 VENV := .venv/bin
 
 setup:
@@ -20,6 +20,12 @@ lint: setup
 	@$(VENV)/ruff check .
 	@$(VENV)/ruff format --check .
 	@$(VENV)/mypy
+
+kernels: setup  ## compile every Triton kernel for real GPUs, without one
+	@$(VENV)/python -m benchmarks.compile_kernels $(ARGS)
+
+gpu: setup  ## on a machine with a GPU: check every kernel, run the benchmarks, write runs/gpu/gpu.json
+	@scripts/gpu.sh
 
 BENCHES := bench-training bench-encoder bench-decode bench-moe
 

@@ -37,7 +37,7 @@ def main() -> None:
     args = parser.parse_args()
     try:
         rows = args.module.measure(args)
-        save(args.out, args.benchmark, rows)
+        save(args.out, args.benchmark, rows, getattr(args.module, "RATIOS", None))
     except InputError as e:
         sys.exit(f"error: {e}")
     print(table(rows, args.module.BASELINES))

@@ -1,73 +1,119 @@
-"""Decoding steps per second on long documents: lasformer, fairseq's transformer and CTranslate2, base size.
+"""Decoding: lasformer, fairseq's transformer and CTranslate2, base size, beam 5, 8,000 words.
 
-One document, beam 5, float32, 8,000 words, the same weights for the dense systems, random text. The caches are filled
-to T tokens on both sides; then STEPS steps are timed REPEAT times after a warm-up, and the median is reported. A step
-consists of the decoder, the log-softmax, the top 10 of the beam, and the reordering of cache and source by the same
-sequence of parents. The systems run one after another, each in its own process, with the same number of threads.
-lasformer_distinct: the hypotheses share no prefix, the worst case for a cache that copies nothing.
+Three kinds of work, each system in a process of its own, with the same number of threads and, for the dense systems,
+weights of the same sizes. Systems: NAME decodes in float32, NAME_int8 in 8 bits; lasformer_unpacked runs a step layer
+by layer in PyTorch; NAME_graph replays it from a CUDA graph; in lasformer_distinct the hypotheses share no prefix, the
+worst case for a cache that copies nothing.
 
-CTranslate2 does not accept an existing cache and processes a prefix token by token. It therefore translates a source of
-T tokens to 1, 512 and 1,024 tokens; the time of a step is assumed to grow linearly with its position, and evaluated at
-T. Beyond 1,024 its figure is extrapolated. Finally, fairseq-generate is timed on one document (--end-to-end).
+document: the caches are filled to T tokens of random text on both sides; then STEPS steps are timed REPEAT times after
+a warm-up, and the median is reported. A step consists of the decoder, the log-softmax, the best candidates of the beam,
+and the reordering of cache and source by the same sequence of parents. CTranslate2 does not accept an existing cache:
+it translates a source of T tokens to 1, 512 and 1,024 tokens; the time of a step is assumed to grow linearly with its
+position, and evaluated at T. Beyond 1,024 its figure is extrapolated.
+
+sentences (--sentences): 25 random tokens each, translated to as many in batches of 32, encoder and search included.
+end_to_end (--end-to-end): one document of random tokens, translated to as many, encoder and search included.
+
+On a GPU (--device cuda) the weights are of --dtype, 8 bits and CTranslate2 are left out, a document's step takes --rows
+rows (5 hypotheses of each of several documents), and peak memory is what PyTorch's allocator held.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import re
-import resource
 import statistics
 import subprocess
 import sys
-import tempfile
-import time
-from collections.abc import Callable, Sequence
-from functools import partial
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
+from fairseq.search import BeamSearch
+from fairseq.sequence_generator import SequenceGenerator
 from tqdm import tqdm
 
-from benchmarks.models import VOCABULARY, build
+from benchmarks.devices import CPU, DTYPES, Place, add_place, place_of
+from benchmarks.models import VOCABULARY, Task, build
+from benchmarks.peers import decode_ctranslate2, translate_ctranslate2
 from benchmarks.rows import Row
 from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.inference.checkpoints import load
+from fairseq_lasformer.inference.beam_search import fast
 from fairseq_lasformer.nn.cache import DecodingCache
+from fairseq_lasformer.nn.options import RunOptions
 from fairseq_lasformer.nn.patterns.learned import Selector
-from fairseq_lasformer.ops import KAPPA_ONE
 
-ROOT = Path(__file__).resolve().parent.parent
 BEAM = 5
+BATCH = 32  # sentences
+SENTENCE = 25  # tokens
 KAPPA = 0.05
-FITTED = 1024  # maximum target length at which CTranslate2 is timed
-DISTINCT = "lasformer_distinct"  # lasformer with hypotheses that share no prefix
-SYSTEMS = ("transformer", "lasformer_dense", "lasformer", DISTINCT, "ctranslate2", "ctranslate2_int8")
-WHOLE = ("transformer", "lasformer_dense", "lasformer")  # systems of --end-to-end
-BASELINES = ("transformer", "ctranslate2")
+SYSTEMS = (
+    *("transformer", "lasformer_dense", "lasformer_dense_int8", "lasformer", "lasformer_int8"),
+    *("lasformer_unpacked", "lasformer_distinct", "ctranslate2", "ctranslate2_int8"),
+)
+GPU_SYSTEMS = ("transformer", "lasformer_dense", "lasformer_dense_graph", "lasformer", "lasformer_graph")
+BASELINES = ("transformer", "ctranslate2_int8")
+RATIOS = {"ratio_to_fairseq": "transformer", "ratio_to_ctranslate2_int8": "ctranslate2_int8"}
 
 
-def fill(model: Any, length: int, parents: Callable[[], torch.Tensor]) -> tuple[dict[str, Any], dict[str, Any]]:
+class System(NamedTuple):
+    """A system, by its name.
+
+    Attributes:
+        architecture: of the model.
+        int8: whether it decodes in 8 bits.
+        packed: whether it is prepared for generation.
+        distinct: whether hypotheses share no prefix.
+        graph: whether steps are replayed from a CUDA graph.
+    """
+
+    architecture: str
+    int8: bool
+    packed: bool
+    distinct: bool
+    graph: bool
+
+    @classmethod
+    def named(cls, name: str) -> System:
+        words = name.split("_")
+        kinds = [word for word in words if word in ("int8", "unpacked", "distinct", "graph")]
+        architecture = "_".join(word for word in words if word not in kinds)
+        return cls(architecture, "int8" in kinds, "unpacked" not in kinds, "distinct" in kinds, "graph" in kinds)
+
+    def model(self, place: Place = CPU) -> Any:
+        """The model, in evaluation mode."""
+        model = build(self.architecture, KAPPA, run=RunOptions(int8=self.int8, cuda_graph=self.graph)).eval()
+        model = model.to(place.device, place.dtype)
+        if self.packed:
+            model.make_generation_fast_()
+        return model
+
+
+def fill(
+    model: Any, length: int, n_documents: int, parents: Callable[[], torch.Tensor], place: Place
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return encoder output and decoding state as after ``length`` tokens on both sides, with random contents."""
-    width = model.decoder.embed_tokens.embedding_dim
+    width, n_rows = model.decoder.embed_tokens.embedding_dim, n_documents * BEAM
+    memory = torch.randn(length, n_documents, width, device=place.device, dtype=place.dtype)
     source = {
-        "encoder_out": [torch.randn(length, 1, width)],
-        "encoder_padding_mask": [torch.zeros(1, length, dtype=torch.bool)],
+        "encoder_out": [memory],
+        "encoder_padding_mask": [torch.zeros(n_documents, length, dtype=torch.bool, device=place.device)],
         "encoder_embedding": [],
         "encoder_states": [],
         "src_tokens": [],
         "src_lengths": [],
     }
-    source = model.encoder.reorder_encoder_out(source, torch.zeros(BEAM, dtype=torch.long))
+    order = torch.arange(n_documents, device=place.device).repeat_interleave(BEAM)
+    source = model.encoder.reorder_encoder_out(source, order)
     state: dict[str, Any] = {}
     if not hasattr(model, "selectors"):
         for layer in model.decoder.layers:
-            shape = (BEAM, layer.self_attn.num_heads, length, layer.self_attn.head_dim)
-            held = {"prev_key": torch.randn(shape), "prev_value": torch.randn(shape), "prev_key_padding_mask": None}
+            shape = (n_rows, layer.self_attn.num_heads, length, layer.self_attn.head_dim)
+            keys, values = (torch.randn(shape, device=place.device, dtype=place.dtype) for _ in range(2))
+            held = {"prev_key": keys, "prev_value": values, "prev_key_padding_mask": None}
             layer.self_attn._set_input_buffer(state, held)
         return source, state
-    cache = DecodingCache.of(state, BEAM, 1, torch.device("cpu"))
+    cache = DecodingCache.of(state, n_rows, n_documents, place.device, model.decoder.run_options.cuda_graph)
     for _ in range(length):
         cache.advance()
         cache.reorder(parents())
@@ -77,166 +123,148 @@ def fill(model: Any, length: int, parents: Callable[[], torch.Tensor]) -> tuple[
         if isinstance(selector, Selector):
             widths["selector_key"] = selector.k_proj.out_features
         for what, size in widths.items():
-            store = torch.empty(1, cache.capacity, size)
+            store = torch.empty(n_documents, cache.capacity, size, device=place.device, dtype=place.dtype)
             store[:, : cache.used].normal_()
             cache.generated[f"{name}.{what}"] = store
     return source, state
 
 
 @torch.no_grad()
-def decode(system: str, length: int, steps: int, repeat: int, history: str = "beam") -> tuple[list[float], float]:
-    """Return the seconds of ``repeat`` runs of ``steps`` steps each, and the peak resident memory in MiB."""
-    model = build(system, KAPPA).eval()
-    # "beam": as in a real search, a hypothesis may continue any other, so that all soon share a prefix; "distinct":
-    # none is ever dropped and they share nothing, the worst case for a cache that copies nothing
-    parents = (lambda: torch.randint(BEAM, (BEAM,))) if history == "beam" else (lambda: torch.randperm(BEAM))
-    source, state = fill(model, length, parents)
-    tokens = torch.randint(4, VOCABULARY, (BEAM, length + 2 + steps * (repeat + 1)))
-    seconds, at = [], length + 1
-    for _ in range(repeat + 1):
-        start = time.perf_counter()
+def decode(system: System, length: int, steps: int, repeat: int, n_documents: int, place: Place) -> list[float]:
+    """Return the seconds of ``repeat`` runs of ``steps`` steps each."""
+    model = system.model(place)
+    # as in a real search, a hypothesis may continue any other, so that all soon share a prefix; if distinct, none is
+    # ever dropped
+    first = torch.arange(n_documents, device=place.device)[:, None] * BEAM
+
+    def parents() -> torch.Tensor:
+        draw = torch.randperm(BEAM) if system.distinct else torch.randint(BEAM, (BEAM,))
+        return (first + draw.to(place.device)).flatten()
+
+    source, state = fill(model, length, n_documents, parents, place)
+    own = system.architecture != "transformer"
+    search: Any = BeamSearch(Task().target_dictionary)
+    search = fast(search) if own and system.packed and place.device.type == "cpu" else search
+    size = (n_documents * BEAM, length + 2 + steps * (repeat + 1))
+    tokens = torch.randint(4, VOCABULARY, size, device=place.device)
+    scores = torch.zeros(n_documents, BEAM, tokens.size(1), device=place.device)
+    at = length + 1
+
+    def run() -> None:
+        nonlocal at, source
         for _ in range(steps):
             logits, _ = model.decoder(tokens[:, :at], encoder_out=source, incremental_state=state)
-            scores = logits[:, -1].log_softmax(-1)
-            _, best = scores.view(-1).topk(2 * BEAM)
-            tokens[:, at] = best[:BEAM] % VOCABULARY
+            lprobs = logits[:, -1].float().log_softmax(-1)
+            _, best, _ = search.step(at, lprobs.view(n_documents, BEAM, -1), scores)
+            tokens[:, at] = best[:, :BEAM].flatten()
             order = parents()
             model.decoder.reorder_incremental_state_scripting(state, order)
             source = model.encoder.reorder_encoder_out(source, order)
             at += 1
-        seconds.append(time.perf_counter() - start)
-    return seconds[1:], resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+    return [place.seconds(run) for _ in range(repeat + 1)][1:]
 
 
-def decode_ctranslate2(compute_type: str, length: int, steps: int, repeat: int) -> tuple[list[float], float]:
-    """The same for CTranslate2 with the weights of fairseq's transformer; the module docstring explains how."""
-    import ctranslate2
-    from ctranslate2.converters.fairseq import set_transformer_decoder, set_transformer_encoder
+@torch.no_grad()
+def translate(system: System, texts: torch.Tensor, batch: int, repeat: int, place: Place) -> list[float]:
+    """Return the seconds of ``repeat`` translations of all texts [M, n] to n tokens each, with fairseq's generator.
 
-    spec = ctranslate2.specs.TransformerSpec.from_config(num_layers=(6, 6), num_heads=8, pre_norm=False)
-    model = build("transformer", KAPPA).eval()
-    for parameter in model.parameters():
-        parameter.requires_grad_(False)
-    words = [f"w{i}" for i in range(VOCABULARY)]
-    for side in (model.encoder, model.decoder):
-        side.embed_positions.weights = side.embed_positions.get_embedding(length + 2 * steps + 8, 512, 1)
-    set_transformer_encoder(spec.encoder, model.encoder)
-    set_transformer_decoder(spec.decoder, model.decoder)
-    names = ["<s>", "<pad>", "</s>", "<unk>", *words[4:]]
-    spec.register_source_vocabulary(names)
-    spec.register_target_vocabulary(names)
-    spec.config.decoder_start_token = spec.config.eos_token
-    spec.config.add_source_eos = True
-    with tempfile.TemporaryDirectory() as folder:
-        spec.validate()
-        spec.optimize(quantization=None if compute_type == "float32" else compute_type)
-        spec.save(folder)
-        del model, spec
-        threads = torch.get_num_threads()
-        translator = ctranslate2.Translator(folder, compute_type=compute_type, inter_threads=1, intra_threads=threads)
-        text = [names[int(i)] for i in torch.randint(4, VOCABULARY, (length,))]
-
-        def run(tokens: int) -> float:
-            start = time.perf_counter()
-            translator.translate_batch(
-                [text],
-                beam_size=BEAM,
-                min_decoding_length=tokens,
-                max_decoding_length=tokens,
-                max_input_length=0,
-            )
-            return time.perf_counter() - start
-
-        run(2)
-        encoding, half, whole = (run(n) for n in (1, FITTED // 2, FITTED))
-    growth = 4 * (whole - 2 * half + encoding) / FITTED**2
-    first = (half - encoding) / (FITTED // 2) - growth * FITTED / 4
-    seconds = [steps * (first + max(0.0, growth) * (length + steps / 2))]
-    return seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-
-
-def one(system: str, length: int, steps: int, repeat: int) -> tuple[float, float]:
-    """Return the steps per second of a system, and its peak resident memory in MiB."""
-    work: Callable[..., Any] = decode
-    name = system
-    if system.startswith("ctranslate2"):
-        work, name = decode_ctranslate2, "int8" if system.endswith("int8") else "float32"
-    if system == DISTINCT:
-        work, name = partial(decode, history="distinct"), "lasformer"
-    seconds, rss = work(name, length, steps, repeat)
-    return steps / statistics.median(seconds), rss
-
-
-def end_to_end(length: int, systems: Sequence[str]) -> list[Row]:
-    """Time fairseq-generate on one document of ``length`` random tokens per side.
-
-    The output length is forced and the weights are random. The seconds are those that fairseq reports: reading,
-    encoder, search and detokenisation, without start-up.
+    One batch comes before them as a warm-up, unless there is only one text: a long document.
     """
-    found = []
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        words = [f"w{i}" for i in range(4, VOCABULARY)]
-        text = [words[int(i)] for i in torch.randint(len(words), (length - 1,))]
-        for side in ("en", "de"):
-            (folder / f"test.{side}").write_text(" ".join(text) + "\n")
-            (folder / f"train.{side}").write_text("".join(f"{w}\n" for w in words))
-        fairseq("preprocess", "-s", "en", "-t", "de", "--testpref", folder / "test", "--trainpref", folder / "train",
-                "--joined-dictionary", "--destdir", folder / "data")  # fmt: skip
-        common = [folder / "data", "--user-dir", ROOT / "fairseq_lasformer", "--task", "document_translation", "--cpu"]
-        common += ["-s", "en", "-t", "de", "--max-source-positions", 8192, "--max-target-positions", 8192]
-        for system in (s for s in systems if s in WHOLE):
-            fairseq("train", *common, "--arch", system, "--share-all-embeddings",
-                    "--criterion", "label_smoothed_cross_entropy_with_selection", "--optimizer", "sgd", "--lr", 0.0,
-                    "--max-update", 1, "--batch-size", 2, "--disable-validation", "--no-epoch-checkpoints",
-                    "--save-dir", folder / system)  # fmt: skip
-            path = folder / system / "checkpoint_last.pt"
-            state = load(path)
-            for key, value in state["model"].items():
-                if key.endswith(".selector.kappa"):
-                    value.fill_(round(KAPPA * KAPPA_ONE))
-            torch.save(state, path)
-            forced = ["--min-len", length - 1, "--max-len-a", 0, "--max-len-b", length - 1]
-            log = fairseq("generate", *common, "--path", path, "--beam", BEAM, *forced, "--max-tokens", length)
-            tokens, seconds = re.search(r"\(([\d,]+) tokens\) in ([\d.]+)s", log).groups()  # type: ignore[union-attr]
-            n_tokens = int(tokens.replace(",", ""))
-            found.append(Row(f"fairseq-generate, {n_tokens} tokens", system, "seconds", float(seconds)))
-    return found
+    model, n, texts = system.model(place), texts.size(1), texts.to(place.device)
+    dictionary = Task().target_dictionary
+    generator = SequenceGenerator([model], dictionary, beam_size=BEAM, max_len_a=0, max_len_b=n - 1, min_len=n - 1)
+    if system.architecture != "transformer" and system.packed and place.device.type == "cpu":
+        generator.search = fast(generator.search)
+    seconds = []
+    warm_up = texts.size(0) > 1
+    for turn in range(repeat + warm_up):
+
+        def run(some: torch.Tensor = texts[: batch if warm_up and turn == 0 else None]) -> None:
+            for part in some.split(batch):
+                net_input = {"src_tokens": part, "src_lengths": part.ne(1).sum(1)}
+                found = generator.generate([model], {"net_input": net_input})
+                assert all(hypotheses[0]["tokens"].numel() == n for hypotheses in found)
+
+        seconds.append(place.seconds(run))
+    return seconds[warm_up:]
 
 
-def fairseq(tool: str, *arguments: object) -> str:
-    """Run one of fairseq's tools; return its output."""
-    command = [sys.executable, "-m", f"fairseq_cli.{tool}", *map(str, arguments)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    if done.returncode:
-        sys.exit(f"error: fairseq-{tool}: {done.stdout.strip().splitlines()[-1]}")
-    return done.stdout
+def one(
+    name: str, work: str, size: int, steps: int, repeat: int, n_documents: int = 1, place: Place = CPU
+) -> tuple[float, float]:
+    """Return the tokens per second of a system, and its peak resident memory in MiB.
+
+    Args:
+        name: one of :data:`SYSTEMS`.
+        work: ``document``, ``sentences`` or ``end_to_end``.
+        size: T of a document, or the number of sentences.
+        steps, repeat: of a document; the others are repeated once.
+        n_documents: number of documents whose steps are taken together.
+        place: where.
+    """
+    generator = torch.Generator().manual_seed(1)
+    shape = (size, SENTENCE) if work == "sentences" else (1, size)
+    texts = torch.randint(4, VOCABULARY, shape, generator=generator)
+    texts[:, -1] = 2
+    if name.startswith("ctranslate2"):
+        kind = "int8" if name.endswith("int8") else "float32"
+        if work == "document":
+            seconds = decode_ctranslate2(kind, size, steps)
+        else:
+            seconds = translate_ctranslate2(kind, texts, BATCH, repeat)
+    elif work == "document":
+        seconds = decode(System.named(name), size, steps, repeat, n_documents, place)
+    else:
+        seconds = translate(System.named(name), texts, BATCH, repeat, place)
+    tokens = steps * n_documents if work == "document" else texts.numel()
+    return tokens / statistics.median(seconds), place.peak_mib()
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--lengths", default="1024,2048,4096,8192", help="default: %(default)s")
-    parser.add_argument("--systems", default=",".join(SYSTEMS), help="default: %(default)s")
+    parser.add_argument("--lengths", default="128,512,1024,2048,4096,8192", help="default: %(default)s")
+    parser.add_argument(
+        "--systems",
+        help=f"default: {','.join(SYSTEMS)}; with --device cuda {','.join(GPU_SYSTEMS)}",
+    )
     parser.add_argument("--steps", type=int, default=64, help="default: %(default)s")
     parser.add_argument("--repeat", type=int, default=5, help="default: %(default)s")
+    parser.add_argument("--sentences", type=int, default=512, help="0: leave them out (default: %(default)s)")
     parser.add_argument(
-        "--end-to-end", type=int, default=2048, metavar="TOKENS", help="0: leave fairseq-generate out (default: 2048)"
+        "--end-to-end", type=int, default=2048, metavar="TOKENS", help="0: leave it out (default: 2048)"
     )
+    add_place(parser, "of a document's step: a multiple of 5 (default: 5)")
 
 
 def measure(args: argparse.Namespace) -> list[Row]:
-    cases = [(int(t), system) for t in args.lengths.split(",") for system in args.systems.split(",")]
+    place_of(args)
+    systems = args.systems.split(",") if args.systems else (SYSTEMS if args.device == "cpu" else GPU_SYSTEMS)
+    n_documents, over = divmod(args.rows or BEAM, BEAM)
+    if over or not n_documents:
+        raise InputError(f"--rows {args.rows}: expected a multiple of {BEAM}, the beam")
+    works = [("document", int(t)) for t in args.lengths.split(",") if t]
+    works += [(work, size) for work, size in (("sentences", args.sentences), ("end_to_end", args.end_to_end)) if size]
     rows: list[Row] = []
-    for length, system in (bar := tqdm(cases)):
-        bar.set_description(f"{system} {length}")
-        command = [sys.executable, "-m", "benchmarks.decoding", system, str(length), str(args.steps), str(args.repeat)]
+    for (work, size), system in (bar := tqdm([(w, s) for w in works for s in systems])):
+        if work != "document" and system in ("lasformer_distinct", "lasformer_unpacked"):
+            continue  # the histories are those of the search; the ratio of the steps is known
+        bar.set_description(f"{system} {work} {size}")
+        repeat = args.repeat if work == "document" else 1
+        of = (size, args.steps, repeat, n_documents, args.device, args.dtype)
+        command = [sys.executable, "-m", "benchmarks.decoding", system, work, *map(str, of)]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
-            raise InputError(f"{system} at {length}: {done.stderr.strip().splitlines()[-1]}")
-        steps, mib = json.loads(done.stdout.splitlines()[-1])
-        rows.append(Row(f"T={length}", system, "steps/s", steps))
-        rows.append(Row(f"T={length}", system, "peak MiB", mib, compared=False))
-    return rows + (end_to_end(args.end_to_end, args.systems.split(",")) if args.end_to_end else [])
+            raise InputError(f"{system}, {work} {size}: {done.stderr.strip().splitlines()[-1]}")
+        speed, mib = json.loads(done.stdout.splitlines()[-1])
+        about = {"dtype": "int8" if system.endswith("int8") else args.dtype, "work": work}
+        case = f"T={size}" if work == "document" else f"{work}, {size}"
+        if n_documents > 1 and work == "document":
+            case = f"{args.rows} rows, {case}"
+        rows.append(Row(case, system, "tokens_per_second", speed, about=about))
+        rows.append(Row(case, system, "peak MiB", mib, compared=False, about=about))
+    return rows
 
 
 if __name__ == "__main__":
-    print(json.dumps(one(sys.argv[1], *map(int, sys.argv[2:5]))))
+    where = Place(torch.device(sys.argv[7]), DTYPES[sys.argv[8]])
+    print(json.dumps(one(sys.argv[1], sys.argv[2], *map(int, sys.argv[3:7]), where)))

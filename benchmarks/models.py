@@ -6,6 +6,7 @@ import torch
 from fairseq.data import Dictionary
 from fairseq.models.transformer import TransformerConfig, TransformerModelBase
 
+from fairseq_lasformer.nn.options import RunOptions
 from fairseq_lasformer.ops import KAPPA_ONE
 from fairseq_lasformer.plugin import register
 from fairseq_lasformer.plugin.config import PRESETS, LasformerConfig
@@ -13,24 +14,27 @@ from fairseq_lasformer.plugin.model import LasformerModel
 
 VOCABULARY = 8000
 LONGEST = 16384
+IN_FULL = RunOptions()
 
 
-class _Task:
+class Task:
     """The parts of a task that are needed to build a model."""
 
-    def __init__(self) -> None:
+    def __init__(self, run: RunOptions = IN_FULL) -> None:
+        self.run_options = run
         self.source_dictionary = self.target_dictionary = Dictionary()
         for i in range(VOCABULARY - len(self.source_dictionary)):
             self.source_dictionary.add_symbol(f"w{i}")
 
 
-def build(system: str, kappa: float = 1.0, supervise_rows: str = "all") -> torch.nn.Module:
+def build(system: str, kappa: float = 1.0, supervise_rows: str = "512", run: RunOptions = IN_FULL) -> torch.nn.Module:
     """Build a base-size model in training mode.
 
     Args:
         system: ``transformer`` (fairseq's), ``lasformer`` or one of its presets.
         kappa: kappa of every selector, a fraction.
         supervise_rows: see ``--supervise-rows``.
+        run: options of a run, such as 8 bits in decoding.
     """
     register()
     torch.manual_seed(1)
@@ -38,10 +42,10 @@ def build(system: str, kappa: float = 1.0, supervise_rows: str = "all") -> torch
         cfg = TransformerConfig()
         cfg.encoder, cfg.decoder, cfg.quant_noise = cfg.encoder(), cfg.decoder(), cfg.quant_noise()
         cfg.share_all_embeddings, cfg.max_source_positions, cfg.max_target_positions = True, LONGEST, LONGEST
-        return TransformerModelBase.build_model(cfg, _Task()).train()
+        return TransformerModelBase.build_model(cfg, Task()).train()
     options = {"share_all_embeddings": True, "max_source_positions": LONGEST, "max_target_positions": LONGEST}
     options["supervise_rows"] = supervise_rows
-    model = LasformerModel.build_model(LasformerConfig(**{**PRESETS.get(system, {}), **options}), _Task()).train()
+    model = LasformerModel.build_model(LasformerConfig(**{**PRESETS.get(system, {}), **options}), Task(run)).train()
     for _, selector in model.selectors():
         selector.kappa.fill_(round(kappa * KAPPA_ONE))
     return model

@@ -1,7 +1,7 @@
 """Cost of a mixture of experts: time of one layer by number of experts, compared with a dense network.
 
-4,096 tokens, d = 512, h = 2,048, k = 2, float32. forward: without gradients; training: forward and backward with the
-balance losses; decode: one step of 5 rows. dense is a feed-forward network with the same active size, k h. Then a toy
+4,096 tokens, d = 512, h = 2,048, k = 2. forward: without gradients; training: forward and backward with the balance
+losses; decode: one step of ``--rows`` rows. dense is a feed-forward network with the same active size, k h. Then a toy
 training run with 8 experts, with and without the balance losses (a small version of table 6 of arXiv 1701.06538),
 measures how unevenly the experts are used.
 """
@@ -9,13 +9,13 @@ measures how unevenly the experts are used.
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Callable
 from functools import partial
 
 import torch
 from torch import Tensor, nn
 
+from benchmarks.devices import Place, add_place, place_of
 from benchmarks.rows import Row, in_turns
 from fairseq_lasformer.nn.moe import MixtureOfExperts, MoeConfig
 from fairseq_lasformer.nn.moe.metrics import router_metrics
@@ -29,16 +29,19 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threads", type=int, default=2, help="default: %(default)s")
     parser.add_argument("--tokens", type=int, default=4096, help="of forward and training (default: %(default)s)")
     parser.add_argument("--repeat", type=int, default=5, help="default: %(default)s")
+    add_place(parser, "of a decoding step (default: 5)")
 
 
 def measure(args: argparse.Namespace) -> list[Row]:
     torch.set_num_threads(args.threads)
     torch.manual_seed(1)
+    place = place_of(args)
     systems: dict[str, nn.Module] = {"dense": Dense()} | {f"{n} experts": mixture(n) for n in EXPERTS}
+    systems = {name: layer.to(place.device, place.dtype) for name, layer in systems.items()}
     rows = []
-    for kind, n_tokens in {"forward": args.tokens, "training": args.tokens, "decode": 5}.items():
-        x = torch.randn(n_tokens, DIM)
-        work = {name: partial(seconds, layer, x, kind) for name, layer in systems.items()}
+    for kind, n_tokens in {"forward": args.tokens, "training": args.tokens, "decode": args.rows or 5}.items():
+        x = torch.randn(n_tokens, DIM).to(place.device, place.dtype)
+        work = {name: partial(seconds, layer, x, kind, place) for name, layer in systems.items()}
         case = f"{kind}, {n_tokens} tokens"
         rows += [Row(case, name, "ms", 1000 * s) for name, s in in_turns(work, args.repeat, kind).items()]
     for weights in ((0.0, 0.0), (0.1, 0.0), (0.0, 0.1), (0.1, 0.1)):
@@ -67,15 +70,12 @@ def mixture(n_experts: int) -> MixtureOfExperts:
     return layer
 
 
-def seconds(layer: nn.Module, x: Tensor, kind: str) -> float:
+def seconds(layer: nn.Module, x: Tensor, kind: str, place: Place) -> float:
     """Return the seconds per call."""
     layer.train(kind == "training")
     work: Callable[[], None] = partial(_training if kind == "training" else _forward, layer, x)
     repeated = 50 if kind == "decode" else 1
-    start = time.perf_counter()
-    for _ in range(repeated):
-        work()
-    spent = (time.perf_counter() - start) / repeated
+    spent = place.seconds(lambda: [work() for _ in range(repeated)]) / repeated
     layer.zero_grad(set_to_none=True)
     return spent
 

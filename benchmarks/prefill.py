@@ -1,19 +1,21 @@
-"""Encoder prefill: seconds of dense attention, masked attention and gathered keys, by length and kappa.
+"""Encoder prefill: seconds of dense attention, masked attention and gathered keys or tiles, by length and kappa.
 
-Base size, one document, float32, on the CPU. dense: lasformer_dense; mask: all scores, with a mask; gather: kept keys
-only. The thresholds derived from it are SPARSE_FROM and SPARSE_SHARE in fairseq_lasformer/ops/prefill.py.
+Base size. dense: lasformer_dense; mask: all scores, with a mask; gather: kept keys only (CPU); tiles: all keys in
+tiles, with a bitmask (GPU). The thresholds derived from it are SPARSE_FROM and SPARSE_SHARE in
+fairseq_lasformer/ops/prefill.py.
 """
 
 from __future__ import annotations
 
 import argparse
-import time
 from functools import partial
 
 import torch
 
+from benchmarks.devices import Place, add_place, place_of
 from benchmarks.models import VOCABULARY, build
 from benchmarks.rows import Row, in_turns
+from fairseq_lasformer.nn.options import RunOptions
 from fairseq_lasformer.ops import prefill
 
 BASELINES = ("dense",)
@@ -24,23 +26,28 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--lengths", default="256,512,1024,2048,4096", help="default: %(default)s")
     parser.add_argument("--kappas", default="0.05,0.1,0.2,0.3,0.5", help="default: %(default)s")
     parser.add_argument("--repeat", type=int, default=5, help="default: %(default)s")
+    add_place(parser, "documents of a batch (default: 1)")
 
 
 def measure(args: argparse.Namespace) -> list[Row]:
-    dense, rows = build("lasformer_dense").eval(), []
+    place, n_documents, rows = place_of(args), args.rows or 1, []
+    ways = ("dense", "mask", "tiles" if args.device == "cuda" else "gather")
+    dense = build("lasformer_dense").eval().to(place.device, place.dtype)
     for length in map(int, args.lengths.split(",")):
-        tokens = torch.randint(4, VOCABULARY, (1, length))
+        tokens = torch.randint(4, VOCABULARY, (n_documents, length)).to(place.device)
         for kappa in map(float, args.kappas.split(",")):
-            model, case = build("lasformer", kappa).eval(), f"T={length} kappa={kappa}"
-            ways = {way: partial(seconds, dense if way == "dense" else model, tokens, way) for way in THRESHOLDS}
-            rows += [Row(case, way, "seconds", s) for way, s in in_turns(ways, args.repeat, case).items()]
+            models = {"dense": dense}
+            for way in ways[1:]:
+                run = RunOptions("reference" if args.device == "cuda" and way == "mask" else "auto")
+                models[way] = build("lasformer", kappa, run=run).eval().to(place.device, place.dtype)
+            case = f"T={length} kappa={kappa}" if n_documents == 1 else f"{n_documents} x T={length} kappa={kappa}"
+            work = {way: partial(seconds, model, tokens, way, place) for way, model in models.items()}
+            rows += [Row(case, way, "seconds", s) for way, s in in_turns(work, args.repeat, case).items()]
     return rows
 
 
 @torch.no_grad()
-def seconds(model: torch.nn.Module, tokens: torch.Tensor, way: str) -> float:
+def seconds(model: torch.nn.Module, tokens: torch.Tensor, way: str, place: Place) -> float:
     """Return the seconds of one encoder pass."""
-    prefill.SPARSE_FROM, prefill.SPARSE_SHARE = THRESHOLDS[way]
-    start = time.perf_counter()
-    model.encoder(tokens)
-    return time.perf_counter() - start
+    prefill.SPARSE_FROM, prefill.SPARSE_SHARE = THRESHOLDS.get(way, THRESHOLDS["mask"])
+    return place.seconds(lambda: model.encoder(tokens))

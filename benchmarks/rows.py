@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from tqdm import tqdm
@@ -24,6 +24,7 @@ class Row:
         metric: ``seconds``, ``steps/s``, ``peak GiB``, …
         value: value of the metric.
         compared: whether the table shows its ratio to the baselines.
+        about: further facts of it.
     """
 
     case: str
@@ -31,6 +32,7 @@ class Row:
     metric: str
     value: float
     compared: bool = True
+    about: Mapping[str, str] = field(default_factory=dict)
 
 
 def in_turns(work: Mapping[str, Callable[[], float]], repeat: int, what: str) -> dict[str, float]:
@@ -50,9 +52,26 @@ def in_turns(work: Mapping[str, Callable[[], float]], repeat: int, what: str) ->
     return {name: statistics.median(values) for name, values in figures.items()}
 
 
-def save(path: Path, benchmark: str, rows: Sequence[Row]) -> None:
-    """Write ``{"benchmark", "machine", "rows"}`` as JSON."""
-    report = {"benchmark": benchmark, "machine": machine(), "rows": [asdict(row) for row in rows]}
+def save(path: Path, benchmark: str, rows: Sequence[Row], ratios: Mapping[str, str] | None = None) -> None:
+    """Write ``{"benchmark", "machine", "rows"}`` as JSON.
+
+    Args:
+        path: the file.
+        benchmark: its name.
+        rows: the figures.
+        ratios: entries that every compared row gets, and the system whose figure of the same case it is divided by.
+    """
+    values = {(row.case, row.system, row.metric): row.value for row in rows}
+    written = []
+    for row in rows:
+        entry = asdict(row)
+        entry |= entry.pop("about")
+        for name, system in (ratios or {}).items():
+            base = values.get((row.case, system, row.metric))
+            if row.compared and base:
+                entry[name] = row.value / base
+        written.append(entry)
+    report = {"benchmark": benchmark, "machine": machine(), "rows": written}
     atomic_write(path, json.dumps(report, indent=1) + "\n")
 
 

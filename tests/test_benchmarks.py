@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 from helpers import run
@@ -11,9 +12,10 @@ CASES = {
     "training": ("--lengths 16 --kappas 0.5 --repeat 1", {"seconds", "ratio_to_dense", "peak GiB"}, "/transformer"),
     "prefill": ("--lengths 32 --kappas 0.5 --repeat 1", {"seconds"}, "/dense"),
     "decoding": (
-        "--lengths 32 --steps 2 --repeat 1 --end-to-end 16 --systems lasformer_dense,lasformer_distinct",
-        {"steps/s", "peak MiB", "seconds"},
-        "system",
+        "--lengths 32 --steps 2 --repeat 1 --sentences 2 --end-to-end 16 "
+        "--systems transformer,lasformer_dense,lasformer_int8,lasformer_distinct",
+        {"tokens_per_second", "peak MiB"},
+        "/transformer",
     ),
     "moe": ("--repeat 1 --tokens 64", {"ms", "importance_cv", "load_cv", "load_max_over_mean"}, "/dense"),
 }
@@ -37,6 +39,23 @@ def test_the_alignment_benchmark_compares_searches(trained_folder, prepared, tmp
 
 
 @pytest.mark.slow
+def test_the_script_for_a_gpu_runs_without_one_and_survives_a_section_that_fails(tmp_path):
+    env = {"DEVICE": "cpu", "QUICK": "1", "OUT": str(tmp_path), "PYTHON": sys.executable}
+    done = run("scripts/gpu.sh", SECTIONS="facts,nothing,correct,training,decoding", check=False, **env)
+    found = json.loads((tmp_path / "gpu.json").read_text())
+    assert done.returncode == 1 and "failed: nothing" in done.stdout and "KeyError" in found["nothing"]["error"]
+    errors = {(row["case"], row["system"]): row["value"] for row in found["correct"]["rows"]}
+    assert errors["float16, 40 x 40, causal", "dk"] < 0.01 and errors["float32, 40 x 40", "bits"] == 0
+    assert {row["system"] for row in found["decoding"]["rows"]} == {"transformer", "lasformer"}
+    assert "/transformer" in done.stdout and found["facts"]["machine"]["gpu"] is None
+
+
+def test_without_a_gpu_cuda_is_refused():
+    done = run("python", "-m", "benchmarks", "prefill", "--device", "cuda", check=False)
+    assert done.returncode == 1 and "error: --device cuda: no GPU" in done.stderr
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_a_benchmark_prints_its_table_and_writes_its_rows(tmp_path, name):
     options, metrics, ratio = CASES[name]
@@ -45,5 +64,9 @@ def test_a_benchmark_prints_its_table_and_writes_its_rows(tmp_path, name):
     about = {"cpu", "cores", "memory", "threads", "gpu", "python", "torch"}
     assert report["benchmark"] == name and about == report["machine"].keys()
     assert {row["metric"] for row in report["rows"]} == metrics
-    assert all(row.keys() == {"case", "system", "metric", "value", "compared"} for row in report["rows"])
+    more = {"dtype", "work", "ratio_to_fairseq"} if name == "decoding" else set()
+    always = {"case", "system", "metric", "value", "compared"}
+    assert all(
+        row.keys() == always | (more if row["compared"] else more - {"ratio_to_fairseq"}) for row in report["rows"]
+    )
     assert ratio in done.stdout.splitlines()[0] and all(row["system"] in done.stdout for row in report["rows"])

@@ -1,0 +1,197 @@
+"""Compiles every Triton kernel for real GPUs on a machine without one: ``make kernels``.
+
+The launch code of ``ops`` runs on meta tensors, under a driver that knows a target and no device; instead of a launch,
+each kernel is compiled to machine code by the ``ptxas`` in Triton's wheel, with the signature and constants of a real
+run. Prints registers, spilled bytes and shared memory per kernel; exits with 1 where a kernel does not compile, or
+spills more than ``--max-spill`` bytes per thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+os.environ.pop("TRITON_INTERPRET", None)  # an interpreted kernel has no compiler
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.backends.nvidia.compiler import get_ptxas
+from triton.runtime import driver
+from triton.runtime.jit import JITFunction
+
+from fairseq_lasformer.ops import KAPPA_ONE, KeptKeys, KeyIndex, triton_bits, triton_decode, triton_tiles
+
+HEADS, HEAD_DIM, SELECT_DIM, BEAM = 8, 64, 64, 5  # the base model's
+KAPPA = KAPPA_ONE // 20
+SHARED_KIB = {80: 163, 90: 227, 100: 227}  # of a block, at most
+
+
+class Compiled(NamedTuple):
+    """A kernel as it would have been launched.
+
+    Attributes:
+        name: the kernel's function.
+        kernel: Triton's compiled kernel.
+        constants: its compile-time constants.
+        seconds: that compiling it took; next to nothing if it came from the cache.
+    """
+
+    name: str
+    kernel: Any
+    constants: dict[str, Any]
+    seconds: float
+
+
+class _NoDevice:
+    """A driver with a target and without a device: enough to compile, not to launch."""
+
+    def __init__(self, arch: int) -> None:
+        self.target = GPUTarget("cuda", arch, 32)
+
+    def get_current_target(self) -> GPUTarget:
+        return self.target
+
+    def get_current_device(self) -> str:
+        return f"sm_{self.target.arch}"
+
+    def get_current_stream(self, device: Any) -> int:
+        return 0
+
+    def get_active_torch_device(self) -> torch.device:
+        return torch.device("meta")
+
+
+@contextlib.contextmanager
+def compiling(arch: int) -> Iterator[list[Compiled]]:
+    """Compiles kernels for a GPU architecture (80, 90, …) where they would be launched, and collects them."""
+    real, found = JITFunction.run, []
+
+    def run(function: JITFunction, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
+        start = time.perf_counter()
+        kernel = real(function, *args, grid=grid, warmup=True, **kwargs)
+        constants = {name: value for name, value in kwargs.items() if name.isupper()}
+        found.append(Compiled(function.fn.__name__, kernel, constants, time.perf_counter() - start))
+        return kernel
+
+    before = None
+    with contextlib.suppress(RuntimeError):  # there is no driver without a GPU
+        before = driver.active
+    JITFunction.run = run
+    driver.set_active(_NoDevice(arch))
+    try:
+        yield found
+    finally:
+        JITFunction.run = real
+        driver.set_active(before)
+
+
+def _meta(*shape: int, dtype: torch.dtype) -> torch.Tensor:
+    return torch.empty(*shape, dtype=dtype, device="meta")
+
+
+def decode(dtype: torch.dtype, rows: int, length: int, own: bool, kappa: int = KAPPA) -> None:
+    """Selection and attention of one step over ``length`` positions, of the translation (``own``) or the source."""
+    n_items, capacity, width = max(1, rows // BEAM), max(length, 64) * (1 + own), HEADS * HEAD_DIM
+    table = _meta(rows, length, dtype=torch.int32) if own else None
+    index = KeyIndex(table, *(_meta(n_items, dtype=torch.int64) for _ in range(2)), length)
+    if kappa < KAPPA_ONE:
+        keys = _meta(n_items, capacity, SELECT_DIM, dtype=dtype)
+        kept = triton_decode.topk_indices(_meta(rows, SELECT_DIM, dtype=dtype), keys, index, kappa)
+    else:
+        assert table is not None
+        kept = KeptKeys(table, _meta(rows, dtype=torch.int32))
+    keys = _meta(n_items, capacity, width, dtype=dtype)
+    triton_decode.attend_kept(_meta(rows, width, dtype=dtype), keys, keys, kept, HEADS)
+
+
+def encode(dtype: torch.dtype, length: int, heads: int = HEADS, width: int = HEAD_DIM) -> None:
+    """Selection and attention in tiles over one document of ``length`` tokens, in inference and in training."""
+    q, bits = _meta(1, heads, length, width, dtype=dtype), _meta(1, length, -(-length // 32), dtype=torch.int32)
+    counts, scores = _meta(1, length, dtype=torch.int64), _meta(1, length, length, dtype=torch.float32)
+    for causal, padding in ((False, _meta(1, length, dtype=torch.bool)), (True, None)):
+        triton_bits.store_bits(scores, padding, counts, causal, 0, KAPPA, bits)
+    if not triton_tiles.fits(q):
+        return
+    triton_tiles.forward(q, q, q, bits, False)
+    out, lse = triton_tiles.forward(q, q, q, bits, True, 0.1, 3)
+    triton_tiles.backward(out, q, q, q, bits, out, lse, True, 0.1, 3)
+
+
+CASES: dict[str, Callable[[torch.dtype], None]] = {
+    **{
+        f"step, {rows} rows, {length} positions of the {'translation' if own else 'source'}": (
+            lambda dtype, rows=rows, length=length, own=own: decode(dtype, rows, length, own)
+        )
+        for rows, length in ((5, 64), (5, 1000), (5, 4096), (160, 4096), (5, 16384), (5, 65536))
+        for own in (True, False)
+    },
+    "step, 5 rows, 4096 positions, all kept": lambda dtype: decode(dtype, 5, 4096, True, KAPPA_ONE),
+    "full pass, 1000 tokens": lambda dtype: encode(dtype, 1000),
+    "full pass, 4096 tokens": lambda dtype: encode(dtype, 4096),
+    "full pass, one head of 128": lambda dtype: encode(dtype, 4096, 1, 128),
+    "full pass, one head of 256": lambda dtype: encode(dtype, 4096, 1, 256),  # in float32, plain PyTorch
+    "full pass, 4 heads of 32": lambda dtype: encode(dtype, 4096, 4, 32),
+}
+
+
+def resources(kernel: Any, arch: int) -> dict[str, int]:
+    """What ptxas says of a kernel: registers and spilled bytes per thread; and its shared memory, in bytes."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "kernel.ptx"
+        path.write_text(kernel.asm["ptx"])
+        suffix = "a" if arch >= 90 else ""
+        command = [get_ptxas(arch).path, "-v", f"--gpu-name=sm_{arch}{suffix}", str(path), "-o", f"{path}.cubin"]
+        if tuple(map(int, triton.__version__.split(".")[:2])) >= (3, 9):
+            command.append("--regAllocOptLevel=2")  # as Triton itself calls it
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+    said = done.stdout + done.stderr
+    found = {"shared": int(kernel.metadata.shared)}
+    for name, pattern in (("registers", r"Used (\d+) registers"), ("spilled", r"(\d+) bytes spill stores")):
+        hit = re.search(pattern, said)
+        found[name] = int(hit[1]) if hit else 0
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--arch", default="80,90", help="default: %(default)s")
+    parser.add_argument("--dtypes", default="float16,bfloat16,float32", help="default: %(default)s")
+    parser.add_argument("--only", default="", help="a pattern of the cases to compile; default: all")
+    parser.add_argument("--max-spill", type=int, default=256, help="bytes per thread (default: %(default)s)")
+    args = parser.parse_args()
+    failed = 0
+    print(f"Triton {triton.__version__}\n{'':80}registers  spilled  shared  seconds")
+    for arch in map(int, args.arch.split(",")):
+        for case, call in CASES.items():
+            for dtype in args.dtypes.split(",") if re.search(args.only, case) else ():
+                try:
+                    with compiling(arch) as found:
+                        call(getattr(torch, dtype))
+                except Exception as e:  # whatever the compiler says, the others are compiled too
+                    failed += 1
+                    print(f"sm_{arch} {dtype} {case}: failed, {type(e).__name__}: {str(e).splitlines()[0]}", flush=True)
+                    continue
+                for compiled in found:
+                    used = resources(compiled.kernel, arch)
+                    bad = used["spilled"] > args.max_spill or used["shared"] > SHARED_KIB.get(arch, 163) * 1024
+                    failed += bad
+                    print(
+                        f"{f'sm_{arch} {dtype} {compiled.name} ({case})':80}{used['registers']:9}{used['spilled']:9}"
+                        f"{used['shared']:8}{compiled.seconds:9.1f}{'  too much' if bad else ''}",
+                        flush=True,
+                    )
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,251 @@
+"""``python -m benchmarks.gpu``: everything that a machine with a GPU can tell, in one call (scripts/gpu.sh).
+
+Sections, in order: facts; correct (each kernel, in three types of numbers, against its definition); search (a beam
+search eager and in a CUDA graph against plain PyTorch); kernels (milliseconds, and the bytes they must move); and the
+benchmarks training, decoding, prefill and moe, each in a process of its own. A section that fails leaves its error in
+OUT/gpu.json, which is written anew after each, and the next one runs. Ends with the tables.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from fairseq.sequence_generator import SequenceGenerator
+
+from benchmarks.devices import DTYPES, Place
+from benchmarks.models import VOCABULARY, Task, build
+from benchmarks.rows import Row, table
+from fairseq_lasformer import ops
+from fairseq_lasformer.files import atomic_write
+from fairseq_lasformer.machine import machine
+from fairseq_lasformer.nn.options import RunOptions
+from fairseq_lasformer.ops import AttentionMask, KeyIndex, reference
+
+# largest error of a result of order 1
+TOLERANCE = {"float32": 2e-3, "float16": 2e-2, "bfloat16": 1e-1}
+BEAM, HEADS, HEAD_DIM, SELECT_DIM, KAPPA = 5, 8, 64, 64, 50_000
+
+BENCHMARKS = {
+    "training": ("training --lengths 1024,4096 --kappas 0.2,0.05 --repeat 3", "--lengths 32 --kappas 0.05 --repeat 1"),
+    "sentences": ("training --lengths 32 --rows 128 --kappas 1.0,0.05 --repeat 3", ""),
+    "decoding": (
+        "decoding --lengths 1024,4096,16384 --rows 160 --steps 32 --repeat 2 --sentences 0 --end-to-end 0",
+        "decoding --lengths 32 --steps 2 --repeat 1 --sentences 0 --end-to-end 0 --systems transformer,lasformer",
+    ),
+    "one_document": ("decoding --lengths 1024,4096,16384 --steps 32 --repeat 2 --sentences 0 --end-to-end 1024", ""),
+    "prefill": ("prefill --lengths 1024,4096,8192 --kappas 0.05 --repeat 3", ""),
+    "moe": ("moe --tokens 4096 --repeat 3", ""),
+}
+
+
+def facts(place: Place, quick: bool) -> dict[str, Any]:
+    found: dict[str, Any] = {"machine": machine()}
+    if place.device.type == "cuda":
+        about = torch.cuda.get_device_properties(0)
+        found |= {"gpu": about.name, "capability": f"{about.major}.{about.minor}", "bytes": about.total_memory}
+        found["processors"] = about.multi_processor_count
+        target = torch.empty(2**28, device=place.device)
+        source = torch.empty_like(target)
+        seconds = min(place.seconds(lambda: target.copy_(source)) for _ in range(5))
+        found["copy GB/s"] = 2 * target.numel() * 4 / seconds / 1e9
+    return found
+
+
+def correct(place: Place, quick: bool) -> list[Row]:
+    """Errors of the kernels; raises if one is too large."""
+    rows, wrong = [], []
+    sizes = ((40, 40),) if quick else ((1, 1), (63, 111), (129, 129), (1000, 1000))
+    # the interpreter's product of bfloat16 is wrong
+    for dtype in ("float32", "float16") if place.device.type == "cpu" else DTYPES:
+        for n_queries, n_keys in sizes:
+            for causal in (False, n_queries == n_keys):
+                for name, error in _errors(place.device, DTYPES[dtype], n_queries, n_keys, causal).items():
+                    case = f"{dtype}, {n_queries} x {n_keys}{', causal' if causal else ''}"
+                    rows.append(Row(case, name, "error", error, compared=False))
+                    if not error <= TOLERANCE[dtype]:
+                        wrong.append(f"{name}, {case}: {error:.2g}")
+    if wrong:
+        raise ArithmeticError("; ".join(wrong))
+    return rows
+
+
+def _errors(device: torch.device, dtype: torch.dtype, n_queries: int, n_keys: int, causal: bool) -> dict[str, float]:
+    torch.manual_seed(n_keys)
+
+    def random(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, device=device, dtype=dtype, requires_grad=True)
+
+    projections = [random(2, 3, n, HEAD_DIM) for n in (n_queries, n_keys, n_keys)]
+    sel_q, sel_k = random(2, n_queries, SELECT_DIM), random(2, n_keys, SELECT_DIM)
+    padding = torch.zeros(2, n_keys, dtype=torch.bool, device=device)
+    padding[1, : n_keys // 4] = True
+    mask = AttentionMask(padding, causal)
+    bits = ops.topk_bitmask(sel_q, sel_k, mask, 200_000)
+    keep, full = ops.mask_of(bits, n_keys), mask.full(2, n_queries, n_keys, device)
+    chosen = reference.keep_counts(full.sum(-1), 200_000)
+    errors = {"bits": float((keep.sum(-1) != chosen).sum() + (keep & ~full).sum())}
+    exact = [p.detach().float().requires_grad_() for p in projections]
+    expected = reference.selected_attention(*exact, keep, full)
+    found = ops.tiled_attention(*projections, bits, mask)
+    d_out = torch.randn_like(expected)
+    pairs = {"forward": (found, expected)}
+    gradients = torch.autograd.grad(found, projections, d_out.to(dtype))
+    pairs |= {f"d{name}": pair for name, *pair in zip("qkv", gradients, torch.autograd.grad(expected, exact, d_out))}  # type: ignore[misc]
+    start, count = torch.zeros(2, dtype=torch.long, device=device), (~padding).sum(1)
+    index = KeyIndex(None, padding.sum(1) + start, count, n_keys)
+    keys, values = (random(2, n_keys, HEADS * HEAD_DIM).detach() for _ in range(2))
+    step = random(2 * BEAM, HEADS * HEAD_DIM).detach()
+    kept = ops.topk_indices(random(2 * BEAM, SELECT_DIM).detach(), sel_k.detach(), index, 200_000, "triton")
+    if kept is not None:
+        own = reference.attend_kept(step.float(), keys.float(), values.float(), kept, HEADS)
+        pairs["step"] = (ops.attend_kept(step, keys, values, None, kept, HEADS, "triton"), own)
+    for name, (ours, theirs) in pairs.items():
+        difference = (ours.detach().float() - theirs.detach().float()).abs().max()
+        errors[name] = float(difference / theirs.detach().abs().max().clamp(min=1.0))
+    return errors
+
+
+@torch.no_grad()
+def search(place: Place, quick: bool) -> list[Row]:
+    """Translations by kernels, eager and in a graph, and by plain PyTorch; raises if they differ."""
+    source = torch.randint(4, VOCABULARY, (2, 8 if quick else 200), device=place.device)
+    sample = {"net_input": {"src_tokens": source, "src_lengths": source.ne(1).sum(1)}}
+    found = {}
+    for name, run in {
+        "reference": RunOptions("reference"),
+        "triton": RunOptions("triton"),
+        **({"graph": RunOptions("triton", cuda_graph=True)} if place.device.type == "cuda" else {}),
+    }.items():
+        model = build("lasformer", 0.2, run=run).eval().to(place.device)
+        generator = SequenceGenerator(
+            [model], Task().target_dictionary, beam_size=2, max_len_a=0, max_len_b=6 if quick else 100
+        )
+        found[name] = [h[0]["tokens"].tolist() for h in generator.generate([model], sample)]
+    same = {name: sum(a == b for a, b in zip(tokens, found["reference"])) for name, tokens in found.items()}
+    if set(same.values()) != {2}:
+        raise ArithmeticError(f"documents translated as by plain PyTorch, of 2: {same}")
+    return [Row("search", name, "documents alike", n, compared=False) for name, n in same.items()]
+
+
+def kernels(place: Place, quick: bool) -> list[Row]:
+    """Milliseconds of the kernels of a step, and of a full pass beside ``scaled_dot_product_attention``."""
+    rows = []
+    device, dtype, width = place.device, place.dtype, HEADS * HEAD_DIM
+    for n_rows in (5,) if quick else (5, 40, 160, 320):
+        for length in (64,) if quick else (1024, 4096, 16384):
+            n_items = n_rows // BEAM
+            table_ = torch.arange(length, dtype=torch.int32, device=device).repeat(n_rows, 1)
+            start = torch.zeros(n_items, dtype=torch.long, device=device)
+            index = KeyIndex(table_, start, torch.full_like(start, length), length)
+            q = torch.randn(n_rows, SELECT_DIM, device=device, dtype=dtype)
+            keys = torch.randn(n_items, length, SELECT_DIM, device=device, dtype=dtype)
+            case = f"step, {n_rows} rows, T={length}"
+            select = partial(ops.topk_indices, q, keys, index, KAPPA, "triton")
+            kept = select()
+            assert kept is not None
+            store = torch.randn(n_items, length, width, device=device, dtype=dtype)
+            query = torch.randn(n_rows, width, device=device, dtype=dtype)
+            attend = partial(ops.attend_kept, query, store, store, None, kept, HEADS, "triton")
+            size = store.element_size()
+            moved = {"select": keys.numel() * size, "attend": 2 * n_rows * int(kept.counts[0]) * width * size}
+            for name, work in (("select", select), ("attend", attend)):
+                rows.append(Row(case, name, "ms", 1000 * _median(place, work), compared=False))
+                rows.append(Row(case, name, "MB to move", moved[name] / 1e6, compared=False))
+    for length in (64,) if quick else (1024, 4096, 8192):
+        q = torch.randn(1, HEADS, length, HEAD_DIM, device=device, dtype=dtype, requires_grad=True)
+        selectors = torch.randn(2, 1, length, SELECT_DIM, device=device, dtype=dtype)
+        mask = AttentionMask(None, True)
+        bits = ops.topk_bitmask(*selectors, mask, KAPPA)
+        systems: dict[str, Callable[[], torch.Tensor]] = {
+            "tiles": partial(ops.tiled_attention, q, q, q, bits, mask),
+            "sdpa": partial(F.scaled_dot_product_attention, q, q, q, is_causal=True),
+        }
+        choose = partial(ops.topk_bitmask, *selectors, mask, KAPPA)
+        rows.append(Row(f"full pass, T={length}", "select", "ms", 1000 * _median(place, choose), compared=False))
+        for name, work in systems.items():
+            out = work()
+            both = partial(torch.autograd.grad, out, q, torch.randn_like(out), retain_graph=True)
+            rows.append(Row(f"full pass, T={length}", name, "ms", 1000 * _median(place, work), compared=False))
+            rows.append(
+                Row(f"full pass, T={length}", f"{name} backward", "ms", 1000 * _median(place, both), compared=False)
+            )
+    return rows
+
+
+def _median(place: Place, work: Callable[[], object], repeat: int = 20) -> float:
+    if place.device.type == "cpu":
+        return place.seconds(work)
+    for _ in range(3):
+        work()
+    return sorted(place.seconds(work) for _ in range(repeat))[repeat // 2]
+
+
+def benchmark(name: str, options: argparse.Namespace, seconds: float) -> list[Row]:
+    """Run a benchmark in a process of its own; return its rows."""
+    full, quick = BENCHMARKS[name]
+    words = (f"{full.split()[0]} {quick.removeprefix(full.split()[0])}" if options.quick else full).split()
+    out = options.out / f"{name}.json"
+    command = [sys.executable, "-m", "benchmarks", *words, "--device", options.device, "--out", str(out)]
+    command += ["--dtype", "float32" if options.device == "cpu" else "bfloat16"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=seconds)
+    if done.returncode:
+        raise RuntimeError("\n".join(done.stderr.strip().splitlines()[-5:]))
+    return [Row(r["case"], r["system"], r["metric"], r["value"]) for r in json.loads(out.read_text())["rows"]]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--out", type=Path, default=Path("runs/gpu"))
+    parser.add_argument("--seconds", type=float, default=570, help="for all sections (default: 570)")
+    parser.add_argument("--quick", action="store_true", help="smallest sizes, to try the script")
+    parser.add_argument("--sections", default="facts,correct,search,kernels," + ",".join(BENCHMARKS))
+    options = parser.parse_args()
+    if options.device == "cuda" and not torch.cuda.is_available():
+        sys.exit("error: no GPU; DEVICE=cpu QUICK=1 tries the script without one")
+    place = Place(torch.device(options.device), torch.float32 if options.device == "cpu" else torch.bfloat16)
+    started, results, failed = time.monotonic(), {}, []
+    for name in options.sections.split(","):
+        left = options.seconds - (time.monotonic() - started)
+        if name in BENCHMARKS and options.quick and not BENCHMARKS[name][1]:
+            continue
+        print(f"== {name}", flush=True)
+        begin = time.monotonic()
+        try:
+            if left < 1:
+                raise TimeoutError(f"{options.seconds:.0f} seconds are over")
+            found: Any = benchmark(name, options, left) if name in BENCHMARKS else SECTIONS[name](place, options.quick)
+            print(table(found, ("transformer", "dense")) if isinstance(found, list) else json.dumps(found, indent=1))
+            results[name] = {"rows": [vars(row) for row in found]} if isinstance(found, list) else found
+        except Exception as e:
+            failed.append(name)
+            results[name] = {"error": traceback.format_exc()}
+            print(f"FAILED: {type(e).__name__}: {str(e)[:2000]}", flush=True)
+        results.setdefault("seconds", {})[name] = math.ceil(time.monotonic() - begin)
+        options.out.mkdir(parents=True, exist_ok=True)
+        atomic_write(options.out / "gpu.json", json.dumps(results, indent=1, default=dict) + "\n")
+    print("failed: " + ", ".join(failed) if failed else f"all sections ran; {options.out}/gpu.json")
+    return bool(failed)
+
+
+SECTIONS: dict[str, Callable[[Place, bool], Any]] = {
+    "facts": facts,
+    "correct": correct,
+    "search": search,
+    "kernels": kernels,
+}
+
+if __name__ == "__main__":
+    sys.exit(main())
