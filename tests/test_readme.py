@@ -106,6 +106,8 @@ MINIATURE = [
     ),
     (r"^.venv/bin/python examples/demo.py --systems lasformer_delight,lasformer_deep .*$", "true"),
     (r"(benchmarks compact runs/demo_define) runs/demo_delight", r"\1"),
+    # tests/test_benchmarks.py runs its script without a GPU
+    (r"^make gpu\b", "make --dry-run gpu"),
 ]
 
 
