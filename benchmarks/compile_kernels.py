@@ -29,7 +29,17 @@ from triton.backends.nvidia.compiler import get_ptxas
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
-from fairseq_lasformer.ops import KAPPA_ONE, KeptKeys, KeyIndex, triton_bits, triton_decode, triton_tiles
+from fairseq_lasformer.ops import (
+    KAPPA_ONE,
+    AttentionMask,
+    KeptKeys,
+    KeyIndex,
+    triton_bits,
+    triton_decode,
+    triton_supervise,
+    triton_through,
+    triton_tiles,
+)
 
 HEADS, HEAD_DIM, SELECT_DIM, BEAM = 8, 64, 64, 5  # the base model's
 KAPPA = KAPPA_ONE // 20
@@ -96,7 +106,7 @@ def compiling(arch: int) -> Iterator[list[Compiled]]:
 
 
 def _meta(*shape: int, dtype: torch.dtype) -> torch.Tensor:
-    return torch.empty(*shape, dtype=dtype, device="meta")
+    return torch.empty(shape, dtype=dtype, device="meta")
 
 
 def decode(dtype: torch.dtype, rows: int, length: int, own: bool, kappa: int = KAPPA) -> None:
@@ -127,6 +137,26 @@ def encode(dtype: torch.dtype, length: int, heads: int = HEADS, width: int = HEA
     triton_tiles.backward(out, q, q, q, bits, out, lse, True, 0.1, 3)
 
 
+def teach(dtype: torch.dtype, length: int, heads: int = HEADS, width: int = HEAD_DIM, sampled: int = 512) -> None:
+    """Supervision and straight-through gradient, from a sample of the queries of one document."""
+    q, k = _meta(1, heads, sampled, width, dtype=dtype), _meta(1, heads, length, width, dtype=dtype)
+    sel_q, sel_k = _meta(1, 1, sampled, SELECT_DIM, dtype=dtype), _meta(1, 1, length, SELECT_DIM, dtype=dtype)
+    bits, d_loss = _meta(1, sampled, -(-length // 32), dtype=torch.int32), _meta(dtype=torch.float32)
+    exact = dtype == torch.float16
+    if not triton_tiles.fits(q):
+        return
+    padded = _meta(1, length, dtype=torch.bool)
+    for padding, causal, reverse, dropout_p in ((padded, False, True, 0.0), (None, True, False, 0.1)):
+        where = AttentionMask(padding, causal), 3, 8
+        mean, norms = triton_supervise.mean_attention([q, q], [k, k], None, *where)
+        rows, norm = triton_supervise.sums(sel_q, sel_k, mean, bits, None, *where, reverse)
+        found = triton_supervise.Sums(rows, norm, norms)
+        triton_supervise.targets(sel_q, sel_k, mean, found, d_loss, 8.0, dtype, *where, reverse)
+        triton_through.softmax_gradient(q, k, norms[0], mean, q, k, False, exact, *where)
+        triton_through.mask_gradient(q, k, k, q, norms[0], norms[0], True, 8.0, dropout_p, 3, length, 0, *where)
+        triton_through.softmax_gradient(sel_q, sel_k, None, mean, sel_q, sel_k, False, False, *where)
+
+
 CASES: dict[str, Callable[[torch.dtype], None]] = {
     **{
         f"step, {rows} rows, {length} positions of the {'translation' if own else 'source'}": (
@@ -141,6 +171,10 @@ CASES: dict[str, Callable[[torch.dtype], None]] = {
     "full pass, one head of 128": lambda dtype: encode(dtype, 4096, 1, 128),
     "full pass, one head of 256": lambda dtype: encode(dtype, 4096, 1, 256),  # in float32, plain PyTorch
     "full pass, 4 heads of 32": lambda dtype: encode(dtype, 4096, 4, 32),
+    "teacher, 4096 tokens": lambda dtype: teach(dtype, 4096),
+    "teacher, 20 tokens": lambda dtype: teach(dtype, 20, sampled=20),
+    "teacher, one head of 128": lambda dtype: teach(dtype, 4096, 1, 128),
+    "teacher, one head of 256": lambda dtype: teach(dtype, 4096, 1, 256),  # in float32, plain PyTorch
 }
 
 

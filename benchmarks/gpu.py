@@ -96,13 +96,28 @@ def _errors(device: torch.device, dtype: torch.dtype, n_queries: int, n_keys: in
     keep, full = ops.mask_of(bits, n_keys), mask.full(2, n_queries, n_keys, device)
     chosen = reference.keep_counts(full.sum(-1), 200_000)
     errors = {"bits": float((keep.sum(-1) != chosen).sum() + (keep & ~full).sum())}
-    exact = [p.detach().float().requires_grad_() for p in projections]
-    expected = reference.selected_attention(*exact, keep, full)
-    found = ops.tiled_attention(*projections, bits, mask)
+    leaves = [*projections, sel_q, sel_k]
+    exact = [p.detach().float().requires_grad_() for p in leaves]
+    q, k, v, *selectors = exact
+    expected = reference.selected_attention(q, k, v, keep, full, *selectors)
+    found = ops.tiled_attention(*projections, bits, mask, sel_q, sel_k)
     d_out = torch.randn_like(expected)
     pairs = {"forward": (found, expected)}
-    gradients = torch.autograd.grad(found, projections, d_out.to(dtype))
-    pairs |= {f"d{name}": pair for name, *pair in zip("qkv", gradients, torch.autograd.grad(expected, exact, d_out))}  # type: ignore[misc]
+    names = ("dq", "dk", "dv", "selector's dq", "selector's dk")
+    gradients = zip(
+        torch.autograd.grad(found, leaves, d_out.to(dtype)), torch.autograd.grad(expected, exact, d_out), strict=True
+    )
+    pairs |= dict(zip(names, gradients, strict=True))
+    valid = torch.ones(2, n_queries, dtype=torch.bool, device=device)
+    lesson = reference.supervise(*selectors, [q], [k], keep, full, valid)
+    taught = ops.tiled_supervise(sel_q, sel_k, [leaves[0]], [leaves[1]], bits, mask, None)
+    pairs["supervision"] = (taught.kl / taught.queries, lesson.kl / lesson.queries)
+    pairs["kept mass"] = (taught.mass / taught.queries, lesson.mass / lesson.queries)
+    chosen_leaves = (0, 1, 3, 4)
+    theirs = torch.autograd.grad(lesson.kl, [exact[i] for i in chosen_leaves])
+    ours = torch.autograd.grad(taught.kl, [leaves[i] for i in chosen_leaves])
+    for i, mine, yours in zip(chosen_leaves, ours, theirs, strict=True):
+        pairs[f"supervision's {names[i]}"] = (mine, yours)
     start, count = torch.zeros(2, dtype=torch.long, device=device), (~padding).sum(1)
     index = KeyIndex(None, padding.sum(1) + start, count, n_keys)
     keys, values = (random(2, n_keys, HEADS * HEAD_DIM).detach() for _ in range(2))

@@ -90,26 +90,29 @@ def run(*command: object, check: bool = True, **env: str) -> subprocess.Complete
     return done
 
 
-def assert_beams_decode_alike(model: LasformerModel, definition: LasformerModel, longest: int = 40) -> None:
+def assert_beams_decode_alike(
+    model: LasformerModel, definition: LasformerModel, longest: int = 40, steps: int = 30
+) -> None:
     """Decoding with beams that are reordered, and documents that finish, gives what one pass over each hypothesis does.
 
     Args:
         definition: a model of the same weights, for the passes.
         longest: tokens of the source.
+        steps: tokens of the translation.
     """
-    src, tgt, beam = tokens(2, longest, pad_left=(0, longest // 5)), tokens(6, 30), 3
+    src, tgt, beam = tokens(2, longest, pad_left=(0, longest // 5)), tokens(6, steps), 3
     order = torch.arange(2).repeat_interleave(beam)
     with torch.no_grad():
         encoder_out = model.encoder.reorder_encoder_out(model.encoder(src), order)
         assert encoder_out["encoder_out"][0].size(1) == 2  # the source is held once per item
         state: dict = {}
         history, n = tgt[:, :1], 2
-        for i in range(1, 30):
+        for i in range(1, steps):
             step = model.decoder(history, encoder_out=encoder_out, incremental_state=state)[0]
             full = definition.decoder(history, encoder_out=definition.encoder(src[-n:].repeat_interleave(beam, 0)))[0]
             torch.testing.assert_close(step[:, -1], full[:, -1], rtol=1e-4, atol=1e-5)
             order = torch.randint(beam, (n, beam)) + torch.arange(n)[:, None] * beam
-            if i == 15:  # the first document is finished
+            if i == steps // 2:  # the first document is finished
                 order, n = order[1:], 1
             order = order.view(-1)
             model.decoder.reorder_incremental_state_scripting(state, order)

@@ -13,7 +13,7 @@ from fairseq_lasformer.nn.cache import LayerCache
 from fairseq_lasformer.nn.dropout import Dropout
 from fairseq_lasformer.nn.options import EVERY_QUERY, RowSampling
 from fairseq_lasformer.nn.patterns import Pattern
-from fairseq_lasformer.nn.selection import BitmaskSelection, SelectedInTraining, Selection, SlotSelection
+from fairseq_lasformer.nn.selection import SelectedInTraining, Selection, SlotSelection
 from fairseq_lasformer.ops import AttentionMask, KeptKeys
 
 
@@ -112,9 +112,7 @@ class SelectedAttention(nn.Module):
         q, k, v = (self._heads(p) for p in (self.q_proj(x), self.k_proj(source), self.v_proj(source)))
         if self.length:
             q = self.sharpened(q, mask.counts(q.size(2), k.size(2), q.device)[:, None, :, None])
-        if isinstance(
-            selection, SlotSelection | BitmaskSelection
-        ):  # saved once, for the kernels and for the supervision
+        if isinstance(selection, SlotSelection):  # saved once, for the kernels and for the supervision
             q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
         out = selection.attend(q, k, v, dropout_p, self.backend)
         out = self.out_proj(out.transpose(1, 2).reshape(q.size(0), q.size(2), self.embed_dim))

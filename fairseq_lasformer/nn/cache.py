@@ -24,6 +24,8 @@ IncrementalState = dict[str, Any]
 
 STATE = "fairseq_lasformer.nn.cache"
 FIRST_POSITIONS = 64
+FIRST_CAPTURED = 512
+"""Positions that there is room for at first in a CUDA graph, which is captured anew when they double."""
 
 
 def regroup(items: Tensor, n_items: int) -> tuple[Tensor | None, int]:
@@ -67,8 +69,9 @@ class DecodingCache:
         self.beam = n_rows // n_items
         self.fixed = fixed
         self.version = self.length = self.used = 0
-        self.capacity = FIRST_POSITIONS * self.beam
-        self.table = torch.zeros(n_rows, FIRST_POSITIONS, dtype=torch.int32, device=device)
+        positions = FIRST_CAPTURED if fixed else FIRST_POSITIONS
+        self.capacity = positions * self.beam
+        self.table = torch.zeros(n_rows, positions, dtype=torch.int32, device=device)
         self.newest = torch.arange(self.beam, device=device)
         self.start = torch.zeros(n_items, dtype=torch.int64, device=device)
         self.count = torch.zeros_like(self.start)

@@ -17,7 +17,7 @@ from fairseq_lasformer.nn.layers import DecodeContext, FullPass, TransformerLaye
 from fairseq_lasformer.nn.moe import RouterStats
 from fairseq_lasformer.nn.options import SupervisionOptions
 from fairseq_lasformer.nn.patterns import Pattern
-from fairseq_lasformer.nn.selection import SelectedInTraining
+from fairseq_lasformer.nn.selection import BitmaskSelection, SelectedInTraining
 from fairseq_lasformer.ops import Supervision
 
 Observer = Callable[[str, AttentionOutput], None]
@@ -147,15 +147,8 @@ def _supervise(
     if not isinstance(selection, SelectedInTraining) or selection.query is None or selection.key is None:
         return None
     queries, keys = [o.query for o in outputs if o.query is not None], [o.key for o in outputs if o.key is not None]
-    return ops.supervise(
-        selection.query,
-        selection.key,
-        queries,
-        keys,
-        selection.kept(),
-        selection.mask,
-        query_padding,
-        kl=options.kl,
-        target=options.target,
-        sample=selection.sample,
-    )
+    projections = selection.query, selection.key, queries, keys
+    rest = query_padding, options.kl, options.target, selection.sample
+    if isinstance(selection, BitmaskSelection):
+        return ops.tiled_supervise(*projections, selection.bits, selection.mask, *rest)
+    return ops.supervise(*projections, selection.kept(), selection.mask, *rest)

@@ -11,7 +11,8 @@ from fairseq_lasformer.ops.packed import INSTRUCTION_SETS, PackedLinear, decode_
 from fairseq_lasformer.ops.prefill import gather_index, topk_gather
 from fairseq_lasformer.ops.select import topk_mask
 from fairseq_lasformer.ops.supervise import supervise
-from fairseq_lasformer.ops.tiles import mask_of, tiled_attention, topk_bitmask, uses_tiles
+from fairseq_lasformer.ops.tiled_teacher import mask_of, tiled_supervise
+from fairseq_lasformer.ops.tiles import tiled_attention, topk_bitmask, uses_tiles
 from fairseq_lasformer.ops.types import (
     EVERY_ROW,
     KAPPA_ONE,
@@ -51,5 +52,6 @@ __all__ = [
     "pack_linear",
     "supervise",
     "tiled_attention",
+    "tiled_supervise",
     "uses_tiles",
 ]

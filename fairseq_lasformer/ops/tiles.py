@@ -13,10 +13,8 @@ from torch import Tensor
 from fairseq_lasformer.ops.attend import selected_attention
 from fairseq_lasformer.ops.backends import backend_for, current, triton_kernels
 from fairseq_lasformer.ops.blocks import BLOCK_ELEMENTS, LEAST_ROWS
-from fairseq_lasformer.ops.through import through_gradient
+from fairseq_lasformer.ops.tiled_teacher import WORD, fits, mask_of, tiled_through_gradient
 from fairseq_lasformer.ops.types import EVERY_ROW, AttentionMask, RowSample
-
-WORD = 32
 
 
 def uses_tiles(device: torch.device, backend: str = "auto") -> bool:
@@ -46,7 +44,9 @@ def topk_bitmask(sel_q: Tensor, sel_k: Tensor, mask: AttentionMask, kappa: int) 
     (n_batch, n_queries, width), n_keys, device = sel_q.shape, sel_k.size(1), sel_q.device
     queries, keys = sel_q.float() * width**-0.5, sel_k.float().transpose(1, 2)
     bits = torch.zeros(n_batch, n_queries, -(-n_keys // WORD), dtype=torch.int32, device=device)
-    counts = mask.counts(n_queries, n_keys, device).expand(n_batch, n_queries)
+    counts = None
+    if mask.key_padding is not None:
+        counts = mask.counts(n_queries, n_keys, device).expand(n_batch, n_queries).contiguous()
     step = max(LEAST_ROWS, BLOCK_ELEMENTS.get(device.type, BLOCK_ELEMENTS["cpu"]) // (n_batch * n_keys))
     for start in range(0, n_queries, step):
         rows = slice(start, min(start + step, n_queries))
@@ -54,16 +54,10 @@ def topk_bitmask(sel_q: Tensor, sel_k: Tensor, mask: AttentionMask, kappa: int) 
         scores = torch.matmul(queries[:, rows], keys[..., :seen])
         with current(scores):
             _kernels("triton_bits").store_bits(
-                scores, mask.key_padding, counts[:, rows].contiguous(), mask.causal, start + n_keys - n_queries, kappa,
-                bits[:, rows],
+                scores, mask.key_padding, None if counts is None else counts[:, rows], mask.causal,
+                start + n_keys - n_queries, kappa, bits[:, rows],
             )  # fmt: skip
     return bits
-
-
-def mask_of(bits: Tensor, n_keys: int) -> Tensor:
-    """Return a bitmask as a mask: int32 [B, R, words] -> bool [B, R, K]."""
-    lanes = torch.arange(WORD, device=bits.device)
-    return ((bits[..., None] >> lanes) & 1).bool().flatten(2)[..., :n_keys]
 
 
 def tiled_attention(
@@ -90,7 +84,7 @@ def tiled_attention(
     Returns:
         [B, H, Q, D] in q's dtype; 0 for rows without kept keys.
     """
-    if not _kernels("triton_tiles").fits(q):
+    if not fits(q):
         keep = mask_of(bits, k.size(2))
         return selected_attention(q, k, v, keep, mask, sel_q, sel_k, dropout_p, bounded, sample)
     seed = int(torch.randint(2**31, (1,))) if dropout_p > 0 else 0
@@ -113,9 +107,10 @@ class _TiledAttention(torch.autograd.Function):
         seed: int,
         sample: RowSample,
     ) -> Tensor:
-        q, k, v = (t.contiguous() for t in (q, k, v))
+        kernels = _kernels("triton_tiles")
+        q, k, v = (kernels.laid(t) for t in (q, k, v))
         with current(q):
-            out, lse = _kernels("triton_tiles").forward(q, k, v, bits, mask.causal, dropout_p, seed)
+            out, lse = kernels.forward(q, k, v, bits, mask.causal, dropout_p, seed)
         ctx.save_for_backward(q, k, v, bits, mask.key_padding, sel_q, sel_k, out, lse)
         ctx.options = mask.causal, dropout_p, bounded, seed, sample
         return out
@@ -125,12 +120,14 @@ class _TiledAttention(torch.autograd.Function):
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, bits, key_padding, sel_q, sel_k, out, lse = ctx.saved_tensors
         causal, dropout_p, bounded, seed, sample = ctx.options
+        kernels = _kernels("triton_tiles")
+        d_out = kernels.laid(d_out)
         with current(q):
-            found = _kernels("triton_tiles").backward(d_out, q, k, v, bits, out, lse, causal, dropout_p, seed)
+            *found, delta = kernels.backward(d_out, q, k, v, bits, out, lse, causal, dropout_p, seed)
         through: tuple[Tensor | None, Tensor | None] = None, None
         if sel_q is not None and (sel_q.requires_grad or sel_k.requires_grad):
-            through = through_gradient(
-                q, k, v, out, lse, d_out, AttentionMask(key_padding, causal), sel_q, sel_k, dropout_p, seed, bounded,
+            through = tiled_through_gradient(
+                q, k, v, lse, delta, d_out, AttentionMask(key_padding, causal), sel_q, sel_k, dropout_p, seed, bounded,
                 sample,
             )  # fmt: skip
         return (*found, None, None, *through, None, None, None, None)

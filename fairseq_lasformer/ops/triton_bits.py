@@ -16,10 +16,12 @@ _ONE = tl.constexpr(KAPPA_ONE)
 _MIN = tl.constexpr(MIN_KEYS)
 
 
-@triton.jit(do_not_specialize=["n_rows", "n_seen", "padding_stride", "bits_stride", "batch_stride", "kappa"])
+@triton.jit(
+    do_not_specialize=["n_rows", "n_seen", "padding_stride", "counts_stride", "bits_stride", "batch_stride", "kappa"]
+)
 def _bits(
     scores, padding, counts, bits, kappa,
-    n_rows, n_seen, last, padding_stride, batch_stride, bits_stride,
+    n_rows, n_seen, last, padding_stride, counts_stride, batch_stride, bits_stride,
     PADDING: tl.constexpr, CAUSAL: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Store the bits of a few rows of a block of queries; see ``triton_decode._select``."""
@@ -32,7 +34,9 @@ def _bits(
     if CAUSAL:
         stop = tl.minimum(stop, last + row + 1)
         longest = tl.minimum(n_seen, last + (tl.program_id(0) + 1) * ROWS)
-    number = tl.load(counts + batch * n_rows + row, mask=here, other=0)
+    number = stop
+    if PADDING:
+        number = tl.load(counts + batch * counts_stride + row, mask=here, other=0)
     keep = tl.minimum(number, tl.maximum(_MIN, (number * kappa + (_ONE - 1)) // _ONE))
     threshold = tl.zeros([ROWS], tl.uint32)
     one = tl.full([], 1, tl.uint32)
@@ -78,26 +82,27 @@ def _n_reached(order, allowed, threshold):
 
 
 def store_bits(
-    scores: Tensor, padding: Tensor | None, counts: Tensor, causal: bool, last: int, kappa: int, bits: Tensor
+    scores: Tensor, padding: Tensor | None, counts: Tensor | None, causal: bool, last: int, kappa: int, bits: Tensor
 ) -> None:
     """Select the kept keys of a block of queries.
 
     Args:
         scores: float32 [B, rows, K], contiguous.
         padding: bool [B, >= K], True for keys that no query may attend to; None if there are none.
-        counts: int64 [B, rows], contiguous: number of allowed keys.
+        counts: int64 [B, rows], contiguous by rows: number of allowed keys; None if there is no padding.
         causal: whether row r may attend to keys 0 to ``last + r`` only.
         last: see there.
         kappa: fraction of keys to keep, in millionths.
         bits: int32 [B, rows, >= ceil(K / 32)], the result; words from ceil(K / 32) on are left as they are.
     """
     n_batch, n_rows, n_seen = scores.shape
-    has_padding = padding is not None
-    given = counts if padding is None else padding.contiguous().view(torch.uint8)
+    has_padding = padding is not None and counts is not None
+    given = padding.contiguous().view(torch.uint8) if padding is not None and counts is not None else bits
+    counts = bits if counts is None else counts
     block = max(WORD, min(BLOCK, triton.next_power_of_2(n_seen)))
     rows = max(1, min(64, BLOCK // block))
     _bits[(triton.cdiv(n_rows, rows), n_batch)](
-        scores, given, counts, bits, kappa, n_rows, n_seen, last, given.stride(0) if has_padding else 0,
-        bits.stride(0), bits.stride(1), PADDING=has_padding, CAUSAL=causal, ROWS=rows, BLOCK=block,
+        scores, given, counts, bits, kappa, n_rows, n_seen, last, given.stride(0), counts.stride(0), bits.stride(0),
+        bits.stride(1), PADDING=has_padding, CAUSAL=causal, ROWS=rows, BLOCK=block,
         num_warps=8,
     )  # fmt: skip

@@ -47,12 +47,18 @@ def _noise(row, j, seed, least, factor):
 
 
 @triton.jit
-def _tile(x, i, n, width, WIDTH: tl.constexpr):
-    """Rows i of a head's x [n, width], and where they are."""
+def _tile(x, i, n, n_heads, width, WIDTH: tl.constexpr):
+    """Rows i of a head's x [n, width], which are as far from each other as all heads are wide; and where they are."""
     d = tl.arange(0, WIDTH)
     mask = (i[:, None] < n) & (d[None, :] < width)
-    at = i.to(tl.int64)[:, None] * width + d[None, :]
+    at = i.to(tl.int64)[:, None] * (n_heads * width) + d[None, :]
     return tl.load(x + at, mask=mask, other=0.0), at, mask
+
+
+@triton.jit
+def _begin(head, n, n_heads, width):
+    """Where a head's rows begin, in [B, n, H, width]."""
+    return (head // n_heads * n * n_heads + head % n_heads) * width
 
 
 @triton.jit(do_not_specialize=_CHANGING)
@@ -65,9 +71,10 @@ def _forward(
     head = tl.program_id(1).to(tl.int64)
     i = tl.program_id(0) * BLOCK_Q + tl.arange(0, BLOCK_Q)
     bits += head // n_heads * n_queries * bits_stride
-    k += head * n_keys * width
-    v += head * n_keys * width
-    query, at, mine = _tile(q + head * n_queries * width, i, n_queries, width, WIDTH)
+    of_queries, of_keys = _begin(head, n_queries, n_heads, width), _begin(head, n_keys, n_heads, width)
+    k += of_keys
+    v += of_keys
+    query, at, mine = _tile(q + of_queries, i, n_queries, n_heads, width, WIDTH)
     high = tl.full([BLOCK_Q], -1e30, tl.float32)
     sums = tl.zeros([BLOCK_Q], tl.float32)
     acc = tl.zeros([BLOCK_Q, WIDTH], tl.float32)
@@ -77,8 +84,8 @@ def _forward(
     for begin in range(0, stop, BLOCK_K):
         j = begin + tl.arange(0, BLOCK_K)
         kept = _kept(bits, i, begin, n_queries, n_keys, bits_stride, BLOCK_K)
-        key, _, _ = _tile(k, j, n_keys, width, WIDTH)
-        value, _, _ = _tile(v, j, n_keys, width, WIDTH)
+        key, _, _ = _tile(k, j, n_keys, n_heads, width, WIDTH)
+        value, _, _ = _tile(v, j, n_keys, n_heads, width, WIDTH)
         score = tl.dot(query, tl.trans(key), input_precision="tf32x3") * (scale * _LOG2E)
         score = tl.where(kept, score, -1e30)
         new = tl.maximum(high, tl.max(score, 1))
@@ -91,27 +98,30 @@ def _forward(
         high = new
     some = sums > 0
     result = acc / tl.where(some, sums, 1.0)[:, None]
-    tl.store(out + head * n_queries * width + at, result.to(out.dtype.element_ty), mask=mine)
+    tl.store(out + of_queries + at, result.to(out.dtype.element_ty), mask=mine)
     norm = tl.where(some, (high + tl.log2(tl.where(some, sums, 1.0))) * _LN2, float("inf"))
     tl.store(lse + head * n_queries + i, norm, mask=i < n_queries)
 
 
 @triton.jit(do_not_specialize=_CHANGING)
 def _backward_queries(
-    q, k, v, bits, lse, delta, d_out, dq,
+    q, k, v, bits, lse, delta, d_out, out, dq,
     bits_stride, scale, seed, least, factor, n_queries, n_keys, n_heads, width,
     CAUSAL: tl.constexpr, DROPOUT: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of one tile of queries of one head."""
+    """Gradients of one tile of queries of one head; and delta, which the gradients of keys and values need too."""
     head = tl.program_id(1).to(tl.int64)
     i = tl.program_id(0) * BLOCK_Q + tl.arange(0, BLOCK_Q)
     bits += head // n_heads * n_queries * bits_stride
-    k += head * n_keys * width
-    v += head * n_keys * width
-    query, at, mine = _tile(q + head * n_queries * width, i, n_queries, width, WIDTH)
-    d_row, _, _ = _tile(d_out + head * n_queries * width, i, n_queries, width, WIDTH)
+    of_queries, of_keys = _begin(head, n_queries, n_heads, width), _begin(head, n_keys, n_heads, width)
+    k += of_keys
+    v += of_keys
+    query, at, mine = _tile(q + of_queries, i, n_queries, n_heads, width, WIDTH)
+    d_row, _, _ = _tile(d_out + of_queries, i, n_queries, n_heads, width, WIDTH)
+    row, _, _ = _tile(out + of_queries, i, n_queries, n_heads, width, WIDTH)
     norm = tl.load(lse + head * n_queries + i, mask=i < n_queries, other=float("inf")) * _LOG2E
-    mean = tl.load(delta + head * n_queries + i, mask=i < n_queries, other=0.0)
+    mean = tl.sum(d_row.to(tl.float32) * row.to(tl.float32), 1)
+    tl.store(delta + head * n_queries + i, mean, mask=i < n_queries)
     acc = tl.zeros([BLOCK_Q, WIDTH], tl.float32)
     stop = n_keys
     if CAUSAL:
@@ -119,8 +129,8 @@ def _backward_queries(
     for begin in range(0, stop, BLOCK_K):
         j = begin + tl.arange(0, BLOCK_K)
         kept = _kept(bits, i, begin, n_queries, n_keys, bits_stride, BLOCK_K)
-        key, _, _ = _tile(k, j, n_keys, width, WIDTH)
-        value, _, _ = _tile(v, j, n_keys, width, WIDTH)
+        key, _, _ = _tile(k, j, n_keys, n_heads, width, WIDTH)
+        value, _, _ = _tile(v, j, n_keys, n_heads, width, WIDTH)
         score = tl.dot(query, tl.trans(key), input_precision="tf32x3") * (scale * _LOG2E)
         weight = tl.where(kept, tl.exp2(score - norm[:, None]), 0.0)
         d_weight = tl.dot(d_row, tl.trans(value), input_precision="tf32x3")
@@ -128,7 +138,7 @@ def _backward_queries(
             d_weight = d_weight * _noise(head * n_queries + i, j, seed, least, factor)
         d_score = weight * (d_weight - mean[:, None])
         acc += tl.dot(d_score.to(key.dtype), key, input_precision="tf32x3")
-    tl.store(dq + head * n_queries * width + at, (acc * scale).to(dq.dtype.element_ty), mask=mine)
+    tl.store(dq + of_queries + at, (acc * scale).to(dq.dtype.element_ty), mask=mine)
 
 
 @triton.jit(do_not_specialize=_CHANGING)
@@ -142,10 +152,11 @@ def _backward_keys(
     first = tl.program_id(0) * BLOCK_K
     j = first + tl.arange(0, BLOCK_K)
     bits += head // n_heads * n_queries * bits_stride
-    q += head * n_queries * width
-    d_out += head * n_queries * width
-    key, at, theirs = _tile(k + head * n_keys * width, j, n_keys, width, WIDTH)
-    value, _, _ = _tile(v + head * n_keys * width, j, n_keys, width, WIDTH)
+    of_queries, of_keys = _begin(head, n_queries, n_heads, width), _begin(head, n_keys, n_heads, width)
+    q += of_queries
+    d_out += of_queries
+    key, at, theirs = _tile(k + of_keys, j, n_keys, n_heads, width, WIDTH)
+    value, _, _ = _tile(v + of_keys, j, n_keys, n_heads, width, WIDTH)
     d_key = tl.zeros([BLOCK_K, WIDTH], tl.float32)
     d_value = tl.zeros([BLOCK_K, WIDTH], tl.float32)
     start = 0
@@ -154,8 +165,8 @@ def _backward_keys(
     for begin in range(start, n_queries, BLOCK_Q):
         i = begin + tl.arange(0, BLOCK_Q)
         kept = _kept(bits, i, first, n_queries, n_keys, bits_stride, BLOCK_K)
-        query, _, _ = _tile(q, i, n_queries, width, WIDTH)
-        d_row, _, _ = _tile(d_out, i, n_queries, width, WIDTH)
+        query, _, _ = _tile(q, i, n_queries, n_heads, width, WIDTH)
+        d_row, _, _ = _tile(d_out, i, n_queries, n_heads, width, WIDTH)
         norm = tl.load(lse + head * n_queries + i, mask=i < n_queries, other=float("inf")) * _LOG2E
         mean = tl.load(delta + head * n_queries + i, mask=i < n_queries, other=0.0)
         score = tl.dot(query, tl.trans(key), input_precision="tf32x3") * (scale * _LOG2E)
@@ -169,12 +180,12 @@ def _backward_keys(
         d_value += tl.dot(tl.trans(dropped.to(d_row.dtype)), d_row, input_precision="tf32x3")
         d_score = weight * (d_weight - mean[:, None])
         d_key += tl.dot(tl.trans(d_score.to(query.dtype)), query, input_precision="tf32x3")
-    tl.store(dk + head * n_keys * width + at, (d_key * scale).to(dk.dtype.element_ty), mask=theirs)
-    tl.store(dv + head * n_keys * width + at, d_value.to(dv.dtype.element_ty), mask=theirs)
+    tl.store(dk + of_keys + at, (d_key * scale).to(dk.dtype.element_ty), mask=theirs)
+    tl.store(dv + of_keys + at, d_value.to(dv.dtype.element_ty), mask=theirs)
 
 
 class _Launch:
-    """What the kernels of one attention have in common; the tensors are contiguous."""
+    """What the kernels of one attention have in common."""
 
     def __init__(self, q: Tensor, k: Tensor, bits: Tensor, causal: bool, dropout_p: float, seed: int) -> None:
         (n_batch, n_heads, self.n_queries, width), self.n_keys = q.shape, k.size(2)
@@ -204,23 +215,33 @@ def fits(q: Tensor) -> bool:
     return q.dtype in (torch.float16, torch.bfloat16) or (q.dtype == torch.float32 and q.size(3) <= 128)
 
 
+def laid(x: Tensor) -> Tensor:
+    """Return [B, H, N, D] with the heads of a token beside each other in memory, as projections leave them."""
+    return x.transpose(1, 2).contiguous().transpose(1, 2)
+
+
+def _like(x: Tensor) -> Tensor:
+    return torch.empty_like(x.transpose(1, 2), memory_format=torch.contiguous_format).transpose(1, 2)
+
+
 def forward(
     q: Tensor, k: Tensor, v: Tensor, bits: Tensor, causal: bool, dropout_p: float = 0.0, seed: int = 0
 ) -> tuple[Tensor, Tensor]:
     """Compute attention over the kept keys (eq 3).
 
     Args:
-        q, k, v: [B, H, Q or K, D], contiguous.
+        q, k, v: [B, H, Q or K, D], of :func:`laid`.
         bits: int32 [B, Q, ceil(K / 32)], contiguous: bit j % 32 of word j // 32 is key j.
         causal: whether no query keeps keys after its own.
         dropout_p: dropout probability of the attention weights.
         seed: of the dropout, below 2^31.
 
     Returns:
-        [B, H, Q, D], 0 for rows without kept keys; the log-normalisers, float32 [B, H, Q], +inf for those rows.
+        [B, H, Q, D], laid out alike, 0 for rows without kept keys; the log-normalisers, float32 [B, H, Q], +inf for
+        those rows.
     """
     launch = _Launch(q, k, bits, causal, dropout_p, seed)
-    out, lse = torch.empty_like(q), torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
+    out, lse = _like(q), torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
     _forward[launch.by_queries()](q, k, v, bits, out, lse, *launch.scalars, **launch.constants)
     return out, lse
 
@@ -228,13 +249,11 @@ def forward(
 def backward(
     d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, bits: Tensor, out: Tensor, lse: Tensor, causal: bool,
     dropout_p: float, seed: int,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Compute the gradients of q, k and v; arguments and results of :func:`forward`."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """Compute the gradients of q, k and v, and dO . O [B, H, Q]; arguments and results of :func:`forward`."""
     launch = _Launch(q, k, bits, causal, dropout_p, seed)
-    dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
-    d_out = d_out.contiguous()
-    delta = (d_out.float() * out.float()).sum(-1)
+    dq, dk, dv, delta = _like(q), _like(k), _like(v), torch.empty_like(lse)
     given = (q, k, v, bits, lse, delta, d_out)
-    _backward_queries[launch.by_queries()](*given, dq, *launch.scalars, **launch.constants)
+    _backward_queries[launch.by_queries()](*given, out, dq, *launch.scalars, **launch.constants)
     _backward_keys[launch.by_keys()](*given, dk, dv, *launch.scalars, **launch.constants)
-    return dq, dk, dv
+    return dq, dk, dv, delta

@@ -66,9 +66,9 @@ class LabelSmoothedCrossEntropyWithSelection(LabelSmoothedCrossEntropyCriterion)
         }
         extra = net_output[1]
         supervision = extra.get("supervision", {})
-        if self.selection_weight > 0:
-            for sums in supervision.values():
-                loss = loss + self.selection_weight * sample_size * sums.kl / sums.queries.clamp(min=1)
+        if self.selection_weight > 0 and supervision:
+            kl, queries = (torch.stack(column) for column in zip(*((s.kl, s.queries) for s in supervision.values())))
+            loss = loss + (self.selection_weight * sample_size * kl / queries.clamp(min=1)).sum()
         elif supervision and torch.is_grad_enabled():
             # selectors that nothing teaches get gradients of 0: DistributedDataParallel waits for every parameter's
             loss = loss + 0.0 * sum(p.sum() for _, selector in model.selectors() for p in selector.parameters())

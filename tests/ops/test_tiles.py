@@ -104,7 +104,8 @@ def test_dropout_is_the_same_in_both_passes_and_that_of_the_definition():
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
-def test_the_mean_of_all_samples_is_the_whole_gradient():
+@pytest.mark.parametrize("blocks", [1, 3])
+def test_the_mean_of_all_samples_is_the_whole_gradient(blocks, monkeypatch):
     leaves, mask = case(60, 60, True, 16, "left")
     q, k, v, sel_q, sel_k = leaves
     bits = ops.topk_bitmask(sel_q, sel_k, mask, 200_000)
@@ -116,6 +117,9 @@ def test_the_mean_of_all_samples_is_the_whole_gradient():
         return torch.autograd.grad(out, leaves, d_out)
 
     whole = gradients(EVERY_ROW)
+    if blocks > 1:
+        monkeypatch.setattr("fairseq_lasformer.ops.tiled_teacher.BLOCK_ELEMENTS", {"cpu": 1})
+        monkeypatch.setattr("fairseq_lasformer.ops.tiled_teacher.LEAST_ROWS", 5)
     parts = [gradients(RowSample(offset, 4)) for offset in range(4)]
     for i, expected in enumerate(whole):
         mean = sum(part[i] for part in parts) / 4

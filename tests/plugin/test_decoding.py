@@ -8,6 +8,7 @@ from fairseq.sequence_generator import SequenceGenerator
 from helpers import BACKENDS, CUDA, tokens
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from fairseq_lasformer.nn import cache as cache_module
 from fairseq_lasformer.nn.cache import DecodingCache
 from fairseq_lasformer.nn.cuda_graph import CudaGraphStep
 from fairseq_lasformer.plugin import decoder as decoder_module
@@ -94,13 +95,14 @@ def test_a_recorded_step_finds_the_same_translations(build, small_task, monkeypa
     if backend not in BACKENDS:
         pytest.skip(f"no {backend} kernels here")
     steps: list[CudaGraphStep] = []
+    monkeypatch.setattr(cache_module, "FIRST_CAPTURED", 64)
     monkeypatch.setattr(decoder_module, "CudaGraphStep", lambda: steps.append(step()) or steps[-1])
     model = ending(build(kappa=kappa).eval())
     for module in model.modules():
         if hasattr(module, "backend"):
             module.backend = backend
     device = "cuda" if backend == "triton" and CUDA else "cpu"
-    longest = 8 if backend == "triton" and device == "cpu" else 140  # the interpreter is slow
+    longest = 5 if backend == "triton" and device == "cpu" else 140  # the interpreter is slow
     generator = SequenceGenerator([model], small_task.target_dictionary, beam_size=3, max_len_a=0.0, max_len_b=longest)
     src = tokens(n_documents, 33, pad_left=tuple(range(n_documents))).to(device)
     model.to(device)

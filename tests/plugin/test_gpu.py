@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 
@@ -16,7 +17,7 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("kind, least", [("training", 11), ("search", 6)])
+@pytest.mark.parametrize("kind, least", [("training", 10), ("search", 5)])
 def test_on_a_fake_gpu(kind, least):
     command = [
         sys.executable,
@@ -35,3 +36,19 @@ def test_on_a_fake_gpu(kind, least):
         command, cwd=ROOT, env=env | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=550
     )
     assert done.returncode == 0 and f"{least} passed" in done.stdout, done.stdout[-4000:] + done.stderr[-1000:]
+
+
+@pytest.mark.parametrize(
+    ("documents", "length", "kappa", "launches"), [(1, 1024, 0.05, 1200), (16, 32, 1.0, 1100)], ids=["long", "short"]
+)
+def test_a_training_step_of_the_base_model_starts_few_kernels(documents, length, kappa, launches):
+    """One document, and 16 sentences: not many more launches than fairseq's transformer."""
+    command = [sys.executable, "-m", "benchmarks.launches", "--documents", documents, "--length", length]
+    done = subprocess.run(
+        [*map(str, command), "--kappa", str(kappa)], cwd=ROOT, capture_output=True, text=True, timeout=500
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    counted = re.search(r"([\d,]+) launches, (\d+) synchronisations, (\d+) uploads, ([\d.]+) GB", done.stdout)
+    assert counted is not None
+    assert 800 < int(counted[1].replace(",", "")) <= launches
+    assert int(counted[2]) <= 5 and int(counted[3]) == 0 and 1 < float(counted[4]) < 10

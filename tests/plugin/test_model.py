@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from fairseq.models.transformer import TransformerConfig, TransformerModelBase
-from helpers import SMALL, assert_beams_decode_alike, skip_unless_here, tokens
+from helpers import CUDA, SMALL, assert_beams_decode_alike, skip_unless_here, tokens
 
 from fairseq_lasformer import ops
 from fairseq_lasformer.errors import InputError
@@ -131,7 +131,8 @@ def test_a_full_pass_without_gradients_equals_the_one_with(build, monkeypatch, b
 def test_every_backend_decodes_beams_alike(build, backend):
     skip_unless_here(backend)
     model, definition = build(0.3, backend).eval(), build(0.3, "reference").eval()
-    assert_beams_decode_alike(model, definition)
+    interpreted = backend == "triton" and not CUDA  # which is slow
+    assert_beams_decode_alike(model, definition, *((24, 12) if interpreted else ()))
 
 
 def loss_and_gradients(model, src, tgt):

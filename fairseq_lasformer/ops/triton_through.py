@@ -1,0 +1,205 @@
+"""Gradients through a softmax over all keys, and of the mask of kept keys, from a sample of the queries on GPUs.
+
+Definitions: ``rows.softmax_gradient_``, ``rows.mask_gradient``, ``attend.selector_gradient``.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from fairseq_lasformer.ops.reference import LARGEST_EXPONENT
+from fairseq_lasformer.ops.triton_scores import CHANGING, Launch, _added, _allowed, _norm, _rows, _scores, _weights
+from fairseq_lasformer.ops.triton_tiles import _noise
+from fairseq_lasformer.ops.types import AttentionMask
+
+_MORE_CHANGING = [*CHANGING, "n_queries", "query", "seed", "least"]
+
+
+@triton.jit(do_not_specialize=CHANGING)
+def _through_queries(
+    q, k, padding, lse, inner, d_mean, dq,
+    qb, qh, qn, kb, kh, kn, padding_stride, n_rows, n_keys, first, step, scale, width, db, dh, dn,
+    CAUSAL: tl.constexpr, PADDING: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr,
+    GIVEN: tl.constexpr, EXACT: tl.constexpr,
+):  # fmt: skip
+    """Gradients of some queries of one head, from that of its weights g, which all heads share: (w (g - w . g)) K.
+
+    Stores w . g. With GIVEN, the log-normalisers are read; without, they are found in the same sweep, and stored.
+    """
+    head, batch = tl.program_id(1), tl.program_id(2).to(tl.int64)
+    i = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    query = _rows(q + batch * qb + head * qh, i, n_rows, qn, width, WIDTH)
+    k += batch * kb + head * kh
+    padding += batch * padding_stride
+    row = (batch * tl.num_programs(1) + head) * n_rows + i
+    shared = d_mean + (batch * n_rows + i)[:, None] * n_keys
+    high, sums, mean = tl.full([ROWS], -1e30, tl.float32), tl.zeros([ROWS], tl.float32), tl.zeros([ROWS], tl.float32)
+    norm = tl.zeros([ROWS], tl.float32)
+    if GIVEN:
+        norm = tl.load(lse + row, mask=i < n_rows, other=float("inf"))
+    for begin in range(0, n_keys, KEYS):
+        j = begin + tl.arange(0, KEYS)
+        allowed = _allowed(padding, i, j, n_rows, n_keys, first, step, CAUSAL, PADDING)
+        scores = _scores(query, k, j, n_keys, kn, scale, width, WIDTH)
+        gradient = tl.load(shared + j[None, :], mask=allowed, other=0.0)
+        if GIVEN:
+            mean += tl.sum(_weights(scores, allowed, norm) * gradient, 1)
+        else:
+            high, sums, fade = _added(scores, allowed, high, sums)
+            mean = mean * fade + tl.sum(_weights(scores, allowed, high) * gradient, 1)
+    if not GIVEN:
+        norm = _norm(high, sums)
+        mean = mean / tl.where(sums > 0, sums, 1.0)
+        tl.store(lse + row, norm, mask=i < n_rows)
+    tl.store(inner + row, mean, mask=i < n_rows)
+    acc = tl.zeros([ROWS, WIDTH], tl.float32)
+    for begin in range(0, n_keys, KEYS):
+        j = begin + tl.arange(0, KEYS)
+        allowed = _allowed(padding, i, j, n_rows, n_keys, first, step, CAUSAL, PADDING)
+        key = _rows(k, j, n_keys, kn, width, WIDTH)
+        weights = _weights(tl.dot(query, tl.trans(key), input_precision="tf32x3") * scale, allowed, norm)
+        gradient = tl.load(shared + j[None, :], mask=allowed, other=0.0)
+        acc += _product(weights * (gradient - mean[:, None]), key, EXACT)
+    d = tl.arange(0, WIDTH)
+    at = dq + batch * db + head * dh + i.to(tl.int64)[:, None] * dn + d[None, :]
+    tl.store(at, (acc * scale).to(dq.dtype.element_ty), mask=(i[:, None] < n_rows) & (d[None, :] < width))
+
+
+@triton.jit(do_not_specialize=CHANGING)
+def _through_keys(
+    q, k, padding, lse, inner, d_mean, dk,
+    qb, qh, qn, kb, kh, kn, padding_stride, n_rows, n_keys, first, step, scale, width, db, dh, dn,
+    CAUSAL: tl.constexpr, PADDING: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr,
+    MORE: tl.constexpr, EXACT: tl.constexpr,
+):  # fmt: skip
+    """Gradients of some keys of one head, see above; with MORE, added to what is there."""
+    head, batch = tl.program_id(1), tl.program_id(2).to(tl.int64)
+    j = tl.program_id(0) * KEYS + tl.arange(0, KEYS)
+    q += batch * qb + head * qh
+    padding += batch * padding_stride
+    key = _rows(k + batch * kb + head * kh, j, n_keys, kn, width, WIDTH)
+    acc = tl.zeros([KEYS, WIDTH], tl.float32)
+    start = 0
+    if CAUSAL:
+        start = tl.maximum(0, tl.program_id(0) * KEYS - first) // step // ROWS * ROWS
+    for begin in range(start, n_rows, ROWS):
+        i = begin + tl.arange(0, ROWS)
+        allowed = _allowed(padding, i, j, n_rows, n_keys, first, step, CAUSAL, PADDING)
+        query = _rows(q, i, n_rows, qn, width, WIDTH)
+        row = (batch * tl.num_programs(1) + head) * n_rows + i
+        norm = tl.load(lse + row, mask=i < n_rows, other=float("inf"))
+        mean = tl.load(inner + row, mask=i < n_rows, other=0.0)
+        weights = _weights(tl.dot(query, tl.trans(key), input_precision="tf32x3") * scale, allowed, norm)
+        at = d_mean + (batch * n_rows + i)[:, None] * n_keys + j[None, :]
+        gradient = tl.load(at, mask=allowed, other=0.0)
+        acc += _product(tl.trans(weights * (gradient - mean[:, None])), query, EXACT)
+    acc *= scale
+    d = tl.arange(0, WIDTH)
+    mask = (j[:, None] < n_keys) & (d[None, :] < width)
+    at = dk + batch * db + head * dh + j.to(tl.int64)[:, None] * dn + d[None, :]
+    if MORE:
+        acc += tl.load(at, mask=mask, other=0.0)
+    tl.store(at, acc.to(dk.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def _product(gradients, x, EXACT: tl.constexpr):
+    """A product with gradients of scores; with EXACT, they are not rounded to the type of x: too small for float16."""
+    if EXACT:
+        return tl.dot(gradients, x.to(tl.float32), input_precision="tf32x3")
+    return tl.dot(gradients.to(x.dtype), x, input_precision="tf32x3")
+
+
+@triton.jit(do_not_specialize=_MORE_CHANGING)
+def _mask_gradient(
+    q, k, v, d_out, padding, lse, delta, d_mask,
+    qb, qh, qn, kb, kh, kn, vb, vh, vn, ob, oh, on, lb, lh, ln, padding_stride,
+    n_rows, n_keys, first, step, scale, width, n_heads, n_queries, query, most, stride, seed, least, factor,
+    CAUSAL: tl.constexpr, PADDING: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr,
+    DROPOUT: tl.constexpr,
+):  # fmt: skip
+    """A tile of the gradient of the mask of kept keys: Sum_h w (dO . V - delta)."""
+    batch = tl.program_id(2).to(tl.int64)
+    i = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    j = tl.program_id(1) * KEYS + tl.arange(0, KEYS)
+    allowed = _allowed(padding + batch * padding_stride, i, j, n_rows, n_keys, first, step, CAUSAL, PADDING)
+    total = tl.zeros([ROWS, KEYS], tl.float32)
+    for head in range(n_heads):
+        own = _rows(q + batch * qb + head * qh, i, n_rows, qn, width, WIDTH)
+        d_row = _rows(d_out + batch * ob + head * oh, i, n_rows, on, width, WIDTH)
+        at = batch * lb + head * lh + i * ln
+        norm = tl.load(lse + at, mask=i < n_rows, other=float("inf"))
+        mean = tl.load(delta + at, mask=i < n_rows, other=0.0)
+        scores = _scores(own, k + batch * kb + head * kh, j, n_keys, kn, scale, width, WIDTH)
+        weights = tl.exp(tl.minimum(scores - norm[:, None], most))
+        d_weights = _scores(d_row, v + batch * vb + head * vh, j, n_keys, vn, 1.0, width, WIDTH)
+        if DROPOUT:
+            number = (batch * n_heads + head) * n_queries + (query + i * step)
+            d_weights = d_weights * _noise(number, j, seed, least, factor)
+        total += weights * (d_weights - mean[:, None])
+    at = d_mask + (batch * n_rows + i)[:, None] * n_keys + j[None, :]
+    tl.store(at, tl.where(allowed, total * stride, 0.0), mask=(i[:, None] < n_rows) & (j[None, :] < n_keys))
+
+
+def softmax_gradient(
+    q: Tensor, k: Tensor, norm: Tensor | None, d_mean: Tensor, dq: Tensor, dk: Tensor, more: bool, exact: bool,
+    mask: AttentionMask, first: int, step: int,
+) -> None:  # fmt: skip
+    """The gradients of the queries and keys of a softmax, from one gradient of all heads' weights.
+
+    Args:
+        q, k: [B, H, R or K, D].
+        norm: log-normalisers, [B, H, R]; None to compute them.
+        d_mean: [B, R, K].
+        dq: [B, H, R, D], any strides but along D; becomes the gradient of q.
+        dk: [B, H, K, D], likewise, of k.
+        more: whether that of k is added to what is there.
+        exact: whether the gradients of the scores stay in float32.
+        mask, first, step: see :class:`triton_scores.Launch`.
+    """
+    launch, inner = Launch(q, k, mask, first, step, few=True), torch.empty(q.shape[:3], device=q.device)
+    lse = torch.empty_like(inner) if norm is None else norm
+    given = (q, k, launch.padding, lse, inner, d_mean)
+    _through_queries[launch.by_rows()](
+        *given, dq, *launch.scalars, *dq.stride()[:3], GIVEN=norm is not None, EXACT=exact, **launch.constants
+    )
+    launch = Launch(q, k, mask, first, step, narrow=exact)
+    _through_keys[launch.by_keys()](
+        *given, dk, *launch.scalars, *dk.stride()[:3], MORE=more, EXACT=exact, **launch.constants
+    )
+
+
+def mask_gradient(
+    q: Tensor, k: Tensor, v: Tensor, d_out: Tensor, lse: Tensor, delta: Tensor, bounded: bool, factor: float,
+    dropout_p: float, seed: int, n_queries: int, query: int, mask: AttentionMask, first: int, step: int,
+) -> Tensor:  # fmt: skip
+    """The gradient of the mask of kept keys.
+
+    Args:
+        q, d_out: [B, H, R, D].
+        k, v: [B, H, K, D].
+        lse, delta: float32 [B, H, R], of the same strides.
+        bounded: see ``attend.selected_attention``.
+        factor: what it is multiplied by.
+        dropout_p, seed: of the attention weights.
+        n_queries: number of all queries, and ``query`` that of the first row, which the dropout depends on.
+        query: see there.
+        mask, first, step: see :class:`triton_scores.Launch`.
+
+    Returns:
+        float32 [B, R, K], 0 where not allowed.
+    """
+    launch = Launch(q, k, mask, first, step, narrow=q.dtype == torch.float32)
+    (n_batch, n_heads, n_rows, _), n_keys = q.shape, k.size(2)
+    found = torch.empty(n_batch, n_rows, n_keys, dtype=torch.float32, device=q.device)
+    *strides, padding_stride, rows, keys, first, step, scale, width = launch.scalars
+    _mask_gradient[launch.by_tiles()](
+        q, k, v, d_out, launch.padding, lse, delta, found,
+        *strides, *v.stride()[:3], *d_out.stride()[:3], *lse.stride(), padding_stride,
+        rows, keys, first, step, scale, width, n_heads, n_queries, query, 0.0 if bounded else LARGEST_EXPONENT, factor,
+        seed, int(dropout_p * 2**32), 1.0 / (1.0 - dropout_p), DROPOUT=dropout_p > 0, **launch.constants,
+    )  # fmt: skip
+    return found
