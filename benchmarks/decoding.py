@@ -113,7 +113,7 @@ def fill(
             held = {"prev_key": keys, "prev_value": values, "prev_key_padding_mask": None}
             layer.self_attn._set_input_buffer(state, held)
         return source, state
-    cache = DecodingCache.of(state, n_rows, n_documents, place.device, model.decoder.run_options.cuda_graph)
+    cache = DecodingCache.of(state, lambda: model.decoder.new_cache(n_rows, memory.transpose(0, 1)))
     for _ in range(length):
         cache.advance()
         cache.reorder(parents())
@@ -123,9 +123,7 @@ def fill(
         if isinstance(selector, Selector):
             widths["selector_key"] = selector.k_proj.out_features
         for what, size in widths.items():
-            store = torch.empty(n_documents, cache.capacity, size, device=place.device, dtype=place.dtype)
-            store[:, : cache.used].normal_()
-            cache.generated[f"{name}.{what}"] = store
+            cache.room(f"{name}.{what}", memory, size)[:, : cache.used].normal_()
     return source, state
 
 

@@ -5,7 +5,7 @@ document, or a part of one). A table [R, length] maps the positions of each hypo
 cache indirection; reordering the beam reorders the table, a few bytes per position, and moves neither keys nor values.
 Keys and values of the source are stored once per item.
 
-With a CUDA graph, every tensor that a step reads or writes must stay in place: see ``fixed`` of :class:`DecodingCache`.
+With a CUDA graph, every tensor that a step reads or writes must stay in place: see ``fixed_cache``.
 
 Shapes: R hypotheses, N items, ``beam`` = R / N consecutive hypotheses per item; C slots per item; W width of a key.
 """
@@ -24,8 +24,6 @@ IncrementalState = dict[str, Any]
 
 STATE = "fairseq_lasformer.nn.cache"
 FIRST_POSITIONS = 64
-FIRST_CAPTURED = 512
-"""Positions that there is room for at first in a CUDA graph, which is captured anew when they double."""
 
 
 def regroup(items: Tensor, n_items: int) -> tuple[Tensor | None, int]:
@@ -54,24 +52,19 @@ class DecodingCache:
         n_rows: number of hypotheses (R), a multiple of ``n_items``.
         n_items: number of items (N).
         device: where the index is stored.
-        fixed: keep every tensor in place as long as possible, so that a step can be captured. Indices then extend to
-            the end of the table instead of the newest position, and the rows of finished items stay, behind the others
-            and without keys, until they are half of all rows. ``version`` counts how often something had to move.
 
     Raises:
         ValueError: ``n_rows`` is not a multiple of ``n_items``.
     """
 
-    def __init__(self, n_rows: int, n_items: int, device: torch.device, fixed: bool = False) -> None:
+    def __init__(self, n_rows: int, n_items: int, device: torch.device) -> None:
         if n_rows % n_items:
             raise ValueError(f"{n_rows} hypotheses for {n_items} items: not equally many each")
         self.n_items = self.n_live = n_items
         self.beam = n_rows // n_items
-        self.fixed = fixed
-        self.version = self.length = self.used = 0
-        positions = FIRST_CAPTURED if fixed else FIRST_POSITIONS
-        self.capacity = positions * self.beam
-        self.table = torch.zeros(n_rows, positions, dtype=torch.int32, device=device)
+        self.length = self.used = 0
+        self.capacity = FIRST_POSITIONS * self.beam
+        self.table = torch.zeros(n_rows, FIRST_POSITIONS, dtype=torch.int32, device=device)
         self.newest = torch.arange(self.beam, device=device)
         self.start = torch.zeros(n_items, dtype=torch.int64, device=device)
         self.count = torch.zeros_like(self.start)
@@ -81,25 +74,31 @@ class DecodingCache:
         self.constants: dict[str, int] = {}
 
     @staticmethod
-    def of(incremental_state: dict[str, Any], *args: Any) -> DecodingCache:
-        """Return the cache in fairseq's incremental state; on the first step, create it as ``DecodingCache(*args)``."""
+    def of(incremental_state: dict[str, Any], make: Callable[[], DecodingCache]) -> DecodingCache:
+        """Return the cache in fairseq's incremental state, which is made on the first step."""
         if STATE not in incremental_state:
-            incremental_state[STATE] = {"cache": DecodingCache(*args)}
-        return incremental_state[STATE]["cache"]
+            incremental_state[STATE] = make()
+        return incremental_state[STATE]
 
     def advance(self) -> KeyIndex:
         """Begin a step by assigning each hypothesis its next slot; return the key index, including the new position."""
         if self.used + self.beam > self.capacity:
             self._make_room()
         if self.length == self.table.size(1):
-            self.table = torch.cat([self.table, torch.zeros_like(self.table)], 1)
-            self.version += 1
+            self._longer_table()
         torch.arange(self.used, self.used + self.beam, out=self.newest)
         self.table[:, self.length] = self.newest.repeat(self.n_items)
         self.used += self.beam
         self.length += 1
         self.count[: self.n_live] = self.length
-        return KeyIndex(self.table, self.start, self.count, self.table.size(1) if self.fixed else self.length)
+        return KeyIndex(self.table, self.start, self.count, self._end())
+
+    def _end(self) -> int:
+        """Upper bound of the positions, known to the host."""
+        return self.length
+
+    def _longer_table(self) -> None:
+        self.table = torch.cat([self.table, torch.zeros_like(self.table)], 1)
 
     def append(self, name: str, new: Tensor) -> Tensor:
         """Write this step's ``new`` [R, W]; return all slots, [N, C, W]."""
@@ -153,42 +152,22 @@ class DecodingCache:
         """
         table = self.table.index_select(0, order)
         if order.numel() == self.n_live * self.beam and order.is_cuda:
-            self._set_table(table)
+            self.table = table
             return
         keep, beam = regroup(order // self.beam, self.n_live)
-        self.n_live = order.numel() // beam
-        if not self.fixed or beam != self.beam or 2 * self.n_live <= self.n_items:
-            self.n_items = self.n_live
-            self.version += 1
+        self.n_items = self.n_live = order.numel() // beam
         if beam != self.beam:
             self.beam, self.newest = beam, self.newest[:beam].clone()
-        self._set_table(table)
+        self.table = table
         if keep is None:
             return
         for stores in (self.generated, self.source):
             for name, store in stores.items():
-                stores[name] = self._take(store, keep)
-        self.start, self.count = self._take(self.start, keep), self._take(self.count, keep)
-        self.count[self.n_live :] = 0
+                stores[name] = store.index_select(0, keep)
+        self.start, self.count = self.start.index_select(0, keep), self.count.index_select(0, keep)
         if self.source_index is not None:
-            start, n_keys = self._take(self.source_index.start, keep), self._take(self.source_index.n_keys, keep)
+            start, n_keys = (t.index_select(0, keep) for t in self.source_index[1:3])
             self.source_index = self.source_index._replace(start=start, n_keys=n_keys)
-            n_keys[self.n_live :] = 0
-
-    def _set_table(self, table: Tensor) -> None:
-        """Set the reordered table, in place if ``fixed``."""
-        if self.fixed and self.table.size(0) == self.n_items * self.beam:
-            self.table[: table.size(0)] = table
-        else:
-            self.table = table
-
-    def _take(self, old: Tensor, items: Tensor) -> Tensor:
-        """Keep only the entries of ``items``, in place if ``fixed``."""
-        taken = old.index_select(0, items)
-        if not self.fixed or old.size(0) != self.n_items:
-            return taken
-        old[: taken.size(0)] = taken
-        return old
 
     def _make_room(self) -> None:
         """Compact the slots of dropped hypotheses, or double the storage if more than 3/4 of it are in use."""
@@ -197,11 +176,7 @@ class DecodingCache:
         live = torch.zeros(n, self.capacity, dtype=torch.bool, device=device).scatter_(1, paths, True)
         used = int(live.sum(1).max()) if self.length else 0
         if used > 0.75 * self.capacity - self.beam:
-            self.capacity = 2 * self.capacity + self.beam
-            self.version += 1
-            for name, store in self.generated.items():
-                self.generated[name] = store.new_empty(self.n_items, self.capacity, store.size(2))
-                self.generated[name][:, : self.used] = store[:, : self.used]
+            self._larger(2 * self.capacity + self.beam)
             return
         # live slots first, in order; items with fewer of them are followed by slots that are ignored
         order = live.to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :used]
@@ -211,6 +186,12 @@ class DecodingCache:
         moved = (live.cumsum(1, dtype=torch.int32) - 1).gather(1, paths).int()
         self.table[: n * self.beam, : self.length] = moved.view(-1, self.length)
         self.used = used
+
+    def _larger(self, capacity: int) -> None:
+        self.capacity = capacity
+        for name, store in self.generated.items():
+            self.generated[name] = store.new_empty(self.n_items, capacity, store.size(2))
+            self.generated[name][:, : self.used] = store[:, : self.used]
 
 
 class LayerCache(NamedTuple):

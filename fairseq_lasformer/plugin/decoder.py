@@ -11,11 +11,12 @@ from torch import Tensor, nn
 
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.nn.cache import STATE, DecodingCache, IncrementalState
-from fairseq_lasformer.nn.cuda_graph import CudaGraphStep
 from fairseq_lasformer.nn.embedding import ExpandedEmbedding, TableProjection
+from fairseq_lasformer.nn.fixed_cache import FixedCache, Rooms, Size
 from fairseq_lasformer.nn.layers import DecodeContext, FullPass
 from fairseq_lasformer.nn.options import RunOptions
 from fairseq_lasformer.nn.packed_stack import PackedStack, Unsupported
+from fairseq_lasformer.nn.patterns.learned import Selector
 from fairseq_lasformer.nn.stack import Observer
 from fairseq_lasformer.ops import AttentionMask, PackedLinear, backend_for, pack_linear
 from fairseq_lasformer.plugin.build import decoder_stack, sampling, supervision
@@ -55,6 +56,11 @@ class LasformerDecoder(Side, FairseqIncrementalDecoder):
         self.layer_norm = nn.LayerNorm(dim) if last else None
         self.output_projection = _output_projection(dim, len(dictionary), embed_tokens, cfg)
         self.packed: PackedDecoder | None = None
+        self.rooms = Rooms()
+
+    def _apply(self, fn: Any, recurse: bool = True) -> LasformerDecoder:
+        self.rooms.free.clear()  # captured steps read the parameters where they were
+        return super()._apply(fn, recurse)
 
     def make_generation_fast_(self, retain_dropout: bool = False, **_: Any) -> None:
         """Pack the weights for decoding on a CPU; called by fairseq before generation.
@@ -168,14 +174,12 @@ class LasformerDecoder(Side, FairseqIncrementalDecoder):
         """Compute features [R, 1, d] of the newest tokens [R], at positions [R, d], from the cache of earlier ones."""
         x = self.embed_words(self.embed_scale * self.embed_tokens(tokens), positions)
         memory = encoder_out["encoder_out"][0].transpose(0, 1)
-        captured = self.run_options.cuda_graph
-        cache = DecodingCache.of(incremental_state, x.size(0), memory.size(0), x.device, captured)
+        cache = DecodingCache.of(incremental_state, functools.partial(self.new_cache, x.size(0), memory))
         source_index = cache.index_source(encoder_out["encoder_padding_mask"][0])
         context = DecodeContext(cache, memory, cache.advance(), source_index)
-        if captured:
-            state = incremental_state[STATE]
-            state["step"] = step = state.get("step") or CudaGraphStep()
-            x = step(functools.partial(self.layers.step, context=context), x, cache.version, cache.table.size(0))
+        if isinstance(cache, FixedCache):
+            function = functools.partial(self.layers.step, context=context)
+            x = cache.room_.step(function, x, cache.table.size(0), eager=cache.length == 1)
         else:
             stack = self.layers if self.packed is None or x.device.type != "cpu" else self.packed.stack
             x = stack.step(x, context)
@@ -183,10 +187,17 @@ class LasformerDecoder(Side, FairseqIncrementalDecoder):
             x = self.layer_norm(x)
         return x[:, None], {"attn": [None], "inner_states": []}
 
+    def new_cache(self, n_rows: int, memory: Tensor) -> DecodingCache:
+        """Make the cache of a batch of ``n_rows`` hypotheses over the encoder's output, [N, K, d]."""
+        if not self.run_options.cuda_graph:
+            return DecodingCache(n_rows, memory.size(0), memory.device)
+        kappas = tuple(p.millionths for _, p in self.layers.patterns() if isinstance(p, Selector))
+        return FixedCache(Size.first(n_rows, memory.size(0), memory.size(1), memory, kappas), self.rooms)
+
     def reorder_incremental_state_scripting(self, incremental_state: IncrementalState, new_order: Tensor) -> None:
         """Reorder the hypotheses without moving keys or values; see :class:`DecodingCache`."""
         if STATE in incremental_state:
-            incremental_state[STATE]["cache"].reorder(new_order)
+            incremental_state[STATE].reorder(new_order)
 
 
 def _output_projection(dim: int, n_words: int, embed_tokens: Any, cfg: ModuleConfig) -> nn.Module:

@@ -95,7 +95,7 @@ SEARCHES = {
 @pytest.mark.parametrize("options", SEARCHES.values(), ids=SEARCHES)
 def test_a_search_is_the_cpus_and_its_steps_never_wait(build, small_task, monkeypatch, options):
     options = {"kappa": 0.3, "n_documents": 1, "cuda_graph": False} | options
-    monkeypatch.setattr("fairseq_lasformer.nn.cache.FIRST_CAPTURED", 64)  # Triton's interpreter is slow
+    monkeypatch.setattr("fairseq_lasformer.nn.fixed_cache.FIRST_POSITIONS", 64)  # Triton's interpreter is slow
     n, cuda_graph = options.pop("n_documents"), options.pop("cuda_graph")
     source = tokens(n, 24, pad_left=range(n))
     sample = {"net_input": {"src_tokens": source, "src_lengths": source.ne(1).sum(1)}}
@@ -128,3 +128,8 @@ def test_a_search_is_the_cpus_and_its_steps_never_wait(build, small_task, monkey
         assert all(step["syncs"] == step["uploads"] == 0 for step in counts[1:]), gpu.syncs
         assert gpu.launches["triton:_attend"] > 0
         assert bool(gpu.graphs) == cuda_graph and all(graph.replays for graph in gpu.graphs)
+        if cuda_graph and n > 1:  # a second batch captures nothing
+            captured = len(gpu.graphs)
+            again = generator.generate([model], to_gpu(sample))
+            assert len(gpu.graphs) == captured
+            assert [h["tokens"].tolist() for f in again for h in f] == [h["tokens"].tolist() for f in found for h in f]

@@ -8,10 +8,10 @@ from fairseq.sequence_generator import SequenceGenerator
 from helpers import BACKENDS, CUDA, tokens
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from fairseq_lasformer.nn import cache as cache_module
-from fairseq_lasformer.nn.cache import DecodingCache
+from fairseq_lasformer.nn import fixed_cache
 from fairseq_lasformer.nn.cuda_graph import CudaGraphStep
-from fairseq_lasformer.plugin import decoder as decoder_module
+from fairseq_lasformer.nn.fixed_cache import FixedCache
+from fairseq_lasformer.ops import KAPPA_ONE
 
 
 def ending(model):
@@ -74,15 +74,16 @@ def test_beam_search_finds_what_it_finds_without_any_cache(build, small_task, ka
 class TracedStep(CudaGraphStep):
     """Records a step without a GPU: PyTorch operations with all else frozen, and no value asked from a tensor."""
 
-    def __call__(self, function, x, version, n_rows):
-        if version != self.version:
-            self.trace, self.replays = None, getattr(self, "replays", 0)
-            return super().__call__(function, x, version, n_rows)
+    trace = None
+    replays = 0
+
+    def __call__(self, function, x, n_rows, eager=False):
+        if eager or self.x is None:
+            return super().__call__(function, x, n_rows, eager)
         if self.trace is None:
             self.trace = make_fx(function)(self.x)
-            self.function = self.trace
         self.replays += 1
-        return super().__call__(self.trace, x, version, n_rows)
+        return super().__call__(self.trace, x, n_rows)
 
 
 @pytest.mark.slow
@@ -95,8 +96,8 @@ def test_a_recorded_step_finds_the_same_translations(build, small_task, monkeypa
     if backend not in BACKENDS:
         pytest.skip(f"no {backend} kernels here")
     steps: list[CudaGraphStep] = []
-    monkeypatch.setattr(cache_module, "FIRST_CAPTURED", 64)
-    monkeypatch.setattr(decoder_module, "CudaGraphStep", lambda: steps.append(step()) or steps[-1])
+    monkeypatch.setattr(fixed_cache, "FIRST_POSITIONS", 64)
+    monkeypatch.setattr(fixed_cache, "CudaGraphStep", lambda: steps.append(step()) or steps[-1])
     model = ending(build(kappa=kappa).eval())
     for module in model.modules():
         if hasattr(module, "backend"):
@@ -109,22 +110,36 @@ def test_a_recorded_step_finds_the_same_translations(build, small_task, monkeypa
     sample = {"net_input": {"src_tokens": src, "src_lengths": src.ne(1).sum(1)}}
     regular = generator.generate([model], sample)
     model.decoder.run_options = model.decoder.run_options._replace(cuda_graph=True)
-    versions = set()
-    advance = DecodingCache.advance
+    sizes = set()
+    advance = FixedCache.advance
 
     def counted(cache):
         paths = advance(cache)
-        versions.add((cache.version, cache.capacity, cache.n_items))
+        sizes.add(cache.room_.size)
         return paths
 
-    monkeypatch.setattr(DecodingCache, "advance", counted)
-    recorded = generator.generate([model], sample)
-    for a, b in zip(regular, recorded, strict=True):
-        assert [h["tokens"].tolist() for h in a] == [h["tokens"].tolist() for h in b]
-        for x, y in zip(a, b):
-            torch.testing.assert_close(x["positional_scores"], y["positional_scores"], rtol=1e-4, atol=1e-5)
-    assert len(steps) == 1
+    monkeypatch.setattr(FixedCache, "advance", counted)
+    n_steps = 0
+    for order in (slice(None), range(n_documents)[::-1]):  # the second batch replays what the first has recorded
+        own = {name: x[order] for name, x in sample["net_input"].items()}
+        recorded = generator.generate([model], {"net_input": own})
+        expected = regular[order] if isinstance(order, slice) else regular[::-1]
+        for a, b in zip(expected, recorded, strict=True):
+            assert [h["tokens"].tolist() for h in a] == [h["tokens"].tolist() for h in b]
+            for x, y in zip(a, b):
+                torch.testing.assert_close(x["positional_scores"], y["positional_scores"], rtol=1e-4, atol=1e-5)
+        n_steps = n_steps or len(steps)
+        assert len(steps) == n_steps <= len(sizes) + 1
     if longest > 100:
-        assert len({capacity for _, capacity, _ in versions}) > 1 and len({n for _, _, n in versions}) > 1
+        assert len({size.capacity for size in sizes}) > 1 and len({size.n_items for size in sizes}) > 1
     if step is TracedStep:
-        assert steps[0].replays > 90
+        assert sum(s.replays for s in steps) > 180
+    assert 0 < len(model.decoder.rooms.free) <= fixed_cache.ROOMS
+    sizes.clear()
+    for _, selector in model.selectors():
+        selector.kappa.fill_(KAPPA_ONE // 2)  # recorded steps keep as many keys as before
+    again = generator.generate([model], sample)
+    assert n_steps < len(steps) and len(again) == n_documents
+    assert not any(room.size in sizes for room in model.decoder.rooms.free if room.step in steps[:n_steps])
+    model.half()  # moves the parameters, which the recorded steps read where they were
+    assert not model.decoder.rooms.free

@@ -1,0 +1,239 @@
+"""Decoding cache whose tensors stay in place, so that a step can be captured in a CUDA graph and replayed.
+
+All tensors of a size are a :class:`Room`, which keeps the graph that was captured in it. When a batch outgrows its room
+or half of its items are finished, its contents move to another one; when it ends, its rooms are kept for later batches
+of the same sizes, which replay the same graphs.
+
+Shapes as in ``cache``.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fairseq_lasformer.nn.cache import DecodingCache, regroup
+from fairseq_lasformer.nn.cuda_graph import CudaGraphStep
+from fairseq_lasformer.ops import KeyIndex
+
+FIRST_POSITIONS = 512
+ROOMS = 8
+"""Number of rooms that are kept between batches."""
+
+
+class Size(NamedTuple):
+    """What a captured step depends on, besides the contents of its tensors.
+
+    Attributes:
+        n_items, beam: rows.
+        positions: length of the table of slots.
+        capacity: slots per item.
+        source: positions of the source.
+        dtype, device: of keys and values.
+        constants: numbers that a step has read from the model, such as every kappa.
+    """
+
+    n_items: int
+    beam: int
+    positions: int
+    capacity: int
+    source: int
+    dtype: torch.dtype
+    device: torch.device
+    constants: tuple[int, ...]
+
+    @classmethod
+    def first(cls, n_rows: int, n_items: int, source: int, like: Tensor, constants: tuple[int, ...] = ()) -> Size:
+        """The size that a batch begins with: of its source, the next power of two, or multiple of 512."""
+        beam = n_rows // n_items
+        padded = max(16, 1 << (source - 1).bit_length()) if source <= 512 else -(-source // 512) * 512
+        positions = FIRST_POSITIONS
+        return cls(n_items, beam, positions, positions * beam, padded, like.dtype, like.device, constants)
+
+
+class Room:
+    """Tensors of one size, and the step that was captured with them.
+
+    Attributes:
+        table, newest, start, count, generated, source: see :class:`DecodingCache`.
+        source_index: index of the source's keys.
+        step: replays a decoding step.
+    """
+
+    def __init__(self, size: Size) -> None:
+        self.size = size
+        numbers: dict[str, Any] = {"dtype": torch.int64, "device": size.device}
+        self.table = torch.zeros(size.n_items * size.beam, size.positions, dtype=torch.int32, device=size.device)
+        self.newest = torch.arange(size.beam, device=size.device)
+        self.start, self.count = torch.zeros(size.n_items, **numbers), torch.zeros(size.n_items, **numbers)
+        first, n_keys = torch.zeros(size.n_items, **numbers), torch.zeros(size.n_items, **numbers)
+        self.source_index = KeyIndex(None, first, n_keys, size.source)
+        self.generated: dict[str, Tensor] = {}
+        self.source: dict[str, Tensor] = {}
+        self.step = CudaGraphStep()
+
+    def of_source(self, name: str, width: int) -> Tensor:
+        """Return room for keys or values of the source, [N, K, W]."""
+        if name not in self.source:
+            size = self.size
+            self.source[name] = torch.zeros(size.n_items, size.source, width, dtype=size.dtype, device=size.device)
+        return self.source[name]
+
+    def of_generated(self, name: str, width: int) -> Tensor:
+        """Return room for keys or values of the translation, [N, C, W]."""
+        if name not in self.generated:
+            size = self.size
+            self.generated[name] = torch.empty(size.n_items, size.capacity, width, dtype=size.dtype, device=size.device)
+        return self.generated[name]
+
+
+class Rooms:
+    """Rooms that no batch is in, the one that was left last at the end."""
+
+    def __init__(self) -> None:
+        self.free: list[Room] = []
+
+    def take(self, size: Size) -> Room:
+        """Return a room of a size, its own from now on."""
+        for i in reversed(range(len(self.free))):
+            if self.free[i].size == size:
+                return self.free.pop(i)
+        return Room(size)
+
+    def give(self, rooms: list[Room]) -> None:
+        """Take rooms back; the oldest are forgotten."""
+        self.free += rooms
+        rooms.clear()
+        del self.free[:-ROOMS]
+
+    def __deepcopy__(self, memo: Any) -> Rooms:
+        return Rooms()
+
+    def __reduce__(self) -> tuple[type[Rooms], tuple[()]]:
+        return Rooms, ()
+
+
+class FixedCache(DecodingCache):
+    """A :class:`DecodingCache` in rooms.
+
+    Indices extend to the end of the table instead of the newest position, and the rows of finished items stay, behind
+    the others and without keys, until they are half of all rows.
+
+    Args:
+        size: of the first room.
+        rooms: where rooms come from and go to.
+    """
+
+    def __init__(self, size: Size, rooms: Rooms) -> None:
+        super().__init__(size.n_items * size.beam, size.n_items, size.device)
+        self.rooms, self.filled, self.source_length = rooms, set[str](), 0
+        self.held: list[Room] = []
+        weakref.finalize(self, rooms.give, self.held).atexit = False
+        self._enter(rooms.take(size))
+        self.count.zero_()
+
+    @property
+    def room_(self) -> Room:
+        """The room that the cache is in."""
+        return self.held[0]
+
+    def _enter(self, room: Room) -> None:
+        self.held[:] = [room]
+        self.n_items, self.beam, _, self.capacity, *_ = room.size
+        self.table, self.newest, self.start, self.count = room.table, room.newest, room.start, room.count
+        self.generated, self.source = room.generated, room.source
+
+    def _move(self, items: Tensor | None = None, table: Tensor | None = None, **changes: Any) -> None:
+        """Move to another room.
+
+        Args:
+            items: int64 [N'], the items that move; default: the first ones.
+            table: the reordered rows of the table; default: the first ones.
+            changes: what is different in its size.
+        """
+        old, n_items = self.room_, changes.get("n_items", self.n_items)
+        new = self.rooms.take(old.size._replace(**changes))
+        n = min(n_items, self.n_items) if items is None else items.numel()
+
+        def taken(x: Tensor) -> Tensor:
+            return x[:n] if items is None else x.index_select(0, items)
+
+        for name, store in old.generated.items():
+            new.of_generated(name, store.size(2))[:n, : self.used] = taken(store[:, : self.used])
+        for name in self.filled:
+            store = old.source[name]
+            new.of_source(name, store.size(2))[:n] = taken(store)
+        for ours, theirs in (
+            (new.start, old.start),
+            (new.count, old.count),
+            (new.source_index.start, old.source_index.start),
+            (new.source_index.n_keys, old.source_index.n_keys),
+        ):
+            ours.zero_()
+            ours[:n] = taken(theirs)
+        rows = self.table[: new.table.size(0)] if table is None else table
+        new.table[: rows.size(0), : self.length] = rows[:, : self.length]
+        self.rooms.give(self.held)
+        self._enter(new)
+        if self.source_index is not None:
+            self.source_index = new.source_index
+
+    def _end(self) -> int:
+        return self.table.size(1)
+
+    def _longer_table(self) -> None:
+        self._move(positions=2 * self.table.size(1))
+
+    def _larger(self, capacity: int) -> None:
+        self._move(capacity=capacity)
+
+    def room(self, name: str, like: Tensor, width: int = 0) -> Tensor:
+        return self.room_.of_generated(name, width or like.size(-1))
+
+    def once(self, name: str, project: Callable[[Tensor], Tensor], memory: Tensor) -> Tensor:
+        if name not in self.filled:
+            found = project(memory)
+            self.room_.of_source(name, found.size(-1))[:, : found.size(1)] = found
+            self.filled.add(name)
+        return self.source[name]
+
+    def index_source(self, padding: Tensor) -> KeyIndex:
+        if self.source_index is None:
+            found, own = super().index_source(padding), self.room_.source_index
+            own.start.copy_(found.start)
+            own.n_keys.copy_(found.n_keys)
+            self.source_index = own  # never full: it extends to the end of the room
+        return self.source_index
+
+    def reorder(self, order: Tensor) -> None:
+        table = self.table.index_select(0, order)
+        if order.numel() == self.n_live * self.beam and order.is_cuda:
+            self.table[: table.size(0)] = table
+            return
+        keep, beam = regroup(order // self.beam, self.n_live)
+        n_live = order.numel() // beam
+        if beam != self.beam:
+            items = torch.arange(self.n_live, device=order.device) if keep is None else keep
+            self._move(items, table, n_items=n_live, beam=beam)
+            self.n_live = n_live
+            return
+        self.n_live = n_live
+        self.table[: table.size(0)] = table
+        if keep is None:
+            return
+        index = self.room_.source_index
+        for store in (*self.generated.values(), *(self.source[name] for name in self.filled), self.start, self.count):
+            store[:n_live] = store.index_select(0, keep)
+        for numbers in (index.start, index.n_keys):
+            numbers[:n_live] = numbers.index_select(0, keep)
+        self.count[n_live:] = 0
+        index.n_keys[n_live:] = 0
+        n_items = self.n_items
+        while 2 * n_live <= n_items:
+            n_items = -(-n_items // 2)
+        if n_items < self.n_items:
+            self._move(n_items=n_items)
