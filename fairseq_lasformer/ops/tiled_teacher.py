@@ -153,9 +153,7 @@ class _Teacher:
         self.kernels: Any = triton_kernels("triton_supervise")
         self.through: Any = triton_kernels("triton_through")
         n_batch, n_heads, n_queries, _ = self.queries[0].shape
-        self.blocks = list(
-            _blocks(n_heads, n_batch, n_queries, sel_k.size(1), mask.causal, sample, sel_q.device)
-        )  # fmt: skip
+        self.blocks = list(_blocks(n_heads, n_batch, n_queries, sel_k.size(1), mask.causal, sample, sel_q.device))
 
     def _own(self, x: Tensor, block: _Block) -> Tensor:
         return self.sample.of(x, 2)[:, :, block.rows]
@@ -206,7 +204,7 @@ class _Teacher:
             d_loss: gradient of the loss.
             live: see there.
         """
-        # in half precision, a sum over thousands of these small gradients is exact enough, and they are not
+        # in float16, sums over thousands of these small gradients can be held, and the gradients cannot
         dtype = torch.float32 if self.sel_q.dtype == torch.float16 else self.sel_q.dtype
         n_blocks = len(self.blocks)
         selector = _Sums(self.sel_q, self.sel_k, self.sample, n_blocks)
