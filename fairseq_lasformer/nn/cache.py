@@ -203,7 +203,7 @@ class LayerCache(NamedTuple):
         x: [R, d], the newest inputs.
         memory: [N, K, d], the source, in cross-attention; otherwise None.
         key_index: slots of the keys.
-        position: int64 [N], position of the newest queries.
+        generated: slots of the translation's keys so far.
     """
 
     cache: DecodingCache
@@ -211,7 +211,12 @@ class LayerCache(NamedTuple):
     x: Tensor
     memory: Tensor | None
     key_index: KeyIndex
-    position: Tensor
+    generated: KeyIndex
+
+    @property
+    def position(self) -> Tensor:
+        """Position of the newest queries, int64 [N]."""
+        return self.generated.n_keys - 1
 
     def project(self, what: str, projection: Callable[[Tensor], Tensor]) -> Tensor:
         """Project all keys so far, [N, C, W] by slot; only new ones are computed.

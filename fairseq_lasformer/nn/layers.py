@@ -62,12 +62,11 @@ class DecodeContext(NamedTuple):
 
     def self_keys(self, layer: int, x: Tensor) -> LayerCache:
         """Return the cache of a layer's self-attention for inputs x [R, d]."""
-        return LayerCache(self.cache, f"{layer}.self", x, None, self.self_index, self.self_index.n_keys - 1)
+        return LayerCache(self.cache, f"{layer}.self", x, None, self.self_index, self.self_index)
 
     def source_keys(self, layer: int, x: Tensor) -> LayerCache:
         """Return the cache of a layer's cross-attention for inputs x [R, d]."""
-        position = self.self_index.n_keys - 1
-        return LayerCache(self.cache, f"{layer}.source", x, self.memory, self.source_index, position)
+        return LayerCache(self.cache, f"{layer}.source", x, self.memory, self.source_index, self.self_index)
 
 
 class FeedForward(NamedTuple):

@@ -27,10 +27,10 @@ _MIN = tl.constexpr(MIN_KEYS)
 @triton.jit(do_not_specialize=["table_stride", "end"])
 def _score(
     q, keys, table, start, n_keys, scores,
-    item_stride, table_stride, width, end, beam,
+    item_stride, table_stride, scale, width, end, beam,
     TABLE: tl.constexpr, BLOCK: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Store scores[r, j] = q[r] . keys[slot(r, j)], -inf where position j is not allowed."""
+    """Store scores[r, j] = scale q[r] . keys[slot(r, j)], -inf where position j is not allowed."""
     row = tl.program_id(0)
     item = row // beam
     j = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -40,7 +40,7 @@ def _score(
     if TABLE:
         slot = tl.load(table + row.to(tl.int64) * table_stride + j, mask=allowed, other=0).to(tl.int64)
     d = tl.arange(0, WIDTH)
-    query = tl.load(q + row * width + d, mask=d < width, other=0.0).to(tl.float32)
+    query = tl.load(q + row * width + d, mask=d < width, other=0.0).to(tl.float32) * scale
     at = keys + item.to(tl.int64) * item_stride + slot[:, None] * width + d[None, :]
     key = tl.load(at, mask=allowed[:, None] & (d[None, :] < width), other=0.0).to(tl.float32)
     score = tl.sum(key * query[None, :], 1)
@@ -185,14 +185,13 @@ def topk_indices(q: Tensor, keys: Tensor, paths: KeyIndex, kappa: int) -> KeptKe
     n_rows, width = q.shape
     beam, end = n_rows // keys.size(0), paths.end
     most = min(end, max(MIN_KEYS, -(-end * kappa // KAPPA_ONE)))
-    query = q.float() * width**-0.5
     scores = torch.empty(n_rows, end, device=q.device)
     slots = torch.full((n_rows, most), -1, dtype=torch.int32, device=q.device)
     kept = torch.empty(n_rows, dtype=torch.int32, device=q.device)
     table = kept if paths.table is None else paths.table
     stride, has_table = 0 if paths.table is None else table.stride(0), paths.table is not None
     _score[(n_rows, triton.cdiv(end, SCORE_BLOCK))](
-        query, keys, table, paths.start, paths.n_keys, scores, keys.stride(0), stride, width, end, beam,
+        q, keys, table, paths.start, paths.n_keys, scores, keys.stride(0), stride, width**-0.5, width, end, beam,
         TABLE=has_table, BLOCK=SCORE_BLOCK, WIDTH=triton.next_power_of_2(width),
     )  # fmt: skip
     _select[(n_rows,)](
