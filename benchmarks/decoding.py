@@ -38,6 +38,7 @@ from benchmarks.models import VOCABULARY, Task, build
 from benchmarks.peers import decode_ctranslate2, translate_ctranslate2
 from benchmarks.rows import Row
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.inference.beam_loop import BeamGenerator
 from fairseq_lasformer.inference.beam_search import fast
 from fairseq_lasformer.nn.cache import DecodingCache
 from fairseq_lasformer.nn.options import RunOptions
@@ -165,15 +166,15 @@ def decode(system: System, length: int, steps: int, repeat: int, n_documents: in
 
 @torch.no_grad()
 def translate(system: System, texts: torch.Tensor, batch: int, repeat: int, place: Place) -> list[float]:
-    """Return the seconds of ``repeat`` translations of all texts [M, n] to n tokens each, with fairseq's generator.
+    """Return the seconds of ``repeat`` translations of all texts [M, n] to n tokens each, by beam search.
 
     One batch comes before them as a warm-up, unless there is only one text: a long document.
     """
     model, n, texts = system.model(place), texts.size(1), texts.to(place.device)
     dictionary = Task().target_dictionary
-    generator = SequenceGenerator([model], dictionary, beam_size=BEAM, max_len_a=0, max_len_b=n - 1, min_len=n - 1)
-    if system.architecture != "transformer" and system.packed and place.device.type == "cpu":
-        generator.search = fast(generator.search)
+    own = system.architecture != "transformer" and system.packed
+    generator_class = BeamGenerator if own else SequenceGenerator
+    generator = generator_class([model], dictionary, beam_size=BEAM, max_len_a=0, max_len_b=n - 1, min_len=n - 1)
     seconds = []
     warm_up = texts.size(0) > 1
     for turn in range(repeat + warm_up):

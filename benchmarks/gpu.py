@@ -22,13 +22,13 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from fairseq.sequence_generator import SequenceGenerator
 
 from benchmarks.devices import DTYPES, Place
 from benchmarks.models import VOCABULARY, Task, build
 from benchmarks.rows import Row, table
 from fairseq_lasformer import ops
 from fairseq_lasformer.files import atomic_write
+from fairseq_lasformer.inference.beam_loop import BeamGenerator
 from fairseq_lasformer.machine import machine
 from fairseq_lasformer.nn.options import RunOptions
 from fairseq_lasformer.ops import AttentionMask, KeyIndex, reference
@@ -144,7 +144,7 @@ def search(place: Place, quick: bool) -> list[Row]:
         **({"graph": RunOptions("triton", cuda_graph=True)} if place.device.type == "cuda" else {}),
     }.items():
         model = build("lasformer", 0.2, run=run).eval().to(place.device)
-        generator = SequenceGenerator(
+        generator = BeamGenerator(
             [model], Task().target_dictionary, beam_size=2, max_len_a=0, max_len_b=6 if quick else 100
         )
         found[name] = [h[0]["tokens"].tolist() for h in generator.generate([model], sample)]

@@ -1,7 +1,8 @@
-"""Counts what a training step of the base model asks of a GPU, on a fake one: ``python -m benchmarks.launches``.
+"""Counts what the base model asks of a GPU, on a fake one: ``python -m benchmarks.launches``.
 
 Prints kernel launches, host synchronisations, uploads and bytes (each operator's arguments and results once) of a
-forward and backward pass in bfloat16, and the lines of the project that launch most.
+forward and backward pass in bfloat16, and the lines of the project that launch most; with ``--search``, of the steps of
+a beam search.
 """
 
 from __future__ import annotations
@@ -10,13 +11,18 @@ import argparse
 import collections
 import os
 import traceback
+from typing import Any
 
 os.environ["TRITON_INTERPRET"] = "1"  # before any kernel is defined
 
 import torch
+from fairseq.sequence_generator import SequenceGenerator
 
 from benchmarks import models
 from benchmarks.fake_gpu import FakeGpu, to_gpu
+from fairseq_lasformer.inference.beam_loop import BeamGenerator
+from fairseq_lasformer.inference.generator import AlignedGenerator, Alignment
+from fairseq_lasformer.nn.options import RunOptions
 from fairseq_lasformer.ops.backends import triton_kernels
 from fairseq_lasformer.plugin.criterion import LabelSmoothedCrossEntropyWithSelection
 
@@ -62,6 +68,51 @@ def count(system: str, documents: int, length: int, kappa: float, supervise_rows
     return gpu
 
 
+BEAM, STEPS = 5, 32
+
+
+@torch.no_grad()
+def count_search(name: str, system: str, documents: int, length: int, kappa: float) -> dict[str, dict[str, float]]:
+    """Count :data:`STEPS` steps of a beam search, the decoder's and those of the search around it, each per step.
+
+    Args:
+        name: of the search: ``fairseq``, ``plain`` or ``aligned``.
+        system, documents, length, kappa: see the options of :func:`main`.
+    """
+    words = models.Task().target_dictionary
+    model = models.build(system, kappa, run=RunOptions("triton")).to(torch.bfloat16).eval()
+    source = torch.randint(5, models.VOCABULARY, (documents, length))
+    sample = {"net_input": {"src_tokens": source, "src_lengths": source.ne(1).sum(1)}}
+    long = {"max_len_a": 0, "max_len_b": 2 * STEPS, "min_len": 2 * STEPS}
+    parts: dict[str, collections.Counter[str]] = {"decoder": collections.Counter(), "search": collections.Counter()}
+    with FakeGpu(interpret=False) as gpu:
+        model = to_gpu(model)
+        if name == "aligned":
+            generator: Any = AlignedGenerator(
+                [model], words, alignment=Alignment((4, 4), 0.0, 2.0 * STEPS, 0), beam_size=BEAM
+            )
+        else:
+            generator = (SequenceGenerator if name == "fairseq" else BeamGenerator)(
+                [model], words, beam_size=BEAM, **long
+            )
+        forward, step, before = generator.model.forward_decoder, 0, gpu.totals
+
+        def counted(*args: Any) -> Any:
+            nonlocal step, before
+            start = gpu.totals
+            out = forward(*args)
+            if 2 < step <= 2 + STEPS:  # from the third on, all is known that a step asks for once
+                for part, first, last in (("search", before, start), ("decoder", start, gpu.totals)):
+                    parts[part].update({what: last[what] - first[what] for what in first})
+            out[0].fill_(-1.0)  # kernels that are not run leave anything
+            step, before = step + 1, gpu.totals
+            return out
+
+        generator.model.forward_decoder = counted
+        generator.generate([model], to_gpu(sample))
+    return {part: {what: n / STEPS for what, n in counts.items()} for part, counts in parts.items()}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--system", default="lasformer", help="or transformer, lasformer_dense (default: %(default)s)")
@@ -70,7 +121,15 @@ def main() -> None:
     parser.add_argument("--kappa", type=float, default=0.05, help="default: %(default)s")
     parser.add_argument("--supervise-rows", default="512", help="default: %(default)s")
     parser.add_argument("--top", type=int, default=0, help="number of lines of the project to show")
+    parser.add_argument("--search", choices=("fairseq", "plain", "aligned"), help="count beam search instead")
     args = parser.parse_args()
+    if args.search:
+        for part, of in count_search(args.search, args.system, args.documents, args.length, args.kappa).items():
+            print(
+                f"{args.search} search, {part}, a step: {of['launches']:.1f} launches, "
+                f"{of['syncs']:.2f} synchronisations, {of['uploads']:.2f} uploads, {of['bytes'] / 1e6:.1f} MB"
+            )
+        return
     gpu = count(args.system, args.documents, args.length, args.kappa, args.supervise_rows)
     total = gpu.totals
     print(

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 import torch
 from fairseq.search import BeamSearch, Search
-from fairseq.sequence_generator import SequenceGenerator
 from torch import Tensor
 
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.inference.alignment import AlignedSearch, Observe, SentenceLimits
+from fairseq_lasformer.inference.beam_loop import BeamGenerator
 from fairseq_lasformer.inference.beam_search import FastBeamSearch, fast
 from fairseq_lasformer.inference.glossary import GlossarySearch
 from fairseq_lasformer.inference.repair import flawed, split
@@ -37,7 +37,7 @@ class Alignment(NamedTuple):
     repairs: int
 
 
-class AlignedGenerator(SequenceGenerator):
+class AlignedGenerator(BeamGenerator):
     """Generates translations with as many lines as their sources.
 
     A batch may have two entries besides fairseq's: ``terms``, required terms by the number of the item (see
@@ -55,8 +55,6 @@ class AlignedGenerator(SequenceGenerator):
     """
 
     search: AlignedSearch
-    max_len_a: float
-    max_len_b: float
 
     def __init__(
         self,
@@ -204,6 +202,9 @@ class AlignedGenerator(SequenceGenerator):
         """The tokens before a line."""
         ends = (tokens == self.alignment.separators[1]).nonzero()[:, 0]
         return tokens[: int(ends[line - 1]) + 1] if line else tokens[:0]
+
+    def _exhausted(self) -> Tensor:
+        return self.search.exhausted
 
     def is_finished(self, step: int, unfin_idx: int, max_len: int, finalized_sent_len: int, beam_size: int) -> bool:
         """Whether the search for an item is over: also if none of its hypotheses can be continued."""

@@ -99,10 +99,10 @@ class LasformerEncoder(Side, FairseqEncoder):
 
         Only ``rows``, the batch item of each hypothesis, changes: the source itself is stored once per item.
         """
-        n_items = encoder_out["encoder_padding_mask"][0].size(0)
-        rows = encoder_out.get("rows", torch.arange(n_items, device=new_order.device))[new_order]
-        if new_order.is_cuda and rows.numel() == encoder_out.get("rows", rows[:0]).numel():
-            return encoder_out
+        before, n_items = encoder_out.get("rows"), encoder_out["encoder_padding_mask"][0].size(0)
+        if before is not None and new_order.is_cuda and before.numel() == new_order.numel():
+            return encoder_out  # as in DecodingCache.reorder
+        rows = new_order if before is None else before[new_order]
         keep, beam = regroup(rows, n_items)
         encoder_out = encoder_out | {"rows": torch.arange(rows.numel(), device=rows.device) // beam}
         if keep is None:

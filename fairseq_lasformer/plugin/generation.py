@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from fairseq.search import Search
 from fairseq.tasks.translation import TranslationTask
 
 from fairseq_lasformer.data.examples import ExampleCodec, LineCodec
 from fairseq_lasformer.data.subwords import DataConfig
 from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.inference.beam_search import fast
+from fairseq_lasformer.inference.beam_loop import BeamGenerator
 from fairseq_lasformer.inference.generator import AlignedGenerator, Alignment
 from fairseq_lasformer.plugin.model import LasformerModel
 from fairseq_lasformer.plugin.task_config import MAX_LEN, DocumentTranslationConfig
@@ -99,10 +98,9 @@ class GenerationTask(TranslationTask):
         alignment = self.alignment(args, prefix_allowed_tokens_fn) if seq_gen_cls is None else None
         if alignment is not None:
             seq_gen_cls = functools.partial(AlignedGenerator, alignment=alignment, own_length=own_length)
-        generator = super().build_generator(models, args, seq_gen_cls, extra_gen_cls_kwargs, prefix_allowed_tokens_fn)
-        if isinstance(getattr(generator, "search", None), Search):
-            generator.search = fast(generator.search)
-        return generator
+        elif seq_gen_cls is None and not getattr(args, "print_alignment", None):
+            seq_gen_cls = BeamGenerator
+        return super().build_generator(models, args, seq_gen_cls, extra_gen_cls_kwargs, prefix_allowed_tokens_fn)
 
     def alignment(self, args: Any, prefix_allowed_tokens_fn: Any = None) -> Alignment | None:
         """Return how sentences are aligned in generation; None for translations of any number of lines.

@@ -8,6 +8,7 @@ from fairseq.sequence_generator import SequenceGenerator
 from helpers import tokens
 
 from benchmarks.fake_gpu import FakeGpu, on_cpu, to_gpu
+from fairseq_lasformer.inference.beam_loop import BeamGenerator
 from fairseq_lasformer.nn.options import RunOptions
 from fairseq_lasformer.plugin.criterion import LabelSmoothedCrossEntropyWithSelection
 
@@ -83,6 +84,13 @@ def ending(model):
     return model
 
 
+LOOK_EVERY = 4
+
+
+def difference(before, after):
+    return {name: value - before[name] for name, value in after.items()}
+
+
 SEARCHES = {
     "learned": {},
     "window": {"select_window": 7},
@@ -102,22 +110,27 @@ def test_a_search_is_the_cpus_and_its_steps_never_wait(build, small_task, monkey
     settings = {"beam_size": 2, "max_len_a": 0.0, "max_len_b": 11}
     reference = ending(build(backend="reference", **options).eval())
     expected = SequenceGenerator([reference], small_task.target_dictionary, **settings).generate([reference], sample)
-    counts = []
+    counts, bookkeeping = [], []
     with FakeGpu() as gpu:
         model = to_gpu(ending(build(**options).eval()))
         for module in model.modules():
             if isinstance(getattr(module, "run_options", None), RunOptions):
                 module.run_options = module.run_options._replace(cuda_graph=cuda_graph)
-        features = model.decoder.extract_features
+        generator = BeamGenerator([model], small_task.target_dictionary, **settings)
+        generator.look_every = LOOK_EVERY
+        forward, before = generator.model.forward_decoder, None
 
         def counted(*args, **kwargs):
+            nonlocal before
+            start = gpu.totals
+            if before is not None:
+                bookkeeping.append(difference(before, start))
+            out = forward(*args, **kwargs)
             before = gpu.totals
-            out = features(*args, **kwargs)
-            counts.append({name: value - before[name] for name, value in gpu.totals.items()})
+            counts.append(difference(start, before))
             return out
 
-        monkeypatch.setattr(model.decoder, "extract_features", counted)
-        generator = SequenceGenerator([model], small_task.target_dictionary, **settings)
+        monkeypatch.setattr(generator.model, "forward_decoder", counted)
         found = generator.generate([model], to_gpu(sample))
         assert [len(f) for f in found] == [len(e) for e in expected]
         for ours, theirs in zip(sum(found, []), sum(expected, [])):
@@ -126,6 +139,10 @@ def test_a_search_is_the_cpus_and_its_steps_never_wait(build, small_task, monkey
         assert len(counts) > 8
         # the first step learns what is constant: where the source is, how many keys are kept
         assert all(step["syncs"] == step["uploads"] == 0 for step in counts[1:]), gpu.syncs
+        looks = bookkeeping[LOOK_EVERY - 1 :: LOOK_EVERY]
+        others = [step for i, step in enumerate(bookkeeping) if (i + 1) % LOOK_EVERY]
+        assert len(looks) >= 2 and all(step["syncs"] for step in looks)
+        assert all(step["syncs"] == step["uploads"] == 0 and step["launches"] <= 36 for step in others), gpu.syncs
         assert gpu.launches["triton:_attend"] > 0
         assert bool(gpu.graphs) == cuda_graph and all(graph.replays for graph in gpu.graphs)
         if cuda_graph and n > 1:  # a second batch captures nothing

@@ -7,9 +7,9 @@ import dataclasses
 from types import SimpleNamespace
 
 import pytest
-from fairseq.sequence_generator import SequenceGenerator
 
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.inference.beam_loop import BeamGenerator
 from fairseq_lasformer.inference.generator import AlignedGenerator
 from fairseq_lasformer.plugin.model import LasformerModel
 
@@ -47,7 +47,7 @@ def test_lines_are_aligned_unless_asked_otherwise(build, hub):
 @pytest.mark.parametrize("options", [{"no_align_sentences": True}, {"constraints": "unordered"}])
 def test_fairseqs_own_search_can_be_had(build, options):
     generator = build({}, **options)
-    assert type(generator) is SequenceGenerator and (generator.max_len_a, generator.max_len_b) == (1.5, 50)
+    assert type(generator) is BeamGenerator and (generator.max_len_a, generator.max_len_b) == (1.5, 50)
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_what_contradicts_alignment_is_refused(build, of_task, options, message)
 
 def test_alignment_needs_a_separator(build, hub, monkeypatch):
     monkeypatch.setattr(hub.task, "settings", dataclasses.replace(hub.task.settings, separator=""))
-    assert type(build({})) is SequenceGenerator
+    assert type(build({})) is BeamGenerator
     with pytest.raises(InputError, match="--align-sentences: the data in .* has no separator"):
         build({"align_sentences": True})
     monkeypatch.setattr(hub.task, "settings", dataclasses.replace(hub.task.settings, separator="<nowhere>"))

@@ -52,3 +52,14 @@ def test_a_training_step_of_the_base_model_starts_few_kernels(documents, length,
     assert counted is not None
     assert 800 < int(counted[1].replace(",", "")) <= launches
     assert int(counted[2]) <= 5 and int(counted[3]) == 0 and 1 < float(counted[4]) < 10
+
+
+@pytest.mark.parametrize("search, most", [("plain", 34), ("aligned", 74)])
+def test_a_step_of_beam_search_starts_few_kernels_and_hardly_ever_waits(search, most):
+    command = [sys.executable, "-m", "benchmarks.launches", "--search", search, "--length", "64"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0, done.stderr[-2000:]
+    pattern = rf"{search} search, (\w+), a step: ([\d.]+) launches, ([\d.]+) synchronisations, ([\d.]+) uploads"
+    counted = {part: tuple(map(float, of)) for part, *of in re.findall(pattern, done.stdout)}
+    assert 100 < counted["decoder"][0] <= 164 and counted["decoder"][1:] == (0, 0)
+    assert 20 < counted["search"][0] <= most and counted["search"][1:] == (round(1 / 16, 2), 0)
