@@ -88,9 +88,9 @@ def advance(
 class BeamGenerator(SequenceGenerator):
     """fairseq's generator: the same translations, with fewer operators in a step.
 
-    Other strategies than plain beam search, prefixes, constraints, language models, blocked repetitions, and what
-    watches the search or steers it from the host (a glossary) take fairseq's loop; so do other models, whose decoders
-    may read more than the newest word.
+    Other strategies than plain beam search, constraints, language models, prefixes with an end of sentence,
+    ``no_repeat_ngram_size``, and what watches the search or steers it from the host (a glossary) take fairseq's loop.
+    So do other models, whose decoders may read more than the newest word.
 
     Args:
         models, dictionary, options: see fairseq's ``SequenceGenerator``.
@@ -115,14 +115,14 @@ class BeamGenerator(SequenceGenerator):
         constraints: Tensor | None = None,
         bos_token: int | None = None,
     ) -> list[list[dict[str, Any]]]:
-        if prefix_tokens is not None or constraints is not None or not self._is_plain():
+        if constraints is not None or not self._is_plain() or _ends(prefix_tokens, self.eos):
             return super()._generate(sample, prefix_tokens, constraints, bos_token)
-        return self._beam_search(sample, self.eos if bos_token is None else bos_token)
+        return self._beam_search(sample, self.eos if bos_token is None else bos_token, prefix_tokens)
 
     def _is_plain(self) -> bool:
         search = self.search
         if isinstance(search, AlignedSearch):
-            if search.observe or search.block:
+            if search.observe:
                 return False
             search = search.inner
         if type(search) is not FastBeamSearch or self.match_source_len:
@@ -135,7 +135,7 @@ class BeamGenerator(SequenceGenerator):
         """Items that are finished as soon as a hypothesis ends, bool [N]."""
         return None
 
-    def _beam_search(self, sample: dict[str, Any], start: int) -> list[list[dict[str, Any]]]:
+    def _beam_search(self, sample: dict[str, Any], start: int, prefix: Tensor | None) -> list[list[dict[str, Any]]]:
         source = sample["net_input"]["src_tokens"]
         n, beam, device = source.size(0), self.beam_size, source.device
         longest = min(int(self.max_len_a * source.size(1) + self.max_len_b), self.max_len - 1)
@@ -146,14 +146,16 @@ class BeamGenerator(SequenceGenerator):
         states: list[dict[str, Any]] = [{} for _ in range(self.model.models_size)]
         self.search.init_constraints(None, beam)
         beams, histories, first = Beams.first(n, beam, start, device), Histories(n), places[::beam, None]
+        # the words so far, for what asks for them
+        recent = beams.words.view(-1, 1) if isinstance(self.search, AlignedSearch) and self.search.block else None
 
         for step in range(longest + 1):
             # the decoder reads the newest words, and how many there are; the search, the newest scores
             so_far = beams.words.view(-1, 1).expand(-1, step + 1)
             lprobs, _ = self.model.forward_decoder(so_far, encoded, states, self.temperature)
-            self._exclude(lprobs, step, longest)
+            self._exclude(lprobs, step, longest, prefix)
             past = beams.scores[..., None].expand(-1, -1, step)
-            scores, words, parents = self.search.step(step, lprobs.view(n, -1, self.vocab_size), past)
+            scores, words, parents = self.search.step(step, lprobs.view(n, -1, self.vocab_size), past, recent)
             beams, record, chosen = advance(beams, scores, words, parents, self.eos, self._exhausted())
             histories.add(record)
             if step == longest:
@@ -168,13 +170,16 @@ class BeamGenerator(SequenceGenerator):
                     histories.remove(going)
                     self.search.prune_sentences(items)
                     beams, chosen, order = beams.take(items), chosen[items], order[items]
+                    prefix = None if prefix is None else prefix[items]
+            if recent is not None:
+                recent = torch.cat([recent[order.view(-1)], beams.words.view(-1, 1)], 1)
             self.search.update_constraints(chosen)
             self.model.reorder_incremental_state(states, order.view(-1))
             encoded = self.model.reorder_encoder_out(encoded, order.view(-1))
         return histories.hypotheses(self.eos, self.len_penalty if self.normalize_scores else None, device)
 
-    def _exclude(self, lprobs: Tensor, step: int, longest: int) -> None:
-        """Exclude words that must not come next, in place: [N * B, V]."""
+    def _exclude(self, lprobs: Tensor, step: int, longest: int, prefix: Tensor | None) -> None:
+        """Exclude words that must not come next, in place: lprobs [N * B, V], prefix int64 [N, P]."""
         lprobs.nan_to_num_(-math.inf, math.inf, -math.inf)
         lprobs[:, self.pad] = -math.inf
         if self.unk_penalty:
@@ -182,8 +187,18 @@ class BeamGenerator(SequenceGenerator):
         if step >= longest:
             lprobs[:, : self.eos] = -math.inf
             lprobs[:, self.eos + 1 :] = -math.inf
+        if prefix is not None and step < min(prefix.size(1), longest):
+            word = prefix[:, step].repeat_interleave(lprobs.size(0) // prefix.size(0))[:, None]
+            score = lprobs.gather(1, word)  # of padding, which stands where no word is given: it stays excluded
+            lprobs.masked_fill_(word != self.pad, -math.inf).scatter_(1, word, score)
+            return
         if step < self.min_len:
             lprobs[:, self.eos] = -math.inf
         if self.token_indices_to_suppress is not None:
             self.token_indices_to_suppress = self.token_indices_to_suppress.to(lprobs.device)
             lprobs.index_fill_(1, self.token_indices_to_suppress, -math.inf)
+
+
+def _ends(prefix: Tensor | None, end: int) -> bool:
+    """Whether there is a prefix, int64 [N, P], that ends a translation."""
+    return prefix is not None and bool((prefix == end).any())

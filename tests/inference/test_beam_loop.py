@@ -10,6 +10,7 @@ from fairseq.search import BeamSearch, DiverseBeamSearch
 from fairseq.sequence_generator import SequenceGenerator
 from helpers import tokens
 
+from fairseq_lasformer.inference.alignment import AlignedSearch
 from fairseq_lasformer.inference.beam_loop import BeamGenerator, Beams, advance
 from fairseq_lasformer.inference.beam_search import fast
 from fairseq_lasformer.inference.generator import AlignedGenerator, Alignment
@@ -89,17 +90,39 @@ def test_the_first_word_can_be_chosen(model, small_task):
         same(BeamGenerator(*given, beam_size=2).generate([], sample), theirs)
 
 
+PREFIXES = {
+    "words": [[9, 10, 11, 12]] * 6,
+    "some": [[9, 10, 11], [12, 1, 1], [1, 1, 1], [5, 6, 1], [7, 7, 7], [1, 1, 1]],
+    "end": [[9, 2, 1], [12, 1, 1], [1, 1, 1], [5, 6, 1], [7, 7, 7], [9, 9, 2]],
+    "too-long": [[9] * 30] * 6,
+}
+
+
+@pytest.mark.parametrize("prefix", PREFIXES.values(), ids=PREFIXES)
+def test_prefixes_are_kept_as_in_fairseqs_loop(model, small_task, prefix):
+    given, options = ([model], small_task.target_dictionary), {"beam_size": 3, "max_len_b": 25, "min_len": 6}
+    theirs = SequenceGenerator(*given, **options)
+    theirs.search = fast(theirs.search)
+    ours, sample = BeamGenerator(*given, **options), batch()
+    prefix = torch.tensor(prefix)
+    found = ours.generate([], sample, prefix_tokens=prefix.clone())
+    same(found, theirs.generate([], sample, prefix_tokens=prefix.clone()))
+    for hypotheses, words in zip(found, prefix.tolist()):
+        wanted = [word for word in words if word != 1][:25]
+        assert hypotheses[0]["tokens"][: len(wanted)].tolist() == wanted
+
+
 def test_words_that_must_not_come_next(model, small_task):
     generator = BeamGenerator([model], small_task.target_dictionary, min_len=2, tokens_to_suppress=("w1",))
     scores = torch.full((2, 64), -1.0)
     scores[0, 9], scores[1, 9] = math.nan, math.inf
     excluded = scores.clone()
-    generator._exclude(excluded, 1, 5)
+    generator._exclude(excluded, 1, 5, None)
     assert {*zip(*(excluded == -math.inf).nonzero().T.tolist())} == {
         (0, 9),
         *((i, j) for i in (0, 1) for j in (1, 2, 5)),
     }
-    generator._exclude(scores, 5, 5)
+    generator._exclude(scores, 5, 5, None)
     assert (scores > -math.inf).nonzero().tolist() == [[0, END], [1, END]]
 
 
@@ -139,9 +162,17 @@ def test_lines_are_aligned_as_in_fairseqs_loop(model, small_task, every, monkeyp
         [model], small_task.target_dictionary, alignment=Alignment((SEPARATOR, SEPARATOR), 1.2, 1, 2), beam_size=3
     )
     ours.look_every = every
+    blocked = []
+    block = AlignedSearch._block_repetitions
+    monkeypatch.setattr(AlignedSearch, "_block_repetitions", lambda *of: blocked.append(of[2].clone()) or block(*of))
     found = ours.generate([], sample)
+    assert blocked and any(h["repaired"] for f in found for h in f)
+    before = blocked.copy()
+    blocked.clear()
     monkeypatch.setattr(ours, "_is_plain", lambda: False)
     theirs = ours.generate([], sample)
+    if every == 1:  # else there are rows of items that are finished
+        assert [tokens.tolist() for tokens in before] == [tokens.tolist() for tokens in blocked]
     assert [[h["tokens"].tolist() for h in f] for f in found] == [[h["tokens"].tolist() for h in f] for f in theirs]
     assert [[h["flawed"] for h in f] for f in found] == [[h["flawed"] for h in f] for f in theirs]
     if every == 1:
@@ -162,7 +193,7 @@ def test_what_needs_the_host_takes_fairseqs_loop(model, small_task):
     assert BeamGenerator([model], words, search_strategy=BeamSearch(words))._is_plain()
     aligned = AlignedGenerator([model], words, alignment=Alignment((SEPARATOR, SEPARATOR), 1.2, 1, 0))
     limits = aligned.limits(batch()["net_input"]["src_tokens"])
-    for watched, expected in (({}, True), ({"observe": {0: print}}, False), ({"block": True}, False)):
+    for watched, expected in (({}, True), ({"observe": {0: print}}, False), ({"block": True}, True)):
         aligned.search.begin(limits, 5, 30, **watched)
         assert aligned._is_plain() is expected
     del plain.model.models[0].decoder
