@@ -18,7 +18,7 @@ import fairseq_lasformer
 def test_threads_wait_briefly_unless_the_user_has_chosen():
     ask = "import os; from fairseq_lasformer.plugin import register; register(); "
     ask += "print(os.environ.get('GOMP_SPINCOUNT'), os.environ.get('OMP_WAIT_POLICY'))"
-    assert run_python(ask) == "1000 None"
+    assert run_python(ask) == "5000 None"
     ask = ask.replace("plugin import register; register()", "threads import wait_briefly; wait_briefly()")
     assert run_python(ask, OMP_WAIT_POLICY="ACTIVE") == "None ACTIVE"
     assert run_python(ask, GOMP_SPINCOUNT="7") == "7 None"
