@@ -62,6 +62,34 @@ void tile_float(const float* x, int64_t stride, const float* weight, int64_t pan
   }
 }
 
+typedef float Half __attribute__((vector_size(32), aligned(4)));
+
+// The same sums, in the same order, with registers of 32 bytes: gcc keeps 64-byte vectors on the stack where there are
+// no such registers. One panel at a time: 6 x 2 sums, two weights and a value fill 15 of 16 registers.
+template <int kR, int kP>
+void tile_float_narrow(const float* x, int64_t stride, const float* weight, int64_t panel, int64_t k, float* out) {
+  for (int p = 0; p < kP; ++p) {
+    Half sum[kR][2];
+#pragma GCC unroll 6
+    for (int r = 0; r < kR; ++r) sum[r][0] = sum[r][1] = Half{};
+    const float* at = weight + p * panel;
+    for (int64_t i = 0; i < k; ++i, at += kPanel) {
+      const Half low = *reinterpret_cast<const Half*>(at), high = *reinterpret_cast<const Half*>(at + 8);
+#pragma GCC unroll 6
+      for (int r = 0; r < kR; ++r) {
+        const float value = x[r * stride + i];
+        sum[r][0] += value * low;
+        sum[r][1] += value * high;
+      }
+    }
+#pragma GCC unroll 6
+    for (int r = 0; r < kR; ++r) {
+      *reinterpret_cast<Half*>(out + (r * kP + p) * kPanel) = sum[r][0];
+      *reinterpret_cast<Half*>(out + (r * kP + p) * kPanel + 8) = sum[r][1];
+    }
+  }
+}
+
 template <int kR, int kP>
 void tile_plain(const uint8_t* x, int64_t stride, const int8_t* weight, int64_t panel, int64_t quads, const int32_t*,
                 int32_t* out) {
@@ -157,9 +185,15 @@ using TileInt8 = void (*)(const uint8_t*, int64_t, const int8_t*, int64_t, int64
    {name<5, 1>, name<5, 2>, name<5, 3>, name<5, 4>},                \
    {name<6, 1>, name<6, 2>, name<6, 3>, name<6, 4>}}
 
-const TileFloat (&float_tiles())[kTileRows][kPanels] {
-  static const TileFloat tiles[kTileRows][kPanels] = LASFORMER_TILES(tile_float);
-  return tiles;
+const TileFloat (&float_tiles(Isa isa))[kTileRows][kPanels] {
+#if defined(__AVX512F__)
+  constexpr bool wide_registers = true;
+#else
+  constexpr bool wide_registers = false;
+#endif
+  static const TileFloat wide[kTileRows][kPanels] = LASFORMER_TILES(tile_float);
+  static const TileFloat narrow[kTileRows][kPanels] = LASFORMER_TILES(tile_float_narrow);
+  return wide_registers && (isa == Isa::kBest || isa == Isa::kVnni) ? wide : narrow;
 }
 
 const TileInt8 (&int8_tiles(Isa isa))[kTileRows][kPanels] {
@@ -212,7 +246,7 @@ void product(const float* x, int64_t stride, int64_t rows, const Packed& weights
     });
   }
   const auto& tiles8 = int8_tiles(isa == Isa::kBest ? best_isa() : isa);
-  const auto& tiles = float_tiles();
+  const auto& tiles = float_tiles(isa);
   at::parallel_for(0, groups, 1, [&](int64_t begin, int64_t end) {
     alignas(64) float sum[kTileRows * kPanels * kPanel];
     alignas(64) int32_t whole[kTileRows * kPanels * kPanel];

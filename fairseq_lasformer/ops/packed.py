@@ -46,7 +46,8 @@ class PackedLinear:
         """Apply the layer, [..., inputs] float32 -> [..., outputs].
 
         Args:
-            instructions: one of :data:`INSTRUCTION_SETS`, for 8-bit products. All give the same result.
+            instructions: one of :data:`INSTRUCTION_SETS`. All give the same result; in float32, ``"plain"`` and
+                ``"avx2"`` are products with registers of 32 bytes.
         """
         rows = x.reshape(-1, x.size(-1))
         out = torch.ops.fairseq_lasformer.packed_linear(

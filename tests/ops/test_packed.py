@@ -42,11 +42,14 @@ def instructions(request):
 
 @pytest.mark.parametrize("rows, inputs, outputs", SHAPES)
 @pytest.mark.parametrize("with_bias", [True, False], ids=["bias", "plain"])
-def test_float_products_are_those_of_pytorch(rows, inputs, outputs, with_bias):
+def test_float_products_are_those_of_pytorch(rows, inputs, outputs, with_bias, instructions):
     weight, bias = layer(inputs, outputs)
     bias = bias if with_bias else None
     x = torch.randn(2, rows, inputs)
-    torch.testing.assert_close(ops.pack_linear(weight, bias)(x), F.linear(x, weight, bias), rtol=1e-4, atol=1e-4)
+    packed = ops.pack_linear(weight, bias)
+    found = packed(x, instructions)
+    torch.testing.assert_close(found, F.linear(x, weight, bias), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(found, packed(x), rtol=0, atol=0)  # registers of any width add in the same order
 
 
 @pytest.mark.parametrize("rows, inputs, outputs", SHAPES)
