@@ -3,51 +3,28 @@
 from __future__ import annotations
 
 import argparse
-import ast
 import collections
 import pickle
 import re
-import typing
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from omegaconf import DictConfig, ListConfig
-from omegaconf.base import ContainerMetadata, Metadata
-from omegaconf.nodes import AnyNode
 
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.files import replacing
+from fairseq_lasformer.inference.checkpoint_settings import check_settings
 
 CHECKPOINTS = ("model.pt", "checkpoint_best.pt", "checkpoint_last.pt")
 """File names tried when looking for the model in a folder, in order of preference."""
-
-# fairseq evaluates some settings as Python (utils.eval_str_list, eval_str_dict, eval_bool, fconv's layers). Calls, and
-# expressions that can take unbounded time or memory, are not allowed in any setting.
-_FORBIDDEN = (
-    ast.Call, ast.Lambda, ast.NamedExpr, ast.JoinedStr, ast.Await, ast.Yield, ast.YieldFrom,
-    ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.Mult, ast.Pow, ast.LShift, ast.Mod,
-)  # fmt: skip
-_LONGEST_SETTING = 10_000
-# Never evaluated, and a folder may legitimately be named "model (1)".
-_PATHS = frozenset(
-    {"data", "save_dir", "user_dir", "restore_file", "finetune_from_model", "tensorboard_logdir", "log_file", "path"}
-)
-
 
 # What fairseq's own checkpoints contain besides tensors and plain containers: arguments of stock architectures, meters.
 # Everything else is still rejected by torch's restricted loading.
 SAFE_GLOBALS: list[Any] = [
     argparse.Namespace,
-    DictConfig,
-    ListConfig,
-    ContainerMetadata,
-    Metadata,
-    AnyNode,
-    typing.Any,
     collections.defaultdict,
     collections.OrderedDict,
     dict,
@@ -111,9 +88,13 @@ def load(path: str | Path) -> dict[str, Any]:
         raise InputError(f"{path}: refused, truncated or not a checkpoint ({type(e).__name__})") from e
     if not isinstance(state, dict) or not isinstance(state.get("model"), Mapping):
         raise InputError(f"{path}: not a fairseq checkpoint (it holds no model)")
+    if state.get("cfg") is None and state.get("args") is None:
+        raise InputError(f"{path}: not a fairseq checkpoint (it holds no settings)")
     check_settings(state, path)
     for name, weight in state["model"].items():
-        if isinstance(weight, torch.Tensor) and weight.is_floating_point() and not bool(torch.isfinite(weight).all()):
+        if type(weight) not in (torch.Tensor, torch.nn.Parameter) or weight.layout != torch.strided:
+            raise InputError(f"{path}: refused, its weight {name} is no tensor of numbers")
+        if weight.is_floating_point() and not bool(torch.isfinite(weight).all()):
             raise InputError(f"{path}: {name} is not finite; the training has diverged, or the file is damaged")
     return state
 
@@ -134,47 +115,6 @@ def damaged(path: Path) -> str:
         return "truncated"
     except (OSError, EOFError, NotImplementedError, RuntimeError) as e:
         return f"damaged ({e})"
-
-
-def check_settings(state: Mapping[str, Any], path: str | Path) -> None:
-    """Rejects a checkpoint whose settings would run code when fairseq evaluates them, or read the environment.
-
-    Raises:
-        InputError: a setting contains code; the message names it.
-    """
-    for part in ("cfg", "args"):
-        for name, value in _strings(state.get(part), part):
-            path_like = name.rpartition(".")[2] in _PATHS
-            if "${" in value or len(value) > _LONGEST_SETTING or (not path_like and _is_code(value)):
-                raise InputError(
-                    f"{path}: refused, its setting {name} holds code: {value[:60]!r}; a checkpoint's settings are "
-                    "numbers and words"
-                )
-
-
-def _strings(value: Any, name: str) -> Iterator[tuple[str, str]]:
-    """Every string in nested settings, including keys, as (path, string)."""
-    if isinstance(value, argparse.Namespace):
-        value = vars(value)
-    if isinstance(value, str):
-        yield name, value
-    elif isinstance(value, Mapping):
-        for key, item in value.items():
-            yield from _strings(str(key), f"{name} (a key)")
-            yield from _strings(item, f"{name}.{key}")
-    elif isinstance(value, Sequence | set | frozenset):
-        for i, item in enumerate(value):
-            yield from _strings(item, f"{name}[{i}]")
-
-
-def _is_code(text: str) -> bool:
-    try:
-        tree = ast.parse(text.strip(), mode="eval")
-    except (SyntaxError, ValueError):
-        return False  # eval would fail as well
-    except (MemoryError, RecursionError):
-        return True
-    return any(isinstance(node, _FORBIDDEN) for node in ast.walk(tree))
 
 
 def architecture(state: Mapping[str, Any]) -> str:

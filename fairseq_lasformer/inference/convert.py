@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from fairseq import models
-from fairseq.checkpoint_utils import load_checkpoint_to_cpu
 from fairseq.data import Dictionary
 from fairseq.models.transformer import TransformerModelBase
 from omegaconf import OmegaConf
@@ -20,6 +19,7 @@ from omegaconf import OmegaConf
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.files import check_writable, replacing
 from fairseq_lasformer.inference.checkpoints import architecture
+from fairseq_lasformer.plugin.compat import load_checkpoint_to_cpu
 from fairseq_lasformer.plugin.config import LasformerConfig
 from fairseq_lasformer.plugin.model import LasformerModel
 from fairseq_lasformer.plugin.task_config import DocumentTranslationConfig
@@ -68,6 +68,8 @@ def convert(checkpoint: Path, out: Path, keep: tuple[str | None, str | None] = (
         raise InputError(
             f"{checkpoint}: is a checkpoint of {kind or 'an unknown kind'}; expected fairseq's transformer"
         )
+    if not state["cfg"].get("task"):
+        raise InputError(f"{checkpoint}: does not say what it was trained for (its settings hold no task)")
     task = _settings(state["cfg"]["task"])
     task_name = task.get("_name") or task.get("task")
     if task_name not in _TASKS:

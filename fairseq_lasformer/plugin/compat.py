@@ -21,8 +21,10 @@ from fairseq import checkpoint_utils, file_io
 from fairseq.data.iterators import BackgroundConsumer
 from fairseq.distributed.utils import _TensorPlaceholder
 from fairseq.models.ema.ema import EMA
-from omegaconf import OmegaConf, open_dict
+from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
+from omegaconf.base import ContainerMetadata, Metadata
 from omegaconf.errors import OmegaConfBaseException
+from omegaconf.nodes import AnyNode
 
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.files import atomic_copy
@@ -35,8 +37,10 @@ logger = logging.getLogger(__name__)
 
 def install() -> None:
     """Install the patches; see :func:`fairseq_lasformer.plugin.register`."""
-    # types in the state that worker 0 broadcasts
-    torch.serialization.add_safe_globals([*SAFE_GLOBALS, _TensorPlaceholder])
+    # types in the state that worker 0 broadcasts; its settings have passed checkpoints.load by then
+    torch.serialization.add_safe_globals(
+        [*SAFE_GLOBALS, _TensorPlaceholder, DictConfig, ListConfig, ContainerMetadata, Metadata, AnyNode, Any]
+    )
     if getattr(checkpoint_utils, "_lasformer", False):
         return
     checkpoint_utils._lasformer = True

@@ -1,0 +1,155 @@
+"""What the settings in a checkpoint may be: plain values, and nothing that fairseq or omegaconf would run.
+
+A checkpoint is data from a stranger. fairseq evaluates some settings as Python, omegaconf resolves ``${…}``, and hydra
+builds whatever architecture and task the settings name. So what is allowed is listed here; everything else is refused.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from argparse import Namespace
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from fairseq_lasformer.errors import InputError
+
+SCALARS = (type(None), bool, int, float, str)
+CONTAINERS = (list, tuple, dict, Namespace)
+
+# Read by fairseq with eval or literal_eval: (0.9, 0.98), "1000,5000", {}, True
+EVALUATED = frozenset(
+    [
+        *("adam_betas", "adamax_betas", "adafactor_eps", "lamb_betas", "wer_args"),
+        *("adaptive_softmax_cutoff", "adaptive_input_cutoff", "character_filters"),
+        *("encoder_xformers_att_config", "decoder_xformers_att_config", "left_pad_source", "left_pad_target"),
+        *("pipeline_balance", "pipeline_encoder_balance", "pipeline_decoder_balance"),
+        *("pipeline_devices", "pipeline_encoder_devices", "pipeline_decoder_devices"),
+    ]
+)
+# Never evaluated, and a folder may legitimately be named "model (1)".
+PATHS = frozenset(
+    {"data", "save_dir", "user_dir", "restore_file", "finetune_from_model", "tensorboard_logdir", "log_file", "path"}
+)
+ARCHITECTURES = re.compile(r"(lasformer|transformer)(_\w+)?")
+FOREIGN = ("pretrained", "pipeline")  # transformer_from_pretrained_xlm and the like read files that the settings name
+TASKS = frozenset({"document_translation", "translation", "language_modeling"})
+
+# In a setting that is read as a word, but parses as Python: calls, and expressions of unbounded time or memory.
+_FORBIDDEN = (
+    ast.Call, ast.Lambda, ast.NamedExpr, ast.JoinedStr, ast.Await, ast.Yield, ast.YieldFrom,
+    ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.Mult, ast.Pow, ast.LShift, ast.Mod,
+)  # fmt: skip
+_LONGEST, _DEEPEST, _MOST = 10_000, 20, 100_000  # characters of a string; nesting; values
+_SIZE = re.compile(r"(en|de)coder_(layers|embed_dim|ffn_embed_dim|attention_heads|input_dim|output_dim)")
+_LARGEST_DIM = 1 << 16
+
+
+def check_settings(state: Mapping[str, Any], path: str | Path) -> None:
+    """Rejects a checkpoint whose settings are anything but plain values, or name what is not ours or fairseq's.
+
+    Args:
+        state: the loaded checkpoint, not yet seen by fairseq.
+        path: where it comes from, for the message.
+
+    Raises:
+        InputError: a setting is of another type than :data:`SCALARS` and :data:`CONTAINERS`, contains code, or would
+            make a model that does not fit the checkpoint's weights; or the architecture or task is a foreign one. The
+            message names it.
+    """
+    for part in ("cfg", "args"):
+        for number, (name, value) in enumerate(_values(state.get(part), part)):
+            if problem := "too many settings" if number > _MOST else _problem(name, value, len(state["model"])):
+                raise InputError(f"{path}: refused, {problem}")
+    for kind, name in _named(state):
+        if not isinstance(name, str) or not _known(kind, name):
+            raise InputError(
+                f"{path}: refused, its {kind} {str(name)[:60]!r} is neither this project's nor fairseq's transformer"
+            )
+
+
+def _problem(name: str, value: Any, n_weights: int) -> str:
+    """What is wrong with one setting; empty if nothing is."""
+    if type(value) not in SCALARS:
+        return f"its setting {name} is of type {type(value).__name__}; settings are numbers and words"
+    last = re.sub(r"[\[\]\d]+$", "", name).rpartition(".")[2]
+    if isinstance(value, str):
+        path_like = last in PATHS
+        literal = _is_literal if last in EVALUATED else _is_word
+        if "${" in value or len(value) > _LONGEST or (not path_like and not literal(value)):
+            return f"its setting {name} holds code: {value[:60]!r}; a checkpoint's settings are numbers and words"
+    elif _SIZE.fullmatch(last) and isinstance(value, int | float):
+        limit = n_weights if last.endswith("layers") else _LARGEST_DIM
+        if not 0 <= value <= limit:
+            return f"its setting {name} is {str(value)[:20]}, which does not fit its weights"
+    return ""
+
+
+def _values(value: Any, name: str, depth: int = 0) -> Iterator[tuple[str, Any]]:
+    """Every value in nested settings that is no container, and every key, as (path, value)."""
+    kind = type(value)
+    if kind not in CONTAINERS:
+        yield name, value
+        return
+    if depth == _DEEPEST:
+        yield name, object()  # of a type that is refused; a pickle may contain itself
+        return
+    if kind is Namespace:
+        value, kind = vars(value), dict
+    if kind is dict:
+        for key, item in value.items():
+            yield f"{name} (a key)", key
+            yield from _values(item, f"{name}.{key if type(key) in SCALARS else '?'}", depth + 1)
+    else:
+        for i, item in enumerate(value):
+            yield from _values(item, f"{name}[{i}]", depth + 1)
+
+
+def _is_literal(text: str) -> bool:
+    """Whether evaluating it gives a number, a word, or lists and tables of those."""
+    if not text.strip():
+        return True
+    try:
+        ast.literal_eval(text.strip())
+    except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError):
+        return False
+    return True
+
+
+def _is_word(text: str) -> bool:
+    """Whether evaluating it would fail, or do nothing worth mentioning."""
+    try:
+        tree = ast.parse(text.strip(), mode="eval")
+    except (SyntaxError, ValueError):
+        return True  # eval would fail as well
+    except (MemoryError, RecursionError):
+        return False
+    return not any(isinstance(node, _FORBIDDEN) for node in ast.walk(tree))
+
+
+def _named(state: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The architectures and tasks that fairseq would look up, as ("architecture" or "task", name)."""
+    cfg, args = state.get("cfg"), state.get("args")
+    if type(cfg) is dict:
+        for kind, names in (("architecture", ("_name", "arch")), ("task", ("_name", "task"))):
+            part = cfg.get("model" if kind == "architecture" else kind)
+            settings = vars(part) if type(part) is Namespace else part
+            if settings is None:
+                continue
+            # without a name, fairseq takes the only key of the settings for one
+            found = [settings[name] for name in names if settings.get(name)] if type(settings) is dict else []
+            for name in found or [next(iter(settings), "") if type(settings) is dict else settings]:
+                yield kind, name
+    if type(args) is Namespace:
+        yield "architecture", getattr(args, "arch", "")
+        yield "task", getattr(args, "task", "translation")
+
+
+def _known(kind: str, name: str) -> bool:
+    if kind == "task":
+        return name in TASKS
+    registry: Any = getattr(sys.modules.get("fairseq.models"), "ARCH_MODEL_NAME_REGISTRY", {})
+    model = registry.get(name, name)  # of an architecture that a user has registered, the model
+    return ARCHITECTURES.fullmatch(model) is not None and not any(word in model for word in FOREIGN)
