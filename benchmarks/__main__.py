@@ -8,7 +8,7 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
-from benchmarks.rows import save, table
+from benchmarks.rows import Row, save, table
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.threads import wait_briefly
 
@@ -35,12 +35,16 @@ def main() -> None:
         module.add_options(command)
         command.set_defaults(module=module)
     args = parser.parse_args()
+    rows: list[Row] = []
     try:
-        rows = args.module.measure(args)
-        save(args.out, args.benchmark, rows, getattr(args.module, "RATIOS", None))
+        for row in args.module.measure(args):
+            rows.append(row)  # written as they come: a run that is cut off keeps what it has
+            save(args.out, args.benchmark, rows, getattr(args.module, "RATIOS", None))
     except InputError as e:
         sys.exit(f"error: {e}")
-    print(table(rows, args.module.BASELINES))
+    finally:
+        if rows:
+            print(table(rows, args.module.BASELINES))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,11 +46,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-tokens", type=int, default=8192, help="default: %(default)s")
 
 
-def measure(args: argparse.Namespace) -> list[Row]:
+def measure(args: argparse.Namespace) -> Iterator[Row]:
     ways = {way: WAYS[way] for way in args.ways.split(",")}
     if args.glossary:
         ways["glossary"] = (2, {"glossary": args.glossary})
-    rows = []
     for checkpoint in args.checkpoints:
         hub = from_pretrained(checkpoint.parent, checkpoint.name, args.data)
         hub.codec.limit = args.limit or hub.codec.limit
@@ -58,17 +57,16 @@ def measure(args: argparse.Namespace) -> list[Row]:
         sources, references = joined(hub, read_documents(args.source), read_documents(args.reference), args.join)
         texts = [join_documents([document]) for document in sources]
         hub.translate_documents(texts[:1], args.beam, progress=False)  # warm-up
-        rows.append(Row(str(checkpoint), "placed", "first line, s", first_line(hub, texts, args.beam), compared=False))
+        yield Row(str(checkpoint), "placed", "first line, s", first_line(hub, texts, args.beam), compared=False)
         for way, (repairs, options) in tqdm(ways.items(), desc=str(checkpoint), unit=" ways"):
             hub.task.cfg.repair = repairs
             start = time.perf_counter()
             found = hub.translate_documents(texts, args.beam, args.max_tokens, progress=False, lines=True, **options)
-            rows.append(Row(str(checkpoint), way, "seconds", time.perf_counter() - start))
-            rows += figures(str(checkpoint), way, found, references)
+            yield Row(str(checkpoint), way, "seconds", time.perf_counter() - start)
+            yield from figures(str(checkpoint), way, found, references)
             if args.glossary:
                 share = met(Glossary.read(args.glossary), sources, found)
-                rows.append(Row(str(checkpoint), way, "terms, %", 100 * share, compared=False))
-    return rows
+                yield Row(str(checkpoint), way, "terms, %", 100 * share, compared=False)
 
 
 def joined(hub: Any, sources: Documents, references: Documents, tokens: int) -> tuple[Documents, Documents]:

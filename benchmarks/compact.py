@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -56,7 +57,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--length", type=int, default=1024, help="tokens per side, for GMAC (default: %(default)s)")
 
 
-def measure(args: argparse.Namespace) -> list[Row]:
+def measure(args: argparse.Namespace) -> Iterator[Row]:
     scores: dict[str, Any] = {}
     paths: dict[str, Path] = {}
     for run in args.runs:
@@ -74,7 +75,6 @@ def measure(args: argparse.Namespace) -> list[Row]:
     }
     systems = {name: System(path) for name, path in paths.items()}
     seconds = in_turns({name: system.training for name, system in systems.items()}, args.repeat, "training")
-    rows = []
     for name, system in systems.items():
         figures = {
             "parameters": (float(parts(system.model)["total"]), True),
@@ -84,5 +84,4 @@ def measure(args: argparse.Namespace) -> list[Row]:
             "accuracy %": (100 * scores[name]["accuracy"]["all"], False),
             "kappa": (scores[name]["kappa"], False),
         }
-        rows += [Row("demo", name, metric, value, compared) for metric, (value, compared) in figures.items()]
-    return rows
+        yield from (Row("demo", name, metric, value, compared) for metric, (value, compared) in figures.items())

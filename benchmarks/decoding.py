@@ -25,7 +25,7 @@ import json
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -235,7 +235,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_place(parser, "of a document's step: a multiple of 5 (default: 5)")
 
 
-def measure(args: argparse.Namespace) -> list[Row]:
+def measure(args: argparse.Namespace) -> Iterator[Row]:
     place_of(args)
     systems = args.systems.split(",") if args.systems else (SYSTEMS if args.device == "cpu" else GPU_SYSTEMS)
     n_documents, over = divmod(args.rows or BEAM, BEAM)
@@ -243,7 +243,6 @@ def measure(args: argparse.Namespace) -> list[Row]:
         raise InputError(f"--rows {args.rows}: expected a multiple of {BEAM}, the beam")
     works = [("document", int(t)) for t in args.lengths.split(",") if t]
     works += [(work, size) for work, size in (("sentences", args.sentences), ("end_to_end", args.end_to_end)) if size]
-    rows: list[Row] = []
     for (work, size), system in (bar := tqdm([(w, s) for w in works for s in systems])):
         if work != "document" and system in ("lasformer_distinct", "lasformer_unpacked"):
             continue  # the histories are those of the search; the ratio of the steps is known
@@ -259,9 +258,8 @@ def measure(args: argparse.Namespace) -> list[Row]:
         case = f"T={size}" if work == "document" else f"{work}, {size}"
         if n_documents > 1 and work == "document":
             case = f"{args.rows} rows, {case}"
-        rows.append(Row(case, system, "tokens_per_second", speed, about=about))
-        rows.append(Row(case, system, "peak MiB", mib, compared=False, about=about))
-    return rows
+        yield Row(case, system, "tokens_per_second", speed, about=about)
+        yield Row(case, system, "peak MiB", mib, compared=False, about=about)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ import contextlib
 import math
 import traceback
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -218,6 +219,9 @@ class FakeGpu(TorchDispatchMode):
             "CUDAGraph": Graph,
             "graph": self._capture,
             "device": self._guard,
+            "Stream": lambda *a: None,
+            "get_device_capability": lambda *a: (9, 0),
+            "get_device_properties": lambda *a: SimpleNamespace(shared_memory_per_block_optin=232_448),
         }.items():
             self._patch(torch.cuda, name, value)
         make, real = torch.tensor, torch.Generator

@@ -11,6 +11,8 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -24,6 +26,7 @@ import torch
 import torch.nn.functional as F
 
 from benchmarks.devices import DTYPES, Place
+from benchmarks.interpreter import exact_bfloat16
 from benchmarks.models import VOCABULARY, Task, build
 from benchmarks.rows import Row, table
 from fairseq_lasformer import ops
@@ -33,8 +36,8 @@ from fairseq_lasformer.machine import machine
 from fairseq_lasformer.nn.options import RunOptions
 from fairseq_lasformer.ops import AttentionMask, KeyIndex, reference
 
-# largest error of a result of order 1
-TOLERANCE = {"float32": 2e-3, "float16": 2e-2, "bfloat16": 1e-1}
+# largest relative error, by the norm: some five times that of PyTorch's own attention of the type
+TOLERANCE = {"float32": 1e-4, "float16": 3e-3, "bfloat16": 2e-2}
 BEAM, HEADS, HEAD_DIM, SELECT_DIM, KAPPA = 5, 8, 64, 64, 50_000
 
 BENCHMARKS = {
@@ -48,6 +51,14 @@ BENCHMARKS = {
     "prefill": ("prefill --lengths 1024,4096,8192 --kappas 0.05 --repeat 3", ""),
     "moe": ("moe --tokens 4096 --repeat 3", ""),
 }
+
+
+class Incomplete(RuntimeError):
+    """A benchmark that failed or was cut off; ``rows`` are those that it had."""
+
+    def __init__(self, reason: str, rows: list[Row]) -> None:
+        super().__init__(reason)
+        self.rows = rows
 
 
 def facts(place: Place, quick: bool) -> dict[str, Any]:
@@ -66,9 +77,8 @@ def facts(place: Place, quick: bool) -> dict[str, Any]:
 def correct(place: Place, quick: bool) -> list[Row]:
     """Errors of the kernels; raises if one is too large."""
     rows, wrong = [], []
-    sizes = ((40, 40),) if quick else ((1, 1), (63, 111), (129, 129), (1000, 1000))
-    # the interpreter's product of bfloat16 is wrong
-    for dtype in ("float32", "float16") if place.device.type == "cpu" else DTYPES:
+    sizes = ((40, 40),) if quick else ((1, 1), (63, 111), (129, 129), (1000, 1000), (64, 2200))
+    for dtype in DTYPES:
         for n_queries, n_keys in sizes:
             for causal in (False, n_queries == n_keys):
                 for name, error in _errors(place.device, DTYPES[dtype], n_queries, n_keys, causal).items():
@@ -89,13 +99,19 @@ def _errors(device: torch.device, dtype: torch.dtype, n_queries: int, n_keys: in
 
     projections = [random(2, 3, n, HEAD_DIM) for n in (n_queries, n_keys, n_keys)]
     sel_q, sel_k = random(2, n_queries, SELECT_DIM), random(2, n_keys, SELECT_DIM)
+    errors: dict[str, float] = {}
     padding = torch.zeros(2, n_keys, dtype=torch.bool, device=device)
     padding[1, : n_keys // 4] = True
     mask = AttentionMask(padding, causal)
+    whole = AttentionMask(None, causal)  # without padding, numbers of keys come from the host
+    for name, some, kappa in (("bits, all kept", whole, 1_000_000), ("bits, half kept", whole, 500_000)):
+        kept = ops.mask_of(ops.topk_bitmask(sel_q, sel_k, some, kappa), n_keys)
+        n_allowed = some.full(2, n_queries, n_keys, device).sum(-1)
+        errors[name] = float((kept.sum(-1) != reference.keep_counts(n_allowed, kappa)).sum())
     bits = ops.topk_bitmask(sel_q, sel_k, mask, 200_000)
     keep, full = ops.mask_of(bits, n_keys), mask.full(2, n_queries, n_keys, device)
     chosen = reference.keep_counts(full.sum(-1), 200_000)
-    errors = {"bits": float((keep.sum(-1) != chosen).sum() + (keep & ~full).sum())}
+    errors["bits"] = float((keep.sum(-1) != chosen).sum() + (keep & ~full).sum())
     leaves = [*projections, sel_q, sel_k]
     exact = [p.detach().float().requires_grad_() for p in leaves]
     q, k, v, *selectors = exact
@@ -127,8 +143,10 @@ def _errors(device: torch.device, dtype: torch.dtype, n_queries: int, n_keys: in
         own = reference.attend_kept(step.float(), keys.float(), values.float(), kept, HEADS)
         pairs["step"] = (ops.attend_kept(step, keys, values, None, kept, HEADS, "triton"), own)
     for name, (ours, theirs) in pairs.items():
-        difference = (ours.detach().float() - theirs.detach().float()).abs().max()
-        errors[name] = float(difference / theirs.detach().abs().max().clamp(min=1.0))
+        expected = theirs.detach().float()
+        # gradients that are 0 by their formula (of a single key) are noise in both
+        least = (1e-6 if dtype == torch.float32 else 1e-3) * expected.numel() ** 0.5
+        errors[name] = float((ours.detach().float() - expected).norm() / expected.norm().clamp(min=least))
     return errors
 
 
@@ -148,7 +166,10 @@ def search(place: Place, quick: bool) -> list[Row]:
             [model], Task().target_dictionary, beam_size=2, max_len_a=0, max_len_b=6 if quick else 100
         )
         found[name] = [h[0]["tokens"].tolist() for h in generator.generate([model], sample)]
-    same = {name: sum(a == b for a, b in zip(tokens, found["reference"])) for name, tokens in found.items()}
+    first = None if quick else 20  # untrained weights: a near tie may go either way later on
+    same = {
+        name: sum(a[:first] == b[:first] for a, b in zip(tokens, found["reference"])) for name, tokens in found.items()
+    }
     if set(same.values()) != {2}:
         raise ArithmeticError(f"documents translated as by plain PyTorch, of 2: {same}")
     return [Row("search", name, "documents alike", n, compared=False) for name, n in same.items()]
@@ -214,22 +235,34 @@ def benchmark(name: str, options: argparse.Namespace, seconds: float) -> list[Ro
     out = options.out / f"{name}.json"
     command = [sys.executable, "-m", "benchmarks", *words, "--device", options.device, "--out", str(out)]
     command += ["--dtype", "float32" if options.device == "cpu" else "bfloat16"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=seconds)
-    if done.returncode:
-        raise RuntimeError("\n".join(done.stderr.strip().splitlines()[-5:]))
-    return [Row(r["case"], r["system"], r["metric"], r["value"]) for r in json.loads(out.read_text())["rows"]]
+    out.unlink(missing_ok=True)
+    # a session of its own: benchmarks start processes, which would stay on the GPU
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, start_new_session=True, **pipes) as process:
+        try:
+            _, said = process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            said = f"cut off after {seconds:.0f} seconds"
+    rows = json.loads(out.read_text())["rows"] if out.exists() else []
+    found = [Row(r["case"], r["system"], r["metric"], r["value"]) for r in rows]
+    if process.returncode:
+        raise Incomplete("\n".join(said.strip().splitlines()[-5:]), found)
+    return found
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--out", type=Path, default=Path("runs/gpu"))
-    parser.add_argument("--seconds", type=float, default=570, help="for all sections (default: 570)")
+    parser.add_argument("--seconds", type=float, default=520, help="for all sections (default: 520)")
     parser.add_argument("--quick", action="store_true", help="smallest sizes, to try the script")
     parser.add_argument("--sections", default="facts,correct,search,kernels," + ",".join(BENCHMARKS))
     options = parser.parse_args()
     if options.device == "cuda" and not torch.cuda.is_available():
         sys.exit("error: no GPU; DEVICE=cpu QUICK=1 tries the script without one")
+    if options.device == "cpu":
+        exact_bfloat16()
     place = Place(torch.device(options.device), torch.float32 if options.device == "cpu" else torch.bfloat16)
     started, results, failed = time.monotonic(), {}, []
     for name in options.sections.split(","):
@@ -246,7 +279,10 @@ def main() -> int:
             results[name] = {"rows": [vars(row) for row in found]} if isinstance(found, list) else found
         except Exception as e:
             failed.append(name)
-            results[name] = {"error": traceback.format_exc()}
+            rows = e.rows if isinstance(e, Incomplete) else []
+            results[name] = {"error": traceback.format_exc(), "rows": [vars(row) for row in rows]}
+            if rows:
+                print(table(rows, ("transformer", "dense")))
             print(f"FAILED: {type(e).__name__}: {str(e)[:2000]}", flush=True)
         results.setdefault("seconds", {})[name] = math.ceil(time.monotonic() - begin)
         options.out.mkdir(parents=True, exist_ok=True)

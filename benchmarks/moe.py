@@ -9,7 +9,7 @@ measures how unevenly the experts are used.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import torch
@@ -32,24 +32,22 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_place(parser, "of a decoding step (default: 5)")
 
 
-def measure(args: argparse.Namespace) -> list[Row]:
+def measure(args: argparse.Namespace) -> Iterator[Row]:
     torch.set_num_threads(args.threads)
     torch.manual_seed(1)
     place = place_of(args)
     systems: dict[str, nn.Module] = {"dense": Dense()} | {f"{n} experts": mixture(n) for n in EXPERTS}
     systems = {name: layer.to(place.device, place.dtype) for name, layer in systems.items()}
-    rows = []
     for kind, n_tokens in {"forward": args.tokens, "training": args.tokens, "decode": args.rows or 5}.items():
         x = torch.randn(n_tokens, DIM).to(place.device, place.dtype)
         work = {name: partial(seconds, layer, x, kind, place) for name, layer in systems.items()}
         case = f"{kind}, {n_tokens} tokens"
-        rows += [Row(case, name, "ms", 1000 * s) for name, s in in_turns(work, args.repeat, kind).items()]
+        yield from (Row(case, name, "ms", 1000 * s) for name, s in in_turns(work, args.repeat, kind).items())
     for weights in ((0.0, 0.0), (0.1, 0.0), (0.0, 0.1), (0.1, 0.1)):
         found = toy_balance(*weights)
         system = f"w_importance {weights[0]}, w_load {weights[1]}"
         for metric in ("importance_cv", "load_cv", "load_max_over_mean"):
-            rows.append(Row("toy training", system, metric, found[metric], compared=False))
-    return rows
+            yield Row("toy training", system, metric, found[metric], compared=False)
 
 
 class Dense(nn.Module):

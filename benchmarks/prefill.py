@@ -8,6 +8,7 @@ fairseq_lasformer/ops/prefill.py.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 from functools import partial
 
 import torch
@@ -29,8 +30,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_place(parser, "documents of a batch (default: 1)")
 
 
-def measure(args: argparse.Namespace) -> list[Row]:
-    place, n_documents, rows = place_of(args), args.rows or 1, []
+def measure(args: argparse.Namespace) -> Iterator[Row]:
+    place, n_documents = place_of(args), args.rows or 1
     ways = ("dense", "mask", "tiles" if args.device == "cuda" else "gather")
     dense = build("lasformer_dense").eval().to(place.device, place.dtype)
     for length in map(int, args.lengths.split(",")):
@@ -42,8 +43,7 @@ def measure(args: argparse.Namespace) -> list[Row]:
                 models[way] = build("lasformer", kappa, run=run).eval().to(place.device, place.dtype)
             case = f"T={length} kappa={kappa}" if n_documents == 1 else f"{n_documents} x T={length} kappa={kappa}"
             work = {way: partial(seconds, model, tokens, way, place) for way, model in models.items()}
-            rows += [Row(case, way, "seconds", s) for way, s in in_turns(work, args.repeat, case).items()]
-    return rows
+            yield from (Row(case, way, "seconds", s) for way, s in in_turns(work, args.repeat, case).items())
 
 
 @torch.no_grad()

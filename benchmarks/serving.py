@@ -12,6 +12,7 @@ import asyncio
 import json
 import random
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -99,9 +100,9 @@ async def load(url: str, texts: list[str], clients: int, leaving: float) -> tupl
         return found, time.monotonic() - begun
 
 
-def measure(args: argparse.Namespace) -> list[Row]:
+def measure(args: argparse.Namespace) -> Iterator[Row]:
     lines = [line.strip() for line in args.source.read_text(encoding="utf-8").splitlines() if line.strip()]
-    texts, rows = documents(lines, args.documents), []
+    texts = documents(lines, args.documents)
     for clients in map(int, args.clients.split(",")):
         before = _memory(args.memory)
         found, seconds = asyncio.run(load(args.url, texts, clients, args.leaving))
@@ -118,8 +119,7 @@ def measure(args: argparse.Namespace) -> list[Row]:
         }
         if args.memory:
             figures["MiB more"] = _memory(args.memory) - before
-        rows += [Row(args.url, str(clients), name, value, name == "sentences/s") for name, value in figures.items()]
-    return rows
+        yield from (Row(args.url, str(clients), name, value, name == "sentences/s") for name, value in figures.items())
 
 
 def _memory(pid: int | None) -> float:

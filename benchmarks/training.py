@@ -12,6 +12,7 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -36,13 +37,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_place(parser, "documents of a batch (default: 1)")
 
 
-def measure(args: argparse.Namespace) -> list[Row]:
+def measure(args: argparse.Namespace) -> Iterator[Row]:
     keep_freed()  # as in training; every system takes turns in this process
     place, n_documents = place_of(args), args.rows or 1
     systems = {"transformer": ("transformer", 1.0)}
     systems |= {f"lasformer, kappa {k}": ("lasformer", float(k)) for k in args.kappas.split(",")}
     systems["lasformer_dense"] = ("lasformer_dense", 1.0)
-    rows = []
     for length in map(int, args.lengths.split(",")):
         models = {
             name: build(*system, supervise_rows=args.supervise_rows).to(place.device, place.dtype)
@@ -53,12 +53,11 @@ def measure(args: argparse.Namespace) -> list[Row]:
         seconds = in_turns(work, args.repeat, case)
         del models, work
         for name, system in systems.items():
-            rows.append(Row(case, name, "seconds", seconds[name]))
+            yield Row(case, name, "seconds", seconds[name])
             ratio = seconds[name] / seconds["lasformer_dense"]
-            rows.append(Row(case, name, "ratio_to_dense", ratio, compared=False))
+            yield Row(case, name, "ratio_to_dense", ratio, compared=False)
             peak = peak_gib(*system, length, args.supervise_rows, n_documents, args.device, args.dtype)
-            rows.append(Row(case, name, "peak GiB", peak))
-    return rows
+            yield Row(case, name, "peak GiB", peak)
 
 
 def step(model: torch.nn.Module, length: int, n_documents: int, place: Place) -> float:

@@ -6,7 +6,7 @@
 #   DEVICE=cpu QUICK=1 scripts/gpu.sh       tries the script without one, in the smallest sizes
 #
 # Without network: put the wheels that the machine lacks into .whl/; they are installed into a folder of their own.
-# Variables: PYTHON (default: .venv/bin/python, or python3), OUT (runs/gpu), SECONDS_LEFT (570), DEVICE, QUICK, SECTIONS.
+# Variables: PYTHON (default: .venv/bin/python, or python3), OUT (runs/gpu), SECONDS_LEFT (520), DEVICE, QUICK, SECTIONS.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 python=${PYTHON:-$([ -x .venv/bin/python ] && echo .venv/bin/python || echo python3)}
@@ -21,7 +21,7 @@ export PYTHONPATH=$PWD:${PYTHONPATH:-}
 if [ "$device" = cpu ]; then
   export TRITON_INTERPRET=1
 fi
-options=(--device "$device" --out "$out" --seconds "${SECONDS_LEFT:-570}")
+options=(--device "$device" --out "$out" --seconds "${SECONDS_LEFT:-520}")
 [ -z "${QUICK:-}" ] || options+=(--quick)
 [ -z "${SECTIONS:-}" ] || options+=(--sections "$SECTIONS")
 "$python" -m benchmarks.gpu "${options[@]}"

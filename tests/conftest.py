@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import shutil
@@ -18,6 +19,11 @@ import torch
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # before any kernel is defined
+
+with contextlib.suppress(ModuleNotFoundError):  # Triton
+    from benchmarks.interpreter import exact_bfloat16
+
+    exact_bfloat16()
 
 from fairseq.data import Dictionary
 from helpers import CUDA, SIZES, SMALL, SPLITS, B, H, run, train, write_corpus

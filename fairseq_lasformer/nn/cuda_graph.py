@@ -36,7 +36,8 @@ class CudaGraphStep:
             return function(self.x)[: x.size(0)]
         if self.graph is None:
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
+            # PyTorch's own stream for captures belongs to whichever GPU was the current one at the first of them
+            with torch.cuda.device(x.device), torch.cuda.graph(graph, stream=torch.cuda.Stream(x.device)):
                 self.out = function(self.x)
             self.graph = graph
         self.graph.replay()

@@ -51,7 +51,8 @@ def topk_bitmask(sel_q: Tensor, sel_k: Tensor, mask: AttentionMask, kappa: int) 
     for start in range(0, n_queries, step):
         rows = slice(start, min(start + step, n_queries))
         seen = rows.stop + n_keys - n_queries if mask.causal else n_keys
-        scores = torch.matmul(queries[:, rows], keys[..., :seen])
+        with torch.autocast(device.type, enabled=False):  # --amp: selection is in float32 everywhere
+            scores = torch.matmul(queries[:, rows], keys[..., :seen])
         with current(scores):
             _kernels("triton_bits").store_bits(
                 scores, mask.key_padding, None if counts is None else counts[:, rows], mask.causal,

@@ -16,9 +16,11 @@ _ONE = tl.constexpr(KAPPA_ONE)
 _MIN = tl.constexpr(MIN_KEYS)
 
 
-@triton.jit(
-    do_not_specialize=["n_rows", "n_seen", "padding_stride", "counts_stride", "bits_stride", "batch_stride", "kappa"]
-)
+_CHANGING = ["n_rows", "n_seen", "last", "padding_stride", "counts_stride", "bits_stride", "batch_stride", "kappa"]
+
+
+# blocks of queries begin anywhere, so that their addresses' alignment would compile a kernel each
+@triton.jit(do_not_specialize=_CHANGING, do_not_specialize_on_alignment=["padding", "counts", "bits"])
 def _bits(
     scores, padding, counts, bits, kappa,
     n_rows, n_seen, last, padding_stride, counts_stride, batch_stride, bits_stride,
@@ -37,7 +39,8 @@ def _bits(
     number = stop
     if PADDING:
         number = tl.load(counts + batch * counts_stride + row, mask=here, other=0)
-    keep = tl.minimum(number, tl.maximum(_MIN, (number * kappa + (_ONE - 1)) // _ONE))
+    # in 64 bits: kappa is in millionths, and 2,148 keys times 1,000,000 do not fit 32
+    keep = tl.minimum(number, tl.maximum(_MIN, (number.to(tl.int64) * kappa + (_ONE - 1)) // _ONE))
     threshold = tl.zeros([ROWS], tl.uint32)
     one = tl.full([], 1, tl.uint32)
     for digit in range(16):

@@ -173,7 +173,14 @@ def _combine(part, top, total, out, head_width, splits, SPLITS: tl.constexpr, WI
 
 
 def try_out(device: torch.device) -> None:
-    """Start a kernel, to see whether Triton can."""
+    """Start a kernel, to see whether Triton can.
+
+    Raises:
+        RuntimeError: the GPU is older than those that the kernels compile for.
+    """
+    major, minor = torch.cuda.get_device_capability(device)
+    if major < 8:
+        raise RuntimeError(f"they need compute capability 8.0, this GPU has {major}.{minor}")
     q, keys = torch.zeros(1, 16, device=device), torch.zeros(1, 16, 16, device=device)
     one = torch.ones(1, dtype=torch.int64, device=device)
     with current(q):

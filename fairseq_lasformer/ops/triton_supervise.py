@@ -75,7 +75,12 @@ def _mean(
     tl.store(at, total, mask=inside)
 
 
-@triton.jit(do_not_specialize=CHANGING)
+@triton.jit(
+    do_not_specialize=[
+        *CHANGING, "bits_batch", "bits_stride", "query_padding_batch", "query_padding_stride", "n_all"
+    ],
+    do_not_specialize_on_alignment=["bits", "query_padding", "padding"],
+)  # fmt: skip
 def _sums(
     q, k, padding, mean, bits, query_padding, lse, sums,
     qb, qh, qn, kb, kh, kn, padding_stride, bits_batch, bits_stride, query_padding_batch, query_padding_stride,
@@ -122,7 +127,7 @@ def _sums(
     tl.store(sums + 3 * n_all + at, valid.to(tl.float32), mask=i < n_rows)
 
 
-@triton.jit(do_not_specialize=CHANGING)
+@triton.jit(do_not_specialize=[*CHANGING, "n_all"])
 def _targets(
     q, k, padding, mean, lse, sums, d_loss, d_scores, d_mean,
     qb, qh, qn, kb, kh, kn, padding_stride, n_rows, n_keys, first, step, scale, width, n_all, share, factor,

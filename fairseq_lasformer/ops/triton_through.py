@@ -15,7 +15,7 @@ from fairseq_lasformer.ops.triton_scores import CHANGING, Launch, _added, _allow
 from fairseq_lasformer.ops.triton_tiles import _noise
 from fairseq_lasformer.ops.types import AttentionMask
 
-_MORE_CHANGING = [*CHANGING, "n_queries", "query", "seed", "least"]
+_MORE_CHANGING = [*CHANGING, "n_queries", "query", "seed", "least", "lb", "lh", "ln"]
 
 
 @triton.jit(do_not_specialize=CHANGING)
@@ -113,7 +113,7 @@ def _product(gradients, x, EXACT: tl.constexpr):
     return tl.dot(gradients.to(x.dtype), x, input_precision="tf32x3")
 
 
-@triton.jit(do_not_specialize=_MORE_CHANGING)
+@triton.jit(do_not_specialize=_MORE_CHANGING, do_not_specialize_on_alignment=["lse", "delta", "padding"])
 def _mask_gradient(
     q, k, v, d_out, padding, lse, delta, d_mask,
     qb, qh, qn, kb, kh, kn, vb, vh, vn, ob, oh, on, lb, lh, ln, padding_stride,

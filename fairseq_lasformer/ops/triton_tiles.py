@@ -12,12 +12,18 @@ its own: nothing is added by two programs, and every run gives the same sums.
 
 from __future__ import annotations
 
+import functools
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 TILE = 64
+SHARED = 232_448  # bytes of shared memory that a program may take where there is no GPU to ask: those of sm_90
+NARROW_SHARED = 112 * 1024  # GPUs with less (sm_86, sm_89, sm_120: 99 KiB) load fewer tiles of wide heads ahead
+LEAST_SHARED = 99 * 1024  # for heads wider than 64
 TILE_ELEMENTS = 8192  # per tile of queries, keys or values: wider heads get smaller tiles to fit shared memory
 _LOG2E = tl.constexpr(1.4426950408889634)
 _LN2 = tl.constexpr(0.6931471805599453)
@@ -198,9 +204,10 @@ class _Launch:
             *(bits.stride(1), width**-0.5, seed, int(dropout_p * 2**32), 1.0 / (1.0 - dropout_p)),
             *(self.n_queries, self.n_keys, n_heads, width),
         )
+        narrow = padded > 64 and shared_memory(q.device) < NARROW_SHARED
         self.constants = {
             **{"CAUSAL": causal, "DROPOUT": dropout_p > 0, "BLOCK_Q": self.rows, "BLOCK_K": self.keys},
-            **{"WIDTH": padded, "num_warps": 8 if padded > 64 else 4},
+            **{"WIDTH": padded, "num_warps": 8 if padded > 64 else 4, "num_stages": 2 if narrow else 3},
         }
 
     def by_queries(self) -> tuple[int, int]:
@@ -210,8 +217,19 @@ class _Launch:
         return triton.cdiv(self.n_keys, self.keys), self.n_heads
 
 
+@functools.cache
+def shared_memory(device: torch.device) -> int:
+    """Return the bytes of shared memory that a program may take on a GPU."""
+    if device.type != "cuda" or not torch.cuda.is_available():
+        return SHARED
+    about: Any = torch.cuda.get_device_properties(device)
+    return int(about.shared_memory_per_block_optin)
+
+
 def fits(q: Tensor) -> bool:
-    """Whether the tiles of such heads fit the registers."""
+    """Whether the tiles of such heads fit the GPU's registers and shared memory."""
+    if q.size(3) > 64 and shared_memory(q.device) < LEAST_SHARED:
+        return False
     return q.dtype in (torch.float16, torch.bfloat16) or (q.dtype == torch.float32 and q.size(3) <= 128)
 
 

@@ -48,3 +48,67 @@ def test_kernels_compile_without_a_gpu():
 def test_what_spills_too_much_is_an_error():
     done = compile_kernels("--arch", "90", "--dtypes", "float16", "--max-spill", "-1")
     assert done.returncode == 1 and "too much" in done.stdout
+
+
+@pytest.mark.slow
+def test_wide_heads_fit_the_shared_memory_of_desktop_gpus():
+    """sm_86, 89 and 120 have 99 KiB a block; an unknown architecture is refused, not taken for a large one."""
+    options = ("--arch", "86", "--dtypes", "float16", "--only", "full pass, one head of 128")
+    done = compile_kernels(*options)
+    assert done.returncode == 0 and done.stdout.count("_backward_keys") == 1, done.stdout + done.stderr
+    done = compile_kernels("--arch", "61")
+    assert done.returncode == 1 and "error: --arch 61" in done.stderr
+
+
+COUNT = """
+import random, torch
+from benchmarks.compile_kernels import compiling
+from triton.runtime.jit import JITFunction
+from fairseq_lasformer import ops
+from fairseq_lasformer.ops import AttentionMask, RowSample
+
+compiled = []
+def count(self, key, *args):
+    compiled.append(self.fn.__name__)
+    self.device_caches["sm_90"][0][key] = self  # it is known from now on
+    return self
+JITFunction._do_compile = count
+torch.manual_seed(1)
+random.seed(1)
+
+def attend(n_batch, n_queries, n_keys, causal):
+    padding = None
+    if n_batch > 1:
+        padding = torch.zeros(n_batch, n_keys, dtype=torch.bool)
+        padding[1:, -random.randint(1, max(1, n_keys // 4)):] = True
+    mask = AttentionMask(padding, causal)
+    sizes = n_queries, n_keys, n_keys
+    q, k, v = (torch.randn(n_batch, n, 2, 16).half().transpose(1, 2).requires_grad_() for n in sizes)
+    sel_q, sel_k = (torch.randn(n_batch, n, 16).half().requires_grad_() for n in (n_queries, n_keys))
+    bits = ops.topk_bitmask(sel_q, sel_k, mask, random.choice([1000000, 400000]))
+    stride = max(1, min(16, n_batch * n_queries // 128))
+    sample = RowSample(random.randrange(stride), stride)
+    out = ops.tiled_attention(q, k, v, bits, mask, sel_q, sel_k, 0.1, True, sample)
+    ignored = None if padding is None or not causal else padding
+    taught = ops.tiled_supervise(sel_q, sel_k, [q], [k], bits, mask, ignored, sample=sample)
+    torch.autograd.backward([out, taught.kl], [torch.ones_like(out), torch.ones_like(taught.kl)])
+
+with compiling(90):
+    for update in range(150):
+        n_batch = random.choice([1, 2, 4, 8, 16])
+        source, target = (random.randint(20, max(21, 400 // n_batch)) for _ in range(2))
+        for n_queries, n_keys, causal in ((source, source, False), (target, target, True), (target, source, False)):
+            attend(n_batch, n_queries, n_keys, causal)
+        if update == 49:
+            early = len(compiled)
+print(len(compiled), len(compiled) - early)
+"""
+
+
+@pytest.mark.slow
+def test_batches_of_all_shapes_compile_few_kernels():
+    env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    done = subprocess.run([sys.executable, "-c", COUNT], capture_output=True, text=True, env=env, timeout=500)
+    assert done.returncode == 0, done.stderr[-3000:]
+    total, late = map(int, done.stdout.split())
+    assert 20 < total <= 80 and late <= 8, done.stdout

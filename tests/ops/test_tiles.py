@@ -51,6 +51,26 @@ def test_bits_are_those_of_the_definition(n_queries, n_keys, causal, width, padd
     assert torch.equal(ops.mask_of(found, n_keys), expected)
 
 
+LARGE = [(2147, 10**6), (2148, 10**6), (4096, 10**6), (4296, 500_000), (8192, 262_145), (43_000, 50_000)]
+
+
+@pytest.mark.parametrize("n_keys, kappa", LARGE)
+@pytest.mark.parametrize("padding", [False, True])
+def test_a_share_of_more_keys_than_fit_32_bits_in_millionths(n_keys, kappa, padding):
+    key_padding = torch.zeros(1, n_keys, dtype=torch.bool) if padding else None
+    sel_q, sel_k = torch.randn(1, 1, 8), torch.randn(1, n_keys, 8)
+    bits = ops.topk_bitmask(sel_q, sel_k, AttentionMask(key_padding, False), kappa)
+    expected = reference.keep_counts(torch.tensor(n_keys), kappa)
+    assert int(ops.mask_of(bits, n_keys).sum()) == int(expected) == -(-n_keys * kappa // 10**6)
+
+
+def test_mixed_precision_selects_in_float32():
+    (*_, sel_q, sel_k), mask = case(20, 70, True, 24, "left")
+    found = ops.topk_bitmask(sel_q, sel_k, mask, 200_000)
+    with torch.autocast(sel_q.device.type, dtype=torch.bfloat16):
+        assert torch.equal(ops.topk_bitmask(sel_q, sel_k, mask, 200_000), found)
+
+
 def test_blocks_of_queries_and_of_keys_select_the_same(monkeypatch):
     (*_, sel_q, sel_k), mask = case(20, 70, True, 24, "left")
     found = ops.topk_bitmask(sel_q, sel_k, mask, 200_000)

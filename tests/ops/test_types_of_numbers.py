@@ -1,0 +1,35 @@
+"""All Triton kernels in three types of numbers, by the check that a machine with a GPU runs (``benchmarks.gpu``)."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from helpers import HERE
+
+pytestmark = [pytest.mark.skipif(not HERE["triton"], reason="Triton is not installed"), pytest.mark.triton]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("n_queries, n_keys, causal", [(40, 40, True), (17, 75, False)])
+def test_kernels_are_as_exact_as_their_type(dtype, n_queries, n_keys, causal):
+    from benchmarks.gpu import DTYPES, TOLERANCE, _errors
+
+    errors = _errors(torch.empty(0).device, DTYPES[dtype], n_queries, n_keys, causal)
+    assert len(errors) == 16 and max(errors.values()) <= TOLERANCE[dtype], errors
+
+
+@pytest.mark.slow
+def test_gradients_of_zero_fail_the_check(monkeypatch):
+    from benchmarks.gpu import TOLERANCE, _errors
+    from fairseq_lasformer.ops import triton_through
+
+    def nothing(q, k, norm, d_mean, dq, dk, more, *rest):
+        dq.zero_()
+        if not more:
+            dk.zero_()
+
+    monkeypatch.setattr(triton_through, "softmax_gradient", nothing)
+    errors = _errors(torch.empty(0).device, torch.bfloat16, 40, 40, False)
+    wrong = {name for name, error in errors.items() if not error <= TOLERANCE["bfloat16"]}
+    assert wrong == {"selector's dq", "selector's dk", "supervision's dq", "supervision's dk"}
