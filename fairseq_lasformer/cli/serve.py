@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import re
+import socket
 from pathlib import Path
 
 from fairseq_lasformer.cli import add_decode_dtype
@@ -18,6 +20,13 @@ def add_serve(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: this machine only)")
     parser.add_argument("--port", type=int, default=5000, help="default: %(default)s")
     parser.add_argument("--name", action="append", default=[], help="name under which another machine reaches it")
+    parser.add_argument(
+        "--cors",
+        action="append",
+        default=[],
+        metavar="ORIGIN",
+        help="web pages of this origin, such as https://example.org, may use the server; * for all",
+    )
     parser.add_argument("--beam", type=int, default=5, help="default: %(default)s")
     parser.add_argument("--device", default="auto", help="cpu, cuda, cuda:1, … (default: a GPU if there is one)")
     add_decode_dtype(parser)
@@ -41,21 +50,18 @@ def run_serve(args: argparse.Namespace) -> None:
     set_verbosity(args.verbose)
     try:
         import torch
-        import uvicorn
 
         from fairseq_lasformer.plugin.hub import load_model
-        from fairseq_lasformer.server.app import Limits, Server
+        from fairseq_lasformer.server.app import Server
+        from fairseq_lasformer.server.connections import listen, serve
         from fairseq_lasformer.server.models import ServedModel, name_of
+        from fairseq_lasformer.server.pages import Limits
     except ModuleNotFoundError as e:
         raise InputError(f"the server needs {e.name}: pip install 'fairseq_lasformer[server]'") from e
-    keys = None
-    if args.api_keys is not None:
-        try:
-            keys = [line.strip() for line in args.api_keys.read_text(encoding="utf-8").splitlines() if line.strip()]
-        except OSError as e:
-            raise InputError(f"{args.api_keys}: cannot be read ({e.strerror})") from e
-        if not keys:
-            raise InputError(f"{args.api_keys}: holds no key")
+    _check(args)
+    keys = None if args.api_keys is None else _keys(args.api_keys)
+    listening = listen(args.host, args.port)  # before the models are loaded, which takes a while
+    port = listening.getsockname()[1]
     lanes = args.lanes
     models = []
     for path in args.models:
@@ -65,10 +71,50 @@ def run_serve(args: argparse.Namespace) -> None:
         if model.device.type == "cpu":
             torch.set_num_threads(max(1, cores() // lanes))
         models.append(ServedModel(name_of(path), model, args.beam, args.max_tokens, args.max_queue, lanes))
-    limits = Limits(args.max_characters, args.max_bytes, args.max_seconds, args.per_client)
-    hosts = [*LOCAL, "[::1]", *args.name] if args.host in LOCAL else args.name or ["*"]
+    limits = Limits(args.max_characters, args.max_bytes, args.max_seconds, per_client=args.per_client)
+    local = args.host in LOCAL
+    hosts = [*LOCAL, socket.gethostname(), *args.name]
     pairs = ", ".join(f"{model.name} ({'-'.join(model.languages)})" for model in models)
-    print(f"http://{args.host}:{args.port} serves {pairs}; Ctrl-C ends it", flush=True)
-    server = Server(models, limits, keys)
-    level = "info" if args.verbose else "warning"
-    uvicorn.run(server.app(hosts), host=args.host, port=args.port, log_level=level, server_header=False)
+    print(f"http://{args.host}:{port} serves {pairs}; Ctrl-C ends it", flush=True)
+    serve(Server(models, limits, keys).app(hosts, addresses=not local, origins=args.cors), listening, args.verbose)
+
+
+def _check(args: argparse.Namespace) -> None:
+    """Rejects limits that would let nothing through.
+
+    Raises:
+        InputError: names the option.
+    """
+    for name in (
+        "beam",
+        "max_tokens",
+        "max_queue",
+        "max_characters",
+        "max_bytes",
+        "max_seconds",
+        "per_client",
+        "lanes",
+    ):
+        value = getattr(args, name)
+        if value is not None and not 0 < value < float("inf"):
+            raise InputError(f"--{name.replace('_', '-')} {value}: expected a number above 0")
+    for origin in args.cors:
+        if origin != "*" and not re.fullmatch(r"https?://[^/\s]+", origin):
+            raise InputError(f"--cors {origin}: expected an origin, such as https://example.org, or *")
+
+
+def _keys(path: Path) -> list[str]:
+    """The keys in a file, one per line.
+
+    Raises:
+        InputError: it cannot be read, or holds none.
+    """
+    try:
+        keys = [line.strip() for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
+    except OSError as e:
+        raise InputError(f"{path}: cannot be read ({e.strerror})") from e
+    except UnicodeDecodeError as e:
+        raise InputError(f"{path}: not text in UTF-8; expected one key per line") from e
+    if not keys:
+        raise InputError(f"{path}: holds no key")
+    return keys

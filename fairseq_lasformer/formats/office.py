@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import shutil
 import zipfile
 from collections.abc import Callable
 from typing import NamedTuple
@@ -12,8 +13,8 @@ from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.formats.block import BREAK, BlockBuilder, Parsed
 from fairseq_lasformer.formats.markup import Piece, escape, xml_pieces
 
-MOST = 512 << 20
-"""Bytes that the XML files of an archive may take up, unpacked."""
+MOST, MOST_MEMBERS = 512 << 20, 10_000
+"""Bytes that an archive may take up, unpacked, and files that it may hold."""
 
 WORD = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
 
@@ -44,10 +45,25 @@ class Archive(NamedTuple):
             new.comment = old.comment
             for info in old.infolist():
                 text = changed.get(info.filename)
-                new.writestr(
-                    info, old.read(info) if text is None else self.finish(text).encode("utf-8"), info.compress_type
-                )
+                if text is not None:
+                    new.writestr(info, self.finish(text).encode("utf-8"), info.compress_type)
+                    continue
+                copy = copied(info)
+                with old.open(info) as source, new.open(copy, "w", force_zip64=info.file_size > 1 << 31) as target:
+                    shutil.copyfileobj(source, target, 1 << 20)  # a piece at a time
         return made.getvalue()
+
+
+def copied(info: zipfile.ZipInfo) -> zipfile.ZipInfo:
+    """What describes a file of an archive, for a copy of it."""
+    made = zipfile.ZipInfo(info.filename, info.date_time)
+    made.compress_type, made.external_attr, made.create_system = (
+        info.compress_type,
+        info.external_attr,
+        info.create_system,
+    )
+    made.comment, made.extra = info.comment, info.extra
+    return made
 
 
 def read_docx(data: bytes) -> Archive:
@@ -74,8 +90,13 @@ def _read(data: bytes, names: re.Pattern[str], main: str, parse: Callable[[str],
             infos = [info for info in archive.infolist() if names.fullmatch(info.filename)]
             if main not in (info.filename for info in infos):
                 raise InputError(f"not {what}: {main} is missing")
-            if sum(info.file_size for info in infos) > MOST:
-                raise InputError(f"unpacked, its text takes up more than {MOST >> 20} MiB")
+            if sum(info.file_size for info in archive.infolist()) > MOST:
+                raise InputError(f"unpacked, it takes up more than {MOST >> 20} MiB")
+            names_of_all = [info.filename for info in archive.infolist()]
+            if len(names_of_all) > MOST_MEMBERS or len(set(names_of_all)) < len(names_of_all):
+                raise InputError(f"not {what}: it holds the same name twice, or more than {MOST_MEMBERS:,} files")
+            if broken := archive.testzip():  # also of what is only copied
+                raise InputError(f"not {what}, damaged or encrypted (checksum of {broken})")
             infos.sort(key=lambda info: info.filename != main)
             texts = [archive.read(info).decode("utf-8-sig") for info in infos]
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, UnicodeDecodeError, EOFError, OSError) as e:

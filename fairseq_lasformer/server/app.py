@@ -5,61 +5,46 @@
 
 from __future__ import annotations
 
-import hmac
-import html
+import asyncio
 import json
 import time
 import uuid
 from collections import Counter, OrderedDict
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager
-from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
-from typing import Any
+from pathlib import PurePosixPath
+from typing import Any, TypeVar
+from urllib.parse import quote
 
+import anyio
 import anyio.to_thread
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from fairseq_lasformer import formats
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.inference.translator import Line
 from fairseq_lasformer.server.engine import Full
-from fairseq_lasformer.server.metrics import Metrics
+from fairseq_lasformer.server.fields import number, read_fields, texts, yes
+from fairseq_lasformer.server.hosts import Guard
 from fairseq_lasformer.server.models import Prepared, ServedModel
+from fairseq_lasformer.server.pages import Limits, Pages
 
-NAMES = {"en": "English", "de": "German", "fr": "French", "zh": "Chinese", "es": "Spanish", "it": "Italian"}
+TOGETHER = 64
+"""Texts of one request that wait in the queue at the same time."""
 
-POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src data:"
+PREPARING = 2
+"""Threads that read and write files: a reader cannot be interrupted, and goes on when its client has left."""
 
-
-@dataclass(frozen=True)
-class Limits:
-    """What a client may ask for.
-
-    Attributes:
-        characters: of a text.
-        file_bytes: of a file.
-        seconds: until a translation must be done.
-        per_client: translations of one address at the same time.
-        kept_bytes: of translated files that are kept for downloading; the oldest go first.
-        alternatives: per sentence.
-    """
-
-    characters: int = 500_000
-    file_bytes: int = 20 << 20
-    seconds: float = 600.0
-    per_client: int = 16
-    kept_bytes: int = 256 << 20
-    alternatives: int = 4
+T = TypeVar("T")
 
 
-class Server:
+class Server(Pages):
     """The server's state: models, limits, keys, files to download.
 
     Args:
@@ -69,17 +54,19 @@ class Server:
     """
 
     def __init__(self, models: Sequence[ServedModel], limits: Limits, keys: Sequence[str] | None = None) -> None:
-        self.models, self.limits, self.keys = list(models), limits, keys
-        self.metrics = Metrics(models)
+        super().__init__(models, limits, keys)
         self.busy: Counter[str] = Counter()
         self.files: OrderedDict[str, tuple[str, bytes]] = OrderedDict()
+        self.preparing = anyio.CapacityLimiter(PREPARING)
 
-    def app(self, hosts: Sequence[str] = ("*",)) -> Starlette:
+    def app(self, hosts: Sequence[str] = ("*",), addresses: bool = False, origins: Sequence[str] = ()) -> Starlette:
         """The application.
 
         Args:
             hosts: names under which it answers; others are refused, so that no web page can reach a local server under
                 a name of its own.
+            addresses: whether it answers under any IP address, too.
+            origins: origins of other web pages that may use it (CORS); ``*`` is any.
         """
 
         @asynccontextmanager
@@ -98,92 +85,18 @@ class Server:
             Route("/detect", self.detect, methods=["POST"]),
             Route("/health", self.health),
             Route("/metrics", self.show_metrics),
+            Route("/spec", self.spec),
+            Route("/frontend/settings", self.settings),
         ]
         handlers: Any = {HTTPException: self.refused, InputError: self.wrong, Exception: self.broken}
-        hosted = Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts))
-        return Starlette(routes=routes, exception_handlers=handlers, middleware=[hosted], lifespan=lifespan)
-
-    # answers that are no translation
-
-    async def refused(self, request: Request, error: Any) -> Response:
-        self._count(request, error.status_code)
-        return JSONResponse({"error": error.detail}, error.status_code, headers=error.headers)
-
-    async def wrong(self, request: Request, error: Any) -> Response:
-        self._count(request, 400)
-        return JSONResponse({"error": str(error)}, 400)
-
-    async def broken(self, request: Request, error: Exception) -> Response:
-        self._count(request, 500)
-        return JSONResponse({"error": "the server failed; its log says why"}, 500)
-
-    def _count(self, request: Request, status: int) -> None:
-        self.metrics.request(request.url.path, status)
-
-    async def page(self, request: Request) -> Response:
-        text = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
-        pairs = [
-            {"name": model.name, "source": model.languages[0], "target": model.languages[1]} for model in self.models
-        ]
-        data = json.dumps({"models": pairs, "key": self.keys is not None}).replace("<", "\\u003c")
-        return HTMLResponse(text.replace("@DATA@", data), headers={"Content-Security-Policy": POLICY})
-
-    async def health(self, request: Request) -> Response:
-        alive = all(model.engine.alive for model in self.models)
-        return JSONResponse({"status": "ok" if alive else "failed"}, 200 if alive else 500)
-
-    async def languages(self, request: Request) -> Response:
-        targets: dict[str, list[str]] = {}
-        for model in self.models:
-            source, target = model.languages
-            targets.setdefault(source, []).append(target)
-        known = [
-            {"code": code, "name": NAMES.get(code, code), "targets": sorted(set(found))}
-            for code, found in targets.items()
-        ]
-        return JSONResponse(known)
-
-    async def detect(self, request: Request) -> Response:
-        raise HTTPException(501, "this server cannot detect languages; name the source language")
-
-    async def show_metrics(self, request: Request) -> Response:
-        return Response(self.metrics.text(), media_type="text/plain; version=0.0.4")
-
-    # translations
+        guards = [Middleware(Guard, hosts=hosts, addresses=addresses, origins=origins)]
+        if origins:
+            allowed = {"allow_methods": ["GET", "POST"], "allow_headers": ["Authorization", "Content-Type"]}
+            guards.append(Middleware(CORSMiddleware, allow_origins=list(origins), **allowed))  # type: ignore[arg-type]
+        return Starlette(routes=routes, exception_handlers=handlers, middleware=guards, lifespan=lifespan)
 
     async def _fields(self, request: Request, most: int) -> dict[str, Any]:
-        """The fields of a request in JSON or as a form, no larger than ``most`` bytes.
-
-        Raises:
-            HTTPException: it is too large, malformed, or its key is wrong.
-        """
-        length = request.headers.get("content-length", "")
-        if length.isdecimal() and int(length) > most:
-            raise HTTPException(413, f"too large: at most {most} bytes")
-        kind = request.headers.get("content-type", "").partition(";")[0]
-        if kind in ("multipart/form-data", "application/x-www-form-urlencoded"):
-            if not length.isdecimal():  # a form is written to disk while it is read
-                raise HTTPException(411, "a form needs a content-length")
-            fields: dict[str, Any] = dict(await request.form(max_files=1, max_part_size=most))
-        else:
-            body = b""
-            async for piece in request.stream():
-                body += piece
-                if len(body) > most:
-                    raise HTTPException(413, f"too large: at most {most} bytes")
-            try:
-                fields = json.loads(body)
-            except ValueError as e:
-                raise HTTPException(400, "expected JSON or a form") from e
-            if not isinstance(fields, dict):
-                raise HTTPException(400, "expected an object with names and values")
-        self._check_key(request, fields.get("api_key"))
-        return fields
-
-    def _check_key(self, request: Request, given: Any) -> None:
-        bearer = request.headers.get("authorization", "").removeprefix("Bearer ")
-        if self.keys is not None and not any(hmac.compare_digest(str(given or bearer), key) for key in self.keys):
-            raise HTTPException(403, "a valid api_key is needed")
+        return await read_fields(request, most, self.limits.body_seconds, self.keys)
 
     def _model(self, fields: dict[str, Any]) -> ServedModel:
         """The model that a request asks for.
@@ -218,8 +131,24 @@ class Server:
         finally:
             self.busy[client] -= 1
 
-    async def _lines(self, request: Request, model: ServedModel, prepared: Prepared) -> list[Line]:
-        """The lines of a translation; ends it when the client leaves.
+    async def _work(self, function: Callable[..., T], *args: Any) -> T:
+        """What a function returns that reads or writes a file, in a thread.
+
+        Raises:
+            HTTPException: it takes too long. The thread goes on, and keeps its place until it is done.
+        """
+        try:
+            async with asyncio.timeout(self.limits.seconds):
+                return await anyio.to_thread.run_sync(
+                    lambda: function(*args), limiter=self.preparing, abandon_on_cancel=True
+                )
+        except TimeoutError as e:
+            raise HTTPException(503, f"not read within {self.limits.seconds:g} seconds", {"Retry-After": "60"}) from e
+
+    async def _lines(
+        self, request: Request, model: ServedModel, prepared: Prepared, tell: Callable[[int], object] = lambda n: None
+    ) -> list[Line]:
+        """The lines of a translation; ends it when the client leaves. ``tell`` is called with how many there are.
 
         Raises:
             HTTPException: the queue is full, it took too long, it failed, or the client has left.
@@ -233,6 +162,7 @@ class Server:
                         raise HTTPException(500, event.error)
                     if event.line is not None:
                         lines[event.number] = event.line
+                        tell(len(lines))
                     if await request.is_disconnected():
                         raise HTTPException(499, "the client has left")
         except Full as e:
@@ -245,35 +175,40 @@ class Server:
 
     async def translate(self, request: Request) -> Response:
         fields = await self._fields(request, 4 * self.limits.characters + 10_000)
-        given = fields.get("q")
-        texts = _texts(given if isinstance(given, list) else [given], "q: expected a text, or a list of texts")
-        if sum(map(len, texts)) > self.limits.characters:
+        several = isinstance(fields.get("q"), list)
+        given = texts(fields["q"] if several else [fields.get("q")], "q: expected a text, or a list of texts")
+        if sum(map(len, given)) > self.limits.characters:
             raise HTTPException(413, f"too long: at most {self.limits.characters} characters")
         form = str(fields.get("format") or "text")
         if form not in ("text", "html", "markdown"):
             raise HTTPException(400, "format: expected text, html or markdown")
         model, glossary = self._model(fields), str(fields.get("glossary") or "")
-        most = _number(fields.get("alternatives"), self.limits.alternatives)
-        work = anyio.to_thread.run_sync
-        prepared = [await work(model.prepare, text.encode(), form, glossary, "utf-8") for text in texts]
-        if fields.get("stream"):
-            if len(prepared) > 1:
+        most, encoded = number(fields.get("alternatives"), self.limits.alternatives), [text.encode() for text in given]
+        if yes(fields.get("stream")):
+            if len(given) > 1:
                 raise HTTPException(400, "stream: one text at a time")
-            return self._streamed(request, model, prepared[0])
+            with self._turn(request):  # what cannot be read is refused before the answer begins
+                prepared = await self._work(model.prepare, encoded[0], form, glossary, "utf-8")
+            return self._streamed(request, model, prepared)
+        places = asyncio.Semaphore(TOGETHER)
+
+        async def one(data: bytes) -> tuple[str, list[str]]:
+            async with places:
+                prepared = await self._work(model.prepare, data, form, glossary, "utf-8")
+                lines = await self._lines(request, model, prepared)
+                text = (await self._work(model.finished, prepared, lines)).data.decode()
+                others = await self._work(model.alternatives, prepared, lines, most) if most else []
+                return text, [" ".join(options) for options in zip(*others)]
+
         with self._turn(request):
-            translated, others = [], []
-            for one in prepared:
-                lines = await self._lines(request, model, one)
-                translated.append((await work(model.finished, one, lines)).data.decode())
-                if most:
-                    found = await work(model.alternatives, one, lines, most)
-                    others.append([" ".join(options) for options in zip(*found)])
+            found = await _together([one(data) for data in encoded])
         self._count(request, 200)
-        several = isinstance(given, list)
-        answer: dict[str, Any] = {"translatedText": translated if several else translated[0]}
+        answer: dict[str, Any] = {"translatedText": [text for text, _ in found]}
         if most:
-            answer["alternatives"] = others if several else others[0]
-        return JSONResponse(answer)
+            answer["alternatives"] = [others for _, others in found]
+        if str(fields.get("source") or "") == "auto":  # the models' only source language: nothing is detected
+            answer["detectedLanguage"] = [{"language": model.languages[0], "confidence": 0.0}] * len(found)
+        return JSONResponse(answer if several else {name: values[0] for name, values in answer.items()})
 
     def _streamed(self, request: Request, model: ServedModel, prepared: Prepared) -> Response:
         """Server-sent events: ``source``, a ``line`` each, ``revised`` ones, ``done`` with the text, or ``error``."""
@@ -317,63 +252,110 @@ class Server:
         if len(data) > self.limits.file_bytes:
             raise HTTPException(413, f"too large: at most {self.limits.file_bytes} bytes")
         form, model = formats.check_format(name), self._model(fields)
+        glossary = str(fields.get("glossary") or "")
+        if yes(fields.get("stream")):
+            return self._followed(request, model, data, name, form, glossary)
         with self._turn(request):
-            prepared = await anyio.to_thread.run_sync(model.prepare, data, form, str(fields.get("glossary") or ""))
-            lines = await self._lines(request, model, prepared)
-            made = await anyio.to_thread.run_sync(model.finished, prepared, lines)
+            prepared = await self._work(model.prepare, data, form, glossary)
+            answer = await self._kept(request, model, name, prepared)
+        self._count(request, 200)
+        return JSONResponse(answer)
+
+    async def _kept(
+        self,
+        request: Request,
+        model: ServedModel,
+        name: str,
+        prepared: Prepared,
+        tell: Callable[[int], object] = lambda n: None,
+    ) -> dict[str, str]:
+        """Translates a file and keeps it; its address and counts."""
+        lines = await self._lines(request, model, prepared, tell)
+        made = await self._work(model.finished, prepared, lines)
         stem, dot, end = name.rpartition(".")
         token, named = uuid.uuid4().hex, f"{stem}.{model.languages[1]}{dot}{end}"
         self.files[token] = named, made.data
-        while len(self.files) > 1 and sum(len(data) for _, data in self.files.values()) > self.limits.kept_bytes:
+        while len(self.files) > 1 and self._kept_bytes() > self.limits.kept_bytes:
             self.files.popitem(last=False)
+        path = f"/download_file/{token}/{quote(named, safe='')}"
+        return {"translatedFileUrl": f"{str(request.base_url).rstrip('/')}{path}", "told": made.counts.told()}
+
+    def _kept_bytes(self) -> int:
+        return sum(len(data) + len(name) + 200 for name, data in self.files.values())
+
+    def _followed(
+        self, request: Request, model: ServedModel, data: bytes, name: str, form: str, glossary: str
+    ) -> Response:
+        """Server-sent events: ``progress`` with the numbers of sentences done and in all, ``done`` or ``error``."""
+        with self._turn(request):
+            pass  # a refusal must come before the answer begins
+        told: asyncio.Queue[tuple[str, dict[str, Any]] | None] = asyncio.Queue()
+
+        async def work() -> None:
+            try:
+                with self._turn(request):
+                    prepared = await self._work(model.prepare, data, form, glossary)
+                    total = len(prepared.texts)
+                    told.put_nowait(("progress", {"done": 0, "total": total}))
+                    answer = await self._kept(
+                        request,
+                        model,
+                        name,
+                        prepared,
+                        lambda n: told.put_nowait(("progress", {"done": n, "total": total})),
+                    )
+                    told.put_nowait(("done", answer))
+            except HTTPException as e:
+                told.put_nowait(("error", {"error": e.detail}))
+            except InputError as e:
+                told.put_nowait(("error", {"error": str(e)}))
+            finally:
+                told.put_nowait(None)
+
+        async def events() -> AsyncIterator[str]:
+            task = asyncio.create_task(work())
+            try:
+                while (event := await told.get()) is not None:
+                    yield _event(*event)
+                await task
+            finally:
+                task.cancel()
+
         self._count(request, 200)
-        url = str(request.url_for("translate_file").replace(path=f"/download_file/{token}/{named}"))
-        return JSONResponse({"translatedFileUrl": url, "told": made.counts.told()})
+        return StreamingResponse(events(), media_type="text/event-stream", headers={"Cache-Control": "no-store"})
 
     async def download(self, request: Request) -> Response:
         found = self.files.get(request.path_params["token"])
         if found is None:
             raise HTTPException(404, "no such file, or no longer")
-        name = html.escape(found[0]).replace('"', "").encode("ascii", "replace").decode()
-        headers = {"Content-Disposition": f'attachment; filename="{name}"', "X-Content-Type-Options": "nosniff"}
+        plain = "".join(c if c.isascii() and (c.isalnum() or c in "._- ") else "_" for c in found[0])
+        disposition = f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(found[0], safe='')}"
+        headers = {"Content-Disposition": disposition, "X-Content-Type-Options": "nosniff"}
         return Response(found[1], media_type="application/octet-stream", headers=headers)
 
     async def attention(self, request: Request) -> Response:
         fields = await self._fields(request, 4 * self.limits.characters + 10_000)
         source, target = (
-            _texts(fields.get(side), f"{side}: expected texts") for side in ("source_lines", "target_lines")
+            texts(fields.get(side), f"{side}: expected texts") for side in ("source_lines", "target_lines")
         )
-        line, word = _number(fields.get("line"), 10**6), _number(fields.get("word"), 10**6)
+        line, word = number(fields.get("line"), 10**6), number(fields.get("word"), 10**6)
         model = self._model(fields)
+        if sum(map(len, (*source, *target))) > self.limits.characters:
+            raise HTTPException(413, f"too long: at most {self.limits.characters} characters")
         with self._turn(request):
-            found = await anyio.to_thread.run_sync(model.attended, source, target, line, word)
+            found = await self._work(model.attended, source, target, line, word)
+        self._count(request, 200)
         return JSONResponse(found)
 
 
-def _number(given: Any, most: int) -> int:
-    """A number from 0 to ``most`` in a request.
-
-    Raises:
-        HTTPException: it is none.
-    """
+async def _together(works: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    """What each of some coroutines returns; the first that fails ends the others."""
+    tasks = [asyncio.ensure_future(work) for work in works]
     try:
-        number = int(given or 0)
-    except (TypeError, ValueError):
-        number = -1
-    if number < 0:
-        raise HTTPException(400, "expected a number")
-    return min(number, most)
-
-
-def _texts(given: Any, message: str) -> list[str]:
-    """Texts in a request.
-
-    Raises:
-        HTTPException: they are none.
-    """
-    if not isinstance(given, list) or not given or not all(isinstance(text, str) for text in given):
-        raise HTTPException(400, message)
-    return given
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
 
 
 def _event(kind: str, data: dict[str, Any]) -> str:

@@ -98,6 +98,26 @@ class ServedModel:
         found = self.files.translator.alternatives(prepared.source, lines, most, self.model.device)
         return [[self.model.line(0, "", line).translation for line in others] for others in found]
 
+    def _first_shown(self, source: list[str], target: list[str], line: int) -> int:
+        """The first of the lines up to ``line`` that fit into the model together; at most 20 before it.
+
+        Raises:
+            InputError: the line alone is too long.
+        """
+        codec, filled, first = self.model.codec, [0, 0], line + 1
+        while first > max(0, line - 20):
+            sides = ((source[first - 1], codec.encode_source), (target[first - 1], codec.encode_target))
+            for side, (text, encode) in enumerate(sides):
+                # tokens bound characters from below, so that a very long line is not encoded
+                long = len(text) > 50 * codec.limit
+                filled[side] += codec.limit + 1 if long else codec.length(encode(text)) + 1
+            if max(filled) > codec.limit:
+                break
+            first -= 1
+        if first > line:
+            raise InputError(f"line {line + 1} is longer than the model's limit of {codec.limit} tokens")
+        return first
+
     async def events(self, prepared: Prepared, seconds: float) -> AsyncGenerator[Event]:
         """What happens to a document, until it is done. It is cancelled when nobody iterates any more.
 
@@ -130,10 +150,15 @@ class ServedModel:
             line, word: number of the line, and of its word, from 0; words are separated by spaces.
             most: how many words to give.
 
+        Raises:
+            InputError: there is no such word, or the line is longer than the model's limit.
+
         Returns:
             for ``source`` and ``target``, line, word and weight of each, the highest first; none for dense models.
         """
-        first = max(0, line - 20)  # what fits into the model is enough to see
+        if line >= min(len(source), len(target)) or word >= len(_words(target[line])):
+            raise InputError("line, word: there is no such word")
+        first = self._first_shown(source, target, line)
         here = slice(first, line + 1)
         attention = document_attention(self.model, source[here], target[here], _words)
         row = next((i for i, place in enumerate(attention.target) if place == (line - first, word)), None)

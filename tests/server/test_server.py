@@ -16,9 +16,10 @@ from fairseq_lasformer import formats
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.inference.translator import Translator
 from fairseq_lasformer.plugin.model import LasformerModel
-from fairseq_lasformer.server.app import Limits, Server
+from fairseq_lasformer.server.app import Server
 from fairseq_lasformer.server.engine import Engine, Full
 from fairseq_lasformer.server.models import ServedModel, name_of
+from fairseq_lasformer.server.pages import Limits
 
 TEXT = "w1 w2 w3. w4 w5.\n\nw6 w7.\n"
 
@@ -53,6 +54,7 @@ def test_a_text_is_translated_as_a_document(model, served):
     answer = client(served).post("/translate", json={"q": TEXT, "source": "xx", "target": "yy"})
     assert answer.status_code == 200 and answer.json() == {"translatedText": f"{a} {b}\n\n{c}\n"}
     form = client(served).post("/translate", data={"q": "w6 w7.", "source": "auto", "target": "yy"}).json()
+    assert form.pop("detectedLanguage") == {"language": "xx", "confidence": 0.0}
     assert form == {"translatedText": expected(model, "w6 w7.")[0]}
     several = client(served).post("/translate", json={"q": ["w6 w7.", "", "w1"], "alternatives": 1}).json()
     assert several["translatedText"] == [expected(model, "w6 w7.")[0], "", expected(model, "w1")[0]]

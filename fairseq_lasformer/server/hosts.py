@@ -1,0 +1,52 @@
+"""Who may talk to the server: the names it answers under, and the web pages whose scripts may use it."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+from starlette.responses import JSONResponse
+
+
+def is_address(host: str) -> bool:
+    """Whether a host is an IP address: no page can make the browser believe that it is its own name."""
+    try:
+        ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        return False
+    return True
+
+
+class Guard:
+    """Refuses requests under foreign names, and those of foreign web pages.
+
+    Args:
+        app: the application.
+        hosts: names under which it answers; ``*`` is any name.
+        addresses: whether it answers under any IP address, too.
+        origins: origins of web pages (``https://example.org``) that may use it beside its own; ``*`` is any.
+    """
+
+    def __init__(self, app: Any, hosts: Sequence[str], addresses: bool, origins: Sequence[str]) -> None:
+        self.app, self.hosts, self.addresses, self.origins = app, hosts, addresses, origins
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+            if problem := self._problem(headers):
+                await JSONResponse({"error": problem}, 400 if "host" in problem else 403)(scope, receive, send)
+                return
+        await self.app(scope, receive, send)
+
+    def _problem(self, headers: dict[str, str]) -> str:
+        host = headers.get("host", "")
+        name = urlsplit(f"//{host}").hostname or "" if not any(c in host for c in "/@?#\\") else ""
+        known = "*" in self.hosts or name in self.hosts or f"[{name}]" in self.hosts
+        if not known and not (self.addresses and is_address(name)):
+            return "unknown host; name it with --name"
+        origin = headers.get("origin")
+        if origin is None or "*" in self.origins or origin in self.origins:
+            return ""
+        return "" if urlsplit(origin).netloc == host else "another site's page; allow it with --cors"
