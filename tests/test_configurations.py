@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from fairseq.tasks.translation import TranslationConfig
 from helpers import ROOT
+from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from fairseq_lasformer.experiments.training import composed, train
@@ -90,3 +91,12 @@ def test_the_reference_trains_as_it_stands(prepared, tmp_path):
     languages = ["task.source_lang=xx", "task.target_lang=yy", "common.cpu=true", "dataset.disable_validation=true"]
     train(REFERENCE, [*small, *places, *languages], tmp_path / "log", "reference")
     assert (tmp_path / "save/checkpoint_last.pt").exists()
+
+
+def test_the_papers_rows_use_the_papers_method_and_the_overlay_this_projects():
+    literal = composed(ROOT / "configs/ted_en-de_lasformer.yaml").model
+    assert (literal.select_gradient, literal.supervise_rows) == ("straight-through", "all")
+    with initialize_config_dir(str(ROOT / "configs"), version_base="1.1"):
+        fast = compose("ted_en-de_lasformer", overrides=["system=lasformer_fast"]).model
+    default = LasformerConfig()
+    assert (fast.select_gradient, fast.supervise_rows) == (str(default.select_gradient), default.supervise_rows)

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from fairseq_lasformer.data.lines import BREAKS
 from fairseq_lasformer.errors import InputError
 
 Document = list[str]
@@ -35,6 +36,7 @@ class Corpus(NamedTuple):
         dropped: number of pairs left out because one side was empty.
         source, target: the files.
         cleaned: number of lines in which control characters were replaced with spaces.
+        n_lines: number of lines of each file, blank ones too.
     """
 
     documents: list[Pair]
@@ -43,6 +45,14 @@ class Corpus(NamedTuple):
     source: str
     target: str
     cleaned: int = 0
+    n_lines: int = 0
+
+    @property
+    def blanks(self) -> list[int]:
+        """Number of lines without a sentence before each document, and after the last."""
+        ends = [0, *(numbers[-1] for numbers in self.lines)]
+        starts = [*(numbers[0] for numbers in self.lines), self.n_lines + 1]
+        return [start - end - 1 for end, start in zip(ends, starts)]
 
     @property
     def sentences(self) -> int:
@@ -59,15 +69,15 @@ class Span(NamedTuple):
 
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\t]")
+_BREAK = re.compile(f"[{BREAKS}]")
 
 
 def read_lines(path: str | Path, clean: bool = False) -> list[str]:
-    """The lines of a UTF-8 text file, without line endings; a byte order mark is skipped.
+    """The lines of a UTF-8 text file, without line endings (see :mod:`data.lines`); a byte order mark is skipped.
 
     Args:
         path: text file.
-        clean: replace control characters (tabs, the carriage returns of Windows line endings, …) with spaces instead of
-            rejecting them.
+        clean: replace control characters (tabs, …) with spaces instead of rejecting them.
 
     Raises:
         InputError: the file is missing or not UTF-8, or a line contains a control character.
@@ -76,7 +86,7 @@ def read_lines(path: str | Path, clean: bool = False) -> list[str]:
 
 
 def read_cleaned_lines(path: str | Path, clean: bool) -> tuple[list[str], int]:
-    """The lines as returned by :func:`read_lines`, and how many of them contained control characters."""
+    """The lines as returned by :func:`read_lines`, and in how many of them something was replaced with spaces."""
     try:
         data = Path(path).read_bytes()
     except OSError as e:
@@ -86,6 +96,7 @@ def read_cleaned_lines(path: str | Path, clean: bool) -> tuple[list[str], int]:
         lines.pop()
     text: list[str] = []
     refused: list[str] = []
+    cleaned = 0
     for number, raw in enumerate(lines, 1):
         try:
             line = raw.decode("utf-8")
@@ -95,11 +106,12 @@ def read_cleaned_lines(path: str | Path, clean: bool) -> tuple[list[str], int]:
             ) from e
         if number == 1:
             line = line.removeprefix("\ufeff")
+        line, breaks = _BREAK.subn(" ", line.removesuffix("\r"))
+        cleaned += bool(breaks)
         if found := _CONTROL.search(line):
             name = "TAB" if found[0] == "\t" else unicodedata.name(found[0], f"U+{ord(found[0]):04X}")
             refused.append(f"{path}:{number}: control character {name} in column {found.start() + 1}")
-            if found[0] == "\r":
-                refused[-1] += " (Windows line endings)"
+            cleaned += not breaks
             line = _CONTROL.sub(" ", line)
         text.append(line.strip())
     if refused and not clean:
@@ -107,7 +119,7 @@ def read_cleaned_lines(path: str | Path, clean: bool) -> tuple[list[str], int]:
         raise InputError(
             f"{refused[0]}{others}; remove them, or let lasformer prepare --clean replace them with spaces"
         )
-    return text, len(refused)
+    return text, cleaned
 
 
 def split_documents(lines: Iterable[str]) -> list[Document]:
@@ -121,9 +133,17 @@ def split_documents(lines: Iterable[str]) -> list[Document]:
     return [d for d in documents if d]
 
 
-def join_documents(documents: Iterable[Document]) -> str:
-    """The raw form of documents; the inverse of :func:`split_documents` for documents without empty sentences."""
-    return "\n".join("".join(sentence + "\n" for sentence in document) for document in documents)
+def join_documents(documents: Iterable[Document], blanks: Sequence[int] = ()) -> str:
+    """The raw form of documents; the inverse of :func:`split_documents` for documents without empty sentences.
+
+    Args:
+        documents: the documents.
+        blanks: number of blank lines before each of them, and after the last; default: one between two of them.
+    """
+    texts = ["".join(sentence + "\n" for sentence in document) for document in documents]
+    if len(blanks) != len(texts) + 1:
+        return "\n".join(texts)
+    return "".join("\n" * before + text for before, text in zip(blanks, [*texts, ""]))
 
 
 def read_documents(path: str | Path) -> list[Document]:
@@ -181,6 +201,7 @@ def read_corpus(source: str | Path, target: str | Path, drop_empty: bool = False
         str(source),
         str(target),
         cleaned + more,
+        len(src),
     )
 
 
@@ -228,7 +249,9 @@ def read_source(path: str | Path, target: str | Path, clean: bool = False) -> Co
         raise InputError(f"{path}: the corpus is empty; expected one sentence per line, a blank line between documents")
     numbers = split_documents(str(i) if line else "" for i, line in enumerate(lines, 1))
     pairs = [Pair(document, [""] * len(document)) for document in documents]
-    return Corpus(pairs, [[int(n) for n in document] for document in numbers], 0, str(path), str(target), cleaned)
+    return Corpus(
+        pairs, [[int(n) for n in document] for document in numbers], 0, str(path), str(target), cleaned, len(lines)
+    )
 
 
 def resolutions(n_sentences: int) -> list[int]:

@@ -7,7 +7,7 @@ characters are rejected on input), so the first form is lossless.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from fairseq_lasformer.data.documents import Document, join_documents, split_documents
@@ -52,13 +52,16 @@ def read_hypotheses(path: str | Path, allow_empty: bool = False, n_documents: in
     return [line.split("\t") for line in lines]
 
 
-def write_hypotheses(path: str | Path, documents: Iterable[Document], form: str = "lines") -> None:
+def write_hypotheses(
+    path: str | Path, documents: Iterable[Document], form: str = "lines", blanks: Sequence[int] = ()
+) -> None:
     """Writes the file, completely or not at all, in one of :data:`FORMS`.
 
-    In raw form, where an empty line ends a document, a sentence without text is written as :data:`NOTHING`.
+    In raw form, where an empty line ends a document, a sentence without text is written as :data:`NOTHING`, and blank
+    lines stand as ``blanks`` says, see :func:`join_documents`.
     """
     if form == "raw":
-        atomic_write(path, join_documents([s if s.strip() else NOTHING for s in d] for d in documents))
+        atomic_write(path, join_documents(([s if s.strip() else NOTHING for s in d] for d in documents), blanks))
     else:
         atomic_write(path, "".join("\t".join(document) + "\n" for document in documents))
 

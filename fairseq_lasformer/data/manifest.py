@@ -30,6 +30,8 @@ class SplitInfo:
         cleaned: number of lines in which control characters were replaced with spaces.
         reference: False for a test set without translations.
         unknown: share of the tokens that are missing from the dictionary, source and target.
+        blanks: for a split in reading order, number of blank lines before each document, and after the last; empty if
+            not known.
     """
 
     path: str
@@ -44,6 +46,7 @@ class SplitInfo:
     cleaned: int = 0
     reference: bool = True
     unknown: tuple[float, float] = (0.0, 0.0)
+    blanks: tuple[int, ...] = ()
 
     @property
     def name(self) -> str:
@@ -74,11 +77,13 @@ class SplitInfo:
             examples = tuple((int(d), int(s), int(n)) for d, s, n in fields.pop("examples"))
             source, target = fields.pop("longest")
             unknown = fields.pop("unknown", (0.0, 0.0))
+            blanks = tuple(map(int, fields.pop("blanks", ())))
             info = cls(
                 path=str(path),
                 examples=examples,
                 longest=(int(source), int(target)),
                 unknown=(float(unknown[0]), float(unknown[1])),
+                blanks=blanks,
                 **fields,
             )
             if examples and len(examples) != info.n_examples:

@@ -255,7 +255,18 @@ def _examples(
         reference=any(any(d.target) for corpus in sets for d in corpus.documents),
         longest=(max(len(s.split()) for s, _ in lines) + 1, max(len(t.split()) for _, t in lines) + 1),
         examples=() if name == "train" else tuple((s.document, s.start, s.size) for s in spans),
+        blanks=() if name == "train" else _blanks(sets),
     )
+
+
+def _blanks(sets: list[Corpus]) -> tuple[int, ...]:
+    """Blank lines before each document of one or more files read one after another, and after the last."""
+    found = [0]
+    for corpus in sets:
+        first, *rest = corpus.blanks
+        found[-1] += first
+        found += rest
+    return tuple([found[0], *(max(1, n) for n in found[1:-1]), found[-1]])
 
 
 def summary(config: PrepareConfig, done: Prepared) -> str:

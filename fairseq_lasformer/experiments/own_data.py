@@ -21,7 +21,7 @@ PRECISIONS = ("auto", "fp16", "fp32")
 
 @dataclass(frozen=True)
 class TrainOptions:
-    """How a model is trained. The defaults are the paper's base settings (arXiv 2309.14174, section 4.1).
+    """How a model is trained. The defaults: the paper's base model (arXiv 2309.14174, 4.2), commonly trained.
 
     Attributes:
         arch: architecture.

@@ -21,7 +21,7 @@ from fairseq_lasformer.resume import Progress, key_of
 
 PRECISIONS = ("fp16", "bf16", "fp32")
 PAPER_GPUS = 8
-"""The paper's batch size assumes eight GPUs; with fewer, gradients are accumulated to match it."""
+"""``configs/base/paper.yaml`` assumes eight GPUs (the paper does not say); with fewer, gradients are accumulated."""
 
 
 @dataclass(frozen=True)

@@ -6,15 +6,14 @@ import re
 
 from fairseq_lasformer.formats.block import BREAK, BlockBuilder, Parsed
 
-_LINE = re.compile(r"[^\r\n\u2028\u2029]+|[\r\n\u2028\u2029]+")
+_BREAKS = re.compile(r"((?:\r?\n)+)")  # see data/lines.py
 _MARKER = re.compile(r"\s*(?:(?:[-*+•‣–—>]|\(?\d{1,3}[.)])[ \t]+)*")
 
 
 def read(text: str) -> Parsed:
     """The lines of a text, each of which may hold one sentence or a whole paragraph."""
     builder = BlockBuilder()
-    for found in _LINE.finditer(text):
-        line = found[0]
+    for line in _BREAKS.split(text):
         if not line.strip():
             builder.keep(line)
             continue

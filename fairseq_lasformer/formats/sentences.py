@@ -10,12 +10,13 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
+from fairseq_lasformer.data.lines import clean_line
 from fairseq_lasformer.formats.block import Block
 
 Splitter = Callable[[str], list[tuple[int, int]]]
 """From a text without line breaks to the start and end of each sentence."""
 
-_CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f\u200b\ufeff\ufffe\uffff]")
+_CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f\u200b\ufeff\ufffe\uffff]")  # beside what is white space
 _MARKER = re.compile(r"\s*(?:[-*+•‣–—]|\(?(?:\d{1,3}|[a-zA-Z])[.)])\s*")
 
 
@@ -84,7 +85,7 @@ def sentences(block: Block, split: Splitter) -> list[Sentence]:
     found = []
     for start, end in split(re.sub(r"[\r\n\t\v\f\x85\u2028\u2029]", " ", text)):
         raw = text[start:end]
-        clean = " ".join(_CONTROL.sub(" ", raw).split())
+        clean = clean_line(raw)
         inside = [owner[i] for i in range(start, end) if not text[i].isspace()]
         if clean and any(i >= 0 for i in inside):
             first, last = min(i if i >= 0 else -i - 1 for i in inside), max(i if i >= 0 else -i for i in inside)

@@ -43,11 +43,13 @@ class Translation(NamedTuple):
         documents: the documents, each a list of lines.
         repaired: document and line, both from 0, of the lines that had gone wrong and were translated again.
         flawed: of those that reached their limit or repeat themselves all the same.
+        blanks: blank lines before each document in raw form, and after the last; empty if not known.
     """
 
     documents: list[Document]
     repaired: list[tuple[int, int]]
     flawed: list[tuple[int, int]]
+    blanks: tuple[int, ...] = ()
 
 
 def generate(
@@ -111,7 +113,7 @@ def generate(
 
     def finish() -> Translation:
         found = collect(codec, info, logs)
-        write_hypotheses(out, found.documents, form)
+        write_hypotheses(out, found.documents, form, info.blanks)
         remove_folder(parts)
         return found
 
@@ -150,9 +152,10 @@ def summary(done: Translation, form: str) -> str:
     if done.repaired:
         told.append(f"{len(done.repaired)} lines had gone wrong and were translated again")
     if done.flawed:
-        first = [0]
-        for document in done.documents:
-            first.append(first[-1] + len(document) + 1)
+        blanks = done.blanks or (0, *(1 for _ in done.documents))
+        first = [blanks[0]]
+        for document, after in zip(done.documents, blanks[1:]):
+            first.append(first[-1] + len(document) + after)
         places = [
             f"{first[i] + j + 1}" if form == "raw" else f"{i + 1} (sentence {j + 1})" for i, j in done.flawed[:10]
         ]
@@ -264,7 +267,10 @@ def collect(codec: ExampleCodec, info: SplitInfo, logs: Iterable[Path]) -> Trans
     if not codec.keeps_boundaries:
         documents = [[" ".join(part for part in document if part)] for document in documents]
     return Translation(
-        documents, [(i, j) for i, j, line in places if line[2]], [(i, j) for i, j, line in places if line[3]]
+        documents,
+        [(i, j) for i, j, line in places if line[2]],
+        [(i, j) for i, j, line in places if line[3]],
+        info.blanks,
     )
 
 

@@ -17,6 +17,7 @@ from fairseq.search import LexicallyConstrainedBeamSearch
 from fairseq.token_generation_constraints import UnorderedConstraintState, pack_constraints
 from torch import Tensor
 
+from fairseq_lasformer.data.lines import split_lines
 from fairseq_lasformer.errors import InputError
 
 # Taken from the score of a hypothesis whose line reaches its limit without its terms: any that has them is better.
@@ -65,7 +66,7 @@ class Glossary:
     def parse(cls, text: str, path: str) -> Glossary:
         """The glossary in the text of such a file; ``path`` names it in errors."""
         entries = []
-        for number, line in enumerate(text.splitlines(), 1):
+        for number, line in enumerate(split_lines(text), 1):
             terms = [term.strip() for term in line.split("\t")]
             if not any(terms):
                 continue

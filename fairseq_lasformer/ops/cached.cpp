@@ -152,14 +152,15 @@ void check_slots(const Tensor& table, int64_t rows, int64_t n, const int32_t* ea
   TORCH_CHECK(table.dim() == 2 && table.scalar_type() == at::kInt, "slots: expected int32 [R, n]");
   TORCH_CHECK(table.size(0) == rows && table.size(1) >= n, "slots: fewer rows or columns than are used");
   const auto* all = table.const_data_ptr<int32_t>();
-  uint32_t largest = 0;  // as unsigned, a negative slot is a large one
+  int64_t largest = -1;
   for (int64_t r = 0; r < rows; ++r) {
     const int64_t used = each ? each[r] : n;
     TORCH_CHECK(used >= 0 && used <= table.size(1), "kept: more slots than there are");
     const int32_t* row = all + r * table.stride(0);
-    for (int64_t j = 0; j < used; ++j) largest = std::max(largest, static_cast<uint32_t>(row[j]));
+    // as unsigned, a negative slot is a large one
+    for (int64_t j = 0; j < used; ++j) largest = std::max<int64_t>(largest, static_cast<uint32_t>(row[j]));
   }
-  TORCH_CHECK(static_cast<int64_t>(largest) < std::max<int64_t>(slots, 1), "slots: beyond the ", slots, " there are");
+  TORCH_CHECK(largest < slots, "slots: beyond the ", slots, " there are");
 }
 
 }  // namespace
@@ -291,6 +292,7 @@ Tensor attend_kept(const Tensor& q_, const Tensor& keys_, const Tensor& values_,
   const int64_t items = keys.size(0), width = q.size(1), head_width = width / heads, beam = q.size(0) / items;
   const float scale = 1.f / std::sqrt(static_cast<float>(head_width));
   Tensor out = at::empty_like(q);
+  if (q.size(0) == 0) return out;
   const auto* queries = q.const_data_ptr<float>();
   const auto *chosen = slots.const_data_ptr<int32_t>(), *number = kept.const_data_ptr<int32_t>();
   auto* result = out.mutable_data_ptr<float>();

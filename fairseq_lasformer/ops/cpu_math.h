@@ -16,9 +16,9 @@ inline float dot(const float* a, const T* b, int64_t n) {
   return sum;
 }
 
-// exp for x <= 0 (Cephes' polynomial, error below 2 ulp), written out so that the compiler can vectorise it.
+// exp for x <= 0 (Cephes' polynomial, error below 2 ulp), written out so that the compiler can vectorise it. NaN stays.
 inline float exp_negative(float x) {
-  x = x > -87.f ? x : -87.f;
+  x = x < -87.f ? -87.f : x;
   const float n = std::nearbyint(x * 1.44269504088896341f);
   x -= n * 0.693359375f;
   x -= n * -2.12194440e-4f;

@@ -78,12 +78,15 @@ void check(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& slot
               "slots: expected contiguous int32 [B * Q, m]");
   TORCH_CHECK(kept.scalar_type() == at::kInt && kept.numel() == rows && kept.is_contiguous(), "kept: expected int32 [B * Q]");
   const auto *all = slots.const_data_ptr<int32_t>(), *number = kept.const_data_ptr<int32_t>();
-  uint32_t largest = 0;  // as unsigned, a negative slot is a large one
+  int64_t largest = -1;
   for (int64_t r = 0; r < rows; ++r) {
     TORCH_CHECK(number[r] >= 0 && number[r] <= slots.size(1), "kept: more slots than there are");
-    for (int32_t j = 0; j < number[r]; ++j) largest = std::max(largest, static_cast<uint32_t>(all[r * slots.size(1) + j]));
+    for (int32_t j = 0; j < number[r]; ++j) {
+      // as unsigned, a negative slot is a large one
+      largest = std::max<int64_t>(largest, static_cast<uint32_t>(all[r * slots.size(1) + j]));
+    }
   }
-  TORCH_CHECK(static_cast<int64_t>(largest) < std::max<int64_t>(k.size(2), 1), "slots: beyond the keys there are");
+  TORCH_CHECK(largest < k.size(2), "slots: beyond the keys there are");
 }
 
 // The kernels' inner loops are compiled for the usual width of a head, and for any other.
@@ -193,6 +196,7 @@ std::tuple<Tensor, Tensor> gather_forward(const Tensor& q_, const Tensor& k_, co
   const Shape shape(q, k);
   Tensor out = at::empty({shape.batch, shape.queries, shape.heads, shape.width}, q.options());
   Tensor lse = at::empty({shape.batch, shape.heads, shape.queries}, q.options().dtype(at::kFloat));
+  TORCH_CHECK(p >= 0 && p < 1, "p: expected a probability in [0, 1)");
   const Dropout dropout(p, seed);
   const auto *chosen = slots.const_data_ptr<int32_t>(), *number = kept.const_data_ptr<int32_t>();
   const int64_t rows = shape.batch * shape.heads * shape.queries;
@@ -226,6 +230,7 @@ std::tuple<Tensor, Tensor, Tensor> gather_backward(const Tensor& d_out_, const T
               "lse: expected float32 [B, H, Q]");
   const Shape shape(q, k);
   Tensor dq = at::empty_like(q), dk = at::zeros(k.sizes(), k.options().dtype(at::kFloat)), dv = at::zeros_like(dk);
+  TORCH_CHECK(p >= 0 && p < 1, "p: expected a probability in [0, 1)");
   const Dropout dropout(p, seed);
   const auto *chosen = slots.const_data_ptr<int32_t>(), *number = kept.const_data_ptr<int32_t>();
   AT_DISPATCH_FLOATING_TYPES_AND(at::kBFloat16, q.scalar_type(), "gather_backward", [&] {

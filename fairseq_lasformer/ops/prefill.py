@@ -78,7 +78,8 @@ def topk_ranges(sel_q: Tensor, sel_k: Tensor, start: Tensor, counts: Tensor, cau
             rows = slice(begin, min(begin + step, n_queries))
             seen = rows.stop + n_keys - n_queries if causal else n_keys
             scores = torch.matmul(queries[b, rows], keys[b, :, :seen])
-            first = start[b : b + 1].expand(scores.size(0))
+            # an item that begins behind this block has no keys in it, wherever they are said to begin
+            first = start[b : b + 1].clamp(max=seen).expand(scores.size(0))
             found.append(torch.ops.fairseq_lasformer.topk_scored(scores, first, counts[b, rows].contiguous(), kappa))
     most = max(slots.size(1) for slots, _ in found)
     slots = [F.pad(slots, (0, most - slots.size(1)), value=-1) for slots, _ in found]

@@ -86,12 +86,16 @@ Tensor row_softmax(Tensor& scores, const std::optional<Tensor>& mask, const std:
       for (int64_t h = 0; h < heads; ++h) {
         const int64_t at = (item * heads + h) * rows + r;
         float *x = all + at * keys, top = -std::numeric_limits<float>::infinity(), total = 0.f;
-#pragma omp simd reduction(max : top)
+        int32_t undefined = 0;  // NaN among the scores: the row is NaN, not a row without keys
+#pragma omp simd reduction(max : top) reduction(| : undefined)
         for (int64_t j = 0; j < keys; ++j) {
-          x[j] += own[j];
+          x[j] = own[j] < 0.f ? own[j] : x[j];
+          undefined |= x[j] != x[j];
           top = x[j] > top ? x[j] : top;
         }
-        if (top == -std::numeric_limits<float>::infinity()) {
+        if (undefined) {
+          top = std::numeric_limits<float>::quiet_NaN();
+        } else if (top == -std::numeric_limits<float>::infinity()) {
           std::fill(x, x + keys, 0.f);
           lse[at] = std::numeric_limits<float>::infinity();
           continue;

@@ -31,10 +31,12 @@ class PackedDecoder(NamedTuple):
     Attributes:
         stack: the layers.
         output: the projection to scores of all words.
+        of: what tells the weights that were packed from later ones, see :meth:`LasformerDecoder._weights`.
     """
 
     stack: PackedStack
     output: PackedLinear
+    of: tuple[tuple[int, int], ...]
 
 
 class LasformerDecoder(Side, FairseqIncrementalDecoder):
@@ -62,13 +64,19 @@ class LasformerDecoder(Side, FairseqIncrementalDecoder):
         self.rooms.free.clear()  # captured steps read the parameters where they were
         return super()._apply(fn, recurse)
 
+    def _weights(self) -> tuple[tuple[int, int], ...]:
+        """Where every weight lies, and how often it was changed in place (but not by writing to ``weight.data``)."""
+        return tuple((p.data_ptr(), p._version) for m in (self.layers, self.output_projection) for p in m.parameters())
+
     def make_generation_fast_(self, retain_dropout: bool = False, **_: Any) -> None:
         """Pack the weights for decoding on a CPU; called by fairseq before generation.
+
+        Weights that change afterwards, or move, are packed again when the next batch begins.
 
         Raises:
             InputError: 8 bits are asked for and not possible.
         """
-        int8 = self.run_options.int8
+        int8, self.packed = self.run_options.int8, None
         try:
             if retain_dropout:
                 raise Unsupported("--retain-dropout")
@@ -83,7 +91,7 @@ class LasformerDecoder(Side, FairseqIncrementalDecoder):
             if int8:
                 raise InputError(f"--decode-dtype int8: not with {e}; use float32") from None
             return
-        self.packed = PackedDecoder(stack, pack_linear(self.output_projection.weight, None, int8))
+        self.packed = PackedDecoder(stack, pack_linear(self.output_projection.weight, None, int8), self._weights())
 
     def forward(  # type: ignore[override]
         self,
@@ -189,6 +197,8 @@ class LasformerDecoder(Side, FairseqIncrementalDecoder):
 
     def new_cache(self, n_rows: int, memory: Tensor) -> DecodingCache:
         """Make the cache of a batch of ``n_rows`` hypotheses over the encoder's output, [N, K, d]."""
+        if self.packed is not None and self.packed.of != self._weights():
+            self.make_generation_fast_()
         if not self.run_options.cuda_graph:
             return DecodingCache(n_rows, memory.size(0), memory.device)
         kappas = tuple(p.millionths for _, p in self.layers.patterns() if isinstance(p, Selector))

@@ -15,6 +15,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from fairseq_lasformer.data.examples import ExampleCodec, TooLong
+from fairseq_lasformer.data.lines import clean_line, split_lines
 from fairseq_lasformer.data.subwords import SETTINGS, DataConfig
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.inference.checkpoints import chosen, load
@@ -79,7 +80,7 @@ class DocumentHubInterface(hub_utils.GeneratorHubInterface):
         """Translate whole documents; the order is preserved.
 
         Args:
-            documents: raw text, one sentence per line; blank lines separate paragraphs.
+            documents: raw text, one sentence per line (see :mod:`data.lines`); blank lines separate paragraphs.
             beam: beam size.
             max_tokens: maximum tokens per batch; a longer part is a batch of its own.
             progress: whether to show a progress bar.
@@ -211,12 +212,13 @@ class DocumentHubInterface(hub_utils.GeneratorHubInterface):
         if len(_sentences(document)) != len(lines):
             return "\n".join(line.translation for line in lines)
         translated = {line.number: line.translation for line in lines}
-        return "\n".join(translated.get(number, "") for number in range(1, len(document.splitlines()) + 1))
+        return "\n".join(translated.get(number, "") for number in range(1, len(split_lines(document)) + 1))
 
 
 def _sentences(document: str) -> list[tuple[int, str]]:
     """The lines of a document that are not blank, with their numbers, from 1."""
-    return [(number, line.strip()) for number, line in enumerate(document.splitlines(), 1) if line.strip()]
+    cleaned = enumerate(map(clean_line, split_lines(document)), 1)
+    return [(number, line) for number, line in cleaned if line]
 
 
 def check_documents(documents: Any) -> None:

@@ -243,3 +243,25 @@ def test_without_a_compiler_plain_pytorch_decodes_and_says_so_once(monkeypatch, 
         assert sum("plain PyTorch" in r.message for r in caplog.records) == 1
     finally:
         cpu.kernels.cache_clear()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("n_keys, kappa", [(2148, 10**6), (4296, 500_000), (43_000, 50_000)])
+def test_a_share_of_more_keys_than_fit_32_bits_in_millionths(backend, n_keys, kappa):
+    q, keys, index = torch.randn(2, 8), torch.randn(1, n_keys, 8), paths_for(1, 2, n_keys, "right")
+    kept = ops.topk_indices(q, keys, index, kappa, backend)
+    expected = -(-n_keys * kappa // 10**6)
+    if kappa == 10**6:
+        assert kept is None or kept.counts.tolist() == [n_keys, n_keys]
+    else:
+        assert kept is not None and kept.counts.tolist() == [expected, expected]
+
+
+@pytest.mark.skipif(not HERE["cpu"], reason="no CPU kernels on this machine")
+def test_attention_of_no_rows_and_to_no_slots():
+    call, n = torch.ops.fairseq_lasformer.attend_kept, torch.ones(1, dtype=torch.int32)
+    keys, slot = torch.randn(1, 4, 8), torch.zeros(1, 1, dtype=torch.int32)
+    assert call(torch.randn(0, 8), keys, keys, slot[:0], n[:0], 2).shape == (0, 8)
+    empty = keys[:, :0]
+    with pytest.raises(RuntimeError, match="slots: beyond the 0"):
+        call(torch.randn(1, 8), empty, empty, slot, n, 2)

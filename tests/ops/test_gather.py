@@ -6,13 +6,34 @@ import pytest
 import torch
 
 from fairseq_lasformer import ops
-from fairseq_lasformer.ops import AttentionMask, KeptKeys, RowSample, gather, reference
+from fairseq_lasformer.ops import AttentionMask, KeptKeys, RowSample, gather, prefill, reference
 from fairseq_lasformer.ops.cpu import kernels
 from fairseq_lasformer.ops.through import noise
 
 pytestmark = pytest.mark.skipif(kernels() is None, reason="no CPU kernels")
 B, H, S = 2, 3, 8
 SHAPES = [(37, 37, True), (24, 41, False), (300, 300, True)]
+
+
+def test_an_item_may_begin_behind_a_block_of_queries(monkeypatch):
+    """Padding on the left that is longer than a block: its rows have no keys there."""
+    monkeypatch.setitem(prefill.BLOCK_ELEMENTS, "cpu", 16 * 100)
+    padded = torch.zeros(B, 100, dtype=torch.bool)
+    padded[1, :60] = True
+    mask, sel = AttentionMask(padded, True), [torch.randn(B, 100, S) for _ in range(2)]
+    kept = selected(sel, mask, 200_000, monkeypatch)
+    assert torch.equal(ops.kept_mask(kept, B, 100), ops.topk_mask(*sel, mask, 200_000))
+
+
+def test_slots_of_no_keys_are_refused():
+    q, none, row = torch.randn(1, 1, 1, 4), torch.randn(1, 1, 0, 4), torch.zeros(1, 1, dtype=torch.int32)
+    one = torch.ones(1, dtype=torch.int32)
+    call = torch.ops.fairseq_lasformer.gather_forward
+    with pytest.raises(RuntimeError, match="beyond the keys"):
+        call(q, none, none, row, one, 0.0, 1)
+    for p in (1.0, 2.0, -1.0, float("nan")):
+        with pytest.raises(RuntimeError, match="probability"):
+            call(q, q, q, row, one, p, 1)
 
 
 def inputs(n_queries, n_keys, causal, padding, width=16, dtype=torch.float32):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fairseq_lasformer.ops import rows
+from fairseq_lasformer.ops import reference, rows
 from fairseq_lasformer.ops.cpu import kernels
 
 pytestmark = pytest.mark.skipif(kernels() is None, reason="no CPU kernels")
@@ -40,6 +40,20 @@ def test_kernels_are_their_definitions(items, monkeypatch):
 
     for a, b in both(work, monkeypatch):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_what_is_not_a_number_stays_one():
+    """A score that is NaN makes its row NaN, as in the definition; behind the mask it does not matter."""
+    scores, mask = torch.randn(1, 1, 4, K), torch.ones(1, 4, K, dtype=torch.bool)
+    scores[0, 0, 0] = scores[0, 0, 1, 5] = scores[0, 0, 2, 7] = float("nan")
+    mask[0, 2, 7] = False
+    mask[0, 3] = False
+    mean = torch.zeros(1, 4, K)
+    found = rows.softmax_mean_(scores.clone(), mask, mean, 1.0)
+    expected = reference.masked_softmax(scores, mask[:, None])
+    torch.testing.assert_close(found, expected, equal_nan=True)
+    torch.testing.assert_close(mean, expected[:, 0], equal_nan=True)
+    assert found[0, 0, :2].isnan().all() and not found[0, 0, 2:].isnan().any()
 
 
 def test_wrong_blocks_are_refused():

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import hypothesis
+import hypothesis.strategies
 import pytest
+import torch
 from helpers import run
 
+from fairseq_lasformer import formats
+from fairseq_lasformer.data.documents import read_lines
 from fairseq_lasformer.data.hypotheses import read_hypotheses
+from fairseq_lasformer.data.lines import clean_line, split_lines
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.formats.sentences import sentences, whole
 from fairseq_lasformer.inference import streaming
 from fairseq_lasformer.inference.alignment import AlignedSearch
 from fairseq_lasformer.plugin import hub
@@ -68,6 +79,55 @@ def test_paragraphs_come_back_where_they_were(trained_folder):
     assert all(line.score < 0 and not line.repaired for document in lines for line in document)
     free = model.translate_documents([text], beam=2, progress=False, no_align_sentences=True)[0]
     assert free  # of any number of lines
+
+
+# characters that some program takes for a line break, invisible ones, and ordinary ones
+ODD = "\x0b\x0c\r\x1c\x1d\x1e\x85\u2028\u2029\u200b\ufeff\t\x07 "
+
+
+@hypothesis.settings(max_examples=25, deadline=None, suppress_health_check=list(hypothesis.HealthCheck))
+@hypothesis.given(
+    text=hypothesis.strategies.lists(
+        hypothesis.strategies.sampled_from([*ODD, "\n", "\r\n", "w1", "w2"]), max_size=30
+    ).map("".join)
+)
+def test_a_line_is_the_same_at_every_door(trained_folder, prepared, text):
+    """Python, translate, prepare (and so generate) and the server: as many lines, blank where the source's are."""
+    hub = hub_of(trained_folder)
+    expected = [bool(clean_line(line)) for line in split_lines(text)]
+    (translated,) = hub.translate_documents([text], beam=1, progress=False, max_len_a=0, max_len_b=3)
+    assert len(split_lines(translated + "\n")) == max(1, len(expected)) or not any(expected)
+    for number, line in enumerate(split_lines(translated)):
+        assert bool(line) == expected[number]
+    if any(expected):
+        assert [line.number for line in hub.translate_lines(text, beam=1)] == [
+            i for i, b in enumerate(expected, 1) if b
+        ]
+    parsed = formats.read(text.encode(), "text", "utf-8")
+    assert sum(bool(sentences(block, whole)) for block in parsed.blocks) == sum(expected)
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "text"
+        path.write_bytes(text.encode())
+        assert [bool(clean_line(line)) for line in read_lines(path, clean=True)] == expected
+
+
+@cache
+def hub_of(folder):
+    return LasformerModel.from_pretrained(folder / "checkpoint_last.pt")
+
+
+def test_weights_that_change_after_loading_are_used(trained_folder):
+    """Packed copies are made anew: in float32 on a CPU, the decoder reads nothing but them."""
+    model, text = LasformerModel.from_pretrained(trained_folder / "checkpoint_last.pt"), ["w1 w2 w3\nw4 w5"]
+    before = model.translate_documents(text, lines=True, progress=False)[0]
+    with torch.no_grad():
+        for name, weight in model.models[0].decoder.layers.named_parameters():
+            if "fc" in name or "q_proj" in name:
+                weight.zero_()
+    after = model.translate_documents(text, lines=True, progress=False)[0]
+    assert [line.score for line in after] != [line.score for line in before]
+    model.bfloat16()
+    assert model.translate_documents(text, progress=False) and model.models[0].decoder.packed is None
 
 
 def test_lines_are_settled_one_by_one(trained_folder, prepared):

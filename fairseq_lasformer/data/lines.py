@@ -1,0 +1,27 @@
+r"""What a line is, at every door: what stands between two ``\n``; a ``\r`` before one belongs to the line break.
+
+Everything else that Python's ``str.splitlines`` breaks at (a lone carriage return, form feeds, U+2028, …) is text, and
+a space in it: pdftotext and word processors put such characters into ordinary lines.
+"""
+
+from __future__ import annotations
+
+import re
+
+BREAKS = "\x0b\x0c\r\x1c\x1d\x1e\x85\u2028\u2029"
+"""Characters that look like a line break to some programs, and are a space here."""
+
+_NOT_TEXT = re.compile(f"[\x00-\x08\x0e-\x1f\x7f-\x9f\u200b\ufeff\ufffe\uffff\t{BREAKS}]")
+
+
+def split_lines(text: str) -> list[str]:
+    r"""The lines of a text, without line breaks; a ``\n`` at its end ends the last line and begins no other."""
+    lines = text.split("\n")
+    if not lines[-1]:
+        lines.pop()
+    return [line.removesuffix("\r") for line in lines]
+
+
+def clean_line(line: str) -> str:
+    """A line without control characters, with single spaces, and without space around it."""
+    return " ".join(_NOT_TEXT.sub(" ", line).split())
