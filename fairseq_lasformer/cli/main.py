@@ -78,6 +78,8 @@ def main(argv: list[str] | None = None) -> int:
         setattr(args, late, unknown.pop())
     if unknown:
         hint = " (further options of fairseq go after --)" if args.command in TAKING_MORE else ""
+        if args.command == "translate" and {"--to", "--target", "-t"} & set(unknown):
+            hint = " (a model translates from one language into another; lasformer serve lists its models' languages)"
         parser.error(f"{args.command}: unrecognised: {' '.join(unknown)}{hint}; see lasformer {args.command} --help")
     args.options = words[end + 1 :]
     if args.options and args.command not in TAKING_MORE:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import re
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -17,9 +18,10 @@ from fairseq_lasformer.errors import InputError
 
 if TYPE_CHECKING:
     from fairseq_lasformer.inference.any_file import FileTranslator
-    from fairseq_lasformer.inference.folders import Job
+    from fairseq_lasformer.inference.folders import Job, Options
 
 _BINARY = ("docx", "odt")
+INSTEAD = (".doc", ".rtf", ".pdf", ".xlsx", ".pptx")  # files that people take for ones that can be translated
 
 
 def add_translate(parser: argparse.ArgumentParser) -> None:
@@ -46,7 +48,7 @@ def add_translate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--lines", action="store_true", help="every line is one sentence (default: sentences are found)"
     )
-    parser.add_argument("--encoding", help="encoding of text files (default: found out)")
+    parser.add_argument("--encoding", help="encoding of text files (default: detected)")
     parser.add_argument("--beam", type=int, default=5, help="default: %(default)s")
     parser.add_argument("--nbest", type=int, default=1, help="translations per sentence, with --format tsv or jsonl")
     parser.add_argument("--overlap", type=int, metavar="SENTENCES", help="see lasformer generate")
@@ -59,6 +61,26 @@ def add_translate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", default="auto", help="cpu, cuda, cuda:1, … (default: a GPU if there is one)")
     add_decode_dtype(parser)
     parser.add_argument("--shard", metavar="I/N", help="of a folder's files, every Nth, from the Ith on")
+    parser.add_argument(
+        "--overwrite", action="store_true", help="replace files that exist (default: only those that this run wrote)"
+    )
+    parser.add_argument(
+        "--any-language",
+        action="store_true",
+        help="translate .po and XLIFF files that say that they are in other languages than the model's",
+    )
+    parser.add_argument(
+        "--no-review-marks",
+        action="store_true",
+        help='do not mark translations in .po ("fuzzy") and XLIFF ("needs-review-translation") for review',
+    )
+    parser.add_argument(
+        "--subtitle-width",
+        type=int,
+        default=42,
+        metavar="CHARACTERS",
+        help="lines of subtitles beyond this are wrapped anew; 0: never (default: %(default)s)",
+    )
     parser.add_argument("--quiet", action="store_true", help="no progress bar, no summary")
     parser.add_argument("--verbose", action="store_true", help="show what fairseq logs")
     parser.set_defaults(late=("input", "-"))
@@ -89,15 +111,50 @@ def run_translate(args: argparse.Namespace) -> None:
         raise InputError("--beam and --nbest: at least 1")
     if args.nbest > 1 and args.format == "text":
         raise InputError("--nbest: needs --format tsv or jsonl, which have room for more than one translation")
+    if args.max_tokens < 1 or (args.overlap or 0) < 0 or args.subtitle_width < 0:
+        raise InputError("--max-tokens: at least 1; --overlap and --subtitle-width: at least 0")
+    shard_of(args.shard)
     place = Path(args.input)
-    if args.input != "-" and not place.exists():
-        raise InputError(f"{place}: no such file or folder")
+    _check_places(args, place)
     if args.input != "-" and place.is_dir():
         _folder(args, place)
     elif args.out is None:
         _to_standard_output(args, place)
     else:
         _file(args, place)
+
+
+def _check_places(args: argparse.Namespace, place: Path) -> None:
+    """Answers the usual mix-ups of model, input and output.
+
+    Raises:
+        InputError: says what to do.
+    """
+    from fairseq_lasformer.formats import format_of
+
+    if args.model.is_file() and (format_of(args.model.name) or args.model.suffix.lower() in INSTEAD):
+        model = "MODEL" if args.input == "-" or not place.is_dir() else args.input
+        raise InputError(f"{args.model}: is no model; name the model first: lasformer translate {model} {args.model}")
+    if args.input == "-":
+        if sys.stdin is not None and sys.stdin.isatty():
+            print("reading from the keyboard; end with Ctrl-D", file=sys.stderr)
+        return
+    if not place.exists():
+        raise InputError(f"{place}: no such file or folder")
+    language = args.out and re.fullmatch(r"[a-z]{2,3}([-_][A-Za-z]{2,4})?", args.out)
+    if language and place.is_file() and not Path(args.out).exists():
+        raise InputError(
+            f"-o {args.out}: would be a file of this name; write {args.out}/ for a folder, or a name with an ending. A "
+            "model translates into one language"
+        )
+
+
+def _options(args: argparse.Namespace, inputs: Sequence[Path] = ()) -> Options:
+    from fairseq_lasformer.formats import Finishing
+    from fairseq_lasformer.inference.folders import Options
+
+    finishing = Finishing(not args.no_review_marks, args.subtitle_width)
+    return Options(args.overwrite, args.any_language, finishing, frozenset(path.resolve() for path in inputs))
 
 
 def _translator(args: argparse.Namespace) -> FileTranslator:
@@ -135,7 +192,7 @@ def _form(args: argparse.Namespace, place: Path) -> str:
 
     if args.form:
         return str(args.form)
-    return "text" if args.input == "-" else check_format(place.name)
+    return "text" if args.input == "-" else check_format(place.name, "; or choose one with --from")
 
 
 def _to_standard_output(args: argparse.Namespace, place: Path) -> None:
@@ -151,10 +208,12 @@ def _to_standard_output(args: argparse.Namespace, place: Path) -> None:
         raise InputError(f"{place}: cannot be read ({e.strerror})") from e
     name = "standard input" if args.input == "-" else str(place)
     try:
-        file = formats.read(data, form, args.encoding)
+        file = formats.read(data, form, args.encoding, _options(args).finishing)
+        translator = _translator(args)
+        if not args.any_language:
+            formats.check_languages(file, *translator.languages)
     except InputError as e:
-        raise InputError(f"{name}: {e}") from e
-    translator = _translator(args)
+        raise InputError(str(e) if str(e).startswith(str(args.model)) else f"{name}: {e}") from e
     with _bar(args.quiet or not sys.stderr.isatty()) as bar:
         (done,) = translator.translate([file], bar.update, begin=_growing(bar))
     sys.stdout.buffer.write(present(done, args.format))
@@ -171,7 +230,11 @@ def _file(args: argparse.Namespace, place: Path) -> None:
     if target.is_dir() or args.out.endswith("/"):
         target = target / ((place.name if args.input != "-" else "translation.txt") + suffix(args.format))
     source = Path("/dev/stdin") if args.input == "-" else place
-    if source.resolve() == target.resolve():
+    try:
+        same = source.resolve() == target.resolve()
+    except (OSError, RuntimeError) as e:
+        raise InputError(f"{target}: cannot be written (a link that leads to itself)") from e
+    if same:
         raise InputError(f"{target}: is the file that is translated; choose another one with -o")
     _run(args, [Job(source, target, form)], target.parent / f".{target.name}.lasformer")
 
@@ -191,31 +254,33 @@ def _folder(args: argparse.Namespace, place: Path) -> None:
         more = ", …" if len(found.others) > 5 else ""
         print(f"left alone, of unknown format: {names}{more} ({len(found.others)})", file=sys.stderr)
     state = out / ".lasformer" / (f"{number + 1}-of-{total}" if total > 1 else "all")
-    _run(args, found.jobs[number::total], state)
+    _run(args, found.jobs[number::total], state, [job.source for job in found.jobs])
 
 
-def _run(args: argparse.Namespace, jobs: Sequence[Job], state: Path) -> None:
+def _run(args: argparse.Namespace, jobs: Sequence[Job], state: Path, inputs: Sequence[Path] = ()) -> None:
     """Translates files, tells what became of them, and fails if one of them did."""
     import shutil
 
     from fairseq_lasformer.inference.checkpoints import chosen, identity
     from fairseq_lasformer.inference.folders import translate_jobs
 
-    translator = _translator(args)
+    translator, options = _translator(args), _options(args, inputs)
     glossary = args.glossary.read_text(encoding="utf-8") if args.glossary else ""
     settings: tuple[object, ...] = (*identity(chosen(args.model)), translator.model.settings.fingerprint)
     settings += (args.beam, args.nbest, args.overlap, args.lines, glossary, args.decode_dtype)
     failed = 0
     with _bar(args.quiet) as bar:
         begin = _growing(bar)
-        for result in translate_jobs(translator, jobs, state, settings, args.format, args.encoding, begin, bar.update):
+        for result in translate_jobs(
+            translator, jobs, state, settings, args.format, args.encoding, begin, bar.update, options
+        ):
             failed += bool(result.error)
             name = result.job.source
             if result.error:
                 bar.write(f"error: {name}: {result.error}", file=sys.stderr)
             elif not args.quiet:
                 note = f" ({result.note})" if result.note else ""
-                bar.write(f"{result.job.target}: {result.told or 'had been translated'}{note}", file=sys.stderr)
+                bar.write(f"{result.job.target}: {result.told or 'already translated'}{note}", file=sys.stderr)
     if len(jobs) == 1 and not failed and args.input != "-" and not Path(args.input).is_dir():
         shutil.rmtree(state, ignore_errors=True)
     if failed:

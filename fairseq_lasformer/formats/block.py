@@ -5,8 +5,12 @@ Every format is read into the same form and written back from it, so that whatev
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+
+from fairseq_lasformer.formats.placeholders import ANYWHERE
 
 BREAK = " "
 """Fill of markup that separates words, as a line break does."""
@@ -51,7 +55,12 @@ class Block:
             return fill
         if self.segments[markup][-1:].isalnum() or self.segments[markup + 1][:1].isalnum():
             return ""
-        return f"{fill}{self.fills[: markup + 1].count(fill)}"
+        return f"{fill}{self._numbers[markup]}"
+
+    @functools.cached_property
+    def _numbers(self) -> list[int]:
+        """For each markup, how many placeholders there are up to it."""
+        return list(itertools.accumulate(int(fill == PLACEHOLDER) for fill in self.fills))
 
 
 @dataclass(frozen=True)
@@ -62,10 +71,16 @@ class Parsed:
         pieces: what the file consists of, in order: text that stays, and numbers of blocks. Blocks that are not among
             them stand in the markup of others.
         blocks: the blocks, in reading order.
+        languages: codes of source and target language, where the file names them.
     """
 
     pieces: tuple[str | int, ...]
     blocks: tuple[Block, ...]
+    languages: tuple[str | None, str | None] = (None, None)
+
+    def of_languages(self, languages: tuple[str | None, str | None]) -> Parsed:
+        """The same, with the languages that the file names."""
+        return replace(self, languages=languages)
 
     def render(self, segments: Sequence[Sequence[str]]) -> str:
         """The file with other text.
@@ -74,18 +89,23 @@ class Parsed:
             segments: for each block, as many texts as it has segments.
         """
 
-        def write(piece: str | int) -> str:
-            if isinstance(piece, str):
-                return piece
-            block, texts = self.blocks[piece], segments[piece]
-            if len(texts) != len(block.segments):
-                raise ValueError(f"block {piece}: {len(texts)} segments instead of {len(block.segments)}")
-            found = [block.write(texts[0])]
-            for markup, text in zip(block.markup, texts[1:]):
-                found += [*map(write, markup), block.write(text)]
-            return "".join(found)
-
-        return "".join(map(write, self.pieces))
+        found: list[str] = []
+        left = [iter(self.pieces)]  # blocks may be nested as deeply as their file's elements
+        while left:
+            piece = next(left[-1], None)
+            if piece is None:
+                left.pop()
+            elif isinstance(piece, str):
+                found.append(piece)
+            else:
+                block, texts = self.blocks[piece], segments[piece]
+                if len(texts) != len(block.segments):
+                    raise ValueError(f"block {piece}: {len(texts)} segments instead of {len(block.segments)}")
+                inner: list[str | int] = [block.write(texts[0])]
+                for markup, text in zip(block.markup, texts[1:]):
+                    inner += [*markup, block.write(text)]
+                left.append(iter(inner))
+        return "".join(found)
 
 
 class BlockBuilder:
@@ -108,6 +128,7 @@ class BlockBuilder:
     def end(self) -> None:
         """End the innermost open block. A block without text becomes part of what stays."""
         block = self._open.pop()
+        block.close()
         if not any(segment.strip() for segment in block.segments):
             for i, segment in enumerate(block.segments):
                 if segment:
@@ -139,19 +160,33 @@ class BlockBuilder:
         """Whether a block is open."""
         return bool(self._open)
 
-    def text(self, text: str, state: Hashable = None, raw: str | None = None) -> None:
+    def text(self, text: str, state: Hashable = None, raw: str | None = None, placeholders: bool = True) -> None:
         """Add text to the open block.
 
         Args:
             text: the text itself.
             state: how it is formatted.
             raw: its form in the file; default: as ``write`` has it.
+            placeholders: whether what a program fills in (``{{ name }}``, ``%s``) stays as it is.
         """
+        if placeholders and (raw is None or raw == text):
+            position = 0
+            for found in ANYWHERE.finditer(text):
+                self._add(text[position : found.start()], state, None)
+                self.keep(found[0], PLACEHOLDER)
+                position = found.end()
+            text = text[position:]
+            raw = None if position else raw
+        self._add(text, state, raw)
+
+    def _add(self, text: str, state: Hashable, raw: str | None) -> None:
+        if not text:
+            return
         block = self._open[-1]
-        if not block.segments[-1]:
+        if not block.open and not block.segments[-1]:
             block.states[-1] = state
-        block.segments[-1] += text
-        block.raw[-1] += self.write(text) if raw is None else raw
+        block.open.append(text)
+        block.open_raw.append(self.write(text) if raw is None else raw)
 
     def keep(self, raw: str, fill: str = "") -> None:
         """Add what stays as it is: markup of the open block, or a piece between blocks.
@@ -168,6 +203,7 @@ class BlockBuilder:
             self.pieces.append(piece)
             return
         block = self._open[-1]
+        block.close()
         if block.markup and not block.segments[-1] and not (fill and block.fills[-1] and fill != block.fills[-1]):
             block.markup[-1].append(piece)
             block.fills[-1] = block.fills[-1] or fill
@@ -203,3 +239,13 @@ class _OpenBlock:
         self.states: list[Hashable] = [None]
         self.markup: list[list[str | int]] = []
         self.fills: list[str] = []
+        self.open: list[str] = []  # of the last segment: what comes piece by piece is joined once
+        self.open_raw: list[str] = []
+
+    def close(self) -> None:
+        """Join what was added to the last segment."""
+        if self.open:
+            self.segments[-1] += "".join(self.open)
+            self.raw[-1] += "".join(self.open_raw)
+            self.open.clear()
+            self.open_raw.clear()

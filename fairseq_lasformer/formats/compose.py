@@ -40,29 +40,38 @@ def compose(block: Block, found: Sequence[Sentence], translations: Sequence[str]
         align: alignment of a sentence and its translation; asked for sentences with markup only.
     """
     text, owner = block.text, owners(block)
-    made, position, lost = [""] * len(block.segments), 0, 0
+    pieces: list[list[str]] = [[] for _ in block.segments]
+    position, lost = 0, 0
 
     def stays(start: int, end: int) -> None:
         for i in range(start, end):
             if owner[i] >= 0:
-                made[owner[i]] += text[i]
+                pieces[owner[i]].append(text[i])
 
     for sentence, translation in zip(found, translations, strict=True):
         stays(position, sentence.start)
         position = sentence.end
         first, last = sentence.segments
         if first == last:
-            made[first] += translation
+            pieces[first].append(translation)
             continue
-        texts = [""] * (last - first + 1)
+        parts: list[list[str]] = [[] for _ in range(last - first + 1)]
         for i in range(sentence.start, sentence.end):
             if owner[i] >= 0:
-                texts[owner[i] - first] += text[i]
+                parts[owner[i] - first].append(text[i])
+        texts = ["".join(part) for part in parts]
         placed, missing = _placed(block, sentence, texts, translation, align)
         for i, piece in enumerate(placed, first):
-            made[i] += piece
+            pieces[i].append(piece)
         lost += missing + sum(_has_word(before) and not _has_word(after) for before, after in zip(texts, placed))
     stays(position, len(text))
+    made = ["".join(part) for part in pieces]
+    for i, fill in enumerate(block.fills):  # space around placeholders as in the source
+        if fill == PLACEHOLDER:
+            if block.segments[i][-1:].isspace() and made[i][-1:].isalnum():
+                made[i] += " "
+            if block.segments[i + 1][:1].isspace() and made[i + 1][:1].isalnum():
+                made[i + 1] = f" {made[i + 1]}"
     return Composed(made, lost)
 
 

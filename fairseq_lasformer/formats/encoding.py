@@ -82,7 +82,7 @@ def decode(data: bytes, named: str | None = None, declared: Callable[[bytes], st
 
         best = from_bytes(data[: 1 << 20]).best()
         if best is None or b"\0" in data:
-            raise InputError("is not text, or in an encoding that could not be found out; name it with --encoding")
+            raise InputError("is not text, or in an encoding that could not be detected; name it with --encoding")
         decoded = _decode(data, best.encoding, b"", True)
     if "\0" in decoded.text:
         raise InputError("is not text (it contains zero bytes)")
@@ -103,3 +103,5 @@ def _decode(data: bytes, encoding: str, mark: bytes, guessed: bool) -> Decoded:
         raise InputError(f"{encoding}: no such encoding") from e
     except UnicodeDecodeError as e:
         raise InputError(f"is not {encoding} (byte {e.start + 1}); name its encoding with --encoding") from e
+    except UnicodeError as e:  # undefined, idna, punycode
+        raise InputError(f"{encoding}: not an encoding of files; name another one with --encoding") from e

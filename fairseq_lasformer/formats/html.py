@@ -25,6 +25,10 @@ OPAQUE = frozenset(
 """Elements whose content is not translated."""
 
 
+DEEPEST = 48
+"""Inline elements within each other that are told apart."""
+
+
 def read(text: str) -> Parsed:
     """The blocks of an HTML file or fragment."""
     builder = BlockBuilder(escape)
@@ -40,7 +44,7 @@ def add(builder: BlockBuilder, text: str) -> None:
     for piece in html_pieces(text):
         if opaque:
             builder.keep(piece.raw)
-            if piece.kind == "start" and piece.name not in VOID:
+            if piece.kind == "start" and piece.name not in VOID and len(opaque) < DEEPEST:
                 opaque.append(piece.name)
             elif piece.kind == "end" and piece.name in opaque:
                 del opaque[len(opaque) - 1 - opaque[::-1].index(piece.name) :]
@@ -60,7 +64,8 @@ def add(builder: BlockBuilder, text: str) -> None:
                 opaque = [piece.name]
         elif piece.kind == "start" and piece.name in INLINE - VOID:
             builder.enter()
-            state.append((piece.name, piece.raw))
+            if len(state) < DEEPEST:
+                state.append((piece.name, piece.raw))
         elif piece.kind == "end" and piece.name in (names := [name for name, _ in state]):
             del state[len(names) - 1 - names[::-1].index(piece.name) :]
         builder.keep(piece.raw, PLACEHOLDER if hidden and builder.inside and piece.name not in VOID else "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from fairseq_lasformer.formats import html
 from fairseq_lasformer.formats.block import BREAK, PLACEHOLDER, BlockBuilder, Parsed
@@ -15,12 +16,12 @@ _FRONT = re.compile(r"\A(---\r?\n.*?\r?\n(?:---|\.\.\.)[ \t]*(?:\r?\n|\Z))", re.
 
 # what stands in a line and is not text: code, images, the ends of links, addresses, footnotes, tags, formulas
 _OPAQUE = re.compile(
-    r"(?P<code>(?<!`)(`+)(?!`).*?(?<!`)\2(?!`))"
-    r"|(?P<image>!\[[^\]]*\](?:\([^()\s]*(?:\([^()]*\)[^()\s]*)*(?:\s+(?:\"[^\"]*\"|'[^']*'))?\)|\[[^\]]*\])?)"
-    r"|(?P<auto><[a-zA-Z][a-zA-Z0-9+.-]*:[^\s<>]*>|<[^\s<>@]+@[^\s<>]+>|https?://[^\s<>()]+[^\s<>().,;:!?\"'])"
-    r"|(?P<note>\[\^[^\]]+\]:?)"
-    r"|(?P<tag></?[a-zA-Z][^<>]*>|<!--.*?-->)"
-    r"|(?P<math>\\\(.*?\\\)|\\\[.*?\\\]|\$[^$\s](?:[^$]*[^$\s])?\$(?!\d))"
+    r"(?P<code>(?<!`)(`{1,40})(?!`).{0,4000}?(?<!`)\2(?!`))"
+    r"|(?P<image>!\[[^\]]{0,2000}\](?:\([^()\s]*(?:\([^()]*\)[^()\s]*)*(?:\s+(?:\"[^\"]*\"|'[^']*'))?\)|\[[^\]]*\])?)"
+    r"|(?P<auto><[a-zA-Z][a-zA-Z0-9+.-]{0,32}:[^\s<>]{0,4000}>|<[^\s<>@]{1,200}@[^\s<>]{1,200}>|https?://[^\s<>()]{1,4000}[^\s<>().,;:!?\"'])"
+    r"|(?P<note>\[\^[^\]]{1,200}\]:?)"
+    r"|(?P<tag></?[a-zA-Z][^<>]{0,4000}>|<!--.{0,4000}?-->)"
+    r"|(?P<math>\\\(.{0,2000}?\\\)|\\\[.{0,2000}?\\\]|\$[^$\s](?:[^$]{0,2000}[^$\s])?\$(?!\d))"
     r"|(?P<close>\](?:\((?:[^()\s]*(?:\([^()]*\)[^()\s]*)*)(?:\s+(?:\"[^\"]*\"|'[^']*'|\([^()]*\)))?\)|\[[^\]]*\]))"
     r"|(?P<open>\[)"
     r"|(?P<escape>\\[!-/:-@\[-`{-~])"
@@ -30,11 +31,15 @@ _OPAQUE = re.compile(
 _SPECIAL = re.compile(r"`|<(?=[a-zA-Z/!])|\](?=[(\[])|\\(?=[!-/:-@\[-`{-~])")
 
 
+DEEPEST = 48
+"""Formatting within each other that is told apart."""
+
+
 def escape(text: str) -> str:
     """Text without anything that Markdown would take for markup."""
-    places = sorted({m.start() for m in _SPECIAL.finditer(text)} | set(_emphasis(text)), reverse=True)
-    for place in places:
-        text = f"{text[:place]}\\{text[place:]}"
+    places = {m.start() for m in _SPECIAL.finditer(text)} | set(_emphasis(text))
+    if places:
+        text = "".join(f"\\{c}" if i in places else c for i, c in enumerate(text))
     return re.sub(r"^(?=[-+*>#]+\s)|(?<=^\d)(?=[.)]\s)", r"\\", text)  # would begin a list, a quotation, a heading
 
 
@@ -53,6 +58,7 @@ def read(text: str) -> Parsed:
         starts.append(starts[-1] + len(line))
     position, sought = 0, 0  # how far the file has been written, and searched
     parser = MarkdownIt("commonmark").enable(["table", "strikethrough"])
+    parser.core.ruler.disable(["inline"])  # blocks alone are asked for
     for token in parser.parse(body):
         if token.map is None:
             continue
@@ -91,7 +97,7 @@ def _inline(builder: BlockBuilder, body: str, places: list[tuple[int, int]]) -> 
     """Adds a block: its lines, with what stands between them as breaks."""
     builder.begin()
     joined = "\n".join(body[a:b] for a, b in places)
-    emphasis = _emphasis(joined)
+    emphasis, brackets = _emphasis(joined), _Brackets.of(joined)
     states: list[str] = []
     offset, line = 0, 0
 
@@ -110,7 +116,7 @@ def _inline(builder: BlockBuilder, body: str, places: list[tuple[int, int]]) -> 
         kind, raw = found.lastgroup or "", found[0]
         if kind == "stars" and found.start() not in emphasis:
             continue
-        if kind in ("open", "close") and not _is_link(joined, found):
+        if kind in ("open", "close") and not brackets.is_link(joined, found):
             continue
         add(joined[offset : found.start()])
         offset = found.end()
@@ -121,7 +127,7 @@ def _inline(builder: BlockBuilder, body: str, places: list[tuple[int, int]]) -> 
             states.remove(raw)
         elif kind == "close" and "[" in states:
             states.remove("[")
-        elif kind in ("stars", "open"):
+        elif kind in ("stars", "open") and len(states) < DEEPEST:
             states.append(raw)
         for number, piece in enumerate(raw.split("\n")):
             if number:
@@ -132,21 +138,30 @@ def _inline(builder: BlockBuilder, body: str, places: list[tuple[int, int]]) -> 
     builder.end()
 
 
-def _is_link(text: str, found: re.Match[str]) -> bool:
-    """Whether a bracket opens or closes a link, rather than standing in the text."""
-    if found.lastgroup == "close":
-        before = text[: found.start()]
-        return any(not before[m.end() :].count("[") for m in re.finditer(r"(?<!\\)\[", before))
-    rest = text[found.end() :]
-    depth = 0
-    for m in re.finditer(r"\\.|\[|\]", rest, re.S):
-        if m[0] == "[":
-            depth += 1
-        elif m[0] == "]":
-            if not depth:
-                return rest[m.end() : m.end() + 1] in ("(", "[") and bool(_OPAQUE.match(rest, m.start()))
-            depth -= 1
-    return False
+class _Brackets(NamedTuple):
+    """The brackets of a block: where the first one opens, and where each that opens is closed."""
+
+    first: int
+    closes: dict[int, int]
+
+    @classmethod
+    def of(cls, text: str) -> _Brackets:
+        first, closes = len(text), {}
+        opened: list[int] = []
+        for m in re.finditer(r"\\.|\[|\]", text, re.S):
+            if m[0] == "[":
+                opened.append(m.start())
+                first = min(first, m.start())
+            elif m[0] == "]" and opened:
+                closes[opened.pop()] = m.start()
+        return cls(first, closes)
+
+    def is_link(self, text: str, found: re.Match[str]) -> bool:
+        """Whether a bracket opens or closes a link, rather than standing in the text."""
+        if found.lastgroup == "close":
+            return found.start() > self.first
+        close = self.closes.get(found.start())
+        return close is not None and text[close + 1 : close + 2] in ("(", "[") and bool(_OPAQUE.match(text, close))
 
 
 def _emphasis(text: str) -> dict[int, bool]:
@@ -154,22 +169,31 @@ def _emphasis(text: str) -> dict[int, bool]:
     opaque = [m.span() for m in _OPAQUE.finditer(text) if m.lastgroup not in ("stars", "open", "close")]
     found: dict[int, bool] = {}
     waiting: list[tuple[str, int]] = []
+    last: dict[str, list[int]] = {}  # of each kind of run, where it waits
     for place, run in _runs(text, opaque):
-        before, after = text[:place][-1:] or " ", text[place + len(run) :][:1] or " "
+        before, after = text[max(0, place - 1) : place] or " ", text[place + len(run) : place + len(run) + 1] or " "
         left = not after.isspace() and (after.isalnum() or before.isspace() or not before.isalnum())
         right = not before.isspace() and (before.isalnum() or after.isspace() or not after.isalnum())
         if run[0] == "_":
             left, right = left and not before.isalnum(), right and not after.isalnum()
-        match = next((i for i in reversed(range(len(waiting))) if waiting[i][0] == run), None)
+        match = last[run][-1] if last.get(run) else None
         if right and match is not None:
             found[waiting[match][1]], found[place] = True, False
+            for other, _ in waiting[match:]:
+                last[other].pop()
             del waiting[match:]
         elif left:
+            last.setdefault(run, []).append(len(waiting))
             waiting.append((run, place))
     return found
 
 
 def _runs(text: str, opaque: list[tuple[int, int]]) -> Iterator[tuple[int, str]]:
+    """The runs of stars and the like outside of what is opaque, whose places are in order."""
+    following = iter([*opaque, (len(text), len(text))])
+    begin, end = next(following)
     for m in re.finditer(r"\*+|_+|~~", text):
-        if not any(a <= m.start() < b for a, b in opaque):
+        while end <= m.start():
+            begin, end = next(following, (len(text), len(text) + 1))
+        if m.start() < begin:
             yield m.start(), m[0]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import html
-import html.parser
 import re
 from typing import NamedTuple
 from xml.parsers import expat
 
 from fairseq_lasformer.errors import InputError
+
+DEEPEST = 256
+"""How deeply the elements of XML may be nested."""
 
 
 class Piece(NamedTuple):
@@ -49,7 +51,7 @@ def xml_pieces(text: str) -> list[Piece]:
     found: list[tuple[int, str, str, str, dict[str, str]]] = []
     parser = expat.ParserCreate("utf-8")
     parser.buffer_text = False
-    cdata = False
+    cdata, depth = False, 0
 
     def add(kind: str, name: str = "", text: str = "", attributes: dict[str, str] | None = None) -> None:
         found.append((parser.CurrentByteIndex, kind, name, text, attributes or {}))
@@ -65,8 +67,20 @@ def xml_pieces(text: str) -> list[Piece]:
     def characters(text: str) -> None:
         add("other" if cdata else "text", "", text)
 
-    parser.StartElementHandler = lambda name, attributes: add("start", name, "", attributes)
-    parser.EndElementHandler = lambda name: add("end", name)
+    def start(name: str, attributes: dict[str, str]) -> None:
+        nonlocal depth
+        depth += 1
+        if depth > DEEPEST:
+            raise InputError(f"its elements are nested more than {DEEPEST} deep")
+        add("start", name, "", attributes)
+
+    def end(name: str) -> None:
+        nonlocal depth
+        depth -= 1
+        add("end", name)
+
+    parser.StartElementHandler = start
+    parser.EndElementHandler = end
     parser.CharacterDataHandler = characters
     parser.CommentHandler = lambda _: add("other")
     parser.ProcessingInstructionHandler = lambda *_: add("other")
@@ -89,67 +103,84 @@ def xml_pieces(text: str) -> list[Piece]:
     return pieces
 
 
-class _HtmlScanner(html.parser.HTMLParser):
-    def __init__(self, text: str) -> None:
-        super().__init__(convert_charrefs=False)
-        self.lines = [0]
-        for line in text.splitlines(keepends=True) if "\n" not in text else text.split("\n"):
-            self.lines.append(self.lines[-1] + len(line) + 1)
-        self.found: list[tuple[int, str, str, str, dict[str, str]]] = []
-        self.feed(text)
-        self.close()
-
-    def add(self, kind: str, name: str = "", text: str = "", attributes: dict[str, str] | None = None) -> None:
-        line, column = self.getpos()
-        self.found.append((self.lines[line - 1] + column, kind, name, text, attributes or {}))
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.add("start", tag, "", {name: value or "" for name, value in attrs})
-
-    def handle_endtag(self, tag: str) -> None:
-        self.add("end", tag)
-
-    handle_startendtag = handle_starttag
-
-    def handle_data(self, data: str) -> None:
-        self.add("text", "", data)
-
-    def handle_entityref(self, name: str) -> None:
-        self.add("text", "", html.unescape(f"&{name};"))
-
-    def handle_charref(self, name: str) -> None:
-        self.add("text", "", html.unescape(f"&#{name};"))
-
-    def handle_comment(self, data: str) -> None:
-        self.add("other")
-
-    def handle_decl(self, decl: str) -> None:
-        self.add("other")
-
-    def handle_pi(self, data: str) -> None:
-        self.add("other")
-
-    def unknown_decl(self, data: str) -> None:
-        self.add("other")
-
-
 VOID = frozenset(re.findall(r"\w+", "area base br col embed hr img input link meta param source track wbr"))
 """Elements of HTML that have no content and no end."""
 
 
+_TAG = re.compile(r"""<([a-zA-Z][^\t\n\f\r />]*+)((?:=[\t\n\f\r ]*+(?:"[^"]*+"|'[^']*+')|[^>])*+)>""")
+_ATTRIBUTE = re.compile(r"""([^\s=/>"']++)(?:\s*+=\s*+("[^"]*+"|'[^']*+'|[^\s>]*+))?+""")
+_ENTITY = re.compile(r"&(?:#[0-9]{1,9}|#[xX][0-9a-fA-F]{1,8}|[a-zA-Z][a-zA-Z0-9]{0,40});?")
+_RAW = ("script", "style", "textarea", "title", "xmp", "iframe", "noembed", "noframes")
+"""Elements whose content holds no tags."""
+
+
 def html_pieces(text: str) -> list[Piece]:
-    """The pieces of an HTML file; any text is one."""
-    found = _HtmlScanner(text).found
-    starts = [place for place, *_ in found] + [len(text)]
-    pieces = [Piece("other", "", text[: starts[0]])] if starts[0] else []
-    for (place, kind, name, content, attributes), following in zip(found, starts[1:]):
-        raw = text[place:following]
-        if kind == "text" and content.startswith("&") and not raw.endswith(";"):
-            content = html.unescape(raw)
-        pieces.append(Piece(kind, name, raw, content, attributes))
-        if kind == "start" and (name in VOID or raw.endswith("/>")):
-            pieces.append(Piece("end", name, ""))
-    return pieces
+    """The pieces of an HTML file; any text is one. Every character is looked at a few times at most."""
+    found: list[Piece] = []
+    position, last = 0, text.rfind(">")
+    while position < len(text):
+        begin = text.find("<", position)
+        begin = len(text) if begin < 0 else begin
+        found += _characters(text[position:begin])
+        if begin == len(text):
+            break
+        following = text[begin + 1 : begin + 2]
+        is_tag = following.isascii() and following.isalpha()
+        if following not in ("!", "?", "/") and not is_tag:
+            found += _characters("<")
+            position = begin + 1
+            continue
+        if begin > last:  # nothing ends any more
+            found.append(Piece("other", "", text[begin:]))
+            break
+        if text.startswith("<!--", begin):
+            end = text.find("-->", begin + 4)
+            position = len(text) if end < 0 else end + 3
+            found.append(Piece("other", "", text[begin:position]))
+            continue
+        match = _TAG.match(text, begin) if is_tag else None
+        # with a quotation mark that never ends, a tag ends at the first bracket
+        position = match.end() if match else text.index(">", begin) + 1
+        raw = text[begin:position]
+        name = re.match(r"</?([a-zA-Z][^\t\n\f\r />]*)?", raw)
+        if name is None or name[1] is None:
+            found.append(Piece("other", "", raw))
+        elif following == "/":
+            found.append(Piece("end", name[1].lower(), raw))
+        else:
+            position = _started(found, text, raw, name[1].lower(), position)
+    return found
+
+
+def _started(found: list[Piece], text: str, raw: str, name: str, position: int) -> int:
+    """Adds the start of an element, and the content of one without tags; where to go on."""
+    attributes = {}
+    for key, value in _ATTRIBUTE.findall(raw[len(name) + 1 : -1]):
+        quoted = value[:1] in ("'", '"')
+        attributes[key.lower()] = html.unescape(value[1:-1] if quoted else value)
+    found.append(Piece("start", name, raw, "", attributes))
+    if name in VOID or raw.endswith("/>"):
+        found.append(Piece("end", name, ""))
+    elif name in _RAW:
+        end = re.compile(rf"</{name}(?=[\s/>])", re.I).search(text, position)
+        stop = end.start() if end else len(text)
+        if stop > position:
+            found.append(Piece("text", "", text[position:stop], text[position:stop]))
+        return stop
+    return position
+
+
+def _characters(text: str) -> list[Piece]:
+    """Text between tags, its entities apart."""
+    found, position = [], 0
+    for entity in _ENTITY.finditer(text):
+        if entity.start() > position:
+            found.append(Piece("text", "", text[position : entity.start()], text[position : entity.start()]))
+        found.append(Piece("text", "", entity[0], html.unescape(entity[0])))
+        position = entity.end()
+    if position < len(text):
+        found.append(Piece("text", "", text[position:], text[position:]))
+    return found
 
 
 def encoding_named(data: bytes) -> str | None:

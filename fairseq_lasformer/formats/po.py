@@ -1,40 +1,66 @@
-"""gettext's .po: entries without a translation get one."""
+"""gettext's .po: entries without a translation get one.
+
+Directives are those of the flag of an entry (``c-format``); a plural form that may stand for several numbers is made of
+``msgid_plural``. What ``msgfmt --check`` would refuse stays empty, and what is filled is marked ``#, fuzzy``.
+"""
 
 from __future__ import annotations
 
+import gettext
 import re
+from collections import Counter
+from typing import NamedTuple
 
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.formats.block import PLACEHOLDER, BlockBuilder, Parsed
+from fairseq_lasformer.formats.placeholders import ANYWHERE, BY_FLAG, TAGS, directives
 
 _FIELD = re.compile(r'(\s*)(msgctxt|msgid|msgid_plural|msgstr(?:\[\d+\])?)(\s*)"(.*)"\s*$')
 _MORE = re.compile(r'\s*"(.*)"\s*$')
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", '"': '"', "\\": "\\", "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
-_PLACEHOLDER = re.compile(
-    r"%\([\w.]+\)[#0\- +]*\d*[a-zA-Z]|%[#0\-+]*\d*(?:\.\d+)?[a-zA-Z%]|\{[\w.!:]*\}|<[^<>]+>|&\w+;"
-)
 _BREAKS = re.compile(r"((?:\\n|\\t|\\r)+)")
+_PLURALS = re.compile(r"nplurals\s*=\s*(\d+)\s*;\s*plural\s*=([^;\\]+)")
+_NUMBERS = 201  # those for which it is tried which form stands for them
 
 
-def read(text: str) -> Parsed:
-    """The messages whose translations are empty, in the place of those.
+class Field(NamedTuple):
+    """A field of an entry, over one or more lines.
 
-    Placeholders (``%s``, ``{name}``, tags) are markup. A message with plural forms has its singular translated for the
-    first form, and its plural for the others.
-
-    Raises:
-        InputError: there is no message.
+    Attributes:
+        first, last: its lines, from ``first`` to before ``last``.
+        name: ``msgid``, ``msgstr[0]``, …
+        value: its text, escaped as in the file.
+        source: for a translation, the text that it translates.
+        singular: that of ``msgid``.
+        flags: the entry's.
+        entry: number of the entry's first line, comments included.
     """
-    builder = BlockBuilder(_escape)
-    lines = text.splitlines(keepends=True)
-    fields: dict[str, str] = {}  # what has been read of the entry
-    i, found = 0, False
+
+    first: int
+    last: int
+    name: str
+    value: str
+    source: str
+    singular: str
+    flags: frozenset[str]
+    entry: int
+
+
+def fields_of(lines: list[str]) -> list[Field]:
+    """All fields of a file; comments and obsolete entries are none."""
+    found: list[Field] = []
+    entry: dict[str, str] = {}
+    flags: set[str] = set()
+    begin, i, plural = 0, 0, _one_is_singular("")
     while i < len(lines):
         field = _FIELD.match(lines[i])
         if field is None:
             if not lines[i].strip():
-                fields = {}
-            builder.keep(lines[i])
+                entry, flags, begin = {}, set(), i + 1
+            elif lines[i].startswith("#,"):
+                if any(key.startswith("msgstr") for key in entry):  # no blank line between entries
+                    entry, flags, begin = {}, set(), i
+                flags |= {flag.strip() for flag in lines[i][2:].split(",")}
             i += 1
             continue
         end = i + 1
@@ -42,27 +68,133 @@ def read(text: str) -> Parsed:
             end += 1
         value = field[4] + "".join(more[1] for line in lines[i + 1 : end] if (more := _MORE.match(line)))
         name = field[2]
-        if name in ("msgctxt", "msgid") and any(key.startswith("msgstr") for key in fields):
-            fields = {}
-        fields[name] = value
-        found = found or name.startswith("msgstr")
-        source = fields.get("msgid_plural", "") if name not in ("msgstr", "msgstr[0]") else fields.get("msgid", "")
-        if name.startswith("msgstr") and not value and source:
-            quote = lines[i].index('"', field.end(3))
-            builder.keep(lines[i][: quote + 1])
-            _message(builder, source)
-            last = lines[end - 1]
-            builder.keep(last[last.rindex('"') :])
-        else:
-            for line in lines[i:end]:
-                builder.keep(line)
+        if name in ("msgctxt", "msgid") and any(key.startswith("msgstr") for key in entry):
+            entry, flags, begin = {}, set(), i
+        entry[name] = value
+        source = ""
+        if name.startswith("msgstr"):
+            number = int(name[7:-1]) if "[" in name else 0
+            singular = name == "msgstr" or number in plural
+            source = entry.get("msgid" if singular else "msgid_plural", "")
+            if name == "msgstr" and not entry.get("msgid"):
+                plural = _one_is_singular(value)
+        found.append(Field(i, end, name, value, source, entry.get("msgid", ""), frozenset(flags), begin))
         i = end
-    if not found:
+    return found
+
+
+def _one_is_singular(header: str) -> frozenset[int]:
+    """The plural forms that stand for a single number, so that ``msgid`` may be translated for them."""
+    told = _PLURALS.search(header)
+    if told is None:
+        return frozenset({0})
+    try:
+        rule = gettext.c2py(told[2].strip())  # it takes numbers, n and operators only
+        forms = [int(rule(n)) for n in range(_NUMBERS)]
+    except (ValueError, RecursionError, ZeroDivisionError, OverflowError):
+        return frozenset()
+    return frozenset(form for form, n in Counter(forms).items() if n == 1 and forms[1] == form)
+
+
+def languages(text: str) -> tuple[str | None, str | None]:
+    """Source and target language that the header names."""
+    found = re.search(r'^(?:msgstr\s*)?"Language:\s*([A-Za-z][\w@-]*)\s*\\n"', text, re.M)
+    return None, found[1] if found else None
+
+
+def read(text: str) -> Parsed:
+    """The messages whose translations are empty, in the place of those.
+
+    Raises:
+        InputError: there is no message.
+    """
+    builder = BlockBuilder(_escape)
+    lines = text.splitlines(keepends=True)
+    fields, position = fields_of(lines), 0
+    for field in fields:
+        if not _open(field):
+            continue
+        builder.keep("".join(lines[position : field.first]))
+        line, last = lines[field.first], lines[field.last - 1]
+        quote = line.index('"', line.index(field.name) + len(field.name))
+        builder.keep(line[: quote + 1])
+        _message(builder, field.source, _pattern(field))
+        builder.keep(last[last.rindex('"') :])
+        position = field.last
+    builder.keep("".join(lines[position:]))
+    if not any(field.name.startswith("msgstr") for field in fields):
         raise InputError("holds no message (msgid, msgstr)")
-    return builder.parsed()
+    return builder.parsed().of_languages(languages(text))
 
 
-def _message(builder: BlockBuilder, source: str) -> None:
+def _open(field: Field) -> bool:
+    """Whether a field is a translation that is missing."""
+    return field.name.startswith("msgstr") and not field.value and bool(field.source)
+
+
+def _pattern(field: Field) -> re.Pattern[str]:
+    """What is kept as it is in a message: the directives of its flag, or what looks like one; tags and entities."""
+    patterns = [BY_FLAG[flag].pattern for flag in sorted(field.flags) if flag in BY_FLAG]
+    return re.compile("|".join([*(patterns or [ANYWHERE.pattern]), TAGS]))
+
+
+def finish(original: str, made: str, mark: bool) -> str:
+    """A translated file: what msgfmt would refuse is emptied again, and new translations are marked ``#, fuzzy``.
+
+    Args:
+        original: the file before.
+        made: the translated file; its lines are those of the original, but for what was filled.
+        mark: whether to mark.
+    """
+    lines = made.splitlines(keepends=True)
+    before = fields_of(original.splitlines(keepends=True))
+    after = fields_of(lines)
+    if [field.name for field in before] != [field.name for field in after]:
+        return made  # a carriage return in a translation, say; nothing is known of its entries
+    entries: dict[int, bool] = {}  # first line -> whether something of the entry was filled
+    for old, new in zip(before, after):
+        if not _open(old) or not new.value:
+            continue
+        if _is_refused(old, new.value):
+            line, last = lines[new.first], lines[new.last - 1]
+            quote = line.index('"', line.index(new.name) + len(new.name))
+            lines[new.first] = line[: quote + 1] + last[last.rindex('"') :]
+            for i in range(new.first + 1, new.last):
+                lines[i] = ""
+        else:
+            entries[new.entry] = True
+    if mark:
+        for begin in sorted(entries, reverse=True):
+            _mark(lines, begin)
+    return "".join(lines)
+
+
+def _mark(lines: list[str], begin: int) -> None:
+    """Marks the entry that begins with a line."""
+    at = begin
+    while at < len(lines) and lines[at].startswith("#") and not lines[at].startswith(("#|", "#~")):
+        if lines[at].startswith("#,"):
+            if not re.search(r"\bfuzzy\b", lines[at]):
+                lines[at] = "#, fuzzy," + lines[at][2:]
+            return
+        at += 1
+    end = "\r\n" if lines[at].endswith("\r\n") else "\n"
+    lines[at] = f"#, fuzzy{end}{lines[at]}"
+
+
+def _is_refused(field: Field, value: str) -> bool:
+    """Whether msgfmt --check refuses a translation: its directives or the line breaks at its ends differ."""
+    for end in (str.startswith, str.endswith):
+        if end(field.singular, "\\n") != end(value, "\\n"):
+            return True
+    for flag in field.flags & BY_FLAG.keys():
+        wanted, there = (Counter(directives(text, BY_FLAG[flag])) for text in (field.source, value))
+        if wanted != there:
+            return True
+    return False
+
+
+def _message(builder: BlockBuilder, source: str, pattern: re.Pattern[str]) -> None:
     """Adds a message, line by line."""
     for piece in _BREAKS.split(source):
         if _BREAKS.fullmatch(piece):
@@ -70,9 +202,9 @@ def _message(builder: BlockBuilder, source: str) -> None:
         elif piece:
             builder.begin()
             position = 0
-            for placeholder in _PLACEHOLDER.finditer(piece):
+            for placeholder in pattern.finditer(piece):
                 _text(builder, piece[position : placeholder.start()])
-                builder.keep(placeholder[0], "" if placeholder[0][0] in "<&" else PLACEHOLDER)
+                builder.keep(placeholder[0], "" if re.fullmatch(TAGS, placeholder[0]) else PLACEHOLDER)
                 position = placeholder.end()
             _text(builder, piece[position:])
             builder.end()
@@ -80,7 +212,8 @@ def _message(builder: BlockBuilder, source: str) -> None:
 
 def _text(builder: BlockBuilder, raw: str) -> None:
     if raw:
-        builder.text(re.sub(r"\\(.)", lambda m: _ESCAPES.get(m[1], m[0]), raw), None, raw)
+        plain = re.sub(r"\\(.)", lambda m: _ESCAPES.get(m[1], m[0]), raw)
+        builder.text(plain, None, raw, placeholders=False)
 
 
 def _escape(text: str) -> str:

@@ -8,10 +8,14 @@ from typing import NamedTuple
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.formats.block import BREAK, BlockBuilder, Parsed
 
-_TIME = re.compile(r"(?:(\d+):)?(\d{1,2}):(\d{2})[,.](\d{3})\s*-->\s*(?:(\d+):)?(\d{1,2}):(\d{2})[,.](\d{3})")
-_TAG = re.compile(r"<[^<>]*>|\{\\[^{}]*\}")
+_CLOCK = r"(?:(\d{1,4}):)?(\d{1,2}):(\d{2})[,.](\d{3})"
+_TIME = re.compile(rf"(?<!\d){_CLOCK}[ \t]{{0,20}}-->[ \t]{{0,20}}{_CLOCK}")
+_TAG = re.compile(r"<[^<>]{0,500}>|\{\\[^{}]{0,500}\}")
 _END = re.compile(r"[.!?…:;\"”»)\]♪。！？」]\s*$")
 _START = re.compile(r"\s*[-–—♪#\[(>]")
+
+DEEPEST = 32
+"""Tags within each other that are told apart."""
 
 PAUSE = 2.0
 """Seconds between two cues after which a sentence is taken to have ended."""
@@ -37,20 +41,18 @@ def read(text: str) -> Parsed:
         InputError: there is no cue.
     """
     builder = BlockBuilder()
-    lines = text.splitlines(keepends=True)
+    lines = _lines(text)
     previous: Cue | None = None
     states: list[str] = []
     i = 0
     while i < len(lines):
-        time = _TIME.search(lines[i])
+        time = _time(lines[i])
         if time is None:
             # numbers, blank lines, and the header, notes and styles of WebVTT
             builder.keep(lines[i], BREAK if builder.inside else "")
             i += 1
             continue
-        end = i + 1
-        while end < len(lines) and lines[end].strip():
-            end += 1
+        end = _end_of(lines, i)
         cue = Cue(_seconds(time.groups()[:4]), _seconds(time.groups()[4:]), lines[i + 1 : end])
         builder.keep(lines[i], BREAK if builder.inside else "")
         previous = _add(builder, cue, previous, states)
@@ -59,6 +61,95 @@ def read(text: str) -> Parsed:
     if previous is None:
         raise InputError("holds no subtitle with a time (00:00:01,000 --> 00:00:02,000)")
     return builder.parsed()
+
+
+def _lines(text: str) -> list[str]:
+    """The lines of a file with their line endings, which are those of the formats: no others."""
+    return re.findall(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+\Z", text)
+
+
+def _time(line: str) -> re.Match[str] | None:
+    return _TIME.search(line) if "-->" in line else None
+
+
+def _end_of(lines: list[str], time: int) -> int:
+    """The line after the text of a cue: a blank one, or where the next cue begins, with or without its number."""
+    end = time + 1
+    while end < len(lines) and lines[end].strip() and not _time(lines[end]):
+        if lines[end].strip().isdecimal() and end + 1 < len(lines) and _time(lines[end + 1]):
+            break
+        end += 1
+    return end
+
+
+def finish(original: str, made: str, width: int) -> str:
+    """A translated file in which every cue can be shown: no empty line in it, no punctuation alone, lines not too long.
+
+    Args:
+        original: the file before, of as many lines.
+        made: the translated file.
+        width: characters of a line beyond which the cue is wrapped anew; 0 for any number.
+    """
+    old, new = _lines(original), _lines(made)
+    if len(old) != len(new):
+        return made
+    cues, i = [], 0
+    while i < len(old):
+        if _time(old[i]) is None:
+            i += 1
+            continue
+        end = _end_of(old, i)
+        cues.append((i + 1, end))
+        i = end
+    texts = [[line.rstrip("\r\n") for line in new[a:b]] for a, b in cues]
+    for k in range(1, len(cues)):
+        _share(texts, k)
+    found, position = [], 0
+    for (a, b), lines in zip(cues, texts):
+        ending = re.search(r"[\r\n]*\Z", new[b - 1] if b > a else "")
+        ends = [re.search(r"[\r\n]*\Z", line)[0] or (ending[0] if ending else "") for line in new[a:b]]  # type: ignore[index]
+        break_ = next((end for end in ends if end), "\n")
+        shown = _wrapped([line for line in lines if _plain(line)], width, [len(_plain(line)) for line in old[a:b]])
+        found += new[position:a]
+        found += [line + break_ for line in shown]
+        if shown and b == len(new) and not re.search(r"[\r\n]\Z", new[-1]):
+            found[-1] = shown[-1]
+        position = b
+    return "".join([*found, *new[position:]])
+
+
+def _share(texts: list[list[str]], k: int) -> None:
+    """Gives a cue without a word half of the words of the cue before, if a sentence runs over both."""
+    here, before = " ".join(texts[k]), " ".join(texts[k - 1])
+    if not texts[k] or any(c.isalnum() for c in _plain(here)) or _TAG.search(here + before):
+        return
+    words = before.split()
+    if len(words) < 2 or not here.strip() and _END.search(before):
+        return
+    half = (len(words) + 1) // 2
+    texts[k - 1] = [" ".join(words[:half])]
+    texts[k] = [" ".join(words[half:]) + here.strip()]
+
+
+def _wrapped(lines: list[str], width: int, before: list[int]) -> list[str]:
+    """The lines of a cue, wrapped evenly if one is longer than the width and than all were before; tags have none."""
+    if not width or not lines or max(len(_plain(line)) for line in lines) <= max(width, *before):
+        return lines
+    if any(re.match(r"\s*[-–—]", line) for line in lines[1:]):
+        return lines  # of two speakers
+    words = re.findall(r"(?:<[^<>]{0,500}>|\S)+", " ".join(lines))
+    total = sum(len(_plain(word)) + 1 for word in words) - 1
+    most = -(-total // -(-total // width))  # as even as possible
+    found: list[list[str]] = [[]]
+    filled = 0
+    for word in words:
+        size = len(_plain(word))
+        if found[-1] and filled + 1 + size > width or filled >= most:
+            found.append([])
+            filled = 0
+        filled += size + bool(found[-1])
+        found[-1].append(word)
+    return [" ".join(line) for line in found if line]
 
 
 def _seconds(fields: tuple[str | None, ...]) -> float:
@@ -111,5 +202,5 @@ def _update(states: list[str], tag: str) -> None:
             if re.match(rf"<{re.escape(name)}\b", states[i]):
                 del states[i]
                 break
-    elif re.match(r"<[a-zA-Z]", tag):
+    elif re.match(r"<[a-zA-Z]", tag) and len(states) < DEEPEST:
         states.append(tag)

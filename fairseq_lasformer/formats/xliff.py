@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from typing import NamedTuple
+
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.formats.block import PLACEHOLDER, BlockBuilder, Parsed
 from fairseq_lasformer.formats.markup import Piece, escape, xml_pieces
@@ -10,6 +13,7 @@ _CODES = ("ph", "bpt", "ept", "it", "x", "bx", "ex", "sc", "ec", "cp", "sm", "em
 """Inline elements whose content is code, not text."""
 
 _UNITS = ("trans-unit", "segment")
+_LANGUAGES = (("source-language", "srcLang"), ("target-language", "trgLang"))
 
 
 def read(text: str) -> Parsed:
@@ -29,6 +33,8 @@ def read(text: str) -> Parsed:
             said = piece.attributes.get("translate")
             refused.append(said == "no" if said else bool(refused and refused[-1]))
             if piece.local in _UNITS:
+                if unit is not None:
+                    raise InputError(f"a {piece.local} within another unit; XLIFF knows no such thing")
                 unit = []
         if unit is None:
             builder.keep(piece.raw)
@@ -39,7 +45,61 @@ def read(text: str) -> Parsed:
             if piece.local in _UNITS and unit is not None:
                 _unit(builder, unit, skip)
                 unit = None
-    return builder.parsed()
+    return builder.parsed().of_languages(_languages(pieces))
+
+
+def _languages(pieces: list[Piece]) -> tuple[str | None, str | None]:
+    """The languages of the first file that names some (``source-language`` in 1.2, ``srcLang`` in 2)."""
+    for piece in pieces:
+        said = piece.attributes if piece.kind == "start" else {}
+        source, target = (said.get(a) or said.get(b) for a, b in _LANGUAGES)
+        if source or target:
+            return source, target
+    return None, None
+
+
+def finish(original: str, made: str, mark: bool) -> str:
+    """A translated file, in which what was filled is marked for review, if ``mark``: a state in 1.2 and in 2."""
+    if not mark:
+        return made
+    old, new = _targets(xml_pieces(original)), _targets(xml_pieces(made))
+    if len(old) != len(new):
+        return made
+    pieces = [piece.raw for piece in xml_pieces(made)]
+    for before, after in zip(old, new):
+        if not before.full and after.full:
+            tag = pieces[after.tag]
+            kept = re.sub(r"""\sstate\s*=\s*("[^"]*"|'[^']*')""", "", tag)
+            pieces[after.tag] = re.sub(r"(?=/?>$)", f' state="{after.state}"', kept, count=1)
+    return "".join(pieces)
+
+
+class _Target(NamedTuple):
+    """Where the state of a unit stands: the number of the piece of its tag, what to say there, whether it is full."""
+
+    tag: int
+    state: str
+    full: bool
+
+
+def _targets(pieces: list[Piece]) -> list[_Target]:
+    """The targets of all units that have a source: in 1.2 the state is the target's, in 2 the segment's."""
+    found = []
+    begin = 0
+    for i, piece in enumerate(pieces):
+        if piece.local not in _UNITS:
+            continue
+        if piece.kind == "start":
+            begin = i
+        elif piece.kind == "end":
+            unit = pieces[begin : i + 1]
+            target = _element(unit, "target")
+            full = target is not None and any(p.kind == "text" and p.text.strip() for p in unit[slice(*target)])
+            if piece.local == "segment":
+                found.append(_Target(begin, "translated", full))
+            else:
+                found.append(_Target(begin + (target[0] if target else 0), "needs-review-translation", full))
+    return found
 
 
 def _element(pieces: list[Piece], name: str) -> tuple[int, int] | None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import collections
 import json
-from collections.abc import Callable, Iterable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +20,9 @@ from fairseq_lasformer.inference.attention import word_alignment
 from fairseq_lasformer.inference.glossary import Glossary
 from fairseq_lasformer.inference.translator import Line, Source
 from fairseq_lasformer.plugin.hub import DocumentHubInterface, TranslatedLine
+
+MANY_UNKNOWN = 0.1
+"""Share of unknown tokens above which a file's language is doubted."""
 
 
 class TranslatedSentence(NamedTuple):
@@ -42,6 +47,7 @@ class Counts(NamedTuple):
         cut: that were too long for the model, and were translated in pieces.
         cleaned: that contained control characters.
         lost: pieces of markup whose text is empty now.
+        unknown: share of the source's tokens that the model does not know.
     """
 
     sentences: int
@@ -50,6 +56,7 @@ class Counts(NamedTuple):
     cut: int
     cleaned: int
     lost: int
+    unknown: float = 0.0
 
     def told(self) -> str:
         """The counts in words."""
@@ -65,6 +72,8 @@ class Counts(NamedTuple):
             words.append(f"{self.cleaned} with control characters, which were left out")
         if self.lost:
             words.append(f"{self.lost} with markup that is empty now")
+        if self.unknown > MANY_UNKNOWN:
+            words.append(f"{self.unknown:.0%} of the words are unknown to the model: is this its source language?")
         return ", ".join(words)
 
 
@@ -113,9 +122,15 @@ class FileTranslator:
         self.model, self.overlap, self.max_tokens, self.most = model, overlap, max_tokens, alternatives
         self.translator = model.translator(max(beam, alternatives + 1), **options)
         self.required = None if glossary is None else self.translator.required(glossary, model.codec)
+        self.unknown, self.n_words = model.src_dict.unk(), len(model.tgt_dict)
         self.split = whole if lines else splitter(model.settings.source_lang)
         # without separators, the lines of a document are only known if each is translated by itself
         self.whole_documents = bool(model.codec.separator) and model.settings.resolutions != "sentences"
+
+    @property
+    def languages(self) -> tuple[str, str]:
+        """Codes of source and target language."""
+        return self.model.settings.source_lang, self.model.settings.target_lang
 
     def sentences(self, file: OpenFile) -> tuple[list[list[Sentence]], int]:
         """The sentences of each block, none longer than the model's limit; and how many had to be cut."""
@@ -129,22 +144,46 @@ class FileTranslator:
         journals: Sequence[Path | None] | None = None,
         begin: Callable[[int], object] = lambda n: None,
     ) -> list[TranslatedFile]:
-        """Translates files together; each is one document.
+        """Translates files together; each is one document. See :meth:`translate_each`.
+
+        Raises:
+            InputError: a file cannot be written.
+        """
+        found: dict[int, TranslatedFile] = {}
+        for i, made in self.translate_each(files, tick, journals, begin):
+            if isinstance(made, InputError):
+                raise made
+            found[i] = made
+        return [found[i] for i in range(len(files))]
+
+    def translate_each(
+        self,
+        files: Sequence[OpenFile],
+        tick: Callable[[int], object] = lambda n: None,
+        journals: Sequence[Path | None] | None = None,
+        begin: Callable[[int], object] = lambda n: None,
+    ) -> Iterator[tuple[int, TranslatedFile | InputError]]:
+        """Translates files together, each one document, and yields each when its last sentence is done.
 
         Args:
             files: the files.
             tick: called with a number of translated sentences.
             journals: for each file, where its lines are kept until it is done, so that a killed run resumes there.
             begin: called with the number of all sentences.
+
+        Yields:
+            the number of a file, and the translated file, or why it could not be written.
         """
         split = [self.sentences(file) for file in files]
         texts = [[s.text for block in found for s in block] for found, _ in split]
         begin(sum(map(len, texts)))
         documents = [Journal(path) for path in journals or [None] * len(files)]
-        lines = self._lines(texts, tick, documents)
-        return [
-            self.written(file, found, cut, translated) for file, (found, cut), translated in zip(files, split, lines)
-        ]
+        for i, lines, unknown in self._documents(texts, tick, documents):
+            try:
+                made = self.written(files[i], *split[i], lines)
+                yield i, made._replace(counts=made.counts._replace(unknown=unknown))
+            except InputError as e:
+                yield i, e
 
     def _fitting(self, cuts: list[int]) -> Splitter:
         """The splitter, with sentences beyond the limit cut between words."""
@@ -171,17 +210,38 @@ class FileTranslator:
 
         return split
 
-    def _lines(
+    def _documents(
         self, texts: Sequence[Sequence[str]], tick: Callable[[int], object], journals: Sequence[Journal]
-    ) -> list[list[TranslatedSentence]]:
+    ) -> Iterator[tuple[int, list[TranslatedSentence], float]]:
+        """The translated documents, each when it is done: its number, its lines, the share of unknown tokens."""
         if self.whole_documents:
             sources = [self._source(text) for text in texts]
-            known = [journal.lines() for journal in journals]
+            owner = list(range(len(texts)))
+            known = [journal.lines(len(text), self.n_words) for journal, text in zip(journals, texts)]
         else:
             sources = [self._source([sentence]) for text in texts for sentence in text]
+            owner = [i for i, text in enumerate(texts) for _ in text]
             known = [[] for _ in sources]
         here = [i for i, source in enumerate(sources) if source.sentences]
+        waiting = collections.Counter(owner[i] for i in here)
         found: dict[int, list[Line]] = {}
+        of: dict[int, list[int]] = {}
+        for i, document in enumerate(owner):
+            of.setdefault(document, []).append(i)
+
+        def finished(document: int) -> tuple[int, list[TranslatedSentence], float]:
+            parts = [sources[i] for i in of.get(document, ())]
+            tokens = torch.cat([t for source in parts for t in source.sentences] or [torch.empty(0)])
+            unknown = float((tokens == self.unknown).float().mean()) if tokens.numel() else 0.0
+            if not self.whole_documents:
+                lines = [line for i, _ in zip(of.get(document, ()), texts[document]) for line in found.get(i, [])]
+                return document, self.told(texts[document], lines), unknown
+            lines = found.get(document, [])
+            return document, self.told(texts[document], lines, self._others(sources[document], lines)), unknown
+
+        for document in range(len(texts)):
+            if not waiting[document]:
+                yield finished(document)
         for group in self.translator.groups([sources[i] for i in here], self.max_tokens):
             chosen = [here[i] for i in group]
             tick(sum(len(known[i]) for i in chosen))
@@ -194,12 +254,10 @@ class FileTranslator:
             batch = [sources[i] for i in chosen]
             before = [known[i] for i in chosen]
             found |= dict(zip(chosen, self.translator.translate(batch, self.model.device, before, done)))
-        translated = [found.get(i, []) for i in range(len(sources))]
-        if self.whole_documents:
-            others = [self._others(source, lines) for source, lines in zip(sources, translated)]
-            return [self.told(*document) for document in zip(texts, translated, others)]
-        flat = iter(translated)
-        return [self.told(text, [line for _ in text for line in next(flat)]) for text in texts]
+            for document in dict.fromkeys(owner[i] for i in chosen):
+                waiting[document] -= sum(owner[i] == document for i in chosen)
+                if not waiting[document]:
+                    yield finished(document)
 
     def _source(self, text: Sequence[str]) -> Source:
         return self.model.source(0, "\n".join(text), self.translator, self.overlap, self.required)
@@ -267,24 +325,54 @@ class Journal:
     def __init__(self, path: Path | None) -> None:
         self.path = path
 
-    def lines(self) -> list[Line]:
-        """The lines that were kept; what a kill cut short is left out."""
+    def lines(self, most: int, n_words: int) -> list[Line]:
+        """The lines that were kept; what a kill cut short is left out. One that does not parse or fit is begun anew.
+
+        Args:
+            most: number of the document's lines.
+            n_words: size of the target dictionary.
+        """
         if self.path is None or not self.path.exists():
             return []
-        kept = self.path.read_text(encoding="utf-8").split("\n")[:-1]
-        found: list[Line] = []
-        for text in kept:
-            found += [Line(torch.tensor(tokens, dtype=torch.int64), *rest) for tokens, *rest in json.loads(text)]
-        whole = "".join(line + "\n" for line in kept)
-        if self.path.stat().st_size != len(whole.encode()):
-            with replacing(self.path) as file:
-                file.write(whole)
+        try:
+            kept = self.path.read_bytes().decode("utf-8").split("\n")[:-1]
+            found = [_kept_line(entry, n_words) for text in kept for entry in json.loads(text)]
+            if len(found) > most:
+                raise ValueError
+            whole = "".join(line + "\n" for line in kept)
+            if self.path.stat().st_size != len(whole.encode()):
+                with replacing(self.path) as file:
+                    file.write(whole)
+        except (ValueError, TypeError, RecursionError, OSError):
+            print(f"note: {self.path}: damaged, so this file is translated from its beginning", file=sys.stderr)
+            self.path.unlink(missing_ok=True)
+            return []
         return found
 
     def add(self, lines: list[Line]) -> None:
-        """Keep the lines of a part."""
+        """Keep the lines of a part.
+
+        Raises:
+            InputError: they cannot be written.
+        """
         if self.path is None:
             return
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with open(self.path, "a", encoding="utf-8") as file:
-            file.write(json.dumps([[line.tokens.tolist(), *line[1:]] for line in lines]) + "\n")
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with open(self.path, "a", encoding="utf-8") as file:
+                file.write(json.dumps([[line.tokens.tolist(), *line[1:]] for line in lines]) + "\n")
+        except OSError as e:
+            raise InputError(f"{self.path}: cannot be written ({e.strerror})") from e
+
+
+def _kept_line(entry: Any, n_words: int) -> Line:
+    """A line of a journal.
+
+    Raises:
+        ValueError: it is none.
+    """
+    tokens, score, repaired, flawed = entry
+    words = isinstance(tokens, list) and all(type(t) is int and 0 <= t < n_words for t in tokens)
+    if not words or not isinstance(score, float) or not isinstance(repaired, bool) or not isinstance(flawed, bool):
+        raise ValueError("not a line")
+    return Line(torch.tensor(tokens, dtype=torch.int64), score, repaired, flawed)

@@ -47,9 +47,13 @@ def chosen(place: Path) -> Path:
     """
     if place.is_file():
         return place
+    if not place.is_dir():
+        raise InputError(f"{place}: no such file or folder; expected a checkpoint, or the folder of one")
     found = next((place / name for name in CHECKPOINTS if (place / name).is_file()), None)
     if found is None:
-        raise InputError(f"{place}: holds none of {', '.join(CHECKPOINTS)}; name the checkpoint_file")
+        inside = sorted(d.name for d in place.iterdir() if d.is_dir() and any((d / n).is_file() for n in CHECKPOINTS))
+        hint = f"; it contains {' and '.join(f'{name}/' for name in inside)}, which are models" if inside else ""
+        raise InputError(f"{place}: holds none of {', '.join(CHECKPOINTS)}{hint or '; name the checkpoint'}")
     return found
 
 

@@ -49,6 +49,22 @@ class Plan(NamedTuple):
     others: list[Path]
 
 
+class Options(NamedTuple):
+    """How files are read and written.
+
+    Attributes:
+        overwrite: replace files that this run has not written.
+        any_language: translate files that say that they are in other languages than the model's.
+        finishing: see :class:`formats.Finishing`.
+        inputs: other files that must not be written, resolved.
+    """
+
+    overwrite: bool = False
+    any_language: bool = False
+    finishing: formats.Finishing = formats.Finishing()
+    inputs: frozenset[Path] = frozenset()
+
+
 class Result(NamedTuple):
     """What became of a file.
 
@@ -80,10 +96,12 @@ def plan(folder: Path, out: Path, output: str = "text", form: str | None = None)
     if folder.resolve() == out.resolve():
         raise InputError(f"{out}: is the folder that is translated; choose another one with -o")
     jobs, others = [], []
+    inside = out.resolve().is_relative_to(folder.resolve())
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder)
         hidden = any(part.startswith(".") for part in name.parts)
-        if hidden or not path.is_file() or path.resolve().is_relative_to(out.resolve()):
+        made = inside and path.resolve().is_relative_to(out.resolve())  # by an earlier run
+        if hidden or not path.is_file() or made:
             continue
         known = form or formats.format_of(path.name)
         if known is None:
@@ -145,6 +163,7 @@ def translate_jobs(
     encoding: str | None = None,
     begin: Callable[[int], object] = lambda n: None,
     tick: Callable[[int], object] = lambda n: None,
+    options: Options = Options(),  # noqa: B008
 ) -> Iterator[Result]:
     """Translates files, and yields what became of each. What was done before, with the same settings, is not repeated.
 
@@ -154,15 +173,16 @@ def translate_jobs(
         state: folder that remembers what is done.
         settings: everything that the translations depend on besides the files.
         output: see :func:`present`.
-        encoding: encoding of text files; default: it is found out.
+        encoding: encoding of text files; default: it is detected.
         begin: called with the number of sentences of files that are about to be translated.
         tick: called with the number of sentences translated.
+        options: what is read, written and overwritten.
 
     Raises:
         InputError: another process works on the same folder, or it cannot be written.
     """
     with locked(state / LOCK, "a translation"):
-        yield from _translated(translator, jobs, state, settings, output, encoding, begin, tick)
+        yield from _translated(translator, jobs, state, settings, output, encoding, begin, tick, options)
         (state / LOCK).unlink(missing_ok=True)
 
 
@@ -182,7 +202,9 @@ def _translated(
     encoding: str | None,
     begin: Callable[[int], object],
     tick: Callable[[int], object],
+    options: Options,
 ) -> Iterator[Result]:
+    inputs = {job.source.resolve() for job in jobs} | options.inputs
     done = _Done(state / DONE)
     waiting: list[_Open] = []
 
@@ -198,21 +220,24 @@ def _translated(
                 done.add(opened.key, job.target)
                 _journal(state, opened).unlink(missing_ok=True)
                 yield Result(job, told=made.counts.told(), note=note)
-            except InputError as e:
+            except (InputError, OSError) as e:
                 yield Result(job, str(e))
         waiting.clear()
 
     for job in jobs:
         try:
             data = job.source.read_bytes()
-            key = key_of(hashlib.sha256(data).hexdigest(), job.form, output, encoding, *settings)
+            key = key_of(hashlib.sha256(data).hexdigest(), job.form, output, encoding, options.finishing, *settings)
             if done.has(key, job.target):
                 yield Result(job)
                 continue
-            check_writable(job.target)
-            waiting.append(_Open(job, key, formats.read(data, job.form, encoding), len(data)))
+            _check_target(job.target, inputs, options.overwrite or done.wrote(job.target))
+            file = formats.read(data, job.form, encoding, options.finishing)
+            if not options.any_language:
+                formats.check_languages(file, *translator.languages)
+            waiting.append(_Open(job, key, file, len(data)))
         except OSError as e:
-            yield Result(job, f"cannot be read ({e.strerror})")
+            yield Result(job, f"cannot be read ({e.strerror or e})")
         except InputError as e:
             yield Result(job, str(e))
         if sum(w.size for w in waiting) >= TOGETHER:
@@ -233,18 +258,39 @@ def _together(
     begin: Callable[[int], object],
     tick: Callable[[int], object],
 ) -> Iterator[tuple[_Open, TranslatedFile | InputError]]:
-    """Translates files together; one after the other, if one of them cannot be translated."""
-    if not waiting:
-        return
+    """Translates files together, each written when it is done; those that are left one by one, if one fails."""
+    written: set[int] = set()
+    failure: Exception | None = None
+    journals = [_journal(state, w) for w in waiting]
     try:
-        journals = [_journal(state, w) for w in waiting]
-        yield from zip(waiting, translator.translate([w.file for w in waiting], tick, journals, begin))
-    except InputError as e:
-        if len(waiting) == 1:
-            yield waiting[0], e
-            return
-        for w in waiting:
-            yield from _together(translator, [w], state, lambda n: None, lambda n: None)
+        for i, made in translator.translate_each([w.file for w in waiting], tick, journals, begin):
+            written.add(i)
+            yield waiting[i], made
+    except Exception as e:  # whatever a file makes go wrong must not end the work on others
+        failure = e
+    left = [w for i, w in enumerate(waiting) if i not in written]
+    if failure is None:
+        return
+    if len(waiting) == 1:
+        told = f"cannot be translated ({type(failure).__name__}: {' '.join(str(failure).split())[:200]})"
+        for w in left:
+            yield w, failure if isinstance(failure, InputError) else InputError(told)
+        return
+    for w in left:
+        yield from _together(translator, [w], state, lambda n: None, lambda n: None)
+
+
+def _check_target(target: Path, inputs: set[Path], replaced: bool) -> None:
+    """Refuses to write where something else is.
+
+    Raises:
+        InputError: the target is, or leads to, a file that is translated; or it exists.
+    """
+    if target.resolve() in inputs:
+        raise InputError(f"{target}: leads to a file that is translated; remove the link, or choose another folder")
+    if target.is_file() and not replaced:
+        raise InputError(f"{target}: exists already; --overwrite replaces it")
+    check_writable(target)
 
 
 class _Done:
@@ -252,8 +298,9 @@ class _Done:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        text = path.read_text(encoding="utf-8") if path.exists() else ""
-        self.found = {tuple(line.split("\t", 1)) for line in text.split("\n")[:-1]}
+        text = path.read_bytes().decode("utf-8", "replace") if path.exists() else ""
+        self.found = {(key, name) for key, tab, name in (line.partition("\t") for line in text.split("\n")[:-1]) if tab}
+        self.names = {name for _, name in self.found}
         self.torn = bool(text) and not text.endswith("\n")
 
     def _name(self, target: Path) -> str:
@@ -261,6 +308,10 @@ class _Done:
 
     def has(self, key: str, target: Path) -> bool:
         return target.is_file() and (key, self._name(target)) in self.found
+
+    def wrote(self, target: Path) -> bool:
+        """Whether a file was written by a run that this one goes on with."""
+        return self._name(target) in self.names
 
     def add(self, key: str, target: Path) -> None:
         with open(self.path, "a", encoding="utf-8") as file:

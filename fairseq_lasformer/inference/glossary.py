@@ -27,6 +27,10 @@ Terms = Sequence[Sequence[Sequence[int]]]
 """Required terms of a document: for each line, the tokens of each of its terms."""
 
 
+LONGEST_TERM = 50
+"""Words of a term."""
+
+
 class Glossary:
     """Terms and their translations.
 
@@ -70,6 +74,8 @@ class Glossary:
             terms = [term.strip() for term in line.split("\t")]
             if not any(terms):
                 continue
+            if max(len(term.split()) for term in terms) > LONGEST_TERM:
+                raise InputError(f"{path}:{number}: a term of more than {LONGEST_TERM} words")
             if len(terms) != 2 or not all(terms):
                 raise InputError(f"{path}:{number}: expected a source term, a tab, and its translation")
             entries.append((terms[0], terms[1]))

@@ -308,6 +308,8 @@ def load_model(
         place = torch.device(device)
     except RuntimeError as e:
         raise InputError(f"--device {device}: expected cpu, cuda or cuda:N") from e
+    if place.type not in ("cpu", "cuda"):
+        raise InputError(f"--device {device}: expected cpu, cuda or cuda:N")
     if place.type == "cuda" and not torch.cuda.is_available():
         raise InputError(f"--device {device}: there is no GPU here that torch can use")
     if place.type != "cpu" and decode_dtype != "float32":

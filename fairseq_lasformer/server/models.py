@@ -80,6 +80,7 @@ class ServedModel:
             InputError: it cannot be read, or the glossary is wrong.
         """
         file = formats.read(data, form, encoding)
+        formats.check_languages(file, *self.languages)
         blocks, cut = self.files.sentences(file)
         texts = [sentence.text for block in blocks for sentence in block]
         required = None

@@ -55,7 +55,7 @@ def test_a_folder_with_a_bad_file(trained_folder, letter, tmp_path, capsys):
     assert f"error: {tmp_path / 'bad.srt'}: holds no subtitle" in told
     assert "error: 1 of 2 files could not be translated" in told and (out / "letter.txt").exists()
     assert main(["translate", str(trained_folder), str(tmp_path), "-o", str(out), "--beam", "1"]) == 1
-    assert "letter.txt: had been translated" in capsys.readouterr().err
+    assert "letter.txt: already translated" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -63,6 +63,17 @@ def test_a_folder_with_a_bad_file(trained_folder, letter, tmp_path, capsys):
     [
         (["nothing.txt"], "nothing.txt: no such file or folder"),
         (["letter.xyz"], "letter.xyz: of unknown format; known: .txt"),
+        (["letter.pdf"], "letter.pdf: of unknown format; PDF is not translated"),
+        (["letter.doc"], "letter.doc: of unknown format; save it as .docx"),
+        (["letter.txt", "-o", "de"], "-o de: would be a file of this name; write de/ for a folder"),
+        (["letter.txt", "-o", "loop"], "loop: cannot be written"),
+        (["letter.txt", "--device", "meta"], "--device meta: expected cpu, cuda"),
+        (["letter.txt", "--device", "mps"], "--device mps: expected cpu, cuda"),
+        (["letter.txt", "--encoding", "undefined"], "undefined: not an encoding"),
+        (["letter.txt", "--max-tokens", "-5"], "--max-tokens: at least 1"),
+        (["letter.txt", "--overlap", "-1"], "--overlap and"),
+        (["letter.txt", "--shard", "0/3"], "--shard 0/3: expected I/N"),
+        (["letter.txt", "--glossary", "long"], "long:1: a term of more than 50 words"),
         (["letter.docx"], "letter.docx: name the translated file with -o"),
         (["letter.txt", "-o", "letter.txt"], "is the file that is translated"),
         (["."], "name the folder for the translations with -o"),
@@ -78,10 +89,35 @@ def test_a_folder_with_a_bad_file(trained_folder, letter, tmp_path, capsys):
 )
 def test_mistakes_are_named(words, message, trained_folder, letter, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for name in ("letter.xyz", "letter.docx"):
+    for name in ("letter.xyz", "letter.docx", "letter.pdf", "letter.doc"):
         Path(name).write_text("w1")
+    Path("loop").symlink_to("loop")
+    Path("long").write_text("w1 " * 3000 + "\tW1\n")
     assert main(["translate", str(trained_folder), *words]) == 1
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (["nowhere", "letter.txt"], "nowhere: no such file or folder; expected a checkpoint, or the folder of one"),
+        ([".", "letter.txt"], "it contains model/, which are models"),
+        (["letter.txt"], "letter.txt: is no model; name the model first: lasformer translate MODEL letter.txt"),
+        (["letter.txt", "model"], "name the model first: lasformer translate model letter.txt"),
+    ],
+)
+def test_mix_ups_are_answered_with_what_to_do(words, message, trained_folder, letter, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("model").symlink_to(trained_folder)
+    assert main(["translate", *words]) == 1
+    said = capsys.readouterr().err.strip()
+    assert message in said and "\n" not in said
+
+
+def test_a_language_is_no_option(trained_folder, letter, capsys):
+    with pytest.raises(SystemExit):
+        main(["translate", str(trained_folder), str(letter), "--to", "de"])
+    assert "a model translates from one language into another" in capsys.readouterr().err
 
 
 def test_one_input_at_a_time(trained_folder, letter, capsys):

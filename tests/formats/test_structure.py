@@ -17,10 +17,12 @@ from fairseq_lasformer.formats.markup import html_pieces
 from fairseq_lasformer.formats.projection import by_place
 from fairseq_lasformer.formats.sentences import sentences, splitter
 
+AS_IT_COMES = formats.Finishing(mark=False, width=0)
 
-def translated(data: bytes, form: str, change=str.upper) -> tuple[bytes, list[str]]:
+
+def translated(data: bytes, form: str, change=str.upper, finishing=AS_IT_COMES) -> tuple[bytes, list[str]]:
     """A file whose sentences are changed, and the sentences."""
-    file = formats.read(data, form)
+    file = formats.read(data, form, None, finishing)
     segments, seen = [], []
     for block in file.blocks:
         found = sentences(block, splitter("en"))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import json
+import zipfile
 
 import pytest
 
 from fairseq_lasformer import formats
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.inference import folders
 from fairseq_lasformer.inference.any_file import FileTranslator, Journal
 from fairseq_lasformer.inference.attention import word_alignment
 from fairseq_lasformer.inference.folders import Job, plan, present, translate_jobs
@@ -97,7 +100,7 @@ def test_a_killed_translation_resumes_after_its_last_part(model, tmp_path, monke
 
     with pytest.raises(Killed):
         translator.translate([opened(text)], tick, [journal])
-    kept = len(Journal(journal).lines())
+    kept = len(Journal(journal).lines(40, 10**6))
     assert 0 < kept < 40
     with open(journal, "a") as file:
         file.write("[[[1, 2")  # a kill in the middle of a line
@@ -194,7 +197,7 @@ def test_one_of_several_files_fails_alone(model, tmp_path, monkeypatch):
     monkeypatch.setattr(FileTranslator, "written", failing)
     jobs = [Job(tmp_path / n, tmp_path / "out" / n, "text") for n in ("a.txt", "b.txt", "c.txt")]
     results = list(translate_jobs(translator, jobs, tmp_path / "state", ()))
-    assert [r.error for r in results] == ["", "cannot be", ""]
+    assert {r.job.source.name: r.error for r in results} == {"a.txt": "", "b.txt": "cannot be", "c.txt": ""}
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["a.txt", "c.txt"]
 
 
@@ -204,3 +207,124 @@ def test_a_folder_is_not_translated_into_itself(folder, tmp_path):
     (folder / "out").mkdir()
     (folder / "out" / "x.txt").write_text("w1")
     assert "x.txt" not in [job.source.name for job in plan(folder, folder / "out").jobs]
+
+
+DAMAGED = [b"no json\n", b"\xff\xfe\n", b"[[5]]\n", b"7\n", b"[[[99999], -1.0, false, false]]\n"]
+DAMAGED += [b"[[[5], -1.0, false, false]]\n" * 9, b"[[[5], -1.0, 1, false]]\n", b"[" * 100_000 + b"\n", b"\0\n"]
+
+
+@pytest.mark.parametrize("content", DAMAGED)
+def test_a_damaged_state_is_begun_anew(model, tmp_path, capsys, monkeypatch, content):
+    """Of a journal, and of the list of what is done: what does not parse or fit is not trusted."""
+    translator, state = FileTranslator(model, beam=1), tmp_path / "state"
+    (tmp_path / "a.txt").write_text("w1 w2\nw3\n")
+    jobs = [Job(tmp_path / "a.txt", tmp_path / "b.txt", "text")]
+    list(translate_jobs(translator, jobs, tmp_path / "other", ("m",)))
+    expected = (tmp_path / "b.txt").read_bytes()
+    (tmp_path / "b.txt").unlink()
+    state.mkdir()
+    (state / folders.DONE).write_bytes(content)
+    monkeypatch.setattr(folders, "_journal", lambda *_: tmp_path / "journal")
+    (tmp_path / "journal").write_bytes(content)
+    (result,) = translate_jobs(translator, jobs, state, ("m",))
+    assert not result.error and (tmp_path / "b.txt").read_bytes() == expected
+    assert "damaged" in capsys.readouterr().err
+
+
+def test_a_file_that_fails_fails_alone_wherever_it_does(model, tmp_path, monkeypatch):
+    """At reading, translating and writing: the others are translated, and each failure is one line."""
+    for name, text in {"1.txt": "w1\n", "2.txt": "w2 w3\n", "3.txt": "w4\n", "5.txt": "w5\n"}.items():
+        (tmp_path / name).write_text(text)
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr("word/document.xml", "<w:document/>")
+        archive.writestr("word/media/a.png", b"picture" * 9)
+    place = packed.getvalue().index(b"picture")
+    (tmp_path / "4.docx").write_bytes(packed.getvalue()[:place] + b"X" + packed.getvalue()[place + 1 :])
+    read, search = formats.read, Translator.translate
+
+    def failing(data, *rest):
+        file = read(data, *rest)
+        return file._replace(write=lambda segments: 1 / 0) if data == b"w1\n" else file
+
+    def searching(self, documents, *rest):
+        if any(len(document.sentences[0]) == 2 for document in documents):
+            raise RuntimeError("out of luck")
+        return search(self, documents, *rest)
+
+    monkeypatch.setattr(formats, "read", failing)
+    monkeypatch.setattr(Translator, "translate", searching)
+    jobs = [Job(p, tmp_path / "out" / p.name, formats.check_format(p.name)) for p in sorted(tmp_path.glob("?.*"))]
+    translator = FileTranslator(model, beam=1)
+    errors = {r.job.source.name: r.error for r in translate_jobs(translator, jobs, tmp_path / "s", ())}
+    assert "checksum of word/media/a.png" in errors["4.docx"]
+    assert errors["2.txt"] == "cannot be translated (RuntimeError: out of luck)"
+    assert "ZeroDivisionError" in errors["1.txt"] and not errors["3.txt"] and not errors["5.txt"]
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["3.txt", "5.txt"]
+
+
+def test_each_file_is_written_when_it_is_done(model, tmp_path):
+    """Not when all that are read with it are done."""
+    for i in range(4):
+        (tmp_path / f"{i}.txt").write_text("w1 w2 w3.\n" * 20)
+    jobs = [Job(tmp_path / f"{i}.txt", tmp_path / "out" / f"{i}.txt", "text") for i in range(4)]
+    translator = FileTranslator(model, beam=1, max_tokens=60)
+    seen = [len(list((tmp_path / "out").glob("*"))) for _ in translate_jobs(translator, jobs, tmp_path / "s", ())]
+    assert seen[0] < 4 and seen[-1] == 4
+
+
+def test_nothing_is_overwritten_that_this_run_has_not_written(model, tmp_path):
+    (tmp_path / "a.txt").write_text("w1\n")
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "a.txt").write_text("precious")
+    jobs, translator = [Job(tmp_path / "a.txt", out / "a.txt", "text")], FileTranslator(model, beam=1)
+    (result,) = translate_jobs(translator, jobs, out / ".s", ("m",))
+    assert "exists already; --overwrite" in result.error and (out / "a.txt").read_text() == "precious"
+    (result,) = translate_jobs(translator, jobs, out / ".s", ("m",), options=folders.Options(overwrite=True))
+    assert not result.error and (out / "a.txt").read_text() != "precious"
+    (tmp_path / "a.txt").write_text("w2\n")  # what this run wrote, it may replace
+    (result,) = translate_jobs(translator, jobs, out / ".s", ("m",))
+    assert not result.error and result.told
+
+
+def test_a_link_in_the_output_never_reaches_an_input(model, tmp_path):
+    inside, out = tmp_path / "in", tmp_path / "out"
+    for place in (inside, out):
+        place.mkdir()
+    (inside / "a.txt").write_text("w1\n")
+    (inside / "b.txt").write_text("w2\n")
+    (out / "a.txt").symlink_to(inside / "b.txt")
+    found = plan(inside, out)
+    options = folders.Options(overwrite=True, inputs=frozenset(job.source.resolve() for job in found.jobs))
+    translator = FileTranslator(model, beam=1)
+    (result,) = translate_jobs(translator, found.jobs[:1], out / ".s", (), options=options)
+    assert "leads to a file that is translated" in result.error and (inside / "b.txt").read_text() == "w2\n"
+
+
+def test_a_folder_within_the_output_is_translated(tmp_path):
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "a" / "b" / "x.txt").write_text("w1")
+    assert [job.target for job in plan(tmp_path / "a" / "b", tmp_path / "a").jobs] == [tmp_path / "a" / "x.txt"]
+
+
+def test_files_in_other_languages_are_refused_unless_told_otherwise(model, tmp_path):
+    (tmp_path / "a.po").write_text('msgid ""\nmsgstr ""\n"Language: it\\n"\n\nmsgid "w1"\nmsgstr ""\n')
+    unit = "<trans-unit><source>w1</source></trans-unit></file></xliff>"
+    for name, language in (("b.xlf", "fr"), ("c.xlf", "yy-YY")):
+        (tmp_path / name).write_text(f'<xliff><file source-language="xx-XX" target-language="{language}">{unit}')
+    jobs = [Job(p, tmp_path / "out" / p.name, formats.check_format(p.name)) for p in sorted(tmp_path.glob("?.*"))]
+    translator = FileTranslator(model, beam=1)
+    errors = {r.job.source.name: r.error for r in translate_jobs(translator, jobs, tmp_path / "s", ())}
+    assert "into it, but the model translates into yy; --any-language" in errors["a.po"]
+    assert "into fr" in errors["b.xlf"] and not errors["c.xlf"]
+    options = folders.Options(overwrite=True, any_language=True)
+    results = list(translate_jobs(translator, jobs, tmp_path / "t", ("n",), options=options))
+    assert [r.error for r in results] == ["", "", ""]
+
+
+def test_a_language_that_the_model_does_not_know_is_doubted(model):
+    (done,) = FileTranslator(model, beam=1).translate([opened("ж ш щ ю я ы w1\n")])
+    assert done.counts.unknown > 0.5 and "unknown to the model" in done.counts.told()
+    (done,) = FileTranslator(model, beam=1).translate([opened("w1 w2\n")])
+    assert done.counts.unknown == 0 and "unknown" not in done.counts.told()
