@@ -3,3 +3,7 @@
 
 class InputError(ValueError):
     """Bad input. The message is one line: what is wrong, where, and what to do."""
+
+
+class Interrupted(InputError):
+    """Work that was interrupted with Ctrl-C, and can be resumed."""

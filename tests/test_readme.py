@@ -57,6 +57,7 @@ DEMO = "optimization.max_update=2 lr_scheduler.total_num_update=3 lr_scheduler.w
 MINIATURE = [
     (r"^git clone <this repository> fairseq_lasformer && cd fairseq_lasformer$", "test -f Makefile"),
     (r"^make demo\b", f'make demo ARGS="--documents 14 {DEMO}"'),
+    (r"^make test\b", "make --dry-run test"),  # which this is
     (r"LIMIT=1024 scripts/preprocess.sh data-bin/mine", "LIMIT=1024 SIZE=200 scripts/preprocess.sh data-bin/mine"),
     (
         r"^(scripts/train.sh data-bin/mine)",
@@ -240,3 +241,8 @@ def test_every_make_target_that_is_named_exists():
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
     named = {t for page in PAGES for t in re.findall(r"`make ([a-z-]+)", (ROOT / page).read_text(encoding="utf-8"))}
     assert named and named <= targets
+
+
+def test_the_readme_begins_with_the_two_commands_of_a_fresh_machine():
+    first = [line.split("#")[0].strip() for line in blocks("README.md", "bash")[0].splitlines()]
+    assert first[1:] == ["make demo", "make test"] and first[0].startswith("git clone ")

@@ -136,7 +136,10 @@ def _of_checkpoint(state: dict[str, Any]) -> tuple[dict[str, str], dict[str, str
     cfg = state.get("cfg") or {}
     model, task, optimization = (_plain(cfg.get(part)) for part in ("model", "task", "optimization"))
     dataset, common = _plain(cfg.get("dataset")), _plain(cfg.get("common"))
-    about = {"architecture": architecture(state) or "unknown", "parameters": f"{parameters(state['model']):,}"}
+    name = architecture(state) or "unknown"
+    if name.startswith("lasformer") and "dense" not in name and not any("selector" in key for key in state["model"]):
+        name = f"{name}, dense (no selectors)"
+    about = {"architecture": name, "parameters": f"{parameters(state['model']):,}"}
     if "encoder_layers" in model:
         about["layers"] = f"{model['encoder_layers']} + {model['decoder_layers']}, width {model['encoder_embed_dim']}"
     if of_ours(state):

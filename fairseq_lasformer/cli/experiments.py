@@ -50,17 +50,26 @@ def add_ablate(parser: argparse.ArgumentParser) -> None:
 
 
 def run_train(args: argparse.Namespace) -> None:
-    from fairseq_lasformer.experiments.own_data import TrainOptions, train_own
+    from fairseq_lasformer.experiments.own_data import TrainOptions, chosen_options, train_own
 
-    given = {name: getattr(args, name) for name in TrainOptions.__dataclass_fields__ if hasattr(args, name)}
-    chosen = {name: value for name, value in given.items() if value is not None}
-    print(train_own(args.data, args.out, TrainOptions(**chosen | {"options": tuple(args.options)})))
+    named = {name: getattr(args, name) for name in TrainOptions.__dataclass_fields__ if hasattr(args, name)}
+    given = {name: value for name, value in named.items() if value is not None} | {"options": tuple(args.options)}
+    options, told = chosen_options(args.data, args.out, given, args.small_corpus)
+    if told:
+        print(told, file=sys.stderr)
+    print(train_own(args.data, args.out, options))
 
 
 def add_train(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("data", type=Path, help="folder made by lasformer prepare")
     parser.add_argument("out", type=Path, help="folder for checkpoints and train.log; a killed training resumes there")
     parser.add_argument("--arch", help="architecture (default: lasformer); see docs/training.md")
+    parser.add_argument(
+        "--small-corpus",
+        action=argparse.BooleanOptionalAction,
+        help="defaults for a small corpus: lasformer_tiny, 5,000 updates of one batch, more dropout (default: below "
+        "50,000 sentences)",
+    )
     parser.add_argument("--criterion", help="loss (default: the one that goes with the architecture)")
     parser.add_argument("--max-update", type=int, help="number of updates (default: 100000)")
     parser.add_argument(

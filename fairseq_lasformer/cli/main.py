@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import fairseq_lasformer
 from fairseq_lasformer.cli import DEFAULT_SAMPLES
-from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.errors import InputError, Interrupted
 from fairseq_lasformer.plugin import missing
 from fairseq_lasformer.threads import wait_briefly
 
@@ -41,6 +41,9 @@ COMMANDS = {
     "convert": Command("make a checkpoint of fairseq's transformer one of lasformer_dense", "data"),
     "average": Command("average checkpoints, with kappa from the last", "data"),
 }
+
+INTERRUPTED = 130
+"""Exit code after Ctrl-C, as of shells."""
 
 TAKING_MORE = ("train", "generate", "ablate", "params")
 
@@ -86,6 +89,12 @@ def main(argv: list[str] | None = None) -> int:
         parser.error(f"{args.command} takes nothing after --")
     try:
         args.run(args)
+    except Interrupted as e:
+        print(e, file=sys.stderr)
+        return INTERRUPTED
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
     except InputError as e:
         print(f"error: {e}", file=sys.stderr)
         return 1

@@ -14,6 +14,7 @@ from fairseq_lasformer.data.manifest import SplitInfo
 from fairseq_lasformer.data.subwords import DataConfig
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.experiments.training import follow
+from fairseq_lasformer.files import atomic_write
 from fairseq_lasformer.resume import Progress, key_of
 
 PRECISIONS = ("auto", "fp16", "fp32")
@@ -100,6 +101,46 @@ class TrainOptions:
                 raise InputError("--precision fp16: there is no GPU here; leave it out, and the CPU trains in float32")
             return ["--cpu"]
         return [] if self.precision == "fp32" else ["--fp16"]
+
+
+SMALL_CORPUS = 50_000
+"""Sentences of a training set below which the defaults are those of :data:`SMALL`."""
+
+SMALL: dict[str, Any] = {
+    **{"arch": "lasformer_tiny", "max_update": 5000, "update_freq": 1, "warmup": 500},
+    **{"lr": 0.002, "dropout": 0.2, "save_every": 250, "patience": 12},
+}
+"""Defaults for small corpora: a small model, few updates, a short warm-up, more dropout. Near the demo's."""
+
+_CHOSEN = "small_corpus"  # a file beside the checkpoints: the defaults are those of a small corpus
+
+
+def chosen_options(data: Path, out: Path, given: dict[str, Any], small: bool | None) -> tuple[TrainOptions, str]:
+    """The options of a training: those given, and defaults by the size of the corpus.
+
+    Args:
+        data: prepared folder.
+        out: folder of the checkpoints; a training that has begun keeps its defaults.
+        given: options that were given.
+        small: whether the corpus is small; None to decide by its size.
+
+    Returns:
+        the options, and a line that says what was chosen; empty if nothing was.
+    """
+    info = SplitInfo.load(data, "train")
+    begun, mark = (out / "checkpoint_last.pt").exists(), out / _CHOSEN
+    if small is None:
+        small = mark.exists() if begun else info is not None and info.sentences < SMALL_CORPUS
+    if not small or info is None:
+        return TrainOptions(**given), ""
+    if not begun:
+        atomic_write(mark, "defaults of a small corpus (lasformer train)\n")
+    options = TrainOptions(**SMALL | given)
+    told = ", ".join(f"--{name.replace('_', '-')} {value}" for name, value in SMALL.items() if name not in given)
+    return (
+        options,
+        f"small corpus ({info.sentences:,} sentences): {told}; --no-small-corpus for the base model's defaults",
+    )
 
 
 def train_own(data: Path, out: Path, options: TrainOptions) -> str:

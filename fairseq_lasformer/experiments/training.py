@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -18,7 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from tqdm import tqdm
 
 from fairseq_lasformer.analysis.runs import started
-from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.errors import InputError, Interrupted
 from fairseq_lasformer.machine import machine
 from fairseq_lasformer.processes import start
 
@@ -95,6 +96,7 @@ def follow(command: Sequence[str], log: Path, total: int, what: str) -> None:
 
     Raises:
         InputError: the training failed; the reason is quoted from its log.
+        Interrupted: it was ended with Ctrl-C; the message says what was saved.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     with (
@@ -105,23 +107,92 @@ def follow(command: Sequence[str], log: Path, total: int, what: str) -> None:
         ) as process,
     ):
         file.write(started(command, machine()))
-        last = reason = ""
-        shown: dict[str, Any] = {}
-        for line in process.stdout or ():
-            file.write(line)
-            last = line.strip() or last
-            if last.startswith(("error: ", "Could not ", "Key '", "Error merging override")):
-                reason = reason or last.removeprefix("error: ")  # later lines are hints, or output of other workers
-            if '"num_updates"' in line and '"update"' in line:
-                fields = json.loads(line[line.index("{") :])
-                if not bar.n:
-                    bar.initial = int(fields["num_updates"])  # a resumed run: the time left is that of new updates
-                bar.update(int(fields["num_updates"]) - bar.n)
-                shown |= {"nll": fields["nll_loss"], "kappa": fields.get("kappa", "-")}
-                bar.set_postfix(shown, refresh=False)
-            elif '"valid_nll_loss"' in line:
-                fields = json.loads(line[line.index("{") :])
-                shown["valid"] = fields["valid_nll_loss"]
-                bar.update(max(0, int(fields["valid_num_updates"]) - bar.n))
+        reader = _Reader(bar, total)
+        interrupted = 0
+        while True:
+            try:
+                for line in process.stdout or ():
+                    file.write(line)
+                    reader.read(line)
+                break
+            except KeyboardInterrupt:
+                interrupted += 1
+                if interrupted > 1:
+                    process.kill()
+                    continue
+                process.send_signal(signal.SIGINT)  # it has it already, unless only this process was meant
+                bar.write("interrupted: saving when this update is done; Ctrl-C again ends at once", file=sys.stderr)
+    if interrupted:
+        saved = f"saved after {reader.saved} updates" if reader.saved else f"nothing was saved since {_latest(log)}"
+        raise Interrupted(f"training {what} was interrupted: {saved}; the same command resumes it")
     if process.returncode:
-        raise InputError(f"training {what} failed; see {log}: {reason or last}")
+        raise InputError(f"training {what} failed; see {log}: {reader.reason or reader.last}")
+
+
+def _latest(log: Path) -> str:
+    """The last checkpoint beside a log, in words."""
+    last = log.parent / "checkpoint_last.pt"
+    return f"{last}" if last.exists() else "the beginning"
+
+
+class _Reader:
+    """What the lines of a training say: for the bar, for the user, and why it failed.
+
+    Args:
+        bar: the progress bar.
+        total: number of updates.
+    """
+
+    def __init__(self, bar: tqdm, total: int) -> None:
+        self.bar, self.total = bar, total
+        self.last = self.reason = self.saved = ""
+        self.parameters = 0
+        self.batches = 1
+        self.shown: dict[str, Any] = {}
+
+    def read(self, line: str) -> None:
+        """Take notice of a line."""
+        bar, last = self.bar, line.strip()
+        self.last = last or self.last
+        if last.startswith(("error: ", "Could not ", "Key '", "Error merging override")):
+            self.reason = self.reason or last.removeprefix("error: ")  # later lines are hints, or of other workers
+        if '"num_updates"' in line and '"update"' in line:
+            fields = json.loads(line[line.index("{") :])
+            if not bar.n:
+                bar.initial = int(fields["num_updates"])  # a resumed run: the time left is that of new updates
+            bar.update(int(fields["num_updates"]) - bar.n)
+            self.shown |= {"nll": fields["nll_loss"], "kappa": fields.get("kappa", "-")}
+            bar.set_postfix(self.shown, refresh=False)
+        elif '"valid_nll_loss"' in line:
+            fields = json.loads(line[line.index("{") :])
+            self.shown["valid"] = fields["valid_nll_loss"]
+            bar.update(max(0, int(fields["valid_num_updates"]) - bar.n))
+        elif found := re.search(r"num\. (?:shared )?model params: ([\d,]+)", line):
+            self.parameters = max(self.parameters, int(found[1].replace(",", "")))
+        elif found := re.search(r"'update_freq': \[(\d+)", line):
+            self.batches = int(found[1])
+        elif found := re.search(r"first batch: ([\d.]+) seconds", line):
+            bar.write(estimate(self.parameters, float(found[1]), self.batches, self.total), file=sys.stderr)
+        elif found := re.match(r"interrupted: saved after (\d+) updates", line):
+            self.saved = found[1]
+
+
+def estimate(parameters: int, seconds: float, batches: int, updates: int) -> str:
+    """How long a training will take, in words.
+
+    Args:
+        parameters: of the model.
+        seconds: of its first batch, which is as slow as any: kappa falls later.
+        batches: per update.
+        updates: number of updates.
+    """
+    whole = seconds * batches * updates
+    days = whole / 86400
+    told = (
+        f"{days:.0f} days" if days > 2 else f"{whole / 3600:.1f} hours" if whole > 7200 else f"{whole / 60:.0f} minutes"
+    )
+    what = f"{parameters / 1e6:.1f} million parameters; the first batch took {seconds:.1f} s"
+    found = f"{what}: {updates:,} updates of {batches} would take {told} at most"
+    if days > 1:
+        found += "; smaller: --arch lasformer_small or lasformer_tiny, --max-update, --update-freq, or --small-corpus"
+    return found

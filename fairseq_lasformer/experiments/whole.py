@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +18,20 @@ from fairseq_lasformer.data.prepare import summary as prepared
 from fairseq_lasformer.data.prepare_config import PrepareConfig
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.evaluation.scores import score, table
-from fairseq_lasformer.experiments.own_data import TrainOptions, train_own
+from fairseq_lasformer.experiments.own_data import TrainOptions, chosen_options, train_own
 from fairseq_lasformer.files import atomic_write
 from fairseq_lasformer.inference.checkpoints import chosen, identity
 from fairseq_lasformer.inference.generate import generate, summary
+from fairseq_lasformer.plugin.config import PRESETS
 from fairseq_lasformer.resume import Progress, key_of
 
 _PREPARE = ("tokenizer", "bpe", "size", "resolutions", "limit", "separator", "drop_empty", "clean", "workers")
-_TRAIN = tuple(field.name for field in fields(TrainOptions) if field.name != "options")
+_TRAIN = ("small_corpus", *(field.name for field in fields(TrainOptions) if field.name != "options"))
 _TRANSLATE = {"beam": 5, "overlap": 3, "max_tokens": None, "shards": 4, "jobs": 1}
-_TOP = ("source", "target", "train", "valid", "test", "out", "prepare", "training", "fairseq", "translation")
+_TOP = (
+    *("source", "target", "train", "valid", "test", "out", "prepare", "training", "fairseq", "translation"),
+    "baseline",
+)
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,7 @@ class Whole:
         training: options of ``lasformer train``, with underscores.
         fairseq: further options of fairseq-train, as a list of words.
         translation: ``beam``, ``overlap``, ``max_tokens``, ``shards`` and ``jobs`` of ``lasformer generate``.
+        baseline: also train a sentence-level model of the same size with plain attention, and compare.
     """
 
     source: str
@@ -54,6 +59,7 @@ class Whole:
     training: dict[str, Any]
     fairseq: tuple[str, ...]
     translation: dict[str, Any]
+    baseline: bool = False
 
     @classmethod
     def read(cls, path: Path) -> Whole:
@@ -98,11 +104,19 @@ class Whole:
             sections["training"],
             tuple(map(str, words)),
             sections["translation"],
+            _yes(path, "baseline", given.get("baseline", False)),
         )
 
-    def options(self) -> TrainOptions:
-        """The options of the training."""
-        return TrainOptions(**self.training, options=self.fairseq)
+    def options(self, data: Path, out: Path) -> tuple[TrainOptions, str]:
+        """The options of the training, and what was chosen by the size of the corpus, in words."""
+        given = {name: value for name, value in self.training.items() if name != "small_corpus"}
+        return chosen_options(data, out, given | {"options": self.fairseq}, self.training.get("small_corpus"))
+
+
+def _yes(path: Path, name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise InputError(f"{path}: {name}: expected true or false")
+    return value
 
 
 def _known(path: Path, where: str, given: dict[str, Any], known: tuple[str, ...]) -> None:
@@ -139,13 +153,34 @@ def run_whole(config: Path, tell: Any = print) -> None:
     data, model, hypotheses = whole.out / "data", whole.out / "model", whole.out / "translation"
     preparation = PrepareConfig(whole.source, whole.target, whole.train, whole.valid, whole.test, data, **whole.prepare)
     tell(prepared(preparation, prepare(preparation, overwrite=True)).rpartition("\nnext:")[0])
-    tell(train_own(data, model, whole.options()).partition("\nnext:")[0])
+    options, told = whole.options(data, model)
+    if told:
+        tell(told)
+    runs = [model]
+    tell(train_own(data, model, options).partition("\nnext:")[0])
     checkpoint = chosen(model)
     if whole.test:
         _translate(whole, data, checkpoint, hypotheses, tell)
+    if whole.baseline:
+        runs.insert(0, _baseline(whole, preparation, options, tell))
     source = Path(f"{whole.test[0]}.{whole.source}") if whole.test else None
-    report([model], whole.out / "report.html", source, title=whole.out.name)
+    report(runs, whole.out / "report.html", source, title=whole.out.name)
     tell(f"report: {whole.out / 'report.html'}\nnext: lasformer translate {model} FILE")
+
+
+def _baseline(whole: Whole, preparation: PrepareConfig, options: TrainOptions, tell: Any) -> Path:
+    """Trains, translates and scores what a document model must beat: sentences alone, plain attention, same size."""
+    folder = whole.out / "baseline"
+    data, model = folder / "data", folder / "model"
+    sentences = replace(preparation, out=data, reuse=whole.out / "data", resolutions="sentences")
+    prepare(sentences, overwrite=True)
+    dense = options.arch if "dense" in options.arch else options.arch.replace("lasformer", "lasformer_dense", 1)
+    if dense not in PRESETS:
+        raise InputError(f"baseline: there is no dense model of the size of {options.arch}; leave baseline out")
+    tell("baseline: " + train_own(data, model, replace(options, arch=dense)).partition("\nnext:")[0])
+    if whole.test:
+        _translate(replace(whole, out=folder), data, chosen(model), folder / "translation", tell)
+    return model
 
 
 def _translate(whole: Whole, data: Path, checkpoint: Path, hypotheses: Path, tell: Any) -> None:

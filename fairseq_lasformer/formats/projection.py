@@ -122,7 +122,9 @@ def _scores(
     """How well each unit of the translation fits each segment, [units, segments]."""
     owner = np.repeat(np.arange(len(segments)), counts)
     own = np.stack([weights[:, owner == i].sum(1) for i in range(len(segments))], 1)
-    alike = np.array([[a == b for b in states] for a in states], dtype=float)
+    known: dict[Hashable, int] = {}
+    kinds = np.array([known.setdefault(state, len(known)) for state in states])
+    alike = (kinds[:, None] == kinds).astype(float)
     middles = np.array([(a + b) / 2 / max(1, len(translation)) for a, b in target])
     starts = np.array([0.0, *ends[:-1]])
     near = (middles[:, None] >= starts) & (middles[:, None] <= np.array(ends))
@@ -141,13 +143,14 @@ def _best_cuts(scores: np.ndarray, full: Sequence[bool]) -> list[int]:
         sums = np.concatenate([[0.0], np.cumsum(scores[:, i])])
         new = best - (EMPTY if full[i] else 0.0)
         choices[i] = np.arange(total + 1)
-        ahead, at = -np.inf, 0
-        for end in range(1, total + 1):
-            if best[end - 1] - sums[end - 1] > ahead:
-                ahead, at = best[end - 1] - sums[end - 1], end - 1
-            # a segment without words of its own takes none
-            if full[i] and ahead + sums[end] > new[end]:
-                new[end], choices[i, end] = ahead + sums[end], at
+        if full[i]:  # a segment without words of its own takes none
+            begins = best[:-1] - sums[:-1]
+            ahead = np.maximum.accumulate(begins)  # the best place to begin at, and where it is
+            is_new = np.append(True, begins[1:] > ahead[:-1])
+            at = np.maximum.accumulate(np.where(is_new, np.arange(total), 0))
+            better = ahead + sums[1:] > new[1:]
+            new[1:][better] = (ahead + sums[1:])[better]
+            choices[i, 1:][better] = at[better]
         best = new
     if not np.isfinite(best[total]):
         return [*[0] * (n - 1), total]

@@ -50,7 +50,8 @@ def kernels() -> Any | None:
             if library is not None:
                 torch.ops.load_library(str(library))
             else:
-                logger.warning("building the CPU kernels, once (half a minute) ...")
+                # printed, whatever is logged: half a minute of silence looks like a crash
+                print("building the CPU kernels, once (half a minute) ...", file=sys.stderr, flush=True)
                 library = _build(folder)
         except (RuntimeError, OSError, ImportError, subprocess.CalledProcessError) as e:
             reason = str(e).strip().splitlines()

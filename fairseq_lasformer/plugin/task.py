@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,10 +26,12 @@ from fairseq_lasformer.data.subwords import SETTINGS, DataConfig
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.memory import keep_freed
 from fairseq_lasformer.nn.options import RunOptions
+from fairseq_lasformer.plugin import is_fairseqs_tool
 from fairseq_lasformer.plugin.criterion import LabelSmoothedCrossEntropyWithSelection
 from fairseq_lasformer.plugin.generation import GenerationTask
 from fairseq_lasformer.plugin.log_lines import COLUMNS, SELECTION, by_selector, empty_sums
 from fairseq_lasformer.plugin.long_examples import LongExamplesOften
+from fairseq_lasformer.plugin.saving import interruption
 from fairseq_lasformer.plugin.task_config import DocumentTranslationConfig
 from fairseq_lasformer.plugin.trainer import make_expert_group
 from fairseq_lasformer.plugin.word_dropout import drop_words, dropped_side
@@ -63,6 +66,7 @@ class DocumentTranslationTask(GenerationTask):
             dropped_side("prev_output_tokens", tgt_dict, separator),
         )
         self.sums: Tensor | None = None
+        self.timed = False  # whether the first batch has been timed
         self.pad = tgt_dict.pad()
         self.run_options = RunOptions(str(cfg.attention_backend), cfg.cuda_graph, int8=str(cfg.decode_dtype) == "int8")
 
@@ -198,6 +202,8 @@ class DocumentTranslationTask(GenerationTask):
     def begin_epoch(self, epoch: int, model: Any) -> None:
         """Called by fairseq before every epoch."""
         super().begin_epoch(epoch, model)
+        if is_fairseqs_tool() and distributed_utils.get_data_parallel_world_size() == 1:
+            interruption.listen()
         if next(model.parameters()).device.type == "cpu":
             keep_freed()
 
@@ -215,8 +221,12 @@ class DocumentTranslationTask(GenerationTask):
             _require_supervision(model, criterion)
         if self.cfg.word_dropout > 0:
             sample = drop_words(sample, self.cfg.word_dropout, self.dropped_sides)
+        begun = time.monotonic()
         with self._abort_on_oom():
             result = super().train_step(sample, model, criterion, optimizer, update_num, ignore_grad)
+        if not self.timed:
+            self.timed = True  # kernels are built in the first batch, so that it is an upper bound
+            logger.info("first batch: %.2f seconds, %d tokens", time.monotonic() - begun, sample["ntokens"])
         sums = result[2].get(SELECTION)
         if sums is not None and not ignore_grad:
             self.sums = sums.clone() if self.sums is None else self.sums + sums

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import time
 import uuid
@@ -40,6 +41,9 @@ TOGETHER = 64
 
 PREPARING = 2
 """Threads that read and write files: a reader cannot be interrupted, and goes on when its client has left."""
+
+LOOK = 0.5
+"""Seconds after which it is looked again whether a client is still there."""
 
 T = TypeVar("T")
 
@@ -131,19 +135,29 @@ class Server(Pages):
         finally:
             self.busy[client] -= 1
 
-    async def _work(self, function: Callable[..., T], *args: Any) -> T:
+    async def _work(self, request: Request, function: Callable[..., T], *args: Any) -> T:
         """What a function returns that reads or writes a file, in a thread.
 
         Raises:
-            HTTPException: it takes too long. The thread goes on, and keeps its place until it is done.
+            HTTPException: it takes too long, or the client has left. The thread goes on, and keeps its place until
+                it is done.
         """
+
+        async def run() -> T:
+            work = functools.partial(function, *args)
+            return await anyio.to_thread.run_sync(work, limiter=self.preparing, abandon_on_cancel=True)
+
+        task = asyncio.ensure_future(run())
         try:
             async with asyncio.timeout(self.limits.seconds):
-                return await anyio.to_thread.run_sync(
-                    lambda: function(*args), limiter=self.preparing, abandon_on_cancel=True
-                )
+                while not (await asyncio.wait({task}, timeout=LOOK))[0]:
+                    if await request.is_disconnected():
+                        raise HTTPException(499, "the client has left")
+                return task.result()
         except TimeoutError as e:
             raise HTTPException(503, f"not read within {self.limits.seconds:g} seconds", {"Retry-After": "60"}) from e
+        finally:
+            task.cancel()
 
     async def _lines(
         self, request: Request, model: ServedModel, prepared: Prepared, tell: Callable[[int], object] = lambda n: None
@@ -188,16 +202,16 @@ class Server(Pages):
             if len(given) > 1:
                 raise HTTPException(400, "stream: one text at a time")
             with self._turn(request):  # what cannot be read is refused before the answer begins
-                prepared = await self._work(model.prepare, encoded[0], form, glossary, "utf-8")
+                prepared = await self._work(request, model.prepare, encoded[0], form, glossary, "utf-8")
             return self._streamed(request, model, prepared)
         places = asyncio.Semaphore(TOGETHER)
 
         async def one(data: bytes) -> tuple[str, list[str]]:
             async with places:
-                prepared = await self._work(model.prepare, data, form, glossary, "utf-8")
+                prepared = await self._work(request, model.prepare, data, form, glossary, "utf-8")
                 lines = await self._lines(request, model, prepared)
-                text = (await self._work(model.finished, prepared, lines)).data.decode()
-                others = await self._work(model.alternatives, prepared, lines, most) if most else []
+                text = (await self._work(request, model.finished, prepared, lines)).data.decode()
+                others = await self._work(request, model.alternatives, prepared, lines, most) if most else []
                 return text, [" ".join(options) for options in zip(*others)]
 
         with self._turn(request):
@@ -230,7 +244,7 @@ class Server(Pages):
                                 yield _event("error", {"error": event.error})
                                 return
                     done = [lines[i] for i in range(len(lines))]
-                    file = await anyio.to_thread.run_sync(model.finished, prepared, done)
+                    file = await self._work(request, model.finished, prepared, done)
                     self.metrics.sentences.labels(model.name).inc(len(lines))
                     yield _event("done", {"translatedText": file.data.decode()})
             except Full:
@@ -256,7 +270,7 @@ class Server(Pages):
         if yes(fields.get("stream")):
             return self._followed(request, model, data, name, form, glossary)
         with self._turn(request):
-            prepared = await self._work(model.prepare, data, form, glossary)
+            prepared = await self._work(request, model.prepare, data, form, glossary)
             answer = await self._kept(request, model, name, prepared)
         self._count(request, 200)
         return JSONResponse(answer)
@@ -271,7 +285,7 @@ class Server(Pages):
     ) -> dict[str, str]:
         """Translates a file and keeps it; its address and counts."""
         lines = await self._lines(request, model, prepared, tell)
-        made = await self._work(model.finished, prepared, lines)
+        made = await self._work(request, model.finished, prepared, lines)
         stem, dot, end = name.rpartition(".")
         token, named = uuid.uuid4().hex, f"{stem}.{model.languages[1]}{dot}{end}"
         self.files[token] = named, made.data
@@ -294,7 +308,7 @@ class Server(Pages):
         async def work() -> None:
             try:
                 with self._turn(request):
-                    prepared = await self._work(model.prepare, data, form, glossary)
+                    prepared = await self._work(request, model.prepare, data, form, glossary)
                     total = len(prepared.texts)
                     told.put_nowait(("progress", {"done": 0, "total": total}))
                     answer = await self._kept(
@@ -343,7 +357,7 @@ class Server(Pages):
         if sum(map(len, (*source, *target))) > self.limits.characters:
             raise HTTPException(413, f"too long: at most {self.limits.characters} characters")
         with self._turn(request):
-            found = await self._work(model.attended, source, target, line, word)
+            found = await self._work(request, model.attended, source, target, line, word)
         self._count(request, 200)
         return JSONResponse(found)
 

@@ -106,13 +106,14 @@ class ServedModel:
             InputError: the line alone is too long.
         """
         codec, filled, first = self.model.codec, [0, 0], line + 1
+        most = codec.limit, 4 * codec.limit + 50  # translations may be longer than what is translated
         while first > max(0, line - 20):
             sides = ((source[first - 1], codec.encode_source), (target[first - 1], codec.encode_target))
             for side, (text, encode) in enumerate(sides):
                 # tokens bound characters from below, so that a very long line is not encoded
-                long = len(text) > 50 * codec.limit
-                filled[side] += codec.limit + 1 if long else codec.length(encode(text)) + 1
-            if max(filled) > codec.limit:
+                long = len(text) > 50 * most[side]
+                filled[side] += most[side] + 1 if long else codec.length(encode(text)) + 1
+            if filled[0] > most[0] or filled[1] > most[1]:
                 break
             first -= 1
         if first > line:

@@ -15,7 +15,8 @@ from helpers import SIZES, run
 
 from fairseq_lasformer.cli.main import main
 from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.experiments.own_data import TrainOptions
+from fairseq_lasformer.experiments.own_data import TrainOptions, chosen_options
+from fairseq_lasformer.experiments.training import estimate
 from fairseq_lasformer.experiments.whole import Whole
 from fairseq_lasformer.inference.checkpoints import load
 from fairseq_lasformer.plugin import saving
@@ -197,4 +198,51 @@ def test_the_example_is_complete():
     from helpers import ROOT
 
     whole = Whole.read(ROOT / "examples/own_data.yaml")
-    assert whole.train == ("raw/train",) and whole.options().max_update == 100_000
+    assert whole.train == ("raw/train",) and whole.training["max_update"] == 100_000
+
+
+def test_what_a_training_will_take_is_said_before_it_is_spent():
+    said = estimate(76_907_008, 13.0, 8, 100_000)
+    assert said.startswith(
+        "76.9 million parameters; the first batch took 13.0 s: 100,000 updates of 8 would take 120 days"
+    )
+    assert "lasformer_tiny" in said and "--small-corpus" in said
+    assert estimate(750_000, 0.2, 1, 1650) == (
+        "0.8 million parameters; the first batch took 0.2 s: 1,650 updates of 1 would take 6 minutes at most"
+    )
+
+
+def test_small_corpora_get_defaults_of_their_own(prepared, tmp_path):
+    options, told = chosen_options(prepared, tmp_path, {"lr": 0.1, "options": ()}, None)
+    assert options.arch == "lasformer_tiny" and options.lr == 0.1 and options.update_freq == 1
+    assert told.startswith("small corpus (") and "--arch lasformer_tiny" in told and "--lr" not in told
+    assert chosen_options(prepared, tmp_path, {}, False) == (TrainOptions(), "")
+    (tmp_path / "checkpoint_last.pt").touch()  # what has begun goes on as it began
+    assert chosen_options(prepared, tmp_path, {}, None)[0].arch == "lasformer_tiny"
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "checkpoint_last.pt").touch()
+    assert chosen_options(prepared, other, {}, None) == (TrainOptions(), "")
+
+
+@pytest.mark.slow
+def test_ctrl_c_saves_and_ends_in_one_line(prepared, tmp_path):
+    words = ["train", prepared, tmp_path, "--max-update", "100000", "--save-every", "1000000", "--max-tokens", "200"]
+    command = [Path(sys.executable).with_name("lasformer"), *words, "--log-every", "1", "--", *TINY]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(
+        [str(c) for c in command], env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    log, end = tmp_path / "train.log", time.monotonic() + 100
+    while time.monotonic() < end and not (log.exists() and log.read_text().count('"num_updates"') > 3):
+        time.sleep(0.1)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all of them
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130 and "Traceback" not in said
+    assert "small corpus (" in said and "million parameters; the first batch took" in said
+    updates = load(tmp_path / "checkpoint_last.pt")["optimizer_history"][-1]["num_updates"]
+    assert said.strip().splitlines()[-1] == (
+        f"training {tmp_path.name} was interrupted: saved after {updates} updates; the same command resumes it"
+    )
+    words[words.index("100000")] = str(updates + 2)
+    assert f"{updates + 2} updates, nll" in run("lasformer", *words, "--", *TINY).stdout
