@@ -1,4 +1,4 @@
-.PHONY: setup demo test test-fast lint docs kernels gpu bench-training bench-encoder bench-decode bench-moe
+.PHONY: setup demo test test-fast lint docs kernels gpu lock fuzz sanitize bench-training bench-encoder bench-decode bench-moe
 VENV := .venv/bin
 
 setup:
@@ -20,6 +20,15 @@ lint: setup
 	@$(VENV)/ruff check .
 	@$(VENV)/ruff format --check .
 	@$(VENV)/mypy
+
+lock: setup  ## constraints.txt anew: versions and hashes of everything that setup installs
+	@scripts/lock.sh $(ARGS)
+
+fuzz: setup  ## formats, loaders and the server with hostile input, for ten minutes
+	@$(VENV)/python -m benchmarks.fuzz $(ARGS)
+
+sanitize: setup  ## the CPU kernels' tests with the address and undefined-behaviour sanitizers
+	@scripts/sanitize.sh $(ARGS)
 
 kernels: setup  ## compile every Triton kernel for real GPUs, without one
 	@$(VENV)/python -m benchmarks.compile_kernels $(ARGS)

@@ -16,7 +16,7 @@ else
   [ "$PYTHON" != none ] || { echo "error: no Python 3.11 or 3.12 found; name one with PYTHON=..." >&2; exit 1; }
 fi
 
-mark=$(cat setup.py scripts/setup.sh | cksum | tr -d ' ')-$torch
+mark=$(cat setup.py scripts/setup.sh constraints*.txt | cksum | tr -d ' ')-$torch
 [ "$(cat $venv/.ready 2>/dev/null || true)" != "$mark" ] || exit 0
 
 say() { echo "setup $*" >&2; }
@@ -25,15 +25,16 @@ say "1/6: $("$PYTHON" --version) in $venv"
 pip() { $venv/bin/python -m pip --disable-pip-version-check --quiet "$@"; }
 say "2/6: $torch (a large download where it is not cached)"
 $venv/bin/python -c 'import torch' 2>/dev/null || pip install --progress-bar on "$torch"
-say "3/6: build tools"
-pip install "setuptools>=77" wheel numpy cython cffi packaging
+say "3/6: what constraints.txt lists, each file by its hash"
+# --no-deps: it lists everything but torch, which is there already
+pip install --no-deps --no-build-isolation --require-hashes -r <(sed -n '/^setuptools==/,/[^\\]$/p;/^wheel==/,/[^\\]$/p' constraints.txt)
+pip install --no-deps --no-build-isolation --require-hashes -r constraints.txt
 say "4/6: fairseq (Python 3.11 compiles it, some 3 minutes)"
 # without its dependencies: it declares torchaudio, which would replace torch with a build of several GB
 [ "$($venv/bin/python -m pip show fairseq-fixed 2>/dev/null | sed -n 's/^Version: //p')" = 0.12.3.1 ] ||
-  pip install --no-deps --no-build-isolation fairseq-fixed==0.12.3.1
+  pip install --no-deps --no-build-isolation --require-hashes -r constraints-fairseq.txt
 say "5/6: this package and its tools"
-# pip's warning about fairseq's missing torchaudio is expected: see above
-pip install --no-build-isolation -e '.[dev,report,server]' 2> >(grep -v "dependency resolver\|requires torchaudio" >&2)
+pip install --no-deps --no-build-isolation -e .
 say "6/6: CPU kernels (half a minute)"
 $venv/bin/python -c 'from fairseq_lasformer.ops import cpu; cpu.kernels()' 2>&1 | sed -n '/fairseq_lasformer\|no CPU/p' >&2
 echo "$mark" >$venv/.ready

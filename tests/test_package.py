@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import zipfile
+from importlib import metadata
 from pathlib import Path
 
 import pytest
-from helpers import ROOT, run_python
+from helpers import ROOT, run, run_python
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import fairseq_lasformer
 
@@ -133,3 +137,27 @@ def test_torch_is_not_needed_to_be_told_that_it_is_missing(tmp_path):
     code = f"{BLOCKED}from fairseq_lasformer.plugin import register\nregister()"
     last = python(code).stderr.strip().splitlines()[-1]
     assert last.startswith("ImportError: fairseq_lasformer needs ") and "scripts/setup.sh" in last
+
+
+def test_what_is_installed_is_listed_with_hashes():
+    """constraints.txt (make lock) fits setup.py: every requirement is there, in a version that it allows."""
+    listed = {}
+    for entry in re.split(r"\n(?=\S)", (ROOT / "constraints.txt").read_text().strip()):
+        found = re.match(r"([A-Za-z0-9._-]+)==(\S+) ", entry)
+        assert found and "--hash=sha256:" in entry, entry[:80]
+        listed[canonicalize_name(found[1])] = found[2]
+    told = metadata.requires("fairseq_lasformer") or []
+    wanted = [Requirement(text.partition(";")[0]) for text in told if "bench" not in text]
+    assert len(wanted) > 30
+    for requirement in wanted:
+        name = canonicalize_name(requirement.name)
+        assert name in listed and requirement.specifier.contains(listed[name]), f"{requirement}: run make lock"
+    fairseq = (ROOT / "constraints-fairseq.txt").read_text()
+    assert "fairseq-fixed==0.12.3.1" in fairseq and fairseq.count("--hash=sha256:") == 2
+
+
+@pytest.mark.slow
+def test_a_minute_of_fuzzing_finds_nothing(tmp_path):
+    """Seconds of it here; make fuzz takes minutes, and CI five of them."""
+    done = run("python", "-m", "benchmarks.fuzz", "--seconds", 5, "--seed", 7, "--out", tmp_path)
+    assert "0 faults" in done.stdout.splitlines()[-1]

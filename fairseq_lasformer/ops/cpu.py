@@ -22,6 +22,8 @@ from fairseq_lasformer.files import remove_stale
 logger = logging.getLogger(__name__)
 
 FLAGS = ["-O3", "-march=native", "-fopenmp", "-fopenmp-simd"]
+if os.environ.get("LASFORMER_SANITIZE"):  # scripts/sanitize.sh
+    FLAGS += ["-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer"]
 HEADERS = [Path(__file__).with_name(name) for name in ("cpu_math.h", "kernels.h", "packed.h")]
 SOURCES = [
     Path(__file__).with_name(name)

@@ -20,6 +20,7 @@ from urllib.parse import quote
 import anyio
 import anyio.to_thread
 from starlette.applications import Starlette
+from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
@@ -260,7 +261,7 @@ class Server(Pages):
     async def translate_file(self, request: Request) -> Response:
         fields = await self._fields(request, self.limits.file_bytes + 10_000)
         upload = fields.get("file")
-        if upload is None or isinstance(upload, str):
+        if not isinstance(upload, UploadFile):
             raise HTTPException(400, "file: expected a file")
         data, name = await upload.read(), PurePosixPath((upload.filename or "").replace("\\", "/")).name
         if len(data) > self.limits.file_bytes:

@@ -58,6 +58,8 @@ def page(served, keys=None, hosts=("*",), addresses=False, origins=(), **limits)
         ("/translate", b"\xff\xfe", 400),
         ("/attention", b'{"source_lines": ["w1"], "target_lines": ["w1"], "line": 1e400}', 400),
         ("/attention", b'{"source_lines": ["w1"], "target_lines": ["w1"], "line": 7}', 400),
+        ("/translate_file", b'{"file": ["a"]}', 400),
+        ("/translate_file", b'{"file": 1.5}', 400),
         ("/attention", b'{"source_lines": ["w1"], "target_lines": ["w1"], "line": 0, "word": 9}', 400),
     ],
 )
