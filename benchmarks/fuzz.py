@@ -19,7 +19,7 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import redirect_stderr
 from io import StringIO
 from pathlib import Path
@@ -63,7 +63,7 @@ def mutated(data: bytes, chosen: random.Random) -> bytes:
     return bytes(made)
 
 
-def of_formats(chosen: random.Random) -> Iterator[Attempt]:
+def of_formats(chosen: random.Random) -> Generator[Attempt]:
     valid = [(form, make(2000)) for form, shapes in SHAPES.items() for make in shapes.values()]
 
     def attempt(form: str, data: bytes) -> None:
@@ -91,7 +91,7 @@ def _no_stumble(call: Callable[[], object]) -> None:
         raise
 
 
-def of_loaders(chosen: random.Random, folder: Path) -> Iterator[Attempt]:
+def of_loaders(chosen: random.Random, folder: Path) -> Generator[Attempt]:
     """Files of a prepared folder and a checkpoint, mutated one at a time."""
     from fairseq_lasformer.data.documents import read_corpus, read_documents
     from fairseq_lasformer.data.examples import ExampleCodec
@@ -151,7 +151,7 @@ def of_loaders(chosen: random.Random, folder: Path) -> Iterator[Attempt]:
         yield name, content, loaded
 
 
-def of_routes(chosen: random.Random, folder: Path) -> Iterator[Attempt]:
+def of_routes(chosen: random.Random, folder: Path) -> Generator[Attempt]:
     """Every route of a server, with JSON, forms and files."""
     from starlette.testclient import TestClient
 
@@ -169,34 +169,37 @@ def of_routes(chosen: random.Random, folder: Path) -> Iterator[Attempt]:
     names = "q source target format alternatives stream glossary model api_key source_lines target_lines line word file"
     files = [(f"a{form.suffixes[0]}" if form.suffixes else "a.txt", key) for key, form in formats.FORMATS.items()]
     valid = {form: [make(500) for make in shapes.values()] for form, shapes in SHAPES.items()}
-    while True:
-        path = chosen.choice(paths)
-        fields = {name: chosen.choice(values) for name in names.split() if chosen.random() < 0.4}
-        kind = chosen.randrange(4)
-        request: dict[str, Any] = {}
-        if kind == 0:
-            request = {"content": json.dumps(fields), "headers": {"content-type": "application/json"}}
-        elif kind == 1:
-            body = mutated(json.dumps(fields).encode(), chosen)
-            request = {"content": body, "headers": {"content-type": "application/json"}}
-        elif kind == 2:
-            request = {"data": {k: str(v) for k, v in fields.items()}}
-        else:
-            name, form = chosen.choice(files)
-            request = {"files": {"file": (name, mutated(chosen.choice(valid[form]), chosen))}}
-            request["data"] = {k: str(v) for k, v in fields.items() if k in ("stream", "glossary")}
-        method = "POST" if chosen.random() < 0.9 else "GET"
-        if method == "POST" and chosen.random() < 0.8:
-            path = chosen.choice(["/translate", "/translate_file", "/attention"])
-        if method == "GET":
-            request = {}
+    try:
+        while True:
+            path = chosen.choice(paths)
+            fields = {name: chosen.choice(values) for name in names.split() if chosen.random() < 0.4}
+            kind = chosen.randrange(4)
+            request: dict[str, Any] = {}
+            if kind == 0:
+                request = {"content": json.dumps(fields), "headers": {"content-type": "application/json"}}
+            elif kind == 1:
+                body = mutated(json.dumps(fields).encode(), chosen)
+                request = {"content": body, "headers": {"content-type": "application/json"}}
+            elif kind == 2:
+                request = {"data": {k: str(v) for k, v in fields.items()}}
+            else:
+                name, form = chosen.choice(files)
+                request = {"files": {"file": (name, mutated(chosen.choice(valid[form]), chosen))}}
+                request["data"] = {k: str(v) for k, v in fields.items() if k in ("stream", "glossary")}
+            method = "POST" if chosen.random() < 0.9 else "GET"
+            if method == "POST" and chosen.random() < 0.8:
+                path = chosen.choice(["/translate", "/translate_file", "/attention"])
+            if method == "GET":
+                request = {}
 
-        def asked(method: str = method, path: str = path, request: dict[str, Any] = request) -> None:
-            answer = client.request(method, path, **request)
-            if answer.status_code >= 500 and answer.status_code not in (501, 503):  # no detection; out of time
-                raise RuntimeError(f"{method} {path}: {answer.status_code}")
+            def asked(method: str = method, path: str = path, request: dict[str, Any] = request) -> None:
+                answer = client.request(method, path, **request)
+                if answer.status_code >= 500 and answer.status_code not in (501, 503):  # no detection; out of time
+                    raise RuntimeError(f"{method} {path}: {answer.status_code}")
 
-        yield f"{method} {path}", repr(request).encode()[:5000], asked
+            yield f"{method} {path}", repr(request).encode()[:5000], asked
+    finally:
+        model.engine.close()  # its threads must not be in torch when the process ends
 
 
 def prepare(folder: Path) -> None:
@@ -225,7 +228,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         prepare(folder)
-        sources = [of_formats(chosen), of_loaders(chosen, folder), of_routes(chosen, folder)]
+        sources: list[Generator[Attempt]] = [
+            *(of_formats(chosen), of_loaders(chosen, folder), of_routes(chosen, folder)),
+        ]
         end = time.monotonic() + args.seconds
         while time.monotonic() < end:
             for source in sources:
@@ -247,6 +252,8 @@ def main() -> None:
                 if took > 10 and not name.startswith(("POST", "GET")):  # those translate
                     faults += 1
                     print(f"SLOW {name}, seed {args.seed}: {took:.0f} s of processor time, {data[:200]!r}", flush=True)
+        for source in sources:
+            source.close()
     for name, number in sorted(tried.items()):
         print(f"{number:7} {name}")
     print(f"seed {args.seed}: {sum(tried.values())} inputs, {faults} faults")

@@ -142,7 +142,8 @@ def test_torch_is_not_needed_to_be_told_that_it_is_missing(tmp_path):
 def test_what_is_installed_is_listed_with_hashes():
     """constraints.txt (make lock) fits setup.py: every requirement is there, in a version that it allows."""
     listed = {}
-    for entry in re.split(r"\n(?=\S)", (ROOT / "constraints.txt").read_text().strip()):
+    lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if line and line[0] != "#"]
+    for entry in re.split(r"\n(?=\S)", "\n".join(lines)):
         found = re.match(r"([A-Za-z0-9._-]+)==(\S+) ", entry)
         assert found and "--hash=sha256:" in entry, entry[:80]
         listed[canonicalize_name(found[1])] = found[2]
@@ -159,5 +160,5 @@ def test_what_is_installed_is_listed_with_hashes():
 @pytest.mark.slow
 def test_a_minute_of_fuzzing_finds_nothing(tmp_path):
     """Seconds of it here; make fuzz takes minutes, and CI five of them."""
-    done = run("python", "-m", "benchmarks.fuzz", "--seconds", 5, "--seed", 7, "--out", tmp_path)
+    done = run("python", "-m", "benchmarks.fuzz", "--seconds", 4, "--seed", 7, "--out", tmp_path)
     assert "0 faults" in done.stdout.splitlines()[-1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import difflib
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -83,7 +84,7 @@ class DocumentHubInterface(hub_utils.GeneratorHubInterface):
             documents: raw text, one sentence per line (see :mod:`data.lines`); blank lines separate paragraphs.
             beam: beam size.
             max_tokens: maximum tokens per batch; a longer part is a batch of its own.
-            progress: whether to show a progress bar.
+            progress: whether to show a progress bar, for more than one document.
             lines: return :class:`TranslatedLine` objects instead of text.
             overlap: sentences that each part of a document beyond the limit repeats from the part before, as context;
                 default: the task's (``--overlap``).
@@ -107,7 +108,7 @@ class DocumentHubInterface(hub_utils.GeneratorHubInterface):
         sources = [self.source(i, d, translator, overlap, required) for i, d in enumerate(documents)]
         here = [i for i, source in enumerate(sources) if source.sentences]
         found: dict[int, list[TranslatedLine]] = {}
-        with tqdm(total=len(here), desc="translating", unit=" documents", disable=not progress) as bar:
+        with tqdm(total=len(here), desc="translating", unit=" documents", disable=not progress or len(here) < 2) as bar:
             for group in translator.groups([sources[i] for i in here], max_tokens):
                 chosen = [here[i] for i in group]
                 for i, translated in zip(chosen, translator.translate([sources[i] for i in chosen], self.device)):
@@ -279,9 +280,15 @@ def from_pretrained(
             raise InputError(f"{checkpoint}: does not say what it was trained on; name the prepared folder")
     DataConfig.load(data)
     register()
-    found = hub_utils.from_pretrained(
-        str(folder), checkpoint_file or checkpoint.name, str(Path(data).resolve()), **overrides
-    )
+    fairseqs = logging.getLogger("fairseq")
+    level = fairseqs.level
+    fairseqs.setLevel(max(level, logging.WARNING))  # what it tells of a model's parts is for trainings
+    try:
+        found = hub_utils.from_pretrained(
+            str(folder), checkpoint_file or checkpoint.name, str(Path(data).resolve()), **overrides
+        )
+    finally:
+        fairseqs.setLevel(level)
     cfg = found["args"]
     with open_dict(cfg):  # text is encoded with the prepared folder's files, not with those named in the checkpoint
         cfg.tokenizer = cfg.bpe = cfg.generation.replace_unk = None

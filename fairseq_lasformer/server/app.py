@@ -135,6 +135,8 @@ class Server(Pages):
             yield
         finally:
             self.busy[client] -= 1
+            if not self.busy[client]:
+                del self.busy[client]
 
     async def _work(self, request: Request, function: Callable[..., T], *args: Any) -> T:
         """What a function returns that reads or writes a file, in a thread.

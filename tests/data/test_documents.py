@@ -16,9 +16,12 @@ from fairseq_lasformer.data.documents import (
     parts,
     read_corpus,
     read_documents,
+    read_source,
     resolutions,
     split_documents,
 )
+from fairseq_lasformer.data.hypotheses import read_hypotheses, write_hypotheses
+from fairseq_lasformer.data.prepare import _blanks
 from fairseq_lasformer.errors import InputError
 
 
@@ -151,3 +154,14 @@ def test_parts_overlap_and_fit(lengths, limit, overlap):
         assert span.context <= min(overlap, span.start) and sum(lengths[first : span.start + span.size]) <= limit
         if span.context < min(overlap, span.start):
             assert sum(lengths[first - 1 : span.start + span.size]) > limit
+
+
+@pytest.mark.parametrize("text", ["a\nb\n\n\nc\n", "\n\na\n\nb\n\n\n\n", "a\n", "a\n\nb\n\nc\n"])
+def test_blank_lines_between_documents_are_counted_and_come_back(tmp_path, text):
+    (tmp_path / "t.xx").write_text(text)
+    corpus = read_source(tmp_path / "t.xx", tmp_path / "t.yy")
+    documents = [pair.source for pair in corpus.documents]
+    write_hypotheses(tmp_path / "out", documents, "raw", corpus.blanks)
+    assert (tmp_path / "out").read_text() == text
+    assert _blanks([corpus, corpus])[0] == corpus.blanks[0] and len(_blanks([corpus, corpus])) == 2 * len(documents) + 1
+    assert read_hypotheses(tmp_path / "out", n_documents=len(documents)) == documents

@@ -19,7 +19,7 @@ from benchmarks.readers import SHAPES, WORD, work
 from fairseq_lasformer import formats
 from fairseq_lasformer.errors import InputError
 
-SIZE = 400_000
+SIZE = 120_000
 """Bytes of an input: what grew with the square of the size took minutes here, and some went on for hours."""
 
 BOUND = 20

@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.skipif(not HERE["triton"], reason="Triton is not insta
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-@pytest.mark.parametrize("n_queries, n_keys, causal", [(40, 40, True), (17, 75, False)])
+@pytest.mark.parametrize("n_queries, n_keys, causal", [(24, 24, True), (9, 40, False)])
 def test_kernels_are_as_exact_as_their_type(dtype, n_queries, n_keys, causal):
     from benchmarks.gpu import DTYPES, TOLERANCE, _errors
 
