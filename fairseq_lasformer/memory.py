@@ -1,13 +1,12 @@
-"""How the C library keeps memory: trainings take the same hundreds of MiB in every update, servers have threads."""
+"""How freed memory is kept: training on a CPU frees and takes the same hundreds of MiB in every update."""
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import sys
 
 # glibc's malloc.h
-_M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -4, -8
+_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
 
 
 def keep_freed() -> bool:
@@ -26,12 +25,3 @@ def keep_freed() -> bool:
     except (OSError, AttributeError):
         return False  # another C library
     return bool(mallopt(_M_MMAP_MAX, 0)) and bool(mallopt(_M_TRIM_THRESHOLD, 2**31 - 1))
-
-
-def few_arenas(arenas: int = 2) -> None:
-    """Let all threads of this process share a few pools of memory (GNU C library).
-
-    By default each thread gets one of its own, which keeps what it once needed: a server's worker threads come and go.
-    """
-    with contextlib.suppress(AttributeError, OSError):
-        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, arenas)

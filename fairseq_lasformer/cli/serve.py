@@ -10,7 +10,6 @@ from pathlib import Path
 from fairseq_lasformer.cli import add_decode_dtype
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.machine import cores
-from fairseq_lasformer.memory import few_arenas
 
 LOCAL = ("127.0.0.1", "localhost", "::1")
 
@@ -60,7 +59,6 @@ def run_serve(args: argparse.Namespace) -> None:
     except ModuleNotFoundError as e:
         raise InputError(f"the server needs {e.name}: pip install 'fairseq_lasformer[server]'") from e
     _check(args)
-    few_arenas()
     keys = None if args.api_keys is None else _keys(args.api_keys)
     listening = listen(args.host, args.port)  # before the models are loaded, which takes a while
     port = listening.getsockname()[1]
