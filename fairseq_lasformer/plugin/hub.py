@@ -321,4 +321,6 @@ def load_model(
         raise InputError(f"--device {device}: there is no GPU here that torch can use")
     if place.type != "cpu" and decode_dtype != "float32":
         raise InputError(f"--decode-dtype {decode_dtype}: only on a CPU; add --device cpu, or leave it out")
-    return from_pretrained(path, data=data, decode_dtype=decode_dtype).eval().to(place)
+    model = from_pretrained(path, data=data, decode_dtype=decode_dtype).eval().to(place)
+    # attention is read in passes that record what they select, which need no gradients of the weights
+    return model.requires_grad_(False)
