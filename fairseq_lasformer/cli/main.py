@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import fairseq_lasformer
 from fairseq_lasformer.cli import DEFAULT_SAMPLES
-from fairseq_lasformer.errors import InputError, Interrupted
+from fairseq_lasformer.errors import INTERRUPTED, InputError, Interrupted
 from fairseq_lasformer.plugin import missing
 from fairseq_lasformer.threads import wait_briefly
 
@@ -41,9 +41,6 @@ COMMANDS = {
     "convert": Command("make a checkpoint of fairseq's transformer one of lasformer_dense", "data"),
     "average": Command("average checkpoints, with kappa from the last", "data"),
 }
-
-INTERRUPTED = 130
-"""Exit code after Ctrl-C, as of shells."""
 
 TAKING_MORE = ("train", "generate", "ablate", "params")
 

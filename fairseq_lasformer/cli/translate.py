@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from fairseq_lasformer.inference.folders import Job, Options
 
 _BINARY = ("docx", "odt")
-INSTEAD = (".doc", ".rtf", ".pdf", ".xlsx", ".pptx")  # files that people take for ones that can be translated
 
 
 def add_translate(parser: argparse.ArgumentParser) -> None:
@@ -130,7 +129,7 @@ def _check_places(args: argparse.Namespace, place: Path) -> None:
     Raises:
         InputError: says what to do.
     """
-    from fairseq_lasformer.formats import format_of
+    from fairseq_lasformer.formats import INSTEAD, format_of
 
     if args.model.is_file() and (format_of(args.model.name) or args.model.suffix.lower() in INSTEAD):
         model = "MODEL" if args.input == "-" or not place.is_dir() else args.input

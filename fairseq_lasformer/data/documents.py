@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from fairseq_lasformer.data.lines import BREAKS
+from fairseq_lasformer.data.lines import BREAKS, CONTROL
 from fairseq_lasformer.errors import InputError
 
 Document = list[str]
@@ -68,7 +68,7 @@ class Span(NamedTuple):
     context: int = 0
 
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\t]")
+_CONTROL = re.compile(f"[{CONTROL}\t]")
 _BREAK = re.compile(f"[{BREAKS}]")
 
 

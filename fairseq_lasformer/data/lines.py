@@ -11,7 +11,13 @@ import re
 BREAKS = "\x0b\x0c\r\x1c\x1d\x1e\x85\u2028\u2029"
 """Characters that look like a line break to some programs, and are a space here."""
 
-_NOT_TEXT = re.compile(f"[\x00-\x08\x0e-\x1f\x7f-\x9f\u200b\ufeff\ufffe\uffff\t{BREAKS}]")
+CONTROL = r"\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f"
+"""Control characters that are not white space to every program, as ranges of a regular expression."""
+
+INVISIBLE = "\u200b\ufeff\ufffe\uffff"
+"""Characters without a width, and what is no character."""
+
+_NOT_TEXT = re.compile(f"[{CONTROL}{INVISIBLE}\t{BREAKS}]")
 
 
 def split_lines(text: str) -> list[str]:

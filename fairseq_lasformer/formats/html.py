@@ -26,7 +26,7 @@ OPAQUE = frozenset(
 
 
 DEEPEST = 48
-"""Inline elements within each other that are told apart."""
+"""How many levels of nested inline elements are distinguished."""
 
 
 def read(text: str) -> Parsed:

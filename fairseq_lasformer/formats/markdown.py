@@ -32,7 +32,7 @@ _SPECIAL = re.compile(r"`|<(?=[a-zA-Z/!])|\](?=[(\[])|\\(?=[!-/:-@\[-`{-~])")
 
 
 DEEPEST = 48
-"""Formatting within each other that is told apart."""
+"""How many levels of nested formatting are distinguished."""
 
 
 def escape(text: str) -> str:

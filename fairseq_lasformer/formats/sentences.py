@@ -10,13 +10,13 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-from fairseq_lasformer.data.lines import clean_line
+from fairseq_lasformer.data.lines import CONTROL, INVISIBLE, clean_line
 from fairseq_lasformer.formats.block import Block
 
 Splitter = Callable[[str], list[tuple[int, int]]]
 """From a text without line breaks to the start and end of each sentence."""
 
-_CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f\u200b\ufeff\ufffe\uffff]")  # beside what is white space
+_CONTROL = re.compile(f"[{CONTROL}{INVISIBLE}]")
 _MARKER = re.compile(r"\s*(?:[-*+•‣–—]|\(?(?:\d{1,3}|[a-zA-Z])[.)])\s*")
 
 

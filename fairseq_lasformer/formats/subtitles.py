@@ -15,7 +15,7 @@ _END = re.compile(r"[.!?…:;\"”»)\]♪。！？」]\s*$")
 _START = re.compile(r"\s*[-–—♪#\[(>]")
 
 DEEPEST = 32
-"""Tags within each other that are told apart."""
+"""How many levels of nested tags are distinguished."""
 
 PAUSE = 2.0
 """Seconds between two cues after which a sentence is taken to have ended."""

@@ -112,10 +112,10 @@ def generate(
             progress.begin()
 
     def finish() -> Translation:
-        found = collect(codec, info, logs)
-        write_hypotheses(out, found.documents, form, info.blanks)
+        done = collect(codec, info, logs)
+        write_hypotheses(out, done.documents, form, done.blanks)
         remove_folder(parts)
-        return found
+        return done
 
     if only is None:
         with locked(lock, "a translation"):

@@ -12,8 +12,7 @@ from typing import Any
 
 from omegaconf import OmegaConf, open_dict
 
-INTERRUPTED = 130
-"""Exit code after Ctrl-C, as of shells."""
+from fairseq_lasformer.errors import INTERRUPTED
 
 _AGAIN = 1.0  # seconds within which a second signal is the same key stroke, passed on by a parent
 

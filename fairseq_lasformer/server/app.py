@@ -229,8 +229,6 @@ class Server(Pages):
 
     def _streamed(self, request: Request, model: ServedModel, prepared: Prepared) -> Response:
         """Server-sent events: ``source``, a ``line`` each, ``revised`` ones, ``done`` with the text, or ``error``."""
-        with self._turn(request):
-            pass  # a refusal must come before the answer begins
 
         async def events() -> AsyncIterator[str]:
             lines: dict[int, Line] = {}
@@ -257,8 +255,12 @@ class Server(Pages):
             except HTTPException as e:
                 yield _event("error", {"error": e.detail})
 
+        return self._events(request, events())
+
+    def _events(self, request: Request, events: AsyncIterator[str]) -> Response:
+        """The answer that server-sent events are."""
         self._count(request, 200)
-        return StreamingResponse(events(), media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+        return StreamingResponse(events, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
 
     async def translate_file(self, request: Request) -> Response:
         fields = await self._fields(request, self.limits.file_bytes + 10_000)
@@ -338,8 +340,7 @@ class Server(Pages):
             finally:
                 task.cancel()
 
-        self._count(request, 200)
-        return StreamingResponse(events(), media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+        return self._events(request, events())
 
     async def download(self, request: Request) -> Response:
         found = self.files.get(request.path_params["token"])

@@ -20,26 +20,12 @@ import httpx
 import pytest
 from starlette.testclient import TestClient
 
-from fairseq_lasformer.plugin.model import LasformerModel
 from fairseq_lasformer.server import connections
 from fairseq_lasformer.server.app import Server
 from fairseq_lasformer.server.connections import BoundedServer, listen
-from fairseq_lasformer.server.models import ServedModel
 from fairseq_lasformer.server.pages import Limits
 
 JSON = {"content-type": "application/json"}
-
-
-@pytest.fixture(scope="module")
-def model(trained_folder):
-    return LasformerModel.from_pretrained(trained_folder)
-
-
-@pytest.fixture
-def served(model):
-    made = ServedModel("mine", model, beam=2)
-    yield made
-    made.engine.close()
 
 
 def page(served, keys=None, hosts=("*",), addresses=False, origins=(), **limits):

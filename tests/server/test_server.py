@@ -15,25 +15,12 @@ from starlette.testclient import TestClient
 from fairseq_lasformer import formats
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.inference.translator import Translator
-from fairseq_lasformer.plugin.model import LasformerModel
 from fairseq_lasformer.server.app import Server
 from fairseq_lasformer.server.engine import Engine, Full
 from fairseq_lasformer.server.models import ServedModel, name_of
 from fairseq_lasformer.server.pages import Limits
 
 TEXT = "w1 w2 w3. w4 w5.\n\nw6 w7.\n"
-
-
-@pytest.fixture(scope="module")
-def model(trained_folder):
-    return LasformerModel.from_pretrained(trained_folder)
-
-
-@pytest.fixture
-def served(model):
-    made = ServedModel("mine", model, beam=2)
-    yield made
-    made.engine.close()
 
 
 def client(served, keys=None, **limits):
