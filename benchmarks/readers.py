@@ -39,37 +39,18 @@ def packed(name: str, piece: str, before: str, after: str) -> Callable[[int], by
 def prose(size: int) -> bytes:
     """Words, sentences and paragraphs."""
     chosen = random.Random(1)
-    words = [
-        "bank",
-        "house",
-        "river",
-        "and",
-        "the",
-        "old",
-        "sees",
-        "under",
-        "a",
-        "bridge,",
-        "town.",
-        "it!",
-        "{x}",
-        "%s",
-    ]
-    found, length = [], 0
-    while length < size:
-        word = chosen.choice(words) + ("\n\n" if chosen.random() < 0.02 else " ")
-        found.append(word)
-        length += len(word)
-    return "".join(found).encode()
+    words = ["bank", "house", "river", "and", "the", "old", "sees", "under", "a"]
+    words += ["bridge,", "town.", "it!", "{x}", "%s"]
+    text = io.StringIO()
+    while text.tell() < size:
+        text.write(chosen.choice(words) + ("\n\n" if chosen.random() < 0.02 else " "))
+    return text.getvalue().encode()
 
 
 def ticks(size: int) -> bytes:
     """Growing runs of backticks."""
-    found, n = [], 1
-    while sum(map(len, found)) < size:
-        found.append("`" * n + "x")
-        n = n % 60 + 1
-    return "".join(found).encode()
+    cycle = "".join("`" * n + "x" for n in range(1, 61))
+    return (cycle * (size // len(cycle) + 1))[:size].encode()
 
 
 _P = f"<w:document {WORD}><w:body><w:p>", "</w:p></w:body></w:document>"

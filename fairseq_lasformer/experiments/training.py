@@ -186,13 +186,17 @@ def estimate(parameters: int, seconds: float, batches: int, updates: int) -> str
         batches: per update.
         updates: number of updates.
     """
-    whole = seconds * batches * updates
-    days = whole / 86400
-    told = (
-        f"{days:.0f} days" if days > 2 else f"{whole / 3600:.1f} hours" if whole > 7200 else f"{whole / 60:.0f} minutes"
-    )
+    minutes = seconds * batches * updates / 60
+    days = minutes / 1440
+    duration = f"{minutes:.0f} minutes"
+    if days > 2:
+        duration = f"{days:.0f} days"
+    elif minutes > 120:
+        duration = f"{minutes / 60:.1f} hours"
     what = f"{parameters / 1e6:.1f} million parameters; the first batch took {seconds:.1f} s"
-    found = f"{what}: {updates:,} updates of {batches} would take {told} at most"
+    estimated = f"{what}: {updates:,} updates of {batches} would take {duration} at most"
     if days > 1:
-        found += "; smaller: --arch lasformer_small or lasformer_tiny, --max-update, --update-freq, or --small-corpus"
-    return found
+        estimated += (
+            "; smaller: --arch lasformer_small or lasformer_tiny, --max-update, --update-freq, or --small-corpus"
+        )
+    return estimated

@@ -115,16 +115,22 @@ def read(text: str) -> Parsed:
         if not _open(field):
             continue
         builder.keep("".join(lines[position : field.first]))
-        line, last = lines[field.first], lines[field.last - 1]
-        quote = line.index('"', line.index(field.name) + len(field.name))
-        builder.keep(line[: quote + 1])
+        before, after = _around(lines, field)
+        builder.keep(before)
         _message(builder, field.source, _pattern(field))
-        builder.keep(last[last.rindex('"') :])
+        builder.keep(after)
         position = field.last
     builder.keep("".join(lines[position:]))
     if not any(field.name.startswith("msgstr") for field in fields):
         raise InputError("holds no message (msgid, msgstr)")
     return builder.parsed().of_languages(languages(text))
+
+
+def _around(lines: list[str], field: Field) -> tuple[str, str]:
+    """What stands before and after the value of a field in its first and its last line, with the quotation marks."""
+    line, last = lines[field.first], lines[field.last - 1]
+    quote = line.index('"', line.index(field.name) + len(field.name))
+    return line[: quote + 1], last[last.rindex('"') :]
 
 
 def _open(field: Field) -> bool:
@@ -151,20 +157,16 @@ def finish(original: str, made: str, mark: bool) -> str:
     after = fields_of(lines)
     if [field.name for field in before] != [field.name for field in after]:
         return made  # a carriage return in a translation, say; nothing is known of its entries
-    entries: dict[int, bool] = {}  # first line -> whether something of the entry was filled
+    filled: set[int] = set()  # first lines of entries
     for old, new in zip(before, after):
         if not _open(old) or not new.value:
             continue
         if _is_refused(old, new.value):
-            line, last = lines[new.first], lines[new.last - 1]
-            quote = line.index('"', line.index(new.name) + len(new.name))
-            lines[new.first] = line[: quote + 1] + last[last.rindex('"') :]
-            for i in range(new.first + 1, new.last):
-                lines[i] = ""
+            lines[new.first : new.last] = ["".join(_around(lines, new)), *[""] * (new.last - new.first - 1)]
         else:
-            entries[new.entry] = True
+            filled.add(new.entry)
     if mark:
-        for begin in sorted(entries, reverse=True):
+        for begin in sorted(filled, reverse=True):
             _mark(lines, begin)
     return "".join(lines)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from fairseq_lasformer.errors import InputError
@@ -44,19 +45,16 @@ def read(text: str) -> Parsed:
     lines = _lines(text)
     previous: Cue | None = None
     states: list[str] = []
-    i = 0
-    while i < len(lines):
-        time = _time(lines[i])
-        if time is None:
-            # numbers, blank lines, and the header, notes and styles of WebVTT
-            builder.keep(lines[i], BREAK if builder.inside else "")
-            i += 1
-            continue
-        end = _end_of(lines, i)
-        cue = Cue(_seconds(time.groups()[:4]), _seconds(time.groups()[4:]), lines[i + 1 : end])
-        builder.keep(lines[i], BREAK if builder.inside else "")
+    position = 0
+    for start, end, time in _cues(lines):
+        # before the text: the time, numbers, blank lines, and the header, notes and styles of WebVTT
+        for line in lines[position:start]:
+            builder.keep(line, BREAK if builder.inside else "")
+        cue = Cue(_seconds(time.groups()[:4]), _seconds(time.groups()[4:]), lines[start:end])
         previous = _add(builder, cue, previous, states)
-        i = end
+        position = end
+    for line in lines[position:]:
+        builder.keep(line, BREAK if builder.inside else "")
     builder.leave()
     if previous is None:
         raise InputError("holds no subtitle with a time (00:00:01,000 --> 00:00:02,000)")
@@ -70,6 +68,18 @@ def _lines(text: str) -> list[str]:
 
 def _time(line: str) -> re.Match[str] | None:
     return _TIME.search(line) if "-->" in line else None
+
+
+def _cues(lines: list[str]) -> Iterator[tuple[int, int, re.Match[str]]]:
+    """Where the text of each cue begins and ends, and the times before it."""
+    i = 0
+    while i < len(lines):
+        time = _time(lines[i])
+        if time is None:
+            i += 1
+            continue
+        begin, i = i + 1, _end_of(lines, i)
+        yield begin, i, time
 
 
 def _end_of(lines: list[str], time: int) -> int:
@@ -93,14 +103,7 @@ def finish(original: str, made: str, width: int) -> str:
     old, new = _lines(original), _lines(made)
     if len(old) != len(new):
         return made
-    cues, i = [], 0
-    while i < len(old):
-        if _time(old[i]) is None:
-            i += 1
-            continue
-        end = _end_of(old, i)
-        cues.append((i + 1, end))
-        i = end
+    cues = [(start, end) for start, end, _ in _cues(old)]
     texts = [[line.rstrip("\r\n") for line in new[a:b]] for a, b in cues]
     for k in range(1, len(cues)):
         _share(texts, k)

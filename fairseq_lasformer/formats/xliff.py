@@ -62,10 +62,11 @@ def finish(original: str, made: str, mark: bool) -> str:
     """A translated file, in which what was filled is marked for review, if ``mark``: a state in 1.2 and in 2."""
     if not mark:
         return made
-    old, new = _targets(xml_pieces(original)), _targets(xml_pieces(made))
+    translated = xml_pieces(made)
+    old, new = _targets(xml_pieces(original)), _targets(translated)
     if len(old) != len(new):
         return made
-    pieces = [piece.raw for piece in xml_pieces(made)]
+    pieces = [piece.raw for piece in translated]
     for before, after in zip(old, new):
         if not before.full and after.full:
             tag = pieces[after.tag]
@@ -94,7 +95,7 @@ def _targets(pieces: list[Piece]) -> list[_Target]:
         elif piece.kind == "end":
             unit = pieces[begin : i + 1]
             target = _element(unit, "target")
-            full = target is not None and any(p.kind == "text" and p.text.strip() for p in unit[slice(*target)])
+            full = _has_text(unit, target)
             if piece.local == "segment":
                 found.append(_Target(begin, "translated", full))
             else:
@@ -118,11 +119,15 @@ def _element(pieces: list[Piece], name: str) -> tuple[int, int] | None:
     return None
 
 
+def _has_text(pieces: list[Piece], place: tuple[int, int] | None) -> bool:
+    """Whether an element is there and has text in it."""
+    return place is not None and any(p.kind == "text" and p.text.strip() for p in pieces[slice(*place)])
+
+
 def _unit(builder: BlockBuilder, pieces: list[Piece], skip: bool) -> None:
     """Adds a unit: all of it, and the translation of its source where its target is."""
     source, target = _element(pieces, "source"), _element(pieces, "target")
-    full = target is not None and any(p.kind == "text" and p.text.strip() for p in pieces[slice(*target)])
-    if source is None or skip or full:
+    if source is None or skip or _has_text(pieces, target):
         for piece in pieces:
             builder.keep(piece.raw)
         return

@@ -224,7 +224,7 @@ class FileTranslator:
             known = [[] for _ in sources]
         here = [i for i, source in enumerate(sources) if source.sentences]
         waiting = collections.Counter(owner[i] for i in here)
-        found: dict[int, list[Line]] = {}
+        translated: dict[int, list[Line]] = {}
         of: dict[int, list[int]] = {}
         for i, document in enumerate(owner):
             of.setdefault(document, []).append(i)
@@ -233,10 +233,9 @@ class FileTranslator:
             parts = [sources[i] for i in of.get(document, ())]
             tokens = torch.cat([t for source in parts for t in source.sentences] or [torch.empty(0)])
             unknown = float((tokens == self.unknown).float().mean()) if tokens.numel() else 0.0
+            lines = [line for i in of.get(document, ()) for line in translated.get(i, [])]
             if not self.whole_documents:
-                lines = [line for i, _ in zip(of.get(document, ()), texts[document]) for line in found.get(i, [])]
                 return document, self.told(texts[document], lines), unknown
-            lines = found.get(document, [])
             return document, self.told(texts[document], lines, self._others(sources[document], lines)), unknown
 
         for document in range(len(texts)):
@@ -253,9 +252,9 @@ class FileTranslator:
 
             batch = [sources[i] for i in chosen]
             before = [known[i] for i in chosen]
-            found |= dict(zip(chosen, self.translator.translate(batch, self.model.device, before, done)))
-            for document in dict.fromkeys(owner[i] for i in chosen):
-                waiting[document] -= sum(owner[i] == document for i in chosen)
+            translated |= dict(zip(chosen, self.translator.translate(batch, self.model.device, before, done)))
+            for document, n in collections.Counter(owner[i] for i in chosen).items():
+                waiting[document] -= n
                 if not waiting[document]:
                     yield finished(document)
 
