@@ -8,11 +8,12 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
-from benchmarks.rows import Row, save, table
+from benchmarks.instructions import SETS, restrict
+from benchmarks.rows import load, save, table
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.threads import wait_briefly
 
-BENCHMARKS = ("training", "prefill", "decoding", "moe", "compact", "alignment", "serving")
+BENCHMARKS = ("kernels", "training", "prefill", "decoding", "moe", "compact", "alignment", "serving")
 
 
 def main() -> None:
@@ -32,16 +33,30 @@ def main() -> None:
         command.add_argument(
             "--out", type=Path, default=Path("runs/bench") / f"{name}.json", help="default: %(default)s"
         )
+        command.add_argument("--isa", choices=SETS, help="let every system use these instructions at most")
+        command.add_argument(
+            "--resume", action="store_true", help="keep the rows that --out holds of the same command, add the others"
+        )
         module.add_options(command)
         command.set_defaults(module=module)
     args = parser.parse_args()
-    rows: list[Row] = []
+    if args.isa:
+        restrict(args.isa)
+    options = {k: str(v) for k, v in vars(args).items() if k not in ("out", "resume", "module")}
     try:
-        for row in args.module.measure(args):
-            rows.append(row)  # written as they come: a run that is cut off keeps what it has
-            save(args.out, args.benchmark, rows, getattr(args.module, "RATIOS", None))
+        rows = load(args.out, args.benchmark, options) if args.resume else []
     except InputError as e:
         sys.exit(f"error: {e}")
+    args.done = frozenset((row.case, row.system) for row in rows)
+    try:
+        for row in args.module.measure(args):
+            # written as they come: a run that is cut off keeps what it has
+            rows = [*(r for r in rows if r.key != row.key), row]
+            save(args.out, args.benchmark, rows, options, getattr(args.module, "RATIOS", None))
+    except InputError as e:
+        sys.exit(f"error: {e}")
+    except KeyboardInterrupt:
+        sys.exit(f"stopped; the rows so far are in {args.out}; --resume goes on")
     finally:
         if rows:
             print(table(rows, args.module.BASELINES))

@@ -59,6 +59,8 @@ def measure(args: argparse.Namespace) -> Iterator[Row]:
         hub.translate_documents(texts[:1], args.beam, progress=False)  # warm-up
         yield Row(str(checkpoint), "placed", "first line, s", first_line(hub, texts, args.beam), compared=False)
         for way, (repairs, options) in tqdm(ways.items(), desc=str(checkpoint), unit=" ways"):
+            if (str(checkpoint), way) in args.done:
+                continue
             hub.task.cfg.repair = repairs
             start = time.perf_counter()
             found = hub.translate_documents(texts, args.beam, args.max_tokens, progress=False, lines=True, **options)

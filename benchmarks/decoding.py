@@ -246,6 +246,11 @@ def measure(args: argparse.Namespace) -> Iterator[Row]:
     for (work, size), system in (bar := tqdm([(w, s) for w in works for s in systems])):
         if work != "document" and system in ("lasformer_distinct", "lasformer_unpacked"):
             continue  # the histories are those of the search; the ratio of the steps is known
+        case = f"T={size}" if work == "document" else f"{work}, {size}"
+        if n_documents > 1 and work == "document":
+            case = f"{args.rows} rows, {case}"
+        if (case, system) in args.done:
+            continue
         bar.set_description(f"{system} {work} {size}")
         repeat = args.repeat if work == "document" else 1
         of = (size, args.steps, repeat, n_documents, args.device, args.dtype)
@@ -255,9 +260,6 @@ def measure(args: argparse.Namespace) -> Iterator[Row]:
             raise InputError(f"{system}, {work} {size}: {done.stderr.strip().splitlines()[-1]}")
         speed, mib = json.loads(done.stdout.splitlines()[-1])
         about = {"dtype": "int8" if system.endswith("int8") else args.dtype, "work": work}
-        case = f"T={size}" if work == "document" else f"{work}, {size}"
-        if n_documents > 1 and work == "document":
-            case = f"{args.rows} rows, {case}"
         yield Row(case, system, "tokens_per_second", speed, about=about)
         yield Row(case, system, "peak MiB", mib, compared=False, about=about)
 

@@ -37,11 +37,13 @@ def measure(args: argparse.Namespace) -> Iterator[Row]:
     for length in map(int, args.lengths.split(",")):
         tokens = torch.randint(4, VOCABULARY, (n_documents, length)).to(place.device)
         for kappa in map(float, args.kappas.split(",")):
+            case = f"T={length} kappa={kappa}" if n_documents == 1 else f"{n_documents} x T={length} kappa={kappa}"
+            if args.done.issuperset((case, way) for way in ways):
+                continue
             models = {"dense": dense}
             for way in ways[1:]:
                 run = RunOptions("reference" if args.device == "cuda" and way == "mask" else "auto")
                 models[way] = build("lasformer", kappa, run=run).eval().to(place.device, place.dtype)
-            case = f"T={length} kappa={kappa}" if n_documents == 1 else f"{n_documents} x T={length} kappa={kappa}"
             work = {way: partial(seconds, model, tokens, way, place) for way, model in models.items()}
             yield from (Row(case, way, "seconds", s) for way, s in in_turns(work, args.repeat, case).items())
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
 from tqdm import tqdm
 
+from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.files import atomic_write
 from fairseq_lasformer.machine import machine
 
@@ -34,6 +35,11 @@ class Row:
     compared: bool = True
     about: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """What no other row of a benchmark has."""
+        return self.case, self.system, self.metric
+
 
 def in_turns(work: Mapping[str, Callable[[], float]], repeat: int, what: str) -> dict[str, float]:
     """Return the median of ``repeat`` measurements of each system; systems take turns, after one warm-up round.
@@ -52,13 +58,20 @@ def in_turns(work: Mapping[str, Callable[[], float]], repeat: int, what: str) ->
     return {name: statistics.median(values) for name, values in figures.items()}
 
 
-def save(path: Path, benchmark: str, rows: Sequence[Row], ratios: Mapping[str, str] | None = None) -> None:
-    """Write ``{"benchmark", "machine", "rows"}`` as JSON.
+def save(
+    path: Path,
+    benchmark: str,
+    rows: Sequence[Row],
+    options: Mapping[str, str],
+    ratios: Mapping[str, str] | None = None,
+) -> None:
+    """Write ``{"benchmark", "machine", "options", "rows"}`` as JSON.
 
     Args:
         path: the file.
         benchmark: its name.
         rows: the figures.
+        options: of the command that measured them.
         ratios: entries that every compared row gets, and the system whose figure of the same case it is divided by.
     """
     values = {(row.case, row.system, row.metric): row.value for row in rows}
@@ -71,8 +84,34 @@ def save(path: Path, benchmark: str, rows: Sequence[Row], ratios: Mapping[str, s
             if row.compared and base:
                 entry[name] = row.value / base
         written.append(entry)
-    report = {"benchmark": benchmark, "machine": machine(), "rows": written}
+    report = {"benchmark": benchmark, "machine": machine(), "options": dict(options), "rows": written}
     atomic_write(path, json.dumps(report, indent=1) + "\n")
+
+
+def load(path: Path, benchmark: str, options: Mapping[str, str]) -> list[Row]:
+    """Return the rows of an interrupted run of the same command on the same machine; none if there was no run.
+
+    The last system's are left out, because it may have been cut off between two of its figures.
+
+    Raises:
+        InputError: the file is of another benchmark, of other options, of another machine, or damaged.
+    """
+    if not path.exists():
+        return []
+    try:
+        report = json.loads(path.read_text(encoding="utf-8"))
+        names = {field.name for field in fields(Row)} - {"about"}
+        entries = [{k: v for k, v in entry.items() if not k.startswith("ratio_to_")} for entry in report["rows"]]
+        rows = [
+            Row(**{k: e[k] for k in names}, about={k: v for k, v in e.items() if k not in names}) for e in entries
+        ]
+        same = {"benchmark": benchmark, "options": dict(options), "machine": machine()}
+        other = [what for what, value in same.items() if report[what] != value]
+    except (ValueError, KeyError, TypeError, AttributeError) as e:
+        raise InputError(f"{path}: not the rows of a benchmark ({type(e).__name__}: {e}); leave out --resume") from None
+    if other:
+        raise InputError(f"{path}: rows of another {' and '.join(other)}; leave out --resume, or name another --out")
+    return [row for row in rows if (row.case, row.system) != (rows[-1].case, rows[-1].system)]
 
 
 def table(rows: Sequence[Row], baselines: Sequence[str]) -> str:

@@ -44,11 +44,13 @@ def measure(args: argparse.Namespace) -> Iterator[Row]:
     systems |= {f"lasformer, kappa {k}": ("lasformer", float(k)) for k in args.kappas.split(",")}
     systems["lasformer_dense"] = ("lasformer_dense", 1.0)
     for length in map(int, args.lengths.split(",")):
+        case = f"T={length}" if n_documents == 1 else f"{n_documents} x T={length}"
+        if args.done.issuperset((case, name) for name in systems):
+            continue
         models = {
             name: build(*system, supervise_rows=args.supervise_rows).to(place.device, place.dtype)
             for name, system in systems.items()
         }
-        case = f"T={length}" if n_documents == 1 else f"{n_documents} x T={length}"
         work = {name: partial(step, model, length, n_documents, place) for name, model in models.items()}
         seconds = in_turns(work, args.repeat, case)
         del models, work

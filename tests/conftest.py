@@ -29,7 +29,7 @@ from fairseq.data import Dictionary
 from helpers import CUDA, SIZES, SMALL, SPLITS, B, H, run, train, write_corpus
 
 from fairseq_lasformer.nn.options import RunOptions
-from fairseq_lasformer.ops import KAPPA_ONE, blocks
+from fairseq_lasformer.ops import KAPPA_ONE, blocks, build, cpu
 from fairseq_lasformer.plugin import register
 from fairseq_lasformer.plugin.config import LasformerConfig
 from fairseq_lasformer.plugin.model import LasformerModel
@@ -55,6 +55,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(autouse=True)
 def seeded():
     torch.manual_seed(1)
+
+
+@pytest.fixture(params=build.targets())
+def instructions(request):
+    """Every instruction set that the CPU kernels are compiled for, in turn."""
+    if request.param not in cpu.instruction_sets():
+        pytest.skip(f"this processor has no {request.param}")
+    cpu.use_instructions(request.param)
+    yield request.param
+    cpu.use_instructions(os.environ.get("LASFORMER_ISA", ""))
 
 
 @pytest.fixture(autouse=True)

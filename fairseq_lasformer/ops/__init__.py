@@ -7,7 +7,7 @@ from fairseq_lasformer.ops.attend import selected_attention
 from fairseq_lasformer.ops.backends import BACKENDS, backend_for
 from fairseq_lasformer.ops.decode import attend_kept, topk_indices
 from fairseq_lasformer.ops.gather import gathered_attention, kept_mask, topk_slots
-from fairseq_lasformer.ops.packed import INSTRUCTION_SETS, PackedLinear, decode_step, pack_linear
+from fairseq_lasformer.ops.packed import PackedLinear, decode_step, pack_linear
 from fairseq_lasformer.ops.prefill import gather_index, topk_gather
 from fairseq_lasformer.ops.select import topk_mask
 from fairseq_lasformer.ops.supervise import supervise
@@ -27,7 +27,6 @@ from fairseq_lasformer.ops.types import (
 __all__ = [
     "BACKENDS",
     "EVERY_ROW",
-    "INSTRUCTION_SETS",
     "KAPPA_ONE",
     "MIN_KEYS",
     "AttentionMask",

@@ -1,4 +1,8 @@
-"""Load the CPU kernels (``*.cpp``), building them on first use; plain PyTorch is the fallback."""
+"""Load the CPU kernels, building them on first use; plain PyTorch is the fallback.
+
+A wheel brings them compiled (:data:`PACKAGED`). ``LASFORMER_ISA`` names the instructions to use in place of the best:
+see :func:`instruction_sets`.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,6 @@ import os
 import platform
 import shutil
 import stat
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -17,77 +20,90 @@ from typing import Any
 
 import torch
 
+from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.files import remove_stale
+from fairseq_lasformer.ops import build
 
 logger = logging.getLogger(__name__)
 
-FLAGS = ["-O3", "-march=native", "-fopenmp", "-fopenmp-simd"]
-if os.environ.get("LASFORMER_SANITIZE"):  # scripts/sanitize.sh
-    FLAGS += ["-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer"]
-HEADERS = [Path(__file__).with_name(name) for name in ("cpu_math.h", "kernels.h", "packed.h")]
-SOURCES = [
-    Path(__file__).with_name(name)
-    for name in ("library.cpp", "cached.cpp", "gather.cpp", "rows.cpp", "packed.cpp", "step.cpp", "beam.cpp")
-]
 OPERATORS = (
     *("topk_indices", "topk_scored", "attend_kept"),
     *("gather_forward", "gather_backward"),
     *("packed_linear", "decode_step", "top_candidates"),
     *("row_softmax", "softmax_gradient", "mask_gradient", "kept_gradient"),
+    *("instruction_sets", "use_instructions"),
 )
+# a wheel's library, for the torch that it was compiled with: C++ programs of one minor version do not load with another
+PACKAGED = Path(__file__).with_name(f"kernels.torch{'.'.join(torch.__version__.split('.')[:2])}.so")
 
 
 @functools.cache
 def kernels() -> Any | None:
     """Return ``torch.ops.fairseq_lasformer`` with the kernels loaded; None, with one warning, if they cannot be built.
 
-    The build is cached in torch's extensions folder (``TORCH_EXTENSIONS_DIR``), in a per-user folder whose name hashes
-    everything the build depends on: machine code is not portable between processors, and a cached build needs no
-    compiler. A library's file name contains the hash of its content; it is loaded only if the hash matches.
+    They are those of the installed wheel, if it holds any for this torch. Otherwise they are built once and cached in
+    torch's extensions folder (``TORCH_EXTENSIONS_DIR``), in a per-user folder whose name hashes everything the build
+    depends on; a cached build needs no compiler. A library's file name contains the hash of its content; it is loaded
+    only if the hash matches.
+
+    Raises:
+        InputError: ``LASFORMER_ISA`` names instructions that this processor, or this build, lacks.
     """
     if not _registered():
-        folder = _folder()
         try:
-            library = _built(folder)
-            if library is not None:
-                torch.ops.load_library(str(library))
-            else:
-                # printed, whatever is logged: half a minute of silence looks like a crash
-                print("building the CPU kernels, once (half a minute) ...", file=sys.stderr, flush=True)
-                library = _build(folder)
-        except (RuntimeError, OSError, ImportError, subprocess.CalledProcessError) as e:
+            _load()
+        except (RuntimeError, OSError, ImportError) as e:
             reason = str(e).strip().splitlines()
             logger.warning(
                 "no CPU kernels, plain PyTorch decodes instead, slower: %s", reason[0] if reason else type(e)
             )
             return None
         if not _registered():
-            logger.warning("no CPU kernels, plain PyTorch decodes instead, slower: %s holds none", library)
+            logger.warning("no CPU kernels, plain PyTorch decodes instead, slower: the library holds none")
             return None
+    if wanted := os.environ.get("LASFORMER_ISA"):
+        use_instructions(wanted)
     return torch.ops.fairseq_lasformer
+
+
+def instruction_sets() -> list[str]:
+    """Names of the instruction sets that the kernels are compiled for and that this processor has, best first."""
+    return torch.ops.fairseq_lasformer.instruction_sets() if kernels() is not None else []
+
+
+def use_instructions(name: str = "") -> str:
+    """Use these instructions in this process from now on, or the best; return the name of those in use.
+
+    Raises:
+        InputError: this processor, or this build, lacks them.
+    """
+    try:
+        return torch.ops.fairseq_lasformer.use_instructions(name)
+    except RuntimeError:
+        known = ", ".join(torch.ops.fairseq_lasformer.instruction_sets())
+        raise InputError(f"LASFORMER_ISA={name}: not among the instruction sets here: {known}") from None
+
+
+def _load() -> None:
+    folder = _folder()
+    library = PACKAGED if PACKAGED.is_file() else _built(folder)
+    if library is None:
+        # printed, whatever is logged: half a minute of silence looks like a crash
+        print("building the CPU kernels, once (half a minute) ...", file=sys.stderr, flush=True)
+        library = _build(folder)
+    torch.ops.load_library(str(library))
 
 
 def _registered() -> bool:
     return all(hasattr(torch.ops.fairseq_lasformer, name) for name in OPERATORS)
 
 
-def _processor() -> str:
-    """Return what machine code depends on: the processor's model and its instruction sets."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor() + platform.machine()
-    told = ("model name", "flags", "Features", "CPU part")
-    return "\n".join(sorted({line for line in lines if line.startswith(told)}))
-
-
 def _folder() -> Path:
     """Return the folder in which this build is cached."""
     from torch.utils import cpp_extension
 
-    key = "".join(path.read_text() for path in (*HEADERS, *SOURCES)) + " ".join(
-        [*FLAGS, _processor(), torch.__version__, sys.version]
-    )
+    options = [*build.COMMON, *build.EXACT, str(build.targets()), platform.machine(), torch.__version__]
+    key = "".join(path.read_text(encoding="utf-8") for path in (*build.HEADERS, *build.SOURCES)) + " ".join(options)
     root = os.environ.get("TORCH_EXTENSIONS_DIR") or cpp_extension.get_default_build_root()
     return Path(root) / f"fairseq_lasformer_{hashlib.sha256(key.encode()).hexdigest()[:16]}_{os.geteuid()}"
 
@@ -110,12 +126,10 @@ def _built(folder: Path) -> Path | None:
 
 
 def _build(folder: Path) -> Path:
-    """Build and load the library.
+    """Build the library.
 
     It is built in a temporary folder and then moved into place, so that no process waits for a build that was killed.
     """
-    from torch.utils import cpp_extension
-
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not _private(folder):
         logger.warning("%s can be written by others; the kernels are built for this process alone", folder)
@@ -123,9 +137,8 @@ def _build(folder: Path) -> Path:
     remove_stale(folder, "build.*")
     work = Path(tempfile.mkdtemp(prefix="build.", dir=folder))
     try:
-        name, directory = "fairseq_lasformer_kernels", str(work)
-        cpp_extension.load(name, list(map(str, SOURCES)), FLAGS, build_directory=directory, is_python_module=False)
-        made = work / f"{name}.so"
+        made = work / "kernels.so"
+        build.build(made, work)
         target = folder / f"kernels.{hashlib.sha256(made.read_bytes()).hexdigest()}.so"
         made.chmod(0o700)
         made.replace(target)

@@ -14,14 +14,12 @@ from torch import Tensor
 
 from fairseq_lasformer.ops.reference import quantised
 
-PANEL = 16  # outputs that lie side by side, as in packed.h
-
-INSTRUCTION_SETS = {"best": 0, "plain": 1, "avx2": 2, "avx512_vnni": 3}
+PANEL = 16  # outputs that lie side by side, as in arithmetic/arithmetic.h
 
 
 @dataclass(frozen=True)
 class PackedLinear:
-    """Weights of a linear layer, packed for the CPU kernels; see ``packed.h`` for the layout.
+    """Weights of a linear layer, packed for the CPU kernels; see ``arithmetic/arithmetic.h`` for the layout.
 
     Attributes:
         weight: float32 or int8.
@@ -42,17 +40,10 @@ class PackedLinear:
         """weight, scale, sums and bias."""
         return self.weight, self.scale, self.sums, self.bias
 
-    def __call__(self, x: Tensor, instructions: str = "best") -> Tensor:
-        """Apply the layer, [..., inputs] float32 -> [..., outputs].
-
-        Args:
-            instructions: one of :data:`INSTRUCTION_SETS`. All give the same result; in float32, ``"plain"`` and
-                ``"avx2"`` are products with registers of 32 bytes.
-        """
+    def __call__(self, x: Tensor) -> Tensor:
+        """Apply the layer, [..., inputs] float32 -> [..., outputs]."""
         rows = x.reshape(-1, x.size(-1))
-        out = torch.ops.fairseq_lasformer.packed_linear(
-            rows, *self.tensors, self.outputs, INSTRUCTION_SETS[instructions]
-        )
+        out = torch.ops.fairseq_lasformer.packed_linear(rows, *self.tensors, self.outputs)
         return out.view(*x.shape[:-1], self.outputs)
 
 

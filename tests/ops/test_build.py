@@ -11,6 +11,8 @@ import time
 import pytest
 from helpers import ROOT
 
+from fairseq_lasformer.ops import build
+
 
 @pytest.mark.slow
 def test_a_killed_build_hinders_nobody_and_foreign_libraries_are_not_loaded(tmp_path):
@@ -18,7 +20,7 @@ def test_a_killed_build_hinders_nobody_and_foreign_libraries_are_not_loaded(tmp_
     ask = [sys.executable, "-c", "from fairseq_lasformer.ops import cpu; print(cpu.kernels() is not None)"]
     killed = subprocess.Popen(ask, cwd=ROOT, env=environment, stderr=subprocess.DEVNULL, start_new_session=True)
     for _ in range(600):
-        if list(tmp_path.glob("cache/*/build.*/build.ninja")):
+        if list(tmp_path.glob("cache/*/build.*/*.o")):
             break
         time.sleep(0.1)
     os.killpg(killed.pid, signal.SIGKILL)
@@ -54,9 +56,20 @@ def test_a_library_that_others_can_write_is_not_loaded(tmp_path):
     assert not cpu._private(tmp_path / "link")
 
 
-def test_processors_do_not_share_machine_code(monkeypatch):
-    from fairseq_lasformer.ops import cpu
+@pytest.mark.slow
+def test_no_instruction_set_lends_code_to_another(tmp_path):
+    """Where several objects define a function, the linker takes one: perhaps one that this processor cannot run."""
+    for made in build.compile_arithmetic(tmp_path, build.compiler()):
+        symbols = subprocess.run(["nm", "-C", made], capture_output=True, text=True, check=True).stdout.splitlines()
+        shared = [line for line in symbols if " W " in line or " V " in line or " u " in line]
+        assert [line for line in shared if made.stem not in line and made.stem != "dispatch"] == []
+        assert any(" R lasformer::" in line or " D lasformer::" in line for line in symbols)
 
-    mine = cpu._folder()
-    monkeypatch.setattr(cpu, "_processor", lambda: "another one")
-    assert cpu._folder() != mine and cpu._folder().parent == mine.parent
+
+@pytest.mark.parametrize("wanted", ["avx1024", "; rm -rf /"])
+def test_instructions_that_are_not_there_are_refused_in_one_line(wanted):
+    code = "from fairseq_lasformer.ops import cpu; cpu.kernels()"
+    environment = os.environ | {"LASFORMER_ISA": wanted}
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True)
+    last = done.stderr.strip().splitlines()[-1]
+    assert done.returncode and f"LASFORMER_ISA={wanted}: not among the instruction sets here: " in last

@@ -10,7 +10,7 @@ from fairseq_lasformer.ops import AttentionMask, KeptKeys, RowSample, gather, pr
 from fairseq_lasformer.ops.cpu import kernels
 from fairseq_lasformer.ops.through import noise
 
-pytestmark = pytest.mark.skipif(kernels() is None, reason="no CPU kernels")
+pytestmark = [pytest.mark.skipif(kernels() is None, reason="no CPU kernels"), pytest.mark.usefixtures("instructions")]
 B, H, S = 2, 3, 8
 SHAPES = [(37, 37, True), (24, 41, False), (300, 300, True)]
 

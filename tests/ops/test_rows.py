@@ -8,7 +8,7 @@ import torch
 from fairseq_lasformer.ops import reference, rows
 from fairseq_lasformer.ops.cpu import kernels
 
-pytestmark = pytest.mark.skipif(kernels() is None, reason="no CPU kernels")
+pytestmark = [pytest.mark.skipif(kernels() is None, reason="no CPU kernels"), pytest.mark.usefixtures("instructions")]
 B, H, R, K = 2, 3, 5, 37
 
 

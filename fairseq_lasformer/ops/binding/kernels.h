@@ -1,7 +1,7 @@
 // The operators of `torch.ops.fairseq_lasformer` (library.cpp registers them; shapes and types stand at the definitions).
 //
-// ATen/ATen.h and torch/library.h take longer to compile than the kernels do: each file includes the operators of ATen that
-// it uses, and only library.cpp knows the dispatcher.
+// ATen/ATen.h takes longer to compile than the kernels do: each file includes the operators of ATen that it uses, and
+// all files are compiled as one (ops/build.py), which reads those headers once.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,10 +10,25 @@
 #include <optional>
 #include <tuple>
 
+#include "../arithmetic/arithmetic.h"
+
 namespace lasformer {
 
 using at::Tensor;
 using at::TensorList;
+
+constexpr int64_t kOne = 1000000;  // kappa = 1, in millionths
+constexpr int64_t kMinKeys = 10;   // arXiv 2309.14174, 3.2: k_i = min(n_i, max(10, ceil(kappa n_i)))
+
+// The arithmetic's name of a tensor's type.
+inline Type type_of(const Tensor& t) {
+  switch (t.scalar_type()) {
+    case at::kFloat: return Type::kFloat;
+    case at::kBFloat16: return Type::kBFloat16;
+    case at::kHalf: return Type::kHalf;
+    default: TORCH_CHECK(false, "expected float32, bfloat16 or float16, not ", t.scalar_type());
+  }
+}
 
 // cached.cpp
 std::tuple<Tensor, Tensor> topk_indices(const Tensor& q, const Tensor& keys, const std::optional<Tensor>& table,
@@ -21,10 +36,13 @@ std::tuple<Tensor, Tensor> topk_indices(const Tensor& q, const Tensor& keys, con
 std::tuple<Tensor, Tensor> topk_scored(const Tensor& scores, const Tensor& start, const Tensor& count, int64_t kappa);
 Tensor attend_kept(const Tensor& q, const Tensor& keys, const Tensor& values, const Tensor& slots, const Tensor& kept,
                    int64_t heads);
+// Attention of all rows of an item over the keys from its start on.
+Tensor attend_range(const Tensor& q, const Tensor& keys, const Tensor& values, const Tensor& start, const Tensor& count,
+                    int64_t heads);
 
 // packed.cpp
 Tensor packed_linear(const Tensor& x, const Tensor& weight, const Tensor& scale, const Tensor& sums, const Tensor& bias,
-                     int64_t outputs, int64_t isa);
+                     int64_t outputs);
 
 // step.cpp
 Tensor decode_step(const Tensor& x, TensorList norms, TensorList linears, TensorList stores, TensorList given,

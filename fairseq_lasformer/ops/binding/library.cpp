@@ -1,13 +1,37 @@
 // Registers the CPU kernels with PyTorch.
 #include <torch/library.h>
 
+#include <string>
+#include <vector>
+
 #include "kernels.h"
 
+namespace {
+
+// Names of the instruction sets that were compiled and that this processor has, best first.
+std::vector<std::string> instruction_sets() {
+  std::vector<std::string> names;
+  for (const auto* const* t = lasformer::kTargets; *t; ++t) {
+    if (lasformer::available(**t)) names.emplace_back((*t)->name);
+  }
+  return names;
+}
+
+// Use the instruction set of this name from now on, or the best; returns the one in use.
+std::string use_instructions(const std::string& name) {
+  TORCH_CHECK(lasformer::choose(name.c_str()), "this processor, or this build, lacks the instructions of ", name);
+  return lasformer::arithmetic().name;
+}
+
+}  // namespace
+
 TORCH_LIBRARY(fairseq_lasformer, m) {
+  m.def("instruction_sets() -> str[]", instruction_sets);
+  m.def("use_instructions(str name) -> str", use_instructions);
   m.def("topk_indices(Tensor q, Tensor keys, Tensor? table, Tensor start, Tensor count, int kappa) -> (Tensor, Tensor)");
   m.def("topk_scored(Tensor scores, Tensor start, Tensor count, int kappa) -> (Tensor, Tensor)");
   m.def("attend_kept(Tensor q, Tensor keys, Tensor values, Tensor slots, Tensor kept, int heads) -> Tensor");
-  m.def("packed_linear(Tensor x, Tensor weight, Tensor scale, Tensor sums, Tensor bias, int outputs, int isa) -> Tensor");
+  m.def("packed_linear(Tensor x, Tensor weight, Tensor scale, Tensor sums, Tensor bias, int outputs) -> Tensor");
   m.def("top_candidates(Tensor lprobs, Tensor? past, int k) -> (Tensor, Tensor)");
   m.def("decode_step(Tensor x, Tensor[] norms, Tensor[] linears, Tensor[] stores, Tensor[] given, Tensor table,"
         " Tensor newest, Tensor start, Tensor count, Tensor source_start, Tensor source_count, int[] kappas,"

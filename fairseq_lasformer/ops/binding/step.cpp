@@ -5,13 +5,11 @@
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
 #include <cmath>
 #include <vector>
 
-#include "cpu_math.h"
 #include "kernels.h"
 #include "packed.h"
 
@@ -26,86 +24,10 @@ enum { kQkv, kSelfOut, kCrossQ, kCrossOut, kFc1, kFc2, kSelfSelector, kCrossSele
 enum { kKey, kValue, kSelectorKey, kSourceKey, kSourceValue, kSourceSelectorKey, kStores };
 // kappas, of self- and cross-attention: that of a learned selector in millionths, or
 constexpr int64_t kAsBelow = 0, kEvery = -1, kGiven = -2;
-constexpr int64_t kOne = 1000000, kMinKeys = 10;
 
-struct Kept {
+struct Slots {
   Tensor slots, counts;  // undefined: every key from start on
 };
-
-void layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, float eps, Tensor& out) {
-  const int64_t rows = x.size(0), n = x.size(1);
-  const auto *from = x.const_data_ptr<float>(), *w = weight.const_data_ptr<float>(), *b = bias.const_data_ptr<float>();
-  auto* to = out.mutable_data_ptr<float>();
-  at::parallel_for(0, rows, 16, [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) {
-      const float* row = from + r * n;
-      float sum = 0.f, squares = 0.f;
-#pragma omp simd reduction(+ : sum)
-      for (int64_t i = 0; i < n; ++i) sum += row[i];
-      const float mean = sum / static_cast<float>(n);
-#pragma omp simd reduction(+ : squares)
-      for (int64_t i = 0; i < n; ++i) squares += (row[i] - mean) * (row[i] - mean);
-      const float scale = 1.f / std::sqrt(squares / static_cast<float>(n) + eps);
-#pragma omp simd
-      for (int64_t i = 0; i < n; ++i) to[r * n + i] = (row[i] - mean) * scale * w[i] + b[i];
-    }
-  });
-}
-
-// Attention of all rows of an item over the keys from its start on: each key is read once for all of them.
-Tensor attend_range(const Tensor& q, const Tensor& keys, const Tensor& values, const Tensor& start, const Tensor& count,
-                    int64_t heads) {
-  const int64_t rows = q.size(0), width = q.size(1), items = keys.size(0), beam = rows / items, head_width = width / heads;
-  const float scale = 1.f / std::sqrt(static_cast<float>(head_width));
-  Tensor out = at::zeros_like(q);
-  const auto *queries = q.const_data_ptr<float>(), *all_keys = keys.const_data_ptr<float>();
-  const auto* all_values = values.const_data_ptr<float>();
-  const auto *first = start.const_data_ptr<int64_t>(), *number = count.const_data_ptr<int64_t>();
-  auto* result = out.mutable_data_ptr<float>();
-  at::parallel_for(0, items * heads, 1, [&](int64_t begin, int64_t end) {
-    std::vector<float> weights;
-    while (begin < end) {  // the heads of an item within the chunk, whose parts of a key lie side by side
-      const int64_t item = begin / heads, h0 = begin % heads, h1 = std::min(heads, h0 + end - begin), n = number[item];
-      begin += h1 - h0;
-      const int64_t at = (item * keys.size(1) + first[item]) * width, row = item * beam * width;
-      weights.resize((h1 - h0) * beam * n);
-      for (int64_t j = 0; j < n; ++j) {
-        const float* key = all_keys + at + j * width;
-        for (int64_t h = h0; h < h1; ++h) {
-          for (int64_t b = 0; b < beam; ++b) {
-            weights[((h - h0) * beam + b) * n + j] =
-                scale * dot(queries + row + b * width + h * head_width, key + h * head_width, head_width);
-          }
-        }
-      }
-      for (int64_t i = 0; i < (h1 - h0) * beam && n > 0; ++i) {
-        float* w = &weights[i * n];
-        const float top = *std::max_element(w, w + n);
-        float total = 0.f;
-#pragma omp simd reduction(+ : total)
-        for (int64_t j = 0; j < n; ++j) {
-          w[j] = exp_negative(w[j] - top);
-          total += w[j];
-        }
-        const float norm = 1.f / total;
-#pragma omp simd
-        for (int64_t j = 0; j < n; ++j) w[j] *= norm;
-      }
-      for (int64_t j = 0; j < n; ++j) {
-        const float* value = all_values + at + j * width;
-        for (int64_t h = h0; h < h1; ++h) {
-          for (int64_t b = 0; b < beam; ++b) {
-            const float weight = weights[((h - h0) * beam + b) * n + j];
-            float* own = result + row + b * width + h * head_width;
-#pragma omp simd
-            for (int64_t i = 0; i < head_width; ++i) own[i] += weight * value[h * head_width + i];
-          }
-        }
-      }
-    }
-  });
-  return out;
-}
 
 // Write this step's part of every row, [R, from : from + W], into the newest slots of a store [N, C, W].
 void append(const Tensor& rows, int64_t from, const Tensor& store, const Tensor& newest) {
@@ -151,7 +73,7 @@ class Step {
 
   Tensor run(Tensor x) {
     const int64_t layers = static_cast<int64_t>(norms_.size()) / (2 * kNorms);
-    Kept self, cross;
+    Slots self, cross;
     for (int64_t l = 0; l < layers; ++l) {
       x = feed_forward(l, cross_attention(l, self_attention(l, x, self), cross));
     }
@@ -185,7 +107,13 @@ class Step {
   Tensor norm(int64_t layer, int64_t which, const Tensor& x) const {
     Tensor out = at::empty_like(x);
     const int64_t at = 2 * (layer * kNorms + which);
-    layer_norm(x, norms_[at], norms_[at + 1], eps_, out);
+    const auto *from = x.const_data_ptr<float>(), *weight = norms_[at].const_data_ptr<float>();
+    const auto* bias = norms_[at + 1].const_data_ptr<float>();
+    auto* to = out.mutable_data_ptr<float>();
+    const int64_t width = x.size(1);
+    at::parallel_for(0, x.size(0), 16, [&](int64_t begin, int64_t end) {
+      arithmetic().layer_norm(from + begin * width, end - begin, width, weight, bias, eps_, to + begin * width);
+    });
     return out;
   }
 
@@ -194,13 +122,13 @@ class Step {
   Tensor after(int64_t layer, int64_t which, const Tensor& x) const { return pre_norm_ ? x : norm(layer, which, x); }
 
   // The keys that a layer reads: chosen anew, as given, or those of the layer below.
-  void choose(int64_t layer, bool cross, const Tensor& q, Kept& kept) const {
+  void choose(int64_t layer, bool cross, const Tensor& q, Slots& kept) const {
     const int64_t kappa = kappas_[2 * layer + cross], end = cross ? store(layer, kSourceKey).size(1) : end_;
     if (kappa == kAsBelow) return;
     if (kappa == kGiven) {
       kept = {given_[4 * layer + 2 * cross], given_[4 * layer + 2 * cross + 1]};
     } else if (kappa == kEvery || kappa >= kOne || end <= kMinKeys) {
-      kept = cross ? Kept{} : every_;
+      kept = cross ? Slots{} : every_;
     } else if (cross) {
       std::tie(kept.slots, kept.counts) =
           topk_indices(q, store(layer, kSourceSelectorKey), std::nullopt, source_start_, source_count_, kappa);
@@ -211,7 +139,7 @@ class Step {
 
   static Tensor scaled(Tensor q) { return q.mul_(std::pow(static_cast<double>(q.size(1)), -0.5)); }
 
-  Tensor self_attention(int64_t l, const Tensor& x, Kept& kept) const {
+  Tensor self_attention(int64_t l, const Tensor& x, Slots& kept) const {
     const Tensor y = before(l, kSelfNorm, x), all = linear(l, kQkv, y);
     const int64_t width = store(l, kKey).size(2);
     append(all, width, store(l, kKey), newest_);
@@ -229,7 +157,7 @@ class Step {
     return after(l, kSelfNorm, linear(l, kSelfOut, out, {false, x.const_data_ptr<float>()}));
   }
 
-  Tensor cross_attention(int64_t l, const Tensor& x, Kept& kept) const {
+  Tensor cross_attention(int64_t l, const Tensor& x, Slots& kept) const {
     const Tensor y = before(l, kCrossNorm, x);
     Tensor query;
     if (has(l, kCrossSelector)) query = scaled(linear(l, kCrossSelector, y));
@@ -255,7 +183,7 @@ class Step {
   const bool pre_norm_;
   const float eps_;
   std::vector<float> sharpened_, source_sharpened_, plain_;
-  Kept every_;
+  Slots every_;
 };
 
 }  // namespace

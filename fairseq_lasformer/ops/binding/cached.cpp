@@ -2,18 +2,16 @@
 //
 // Layout: R rows (hypotheses), `beam` consecutive rows per item; keys and values [N, C, W] with C slots per item.
 // Position j of a row is in slot table[row][j], or in slot j if there is no table.
-#include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
+#include <functional>
 #include <limits>
 #include <vector>
 
-#include "cpu_math.h"
 #include "kernels.h"
 
 namespace lasformer {
@@ -22,24 +20,10 @@ namespace {
 using std::int32_t;
 using std::int64_t;
 
-constexpr int64_t kOne = 1000000;   // kappa = 1, in millionths
-constexpr int64_t kMinKeys = 10;    // arXiv 2309.14174, 3.2: k_i = min(n_i, max(10, ceil(kappa n_i)))
 constexpr int64_t kKeyBlock = 256;  // keys scored per task: 64 KiB at 64 floats each, shared by the rows of an item
-constexpr int64_t kAhead = 6;       // prefetch distance, in kept keys
-constexpr int64_t kTurn = 64;       // keys that the rows of an item read by turns
 
 int64_t keep_count(int64_t n, int64_t kappa) {
   return std::min(n, std::max(kMinKeys, (n * kappa + kOne - 1) / kOne));
-}
-
-// Sort key with the score in the high bits and the complement of the index in the low bits: larger is better, ties go
-// to the lower index, NaN is last.
-inline uint64_t packed(float score, int64_t index) {
-  score += 0.f;  // -0 equals +0
-  uint32_t bits;
-  std::memcpy(&bits, &score, sizeof bits);
-  bits = score != score ? 0u : (bits & 0x80000000u) ? ~bits : bits | 0x80000000u;
-  return (static_cast<uint64_t>(bits) << 32) | static_cast<uint32_t>(~static_cast<uint32_t>(index));
 }
 
 struct Scratch {
@@ -54,7 +38,8 @@ void highest(const float* scores, int64_t n, int64_t keep, int32_t* out, Scratch
     for (int64_t i = 0; i < n; ++i) out[i] = static_cast<int32_t>(i);
     return;
   }
-  float guess = -std::numeric_limits<float>::infinity();
+  constexpr float kNone = -std::numeric_limits<float>::infinity();
+  float guess = kNone;
   if (n >= 1024) {
     const int64_t m = std::max<int64_t>(256, n / 16), stride = n / m;
     const double expected = static_cast<double>(keep) * m / n;
@@ -64,37 +49,22 @@ void highest(const float* scores, int64_t n, int64_t keep, int32_t* out, Scratch
       sample.resize(m);
       for (int64_t i = 0; i < m; ++i) {
         const float s = scores[i * stride];
-        sample[i] = s != s ? guess : s;
+        sample[i] = s != s ? kNone : s;
       }
       std::nth_element(sample.begin(), sample.begin() + rank, sample.end(), std::greater<float>());
       guess = sample[rank];
     }
   }
-  auto& found = scratch.candidates;
-  found.resize(n);
-  int64_t count = 0;
-  for (int64_t i = 0; i < n; ++i) {
-    found[count] = packed(scores[i], i);
-    count += !(scores[i] < guess);
-  }
-  if (count < keep) {
-    for (count = 0; count < n; ++count) found[count] = packed(scores[count], count);
-  }
+  auto& some = scratch.candidates;
+  some.resize(n);
+  int64_t count = arithmetic().candidates(scores, n, guess, some.data());
+  if (count < keep) count = arithmetic().candidates(scores, n, kNone, some.data());
   auto& order = scratch.order;
-  order.assign(found.begin(), found.begin() + count);
+  order.assign(some.begin(), some.begin() + count);
   std::nth_element(order.begin(), order.begin() + (keep - 1), order.end(), std::greater<uint64_t>());
   const uint64_t last = order[keep - 1];
   for (int64_t i = 0, kept = 0; kept < keep; ++i) {
-    if (found[i] >= last) out[kept++] = static_cast<int32_t>(~static_cast<uint32_t>(found[i]));
-  }
-}
-
-// Score one task's keys against one row's query.
-template <typename T>
-void score(const float* query, const T* keys, const int32_t* table, int64_t from, int64_t to, int64_t width, float* out) {
-  for (int64_t j = from; j < to; ++j) {
-    const int64_t slot = table ? table[j] : j;
-    out[j] = dot(query, keys + slot * width, width);
+    if (some[i] >= last) out[kept++] = static_cast<int32_t>(~static_cast<uint32_t>(some[i]));
   }
 }
 
@@ -181,68 +151,6 @@ std::tuple<Tensor, Tensor> topk_scored(const Tensor& scores_, const Tensor& star
   return {slots, kept};
 }
 
-namespace {
-
-// Attention of an item's rows over their kept slots, heads h0 to h1 - 1. The rows mostly keep the same keys, so they take
-// turns with a few keys at a time, which are in the cache from the first of them on.
-template <typename T>
-void attend_rows(const float* q, const T* keys, const T* values, const int32_t* slots, int64_t slot_stride,
-                 const int32_t* kept, int64_t rows, int64_t width, int64_t head_width, int64_t h0, int64_t h1, float scale,
-                 std::vector<float>& weights, float* out) {
-  const int64_t span = (h1 - h0) * head_width * static_cast<int64_t>(sizeof(T)), from = h0 * head_width;
-  const int64_t heads = h1 - h0, most = *std::max_element(kept, kept + rows);
-  const auto fetch = [span](const T* at) {
-    for (int64_t b = 0; b < span; b += 64) __builtin_prefetch(reinterpret_cast<const char*>(at) + b);
-  };
-  for (int64_t r = 0; r < rows; ++r) std::fill_n(out + r * width + from, heads * head_width, 0.f);
-  weights.resize(rows * heads * most);
-  for (int64_t block = 0; block < most; block += kTurn) {
-    for (int64_t r = 0; r < rows; ++r) {
-      const int32_t* own = slots + r * slot_stride;
-      for (int64_t j = block; j < std::min<int64_t>(block + kTurn, kept[r]); ++j) {
-        if (j + kAhead < kept[r]) fetch(keys + own[j + kAhead] * width + from);
-        const T* key = keys + own[j] * width;
-        for (int64_t h = h0; h < h1; ++h) {
-          weights[(r * heads + h - h0) * most + j] =
-              scale * dot(q + r * width + h * head_width, key + h * head_width, head_width);
-        }
-      }
-    }
-  }
-  for (int64_t i = 0; i < rows * heads; ++i) {
-    const int64_t n = kept[i / heads];
-    if (n == 0) continue;
-    float* w = weights.data() + i * most;
-    const float top = *std::max_element(w, w + n);
-    float sum = 0.f;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t j = 0; j < n; ++j) {
-      w[j] = exp_negative(w[j] - top);
-      sum += w[j];
-    }
-    const float norm = 1.f / sum;
-#pragma omp simd
-    for (int64_t j = 0; j < n; ++j) w[j] *= norm;
-  }
-  for (int64_t block = 0; block < most; block += kTurn) {
-    for (int64_t r = 0; r < rows; ++r) {
-      const int32_t* own = slots + r * slot_stride;
-      for (int64_t j = block; j < std::min<int64_t>(block + kTurn, kept[r]); ++j) {
-        if (j + kAhead < kept[r]) fetch(values + own[j + kAhead] * width + from);
-        for (int64_t h = h0; h < h1; ++h) {
-          const float weight = weights[(r * heads + h - h0) * most + j];
-          const T* value = values + own[j] * width + h * head_width;
-          float* sum = out + r * width + h * head_width;
-#pragma omp simd
-          for (int64_t i = 0; i < head_width; ++i) sum[i] += weight * static_cast<float>(value[i]);
-        }
-      }
-    }
-  }
-}
-
-}  // namespace
-
 std::tuple<Tensor, Tensor> topk_indices(const Tensor& q_, const Tensor& keys_, const std::optional<Tensor>& table_,
                                         const Tensor& start_, const Tensor& count_, int64_t kappa) {
   check_rows(q_, keys_);
@@ -261,22 +169,50 @@ std::tuple<Tensor, Tensor> topk_indices(const Tensor& q_, const Tensor& keys_, c
   const int64_t path_stride = table ? table->stride(0) : 0, blocks = (longest + kKeyBlock - 1) / kKeyBlock;
   const auto* queries = q.const_data_ptr<float>();
   auto* result = scores.mutable_data_ptr<float>();
-  AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, keys.scalar_type(), "topk_indices", [&] {
-    const auto* all = keys.const_data_ptr<scalar_t>();
-    // rows of an item vary fastest because they read the same block of keys
-    at::parallel_for(0, n * blocks * beam, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t task = begin; task < end; ++task) {
-        const int64_t s = task / (blocks * beam), block = task / beam % blocks, r = s * beam + task % beam;
-        const int64_t from = std::max(block * kKeyBlock, first[s]);
-        const int64_t to = std::min((block + 1) * kKeyBlock, first[s] + number[s]);
-        score(queries + r * width, all + s * keys.stride(0), paths ? paths + r * path_stride : nullptr, from, to, width,
-              result + r * longest);
-      }
-    });
+  const auto* all = static_cast<const char*>(keys.const_data_ptr());
+  const int64_t item_bytes = keys.stride(0) * keys.element_size();
+  // rows of an item vary fastest because they read the same block of keys
+  at::parallel_for(0, n * blocks * beam, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t task = begin; task < end; ++task) {
+      const int64_t s = task / (blocks * beam), block = task / beam % blocks, r = s * beam + task % beam;
+      const int64_t from = std::max(block * kKeyBlock, first[s]);
+      const int64_t to = std::min((block + 1) * kKeyBlock, first[s] + number[s]);
+      arithmetic().score(type_of(keys), queries + r * width, all + s * item_bytes, paths ? paths + r * path_stride : nullptr,
+                         from, to, width, result + r * longest);
+    }
   });
   choose(result, longest, paths, path_stride, first, number, beam, kappa, rows, most,
          slots.mutable_data_ptr<int32_t>(), kept.mutable_data_ptr<int32_t>());
   return {slots, kept};
+}
+
+// Attention of R rows over their kept slots; without slots, over `counts` of them from `first` on, of each item.
+Tensor attend_slots(const Tensor& q, const Tensor& keys, const Tensor& values, const Tensor& slots, const int64_t* first,
+                    const int32_t* counts, int64_t heads) {
+  const int64_t items = keys.size(0), width = q.size(1), head_width = width / heads, beam = q.size(0) / items;
+  const float scale = 1.f / std::sqrt(static_cast<float>(head_width));
+  Tensor out = at::empty_like(q);
+  if (q.size(0) == 0) return out;
+  const auto* queries = q.const_data_ptr<float>();
+  const auto* chosen = slots.defined() ? slots.const_data_ptr<int32_t>() : nullptr;
+  const int64_t slot_stride = slots.defined() ? slots.stride(0) : 0, most = *std::max_element(counts, counts + q.size(0));
+  auto* result = out.mutable_data_ptr<float>();
+  const auto *all_keys = static_cast<const char*>(keys.const_data_ptr());
+  const auto *all_values = static_cast<const char*>(values.const_data_ptr());
+  const int64_t key_bytes = keys.stride(0) * keys.element_size(), value_bytes = values.stride(0) * values.element_size();
+  at::parallel_for(0, items * heads, 1, [&](int64_t begin, int64_t end) {
+    std::vector<float> weights(beam * std::min(heads, end - begin) * (most + kTurn));
+    while (begin < end) {  // the heads of an item within the chunk
+      const int64_t s = begin / heads, h0 = begin % heads, h1 = std::min(heads, h0 + end - begin), row = s * beam;
+      // keys that lie in order are read once for all rows while the four of a turn are in the fastest cache
+      const Kept kept{queries + row * width, all_keys + s * key_bytes, all_values + s * value_bytes,
+                      chosen ? chosen + row * slot_stride : nullptr, slot_stride, first ? first[s] : 0, counts + row, beam,
+                      width, head_width, chosen ? kTurn : 4, result + row * width};
+      arithmetic().attend(type_of(keys), kept, h0, h1, scale, weights.data());
+      begin += h1 - h0;
+    }
+  });
+  return out;
 }
 
 Tensor attend_kept(const Tensor& q_, const Tensor& keys_, const Tensor& values_, const Tensor& slots_,
@@ -288,28 +224,17 @@ Tensor attend_kept(const Tensor& q_, const Tensor& keys_, const Tensor& values_,
   TORCH_CHECK(kept_.scalar_type() == at::kInt && kept_.numel() == q_.size(0), "kept: expected int32 [R]");
   const Tensor q = q_.contiguous(), keys = dense(keys_), values = dense(values_), kept = kept_.contiguous();
   const Tensor slots = slots_.dim() == 2 && slots_.stride(1) == 1 ? slots_ : slots_.contiguous();
-  check_slots(slots, q.size(0), 0, kept.const_data_ptr<int32_t>(), keys.size(1));
-  const int64_t items = keys.size(0), width = q.size(1), head_width = width / heads, beam = q.size(0) / items;
-  const float scale = 1.f / std::sqrt(static_cast<float>(head_width));
-  Tensor out = at::empty_like(q);
-  if (q.size(0) == 0) return out;
-  const auto* queries = q.const_data_ptr<float>();
-  const auto *chosen = slots.const_data_ptr<int32_t>(), *number = kept.const_data_ptr<int32_t>();
-  auto* result = out.mutable_data_ptr<float>();
-  AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, keys.scalar_type(), "attend_kept", [&] {
-    const auto *all_keys = keys.const_data_ptr<scalar_t>(), *all_values = values.const_data_ptr<scalar_t>();
-    at::parallel_for(0, items * heads, 1, [&](int64_t begin, int64_t end) {
-      std::vector<float> weights;
-      while (begin < end) {  // the heads of an item within the chunk
-        const int64_t s = begin / heads, h0 = begin % heads, h1 = std::min(heads, h0 + end - begin);
-        attend_rows(queries + s * beam * width, all_keys + s * keys.stride(0), all_values + s * values.stride(0),
-                    chosen + s * beam * slots.stride(0), slots.stride(0), number + s * beam, beam, width, head_width, h0, h1,
-                    scale, weights, result + s * beam * width);
-        begin += h1 - h0;
-      }
-    });
-  });
-  return out;
+  const auto* counts = kept.const_data_ptr<int32_t>();
+  check_slots(slots, q.size(0), 0, counts, keys.size(1));
+  return attend_slots(q, keys, values, slots, nullptr, counts, heads);
+}
+
+Tensor attend_range(const Tensor& q, const Tensor& keys, const Tensor& values, const Tensor& start, const Tensor& count,
+                    int64_t heads) {
+  const int64_t beam = q.size(0) / keys.size(0);
+  std::vector<int32_t> counts(q.size(0));
+  for (int64_t r = 0; r < q.size(0); ++r) counts[r] = static_cast<int32_t>(count.const_data_ptr<int64_t>()[r / beam]);
+  return attend_slots(q, keys, values, {}, start.const_data_ptr<int64_t>(), counts.data(), heads);
 }
 
 }  // namespace lasformer

@@ -11,8 +11,6 @@
 namespace lasformer {
 namespace {
 
-constexpr int64_t kBlock = 64;  // words whose largest score is compared at a time
-
 struct Candidate {
   float score;
   int64_t index;
@@ -21,26 +19,24 @@ struct Candidate {
 // Keeps the best candidates in order; of equal ones, the one that came first.
 class Best {
  public:
-  explicit Best(int64_t k) : k_(k) { held_.reserve(k); }
-  float least() const {
-    return static_cast<int64_t>(held_.size()) < k_ ? -std::numeric_limits<float>::infinity() : held_.back().score;
-  }
-  bool full() const { return static_cast<int64_t>(held_.size()) == k_; }
+  explicit Best(int64_t k) : k_(k) { list_.reserve(k); }
+  bool full() const { return static_cast<int64_t>(list_.size()) == k_; }
+  float least() const { return list_.back().score; }
   void add(float score, int64_t index) {
     if (score != score) score = -std::numeric_limits<float>::infinity();
     if (full()) {
-      if (!(score > held_.back().score)) return;
-      held_.pop_back();
+      if (!(score > list_.back().score)) return;
+      list_.pop_back();
     }
-    const auto at = std::upper_bound(held_.begin(), held_.end(), score,
+    const auto at = std::upper_bound(list_.begin(), list_.end(), score,
                                      [](float s, const Candidate& c) { return s > c.score; });
-    held_.insert(at, {score, index});
+    list_.insert(at, {score, index});
   }
-  const std::vector<Candidate>& held() const { return held_; }
+  const std::vector<Candidate>& list() const { return list_; }
 
  private:
   int64_t k_;
-  std::vector<Candidate> held_;
+  std::vector<Candidate> list_;
 };
 
 }  // namespace
@@ -62,26 +58,21 @@ std::tuple<Tensor, Tensor> top_candidates(const Tensor& lprobs_, const std::opti
   const auto *all = lprobs.const_data_ptr<float>(), *sums = past.defined() ? past.const_data_ptr<float>() : nullptr;
   auto* score = scores.mutable_data_ptr<float>();
   auto* place = places.mutable_data_ptr<int64_t>();
+  const Arithmetic& compute = arithmetic();
   at::parallel_for(0, items, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       Best best(k);
       for (int64_t b = 0; b < beam; ++b) {
         const float* row = all + (i * beam + b) * words;
         const float before = sums ? sums[i * beam + b] : 0.f;
-        for (int64_t from = 0; from < words; from += kBlock) {
-          const int64_t to = std::min(words, from + kBlock);
-          if (best.full()) {
-            float top = -std::numeric_limits<float>::infinity();
-#pragma omp simd reduction(max : top)
-            for (int64_t w = from; w < to; ++w) top = row[w] > top ? row[w] : top;
-            if (!(top + before > best.least())) continue;
-          }
-          for (int64_t w = from; w < to; ++w) best.add(sums ? row[w] + before : row[w], b * words + w);
+        for (int64_t w = 0; w < words; ++w) {
+          if (best.full()) w = compute.next_above(row, w, words, before, best.least());
+          if (w < words) best.add(row[w] + before, b * words + w);
         }
       }
       for (int64_t j = 0; j < k; ++j) {
-        score[i * k + j] = best.held()[j].score;
-        place[i * k + j] = best.held()[j].index;
+        score[i * k + j] = best.list()[j].score;
+        place[i * k + j] = best.list()[j].index;
       }
     }
   });

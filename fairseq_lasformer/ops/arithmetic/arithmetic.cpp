@@ -1,0 +1,35 @@
+// One target's table of functions. Compiled with -DLASFORMER_TARGET=name and the target's flags: see ops/build.py.
+#include "arithmetic.h"
+
+#include "attention.h"
+#include "gather.h"
+#include "products.h"
+#include "rows.h"
+#include "selection.h"
+
+#define LASFORMER_TEXT_OF(x) #x
+#define LASFORMER_TEXT(x) LASFORMER_TEXT_OF(x)
+
+namespace lasformer {
+namespace LASFORMER_TARGET {
+
+extern const Arithmetic table;
+const Arithmetic table = {
+    LASFORMER_TEXT(LASFORMER_TARGET),
+    quantise,
+    product,
+    layer_norm,
+    score,
+    candidates,
+    next_above,
+    attend,
+    gather_forward,
+    gather_backward,
+    row_softmax,
+    softmax_gradient,
+    mask_gradient,
+    kept_gradient,
+};
+
+}  // namespace LASFORMER_TARGET
+}  // namespace lasformer

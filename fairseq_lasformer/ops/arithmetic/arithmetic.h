@@ -1,0 +1,134 @@
+// What the CPU kernels compute, on pointers and free of PyTorch, once for each instruction set.
+//
+// arithmetic.cpp is compiled several times, each time for another target (ops/build.py); every copy fills one table of
+// functions, and `arithmetic()` (dispatch.cpp) returns the table to use on this processor. No function here starts a
+// thread or allocates: the binding (ops/binding) divides the work and owns the memory.
+//
+// Sums run over 16 lanes on every target, folded in the same order (lanes.h), with fused multiply-adds where the target has
+// them, so that all targets but `plain` on x86-64 give the same bits in float32; integers are exact everywhere.
+#pragma once
+
+#include <cstdint>
+
+namespace lasformer {
+
+// Types of keys and values.
+enum class Type : int32_t { kFloat, kBFloat16, kHalf };
+
+constexpr int64_t kPanel = 16;   // outputs of a panel of packed weights: a vector of 64 bytes
+constexpr int64_t kPanels = 4;   // panels of a group: `product` computes whole groups
+constexpr int64_t kTurn = 64;    // keys that the rows of an item read by turns
+
+// A packed linear layer. Weights [N, K] lie in panels of 16 outputs: float32 [N / 16][K][16], int8 [N / 16][K / 4][16][4],
+// the layout of AVX512-VNNI, both filled up with 0. `quantised` is null for float32, `weight` for int8.
+struct Packed {
+  const float* weight = nullptr;
+  const int8_t* quantised = nullptr;
+  const float* scale = nullptr;   // [N], of the weights of an output
+  const int32_t* sums = nullptr;  // [N], 128 times the sum of an output's quantised weights
+  const float* bias = nullptr;    // [N] or null
+  int64_t outputs = 0, inputs = 0;
+  int64_t panels() const { return (outputs + kPanel - 1) / kPanel; }
+  int64_t groups() const { return (panels() + kPanels - 1) / kPanels; }
+  int64_t quads() const { return (inputs + 3) / 4; }
+};
+
+// What is done to a product before it is stored.
+struct After {
+  bool relu = false;
+  const float* add = nullptr;  // [R, N], the residual
+};
+
+// out [R, N] = x [R, K] * weights + bias, then `after`. x has rows of `stride` numbers; for int8, its rows as `quantise`
+// left them.
+struct Product {
+  const float* x;
+  int64_t stride, rows;
+  const uint8_t* numbers;  // [R, 4 quads]
+  const float* scales;     // [R]
+  Packed weights;
+  float* out;
+  After after;
+};
+
+// Attention of the rows of one item over kept slots of its keys and values [C, W]; see reference.attend_kept.
+struct Kept {
+  const float* q;  // [rows, W]
+  const void *keys, *values;
+  const int32_t* slots;  // of row r: slots + r * slot_stride; null: `first`, first + 1, ...
+  int64_t slot_stride, first;
+  const int32_t* counts;  // [rows], how many slots each row has
+  int64_t rows, width, head_width, turn;
+  float* out;  // [rows, W]
+};
+
+// Attention over kept keys in training; see gather.py. q [B, H, Q, D], k, v [B, H, K, D], out [B, Q, H, D], slots
+// [B * Q, most], counts [B * Q], lse [B, H, Q]; one type but for lse, dk and dv, which are float32.
+struct Gather {
+  int64_t batch, heads, queries, keys, width;
+  const void *q, *k, *v;
+  const int32_t* slots;
+  int64_t most;
+  const int32_t* counts;
+  uint32_t seed, least;  // of dropout: a weight whose number is below `least` is dropped
+  float keep_scale;      // of the others; 0: no dropout
+  void* out;
+  float* lse;
+  const void* d_out;
+  void* dq;
+  float *dk, *dv;
+};
+
+// Blocks of attention scores [B, H, R, N] and what is allowed, one byte for each of [B or 1, R, N], or null.
+struct Block {
+  int64_t heads, rows, keys;
+  const uint8_t* allowed;
+  int64_t allowed_stride;  // of an item; 0 if all items share it
+};
+
+struct Arithmetic {
+  const char* name;
+
+  // products.h
+  void (*quantise)(const float* x, int64_t stride, int64_t rows, int64_t n, uint8_t* out, int64_t padded, float* scales);
+  void (*product)(const Product& p, int64_t from_group, int64_t to_group);
+  void (*layer_norm)(const float* x, int64_t rows, int64_t n, const float* weight, const float* bias, float eps, float* out);
+
+  // selection.h: scores of keys [from, to) of a row; candidates of the highest; words above a bound
+  void (*score)(Type type, const float* query, const void* keys, const int32_t* table, int64_t from, int64_t to,
+                int64_t width, float* out);
+  int64_t (*candidates)(const float* scores, int64_t n, float guess, uint64_t* out);
+  int64_t (*next_above)(const float* row, int64_t from, int64_t n, float before, float bound);
+
+  // attention.h: heads h0 to h1 - 1; weights holds rows * (h1 - h0) * (most + kTurn) numbers
+  void (*attend)(Type type, const Kept& kept, int64_t h0, int64_t h1, float scale, float* weights);
+
+  // gather.h: work holds gather_work(shape) numbers
+  void (*gather_forward)(Type type, const Gather& g, int64_t head, int64_t from, int64_t to, float* work);
+  void (*gather_backward)(Type type, const Gather& g, int64_t head, float* work);
+
+  // rows.h: rows [from, to) of all items (and heads, for softmax_gradient); bias holds `keys` numbers
+  void (*row_softmax)(const Block& b, float* scores, float* mean, float share, float* lse, int64_t from, int64_t to,
+                      float* bias);
+  void (*softmax_gradient)(const Block& b, float* weights, const float* d_mean, int64_t from, int64_t to);
+  void (*mask_gradient)(const Block& b, const float* scores, const float* lse, const float* d_weights, const float* delta,
+                        float most, float* out, int64_t from, int64_t to);
+  void (*kept_gradient)(const Block& b, float* scores, float* d_weights, const float* lse, const float* delta,
+                        int64_t from, int64_t to, float* bias);
+};
+
+inline int64_t gather_work(const Gather& g) { return 4 * g.width + 2 * (g.most + kTurn); }
+
+// The tables that were compiled, best first, ended by null.
+extern const Arithmetic* const kTargets[];
+
+// Whether this processor has a target's instructions.
+bool available(const Arithmetic& target);
+
+// The table in use: the best, or the one chosen last.
+const Arithmetic& arithmetic();
+
+// Use the target of this name, or the best for an empty one; false if there is none, or the processor lacks it.
+bool choose(const char* name);
+
+}  // namespace lasformer

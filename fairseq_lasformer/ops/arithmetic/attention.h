@@ -1,0 +1,114 @@
+// Attention over cached keys in a decoding step. Definition: reference.attend_kept.
+#pragma once
+
+#include "arithmetic.h"
+#include "lanes.h"
+
+namespace lasformer {
+namespace LASFORMER_TARGET {
+
+constexpr int64_t kAhead = 6;  // prefetch distance, in kept keys
+
+template <typename T>
+inline void fetch(const T* at, int64_t n) {
+  for (int64_t i = 0; i < n; i += 64 / static_cast<int64_t>(sizeof(T))) __builtin_prefetch(at + i);
+}
+
+// to += the sum of weights[j] * values[j], j by j. kWidth: n, or 0 for any.
+template <int64_t kWidth, typename T>
+inline void add_values(float* to, const float* weights, const T* const* values, int64_t count, int64_t n) {
+  if constexpr (kWidth > 0) {
+    constexpr int kVectors = kWidth / kWide;
+    Vector sum[kVectors];
+#pragma GCC unroll 16
+    for (int c = 0; c < kVectors; ++c) sum[c] = load(to + c * kWide);
+    for (int64_t j = 0; j < count; ++j) {
+      const Vector weight = vector(weights[j]);
+#pragma GCC unroll 16
+      for (int c = 0; c < kVectors; ++c) sum[c] = multiply_add(weight, load(values[j] + c * kWide), sum[c]);
+    }
+#pragma GCC unroll 16
+    for (int c = 0; c < kVectors; ++c) store(to + c * kWide, sum[c]);
+  } else {
+    for (int64_t j = 0; j < count; ++j) add_scaled(to, weights[j], values[j], n);
+  }
+}
+
+// The rows mostly keep the same keys, so they take turns with a few keys at a time, which are in the cache from the first
+// of them on; of a turn, four keys at a time for all heads, so that memory is read in the order in which it lies.
+template <int64_t kWidth, typename T>
+void attend_rows(const Kept& k, int64_t h0, int64_t h1, float factor, float* weights) {
+  const int64_t head_width = kWidth ? kWidth : k.head_width, heads = h1 - h0, from = h0 * head_width;
+  const int64_t span = heads * head_width;
+  const T *keys = static_cast<const T*>(k.keys) + from, *values = static_cast<const T*>(k.values) + from;
+  int64_t most = 0;
+  for (int64_t r = 0; r < k.rows; ++r) {
+    most = k.counts[r] > most ? k.counts[r] : most;
+    std::memset(k.out + r * k.width + from, 0, span * sizeof(float));
+  }
+  const auto slot = [&](int64_t r, int64_t j) {
+    return (k.slots ? k.slots[r * k.slot_stride + j] : k.first + j) * k.width;
+  };
+  // visit(row, first of up to four keys, their number, where they are)
+  const auto by_turns = [&](const T* all_of, auto visit) {
+    for (int64_t block = 0; block < most; block += k.turn) {
+      for (int64_t r = 0; r < k.rows; ++r) {
+        const int64_t end = block + k.turn < k.counts[r] ? block + k.turn : k.counts[r];
+        for (int64_t j = block; j < end; j += 4) {
+          const int64_t count = end - j < 4 ? end - j : 4;
+          const T* four[4];
+          for (int64_t i = 0; i < count; ++i) {
+            four[i] = all_of + slot(r, j + i);
+            if (j + i + kAhead < k.counts[r]) fetch(all_of + slot(r, j + i + kAhead), span);
+          }
+          visit(r, j, count, four);
+        }
+      }
+    }
+  };
+  by_turns(keys, [&](int64_t r, int64_t j, int64_t count, const T* const* four) {
+    for (int64_t h = 0; h < heads; ++h) {
+      const float* query = k.q + r * k.width + from + h * head_width;
+      float* to = weights + (r * heads + h) * most + j;
+      if (count == 4) {
+        const T* const own[4] = {four[0] + h * head_width, four[1] + h * head_width, four[2] + h * head_width,
+                                 four[3] + h * head_width};
+        const Quad found = dots(query, own, head_width) * factor;
+        std::memcpy(to, &found, sizeof found);
+      } else {
+        for (int64_t i = 0; i < count; ++i) to[i] = factor * dot(query, four[i] + h * head_width, head_width);
+      }
+    }
+  });
+  for (int64_t i = 0; i < k.rows * heads; ++i) {
+    const int64_t n = k.counts[i / heads];
+    if (n == 0) continue;
+    float* w = weights + i * most;
+    scale(w, n, 1.f / exponentials(w, n, largest(w, n)));
+  }
+  by_turns(values, [&](int64_t r, int64_t j, int64_t count, const T* const* four) {
+    for (int64_t h = 0; h < heads; ++h) {
+      const T* own[4];
+      for (int64_t i = 0; i < count; ++i) own[i] = four[i] + h * head_width;
+      add_values<kWidth>(k.out + r * k.width + from + h * head_width, weights + (r * heads + h) * most + j, own, count,
+                         head_width);
+    }
+  });
+}
+
+template <typename T>
+void attend_rows(const Kept& k, int64_t h0, int64_t h1, float factor, float* weights) {
+  return k.head_width == 64 ? attend_rows<64, T>(k, h0, h1, factor, weights)
+                            : attend_rows<0, T>(k, h0, h1, factor, weights);
+}
+
+void attend(Type type, const Kept& k, int64_t h0, int64_t h1, float factor, float* weights) {
+  switch (type) {
+    case Type::kFloat: return attend_rows<float>(k, h0, h1, factor, weights);
+    case Type::kBFloat16: return attend_rows<BFloat16>(k, h0, h1, factor, weights);
+    case Type::kHalf: return attend_rows<Half>(k, h0, h1, factor, weights);
+  }
+}
+
+}  // namespace LASFORMER_TARGET
+}  // namespace lasformer

@@ -1,0 +1,337 @@
+// Sixteen float32 lanes in as many registers as the target needs: the same sums, in the same order, on every target.
+//
+// Contractions are off (ops/build.py): what is fused is written as multiply_add.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <limits>
+
+#if defined(__AVX__)
+#include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
+namespace lasformer {
+namespace LASFORMER_TARGET {
+
+#if defined(__AVX512F__)
+constexpr int kParts = 1;
+#elif defined(__AVX__)
+constexpr int kParts = 2;
+#else
+constexpr int kParts = 4;
+#endif
+constexpr int kLanes = 16, kWide = kLanes / kParts;
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+typedef float Vector __attribute__((vector_size(4 * kWide)));
+typedef int32_t Integers __attribute__((vector_size(4 * kWide)));
+typedef uint32_t Words __attribute__((vector_size(4 * kWide)));
+typedef uint16_t Shorts __attribute__((vector_size(2 * kWide)));
+typedef float Eight __attribute__((vector_size(32)));
+typedef float Quad __attribute__((vector_size(16)));
+
+// Numbers of 16 bits, by their bits.
+struct BFloat16 {
+  uint16_t bits;
+};
+struct Half {
+  uint16_t bits;
+};
+
+inline Vector multiply_add(Vector a, Vector b, Vector c) {
+#if defined(__AVX512F__)
+  return _mm512_fmadd_ps(a, b, c);
+#elif defined(__FMA__)
+  return _mm256_fmadd_ps(a, b, c);
+#elif defined(__aarch64__)
+  return vfmaq_f32(c, a, b);
+#else
+  return a * b + c;
+#endif
+}
+
+inline float multiply_add(float a, float b, float c) {
+#if defined(__FMA__) || defined(__aarch64__)
+  return __builtin_fmaf(a, b, c);
+#else
+  return a * b + c;
+#endif
+}
+
+inline Vector vector(float x) { return Vector{} + x; }
+
+// A vector from memory, however it is aligned.
+inline Vector load(const float* from) {
+  Vector x;
+  std::memcpy(&x, from, sizeof x);
+  return x;
+}
+
+inline Vector from_bits(Words bits) {
+  Vector x;
+  std::memcpy(&x, &bits, sizeof x);
+  return x;
+}
+
+inline Vector load(const BFloat16* from) {
+  Shorts bits;
+  std::memcpy(&bits, from, sizeof bits);
+  return from_bits(__builtin_convertvector(bits, Words) << 16);
+}
+
+inline Vector load(const Half* from) {
+  Shorts bits;
+  std::memcpy(&bits, from, sizeof bits);
+  const Words x = __builtin_convertvector(bits, Words);
+  // the exponent is 112 too small until the product; infinity and NaN have the largest one of both types
+  const Vector scaled = from_bits((x & 0x7fffu) << 13) * 0x1p112f;
+  Words all;
+  std::memcpy(&all, &scaled, sizeof all);
+  const Words special = reinterpret_cast<Words>((x & 0x7c00u) == 0x7c00u);
+  return from_bits(all | (special & 0x7f800000u) | ((x & 0x8000u) << 16));
+}
+
+inline float single(float x) { return x; }
+
+inline float single(BFloat16 x) {
+  const uint32_t bits = static_cast<uint32_t>(x.bits) << 16;
+  float y;
+  std::memcpy(&y, &bits, sizeof y);
+  return y;
+}
+
+inline float single(Half x) {
+  const uint32_t magnitude = static_cast<uint32_t>(x.bits & 0x7fff) << 13, sign = static_cast<uint32_t>(x.bits & 0x8000) << 16;
+  float y;
+  std::memcpy(&y, &magnitude, sizeof y);
+  y *= 0x1p112f;
+  uint32_t bits;
+  std::memcpy(&bits, &y, sizeof bits);
+  if ((x.bits & 0x7c00) == 0x7c00) bits |= 0x7f800000u;
+  bits |= sign;
+  std::memcpy(&y, &bits, sizeof y);
+  return y;
+}
+
+inline void store(float* to, float x) { *to = x; }
+
+// Rounded to the nearest, ties to even.
+inline void store(BFloat16* to, float x) {
+  uint32_t bits;
+  std::memcpy(&bits, &x, sizeof bits);
+  to->bits = x != x ? uint16_t{0x7fc0} : static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+
+inline void store(float* to, Vector x) { std::memcpy(to, &x, sizeof x); }
+
+struct Lanes {
+  Vector part[kParts];
+};
+
+template <typename T>
+inline Lanes lanes(const T* from) {
+  Lanes x;
+#pragma GCC unroll 4
+  for (int p = 0; p < kParts; ++p) x.part[p] = load(from + p * kWide);
+  return x;
+}
+
+inline Lanes all(float x) {
+  Lanes y;
+#pragma GCC unroll 4
+  for (int p = 0; p < kParts; ++p) y.part[p] = vector(x);
+  return y;
+}
+
+inline void store(float* to, const Lanes& x) {
+#pragma GCC unroll 4
+  for (int p = 0; p < kParts; ++p) store(to + p * kWide, x.part[p]);
+}
+
+inline Lanes multiply_add(const Lanes& a, const Lanes& b, const Lanes& c) {
+  Lanes y;
+#pragma GCC unroll 4
+  for (int p = 0; p < kParts; ++p) y.part[p] = multiply_add(a.part[p], b.part[p], c.part[p]);
+  return y;
+}
+
+inline Quad low(Eight x) { return __builtin_shufflevector(x, x, 0, 1, 2, 3); }
+inline Quad high(Eight x) { return __builtin_shufflevector(x, x, 4, 5, 6, 7); }
+
+// Lanes i and i + 8 combined, then i and i + 4.
+template <typename Combine>
+inline Quad fold(const Lanes& x, Combine combine) {
+#if defined(__AVX512F__)
+  const Vector v = x.part[0];
+  const Eight eight = combine(__builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7),
+                              __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15));
+  return combine(low(eight), high(eight));
+#elif defined(__AVX__)
+  const Eight eight = combine(x.part[0], x.part[1]);
+  return combine(low(eight), high(eight));
+#else
+  return combine(combine(x.part[0], x.part[2]), combine(x.part[1], x.part[3]));
+#endif
+}
+
+struct Add {
+  template <typename V>
+  V operator()(V a, V b) const {
+    return a + b;
+  }
+};
+
+// The larger one; b where a is NaN.
+struct Larger {
+  template <typename V>
+  V operator()(V a, V b) const {
+    return a > b ? a : b;
+  }
+};
+
+inline Quad folded(const Lanes& x) { return fold(x, Add()); }
+
+inline float sum(Quad q) { return (q[0] + q[2]) + (q[1] + q[3]); }
+
+// The sums of four folded rows, each in the order of `sum`.
+inline Quad sums(Quad a, Quad b, Quad c, Quad d) {
+  const Quad ab = __builtin_shufflevector(a, b, 0, 1, 4, 5) + __builtin_shufflevector(a, b, 2, 3, 6, 7);
+  const Quad cd = __builtin_shufflevector(c, d, 0, 1, 4, 5) + __builtin_shufflevector(c, d, 2, 3, 6, 7);
+  return __builtin_shufflevector(ab, cd, 0, 2, 4, 6) + __builtin_shufflevector(ab, cd, 1, 3, 5, 7);
+}
+
+// Sum of f(x[i]) over n numbers: in lanes, the rest one by one. f takes and returns a vector, or a float, by index.
+template <typename F>
+inline float reduce(int64_t n, F f) {
+  Lanes total = all(0.f);
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+#pragma GCC unroll 4
+    for (int p = 0; p < kParts; ++p) total.part[p] = f(total.part[p], i + p * kWide);
+  }
+  float y = sum(folded(total));
+  for (; i < n; ++i) y = f(y, i);
+  return y;
+}
+
+// f(i, whole) for every 16 lanes' vectors, then for the rest one by one.
+template <typename F, typename G>
+inline void each(int64_t n, F vectors, G singles) {
+  int64_t i = 0;
+  for (; i + kWide <= n; i += kWide) vectors(i);
+  for (; i < n; ++i) singles(i);
+}
+
+template <typename T>
+inline float dot(const float* a, const T* b, int64_t n) {
+  struct Both {
+    const float* a;
+    const T* b;
+    Vector operator()(Vector y, int64_t i) const { return multiply_add(load(a + i), load(b + i), y); }
+    float operator()(float y, int64_t i) const { return multiply_add(a[i], single(b[i]), y); }
+  };
+  return reduce(n, Both{a, b});
+}
+
+// The products of one row with four others, each as `dot` has it.
+template <typename T>
+inline Quad dots(const float* a, const T* const b[4], int64_t n) {
+  Lanes total[4] = {all(0.f), all(0.f), all(0.f), all(0.f)};
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+#pragma GCC unroll 4
+    for (int p = 0; p < kParts; ++p) {
+      const Vector x = load(a + i + p * kWide);
+#pragma GCC unroll 4
+      for (int r = 0; r < 4; ++r) total[r].part[p] = multiply_add(x, load(b[r] + i + p * kWide), total[r].part[p]);
+    }
+  }
+  Quad y = sums(folded(total[0]), folded(total[1]), folded(total[2]), folded(total[3]));
+  for (; i < n; ++i) {
+    for (int r = 0; r < 4; ++r) y[r] = multiply_add(a[i], single(b[r][i]), y[r]);
+  }
+  return y;
+}
+
+template <typename T>
+inline void add_scaled(float* to, float weight, const T* x, int64_t n) {
+  const Vector w = vector(weight);
+  each(
+      n, [&](int64_t i) { store(to + i, multiply_add(w, load(x + i), load(to + i))); },
+      [&](int64_t i) { to[i] = multiply_add(weight, single(x[i]), to[i]); });
+}
+
+inline float largest(const float* x, int64_t n) {
+  Lanes top = all(-kInfinity);
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+#pragma GCC unroll 4
+    for (int p = 0; p < kParts; ++p) top.part[p] = Larger()(load(x + i + p * kWide), top.part[p]);
+  }
+  const Quad q = fold(top, Larger());
+  float y = Larger()(Larger()(q[0], q[2]), Larger()(q[1], q[3]));
+  for (; i < n; ++i) y = Larger()(x[i], y);
+  return y;
+}
+
+// exp for x <= 0 (Cephes' polynomial, error below 2 ulp; x at least -87). NaN stays. V: a vector or a float.
+inline Vector splat(float x, Vector) { return vector(x); }
+inline float splat(float x, float) { return x; }
+inline Vector power_of_two(Vector n) {
+  return from_bits(reinterpret_cast<Words>((__builtin_convertvector(n, Integers) + 127) << 23));
+}
+inline float power_of_two(float n) {
+  // NaN, whose product is NaN whatever this is, has no integer
+  const uint32_t bits = static_cast<uint32_t>((n == n ? static_cast<int32_t>(n) : 0) + 127) << 23;
+  float y;
+  std::memcpy(&y, &bits, sizeof y);
+  return y;
+}
+
+template <typename V>
+inline V exp_negative(V x) {
+  const V least = splat(-87.f, x), round = splat(12582912.f, x);  // 1.5 * 2^23: adding it rounds to an integer
+  x = x < least ? least : x;
+  const V n = (x * 1.44269504088896341f + round) - round;
+  x = multiply_add(n, splat(-0.693359375f, x), x);
+  x = multiply_add(n, splat(2.12194440e-4f, x), x);
+  V y = splat(1.9875691500e-4f, x);
+  y = multiply_add(y, x, splat(1.3981999507e-3f, x));
+  y = multiply_add(y, x, splat(8.3334519073e-3f, x));
+  y = multiply_add(y, x, splat(4.1665795894e-2f, x));
+  y = multiply_add(y, x, splat(1.6666665459e-1f, x));
+  y = multiply_add(y, x, splat(5.0000001201e-1f, x));
+  return (multiply_add(y * x, x, x) + 1.f) * power_of_two(n);
+}
+
+// exp, 0 where it would underflow: for all x below 88.
+template <typename V>
+inline V exp_or_zero(V x) {
+  const V y = exp_negative(x);
+  return x < splat(-87.f, x) ? splat(0.f, x) : y;
+}
+
+// x becomes x * factor.
+inline void scale(float* x, int64_t n, float factor) {
+  each(n, [&](int64_t i) { store(x + i, load(x + i) * factor); }, [&](int64_t i) { x[i] *= factor; });
+}
+
+// Scores become exp(score - top); returns their sum.
+inline float exponentials(float* x, int64_t n, float top) {
+  return reduce(n, [=](auto total, int64_t i) {
+    if constexpr (sizeof(total) == sizeof(float)) {
+      x[i] = exp_negative(x[i] - top);
+      return total + x[i];
+    } else {
+      const Vector y = exp_negative(load(x + i) - top);
+      store(x + i, y);
+      return total + y;
+    }
+  });
+}
+
+}  // namespace LASFORMER_TARGET
+}  // namespace lasformer

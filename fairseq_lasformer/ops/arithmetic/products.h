@@ -1,0 +1,347 @@
+// Products of rows with packed weights, float32 and int8, and layer normalisation. Definitions: torch's linear and
+// layer_norm, reference.linear_int8. 8-bit rows are q + 128 in [1, 255]; their products are exact in int32.
+#pragma once
+
+#include <cmath>
+
+#include "arithmetic.h"
+#include "lanes.h"
+
+namespace lasformer {
+namespace LASFORMER_TARGET {
+
+// Rows and panels of a tile: its sums, the weights and a value fill the registers (32 of AVX-512 and NEON, otherwise 16).
+#if defined(__AVX512F__)
+constexpr int kRows = 6, kAside = 4;
+#elif defined(__AVX__) || defined(__aarch64__)
+constexpr int kRows = 6, kAside = 1;
+#else
+constexpr int kRows = 3, kAside = 1;
+#endif
+
+template <int kR, int kP>
+void tile_float(const float* x, int64_t stride, const float* weight, int64_t panel, int64_t k, float* out) {
+  // every loop over sums is unrolled: with a variable index they would not stay in registers
+  Lanes sum[kR][kP];
+#pragma GCC unroll 6
+  for (int r = 0; r < kR; ++r) {
+#pragma GCC unroll 4
+    for (int p = 0; p < kP; ++p) sum[r][p] = all(0.f);
+  }
+  for (int64_t i = 0; i < k; ++i) {
+    Lanes w[kP];
+#pragma GCC unroll 4
+    for (int p = 0; p < kP; ++p) w[p] = lanes(weight + p * panel + i * kPanel);
+#pragma GCC unroll 6
+    for (int r = 0; r < kR; ++r) {
+      const Lanes value = all(x[r * stride + i]);
+#pragma GCC unroll 4
+      for (int p = 0; p < kP; ++p) sum[r][p] = multiply_add(value, w[p], sum[r][p]);
+    }
+  }
+#pragma GCC unroll 6
+  for (int r = 0; r < kR; ++r) {
+#pragma GCC unroll 4
+    for (int p = 0; p < kP; ++p) store(out + (r * kP + p) * kPanel, sum[r][p]);
+  }
+}
+
+#if defined(__AVX512VNNI__)
+
+template <int kR, int kP>
+void tile_int8(const uint8_t* x, int64_t stride, const int8_t* weight, int64_t panel, int64_t quads, const int32_t* sums,
+               int32_t* out) {
+  __m512i sum[kR][kP];
+#pragma GCC unroll 6
+  for (int r = 0; r < kR; ++r) {
+#pragma GCC unroll 4
+    for (int p = 0; p < kP; ++p) sum[r][p] = _mm512_setzero_si512();
+  }
+  for (int64_t i = 0; i < quads; ++i) {
+    __m512i w[kP];
+#pragma GCC unroll 4
+    for (int p = 0; p < kP; ++p) w[p] = _mm512_loadu_si512(weight + p * panel + i * kPanel * 4);
+#pragma GCC unroll 6
+    for (int r = 0; r < kR; ++r) {
+      int32_t four;
+      std::memcpy(&four, x + r * stride + 4 * i, 4);
+      const __m512i value = _mm512_set1_epi32(four);
+#pragma GCC unroll 4
+      for (int p = 0; p < kP; ++p) {
+        // as an intrinsic, gcc 12 copies every sum to the stack and back
+        asm("vpdpbusd %2, %1, %0" : "+v"(sum[r][p]) : "v"(value), "v"(w[p]));
+      }
+    }
+  }
+#pragma GCC unroll 4
+  for (int p = 0; p < kP; ++p) {
+    const __m512i shift = _mm512_loadu_si512(sums + p * kPanel);  // of the 128 that is added to the rows
+#pragma GCC unroll 6
+    for (int r = 0; r < kR; ++r) {
+      _mm512_storeu_si512(out + (r * kP + p) * kPanel, _mm512_sub_epi32(sum[r][p], shift));
+    }
+  }
+}
+
+#elif defined(__AVX2__)
+
+// A panel in two halves of 8 outputs. With AVX-VNNI, products and sums of four are one instruction; without, |w| is the
+// unsigned factor of 16-bit products and x, with the sign of w, the other one: 2 * 127 * 127 < 32768, nothing saturates.
+template <int kR>
+inline void panel_int8(const uint8_t* x, int64_t stride, const int8_t* weight, int64_t quads, const int32_t* sums,
+                       int32_t* out, int64_t out_stride) {
+  __m256i sum[kR][2];
+#pragma GCC unroll 6
+  for (int r = 0; r < kR; ++r) sum[r][0] = sum[r][1] = _mm256_setzero_si256();
+  for (int64_t i = 0; i < quads; ++i) {
+#pragma GCC unroll 2
+    for (int half = 0; half < 2; ++half) {
+      const __m256i w = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(weight + i * kPanel * 4 + 32 * half));
+#if !defined(__AVXVNNI__)
+      const __m256i size = _mm256_abs_epi8(w);
+#endif
+#pragma GCC unroll 6
+      for (int r = 0; r < kR; ++r) {
+        int32_t four;
+        std::memcpy(&four, x + r * stride + 4 * i, 4);
+#if defined(__AVXVNNI__)
+        asm("%{vex%} vpdpbusd %2, %1, %0" : "+x"(sum[r][half]) : "x"(_mm256_set1_epi32(four)), "x"(w));
+#else
+        const __m256i value = _mm256_set1_epi32(four ^ static_cast<int32_t>(0x80808080u));
+        const __m256i pairs = _mm256_maddubs_epi16(size, _mm256_sign_epi8(value, w));
+        sum[r][half] = _mm256_add_epi32(sum[r][half], _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+#endif
+      }
+    }
+  }
+#pragma GCC unroll 2
+  for (int half = 0; half < 2; ++half) {
+#if defined(__AVXVNNI__)
+    const __m256i shift = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(sums + 8 * half));
+#else
+    const __m256i shift = _mm256_setzero_si256();
+    (void)sums;
+#endif
+#pragma GCC unroll 6
+    for (int r = 0; r < kR; ++r) {
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + r * out_stride + 8 * half),
+                          _mm256_sub_epi32(sum[r][half], shift));
+    }
+  }
+}
+
+template <int kR, int kP>
+void tile_int8(const uint8_t* x, int64_t stride, const int8_t* weight, int64_t panel, int64_t quads, const int32_t* sums,
+               int32_t* out) {
+  for (int p = 0; p < kP; ++p) {
+    panel_int8<kR>(x, stride, weight + p * panel, quads, sums + p * kPanel, out + p * kPanel, kP * kPanel);
+  }
+}
+
+#elif defined(__ARM_FEATURE_DOTPROD)
+
+template <int kR, int kP>
+void tile_int8(const uint8_t* x, int64_t stride, const int8_t* weight, int64_t, int64_t quads, const int32_t*,
+               int32_t* out) {
+  static_assert(kP == 1);
+  int32x4_t sum[kR][4];
+#pragma GCC unroll 6
+  for (int r = 0; r < kR; ++r) {
+#pragma GCC unroll 4
+    for (int c = 0; c < 4; ++c) sum[r][c] = vdupq_n_s32(0);
+  }
+  for (int64_t i = 0; i < quads; ++i) {
+    int8x16_t w[4];
+#pragma GCC unroll 4
+    for (int c = 0; c < 4; ++c) w[c] = vld1q_s8(weight + i * kPanel * 4 + 16 * c);
+#pragma GCC unroll 6
+    for (int r = 0; r < kR; ++r) {
+      uint32_t four;
+      std::memcpy(&four, x + r * stride + 4 * i, 4);
+      const int8x16_t value = vreinterpretq_s8_u32(vdupq_n_u32(four ^ 0x80808080u));
+#pragma GCC unroll 4
+      for (int c = 0; c < 4; ++c) sum[r][c] = vdotq_s32(sum[r][c], w[c], value);
+    }
+  }
+#pragma GCC unroll 6
+  for (int r = 0; r < kR; ++r) {
+#pragma GCC unroll 4
+    for (int c = 0; c < 4; ++c) vst1q_s32(out + r * kPanel + 4 * c, sum[r][c]);
+  }
+}
+
+#else
+
+template <int kR, int kP>
+void tile_int8(const uint8_t* x, int64_t stride, const int8_t* weight, int64_t panel, int64_t quads, const int32_t*,
+               int32_t* out) {
+  for (int r = 0; r < kR; ++r) {
+    for (int p = 0; p < kP; ++p) {
+      int32_t sum[kPanel] = {};
+      for (int64_t i = 0; i < quads; ++i) {
+        const int8_t* w = weight + p * panel + i * kPanel * 4;
+        int16_t value[4];
+        for (int j = 0; j < 4; ++j) value[j] = static_cast<int16_t>(x[r * stride + 4 * i + j] - 128);
+        for (int o = 0; o < kPanel; ++o) {
+          for (int j = 0; j < 4; ++j) sum[o] += value[j] * w[4 * o + j];
+        }
+      }
+      std::memcpy(out + (r * kP + p) * kPanel, sum, sizeof sum);
+    }
+  }
+}
+
+#endif
+
+using TileFloat = void (*)(const float*, int64_t, const float*, int64_t, int64_t, float*);
+using TileInt8 = void (*)(const uint8_t*, int64_t, const int8_t*, int64_t, int64_t, const int32_t*, int32_t*);
+
+// Tiles by number of rows and of panels.
+template <int kR, int kP>
+inline TileFloat float_tile(int64_t rows, int64_t aside) {
+  if (rows < kR) {
+    if constexpr (kR > 1) return float_tile<kR - 1, kP>(rows, aside);
+  }
+  if (aside < kP) {
+    if constexpr (kP > 1) return float_tile<kR, kP - 1>(rows, aside);
+  }
+  return tile_float<kR, kP>;
+}
+
+template <int kR, int kP>
+inline TileInt8 int8_tile(int64_t rows, int64_t aside) {
+  if (rows < kR) {
+    if constexpr (kR > 1) return int8_tile<kR - 1, kP>(rows, aside);
+  }
+  if (aside < kP) {
+    if constexpr (kP > 1) return int8_tile<kR, kP - 1>(rows, aside);
+  }
+  return tile_int8<kR, kP>;
+}
+
+void product(const Product& task, int64_t from_group, int64_t to_group) {
+  const Packed& weights = task.weights;
+  const int64_t n = weights.outputs, k = weights.inputs, quads = weights.quads();
+  const int64_t first = from_group * kPanels, last = to_group * kPanels < weights.panels() ? to_group * kPanels : weights.panels();
+  alignas(64) float sum[kRows * kAside * kPanel];
+  alignas(64) int32_t whole[kRows * kAside * kPanel];
+  for (int64_t panel = first; panel < last; panel += kAside) {
+    const int64_t aside = last - panel < kAside ? last - panel : kAside, from = panel * kPanel;
+    const int64_t width = aside * kPanel < n - from ? aside * kPanel : n - from;
+    for (int64_t r = 0; r < task.rows; r += kRows) {
+      const int64_t height = task.rows - r < kRows ? task.rows - r : kRows;
+      if (weights.quantised) {
+        int8_tile<kRows, kAside>(height, aside)(task.numbers + r * quads * 4, quads * 4,
+                                                weights.quantised + panel * quads * 4 * kPanel, quads * 4 * kPanel, quads,
+                                                weights.sums + from, whole);
+      } else {
+        float_tile<kRows, kAside>(height, aside)(task.x + r * task.stride, task.stride, weights.weight + panel * k * kPanel,
+                                                 k * kPanel, k, sum);
+      }
+      for (int64_t i = 0; i < height; ++i) {
+        float* row = task.out + (r + i) * n + from;
+        const float* own = sum + i * aside * kPanel;
+        const int32_t* own8 = whole + i * aside * kPanel;
+        const float* add = task.after.add ? task.after.add + (r + i) * n + from : nullptr;
+        const float factor = weights.quantised ? task.scales[r + i] : 0.f;
+        const bool relu = task.after.relu;
+        each(
+            width,
+            [&](int64_t c) {
+              Vector y;
+              if (weights.quantised) {
+                Integers exact;
+                std::memcpy(&exact, own8 + c, sizeof exact);
+                y = __builtin_convertvector(exact, Vector) * (factor * load(weights.scale + from + c));
+              } else {
+                y = load(own + c);
+              }
+              if (weights.bias) y += load(weights.bias + from + c);
+              if (relu) y = y < Vector{} ? Vector{} : y;  // NaN stays
+              if (add) y += load(add + c);
+              store(row + c, y);
+            },
+            [&](int64_t c) {
+              float y = weights.quantised ? static_cast<float>(own8[c]) * (factor * weights.scale[from + c]) : own[c];
+              if (weights.bias) y += weights.bias[from + c];
+              if (relu) y = y < 0.f ? 0.f : y;
+              if (add) y += add[c];
+              row[c] = y;
+            });
+      }
+    }
+  }
+}
+
+// A row's 8-bit numbers q + 128, and what they are to be multiplied by; NaN if the row holds NaN or infinity.
+void quantise(const float* x, int64_t stride, int64_t rows, int64_t n, uint8_t* out, int64_t padded, float* scales) {
+  for (int64_t r = 0; r < rows; ++r, x += stride, out += padded) {
+    const float check = reduce(n, [x](auto y, int64_t i) {  // not 0 for NaN and infinity
+      if constexpr (sizeof(y) == sizeof(float)) {
+        return y + (x[i] - x[i]);
+      } else {
+        return y + (load(x + i) - load(x + i));
+      }
+    });
+    if (!(check == 0.f)) {
+      std::memset(out, 128, padded);
+      scales[r] = std::numeric_limits<float>::quiet_NaN();
+      continue;
+    }
+    Vector tops = Vector{};
+    float most = 0.f;
+    each(
+        n,
+        [&](int64_t i) {
+          const Vector y = load(x + i);
+          tops = Larger()(y < Vector{} ? -y : y, tops);
+        },
+        [&](int64_t i) { most = Larger()(x[i] < 0.f ? -x[i] : x[i], most); });
+    for (int i = 0; i < kWide; ++i) most = Larger()(static_cast<float>(tops[i]), most);
+    const float inverse = most > 0.f ? 127.f / most : 0.f;
+    constexpr float kRound = 12582912.f;  // 1.5 * 2^23: adding it rounds to an integer
+    each(
+        n,
+        [&](int64_t i) {
+          const Vector y = (load(x + i) * inverse + kRound) - kRound;
+          typedef uint8_t Bytes __attribute__((vector_size(kWide)));
+          const Bytes bytes = __builtin_convertvector(__builtin_convertvector(y, Integers) + 128, Bytes);
+          std::memcpy(out + i, &bytes, sizeof bytes);
+        },
+        [&](int64_t i) {
+          out[i] = static_cast<uint8_t>(static_cast<int32_t>((x[i] * inverse + kRound) - kRound) + 128);
+        });
+    std::memset(out + n, 128, padded - n);
+    scales[r] = most / 127.f;
+  }
+}
+
+void layer_norm(const float* x, int64_t rows, int64_t n, const float* weight, const float* bias, float eps, float* out) {
+  for (int64_t r = 0; r < rows; ++r, x += n, out += n) {
+    const float total = reduce(n, [x](auto y, int64_t i) {
+      if constexpr (sizeof(y) == sizeof(float)) {
+        return y + x[i];
+      } else {
+        return y + load(x + i);
+      }
+    });
+    const float mean = total / static_cast<float>(n);
+    const float squares = reduce(n, [x, mean](auto y, int64_t i) {
+      if constexpr (sizeof(y) == sizeof(float)) {
+        return multiply_add(x[i] - mean, x[i] - mean, y);
+      } else {
+        return multiply_add(load(x + i) - mean, load(x + i) - mean, y);
+      }
+    });
+    const float factor = 1.f / std::sqrt(squares / static_cast<float>(n) + eps);
+    each(
+        n,
+        [&](int64_t i) {
+          store(out + i, multiply_add((load(x + i) - mean) * factor, load(weight + i), load(bias + i)));
+        },
+        [&](int64_t i) { out[i] = multiply_add((x[i] - mean) * factor, weight[i], bias[i]); });
+  }
+}
+
+}  // namespace LASFORMER_TARGET
+}  // namespace lasformer

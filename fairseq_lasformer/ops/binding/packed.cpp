@@ -1,0 +1,66 @@
+// Linear layers with packed weights. Definitions: torch's linear, reference.linear_int8.
+#include "packed.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
+
+#include <vector>
+
+#include "kernels.h"
+
+namespace lasformer {
+
+void product(const float* x, int64_t stride, int64_t rows, const Packed& weights, float* out, After after) {
+  const Arithmetic& compute = arithmetic();
+  const int64_t padded = weights.quads() * 4;
+  std::vector<uint8_t> numbers;
+  std::vector<float> scales;
+  if (weights.quantised) {
+    numbers.resize(rows * padded);
+    scales.resize(rows);
+    at::parallel_for(0, rows, 32, [&](int64_t begin, int64_t end) {
+      compute.quantise(x + begin * stride, stride, end - begin, weights.inputs, &numbers[begin * padded], padded, &scales[begin]);
+    });
+  }
+  const Product task{x, stride, rows, numbers.data(), scales.data(), weights, out, after};
+  at::parallel_for(0, weights.groups(), 1, [&](int64_t begin, int64_t end) { compute.product(task, begin, end); });
+}
+
+Packed packed(const at::Tensor& weight, const at::Tensor& scale, const at::Tensor& sums, const at::Tensor& bias,
+              int64_t inputs, int64_t outputs) {
+  Packed p;
+  p.inputs = inputs;
+  p.outputs = outputs;
+  const bool quantised = weight.scalar_type() == at::kChar;
+  TORCH_CHECK(quantised || weight.scalar_type() == at::kFloat, "weight: expected packed float32 or int8");
+  TORCH_CHECK(weight.is_contiguous() && weight.numel() == p.panels() * kPanel * (quantised ? p.quads() * 4 : inputs),
+              "weight: not packed for ", inputs, " inputs and ", outputs, " outputs");
+  if (quantised) {
+    const int64_t padded = p.panels() * kPanel;
+    TORCH_CHECK(scale.scalar_type() == at::kFloat && scale.is_contiguous() && scale.numel() == padded, "scale: expected float32 [N]");
+    TORCH_CHECK(sums.scalar_type() == at::kInt && sums.is_contiguous() && sums.numel() == padded, "sums: expected int32 [N]");
+    p.quantised = weight.const_data_ptr<int8_t>();
+    p.scale = scale.const_data_ptr<float>();
+    p.sums = sums.const_data_ptr<int32_t>();
+  } else {
+    p.weight = weight.const_data_ptr<float>();
+  }
+  if (bias.numel() > 0) {
+    TORCH_CHECK(bias.scalar_type() == at::kFloat && bias.is_contiguous() && bias.numel() == outputs, "bias: expected float32 [N]");
+    p.bias = bias.const_data_ptr<float>();
+  }
+  return p;
+}
+
+// x [R, K] float32, any number of rows -> [R, N].
+Tensor packed_linear(const Tensor& x_, const Tensor& weight, const Tensor& scale, const Tensor& sums, const Tensor& bias,
+                     int64_t outputs) {
+  TORCH_CHECK(x_.dim() == 2 && x_.scalar_type() == at::kFloat, "x: expected float32 [R, K]");
+  const Tensor x = x_.contiguous();
+  const Packed weights = packed(weight, scale, sums, bias, x.size(1), outputs);
+  Tensor out = at::empty({x.size(0), outputs}, x.options());
+  product(x.const_data_ptr<float>(), x.size(1), x.size(0), weights, out.mutable_data_ptr<float>());
+  return out;
+}
+
+}  // namespace lasformer
