@@ -120,6 +120,7 @@ def microseconds(run: Callable[[int], object], least: float = 0.02) -> float:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--repeat", type=int, default=9, help="default: %(default)s")
+    parser.add_argument("--cases", default="", metavar="TEXT", help="those whose name holds this text")
 
 
 @torch.no_grad()
@@ -136,7 +137,7 @@ def measure(args: argparse.Namespace) -> Iterator[Row]:
     for metric, (amount, run) in peaks.items():
         yield Row("peak", "torch", metric, amount / 1e3 / in_turns({"": lambda: microseconds(run)}, args.repeat, metric)[""], False)
     for case, work in cases().items():
-        if args.done.issuperset((case, name) for name in sets):
+        if args.cases not in case or args.done.issuperset((case, name) for name in sets):
             continue
         times = in_turns({name: (lambda n=name: with_set(n, work)) for name in sets}, args.repeat, case)
         for name, value in times.items():

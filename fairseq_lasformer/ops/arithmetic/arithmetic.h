@@ -44,7 +44,7 @@ struct After {
 struct Product {
   const float* x;
   int64_t stride, rows;
-  const uint8_t* numbers;  // [R, 4 quads]
+  const uint8_t* numbers;  // [R, 4 quads], 8-bit, as the target's instructions take them
   const float* scales;     // [R]
   Packed weights;
   float* out;

@@ -1,5 +1,5 @@
 // Products of rows with packed weights, float32 and int8, and layer normalisation. Definitions: torch's linear and
-// layer_norm, reference.linear_int8. 8-bit rows are q + 128 in [1, 255]; their products are exact in int32.
+// layer_norm, reference.linear_int8. Products of 8-bit numbers are exact in int32.
 #pragma once
 
 #include <cmath>
@@ -19,6 +19,15 @@ constexpr int kRows = 6, kAside = 1;
 constexpr int kRows = 3, kAside = 1;
 #endif
 
+constexpr int64_t kFetch = 24;       // lines of weights that are fetched ahead
+constexpr int64_t kStream = 4 << 20;  // bytes of weights from which on they are taken to come from memory
+
+#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
+constexpr int kShift = 128;  // added to the 8-bit numbers q of a row: these instructions take one unsigned factor
+#else
+constexpr int kShift = 0;
+#endif
+
 template <int kR, int kP>
 void tile_float(const float* x, int64_t stride, const float* weight, int64_t panel, int64_t k, float* out) {
   // every loop over sums is unrolled: with a variable index they would not stay in registers
@@ -31,7 +40,10 @@ void tile_float(const float* x, int64_t stride, const float* weight, int64_t pan
   for (int64_t i = 0; i < k; ++i) {
     Lanes w[kP];
 #pragma GCC unroll 4
-    for (int p = 0; p < kP; ++p) w[p] = lanes(weight + p * panel + i * kPanel);
+    for (int p = 0; p < kP; ++p) {
+      __builtin_prefetch(weight + p * panel + (i + kFetch) * kPanel);
+      w[p] = lanes(weight + p * panel + i * kPanel);
+    }
 #pragma GCC unroll 6
     for (int r = 0; r < kR; ++r) {
       const Lanes value = all(x[r * stride + i]);
@@ -60,7 +72,10 @@ void tile_int8(const uint8_t* x, int64_t stride, const int8_t* weight, int64_t p
   for (int64_t i = 0; i < quads; ++i) {
     __m512i w[kP];
 #pragma GCC unroll 4
-    for (int p = 0; p < kP; ++p) w[p] = _mm512_loadu_si512(weight + p * panel + i * kPanel * 4);
+    for (int p = 0; p < kP; ++p) {
+      __builtin_prefetch(weight + p * panel + (i + kFetch) * kPanel * 4);
+      w[p] = _mm512_loadu_si512(weight + p * panel + i * kPanel * 4);
+    }
 #pragma GCC unroll 6
     for (int r = 0; r < kR; ++r) {
       int32_t four;
@@ -94,6 +109,7 @@ inline void panel_int8(const uint8_t* x, int64_t stride, const int8_t* weight, i
 #pragma GCC unroll 6
   for (int r = 0; r < kR; ++r) sum[r][0] = sum[r][1] = _mm256_setzero_si256();
   for (int64_t i = 0; i < quads; ++i) {
+    __builtin_prefetch(weight + (i + kFetch) * kPanel * 4);
 #pragma GCC unroll 2
     for (int half = 0; half < 2; ++half) {
       const __m256i w = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(weight + i * kPanel * 4 + 32 * half));
@@ -107,7 +123,7 @@ inline void panel_int8(const uint8_t* x, int64_t stride, const int8_t* weight, i
 #if defined(__AVXVNNI__)
         asm("%{vex%} vpdpbusd %2, %1, %0" : "+x"(sum[r][half]) : "x"(_mm256_set1_epi32(four)), "x"(w));
 #else
-        const __m256i value = _mm256_set1_epi32(four ^ static_cast<int32_t>(0x80808080u));
+        const __m256i value = _mm256_set1_epi32(four);
         const __m256i pairs = _mm256_maddubs_epi16(size, _mm256_sign_epi8(value, w));
         sum[r][half] = _mm256_add_epi32(sum[r][half], _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
 #endif
@@ -158,7 +174,7 @@ void tile_int8(const uint8_t* x, int64_t stride, const int8_t* weight, int64_t, 
     for (int r = 0; r < kR; ++r) {
       uint32_t four;
       std::memcpy(&four, x + r * stride + 4 * i, 4);
-      const int8x16_t value = vreinterpretq_s8_u32(vdupq_n_u32(four ^ 0x80808080u));
+      const int8x16_t value = vreinterpretq_s8_u32(vdupq_n_u32(four));
 #pragma GCC unroll 4
       for (int c = 0; c < 4; ++c) sum[r][c] = vdotq_s32(sum[r][c], w[c], value);
     }
@@ -181,7 +197,7 @@ void tile_int8(const uint8_t* x, int64_t stride, const int8_t* weight, int64_t p
       for (int64_t i = 0; i < quads; ++i) {
         const int8_t* w = weight + p * panel + i * kPanel * 4;
         int16_t value[4];
-        for (int j = 0; j < 4; ++j) value[j] = static_cast<int16_t>(x[r * stride + 4 * i + j] - 128);
+        for (int j = 0; j < 4; ++j) value[j] = static_cast<int8_t>(x[r * stride + 4 * i + j]);
         for (int o = 0; o < kPanel; ++o) {
           for (int j = 0; j < 4; ++j) sum[o] += value[j] * w[4 * o + j];
         }
@@ -225,8 +241,11 @@ void product(const Product& task, int64_t from_group, int64_t to_group) {
   const int64_t first = from_group * kPanels, last = to_group * kPanels < weights.panels() ? to_group * kPanels : weights.panels();
   alignas(64) float sum[kRows * kAside * kPanel];
   alignas(64) int32_t whole[kRows * kAside * kPanel];
-  for (int64_t panel = first; panel < last; panel += kAside) {
-    const int64_t aside = last - panel < kAside ? last - panel : kAside, from = panel * kPanel;
+  // panels side by side read a row less often; where weights are read once, memory is fastest in order
+  const bool once = task.rows <= kRows && (weights.quantised || n * k * 4 > kStream);
+  const int64_t most = once ? 1 : kAside;
+  for (int64_t panel = first; panel < last; panel += most) {
+    const int64_t aside = last - panel < most ? last - panel : most, from = panel * kPanel;
     const int64_t width = aside * kPanel < n - from ? aside * kPanel : n - from;
     for (int64_t r = 0; r < task.rows; r += kRows) {
       const int64_t height = task.rows - r < kRows ? task.rows - r : kRows;
@@ -273,7 +292,7 @@ void product(const Product& task, int64_t from_group, int64_t to_group) {
   }
 }
 
-// A row's 8-bit numbers q + 128, and what they are to be multiplied by; NaN if the row holds NaN or infinity.
+// A row's 8-bit numbers q + kShift, and what they are to be multiplied by; NaN if the row holds NaN or infinity.
 void quantise(const float* x, int64_t stride, int64_t rows, int64_t n, uint8_t* out, int64_t padded, float* scales) {
   for (int64_t r = 0; r < rows; ++r, x += stride, out += padded) {
     const float check = reduce(n, [x](auto y, int64_t i) {  // not 0 for NaN and infinity
@@ -284,7 +303,7 @@ void quantise(const float* x, int64_t stride, int64_t rows, int64_t n, uint8_t* 
       }
     });
     if (!(check == 0.f)) {
-      std::memset(out, 128, padded);
+      std::memset(out, kShift, padded);
       scales[r] = std::numeric_limits<float>::quiet_NaN();
       continue;
     }
@@ -305,13 +324,13 @@ void quantise(const float* x, int64_t stride, int64_t rows, int64_t n, uint8_t* 
         [&](int64_t i) {
           const Vector y = (load(x + i) * inverse + kRound) - kRound;
           typedef uint8_t Bytes __attribute__((vector_size(kWide)));
-          const Bytes bytes = __builtin_convertvector(__builtin_convertvector(y, Integers) + 128, Bytes);
+          const Bytes bytes = __builtin_convertvector(__builtin_convertvector(y, Integers) + kShift, Bytes);
           std::memcpy(out + i, &bytes, sizeof bytes);
         },
         [&](int64_t i) {
-          out[i] = static_cast<uint8_t>(static_cast<int32_t>((x[i] * inverse + kRound) - kRound) + 128);
+          out[i] = static_cast<uint8_t>(static_cast<int32_t>((x[i] * inverse + kRound) - kRound) + kShift);
         });
-    std::memset(out + n, 128, padded - n);
+    std::memset(out + n, kShift, padded - n);
     scales[r] = most / 127.f;
   }
 }
