@@ -16,6 +16,7 @@ namespace LASFORMER_TARGET {
 extern const Arithmetic table;
 const Arithmetic table = {
     LASFORMER_TEXT(LASFORMER_TARGET),
+    sizeof(Number),
     quantise,
     product,
     layer_norm,

@@ -44,7 +44,7 @@ struct After {
 struct Product {
   const float* x;
   int64_t stride, rows;
-  const uint8_t* numbers;  // [R, 4 quads], 8-bit, as the target's instructions take them
+  const void* numbers;  // [R, 4 quads], each of `number_bytes`
   const float* scales;     // [R]
   Packed weights;
   float* out;
@@ -88,9 +88,10 @@ struct Block {
 
 struct Arithmetic {
   const char* name;
+  int64_t number_bytes;  // of a quantised row's numbers: 8 bits, in the form that the target's instructions take
 
   // products.h
-  void (*quantise)(const float* x, int64_t stride, int64_t rows, int64_t n, uint8_t* out, int64_t padded, float* scales);
+  void (*quantise)(const float* x, int64_t stride, int64_t rows, int64_t n, void* out, int64_t padded, float* scales);
   void (*product)(const Product& p, int64_t from_group, int64_t to_group);
   void (*layer_norm)(const float* x, int64_t rows, int64_t n, const float* weight, const float* bias, float eps, float* out);
 

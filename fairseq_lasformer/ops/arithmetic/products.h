@@ -22,9 +22,15 @@ constexpr int kRows = 3, kAside = 1;
 constexpr int64_t kFetch = 24;       // lines of weights that are fetched ahead
 constexpr int64_t kStream = 4 << 20;  // bytes of weights from which on they are taken to come from memory
 
+// A row's 8-bit numbers q as the instructions take them, plus kShift.
 #if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
-constexpr int kShift = 128;  // added to the 8-bit numbers q of a row: these instructions take one unsigned factor
+typedef uint8_t Number;
+constexpr int kShift = 128;
+#elif defined(__AVX2__)
+typedef int16_t Number;
+constexpr int kShift = 0;
 #else
+typedef int8_t Number;
 constexpr int kShift = 0;
 #endif
 
@@ -61,7 +67,7 @@ void tile_float(const float* x, int64_t stride, const float* weight, int64_t pan
 #if defined(__AVX512VNNI__)
 
 template <int kR, int kP>
-void tile_int8(const uint8_t* x, int64_t stride, const int8_t* weight, int64_t panel, int64_t quads, const int32_t* sums,
+void tile_int8(const Number* x, int64_t stride, const int8_t* weight, int64_t panel, int64_t quads, const int32_t* sums,
                int32_t* out) {
   __m512i sum[kR][kP];
 #pragma GCC unroll 6
@@ -98,12 +104,11 @@ void tile_int8(const uint8_t* x, int64_t stride, const int8_t* weight, int64_t p
   }
 }
 
-#elif defined(__AVX2__)
+#elif defined(__AVXVNNI__)
 
-// A panel in two halves of 8 outputs. With AVX-VNNI, products and sums of four are one instruction; without, |w| is the
-// unsigned factor of 16-bit products and x, with the sign of w, the other one: 2 * 127 * 127 < 32768, nothing saturates.
+// The same with registers of 32 bytes, a panel in two halves of 8 outputs.
 template <int kR>
-inline void panel_int8(const uint8_t* x, int64_t stride, const int8_t* weight, int64_t quads, const int32_t* sums,
+inline void panel_int8(const Number* x, int64_t stride, const int8_t* weight, int64_t quads, const int32_t* sums,
                        int32_t* out, int64_t out_stride) {
   __m256i sum[kR][2];
 #pragma GCC unroll 6
@@ -113,31 +118,17 @@ inline void panel_int8(const uint8_t* x, int64_t stride, const int8_t* weight, i
 #pragma GCC unroll 2
     for (int half = 0; half < 2; ++half) {
       const __m256i w = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(weight + i * kPanel * 4 + 32 * half));
-#if !defined(__AVXVNNI__)
-      const __m256i size = _mm256_abs_epi8(w);
-#endif
 #pragma GCC unroll 6
       for (int r = 0; r < kR; ++r) {
         int32_t four;
         std::memcpy(&four, x + r * stride + 4 * i, 4);
-#if defined(__AVXVNNI__)
         asm("%{vex%} vpdpbusd %2, %1, %0" : "+x"(sum[r][half]) : "x"(_mm256_set1_epi32(four)), "x"(w));
-#else
-        const __m256i value = _mm256_set1_epi32(four);
-        const __m256i pairs = _mm256_maddubs_epi16(size, _mm256_sign_epi8(value, w));
-        sum[r][half] = _mm256_add_epi32(sum[r][half], _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
-#endif
       }
     }
   }
 #pragma GCC unroll 2
   for (int half = 0; half < 2; ++half) {
-#if defined(__AVXVNNI__)
     const __m256i shift = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(sums + 8 * half));
-#else
-    const __m256i shift = _mm256_setzero_si256();
-    (void)sums;
-#endif
 #pragma GCC unroll 6
     for (int r = 0; r < kR; ++r) {
       _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + r * out_stride + 8 * half),
@@ -146,20 +137,70 @@ inline void panel_int8(const uint8_t* x, int64_t stride, const int8_t* weight, i
   }
 }
 
-template <int kR, int kP>
-void tile_int8(const uint8_t* x, int64_t stride, const int8_t* weight, int64_t panel, int64_t quads, const int32_t* sums,
-               int32_t* out) {
-  for (int p = 0; p < kP; ++p) {
-    panel_int8<kR>(x, stride, weight + p * panel, quads, sums + p * kPanel, out + p * kPanel, kP * kPanel);
+#elif defined(__AVX2__)
+
+#if defined(__AVX512BW__)
+typedef __m512i Wide;
+inline Wide widened(const int8_t* w) { return _mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(w))); }
+
+// Adds the products of four numbers with two registers of weights.
+inline void add_products(Wide& first, Wide& second, Wide low, Wide high, const Number* four) {
+  int64_t bits;
+  std::memcpy(&bits, four, 8);
+  const Wide value = _mm512_set1_epi64(bits);
+  first = _mm512_add_epi32(first, _mm512_madd_epi16(low, value));
+  second = _mm512_add_epi32(second, _mm512_madd_epi16(high, value));
+}
+#else
+typedef __m256i Wide;
+inline Wide widened(const int8_t* w) { return _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(w))); }
+
+inline void add_products(Wide& first, Wide& second, Wide low, Wide high, const Number* four) {
+  struct Bytes {
+    Number four[4];
+  };
+  Wide value, products;
+  // as intrinsics, gcc 12 takes all rows' products before it adds any, and moves the sums to the stack
+  asm("vpbroadcastq %4, %2\n\tvpmaddwd %2, %5, %3\n\tvpaddd %3, %0, %0\n\tvpmaddwd %2, %6, %2\n\tvpaddd %2, %1, %1"
+      : "+x"(first), "+x"(second), "=&x"(value), "=&x"(products)
+      : "m"(*reinterpret_cast<const Bytes*>(four)), "x"(low), "x"(high));
+}
+#endif
+constexpr int kOutputs = sizeof(Wide) / 8;  // of a register: four numbers of 16 bits each
+
+// Products and sums of two in 16 bits: the weights are widened once for all rows, the rows when they are quantised. Two
+// registers of outputs at a time, so that their sums stay in registers.
+template <int kR>
+inline void panel_int8(const Number* x, int64_t stride, const int8_t* weight, int64_t quads, const int32_t*, int32_t* out,
+                       int64_t out_stride) {
+  for (int from = 0; from < kPanel; from += 2 * kOutputs) {
+    Wide sum[kR][2];
+#pragma GCC unroll 6
+    for (int r = 0; r < kR; ++r) sum[r][0] = sum[r][1] = Wide{};
+    const int8_t* at = weight + 4 * from;
+    for (int64_t i = 0; i < quads; ++i, at += kPanel * 4) {
+      __builtin_prefetch(at + kFetch * kPanel * 4);
+      const Wide low = widened(at), high = widened(at + 4 * kOutputs);
+#pragma GCC unroll 6
+      for (int r = 0; r < kR; ++r) {
+        add_products(sum[r][0], sum[r][1], low, high, x + r * stride + 4 * i);
+      }
+    }
+#pragma GCC unroll 6
+    for (int r = 0; r < kR; ++r) {
+      int32_t pairs[4 * kOutputs];
+      std::memcpy(pairs, &sum[r][0], sizeof(Wide));
+      std::memcpy(pairs + 2 * kOutputs, &sum[r][1], sizeof(Wide));
+      for (int o = 0; o < 2 * kOutputs; ++o) out[r * out_stride + from + o] = pairs[2 * o] + pairs[2 * o + 1];
+    }
   }
 }
 
 #elif defined(__ARM_FEATURE_DOTPROD)
 
-template <int kR, int kP>
-void tile_int8(const uint8_t* x, int64_t stride, const int8_t* weight, int64_t, int64_t quads, const int32_t*,
-               int32_t* out) {
-  static_assert(kP == 1);
+template <int kR>
+inline void panel_int8(const Number* x, int64_t stride, const int8_t* weight, int64_t quads, const int32_t*, int32_t* out,
+                       int64_t out_stride) {
   int32x4_t sum[kR][4];
 #pragma GCC unroll 6
   for (int r = 0; r < kR; ++r) {
@@ -172,9 +213,9 @@ void tile_int8(const uint8_t* x, int64_t stride, const int8_t* weight, int64_t, 
     for (int c = 0; c < 4; ++c) w[c] = vld1q_s8(weight + i * kPanel * 4 + 16 * c);
 #pragma GCC unroll 6
     for (int r = 0; r < kR; ++r) {
-      uint32_t four;
+      int32_t four;
       std::memcpy(&four, x + r * stride + 4 * i, 4);
-      const int8x16_t value = vreinterpretq_s8_u32(vdupq_n_u32(four));
+      const int8x16_t value = vreinterpretq_s8_s32(vdupq_n_s32(four));
 #pragma GCC unroll 4
       for (int c = 0; c < 4; ++c) sum[r][c] = vdotq_s32(sum[r][c], w[c], value);
     }
@@ -182,35 +223,42 @@ void tile_int8(const uint8_t* x, int64_t stride, const int8_t* weight, int64_t, 
 #pragma GCC unroll 6
   for (int r = 0; r < kR; ++r) {
 #pragma GCC unroll 4
-    for (int c = 0; c < 4; ++c) vst1q_s32(out + r * kPanel + 4 * c, sum[r][c]);
+    for (int c = 0; c < 4; ++c) vst1q_s32(out + r * out_stride + 4 * c, sum[r][c]);
   }
 }
 
 #else
 
-template <int kR, int kP>
-void tile_int8(const uint8_t* x, int64_t stride, const int8_t* weight, int64_t panel, int64_t quads, const int32_t*,
-               int32_t* out) {
+template <int kR>
+inline void panel_int8(const Number* x, int64_t stride, const int8_t* weight, int64_t quads, const int32_t*, int32_t* out,
+                       int64_t out_stride) {
   for (int r = 0; r < kR; ++r) {
-    for (int p = 0; p < kP; ++p) {
-      int32_t sum[kPanel] = {};
-      for (int64_t i = 0; i < quads; ++i) {
-        const int8_t* w = weight + p * panel + i * kPanel * 4;
-        int16_t value[4];
-        for (int j = 0; j < 4; ++j) value[j] = static_cast<int8_t>(x[r * stride + 4 * i + j]);
-        for (int o = 0; o < kPanel; ++o) {
-          for (int j = 0; j < 4; ++j) sum[o] += value[j] * w[4 * o + j];
-        }
+    int32_t sum[kPanel] = {};
+    for (int64_t i = 0; i < quads; ++i) {
+      const int8_t* w = weight + i * kPanel * 4;
+      const Number* value = x + r * stride + 4 * i;
+      for (int o = 0; o < kPanel; ++o) {
+        for (int j = 0; j < 4; ++j) sum[o] += value[j] * w[4 * o + j];
       }
-      std::memcpy(out + (r * kP + p) * kPanel, sum, sizeof sum);
     }
+    std::memcpy(out + r * out_stride, sum, sizeof sum);
   }
 }
 
 #endif
 
+#if !defined(__AVX512VNNI__)
+template <int kR, int kP>
+void tile_int8(const Number* x, int64_t stride, const int8_t* weight, int64_t panel, int64_t quads, const int32_t* sums,
+               int32_t* out) {
+  for (int p = 0; p < kP; ++p) {
+    panel_int8<kR>(x, stride, weight + p * panel, quads, sums + p * kPanel, out + p * kPanel, kP * kPanel);
+  }
+}
+#endif
+
 using TileFloat = void (*)(const float*, int64_t, const float*, int64_t, int64_t, float*);
-using TileInt8 = void (*)(const uint8_t*, int64_t, const int8_t*, int64_t, int64_t, const int32_t*, int32_t*);
+using TileInt8 = void (*)(const Number*, int64_t, const int8_t*, int64_t, int64_t, const int32_t*, int32_t*);
 
 // Tiles by number of rows and of panels.
 template <int kR, int kP>
@@ -237,6 +285,7 @@ inline TileInt8 int8_tile(int64_t rows, int64_t aside) {
 
 void product(const Product& task, int64_t from_group, int64_t to_group) {
   const Packed& weights = task.weights;
+  const Number* numbers = static_cast<const Number*>(task.numbers);
   const int64_t n = weights.outputs, k = weights.inputs, quads = weights.quads();
   const int64_t first = from_group * kPanels, last = to_group * kPanels < weights.panels() ? to_group * kPanels : weights.panels();
   alignas(64) float sum[kRows * kAside * kPanel];
@@ -250,7 +299,7 @@ void product(const Product& task, int64_t from_group, int64_t to_group) {
     for (int64_t r = 0; r < task.rows; r += kRows) {
       const int64_t height = task.rows - r < kRows ? task.rows - r : kRows;
       if (weights.quantised) {
-        int8_tile<kRows, kAside>(height, aside)(task.numbers + r * quads * 4, quads * 4,
+        int8_tile<kRows, kAside>(height, aside)(numbers + r * quads * 4, quads * 4,
                                                 weights.quantised + panel * quads * 4 * kPanel, quads * 4 * kPanel, quads,
                                                 weights.sums + from, whole);
       } else {
@@ -293,7 +342,8 @@ void product(const Product& task, int64_t from_group, int64_t to_group) {
 }
 
 // A row's 8-bit numbers q + kShift, and what they are to be multiplied by; NaN if the row holds NaN or infinity.
-void quantise(const float* x, int64_t stride, int64_t rows, int64_t n, uint8_t* out, int64_t padded, float* scales) {
+void quantise(const float* x, int64_t stride, int64_t rows, int64_t n, void* numbers, int64_t padded, float* scales) {
+  Number* out = static_cast<Number*>(numbers);
   for (int64_t r = 0; r < rows; ++r, x += stride, out += padded) {
     const float check = reduce(n, [x](auto y, int64_t i) {  // not 0 for NaN and infinity
       if constexpr (sizeof(y) == sizeof(float)) {
@@ -303,7 +353,7 @@ void quantise(const float* x, int64_t stride, int64_t rows, int64_t n, uint8_t* 
       }
     });
     if (!(check == 0.f)) {
-      std::memset(out, kShift, padded);
+      for (int64_t i = 0; i < padded; ++i) out[i] = kShift;
       scales[r] = std::numeric_limits<float>::quiet_NaN();
       continue;
     }
@@ -323,14 +373,14 @@ void quantise(const float* x, int64_t stride, int64_t rows, int64_t n, uint8_t* 
         n,
         [&](int64_t i) {
           const Vector y = (load(x + i) * inverse + kRound) - kRound;
-          typedef uint8_t Bytes __attribute__((vector_size(kWide)));
-          const Bytes bytes = __builtin_convertvector(__builtin_convertvector(y, Integers) + kShift, Bytes);
-          std::memcpy(out + i, &bytes, sizeof bytes);
+          typedef Number Numbers __attribute__((vector_size(kWide * sizeof(Number))));
+          const Numbers all = __builtin_convertvector(__builtin_convertvector(y, Integers) + kShift, Numbers);
+          std::memcpy(out + i, &all, sizeof all);
         },
         [&](int64_t i) {
-          out[i] = static_cast<uint8_t>(static_cast<int32_t>((x[i] * inverse + kRound) - kRound) + kShift);
+          out[i] = static_cast<Number>(static_cast<int32_t>((x[i] * inverse + kRound) - kRound) + kShift);
         });
-    std::memset(out + n, kShift, padded - n);
+    for (int64_t i = n; i < padded; ++i) out[i] = kShift;
     scales[r] = most / 127.f;
   }
 }

@@ -12,14 +12,14 @@ namespace lasformer {
 
 void product(const float* x, int64_t stride, int64_t rows, const Packed& weights, float* out, After after) {
   const Arithmetic& compute = arithmetic();
-  const int64_t padded = weights.quads() * 4;
+  const int64_t padded = weights.quads() * 4, row = padded * compute.number_bytes;
   std::vector<uint8_t> numbers;
   std::vector<float> scales;
   if (weights.quantised) {
-    numbers.resize(rows * padded);
+    numbers.resize(rows * row);
     scales.resize(rows);
     at::parallel_for(0, rows, 32, [&](int64_t begin, int64_t end) {
-      compute.quantise(x + begin * stride, stride, end - begin, weights.inputs, &numbers[begin * padded], padded, &scales[begin]);
+      compute.quantise(x + begin * stride, stride, end - begin, weights.inputs, &numbers[begin * row], padded, &scales[begin]);
     });
   }
   const Product task{x, stride, rows, numbers.data(), scales.data(), weights, out, after};
