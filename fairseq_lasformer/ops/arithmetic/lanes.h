@@ -61,7 +61,7 @@ inline float multiply_add(float a, float b, float c) {
 #endif
 }
 
-inline Vector vector(float x) { return Vector{} + x; }
+inline Vector vector(float x) { return x - Vector{}; }  // not Vector{} + x, which changes -0 and so is computed
 
 // A vector from memory, however it is aligned.
 inline Vector load(const float* from) {
