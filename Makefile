@@ -1,4 +1,4 @@
-.PHONY: setup demo test test-fast lint docs kernels gpu lock fuzz sanitize bench-training bench-encoder bench-decode bench-moe
+.PHONY: setup demo test test-fast test-arm wheel lint docs kernels gpu lock fuzz sanitize bench-training bench-encoder bench-decode bench-moe
 VENV := .venv/bin
 
 setup:
@@ -12,6 +12,12 @@ test: setup lint docs  ## every test, the slow ones too
 
 test-fast: setup  ## those of single functions and small models
 	@$(VENV)/python -m pytest -n auto --maxprocesses=4 --dist=worksteal -m "not slow"
+
+test-arm: setup  ## the CPU kernels' arithmetic for aarch64, in an emulator
+	@scripts/test_arm.sh
+
+wheel: setup  ## dist/: wheels that install without a compiler
+	@scripts/wheel.sh
 
 docs: setup  ## the documentation, as a site in site/
 	@NO_MKDOCS_2_WARNING=1 $(VENV)/mkdocs build --quiet

@@ -1,10 +1,43 @@
+import os
 import re
+import subprocess
+import sys
+import sysconfig
 from pathlib import Path
 
-from setuptools import find_packages, setup
+from setuptools import Distribution, find_packages, setup
+from setuptools.command.bdist_wheel import bdist_wheel
+from setuptools.command.build_py import build_py
 
 HERE = Path(__file__).parent
 SHARE = "share/fairseq_lasformer"
+
+# scripts/wheel.sh: a wheel that holds the CPU kernels, compiled for every instruction set of this architecture
+WITH_KERNELS = bool(os.environ.get("LASFORMER_WHEEL"))
+
+
+class BuildWithKernels(build_py):
+    def run(self) -> None:
+        super().run()
+        if WITH_KERNELS:
+            import torch
+
+            version = ".".join(torch.__version__.split(".")[:2])
+            library = Path(self.build_lib, "fairseq_lasformer", "ops", f"kernels.torch{version}.so").absolute()
+            command = [sys.executable, "-m", "fairseq_lasformer.ops.build", str(library)]
+            subprocess.run(command, check=True, cwd=HERE)
+
+
+class WheelOfOneArchitecture(bdist_wheel):
+    def get_tag(self) -> tuple[str, str, str]:
+        # the kernels know nothing of Python
+        platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+        return ("py3", "none", platform) if WITH_KERNELS else super().get_tag()
+
+
+class PerhapsBinary(Distribution):
+    def has_ext_modules(self) -> bool:
+        return WITH_KERNELS
 
 
 def shared() -> dict[str, list[str]]:
@@ -19,6 +52,8 @@ def shared() -> dict[str, list[str]]:
 
 
 setup(
+    cmdclass={"build_py": BuildWithKernels, "bdist_wheel": WheelOfOneArchitecture},
+    distclass=PerhapsBinary,
     name="fairseq_lasformer",
     version=re.search(r'__version__ = "(.+)"', (HERE / "fairseq_lasformer/__init__.py").read_text())[1],
     description="Document-level neural machine translation with learned sparse attention (Lasformer), for fairseq",
@@ -31,7 +66,7 @@ setup(
     packages=find_packages(include=["fairseq_lasformer", "fairseq_lasformer.*"]),
     package_data={
         "fairseq_lasformer": ["py.typed"],
-        "fairseq_lasformer.ops": ["*.cpp", "*.h"],
+        "fairseq_lasformer.ops": ["arithmetic/*", "binding/*"],
         "fairseq_lasformer.analysis": ["*.html", "*.css", "*.js"],
         "fairseq_lasformer.server": ["*.html"],
     },
@@ -44,7 +79,6 @@ setup(
         "charset-normalizer>=3.4",
         "hydra-core==1.3.2",
         "markdown-it-py>=3",
-        "ninja>=1.11",
         "numpy>=2",
         "omegaconf==2.3.0",
         "packaging>=24",

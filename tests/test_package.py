@@ -42,7 +42,7 @@ def test_without_torch_or_fairseq_one_line_says_what_to_install(tmp_path, missin
 
 
 @pytest.mark.slow
-def test_the_wheel_holds_configurations_licence_and_demo(tmp_path):
+def test_the_wheel_holds_all_files_and_decodes_without_a_compiler(trained_folder, tmp_path):
     pip = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(tmp_path)]
     source = tmp_path / "source"
     names = subprocess.run(
@@ -52,13 +52,25 @@ def test_the_wheel_holds_configurations_licence_and_demo(tmp_path):
         if (ROOT / name).exists():
             (source / name).parent.mkdir(parents=True, exist_ok=True)
             (source / name).write_bytes((ROOT / name).read_bytes())
-    subprocess.run([*pip, str(source)], check=True, capture_output=True)
+    with_kernels = os.environ | {"LASFORMER_WHEEL": "1"}
+    subprocess.run([*pip, str(source)], check=True, capture_output=True, env=with_kernels)
     (wheel,) = tmp_path.glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()
     ends = ["configs/demo_lasformer.yaml", "scripts/train.sh", "examples/demo.py", "data/demo/generate.py", "LICENSE"]
     package = [str(p.relative_to(ROOT)) for p in (ROOT / "fairseq_lasformer").rglob("*") if p.is_file()]
     ends += [name for name in package if "__pycache__" not in name and not name.endswith(".so")]
     assert len(ends) > 100 and [end for end in ends if not any(name.endswith(end) for name in names)] == []
+    unpacked, cache, tools = tmp_path / "unpacked", tmp_path / "cache", tmp_path / "bin"
+    zipfile.ZipFile(wheel).extractall(unpacked)
+    tools.mkdir()
+    environment = {"PATH": str(tools), "PYTHONPATH": str(unpacked), "TORCH_EXTENSIONS_DIR": str(cache)}
+    code = "import runpy, sys; from fairseq_lasformer.ops import cpu; "
+    code += "print(cpu.__file__, cpu.instruction_sets() != [], file=sys.stderr); "
+    code += "runpy.run_module('fairseq_lasformer', run_name='__main__')"
+    translate = [sys.executable, "-c", code, "translate", str(trained_folder)]
+    done = subprocess.run(translate, input="w1 w2\n", env=environment, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0 and len(done.stdout.splitlines()) == 1, done.stderr
+    assert f"{unpacked}/fairseq_lasformer/ops/cpu.py True" in done.stderr and not cache.exists()
 
 
 def python(code: str) -> subprocess.CompletedProcess[str]:

@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# Compiles the CPU kernels' arithmetic for aarch64 and runs its tests in an emulator, with and without dot products: floats
+# within rounding of `plain`, integers equal, and the same integers as on this machine.
+#
+# Needs Debian's packages g++-aarch64-linux-gnu and qemu-user.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+cross=aarch64-linux-gnu-g++
+for tool in $cross qemu-aarch64; do
+  command -v $tool >/dev/null || { echo "error: no $tool; apt-get install g++-aarch64-linux-gnu qemu-user" >&2; exit 1; }
+done
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+build() {  # compiler, machine, option of the linker
+  mkdir "$work/$2"
+  .venv/bin/python -c "
+import sys; from pathlib import Path
+from fairseq_lasformer.ops.build import compile_arithmetic
+compile_arithmetic(Path(sys.argv[1]), sys.argv[2], sys.argv[3])" "$work/$2" "$1" "$2"
+  "$1" -std=c++20 -O1 tests/arithmetic/vectors.cpp "$work/$2"/*.o $3 -o "$work/$2/vectors"
+}
+
+build "$cross" aarch64 -static
+build "${CXX:-c++}" "$(uname -m)" ""
+here=$("$work/$(uname -m)/vectors")
+for cpu in max cortex-a57; do  # with and without dot products
+  echo "aarch64, $cpu:"
+  there=$(qemu-aarch64 -cpu $cpu "$work/aarch64/vectors")
+  echo "$there"
+  [ "${there##*checksum }" = "${here##*checksum }" ] || { echo "error: other integers than here: $here" >&2; exit 1; }
+done
