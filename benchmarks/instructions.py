@@ -6,7 +6,13 @@ import os
 import sys
 
 # of our kernels, PyTorch, oneDNN, MKL and CTranslate2
-VARIABLES = ("LASFORMER_ISA", "ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS", "CT2_FORCE_CPU_ISA")
+VARIABLES = (
+    "LASFORMER_ISA",
+    "ATEN_CPU_CAPABILITY",
+    "ONEDNN_MAX_CPU_ISA",
+    "MKL_ENABLE_INSTRUCTIONS",
+    "CT2_FORCE_CPU_ISA",
+)
 SETS = {
     "plain": ("plain", "default", "SSE41", "SSE4_2", "GENERIC"),
     "avx2": ("avx2", "avx2", "AVX2", "AVX2", "AVX2"),

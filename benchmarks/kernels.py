@@ -133,9 +133,18 @@ def measure(args: argparse.Namespace) -> Iterator[Row]:
         return microseconds(work.run)
 
     x, w, numbers = torch.randn(512, 512), torch.randn(2048, 512), torch.ones(128 << 20)
-    peaks = {"G/s": (2 * 512 * 512 * 2048, lambda _: F.linear(x, w)), "GB/s": (512e6 * 1.048576, lambda _: numbers.sum())}
+    peaks = {
+        "G/s": (2 * 512 * 512 * 2048, lambda _: F.linear(x, w)),
+        "GB/s": (512e6 * 1.048576, lambda _: numbers.sum()),
+    }
     for metric, (amount, run) in peaks.items():
-        yield Row("peak", "torch", metric, amount / 1e3 / in_turns({"": lambda: microseconds(run)}, args.repeat, metric)[""], False)
+        yield Row(
+            "peak",
+            "torch",
+            metric,
+            amount / 1e3 / in_turns({"": lambda: microseconds(run)}, args.repeat, metric)[""],
+            False,
+        )
     for case, work in cases().items():
         if args.cases not in case or args.done.issuperset((case, name) for name in sets):
             continue

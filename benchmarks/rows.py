@@ -102,9 +102,7 @@ def load(path: Path, benchmark: str, options: Mapping[str, str]) -> list[Row]:
         report = json.loads(path.read_text(encoding="utf-8"))
         names = {field.name for field in fields(Row)} - {"about"}
         entries = [{k: v for k, v in entry.items() if not k.startswith("ratio_to_")} for entry in report["rows"]]
-        rows = [
-            Row(**{k: e[k] for k in names}, about={k: v for k, v in e.items() if k not in names}) for e in entries
-        ]
+        rows = [Row(**{k: e[k] for k in names}, about={k: v for k, v in e.items() if k not in names}) for e in entries]
         same = {"benchmark": benchmark, "options": dict(options), "machine": machine()}
         other = [what for what, value in same.items() if report[what] != value]
     except (ValueError, KeyError, TypeError, AttributeError) as e:

@@ -21,7 +21,7 @@ from fairseq_lasformer.nn.patterns.window import Window
 from fairseq_lasformer.nn.stack import LayerStack
 from fairseq_lasformer.ops import PackedLinear, decode_step, pack_linear
 
-# instead of a selector's kappa, see step.cpp
+# instead of a selector's kappa, see ops/binding/step.cpp
 AS_BELOW, EVERY, GIVEN = 0, -1, -2
 
 

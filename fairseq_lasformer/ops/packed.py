@@ -82,5 +82,5 @@ def decode_step(
     given: list[Tensor],
     *index: object,
 ) -> Tensor:
-    """Run the layers of a decoder on the newest positions, x [R, d] -> [R, d]; see ``step.cpp``."""
+    """Run the layers of a decoder on the newest positions, x [R, d] -> [R, d]; see ``binding/step.cpp``."""
     return torch.ops.fairseq_lasformer.decode_step(x.contiguous(), norms, linears, stores, given, *index)

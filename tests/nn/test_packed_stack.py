@@ -12,7 +12,10 @@ from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.nn.options import RunOptions
 from fairseq_lasformer.ops import cpu, packed
 
-pytestmark = [pytest.mark.skipif(cpu.kernels() is None, reason="no CPU kernels"), pytest.mark.usefixtures("instructions")]
+pytestmark = [
+    pytest.mark.skipif(cpu.kernels() is None, reason="no CPU kernels"),
+    pytest.mark.usefixtures("instructions"),
+]
 
 PRE_NORM = {"encoder_normalize_before": True, "decoder_normalize_before": True}
 

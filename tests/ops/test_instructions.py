@@ -53,7 +53,11 @@ def of_rows(n: int) -> list[torch.Tensor]:
 
 
 CASES = {
-    **{f"decoding, {t}, {w}": (of_decoding, t, w) for t in (torch.float32, torch.bfloat16, torch.float16) for w in (64, 20)},
+    **{
+        f"decoding, {t}, {w}": (of_decoding, t, w)
+        for t in (torch.float32, torch.bfloat16, torch.float16)
+        for w in (64, 20)
+    },
     **{f"training, {t}, {w}": (of_training, t, w) for t in (torch.float32, torch.bfloat16) for w in (64, 19)},
     **{f"rows of {n}": (of_rows, n) for n in (1, 16, 37, 200)},
 }
