@@ -2,8 +2,8 @@
 
 Sizes are those of the base model: a decoding step at beam 5 (products of 5 rows, selection among 4,096 keys, attention
 over 5% of them, the best of 8,000 words) and a training step on 1,024 tokens. microseconds: medians, all instruction
-sets taking turns. G/s: thousand million multiplications and additions a second; GB/s: bytes that must be read. peak: the
-same of a large product of PyTorch, and of a sum of 512 MB, for comparison.
+sets taking turns. G/s: thousand million multiplications and additions a second; GB/s: bytes that must be read. peak:
+the same of a large product of PyTorch, and of a sum of 512 MB, for comparison.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -133,25 +134,19 @@ def measure(args: argparse.Namespace) -> Iterator[Row]:
         return microseconds(work.run)
 
     x, w, numbers = torch.randn(512, 512), torch.randn(2048, 512), torch.ones(128 << 20)
-    peaks = {
-        "G/s": (2 * 512 * 512 * 2048, lambda _: F.linear(x, w)),
-        "GB/s": (512e6 * 1.048576, lambda _: numbers.sum()),
+    work = {
+        "G/s": Work(lambda _: F.linear(x, w), 2 * 512 * 512 * 2048, 0),
+        "GB/s": Work(lambda _: numbers.sum(), 4 << 27, 0),
     }
-    for metric, (amount, run) in peaks.items():
-        yield Row(
-            "peak",
-            "torch",
-            metric,
-            amount / 1e3 / in_turns({"": lambda: microseconds(run)}, args.repeat, metric)[""],
-            False,
-        )
-    for case, work in cases().items():
+    times = in_turns({name: partial(microseconds, each.run) for name, each in work.items()}, args.repeat, "peak")
+    yield from (Row("peak", "torch", name, work[name].operations / 1e3 / t, False) for name, t in times.items())
+    for case, each in cases().items():
         if args.cases not in case or args.done.issuperset((case, name) for name in sets):
             continue
-        times = in_turns({name: (lambda n=name: with_set(n, work)) for name in sets}, args.repeat, case)
+        times = in_turns({name: partial(with_set, name, each) for name in sets}, args.repeat, case)
         for name, value in times.items():
             yield Row(case, name, "microseconds", value)
-            if work.operations:
-                yield Row(case, name, "G/s", work.operations / 1e3 / value, compared=False)
-            yield Row(case, name, "GB/s", work.bytes / 1e3 / value, compared=False)
+            if each.operations:
+                yield Row(case, name, "G/s", each.operations / 1e3 / value, compared=False)
+            yield Row(case, name, "GB/s", each.bytes / 1e3 / value, compared=False)
     cpu.use_instructions()
