@@ -1,7 +1,8 @@
 """Decoding: lasformer, fairseq's transformer and CTranslate2, base size, beam 5, 8,000 words.
 
 Three kinds of work, each system in a process of its own, with the same number of threads and, for the dense systems,
-weights of the same sizes. Systems: NAME decodes in float32, NAME_int8 in 8 bits; lasformer_unpacked runs a step layer
+weights of the same sizes. Systems: NAME decodes in float32, NAME_int8 in 8 bits, with
+keys and values in float32, NAME_int8_cache8 with these in 8 bits, too; lasformer_unpacked runs a step layer
 by layer in PyTorch; NAME_graph replays it from a CUDA graph; in lasformer_distinct the hypotheses share no prefix, the
 worst case for a cache that copies nothing.
 
@@ -37,6 +38,7 @@ from benchmarks.devices import CPU, DTYPES, Place, add_place, place_of
 from benchmarks.models import VOCABULARY, Task, build
 from benchmarks.peers import decode_ctranslate2, translate_ctranslate2
 from benchmarks.rows import Row
+from fairseq_lasformer import ops
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.inference.beam_loop import BeamGenerator
 from fairseq_lasformer.inference.beam_search import fast
@@ -49,7 +51,7 @@ BATCH = 32  # sentences
 SENTENCE = 25  # tokens
 KAPPA = 0.05
 SYSTEMS = (
-    *("transformer", "lasformer_dense", "lasformer_dense_int8", "lasformer", "lasformer_int8"),
+    *("transformer", "lasformer_dense", "lasformer_dense_int8", "lasformer", "lasformer_int8", "lasformer_int8_cache8"),
     *("lasformer_unpacked", "lasformer_distinct", "ctranslate2", "ctranslate2_int8"),
 )
 GPU_SYSTEMS = ("transformer", "lasformer_dense", "lasformer_dense_graph", "lasformer", "lasformer_graph")
@@ -63,6 +65,7 @@ class System(NamedTuple):
     Attributes:
         architecture: of the model.
         int8: whether it decodes in 8 bits.
+        cache8: whether keys and values are in 8 bits.
         packed: whether it is prepared for generation.
         distinct: whether hypotheses share no prefix.
         graph: whether steps are replayed from a CUDA graph.
@@ -70,6 +73,7 @@ class System(NamedTuple):
 
     architecture: str
     int8: bool
+    cache8: bool
     packed: bool
     distinct: bool
     graph: bool
@@ -77,13 +81,19 @@ class System(NamedTuple):
     @classmethod
     def named(cls, name: str) -> System:
         words = name.split("_")
-        kinds = [word for word in words if word in ("int8", "unpacked", "distinct", "graph")]
+        kinds = [word for word in words if word in ("int8", "cache8", "unpacked", "distinct", "graph")]
         architecture = "_".join(word for word in words if word not in kinds)
-        return cls(architecture, "int8" in kinds, "unpacked" not in kinds, "distinct" in kinds, "graph" in kinds)
+        return cls(
+            architecture,
+            *("int8" in kinds, "cache8" in kinds),
+            *("unpacked" not in kinds, "distinct" in kinds, "graph" in kinds),
+        )
 
     def model(self, place: Place = CPU) -> Any:
         """The model, in evaluation mode."""
-        model = build(self.architecture, KAPPA, run=RunOptions(int8=self.int8, cuda_graph=self.graph)).eval()
+        model = build(
+            self.architecture, KAPPA, run=RunOptions(int8=self.int8, int8_cache=self.cache8, cuda_graph=self.graph)
+        ).eval()
         model = model.to(place.device, place.dtype)
         if self.packed:
             model.make_generation_fast_()
@@ -124,7 +134,13 @@ def fill(
         if isinstance(selector, Selector):
             widths["selector_key"] = selector.k_proj.out_features
         for what, size in widths.items():
-            cache.room(f"{name}.{what}", memory, size)[:, : cache.used].normal_()
+            numbers = torch.randn(cache.n_items, cache.used, size, device=place.device, dtype=place.dtype)
+            eight = model.decoder.run_options.int8_cache and what != "selector_key"
+            if eight:
+                heads = layer.self_attn.num_heads
+                numbers, scales = ops.quantise_heads(numbers, heads)
+                cache.room(f"{name}.{what}_scale", memory, heads)[:, : cache.used] = scales
+            cache.room(f"{name}.{what}", numbers, size)[:, : cache.used] = numbers
     return source, state
 
 

@@ -91,7 +91,7 @@ def run(*command: object, check: bool = True, **env: str) -> subprocess.Complete
 
 
 def assert_beams_decode_alike(
-    model: LasformerModel, definition: LasformerModel, longest: int = 40, steps: int = 30
+    model: LasformerModel, definition: LasformerModel, longest: int = 40, steps: int = 30, within: float = 0.0
 ) -> None:
     """Decoding with beams that are reordered, and documents that finish, gives what one pass over each hypothesis does.
 
@@ -99,6 +99,7 @@ def assert_beams_decode_alike(
         definition: a model of the same weights, for the passes.
         longest: tokens of the source.
         steps: tokens of the translation.
+        within: largest relative error, of decoding in 8 bits; 0: up to rounding.
     """
     src, tgt, beam = tokens(2, longest, pad_left=(0, longest // 5)), tokens(6, steps), 3
     order = torch.arange(2).repeat_interleave(beam)
@@ -110,7 +111,10 @@ def assert_beams_decode_alike(
         for i in range(1, steps):
             step = model.decoder(history, encoder_out=encoder_out, incremental_state=state)[0]
             full = definition.decoder(history, encoder_out=definition.encoder(src[-n:].repeat_interleave(beam, 0)))[0]
-            torch.testing.assert_close(step[:, -1], full[:, -1], rtol=1e-4, atol=1e-5)
+            if within:
+                assert (step[:, -1] - full[:, -1]).norm() < within * full[:, -1].norm()
+            else:
+                torch.testing.assert_close(step[:, -1], full[:, -1], rtol=1e-4, atol=1e-5)
             order = torch.randint(beam, (n, beam)) + torch.arange(n)[:, None] * beam
             if i == steps // 2:  # the first document is finished
                 order, n = order[1:], 1

@@ -10,12 +10,18 @@ DEFAULT_SAMPLES = 1000  # default of --bootstrap
 
 
 def add_decode_dtype(parser: argparse.ArgumentParser) -> None:
-    """Declares ``--decode-dtype``, the task's option of this name."""
+    """Declares ``--decode-dtype`` and ``--cache-dtype``, the task's options of these names."""
     parser.add_argument(
         "--decode-dtype",
         choices=("float32", "int8"),
         default="float32",
         help="on a CPU: type of the linear layers' weights; int8 is faster, and nearly as exact (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--cache-dtype",
+        choices=("auto", "float32", "int8"),
+        default="auto",
+        help="on a CPU: type of the keys and values that are kept; auto: that of --decode-dtype (default: %(default)s)",
     )
 
 

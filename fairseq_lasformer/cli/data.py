@@ -91,6 +91,8 @@ def run_generate(args: argparse.Namespace) -> None:
         options += ["--overlap", str(args.overlap)]
     if args.decode_dtype != "float32":
         options += ["--decode-dtype", args.decode_dtype]
+    if args.cache_dtype != "auto":
+        options += ["--cache-dtype", args.cache_dtype]
     if args.glossary is not None:
         options += ["--glossary", str(args.glossary.resolve())]
     number, shards = (None, args.shards) if args.shard is None else shard_of(args.shard)

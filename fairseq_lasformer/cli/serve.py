@@ -65,7 +65,7 @@ def run_serve(args: argparse.Namespace) -> None:
     lanes = args.lanes
     models = []
     for path in args.models:
-        model = load_model(path, args.data, args.device, args.decode_dtype)
+        model = load_model(path, args.data, args.device, args.decode_dtype, args.cache_dtype)
         if lanes is None:
             lanes = 1 if model.device.type == "cuda" or cores() == 1 else 2
         if model.device.type == "cpu":

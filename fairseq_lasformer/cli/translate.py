@@ -161,7 +161,7 @@ def _translator(args: argparse.Namespace) -> FileTranslator:
     from fairseq_lasformer.plugin.hub import load_model
 
     return FileTranslator(
-        load_model(args.model, args.data, args.device, args.decode_dtype),
+        load_model(args.model, args.data, args.device, args.decode_dtype, args.cache_dtype),
         args.beam,
         args.overlap,
         args.glossary,
@@ -266,7 +266,7 @@ def _run(args: argparse.Namespace, jobs: Sequence[Job], state: Path, inputs: Seq
     translator, options = _translator(args), _options(args, inputs)
     glossary = args.glossary.read_text(encoding="utf-8") if args.glossary else ""
     settings: tuple[object, ...] = (*identity(chosen(args.model)), translator.model.settings.fingerprint)
-    settings += (args.beam, args.nbest, args.overlap, args.lines, glossary, args.decode_dtype)
+    settings += (args.beam, args.nbest, args.overlap, args.lines, glossary, args.decode_dtype, args.cache_dtype)
     failed = 0
     with _bar(args.quiet) as bar:
         begin = _growing(bar)

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from fairseq_lasformer.ops import KeyIndex
+from fairseq_lasformer.ops import KeyIndex, quantise_heads
 
 IncrementalState = dict[str, Any]
 
@@ -228,6 +228,28 @@ class LayerCache(NamedTuple):
         if self.memory is None:
             return self.cache.append(f"{self.name}.{what}", projection(self.x))
         return self.cache.once(f"{self.name}.{what}", projection, self.memory)
+
+    def stored(
+        self, what: str, width: int, n_heads: int, projection: Callable[[Tensor], Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """Return keys or values in 8 bits, [N, C, W], and the scales of their heads, [N, C, H].
+
+        Of self-attention: room for them, which the step itself fills.
+
+        Args:
+            what: as of :meth:`project`.
+            width: W.
+            n_heads: H.
+            projection: of the source, from [..., d] to [..., W]; not called in self-attention.
+        """
+        numbers, scales = f"{self.name}.{what}", f"{self.name}.{what}_scale"
+        if self.memory is None:
+            eight = self.x.new_empty(0, dtype=torch.int8)
+            return self.cache.room(numbers, eight, width), self.cache.room(scales, self.x, n_heads)
+        source = self.cache.source
+        if numbers not in source:
+            source[numbers], source[scales] = quantise_heads(projection(self.memory), n_heads)
+        return source[numbers], source[scales]
 
     def constant(self, what: str, buffer: Tensor) -> int:
         """Return an integer buffer that is constant during decoding; it is read from the device on the first step."""

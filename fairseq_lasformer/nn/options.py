@@ -20,12 +20,14 @@ class RunOptions(NamedTuple):
         cuda_graph: whether decoding steps are captured in a CUDA graph (``--cuda-graph``).
         expert_group: the workers that share the experts of mixtures; None if every worker holds all of them.
         int8: whether linear layers decode in 8 bits (``--decode-dtype int8``).
+        int8_cache: whether keys and values are kept in 8 bits in decoding (``--cache-dtype int8``).
     """
 
     backend: str = "auto"
     cuda_graph: bool = False
     expert_group: ExpertGroup | None = None
     int8: bool = False
+    int8_cache: bool = False
 
 
 class RowSampling(NamedTuple):

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairseq_lasformer.nn.attention import SelectedAttention
+from fairseq_lasformer.nn.cache import LayerCache
 from fairseq_lasformer.nn.layers import DecodeContext, DecoderLayer, EncoderLayer
 from fairseq_lasformer.nn.patterns import Pattern
 from fairseq_lasformer.nn.patterns.full import Full
@@ -71,12 +72,14 @@ class PackedStack:
     Args:
         layers: the layers; their weights are copied.
         int8: quantise the linear layers.
+        int8_cache: keep keys and values in 8 bits.
 
     Raises:
         Unsupported: a layer has something that no kernel computes.
     """
 
-    def __init__(self, layers: LayerStack, int8: bool) -> None:
+    def __init__(self, layers: LayerStack, int8: bool, int8_cache: bool = False) -> None:
+        self.int8_cache = int8_cache
         self.norms: list[Tensor] = []
         self.linears: list[Tensor] = []
         self.outputs: list[int] = []
@@ -117,16 +120,18 @@ class PackedStack:
             own, crossed = layer.self_attn, layer.encoder_attn
             keys, source_keys = context.self_keys(layer.place, x), context.source_keys(layer.place, x)
             name, chooser, crossed_chooser = f"{layer.place}.self", own.selector, crossed.selector
-            stores += [cache.room(f"{name}.{what}", x, own.embed_dim) for what in ("key", "value")]
+            kept = self._kept(keys, own, layer), self._kept(source_keys, crossed, layer)
+            stores += [numbers for numbers, _ in kept[0]]
             if isinstance(chooser, Selector):
                 stores.append(cache.room(f"{name}.selector_key", x, chooser.k_proj.out_features))
             else:
                 stores.append(self.nothing)
-            stores += [source_keys.project("key", layer.source_key), source_keys.project("value", layer.source_value)]
+            stores += [numbers for numbers, _ in kept[1]]
             if isinstance(crossed_chooser, Selector):
                 stores.append(source_keys.project("selector_key", crossed_chooser.k_proj))
             else:
                 stores.append(self.nothing)
+            stores += [scales for pairs in kept for _, scales in pairs]
             for pattern, its_keys in ((chooser, keys), (crossed_chooser, source_keys)):
                 slots, counts = self.nothing, self.nothing
                 if pattern is None:
@@ -134,9 +139,9 @@ class PackedStack:
                 elif isinstance(pattern, Selector):
                     kappas.append(its_keys.constant("kappa", pattern.kappa))
                 else:  # depends on the positions alone
-                    kept = pattern.step(x, its_keys)
-                    kappas.append(EVERY if kept is None else GIVEN)
-                    slots, counts = (slots, counts) if kept is None else kept
+                    given_keys = pattern.step(x, its_keys)
+                    kappas.append(EVERY if given_keys is None else GIVEN)
+                    slots, counts = given_keys or (slots, counts)
                 given += [slots, counts]
         return decode_step(
             x,
@@ -147,6 +152,18 @@ class PackedStack:
             *(index.table, cache.newest, index.start, index.n_keys, source.start, source.n_keys),
             *(kappas, self.outputs, self.heads, index.end, self.pre_norm, self.length, self.eps),
         )
+
+    def _kept(self, keys: LayerCache, attention: SelectedAttention, layer: _Layer) -> list[tuple[Tensor, Tensor]]:
+        """Keys and values of an attention, each with the scales of its heads if it is kept in 8 bits."""
+        found: list[tuple[Tensor, Tensor]] = []
+        for what, projection in (("key", layer.source_key), ("value", layer.source_value)):
+            if self.int8_cache:
+                found.append(keys.stored(what, attention.embed_dim, attention.num_heads, projection))
+            elif keys.memory is None:
+                found.append((keys.cache.room(f"{keys.name}.{what}", keys.x, attention.embed_dim), self.nothing))
+            else:
+                found.append((keys.project(what, projection), self.nothing))
+        return found
 
 
 def _joined(linears: list[nn.Linear], int8: bool) -> PackedLinear:

@@ -7,7 +7,7 @@ from fairseq_lasformer.ops.attend import selected_attention
 from fairseq_lasformer.ops.backends import BACKENDS, backend_for
 from fairseq_lasformer.ops.decode import attend_kept, topk_indices
 from fairseq_lasformer.ops.gather import gathered_attention, kept_mask, topk_slots
-from fairseq_lasformer.ops.packed import PackedLinear, decode_step, pack_linear
+from fairseq_lasformer.ops.packed import PackedLinear, decode_step, pack_linear, quantise_heads
 from fairseq_lasformer.ops.prefill import gather_index, topk_gather
 from fairseq_lasformer.ops.select import topk_mask
 from fairseq_lasformer.ops.supervise import supervise
@@ -49,6 +49,7 @@ __all__ = [
     "kept_mask",
     "mask_of",
     "pack_linear",
+    "quantise_heads",
     "supervise",
     "tiled_attention",
     "tiled_supervise",

@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 OPERATORS = (
     *("topk_indices", "topk_scored", "attend_kept"),
     *("gather_forward", "gather_backward"),
-    *("packed_linear", "decode_step", "top_candidates"),
+    *("packed_linear", "quantise_heads", "decode_step", "top_candidates"),
     *("row_softmax", "softmax_gradient", "mask_gradient", "kept_gradient"),
     *("instruction_sets", "use_instructions"),
 )

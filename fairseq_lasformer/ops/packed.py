@@ -74,6 +74,14 @@ def pack_linear(weight: Tensor, bias: Tensor | None = None, int8: bool = False) 
     return PackedLinear(panels, scale[:, 0].contiguous(), sums.int(), bias, outputs)
 
 
+def quantise_heads(x: Tensor, n_heads: int) -> tuple[Tensor, Tensor]:
+    """Keys or values in 8 bits, one scale for each head: x [..., H*D] -> int8 [..., H*D], float32 [..., H].
+
+    Definition: ``reference.quantised``, head by head.
+    """
+    return torch.ops.fairseq_lasformer.quantise_heads(x, n_heads)
+
+
 def decode_step(
     x: Tensor,
     norms: list[Tensor],

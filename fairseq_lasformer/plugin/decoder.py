@@ -76,7 +76,7 @@ class LasformerDecoder(Side, FairseqIncrementalDecoder):
         Raises:
             InputError: 8 bits are asked for and not possible.
         """
-        int8, self.packed = self.run_options.int8, None
+        int8, int8_cache, self.packed = self.run_options.int8, self.run_options.int8_cache, None
         try:
             if retain_dropout:
                 raise Unsupported("--retain-dropout")
@@ -86,10 +86,11 @@ class LasformerDecoder(Side, FairseqIncrementalDecoder):
                 raise Unsupported("a device or backend without these kernels")
             if not isinstance(self.output_projection, nn.Linear):
                 raise Unsupported("an expanded table of words")
-            stack = PackedStack(self.layers, int8)
+            stack = PackedStack(self.layers, int8, int8_cache)
         except Unsupported as e:
-            if int8:
-                raise InputError(f"--decode-dtype int8: not with {e}; use float32") from None
+            if int8 or int8_cache:
+                option = "--decode-dtype" if int8 else "--cache-dtype"
+                raise InputError(f"{option} int8: not with {e}; use float32") from None
             return
         self.packed = PackedDecoder(stack, pack_linear(self.output_projection.weight, None, int8), self._weights())
 

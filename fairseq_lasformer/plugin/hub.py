@@ -296,7 +296,11 @@ def from_pretrained(
 
 
 def load_model(
-    path: str | Path, data: str | Path | None = None, device: str = "auto", decode_dtype: str = "float32"
+    path: str | Path,
+    data: str | Path | None = None,
+    device: str = "auto",
+    decode_dtype: str = "float32",
+    cache_dtype: str = "auto",
 ) -> DocumentHubInterface:
     """Load a trained model for translation, onto a device.
 
@@ -305,6 +309,8 @@ def load_model(
         data: see :func:`from_pretrained`.
         device: a device of torch; ``auto`` is the GPU if there is one.
         decode_dtype: ``float32`` or, on a CPU, ``int8``: type of the linear layers' weights.
+        cache_dtype: ``float32`` or, on a CPU, ``int8``: type of the keys and values that are kept; ``auto``: as
+            ``decode_dtype``.
 
     Raises:
         InputError: as :func:`from_pretrained`; or there is no such device, or the model cannot decode in this type.
@@ -321,6 +327,8 @@ def load_model(
         raise InputError(f"--device {device}: there is no GPU here that torch can use")
     if place.type != "cpu" and decode_dtype != "float32":
         raise InputError(f"--decode-dtype {decode_dtype}: only on a CPU; add --device cpu, or leave it out")
-    model = from_pretrained(path, data=data, decode_dtype=decode_dtype).eval().to(place)
+    if place.type != "cpu" and cache_dtype == "int8":
+        raise InputError(f"--cache-dtype {cache_dtype}: only on a CPU; add --device cpu, or leave it out")
+    model = from_pretrained(path, data=data, decode_dtype=decode_dtype, cache_dtype=cache_dtype).eval().to(place)
     # attention is read in passes that record what they select, which need no gradients of the weights
     return model.requires_grad_(False)

@@ -68,7 +68,9 @@ class DocumentTranslationTask(GenerationTask):
         self.sums: Tensor | None = None
         self.timed = False  # whether the first batch has been timed
         self.pad = tgt_dict.pad()
-        self.run_options = RunOptions(str(cfg.attention_backend), cfg.cuda_graph, int8=str(cfg.decode_dtype) == "int8")
+        int8, cache = str(cfg.decode_dtype) == "int8", str(cfg.cache_dtype)
+        int8_cache = int8 if cache == "auto" else cache == "int8"
+        self.run_options = RunOptions(str(cfg.attention_backend), cfg.cuda_graph, int8=int8, int8_cache=int8_cache)
 
     @classmethod
     def setup_task(cls, cfg: DocumentTranslationConfig, **kwargs: Any) -> DocumentTranslationTask:

@@ -79,6 +79,12 @@ class DocumentTranslationConfig(TranslationConfig):
             "selectors stay in float32"
         },
     )
+    cache_dtype: ChoiceEnum(["auto", "float32", "int8"]) = field(  # type: ignore[valid-type]
+        default="auto",
+        metadata={
+            "help": "generation on a CPU: type of the keys and values that are kept; auto: that of --decode-dtype"
+        },
+    )
     cuda_graph: bool = field(
         default=False,
         metadata={"help": "capture a decoding step in a CUDA graph and replay it (generation on a GPU with Triton)"},

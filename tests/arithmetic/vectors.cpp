@@ -101,7 +101,7 @@ Results results(const Arithmetic& compute) {
     for (int64_t i = 0; i < rows * most; ++i) chosen.push_back(static_cast<int32_t>((i * 7) % slots));
     std::vector<float> out(q.size()), weights(rows * heads * (most + kTurn)), scores(slots);
     const float factor = 1.f / std::sqrt(static_cast<float>(width));
-    Kept kept{q.data(), keys.data(), values.data(), chosen.data(), most, 0, counts.data(), rows, heads * width, width, 4, out.data()};
+    Kept kept{q.data(), keys.data(), values.data(), nullptr, nullptr, chosen.data(), most, 0, counts.data(), rows, heads * width, width, 4, out.data()};
     compute.attend(Type::kFloat, kept, 0, heads, factor, weights.data());
     all.floats.push_back(out);
     kept.keys = keys16.data(), kept.values = values16.data();

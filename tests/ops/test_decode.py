@@ -263,3 +263,38 @@ def test_attention_of_no_rows_and_to_no_slots():
     empty = keys[:, :0]
     with pytest.raises(RuntimeError, match="slots: beyond the 0"):
         call(torch.randn(1, 8), empty, empty, slot, n, 2)
+
+
+@pytest.mark.skipif(not HERE["cpu"], reason="no CPU kernels on this machine")
+@pytest.mark.parametrize("width", [64, 20])
+def test_attention_to_8_bit_keys_and_values_is_that_of_their_numbers(width, instructions):
+    n_heads, paths = 3, paths_for(2, 3, 200, "table")
+    q, keys, values = torch.randn(6, 3 * width), *torch.randn(2, 2, 400, 3 * width)
+    counts = torch.tensor([70, 0, 1, 7, 70, 65], dtype=torch.int32)
+    kept = KeptKeys(paths.table[:, :70].masked_fill(torch.arange(70) >= counts[:, None], -1), counts)
+    eight, scales, exact = [], [], []
+    for t in (keys, values):
+        numbers, scale = reference.quantised(t.view(-1, width))
+        found = ops.quantise_heads(t, n_heads)
+        assert torch.equal(found[0].view(-1, width), numbers.to(torch.int8))
+        assert torch.equal(found[1].view(-1, 1), scale)
+        eight.append(found[0])
+        scales.append(found[1])
+        exact.append((numbers.float() * scale).view(t.shape))
+    out = torch.ops.fairseq_lasformer.attend_kept(q, *eight, *kept, n_heads, *scales)
+    torch.testing.assert_close(out, reference.attend_kept(q, *exact, kept, n_heads, 0.0), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.skipif(not HERE["cpu"], reason="no CPU kernels on this machine")
+def test_8_bit_keys_without_their_scales_are_refused_and_what_is_not_finite_stays_so():
+    keys = torch.randn(1, 4, 8)
+    slots, one = torch.zeros(1, 1, dtype=torch.int32), torch.ones(1, dtype=torch.int32)
+    call, q = torch.ops.fairseq_lasformer.attend_kept, torch.randn(1, 8)
+    eight, scales = ops.quantise_heads(keys, 2)
+    for wrong in ((), (scales,), (scales, scales[:, :3].contiguous()), (scales.double(), scales)):
+        with pytest.raises(RuntimeError, match="expected contiguous float32"):
+            call(q, eight, eight, slots, one, 2, *wrong)
+    keys[0, 0, 5] = float("inf")
+    eight, scales = ops.quantise_heads(keys, 2)
+    out = call(q, eight, eight, slots, one, 2, scales, scales)
+    assert out[0, 4:].isnan().all() and out[0, :4].isfinite().all()

@@ -18,7 +18,10 @@ def of_decoding(dtype: torch.dtype, width: int) -> list[torch.Tensor]:
     q, keys, values = torch.randn(5, 4 * width), *torch.randn(2, 1, 1500, 4 * width).to(dtype)
     start, count = torch.tensor([3]), torch.tensor([1490])
     slots, kept = KERNELS.topk_indices(q, keys, None, start, count, 61_000)
-    return [slots, kept, KERNELS.attend_kept(q, keys, values, slots, kept, 4)]
+    out = KERNELS.attend_kept(q, keys, values, slots, kept, 4)
+    (keys, key_scales), (values, value_scales) = (ops.quantise_heads(t.float(), 4) for t in (keys, values))
+    eight = KERNELS.attend_kept(q, keys, values, slots, kept, 4, key_scales, value_scales)
+    return [slots, kept, out, keys, key_scales, eight]
 
 
 def of_training(dtype: torch.dtype, width: int) -> list[torch.Tensor]:

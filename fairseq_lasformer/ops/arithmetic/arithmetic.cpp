@@ -23,6 +23,7 @@ const Arithmetic table = {
     score,
     candidates,
     next_above,
+    quantise_heads,
     attend,
     gather_forward,
     gather_backward,

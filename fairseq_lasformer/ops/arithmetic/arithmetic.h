@@ -13,7 +13,7 @@
 namespace lasformer {
 
 // Types of keys and values.
-enum class Type : int32_t { kFloat, kBFloat16, kHalf };
+enum class Type : int32_t { kFloat, kBFloat16, kHalf, kInt8 };  // kInt8: of a decoding cache alone
 
 constexpr int64_t kPanel = 16;   // outputs of a panel of packed weights: a vector of 64 bytes
 constexpr int64_t kPanels = 4;   // panels of a group: `product` computes whole groups
@@ -55,6 +55,7 @@ struct Product {
 struct Kept {
   const float* q;  // [rows, W]
   const void *keys, *values;
+  const float *key_scales, *value_scales;  // [C, heads], of 8-bit keys and values
   const int32_t* slots;  // of row r: slots + r * slot_stride; null: `first`, first + 1, ...
   int64_t slot_stride, first;
   const int32_t* counts;  // [rows], how many slots each row has
@@ -101,7 +102,8 @@ struct Arithmetic {
   int64_t (*candidates)(const float* scores, int64_t n, float guess, uint64_t* out);
   int64_t (*next_above)(const float* row, int64_t from, int64_t n, float before, float bound);
 
-  // attention.h: heads h0 to h1 - 1; weights holds rows * (h1 - h0) * (most + kTurn) numbers
+  // attention.h: 8-bit numbers of a cache, one scale for each head; attention, heads h0 to h1 - 1; weights holds rows * (h1 - h0) * (most + kTurn) numbers
+  void (*quantise_heads)(const float* x, int64_t heads, int64_t head_width, int8_t* out, float* scales);
   void (*attend)(Type type, const Kept& kept, int64_t h0, int64_t h1, float scale, float* weights);
 
   // gather.h: work holds gather_work(shape) numbers

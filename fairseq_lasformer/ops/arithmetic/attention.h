@@ -34,20 +34,44 @@ inline void add_values(float* to, const float* weights, const T* const* values, 
   }
 }
 
+// The numbers of a row's heads in 8 bits, one scale for each; NaN where a head holds NaN or infinity.
+void quantise_heads(const float* x, int64_t heads, int64_t head_width, int8_t* out, float* scales) {
+  for (int64_t h = 0; h < heads; ++h, x += head_width, out += head_width) {
+    float most = 0.f, check = 0.f;
+    for (int64_t i = 0; i < head_width; ++i) {
+      most = Larger()(x[i] < 0.f ? -x[i] : x[i], most);
+      check += x[i] - x[i];  // not 0 for NaN and infinity
+    }
+    const bool finite = check == 0.f;
+    const float inverse = finite && most > 0.f ? 127.f / most : 0.f;
+    constexpr float kRound = 12582912.f;  // 1.5 * 2^23: adding it rounds to an integer
+    for (int64_t i = 0; i < head_width; ++i) {
+      out[i] = finite ? static_cast<int8_t>(static_cast<int32_t>((x[i] * inverse + kRound) - kRound)) : int8_t{0};
+    }
+    scales[h] = finite ? most / 127.f : std::numeric_limits<float>::quiet_NaN();
+  }
+}
+
 // The rows mostly keep the same keys, so they take turns with a few keys at a time, which are in the cache from the first
 // of them on; of a turn, four keys at a time for all heads, so that memory is read in the order in which it lies.
 template <int64_t kWidth, typename T>
 void attend_rows(const Kept& k, int64_t h0, int64_t h1, float factor, float* weights) {
   const int64_t head_width = kWidth ? kWidth : k.head_width, heads = h1 - h0, from = h0 * head_width;
-  const int64_t span = heads * head_width;
+  const int64_t span = heads * head_width, all_heads = k.width / head_width;
   const T *keys = static_cast<const T*>(k.keys) + from, *values = static_cast<const T*>(k.values) + from;
   int64_t most = 0;
   for (int64_t r = 0; r < k.rows; ++r) {
     most = k.counts[r] > most ? k.counts[r] : most;
     std::memset(k.out + r * k.width + from, 0, span * sizeof(float));
   }
-  const auto slot = [&](int64_t r, int64_t j) {
-    return (k.slots ? k.slots[r * k.slot_stride + j] : k.first + j) * k.width;
+  const auto slot = [&](int64_t r, int64_t j) { return k.slots ? k.slots[r * k.slot_stride + j] : k.first + j; };
+  // of up to four 8-bit keys or values; 1 for other types
+  const auto scales_of = [&](const float* scales, int64_t r, int64_t j, int64_t count, int64_t h) {
+    Quad found = {1.f, 1.f, 1.f, 1.f};
+    if constexpr (sizeof(T) == 1) {
+      for (int64_t i = 0; i < count; ++i) found[i] = scales[slot(r, j + i) * all_heads + h0 + h];
+    }
+    return found;
   };
   // visit(row, first of up to four keys, their number, where they are)
   const auto by_turns = [&](const T* all_of, auto visit) {
@@ -58,8 +82,8 @@ void attend_rows(const Kept& k, int64_t h0, int64_t h1, float factor, float* wei
           const int64_t count = end - j < 4 ? end - j : 4;
           const T* four[4];
           for (int64_t i = 0; i < count; ++i) {
-            four[i] = all_of + slot(r, j + i);
-            if (j + i + kAhead < k.counts[r]) fetch(all_of + slot(r, j + i + kAhead), span);
+            four[i] = all_of + slot(r, j + i) * k.width;
+            if (j + i + kAhead < k.counts[r]) fetch(all_of + slot(r, j + i + kAhead) * k.width, span);
           }
           visit(r, j, count, four);
         }
@@ -73,10 +97,14 @@ void attend_rows(const Kept& k, int64_t h0, int64_t h1, float factor, float* wei
       if (count == 4) {
         const T* const own[4] = {four[0] + h * head_width, four[1] + h * head_width, four[2] + h * head_width,
                                  four[3] + h * head_width};
-        const Quad found = dots(query, own, head_width) * factor;
+        Quad found = dots(query, own, head_width) * factor;
+        if constexpr (sizeof(T) == 1) found *= scales_of(k.key_scales, r, j, 4, h);
         std::memcpy(to, &found, sizeof found);
       } else {
-        for (int64_t i = 0; i < count; ++i) to[i] = factor * dot(query, four[i] + h * head_width, head_width);
+        const Quad scales = scales_of(k.key_scales, r, j, count, h);
+        for (int64_t i = 0; i < count; ++i) {
+          to[i] = factor * dot(query, four[i] + h * head_width, head_width) * scales[i];
+        }
       }
     }
   });
@@ -90,8 +118,14 @@ void attend_rows(const Kept& k, int64_t h0, int64_t h1, float factor, float* wei
     for (int64_t h = 0; h < heads; ++h) {
       const T* own[4];
       for (int64_t i = 0; i < count; ++i) own[i] = four[i] + h * head_width;
-      add_values<kWidth>(k.out + r * k.width + from + h * head_width, weights + (r * heads + h) * most + j, own, count,
-                         head_width);
+      const float* own_weights = weights + (r * heads + h) * most + j;
+      float scaled[4];
+      if constexpr (sizeof(T) == 1) {
+        const Quad scales = scales_of(k.value_scales, r, j, count, h);
+        for (int64_t i = 0; i < count; ++i) scaled[i] = own_weights[i] * scales[i];
+        own_weights = scaled;
+      }
+      add_values<kWidth>(k.out + r * k.width + from + h * head_width, own_weights, own, count, head_width);
     }
   });
 }
@@ -107,6 +141,7 @@ void attend(Type type, const Kept& k, int64_t h0, int64_t h1, float factor, floa
     case Type::kFloat: return attend_rows<float>(k, h0, h1, factor, weights);
     case Type::kBFloat16: return attend_rows<BFloat16>(k, h0, h1, factor, weights);
     case Type::kHalf: return attend_rows<Half>(k, h0, h1, factor, weights);
+    case Type::kInt8: return attend_rows<int8_t>(k, h0, h1, factor, weights);
   }
 }
 

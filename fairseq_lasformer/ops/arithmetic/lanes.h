@@ -94,7 +94,15 @@ inline Vector load(const Half* from) {
   return from_bits(all | (special & 0x7f800000u) | ((x & 0x8000u) << 16));
 }
 
+inline Vector load(const int8_t* from) {
+  typedef int8_t Bytes __attribute__((vector_size(kWide)));
+  Bytes bytes;
+  std::memcpy(&bytes, from, sizeof bytes);
+  return __builtin_convertvector(__builtin_convertvector(bytes, Integers), Vector);
+}
+
 inline float single(float x) { return x; }
+inline float single(int8_t x) { return x; }
 
 inline float single(BFloat16 x) {
   const uint32_t bits = static_cast<uint32_t>(x.bits) << 16;

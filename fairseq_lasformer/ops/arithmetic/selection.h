@@ -25,6 +25,7 @@ void score(Type type, const float* query, const void* keys, const int32_t* table
     case Type::kFloat: return score_keys(query, static_cast<const float*>(keys), table, from, to, width, out);
     case Type::kBFloat16: return score_keys(query, static_cast<const BFloat16*>(keys), table, from, to, width, out);
     case Type::kHalf: return score_keys(query, static_cast<const Half*>(keys), table, from, to, width, out);
+    case Type::kInt8: return;  // selectors' keys are not quantised
   }
 }
 

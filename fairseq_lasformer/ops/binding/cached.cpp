@@ -187,8 +187,18 @@ std::tuple<Tensor, Tensor> topk_indices(const Tensor& q_, const Tensor& keys_, c
 }
 
 // Attention of R rows over their kept slots; without slots, over `counts` of them from `first` on, of each item.
-Tensor attend_slots(const Tensor& q, const Tensor& keys, const Tensor& values, const Tensor& slots, const int64_t* first,
-                    const int32_t* counts, int64_t heads) {
+Tensor attend_slots(const Tensor& q, const Tensor& keys, const Tensor& values, const Tensor& key_scales,
+                    const Tensor& value_scales, const Tensor& slots, const int64_t* first, const int32_t* counts,
+                    int64_t heads) {
+  const bool quantised = keys.scalar_type() == at::kChar;
+  for (const Tensor* scales : {&key_scales, &value_scales}) {
+    TORCH_CHECK(!quantised || (scales->defined() && scales->scalar_type() == at::kFloat && scales->is_contiguous() &&
+                               scales->numel() == keys.size(0) * keys.size(1) * heads),
+                "scales: expected contiguous float32 [N, C, heads] beside 8-bit keys and values");
+  }
+  const auto* scales_of_keys = quantised ? key_scales.const_data_ptr<float>() : nullptr;
+  const auto* scales_of_values = quantised ? value_scales.const_data_ptr<float>() : nullptr;
+  const int64_t item_scales = quantised ? keys.size(1) * heads : 0;
   const int64_t items = keys.size(0), width = q.size(1), head_width = width / heads, beam = q.size(0) / items;
   const float scale = 1.f / std::sqrt(static_cast<float>(head_width));
   Tensor out = at::empty_like(q);
@@ -206,6 +216,7 @@ Tensor attend_slots(const Tensor& q, const Tensor& keys, const Tensor& values, c
       const int64_t s = begin / heads, h0 = begin % heads, h1 = std::min(heads, h0 + end - begin), row = s * beam;
       // keys that lie in order are read once for all rows while the four of a turn are in the fastest cache
       const Kept kept{queries + row * width, all_keys + s * key_bytes, all_values + s * value_bytes,
+                      scales_of_keys + s * item_scales, scales_of_values + s * item_scales,
                       chosen ? chosen + row * slot_stride : nullptr, slot_stride, first ? first[s] : 0, counts + row, beam,
                       width, head_width, chosen ? kTurn : 4, result + row * width};
       arithmetic().attend(type_of(keys), kept, h0, h1, scale, weights.data());
@@ -216,7 +227,8 @@ Tensor attend_slots(const Tensor& q, const Tensor& keys, const Tensor& values, c
 }
 
 Tensor attend_kept(const Tensor& q_, const Tensor& keys_, const Tensor& values_, const Tensor& slots_,
-                    const Tensor& kept_, int64_t heads) {
+                    const Tensor& kept_, int64_t heads, const std::optional<Tensor>& key_scales,
+                    const std::optional<Tensor>& value_scales) {
   check_rows(q_, keys_);
   TORCH_CHECK(values_.sizes() == keys_.sizes() && values_.scalar_type() == keys_.scalar_type(),
               "values: expected the keys' shape and type");
@@ -226,15 +238,36 @@ Tensor attend_kept(const Tensor& q_, const Tensor& keys_, const Tensor& values_,
   const Tensor slots = slots_.dim() == 2 && slots_.stride(1) == 1 ? slots_ : slots_.contiguous();
   const auto* counts = kept.const_data_ptr<int32_t>();
   check_slots(slots, q.size(0), 0, counts, keys.size(1));
-  return attend_slots(q, keys, values, slots, nullptr, counts, heads);
+  return attend_slots(q, keys, values, key_scales.value_or(Tensor()), value_scales.value_or(Tensor()), slots, nullptr,
+                      counts, heads);
 }
 
-Tensor attend_range(const Tensor& q, const Tensor& keys, const Tensor& values, const Tensor& start, const Tensor& count,
-                    int64_t heads) {
+Tensor attend_range(const Tensor& q, const Tensor& keys, const Tensor& values, const Tensor& key_scales,
+                    const Tensor& value_scales, const Tensor& start, const Tensor& count, int64_t heads) {
   const int64_t beam = q.size(0) / keys.size(0);
   std::vector<int32_t> counts(q.size(0));
   for (int64_t r = 0; r < q.size(0); ++r) counts[r] = static_cast<int32_t>(count.const_data_ptr<int64_t>()[r / beam]);
-  return attend_slots(q, keys, values, {}, start.const_data_ptr<int64_t>(), counts.data(), heads);
+  return attend_slots(q, keys, values, key_scales, value_scales, {}, start.const_data_ptr<int64_t>(), counts.data(), heads);
+}
+
+// x [..., heads * D] float32 in 8 bits, and one scale for each head, float32 [..., heads]. Definition: reference.quantised.
+std::tuple<Tensor, Tensor> quantise_heads(const Tensor& x_, int64_t heads) {
+  TORCH_CHECK(x_.dim() > 0 && x_.scalar_type() == at::kFloat && heads > 0 && x_.size(-1) % heads == 0,
+              "x: expected float32 [..., heads * D]");
+  const Tensor x = x_.contiguous();
+  const int64_t width = x.size(-1), rows = width ? x.numel() / width : 0;
+  auto shape = x.sizes().vec();
+  shape.back() = heads;
+  Tensor numbers = at::empty(x.sizes(), x.options().dtype(at::kChar)), scales = at::empty(shape, x.options());
+  const auto* from = x.const_data_ptr<float>();
+  auto* to = numbers.mutable_data_ptr<int8_t>();
+  auto* factors = scales.mutable_data_ptr<float>();
+  at::parallel_for(0, rows, 16, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      arithmetic().quantise_heads(from + r * width, heads, width / heads, to + r * width, factors + r * heads);
+    }
+  });
+  return {numbers, scales};
 }
 
 }  // namespace lasformer

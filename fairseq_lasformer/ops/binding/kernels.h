@@ -26,7 +26,8 @@ inline Type type_of(const Tensor& t) {
     case at::kFloat: return Type::kFloat;
     case at::kBFloat16: return Type::kBFloat16;
     case at::kHalf: return Type::kHalf;
-    default: TORCH_CHECK(false, "expected float32, bfloat16 or float16, not ", t.scalar_type());
+    case at::kChar: return Type::kInt8;
+    default: TORCH_CHECK(false, "expected float32, bfloat16, float16 or int8, not ", t.scalar_type());
   }
 }
 
@@ -35,10 +36,11 @@ std::tuple<Tensor, Tensor> topk_indices(const Tensor& q, const Tensor& keys, con
                                         const Tensor& start, const Tensor& count, int64_t kappa);
 std::tuple<Tensor, Tensor> topk_scored(const Tensor& scores, const Tensor& start, const Tensor& count, int64_t kappa);
 Tensor attend_kept(const Tensor& q, const Tensor& keys, const Tensor& values, const Tensor& slots, const Tensor& kept,
-                   int64_t heads);
-// Attention of all rows of an item over the keys from its start on.
-Tensor attend_range(const Tensor& q, const Tensor& keys, const Tensor& values, const Tensor& start, const Tensor& count,
-                    int64_t heads);
+                   int64_t heads, const std::optional<Tensor>& key_scales, const std::optional<Tensor>& value_scales);
+// Attention of all rows of an item over the keys from its start on. Scales: undefined, or of 8-bit keys and values.
+Tensor attend_range(const Tensor& q, const Tensor& keys, const Tensor& values, const Tensor& key_scales,
+                    const Tensor& value_scales, const Tensor& start, const Tensor& count, int64_t heads);
+std::tuple<Tensor, Tensor> quantise_heads(const Tensor& x, int64_t heads);
 
 // packed.cpp
 Tensor packed_linear(const Tensor& x, const Tensor& weight, const Tensor& scale, const Tensor& sums, const Tensor& bias,

@@ -30,7 +30,9 @@ TORCH_LIBRARY(fairseq_lasformer, m) {
   m.def("use_instructions(str name) -> str", use_instructions);
   m.def("topk_indices(Tensor q, Tensor keys, Tensor? table, Tensor start, Tensor count, int kappa) -> (Tensor, Tensor)");
   m.def("topk_scored(Tensor scores, Tensor start, Tensor count, int kappa) -> (Tensor, Tensor)");
-  m.def("attend_kept(Tensor q, Tensor keys, Tensor values, Tensor slots, Tensor kept, int heads) -> Tensor");
+  m.def("attend_kept(Tensor q, Tensor keys, Tensor values, Tensor slots, Tensor kept, int heads,"
+        " Tensor? key_scales=None, Tensor? value_scales=None) -> Tensor");
+  m.def("quantise_heads(Tensor x, int heads) -> (Tensor, Tensor)");
   m.def("packed_linear(Tensor x, Tensor weight, Tensor scale, Tensor sums, Tensor bias, int outputs) -> Tensor");
   m.def("top_candidates(Tensor lprobs, Tensor? past, int k) -> (Tensor, Tensor)");
   m.def("decode_step(Tensor x, Tensor[] norms, Tensor[] linears, Tensor[] stores, Tensor[] given, Tensor table,"
@@ -51,6 +53,7 @@ TORCH_LIBRARY_IMPL(fairseq_lasformer, CPU, m) {
   m.impl("topk_indices", &lasformer::topk_indices);
   m.impl("topk_scored", &lasformer::topk_scored);
   m.impl("attend_kept", &lasformer::attend_kept);
+  m.impl("quantise_heads", &lasformer::quantise_heads);
   m.impl("packed_linear", &lasformer::packed_linear);
   m.impl("top_candidates", &lasformer::top_candidates);
   m.impl("decode_step", &lasformer::decode_step);

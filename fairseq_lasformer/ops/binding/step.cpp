@@ -20,8 +20,9 @@ namespace {
 enum { kSelfNorm, kCrossNorm, kFinalNorm, kNorms };
 // linears: weight, scale, sums and bias of each; both selectors are float32, that of the self-attention queries and keys
 enum { kQkv, kSelfOut, kCrossQ, kCrossOut, kFc1, kFc2, kSelfSelector, kCrossSelector, kLinears };
-// stores: [N, C, W]
-enum { kKey, kValue, kSelectorKey, kSourceKey, kSourceValue, kSourceSelectorKey, kStores };
+// stores: [N, C, W]; scales of keys and values in 8 bits, [N, C, heads], empty for those in float32
+enum { kKey, kValue, kSelectorKey, kSourceKey, kSourceValue, kSourceSelectorKey, kKeyScale, kValueScale, kSourceKeyScale,
+       kSourceValueScale, kStores };
 // kappas, of self- and cross-attention: that of a learned selector in millionths, or
 constexpr int64_t kAsBelow = 0, kEvery = -1, kGiven = -2;
 
@@ -29,16 +30,25 @@ struct Slots {
   Tensor slots, counts;  // undefined: every key from start on
 };
 
-// Write this step's part of every row, [R, from : from + W], into the newest slots of a store [N, C, W].
-void append(const Tensor& rows, int64_t from, const Tensor& store, const Tensor& newest) {
+// Write this step's part of every row, [R, from : from + W], into the newest slots of a store [N, C, W]; scales: of a
+// store in 8 bits.
+void append(const Tensor& rows, int64_t from, const Tensor& store, const Tensor& newest, const Tensor& scales = {}) {
   const int64_t width = store.size(2), beam = newest.numel(), stride = rows.size(1);
   const auto* slots = newest.const_data_ptr<int64_t>();
   const auto* source = rows.const_data_ptr<float>();
-  auto* to = store.mutable_data_ptr<float>();
+  const bool quantised = store.scalar_type() == at::kChar;
+  const int64_t heads = quantised ? scales.size(2) : 1;
   for (int64_t r = 0; r < rows.size(0); ++r) {
     const int64_t slot = slots[r % beam];
     TORCH_CHECK(slot >= 0 && slot < store.size(1), "newest: beyond the slots there are");
-    std::copy_n(source + r * stride + from, width, to + (r / beam * store.size(1) + slot) * width);
+    const int64_t place = r / beam * store.size(1) + slot;
+    const float* part = source + r * stride + from;
+    if (quantised) {
+      arithmetic().quantise_heads(part, heads, width / heads, store.mutable_data_ptr<int8_t>() + place * width,
+                                  scales.mutable_data_ptr<float>() + place * heads);
+    } else {
+      std::copy_n(part, width, store.mutable_data_ptr<float>() + place * width);
+    }
   }
 }
 
@@ -142,8 +152,8 @@ class Step {
   Tensor self_attention(int64_t l, const Tensor& x, Slots& kept) const {
     const Tensor y = before(l, kSelfNorm, x), all = linear(l, kQkv, y);
     const int64_t width = store(l, kKey).size(2);
-    append(all, width, store(l, kKey), newest_);
-    append(all, 2 * width, store(l, kValue), newest_);
+    append(all, width, store(l, kKey), newest_, store(l, kKeyScale));
+    append(all, 2 * width, store(l, kValue), newest_, store(l, kValueScale));
     Tensor query;
     if (has(l, kSelfSelector)) {
       const Tensor selector = linear(l, kSelfSelector, y);
@@ -153,7 +163,8 @@ class Step {
     }
     choose(l, false, query, kept);
     const Tensor q = columns(all, 0, width, sharpened_);
-    const Tensor out = attend_kept(q, store(l, kKey), store(l, kValue), kept.slots, kept.counts, heads_[0]);
+    const Tensor out = attend_kept(q, store(l, kKey), store(l, kValue), kept.slots, kept.counts, heads_[0], store(l, kKeyScale),
+                                   store(l, kValueScale));
     return after(l, kSelfNorm, linear(l, kSelfOut, out, {false, x.const_data_ptr<float>()}));
   }
 
@@ -165,8 +176,10 @@ class Step {
     const Tensor projected = linear(l, kCrossQ, y);
     const Tensor q = columns(projected, 0, projected.size(1), source_sharpened_);
     const Tensor &keys = store(l, kSourceKey), &values = store(l, kSourceValue);
-    const Tensor out = kept.slots.defined() ? attend_kept(q, keys, values, kept.slots, kept.counts, heads_[1])
-                                            : attend_range(q, keys, values, source_start_, source_count_, heads_[1]);
+    const Tensor &key_scales = store(l, kSourceKeyScale), &value_scales = store(l, kSourceValueScale);
+    const Tensor out = kept.slots.defined()
+                           ? attend_kept(q, keys, values, kept.slots, kept.counts, heads_[1], key_scales, value_scales)
+                           : attend_range(q, keys, values, key_scales, value_scales, source_start_, source_count_, heads_[1]);
     return after(l, kCrossNorm, linear(l, kCrossOut, out, {false, x.const_data_ptr<float>()}));
   }
 
@@ -204,10 +217,23 @@ Tensor decode_step(const Tensor& x, TensorList norms, TensorList linears, Tensor
   TORCH_CHECK(expected(linears.size(), 4 * kLinears) && expected(stores.size(), kStores) && expected(given.size(), 4) &&
                   expected(kappas.size(), 2) && expected(outputs.size(), kLinears) && heads.size() == 2,
               "lists: expected entries for ", layers, " layers");
-  for (const Tensor& t : stores) {
-    TORCH_CHECK(t.numel() == 0 || (t.dim() == 3 && t.is_contiguous() && t.scalar_type() == at::kFloat &&
-                                   t.size(0) == count.numel()),
-                "stores: expected contiguous float32 [N, C, W]");
+  for (size_t i = 0; i < stores.size(); ++i) {
+    const Tensor& t = stores[i];
+    const auto which = static_cast<int64_t>(i) % kStores;
+    const bool kept = which == kKey || which == kValue || which == kSourceKey || which == kSourceValue;
+    TORCH_CHECK(t.numel() == 0 || (t.dim() == 3 && t.is_contiguous() && t.size(0) == count.numel() &&
+                                   (t.scalar_type() == at::kFloat || (kept && t.scalar_type() == at::kChar))),
+                "stores: expected contiguous float32 [N, C, W], of keys and values int8, too");
+    const int64_t scales = which == kKey     ? kKeyScale
+                           : which == kValue ? kValueScale
+                           : which == kSourceKey ? kSourceKeyScale
+                                                 : kSourceValueScale;
+    if (kept && t.numel() > 0 && t.scalar_type() == at::kChar) {
+      const Tensor& s = stores[i - which + scales];
+      TORCH_CHECK(s.dim() == 3 && s.size(0) == t.size(0) && s.size(1) == t.size(1) && s.size(2) > 0 &&
+                      t.size(2) % s.size(2) == 0,
+                  "stores: 8-bit keys and values need scales [N, C, heads]");
+    }
   }
   return Step(norms, linears, stores, given, outputs, kappas, heads, table, newest, start, count, source_start,
               source_count, end, pre_norm, length, eps)
