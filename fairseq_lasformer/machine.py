@@ -13,12 +13,34 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+# best first, by the names that the kernels have (ops/arithmetic/dispatch.cpp) and those of Linux
+_INSTRUCTIONS = {
+    "avx512_vnni": {"avx512f", "avx512bw", "avx512_vnni"},
+    "avx512": {"avx512f", "avx512bw"},
+    "avx2_vnni": {"avx2", "avx_vnni"},
+    "avx2": {"avx2", "fma"},
+    "neon_dotprod": {"asimddp"},
+}
+
+
+def instructions() -> str:
+    """The instruction set of this processor that figures depend on: ``LASFORMER_ISA``, or the best; or ``plain``."""
+    if chosen := os.environ.get("LASFORMER_ISA"):
+        return chosen
+    flags: set[str] = set()
+    if Path("/proc/cpuinfo").exists():
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        flags = next((set(line.split()) for line in lines if line.startswith(("flags", "Features"))), flags)
+    return next((name for name, needed in _INSTRUCTIONS.items() if needed <= flags), "plain")
+
+
 def machine() -> dict[str, Any]:
     """The machine that this process runs on.
 
     Returns:
-        ``cpu``, its model; ``cores`` that this process may use; ``memory``, GiB, None if unknown; ``threads`` of torch;
-        ``gpu``, its name, None without one; versions of ``python`` and ``torch``.
+        ``cpu``, its model; ``instructions``, see :func:`instructions`; ``cores`` that this process may use;
+        ``memory``, GiB, None if unknown; ``threads`` of torch; ``gpu``, its name, None without one; versions of
+        ``python`` and ``torch``.
     """
     import torch
 
@@ -30,6 +52,7 @@ def machine() -> dict[str, Any]:
         memory = round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30, 1)
     return {
         "cpu": model,
+        "instructions": instructions(),
         "cores": cores(),
         "memory": memory,
         "threads": torch.get_num_threads(),
@@ -41,7 +64,9 @@ def machine() -> dict[str, Any]:
 
 def told(about: dict[str, Any]) -> str:
     """The machine, in a phrase."""
-    found = [str(about.get("gpu") or ""), f"{about.get('cpu', 'unknown processor')}, {about.get('cores', '?')} cores"]
+    kind = f" ({about['instructions']})" if about.get("instructions") else ""
+    cpu = f"{about.get('cpu', 'unknown processor')}{kind}"
+    found = [str(about.get("gpu") or ""), f"{cpu}, {about.get('cores', '?')} cores"]
     if about.get("memory"):
         found.append(f"{about['memory']:.0f} GiB")
     found += [f"{name} {about[key]}" for name, key in (("Python", "python"), ("torch", "torch")) if about.get(key)]

@@ -8,6 +8,8 @@ import sys
 import pytest
 from helpers import run
 
+from benchmarks import instructions
+
 CASES = {
     "training": ("--lengths 16 --kappas 0.5 --repeat 1", {"seconds", "ratio_to_dense", "peak GiB"}, "/transformer"),
     "prefill": ("--lengths 32 --kappas 0.5 --repeat 1", {"seconds"}, "/dense"),
@@ -17,6 +19,7 @@ CASES = {
         {"tokens_per_second", "peak MiB"},
         "/transformer",
     ),
+    "kernels": ("--repeat 1 --cases candidates", {"G/s", "GB/s", "microseconds"}, "microseconds"),
     "moe": ("--repeat 1 --tokens 64", {"ms", "importance_cv", "load_cv", "load_max_over_mean"}, "/dense"),
 }
 
@@ -61,7 +64,7 @@ def test_a_benchmark_prints_its_table_and_writes_its_rows(tmp_path, name):
     options, metrics, ratio = CASES[name]
     done = run("python", "-m", "benchmarks", name, "--out", tmp_path / "rows.json", *options.split())
     report = json.loads((tmp_path / "rows.json").read_text())
-    about = {"cpu", "cores", "memory", "threads", "gpu", "python", "torch"}
+    about = {"cpu", "instructions", "cores", "memory", "threads", "gpu", "python", "torch"}
     assert report["benchmark"] == name and about == report["machine"].keys()
     assert {row["metric"] for row in report["rows"]} == metrics
     more = {"dtype", "work", "ratio_to_fairseq"} if name == "decoding" else set()
@@ -70,3 +73,43 @@ def test_a_benchmark_prints_its_table_and_writes_its_rows(tmp_path, name):
         row.keys() == always | (more if row["compared"] else more - {"ratio_to_fairseq"}) for row in report["rows"]
     )
     assert ratio in done.stdout.splitlines()[0] and all(row["system"] in done.stdout for row in report["rows"])
+
+
+@pytest.mark.slow
+def test_an_interrupted_benchmark_goes_on_where_it_stopped(tmp_path):
+    out = tmp_path / "rows.json"
+    command = ["python", "-m", "benchmarks", "kernels", "--cases", "candidates", "--out", out]
+    run(*command, "--repeat", "1")
+    whole = json.loads(out.read_text())
+    assert len(whole["rows"]) >= 5
+    marked = whole | {"rows": [row | {"value": -1.0} for row in whole["rows"][:-2]]}
+    out.write_text(json.dumps(marked))
+    run(*command, "--repeat", "1", "--resume")
+    rows = json.loads(out.read_text())["rows"]
+    names = [(row["case"], row["system"], row["metric"]) for row in rows]
+    assert sorted(names) == sorted((row["case"], row["system"], row["metric"]) for row in whole["rows"])
+    assert rows[-1]["value"] > 0  # measured anew
+    refused = run(*command, "--repeat", "2", "--resume", check=False)
+    assert refused.returncode == 1 and "rows of another options; leave out --resume" in refused.stderr
+    out.write_text(json.dumps({"rows": 1}))
+    refused = run(*command, "--resume", check=False)
+    assert refused.returncode == 1 and "not the rows of a benchmark" in refused.stderr
+    assert json.loads(out.read_text()) == {"rows": 1}
+
+
+def test_all_systems_of_a_benchmark_use_the_same_instructions(monkeypatch):
+    begun = []
+    monkeypatch.setattr(instructions.os, "execve", lambda *call: begun.append(call))
+    for name in instructions.VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    instructions.restrict("avx2")
+    ((program, command, environment),) = begun
+    assert program == sys.executable and command[1:] == sys.orig_argv[1:]
+    for name in ("LASFORMER_ISA", "ATEN_CPU_CAPABILITY"):
+        assert environment[name] == "avx2"
+    for name in ("ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS", "CT2_FORCE_CPU_ISA"):
+        assert environment[name] == "AVX2"
+    for name in instructions.VARIABLES:
+        monkeypatch.setenv(name, environment[name])
+    instructions.restrict("avx2")
+    assert len(begun) == 1  # not again and again

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fairseq_lasformer import ops
+from fairseq_lasformer import machine, ops
 from fairseq_lasformer.ops import cpu
 
 pytestmark = pytest.mark.skipif(cpu.kernels() is None, reason="no CPU kernels")
@@ -77,3 +77,10 @@ def test_all_instruction_sets_give_the_same_bits(case, instructions):
             torch.testing.assert_close(mine, best, rtol=close, atol=close)
         else:
             assert torch.equal(mine, best)
+
+
+def test_figures_name_the_instructions_that_the_kernels_use(monkeypatch):
+    monkeypatch.delenv("LASFORMER_ISA", raising=False)
+    assert machine.instructions() == cpu.instruction_sets()[0]
+    monkeypatch.setenv("LASFORMER_ISA", "plain")
+    assert machine.instructions() == "plain"
