@@ -38,9 +38,11 @@ void append(const Tensor& rows, int64_t from, const Tensor& store, const Tensor&
   const auto* source = rows.const_data_ptr<float>();
   const bool quantised = store.scalar_type() == at::kChar;
   const int64_t heads = quantised ? scales.size(2) : 1;
-  for (int64_t r = 0; r < rows.size(0); ++r) {
+  for (int64_t i = 0; i < beam; ++i) {
+    TORCH_CHECK(slots[i] >= 0 && slots[i] < store.size(1), "newest: beyond the slots there are");
+  }
+  const auto write = [&](int64_t r) {
     const int64_t slot = slots[r % beam];
-    TORCH_CHECK(slot >= 0 && slot < store.size(1), "newest: beyond the slots there are");
     const int64_t place = r / beam * store.size(1) + slot;
     const float* part = source + r * stride + from;
     if (quantised) {
@@ -49,7 +51,10 @@ void append(const Tensor& rows, int64_t from, const Tensor& store, const Tensor&
     } else {
       std::copy_n(part, width, store.mutable_data_ptr<float>() + place * width);
     }
-  }
+  };
+  at::parallel_for(0, rows.size(0), 16, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) write(r);
+  });
 }
 
 // Columns from : from + n of x [R, W], times a factor of each row.
@@ -57,9 +62,11 @@ Tensor columns(const Tensor& x, int64_t from, int64_t n, const std::vector<float
   Tensor out = at::empty({x.size(0), n}, x.options());
   const auto* source = x.const_data_ptr<float>();
   auto* to = out.mutable_data_ptr<float>();
-  for (int64_t r = 0; r < x.size(0); ++r) {
-    for (int64_t i = 0; i < n; ++i) to[r * n + i] = source[r * x.size(1) + from + i] * factor[r];
-  }
+  at::parallel_for(0, x.size(0), 16, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      for (int64_t i = 0; i < n; ++i) to[r * n + i] = source[r * x.size(1) + from + i] * factor[r];
+    }
+  });
   return out;
 }
 
