@@ -27,7 +27,14 @@ LANES = (
     ("docs/fairseq.md", "docs/reproduce.md", "docs/moe.md", "docs/compact.md", "docs/results/compact.md"),
 )
 RUN = (*FIRST, *LANES[0], *LANES[1])
-OTHERS = ["docs/index.md", "docs/processors.md", "docs/method.md", "docs/architecture.md", "docs/glossary.md", "CONTRIBUTING.md"]
+OTHERS = [
+    "docs/index.md",
+    "docs/processors.md",
+    "docs/method.md",
+    "docs/architecture.md",
+    "docs/glossary.md",
+    "CONTRIBUTING.md",
+]
 OTHERS += sorted(name for p in (ROOT / "docs/results").glob("*.md") if (name := str(p.relative_to(ROOT))) not in RUN)
 PAGES = (*RUN, *OTHERS)
 

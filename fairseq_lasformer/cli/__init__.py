@@ -19,9 +19,9 @@ def add_decode_dtype(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--cache-dtype",
-        choices=("auto", "float32", "int8"),
-        default="auto",
-        help="on a CPU: type of the keys and values that are kept; auto: that of --decode-dtype (default: %(default)s)",
+        choices=("float32", "int8"),
+        default="float32",
+        help="on a CPU: type of kept keys and values; int8 is faster for long texts (default: %(default)s)",
     )
 
 

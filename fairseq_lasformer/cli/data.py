@@ -91,7 +91,7 @@ def run_generate(args: argparse.Namespace) -> None:
         options += ["--overlap", str(args.overlap)]
     if args.decode_dtype != "float32":
         options += ["--decode-dtype", args.decode_dtype]
-    if args.cache_dtype != "auto":
+    if args.cache_dtype != "float32":
         options += ["--cache-dtype", args.cache_dtype]
     if args.glossary is not None:
         options += ["--glossary", str(args.glossary.resolve())]

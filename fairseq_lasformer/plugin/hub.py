@@ -300,7 +300,7 @@ def load_model(
     data: str | Path | None = None,
     device: str = "auto",
     decode_dtype: str = "float32",
-    cache_dtype: str = "auto",
+    cache_dtype: str = "float32",
 ) -> DocumentHubInterface:
     """Load a trained model for translation, onto a device.
 
@@ -309,8 +309,7 @@ def load_model(
         data: see :func:`from_pretrained`.
         device: a device of torch; ``auto`` is the GPU if there is one.
         decode_dtype: ``float32`` or, on a CPU, ``int8``: type of the linear layers' weights.
-        cache_dtype: ``float32`` or, on a CPU, ``int8``: type of the keys and values that are kept; ``auto``: as
-            ``decode_dtype``.
+        cache_dtype: ``float32`` or, on a CPU, ``int8``: type of the keys and values that are kept.
 
     Raises:
         InputError: as :func:`from_pretrained`; or there is no such device, or the model cannot decode in this type.

@@ -68,8 +68,7 @@ class DocumentTranslationTask(GenerationTask):
         self.sums: Tensor | None = None
         self.timed = False  # whether the first batch has been timed
         self.pad = tgt_dict.pad()
-        int8, cache = str(cfg.decode_dtype) == "int8", str(cfg.cache_dtype)
-        int8_cache = int8 if cache == "auto" else cache == "int8"
+        int8, int8_cache = (str(dtype) == "int8" for dtype in (cfg.decode_dtype, cfg.cache_dtype))
         self.run_options = RunOptions(str(cfg.attention_backend), cfg.cuda_graph, int8=int8, int8_cache=int8_cache)
 
     @classmethod

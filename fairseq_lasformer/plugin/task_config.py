@@ -79,10 +79,10 @@ class DocumentTranslationConfig(TranslationConfig):
             "selectors stay in float32"
         },
     )
-    cache_dtype: ChoiceEnum(["auto", "float32", "int8"]) = field(  # type: ignore[valid-type]
-        default="auto",
+    cache_dtype: ChoiceEnum(["float32", "int8"]) = field(  # type: ignore[valid-type]
+        default="float32",
         metadata={
-            "help": "generation on a CPU: type of the keys and values that are kept; auto: that of --decode-dtype"
+            "help": "generation on a CPU: type of the keys and values that are kept; int8 is faster for long texts"
         },
     )
     cuda_graph: bool = field(

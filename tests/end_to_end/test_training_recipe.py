@@ -231,7 +231,12 @@ def test_ctrl_c_saves_and_ends_in_one_line(prepared, tmp_path):
     command = [Path(sys.executable).with_name("lasformer"), *words, "--log-every", "1", "--", *TINY]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(
-        [str(c) for c in command], env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True
+        [str(c) for c in command],
+        env=environment,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # a shell's & ignores it
     )
     log, end = tmp_path / "train.log", time.monotonic() + 100
     while time.monotonic() < end and not (log.exists() and log.read_text().count('"num_updates"') > 3):

@@ -74,7 +74,7 @@ void attend_rows(const Kept& k, int64_t h0, int64_t h1, float factor, float* wei
     return found;
   };
   // visit(row, first of up to four keys, their number, where they are)
-  const auto by_turns = [&](const T* all_of, auto visit) {
+  const auto by_turns = [&](const T* all_of, const float* scales, auto visit) {
     for (int64_t block = 0; block < most; block += k.turn) {
       for (int64_t r = 0; r < k.rows; ++r) {
         const int64_t end = block + k.turn < k.counts[r] ? block + k.turn : k.counts[r];
@@ -83,14 +83,18 @@ void attend_rows(const Kept& k, int64_t h0, int64_t h1, float factor, float* wei
           const T* four[4];
           for (int64_t i = 0; i < count; ++i) {
             four[i] = all_of + slot(r, j + i) * k.width;
-            if (j + i + kAhead < k.counts[r]) fetch(all_of + slot(r, j + i + kAhead) * k.width, span);
+            if (j + i + kAhead < k.counts[r]) {
+              const int64_t next = slot(r, j + i + kAhead);
+              fetch(all_of + next * k.width, span);
+              if constexpr (sizeof(T) == 1) fetch(scales + next * all_heads + h0, heads);
+            }
           }
           visit(r, j, count, four);
         }
       }
     }
   };
-  by_turns(keys, [&](int64_t r, int64_t j, int64_t count, const T* const* four) {
+  by_turns(keys, k.key_scales, [&](int64_t r, int64_t j, int64_t count, const T* const* four) {
     for (int64_t h = 0; h < heads; ++h) {
       const float* query = k.q + r * k.width + from + h * head_width;
       float* to = weights + (r * heads + h) * most + j;
@@ -114,7 +118,7 @@ void attend_rows(const Kept& k, int64_t h0, int64_t h1, float factor, float* wei
     float* w = weights + i * most;
     scale(w, n, 1.f / exponentials(w, n, largest(w, n)));
   }
-  by_turns(values, [&](int64_t r, int64_t j, int64_t count, const T* const* four) {
+  by_turns(values, k.value_scales, [&](int64_t r, int64_t j, int64_t count, const T* const* four) {
     for (int64_t h = 0; h < heads; ++h) {
       const T* own[4];
       for (int64_t i = 0; i < count; ++i) own[i] = four[i] + h * head_width;

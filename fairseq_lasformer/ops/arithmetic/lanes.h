@@ -95,10 +95,19 @@ inline Vector load(const Half* from) {
 }
 
 inline Vector load(const int8_t* from) {
+#if defined(__AVX512F__)
+  const auto wide = reinterpret_cast<Integers>(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
+#elif defined(__AVX2__)
+  const auto wide = reinterpret_cast<Integers>(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
+#else
   typedef int8_t Bytes __attribute__((vector_size(kWide)));
+  typedef int16_t Words16 __attribute__((vector_size(2 * kWide)));
   Bytes bytes;
   std::memcpy(&bytes, from, sizeof bytes);
-  return __builtin_convertvector(__builtin_convertvector(bytes, Integers), Vector);
+  // in two steps: in one, gcc 12 takes the numbers one by one
+  const Integers wide = __builtin_convertvector(__builtin_convertvector(bytes, Words16), Integers);
+#endif
+  return __builtin_convertvector(wide, Vector);
 }
 
 inline float single(float x) { return x; }
