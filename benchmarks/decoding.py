@@ -275,7 +275,7 @@ def measure(args: argparse.Namespace) -> Iterator[Row]:
         if done.returncode:
             raise InputError(f"{system}, {work} {size}: {done.stderr.strip().splitlines()[-1]}")
         speed, mib = json.loads(done.stdout.splitlines()[-1])
-        about = {"dtype": "int8" if system.endswith("int8") else args.dtype, "work": work}
+        about = {"dtype": "int8" if "int8" in system else args.dtype, "work": work}
         yield Row(case, system, "tokens_per_second", speed, about=about)
         yield Row(case, system, "peak MiB", mib, compared=False, about=about)
 

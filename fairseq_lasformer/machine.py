@@ -23,14 +23,19 @@ _INSTRUCTIONS = {
 }
 
 
+def _of_processor(*names: str) -> str:
+    """What Linux says of the first processor under one of these names; empty if nothing."""
+    if not Path("/proc/cpuinfo").exists():
+        return ""
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith(names)), "")
+
+
 def instructions() -> str:
     """The instruction set of this processor that figures depend on: ``LASFORMER_ISA``, or the best; or ``plain``."""
     if chosen := os.environ.get("LASFORMER_ISA"):
         return chosen
-    flags: set[str] = set()
-    if Path("/proc/cpuinfo").exists():
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        flags = next((set(line.split()) for line in lines if line.startswith(("flags", "Features"))), flags)
+    flags = set(_of_processor("flags", "Features").split())
     return next((name for name, needed in _INSTRUCTIONS.items() if needed <= flags), "plain")
 
 
@@ -44,10 +49,7 @@ def machine() -> dict[str, Any]:
     """
     import torch
 
-    model, memory = platform.processor() or platform.machine(), None
-    if Path("/proc/cpuinfo").exists():
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        model = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), model)
+    model, memory = _of_processor("model name") or platform.processor() or platform.machine(), None
     if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
         memory = round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30, 1)
     return {

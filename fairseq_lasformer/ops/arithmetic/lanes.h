@@ -220,6 +220,16 @@ inline Quad sums(Quad a, Quad b, Quad c, Quad d) {
   return __builtin_shufflevector(ab, cd, 0, 2, 4, 6) + __builtin_shufflevector(ab, cd, 1, 3, 5, 7);
 }
 
+// What lies at a place, as a vector or one number: of the kind of `like`.
+template <typename T>
+inline Vector take(const T* from, Vector) {
+  return load(from);
+}
+template <typename T>
+inline float take(const T* from, float) {
+  return single(*from);
+}
+
 // Sum of f(x[i]) over n numbers: in lanes, the rest one by one. f takes and returns a vector, or a float, by index.
 template <typename F>
 inline float reduce(int64_t n, F f) {
@@ -244,13 +254,7 @@ inline void each(int64_t n, F vectors, G singles) {
 
 template <typename T>
 inline float dot(const float* a, const T* b, int64_t n) {
-  struct Both {
-    const float* a;
-    const T* b;
-    Vector operator()(Vector y, int64_t i) const { return multiply_add(load(a + i), load(b + i), y); }
-    float operator()(float y, int64_t i) const { return multiply_add(a[i], single(b[i]), y); }
-  };
-  return reduce(n, Both{a, b});
+  return reduce(n, [=](auto y, int64_t i) { return multiply_add(take(a + i, y), take(b + i, y), y); });
 }
 
 // The products of one row with four others, each as `dot` has it.
@@ -336,17 +340,14 @@ inline void scale(float* x, int64_t n, float factor) {
   each(n, [&](int64_t i) { store(x + i, load(x + i) * factor); }, [&](int64_t i) { x[i] *= factor; });
 }
 
-// Scores become exp(score - top); returns their sum.
+// Scores become exp(score - top), where it would underflow 0 if kZero, otherwise exp(-87); returns their sum.
+template <bool kZero = false>
 inline float exponentials(float* x, int64_t n, float top) {
   return reduce(n, [=](auto total, int64_t i) {
-    if constexpr (sizeof(total) == sizeof(float)) {
-      x[i] = exp_negative(x[i] - top);
-      return total + x[i];
-    } else {
-      const Vector y = exp_negative(load(x + i) - top);
-      store(x + i, y);
-      return total + y;
-    }
+    const auto score = take(x + i, total) - top;
+    const auto y = kZero ? exp_or_zero(score) : exp_negative(score);
+    store(x + i, y);
+    return total + y;
   });
 }
 

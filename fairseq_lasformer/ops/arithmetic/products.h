@@ -257,30 +257,27 @@ void tile_int8(const Number* x, int64_t stride, const int8_t* weight, int64_t pa
 }
 #endif
 
-using TileFloat = void (*)(const float*, int64_t, const float*, int64_t, int64_t, float*);
-using TileInt8 = void (*)(const Number*, int64_t, const int8_t*, int64_t, int64_t, const int32_t*, int32_t*);
-
 // Tiles by number of rows and of panels.
-template <int kR, int kP>
-inline TileFloat float_tile(int64_t rows, int64_t aside) {
-  if (rows < kR) {
-    if constexpr (kR > 1) return float_tile<kR - 1, kP>(rows, aside);
-  }
-  if (aside < kP) {
-    if constexpr (kP > 1) return float_tile<kR, kP - 1>(rows, aside);
-  }
-  return tile_float<kR, kP>;
-}
+struct FloatTiles {
+  using Pointer = void (*)(const float*, int64_t, const float*, int64_t, int64_t, float*);
+  template <int kR, int kP>
+  static constexpr Pointer tile = tile_float<kR, kP>;
+};
+struct Int8Tiles {
+  using Pointer = void (*)(const Number*, int64_t, const int8_t*, int64_t, int64_t, const int32_t*, int32_t*);
+  template <int kR, int kP>
+  static constexpr Pointer tile = tile_int8<kR, kP>;
+};
 
-template <int kR, int kP>
-inline TileInt8 int8_tile(int64_t rows, int64_t aside) {
+template <typename Tiles, int kR = kRows, int kP = kAside>
+inline typename Tiles::Pointer tile_of(int64_t rows, int64_t aside) {
   if (rows < kR) {
-    if constexpr (kR > 1) return int8_tile<kR - 1, kP>(rows, aside);
+    if constexpr (kR > 1) return tile_of<Tiles, kR - 1, kP>(rows, aside);
   }
   if (aside < kP) {
-    if constexpr (kP > 1) return int8_tile<kR, kP - 1>(rows, aside);
+    if constexpr (kP > 1) return tile_of<Tiles, kR, kP - 1>(rows, aside);
   }
-  return tile_int8<kR, kP>;
+  return Tiles::template tile<kR, kP>;
 }
 
 void product(const Product& task, int64_t from_group, int64_t to_group) {
@@ -299,11 +296,11 @@ void product(const Product& task, int64_t from_group, int64_t to_group) {
     for (int64_t r = 0; r < task.rows; r += kRows) {
       const int64_t height = task.rows - r < kRows ? task.rows - r : kRows;
       if (weights.quantised) {
-        int8_tile<kRows, kAside>(height, aside)(numbers + r * quads * 4, quads * 4,
+        tile_of<Int8Tiles>(height, aside)(numbers + r * quads * 4, quads * 4,
                                                 weights.quantised + panel * quads * 4 * kPanel, quads * 4 * kPanel, quads,
                                                 weights.sums + from, whole);
       } else {
-        float_tile<kRows, kAside>(height, aside)(task.x + r * task.stride, task.stride, weights.weight + panel * k * kPanel,
+        tile_of<FloatTiles>(height, aside)(task.x + r * task.stride, task.stride, weights.weight + panel * k * kPanel,
                                                  k * kPanel, k, sum);
       }
       for (int64_t i = 0; i < height; ++i) {
@@ -345,13 +342,8 @@ void product(const Product& task, int64_t from_group, int64_t to_group) {
 void quantise(const float* x, int64_t stride, int64_t rows, int64_t n, void* numbers, int64_t padded, float* scales) {
   Number* out = static_cast<Number*>(numbers);
   for (int64_t r = 0; r < rows; ++r, x += stride, out += padded) {
-    const float check = reduce(n, [x](auto y, int64_t i) {  // not 0 for NaN and infinity
-      if constexpr (sizeof(y) == sizeof(float)) {
-        return y + (x[i] - x[i]);
-      } else {
-        return y + (load(x + i) - load(x + i));
-      }
-    });
+    // not 0 for NaN and infinity
+    const float check = reduce(n, [x](auto y, int64_t i) { return y + (take(x + i, y) - take(x + i, y)); });
     if (!(check == 0.f)) {
       for (int64_t i = 0; i < padded; ++i) out[i] = kShift;
       scales[r] = std::numeric_limits<float>::quiet_NaN();
@@ -387,20 +379,11 @@ void quantise(const float* x, int64_t stride, int64_t rows, int64_t n, void* num
 
 void layer_norm(const float* x, int64_t rows, int64_t n, const float* weight, const float* bias, float eps, float* out) {
   for (int64_t r = 0; r < rows; ++r, x += n, out += n) {
-    const float total = reduce(n, [x](auto y, int64_t i) {
-      if constexpr (sizeof(y) == sizeof(float)) {
-        return y + x[i];
-      } else {
-        return y + load(x + i);
-      }
-    });
+    const float total = reduce(n, [x](auto y, int64_t i) { return y + take(x + i, y); });
     const float mean = total / static_cast<float>(n);
     const float squares = reduce(n, [x, mean](auto y, int64_t i) {
-      if constexpr (sizeof(y) == sizeof(float)) {
-        return multiply_add(x[i] - mean, x[i] - mean, y);
-      } else {
-        return multiply_add(load(x + i) - mean, load(x + i) - mean, y);
-      }
+      const auto away = take(x + i, y) - mean;
+      return multiply_add(away, away, y);
     });
     const float factor = 1.f / std::sqrt(squares / static_cast<float>(n) + eps);
     each(

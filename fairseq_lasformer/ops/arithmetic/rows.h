@@ -52,16 +52,7 @@ void row_softmax(const Block& b, float* scores, float* mean, float share, float*
         lse[at] = kInfinity;
         continue;
       }
-      const float total = reduce(b.keys, [x, top](auto y, int64_t j) {
-        if constexpr (sizeof(y) == sizeof(float)) {
-          x[j] = exp_or_zero(x[j] - top);
-          return y + x[j];
-        } else {
-          const Vector e = exp_or_zero(load(x + j) - top);
-          store(x + j, e);
-          return y + e;
-        }
-      });
+      const float total = exponentials<true>(x, b.keys, top);
       lse[at] = top + std::log(total);
       scale(x, b.keys, 1.f / total);
       if (mean) add_scaled(mean + place * b.keys, share, x, b.keys);
