@@ -1,10 +1,11 @@
-"""Decoding: lasformer, fairseq's transformer and CTranslate2, base size, beam 5, 8,000 words.
+"""Decoding: lasformer, fairseq's transformer and CTranslate2, base size, beam 5, 8,000 words (--vocabulary).
 
 Three kinds of work, each system in a process of its own, with the same number of threads and, for the dense systems,
 weights of the same sizes. Systems: NAME decodes in float32, NAME_int8 in 8 bits, with
 keys and values in float32, NAME_int8_cache8 with these in 8 bits, too; lasformer_unpacked runs a step layer
 by layer in PyTorch; NAME_graph replays it from a CUDA graph; in lasformer_distinct the hypotheses share no prefix, the
-worst case for a cache that copies nothing.
+worst case for a cache that copies nothing; NAME_list scores the words of a shortlist (CTranslate2: its vmap) of 50
+translations of each source word and 200 frequent ones.
 
 document: the caches are filled to T tokens of random text on both sides; then STEPS steps are timed REPEAT times after
 a warm-up, and the median is reported. A step consists of the decoder, the log-softmax, the best candidates of the beam,
@@ -12,8 +13,9 @@ and the reordering of cache and source by the same sequence of parents. CTransla
 it translates a source of T tokens to 1, 512 and 1,024 tokens; the time of a step is assumed to grow linearly with its
 position, and evaluated at T. Beyond 1,024 its figure is extrapolated.
 
-sentences (--sentences): 25 random tokens each, translated to as many in batches of 32, encoder and search included.
-end_to_end (--end-to-end): one document of random tokens, translated to as many, encoder and search included.
+sentences (--sentences): 25 random tokens each, as frequent as Zipf's law has it, translated to as many in batches of
+32, encoder and search included.
+end_to_end (--end-to-end): one document of such tokens, translated to as many, encoder and search included.
 
 On a GPU (--device cuda) the weights are of --dtype, 8 bits and CTranslate2 are left out, a document's step takes --rows
 rows (5 hypotheses of each of several documents), and peak memory is what PyTorch's allocator held.
@@ -23,19 +25,22 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
+import os
 import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from fairseq.search import BeamSearch
 from fairseq.sequence_generator import SequenceGenerator
 from tqdm import tqdm
 
 from benchmarks.devices import CPU, DTYPES, Place, add_place, place_of
-from benchmarks.models import VOCABULARY, Task, build
+from benchmarks.models import VOCABULARY, Task, build, by_zipf, shortlist
 from benchmarks.peers import decode_ctranslate2, translate_ctranslate2
 from benchmarks.rows import Row
 from fairseq_lasformer import ops
@@ -69,6 +74,7 @@ class System(NamedTuple):
         packed: whether it is prepared for generation.
         distinct: whether hypotheses share no prefix.
         graph: whether steps are replayed from a CUDA graph.
+        listed: whether a shortlist is used.
     """
 
     architecture: str
@@ -77,16 +83,17 @@ class System(NamedTuple):
     packed: bool
     distinct: bool
     graph: bool
+    listed: bool
 
     @classmethod
     def named(cls, name: str) -> System:
         words = name.split("_")
-        kinds = [word for word in words if word in ("int8", "cache8", "unpacked", "distinct", "graph")]
+        kinds = [word for word in words if word in ("int8", "cache8", "unpacked", "distinct", "graph", "list")]
         architecture = "_".join(word for word in words if word not in kinds)
         return cls(
             architecture,
             *("int8" in kinds, "cache8" in kinds),
-            *("unpacked" not in kinds, "distinct" in kinds, "graph" in kinds),
+            *("unpacked" not in kinds, "distinct" in kinds, "graph" in kinds, "list" in kinds),
         )
 
     def model(self, place: Place = CPU) -> Any:
@@ -189,8 +196,10 @@ def translate(system: System, texts: torch.Tensor, batch: int, repeat: int, plac
     model, n, texts = system.model(place), texts.size(1), texts.to(place.device)
     dictionary = Task().target_dictionary
     own = system.architecture != "transformer" and system.packed
-    generator_class = BeamGenerator if own else SequenceGenerator
-    generator = generator_class([model], dictionary, beam_size=BEAM, max_len_a=0, max_len_b=n - 1, min_len=n - 1)
+    options: dict[str, Any] = {"beam_size": BEAM, "max_len_a": 0, "max_len_b": n - 1, "min_len": n - 1}
+    if system.listed:
+        options["shortlist"] = shortlist()
+    generator = (BeamGenerator if own else SequenceGenerator)([model], dictionary, **options)
     seconds = []
     warm_up = texts.size(0) > 1
     for turn in range(repeat + warm_up):
@@ -218,16 +227,15 @@ def one(
         n_documents: number of documents whose steps are taken together.
         place: where.
     """
-    generator = torch.Generator().manual_seed(1)
     shape = (size, SENTENCE) if work == "sentences" else (1, size)
-    texts = torch.randint(4, VOCABULARY, shape, generator=generator)
+    texts = torch.from_numpy(by_zipf(np.random.default_rng(1), math.prod(shape))).view(shape)
     texts[:, -1] = 2
     if name.startswith("ctranslate2"):
-        kind = "int8" if name.endswith("int8") else "float32"
+        kind = "int8" if "int8" in name else "float32"
         if work == "document":
             seconds = decode_ctranslate2(kind, size, steps)
         else:
-            seconds = translate_ctranslate2(kind, texts, BATCH, repeat)
+            seconds = translate_ctranslate2(kind, texts, BATCH, repeat, name.endswith("list"))
     elif work == "document":
         seconds = decode(System.named(name), size, steps, repeat, n_documents, place)
     else:
@@ -242,6 +250,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--systems",
         help=f"default: {','.join(SYSTEMS)}; with --device cuda {','.join(GPU_SYSTEMS)}",
     )
+    parser.add_argument("--vocabulary", type=int, default=VOCABULARY, help="words (default: %(default)s)")
     parser.add_argument("--steps", type=int, default=64, help="default: %(default)s")
     parser.add_argument("--repeat", type=int, default=5, help="default: %(default)s")
     parser.add_argument("--sentences", type=int, default=512, help="0: leave them out (default: %(default)s)")
@@ -260,18 +269,23 @@ def measure(args: argparse.Namespace) -> Iterator[Row]:
     works = [("document", int(t)) for t in args.lengths.split(",") if t]
     works += [(work, size) for work, size in (("sentences", args.sentences), ("end_to_end", args.end_to_end)) if size]
     for (work, size), system in (bar := tqdm([(w, s) for w in works for s in systems])):
+        if work == "document" and system.endswith("_list"):
+            continue  # a shortlist needs a source
         if work != "document" and system in ("lasformer_distinct", "lasformer_unpacked"):
             continue  # the histories are those of the search; the ratio of the steps is known
         case = f"T={size}" if work == "document" else f"{work}, {size}"
         if n_documents > 1 and work == "document":
             case = f"{args.rows} rows, {case}"
+        if args.vocabulary != VOCABULARY:
+            case = f"{args.vocabulary} words, {case}"
         if (case, system) in args.done:
             continue
         bar.set_description(f"{system} {work} {size}")
         repeat = args.repeat if work == "document" else 1
         of = (size, args.steps, repeat, n_documents, args.device, args.dtype)
         command = [sys.executable, "-m", "benchmarks.decoding", system, work, *map(str, of)]
-        done = subprocess.run(command, capture_output=True, text=True)
+        environment = {**os.environ, "BENCHMARK_VOCABULARY": str(args.vocabulary)}
+        done = subprocess.run(command, capture_output=True, text=True, env=environment)
         if done.returncode:
             raise InputError(f"{system}, {work} {size}: {done.stderr.strip().splitlines()[-1]}")
         speed, mib = json.loads(done.stdout.splitlines()[-1])

@@ -6,23 +6,25 @@ import contextlib
 import tempfile
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks.models import VOCABULARY, build
+from benchmarks.models import VOCABULARY, build, shortlist
 
 BEAM = 5
 FITTED = 1024  # longest translation that is timed for a step's figure
 
 
 @contextlib.contextmanager
-def translator(compute_type: str, longest: int) -> Iterator[tuple[Any, list[str]]]:
+def translator(compute_type: str, longest: int, listed: bool = False) -> Iterator[tuple[Any, list[str]]]:
     """A translator and the words by index.
 
     Args:
         compute_type: ``float32`` or ``int8``.
         longest: tokens of the longest text.
+        listed: give it the shortlist (``vmap``).
     """
     import ctranslate2
     from ctranslate2.converters.fairseq import set_transformer_decoder, set_transformer_encoder
@@ -44,9 +46,20 @@ def translator(compute_type: str, longest: int) -> Iterator[tuple[Any, list[str]
         spec.validate()
         spec.optimize(quantization=None if compute_type == "float32" else compute_type)
         spec.save(folder)
+        if listed:
+            Path(folder, "vmap.txt").write_text(_vmap(names))
         del model, spec
         threads = torch.get_num_threads()
         yield ctranslate2.Translator(folder, compute_type=compute_type, inter_threads=1, intra_threads=threads), names
+
+
+def _vmap(names: list[str]) -> str:
+    """The shortlist as CTranslate2 reads it: words on every list, then the translations of each word."""
+    some = shortlist()
+    lines = ["\t" + " ".join(names[word] for word in [*range(4), *some.frequent])]
+    for word, (start, end) in enumerate(zip(some.starts, some.starts[1:])):
+        lines.append(names[word] + "\t" + " ".join(names[its] for its in [word, *some.words[start:end]]))
+    return "\n".join(lines) + "\n"
 
 
 def decode_ctranslate2(compute_type: str, length: int, steps: int) -> list[float]:
@@ -72,10 +85,12 @@ def decode_ctranslate2(compute_type: str, length: int, steps: int) -> list[float
     return [steps * (first + max(0.0, growth) * (length + steps / 2))]
 
 
-def translate_ctranslate2(compute_type: str, texts: torch.Tensor, batch: int, repeat: int) -> list[float]:
+def translate_ctranslate2(
+    compute_type: str, texts: torch.Tensor, batch: int, repeat: int, listed: bool = False
+) -> list[float]:
     """Return the seconds of ``repeat`` translations of all texts [M, n] to n tokens each."""
     n = texts.size(1) - 1  # it adds the end itself
-    with translator(compute_type, n) as (model, names):
+    with translator(compute_type, n, listed) as (model, names):
         words = [[names[int(i)] for i in text[:-1]] for text in texts]
         seconds = []
         warm_up = len(words) > 1
@@ -88,6 +103,7 @@ def translate_ctranslate2(compute_type: str, texts: torch.Tensor, batch: int, re
                 max_decoding_length=n,
                 max_input_length=0,
                 max_batch_size=batch,
+                use_vmap=listed,
             )
             seconds.append(time.perf_counter() - start)
         return seconds[warm_up:]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from fairseq_lasformer.cli import add_decode_dtype, shard_of
+from fairseq_lasformer.cli import add_decoding, decoding_of, shard_of
 from fairseq_lasformer.data.documents import RESOLUTIONS
 from fairseq_lasformer.data.hypotheses import FORMS
 from fairseq_lasformer.data.subwords import SUBWORDS, TOKENIZERS
@@ -89,10 +89,8 @@ def run_generate(args: argparse.Namespace) -> None:
     options = list(args.options)
     if args.overlap is not None:
         options += ["--overlap", str(args.overlap)]
-    if args.decode_dtype != "float32":
-        options += ["--decode-dtype", args.decode_dtype]
-    if args.cache_dtype != "float32":
-        options += ["--cache-dtype", args.cache_dtype]
+    for name, value in decoding_of(args).items():
+        options += [f"--{name.replace('_', '-')}", value]
     if args.glossary is not None:
         options += ["--glossary", str(args.glossary.resolve())]
     number, shards = (None, args.shards) if args.shard is None else shard_of(args.shard)
@@ -137,8 +135,24 @@ def add_generate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--glossary", type=Path, metavar="FILE", help="required translations: source term, tab, target term"
     )
-    add_decode_dtype(parser)
+    add_decoding(parser)
     parser.epilog = "After -- : further options of fairseq-generate, such as --beam 5 --max-tokens 8192."
+
+
+def run_shortlist(args: argparse.Namespace) -> None:
+    from fairseq_lasformer.data.shortlist import FILE, build
+
+    print(build(args.data, args.data / FILE if args.out is None else args.out, args.best, args.frequent))
+
+
+def add_shortlist(parser: argparse.ArgumentParser) -> None:
+    from fairseq_lasformer.data.shortlist import BEST, FILE, FREQUENT
+
+    parser.add_argument("data", type=Path, help="prepared folder with training data")
+    parser.add_argument("-o", "--out", type=Path, help=f"file to write (default: {FILE} in that folder)")
+    parser.add_argument("--best", type=int, default=BEST, help="translations of a source word (default: %(default)s)")
+    parser.add_argument("--frequent", type=int, default=FREQUENT, help="words on every list (default: %(default)s)")
+    parser.epilog = f"Example: lasformer translate checkpoints/mine in.txt --shortlist data-bin/mine/{FILE}"
 
 
 def run_params(args: argparse.Namespace) -> None:

@@ -36,6 +36,7 @@ COMMANDS = {
     "ablate": Command("run one of the paper's ablation tables and print it", "experiments"),
     "report": Command("one page on runs: curves, scores, cost, attention", "evaluation"),
     "cost": Command("cost of attention relative to the dense Transformer", "evaluation"),
+    "shortlist": Command("list the words that may translate each word, for faster translation", "data"),
     "options": Command("list the options of model, criterion and task for fairseq-train", "data"),
     "params": Command("count an architecture's parameters, by part", "data"),
     "convert": Command("make a checkpoint of fairseq's transformer one of lasformer_dense", "data"),

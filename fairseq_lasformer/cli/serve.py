@@ -7,7 +7,7 @@ import re
 import socket
 from pathlib import Path
 
-from fairseq_lasformer.cli import add_decode_dtype
+from fairseq_lasformer.cli import add_decoding, decoding_of
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.machine import cores
 
@@ -29,7 +29,7 @@ def add_serve(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--beam", type=int, default=5, help="default: %(default)s")
     parser.add_argument("--device", default="auto", help="cpu, cuda, cuda:1, … (default: a GPU if there is one)")
-    add_decode_dtype(parser)
+    add_decoding(parser)
     parser.add_argument("--lanes", type=int, help="threads that translate (default: 2; 1 on a GPU or a single core)")
     parser.add_argument(
         "--api-keys", type=Path, metavar="FILE", help="require one of the keys in this file, one per line"
@@ -65,7 +65,7 @@ def run_serve(args: argparse.Namespace) -> None:
     lanes = args.lanes
     models = []
     for path in args.models:
-        model = load_model(path, args.data, args.device, args.decode_dtype, args.cache_dtype)
+        model = load_model(path, args.data, args.device, **decoding_of(args))
         if lanes is None:
             lanes = 1 if model.device.type == "cuda" or cores() == 1 else 2
         if model.device.type == "cpu":

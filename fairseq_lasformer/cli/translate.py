@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from tqdm import tqdm
 
-from fairseq_lasformer.cli import add_decode_dtype, shard_of
+from fairseq_lasformer.cli import add_decoding, decoding_of, shard_of
 from fairseq_lasformer.errors import InputError
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def add_translate(parser: argparse.ArgumentParser) -> None:
         "--max-tokens", type=int, default=8192, help="tokens that are translated together (default: %(default)s)"
     )
     parser.add_argument("--device", default="auto", help="cpu, cuda, cuda:1, … (default: a GPU if there is one)")
-    add_decode_dtype(parser)
+    add_decoding(parser)
     parser.add_argument("--shard", metavar="I/N", help="of a folder's files, every Nth, from the Ith on")
     parser.add_argument(
         "--overwrite", action="store_true", help="replace files that exist (default: only those that this run wrote)"
@@ -161,7 +161,7 @@ def _translator(args: argparse.Namespace) -> FileTranslator:
     from fairseq_lasformer.plugin.hub import load_model
 
     return FileTranslator(
-        load_model(args.model, args.data, args.device, args.decode_dtype, args.cache_dtype),
+        load_model(args.model, args.data, args.device, **decoding_of(args)),
         args.beam,
         args.overlap,
         args.glossary,
@@ -258,6 +258,7 @@ def _folder(args: argparse.Namespace, place: Path) -> None:
 
 def _run(args: argparse.Namespace, jobs: Sequence[Job], state: Path, inputs: Sequence[Path] = ()) -> None:
     """Translates files, tells what became of them, and fails if one of them did."""
+    import hashlib
     import shutil
 
     from fairseq_lasformer.inference.checkpoints import chosen, identity
@@ -267,6 +268,7 @@ def _run(args: argparse.Namespace, jobs: Sequence[Job], state: Path, inputs: Seq
     glossary = args.glossary.read_text(encoding="utf-8") if args.glossary else ""
     settings: tuple[object, ...] = (*identity(chosen(args.model)), translator.model.settings.fingerprint)
     settings += (args.beam, args.nbest, args.overlap, args.lines, glossary, args.decode_dtype, args.cache_dtype)
+    settings += (hashlib.sha256(args.shortlist.read_bytes()).hexdigest() if args.shortlist else "",)
     failed = 0
     with _bar(args.quiet) as bar:
         begin = _growing(bar)

@@ -11,15 +11,19 @@ Shapes: N items, B hypotheses per item, k <= 2 B candidates, V words.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
 from fairseq.sequence_generator import SequenceGenerator
 from torch import Tensor
 
+from fairseq_lasformer.data.shortlist import SPECIAL, Shortlist
 from fairseq_lasformer.inference.alignment import AlignedSearch
 from fairseq_lasformer.inference.beam_search import FastBeamSearch, fast
 from fairseq_lasformer.inference.histories import Histories, Step
+from fairseq_lasformer.inference.shortlisted import JointList, ListedEnsemble
 from fairseq_lasformer.plugin.decoder import LasformerDecoder
 
 LOOK_EVERY = 16
@@ -94,8 +98,10 @@ class BeamGenerator(SequenceGenerator):
 
     Args:
         models, dictionary, options: see fairseq's ``SequenceGenerator``.
+        shortlist: words that are searched; None for all.
     """
 
+    model: Any
     min_len: int
     max_len_a: float
     max_len_b: float
@@ -104,9 +110,9 @@ class BeamGenerator(SequenceGenerator):
     token_indices_to_suppress: Tensor | None
     look_every: int | None = None
 
-    def __init__(self, models: Any, dictionary: Any, **options: Any) -> None:
+    def __init__(self, models: Any, dictionary: Any, *, shortlist: Shortlist | None = None, **options: Any) -> None:
         super().__init__(models, dictionary, **options)
-        self.search = fast(self.search)
+        self.search, self.shortlist = fast(self.search), shortlist
 
     def _generate(
         self,
@@ -115,9 +121,33 @@ class BeamGenerator(SequenceGenerator):
         constraints: Tensor | None = None,
         bos_token: int | None = None,
     ) -> list[list[dict[str, Any]]]:
-        if constraints is not None or not self._is_plain() or _ends(prefix_tokens, self.eos):
-            return super()._generate(sample, prefix_tokens, constraints, bos_token)
-        return self._beam_search(sample, self.eos if bos_token is None else bos_token, prefix_tokens)
+        if self.shortlist is None or (bos_token or 0) >= SPECIAL:
+            return self._run(sample, prefix_tokens, constraints, bos_token)
+        joint = JointList.of(self.shortlist, sample["net_input"]["src_tokens"], prefix_tokens, beam=self.beam_size)
+        with self._listed(joint):
+            prefix = None if prefix_tokens is None else joint.numbers(prefix_tokens)
+            return joint.widened(self._run(sample, prefix, constraints, bos_token))
+
+    def _run(
+        self, sample: dict[str, Any], prefix: Tensor | None, constraints: Tensor | None, bos_token: int | None
+    ) -> list[list[dict[str, Any]]]:
+        """Search in the loop below, or, for what it does not know, in fairseq's."""
+        if constraints is not None or not self._is_plain() or _ends(prefix, self.eos):
+            return super()._generate(sample, prefix, constraints, bos_token)
+        return self._beam_search(sample, self.eos if bos_token is None else bos_token, prefix)
+
+    @contextmanager
+    def _listed(self, joint: JointList) -> Iterator[None]:
+        """Search among the words of a list, in its numbers."""
+        model, suppressed = self.model, self.token_indices_to_suppress
+        self.model, self.vocab_size = ListedEnsemble(list(model.models), joint), joint.words.numel()
+        if suppressed is not None:
+            there = suppressed.to(joint.words.device)
+            self.token_indices_to_suppress = joint.numbers(there[torch.isin(there, joint.words)])
+        try:
+            yield
+        finally:
+            self.model, self.vocab_size, self.token_indices_to_suppress = model, len(self.tgt_dict), suppressed
 
     def _is_plain(self) -> bool:
         search = self.search

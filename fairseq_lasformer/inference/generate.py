@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -102,7 +103,7 @@ def generate(
         split,
         shards,
         *options,
-        *(Path(glossary).read_text(encoding="utf-8") for glossary in _glossaries(options)),
+        *(hashlib.sha256(path.read_bytes()).hexdigest() for path in _files(options)),
     ]
 
     def begin() -> None:
@@ -132,13 +133,19 @@ def generate(
         return finish() if all(log.exists() for log in logs) else None
 
 
-def _glossaries(options: Sequence[str]) -> list[str]:
-    """The files named by ``--glossary``, whose contents matter to a run that is resumed."""
-    named = [b for a, b in zip(options, options[1:]) if a == "--glossary"]
-    named += [option.partition("=")[2] for option in options if option.startswith("--glossary=")]
-    for path in named:
-        Glossary.read(path)
-    return named
+def _files(options: Sequence[str]) -> list[Path]:
+    """The files that options name, whose contents matter to a run that is resumed."""
+    found = []
+    for name in ("--glossary", "--shortlist"):
+        named = [b for a, b in zip(options, options[1:]) if a == name]
+        named += [option.partition("=")[2] for option in options if option.startswith(f"{name}=")]
+        if name == "--glossary":
+            for path in named:
+                Glossary.read(path)
+        found += [Path(path) for path in named]
+    if missing := [path for path in found if not path.is_file()]:
+        raise InputError(f"{missing[0]}: no such file")
+    return found
 
 
 def summary(done: Translation, form: str) -> str:

@@ -14,8 +14,9 @@ from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.inference.alignment import AlignedSearch, Observe, SentenceLimits
 from fairseq_lasformer.inference.beam_loop import BeamGenerator
 from fairseq_lasformer.inference.beam_search import FastBeamSearch, fast
-from fairseq_lasformer.inference.glossary import GlossarySearch
+from fairseq_lasformer.inference.glossary import GlossarySearch, Terms
 from fairseq_lasformer.inference.repair import flawed, split
+from fairseq_lasformer.inference.shortlisted import JointList
 
 logger = logging.getLogger(__name__)
 
@@ -114,18 +115,44 @@ class AlignedGenerator(BeamGenerator):
         block: bool = False,
         observe: Mapping[int, Observe] | None = None,
     ) -> list[list[Hypothesis]]:
+        """Search among the words of the shortlist, if there is one, and with ``block`` among all words."""
+        terms = [sample["terms"][i] for i in sample["id"].tolist()] if "terms" in sample else []
+        rest = limits, bos_token, block
+        source = sample["net_input"]["src_tokens"]
+        if self.shortlist is None or block:
+            return self._among(sample, self.alignment.separators[1], prefix, terms, observe or {}, *rest)
+        joint = JointList.of(self.shortlist, source, prefix, terms, self.beam_size)
+        numbered = None if prefix is None else joint.numbers(prefix)
+        watched = {item: joint.watched(its) for item, its in (observe or {}).items()}
+        separator = joint.number(self.alignment.separators[1])
+        with self._listed(joint):
+            return joint.widened(
+                self._among(sample, separator, numbered, list(map(joint.terms, terms)), watched, *rest)
+            )
+
+    def _among(
+        self,
+        sample: dict[str, Any],
+        separator: int,
+        prefix: Tensor | None,
+        terms: Sequence[Terms],
+        observe: Mapping[int, Observe],
+        limits: SentenceLimits,
+        bos_token: int | None,
+        block: bool,
+    ) -> list[list[Hypothesis]]:
         """Run fairseq's search with limits of its own length, and with the terms of a glossary.
 
         Raises:
             InputError: the options' maximum length is too short for one word per sentence, or a glossary is used with
                 another strategy than beam search.
         """
-        self.search.inner = self.strategy
-        if "terms" in sample:
+        self.search.separator, self.search.inner = separator, self.strategy
+        if terms:
             if type(self.strategy) is not FastBeamSearch:
                 raise InputError("a glossary needs plain beam search; leave out the options of other searches")
-            self.search.inner = GlossarySearch(self.tgt_dict, self.alignment.separators[1])
-            self.search.inner.begin([sample["terms"][i] for i in sample["id"].tolist()])
+            self.search.inner = GlossarySearch(self.tgt_dict, separator)
+            self.search.inner.begin(terms)
         a, b, source = self.max_len_a, self.max_len_b, sample["net_input"]["src_tokens"]
         if not self.own_length:
             # a prefix may exceed every limit, and fairseq insists on the minimum
@@ -140,7 +167,7 @@ class AlignedGenerator(BeamGenerator):
                     "raise --max-len-a, --max-len-b or --max-target-positions"
                 )
             self.search.begin(limits, self.beam_size, longest, prefix, block, observe)
-            return super()._generate(sample, prefix, None, bos_token)
+            return self._run(sample, prefix, None, bos_token)
         finally:
             self.max_len_a, self.max_len_b = a, b
 

@@ -40,6 +40,18 @@ class PackedLinear:
         """weight, scale, sums and bias."""
         return self.weight, self.scale, self.sums, self.bias
 
+    def outputs_of(self, chosen: Tensor) -> PackedLinear:
+        """Return the layer with some of its outputs alone, int64 [n]; their weights are copied."""
+        rows = F.pad(chosen, (0, -chosen.numel() % PANEL), value=int(chosen[-1]))  # filled up with the last one
+        panels, lanes = rows // PANEL, rows % PANEL
+        # four int8 inputs lie side by side: [panels, inputs / 4, 16, 4]; float32: [panels, inputs, 16]
+        weight = self.weight.flatten(2).view(torch.float32) if self.scale.numel() else self.weight
+        those = weight[panels, :, lanes].view(-1, PANEL, weight.size(1)).transpose(1, 2).contiguous()
+        weight = those.view(self.weight.dtype).view(-1, *self.weight.shape[1:])
+        scale, sums = (t[rows] if t.numel() else t for t in (self.scale, self.sums))
+        bias = self.bias[chosen] if self.bias.numel() else self.bias
+        return PackedLinear(weight, scale, sums, bias, chosen.numel())
+
     def __call__(self, x: Tensor) -> Tensor:
         """Apply the layer, [..., inputs] float32 -> [..., outputs]."""
         rows = x.reshape(-1, x.size(-1))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from fairseq.models import FairseqIncrementalDecoder
 from torch import Tensor, nn
 
@@ -121,6 +123,14 @@ class LasformerDecoder(Side, FairseqIncrementalDecoder):
     def output_layer(self, features: Tensor, **kwargs: Any) -> Tensor:
         """[..., d] -> [..., vocabulary]."""
         return self.output_projection(features)
+
+    def output_of(self, words: Tensor) -> Callable[[Tensor], Tensor]:
+        """Return the projection to scores of some words, int64 [U]: features [R, d] -> [R, U]."""
+        if self.packed is not None and words.device.type == "cpu":
+            return self.packed.output.outputs_of(words)
+        weight: Tensor = self.output_projection.weight[words]  # type: ignore[index]
+        reduce = self.output_projection.reduce if isinstance(self.output_projection, TableProjection) else None
+        return lambda features: F.linear(features if reduce is None else reduce(features), weight)
 
     def extract_features(  # type: ignore[override]
         self,

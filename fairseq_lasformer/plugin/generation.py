@@ -12,6 +12,7 @@ import torch
 from fairseq.tasks.translation import TranslationTask
 
 from fairseq_lasformer.data.examples import ExampleCodec, LineCodec
+from fairseq_lasformer.data.shortlist import Shortlist, load
 from fairseq_lasformer.data.subwords import DataConfig
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.inference.beam_loop import BeamGenerator
@@ -84,7 +85,7 @@ class GenerationTask(TranslationTask):
 
         Raises:
             InputError: ``--print-alignment`` with a model that returns no attention, a non-finite option, or
-                ``--align-sentences`` where it is not possible.
+                ``--align-sentences`` or ``--shortlist`` where it is not possible.
         """
         if getattr(args, "print_alignment", None) and any(isinstance(m, LasformerModel) for m in models):
             raise InputError("--print-alignment: this model returns no attention weights; leave the option out")
@@ -100,7 +101,15 @@ class GenerationTask(TranslationTask):
             seq_gen_cls = functools.partial(AlignedGenerator, alignment=alignment, own_length=own_length)
         elif seq_gen_cls is None and not getattr(args, "print_alignment", None):
             seq_gen_cls = BeamGenerator
+        if self.cfg.shortlist and not getattr(args, "score_reference", False):
+            _check_shortlist(models, args, prefix_allowed_tokens_fn)
+            extra_gen_cls_kwargs = {**(extra_gen_cls_kwargs or {}), "shortlist": self.shortlist}
         return super().build_generator(models, args, seq_gen_cls, extra_gen_cls_kwargs, prefix_allowed_tokens_fn)
+
+    @functools.cached_property
+    def shortlist(self) -> Shortlist:
+        """The shortlist of ``--shortlist``; raises InputError if it cannot be used."""
+        return load(self.cfg.shortlist, self.source_dictionary, self.target_dictionary)
 
     def alignment(self, args: Any, prefix_allowed_tokens_fn: Any = None) -> Alignment | None:
         """Return how sentences are aligned in generation; None for translations of any number of lines.
@@ -152,6 +161,21 @@ class GenerationTask(TranslationTask):
         dataset = super().build_dataset_for_inference(src_tokens, src_lengths, constraints=constraints)
         dataset.left_pad_source = self.cfg.left_pad_source
         return dataset
+
+
+def _check_shortlist(models: Any, args: Any, prefix_allowed_tokens_fn: Any) -> None:
+    """Refuse models and options that know nothing of a shortlist.
+
+    Raises:
+        InputError: names them.
+    """
+    if not all(isinstance(model, LasformerModel) for model in models):
+        raise InputError("--shortlist: only with models of this package (see lasformer convert)")
+    for name in ("constraints", "lm_path", "print_alignment"):
+        if getattr(args, name, None):
+            raise InputError(f"--shortlist: not with --{name.replace('_', '-')}")
+    if prefix_allowed_tokens_fn is not None:
+        raise InputError("--shortlist: not where the translation is prescribed")
 
 
 def _refuse(option: str, args: Any) -> None:

@@ -301,6 +301,7 @@ def load_model(
     device: str = "auto",
     decode_dtype: str = "float32",
     cache_dtype: str = "float32",
+    shortlist: str | Path = "",
 ) -> DocumentHubInterface:
     """Load a trained model for translation, onto a device.
 
@@ -310,6 +311,7 @@ def load_model(
         device: a device of torch; ``auto`` is the GPU if there is one.
         decode_dtype: ``float32`` or, on a CPU, ``int8``: type of the linear layers' weights.
         cache_dtype: ``float32`` or, on a CPU, ``int8``: type of the keys and values that are kept.
+        shortlist: a file that ``lasformer shortlist`` wrote; only words that may translate a document are scored.
 
     Raises:
         InputError: as :func:`from_pretrained`; or there is no such device, or the model cannot decode in this type.
@@ -328,6 +330,9 @@ def load_model(
         raise InputError(f"--decode-dtype {decode_dtype}: only on a CPU; add --device cpu, or leave it out")
     if place.type != "cpu" and cache_dtype == "int8":
         raise InputError(f"--cache-dtype {cache_dtype}: only on a CPU; add --device cpu, or leave it out")
-    model = from_pretrained(path, data=data, decode_dtype=decode_dtype, cache_dtype=cache_dtype).eval().to(place)
+    options = {"decode_dtype": decode_dtype, "cache_dtype": cache_dtype, "shortlist": str(shortlist)}
+    model = from_pretrained(path, data=data, **options).eval().to(place)
+    if shortlist:
+        model.translator()  # a list that cannot be used is refused now, not at the first translation
     # attention is read in passes that record what they select, which need no gradients of the weights
     return model.requires_grad_(False)

@@ -5,7 +5,6 @@ Equations: arXiv 2309.14174.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 import time
@@ -22,6 +21,7 @@ from fairseq.tasks import register_task
 from torch import Tensor
 
 from fairseq_lasformer.data.manifest import SplitInfo, check_binarised
+from fairseq_lasformer.data.shortlist import hashes
 from fairseq_lasformer.data.subwords import SETTINGS, DataConfig
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.memory import keep_freed
@@ -114,8 +114,7 @@ class DocumentTranslationTask(GenerationTask):
         super().load_state_dict(state)
 
     def _dictionaries(self) -> list[str]:
-        found = (self.source_dictionary, self.target_dictionary)
-        return [hashlib.sha256("\n".join(d.symbols).encode()).hexdigest() for d in found]
+        return hashes((self.source_dictionary, self.target_dictionary))
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
         """Build the model; one loaded from a checkpoint holds all its experts, however it was trained."""

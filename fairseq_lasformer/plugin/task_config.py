@@ -68,6 +68,13 @@ class DocumentTranslationConfig(TranslationConfig):
             "required where the terms occur"
         },
     )
+    shortlist: str = field(
+        default="",
+        metadata={
+            "help": "generation: file that lasformer shortlist wrote; only words that may translate a document are "
+            "scored, which is faster for large vocabularies"
+        },
+    )
     attention_backend: ChoiceEnum(list(BACKENDS)) = field(  # type: ignore[valid-type]
         default="auto",
         metadata={"help": "what computes selection and attention in generation; auto: the kernels that the device has"},

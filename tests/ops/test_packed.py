@@ -102,3 +102,13 @@ def test_what_cannot_be_packed_is_refused():
     with pytest.raises(RuntimeError, match="scale"):
         replace(packed, weight=torch.zeros(1, 2, 16, 4, dtype=torch.int8))(torch.zeros(1, 8))
     assert packed(torch.zeros(0, 8)).shape == (0, 16)
+
+
+@pytest.mark.parametrize("int8", [False, True])
+@pytest.mark.parametrize("chosen", [[0], [3, 17, 40], list(range(41)), [40, 0, 16, 16]])
+def test_some_outputs_are_those_of_the_whole_layer(int8, chosen):
+    torch.manual_seed(3)
+    layer = ops.pack_linear(torch.randn(41, 37), torch.randn(41) if len(chosen) != 3 else None, int8)
+    x = torch.randn(7, 37)
+    some = layer.outputs_of(torch.tensor(chosen))
+    assert some.outputs == len(chosen) and torch.equal(some(x), layer(x)[:, chosen])

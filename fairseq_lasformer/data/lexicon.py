@@ -1,0 +1,143 @@
+"""Which target words translate a source word: IBM's Model 1 (Brown et al., 1993), over lines of prepared training data.
+
+P(t | s) is estimated by expectation and maximisation: every target word of a line pair is shared among the source words
+of the line, and one that stands for none of them, in proportion to what is known so far.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from tqdm import tqdm
+
+ROUNDS = 5
+"""Of expectation and maximisation, as is usual."""
+
+LEAST = 1e-4
+"""Words that are less probable translations are not kept."""
+
+_AT_A_TIME = 2_000_000
+"""Pairs of tokens."""
+
+MOST = 150_000_000
+"""Pairs of tokens in memory, 4 bytes each; of larger corpora, every n-th line is read."""
+
+Numbers = np.ndarray
+LinePair = tuple[Numbers, Numbers]
+
+
+class Lexicon(NamedTuple):
+    """Translations of source words; those of word s stand at ``starts[s]`` to ``starts[s + 1]``, the likeliest first.
+
+    Attributes:
+        starts: int64 [source words + 1].
+        words: int32, target words.
+        read, lines: line pairs that were read, and all that there are.
+    """
+
+    starts: Numbers
+    words: Numbers
+    read: int
+    lines: int
+
+
+class _Part(NamedTuple):
+    """Some line pairs: for each pair of tokens, source words of a target token side by side.
+
+    Attributes:
+        pairs: int32, which pair of words it is.
+        firsts: int64, where the source words of each target token begin.
+        sizes: int64, how many they are.
+    """
+
+    pairs: Numbers
+    firsts: Numbers
+    sizes: Numbers
+
+
+def line_pairs(source: Numbers, target: Numbers, separators: tuple[int | None, int | None]) -> list[LinePair]:
+    """The lines of an example, without their ends; none if the sides have different numbers of them.
+
+    Args:
+        source, target: the example's tokens, with end of sentence.
+        separators: indices of the separator in both dictionaries; None where there is none.
+    """
+    sides = [_split(side[:-1], separator) for side, separator in zip((source, target), separators)]
+    return list(zip(*sides)) if len(sides[0]) == len(sides[1]) else []
+
+
+def _split(tokens: Numbers, separator: int | None) -> list[Numbers]:
+    if separator is None:
+        return [tokens]
+    ends = np.flatnonzero(tokens == separator)
+    return [part[part != separator] for part in np.split(tokens, ends)]
+
+
+def lexicon(lines: Sequence[LinePair], n_words: tuple[int, int], best: int) -> Lexicon:
+    """Estimate P(t | s) and keep the ``best`` translations of each source word.
+
+    Args:
+        lines: source and target tokens of line pairs.
+        n_words: sizes of the source and target dictionaries.
+        best: translations of a source word at most.
+    """
+    total = sum((s.size + 1) * t.size for s, t in lines)
+    every = -(-total // MOST) if total else 1
+    chosen = lines[::every]
+    keys, parts = _index(_parts(chosen, n_words))
+    of = keys // n_words[1]  # the source word; the last one is that which stands for none
+    p = np.ones(keys.size, dtype=np.float32)
+    for _ in tqdm(range(ROUNDS), desc="estimating translations", unit=" rounds"):
+        counts = np.zeros(keys.size, dtype=np.float64)
+        for part in parts:
+            share = p[part.pairs]
+            share /= np.repeat(np.add.reduceat(share, part.firsts), part.sizes)
+            counts += np.bincount(part.pairs, share, keys.size)
+        p = (counts / np.bincount(of, counts, n_words[0] + 1)[of]).astype(np.float32)
+    kept = np.flatnonzero((p >= LEAST) & (of < n_words[0]))
+    kept = kept[np.lexsort((-p[kept], of[kept]))]
+    rank = np.arange(kept.size) - np.searchsorted(of[kept], of[kept])
+    kept = kept[rank < best]
+    starts = np.searchsorted(of[kept], np.arange(n_words[0] + 1))
+    return Lexicon(starts.astype(np.int64), (keys[kept] % n_words[1]).astype(np.int32), len(chosen), len(lines))
+
+
+def _parts(lines: Iterable[LinePair], n_words: tuple[int, int]) -> Iterator[tuple[Numbers, Numbers, Numbers]]:
+    """Pairs of words as numbers, and where the source words of each target token begin, some at a time."""
+    keys: list[Numbers] = []
+    sizes: list[Numbers] = []
+    n = 0
+    for source, target in tqdm(lines, desc="reading lines", unit=" lines"):
+        if not target.size:
+            continue
+        those = np.append(source.astype(np.int64), n_words[0])
+        keys.append((those * n_words[1] + target[:, None]).ravel())
+        sizes.append(np.full(target.size, those.size))
+        n += keys[-1].size
+        if n >= _AT_A_TIME:
+            yield _joined(keys, sizes)
+            keys, sizes, n = [], [], 0
+    if keys:
+        yield _joined(keys, sizes)
+
+
+def _joined(keys: list[Numbers], sizes: list[Numbers]) -> tuple[Numbers, Numbers, Numbers]:
+    size = np.concatenate(sizes)
+    return np.concatenate(keys), np.cumsum(size) - size, size
+
+
+def _index(parts: Iterable[tuple[Numbers, Numbers, Numbers]]) -> tuple[Numbers, list[_Part]]:
+    """All pairs of words that occur, in order, and each part with their places among them."""
+    own: list[Numbers] = []
+    found: list[_Part] = []
+    for keys, firsts, sizes in parts:
+        unique, places = np.unique(keys, return_inverse=True)
+        own.append(unique)
+        found.append(_Part(places.astype(np.int32), firsts, sizes))
+    every = np.unique(np.concatenate(own)) if own else np.empty(0, np.int64)
+    return every, [
+        part._replace(pairs=np.searchsorted(every, unique).astype(np.int32)[part.pairs])
+        for unique, part in zip(own, found)
+    ]

@@ -1,0 +1,169 @@
+"""Shortlists: of a large vocabulary, the decoder scores only words that may translate the document at hand.
+
+As in Marian and CTranslate2 (``use_vmap``), these are the frequent words and the likeliest translations of each source
+word. Here a document has a list of its own, so that its translation does not depend on what is translated beside it,
+and its source words themselves (names and numbers are copied), the words of required terms and those of a given
+beginning stand on it, too. Lines that go wrong are translated again with all words.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from tqdm import tqdm
+
+from fairseq_lasformer.data.lexicon import Lexicon, LinePair, lexicon, line_pairs
+from fairseq_lasformer.data.subwords import DataConfig
+from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.files import check_writable, replacing
+
+FILE = "shortlist.npz"
+"""In a prepared folder."""
+
+BEST, FREQUENT = 50, 200
+"""Translations of a source word, and frequent words."""
+
+SPECIAL = 4
+"""Symbols of fairseq's dictionaries: beginning, padding, end, unknown."""
+
+_LARGEST = 1 << 30
+"""Bytes of a file that is read."""
+
+
+class Shortlist(NamedTuple):
+    """Which target words may translate which source words.
+
+    Attributes:
+        frequent: int64, words that every list has.
+        starts, words: int64; those of source word s are ``words[starts[s]:starts[s + 1]]``.
+        same: int64 [source words], the target word that is written alike; the unknown word where there is none.
+        n_words: number of target words.
+    """
+
+    frequent: np.ndarray
+    starts: np.ndarray
+    words: np.ndarray
+    same: np.ndarray
+    n_words: int
+
+    def allowed(self, source: np.ndarray, more: Sequence[Sequence[int]]) -> np.ndarray:
+        """The words that stand on the lists of some documents, bool [N, V].
+
+        Args:
+            source: int [N, K], their tokens, padded.
+            more: for each document, further words of its list.
+        """
+        found = np.zeros((len(source), self.n_words), dtype=bool)
+        found[:, :SPECIAL] = found[:, self.frequent] = True
+        for row, tokens, others in zip(found, source, more):
+            there = np.unique(tokens[tokens >= SPECIAL])
+            row[self.same[there]] = True
+            for word in there:
+                row[self.words[self.starts[word] : self.starts[word + 1]]] = True
+            row[list(others)] = True
+        return found
+
+
+def hashes(dictionaries: Sequence[Any]) -> list[str]:
+    """Hashes of fairseq's dictionaries."""
+    return [hashlib.sha256("\n".join(d.symbols).encode()).hexdigest() for d in dictionaries]
+
+
+def build(data: Path, out: Path, best: int = BEST, frequent: int = FREQUENT) -> str:
+    """Write the shortlist of a prepared folder's training data; returns a line that says what is in it.
+
+    Args:
+        data: prepared folder with a split ``train``.
+        out: file to write.
+        best, frequent: see :data:`BEST`.
+
+    Raises:
+        InputError: there is no training data, or a number is too small.
+    """
+    from fairseq.data import Dictionary
+
+    if best < 1 or frequent < 1:
+        raise InputError(f"--best {best}, --frequent {frequent}: expected numbers above 0")
+    settings = DataConfig.load(data)
+    check_writable(out)
+    languages = settings.source_lang, settings.target_lang
+    source, target = (Dictionary.load(str(data / f"dict.{language}.txt")) for language in languages)
+    separators = tuple(d.index(settings.separator) if settings.separator else None for d in (source, target))
+    lines = _lines(data, languages, separators)
+    counts = np.zeros(len(target), np.int64)
+    for _, side in lines:
+        np.add.at(counts, side, 1)
+    found = lexicon(lines, (len(source), len(target)), best)
+    always = np.argsort(-counts, kind="stable")[:frequent]
+    always = np.union1d(always[counts[always] > 0], [s for s in separators if s is not None]).astype(np.int32)
+    _save(out, found, always, hashes((source, target)))
+    known = int((np.diff(found.starts) > 0).sum())
+    read = "all" if found.read == found.lines else f"{found.read:,}"
+    return (
+        f"{out}: {found.words.size:,} translations of {known:,} of {len(source):,} source words, and {always.size} "
+        f"frequent words, from {read} of {found.lines:,} lines"
+    )
+
+
+def _lines(data: Path, languages: tuple[str, str], separators: tuple[int | None, ...]) -> list[LinePair]:
+    """The lines of a prepared folder's training data: those of single lines if there are any, otherwise all."""
+    from fairseq.data.indexed_dataset import MMapIndexedDataset
+
+    prefix = data / f"train.{'-'.join(languages)}"
+    if not Path(f"{prefix}.{languages[0]}.idx").exists():
+        raise InputError(f"{data}: has no training data, from which a shortlist is made")
+    sides = [MMapIndexedDataset(f"{prefix}.{language}") for language in languages]
+    single: list[LinePair] = []
+    joined: list[LinePair] = []
+    for i in tqdm(range(len(sides[0])), desc="reading examples", unit=" examples"):
+        pairs = line_pairs(sides[0][i].numpy(), sides[1][i].numpy(), (separators[0], separators[1]))
+        (single if len(pairs) == 1 else joined).extend(pairs)
+    if not single and not joined:
+        raise InputError(f"{data}: its training data has no lines that correspond, from which a shortlist is made")
+    return single or joined
+
+
+def _save(path: Path, found: Lexicon, frequent: np.ndarray, dictionaries: Sequence[str]) -> None:
+    named = np.array(list(dictionaries))
+    with replacing(path, "wb") as file:
+        np.savez(file, starts=found.starts, words=found.words, frequent=frequent, dictionaries=named)
+
+
+def load(path: str | Path, source: Any, target: Any) -> Shortlist:
+    """Read a shortlist.
+
+    Args:
+        path: file that :func:`build` wrote.
+        source, target: fairseq's dictionaries.
+
+    Raises:
+        InputError: it cannot be read, is damaged, or belongs to other dictionaries.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            if sum(member.file_size for member in archive.infolist()) > _LARGEST:
+                raise InputError(f"{path}: no shortlist, it is too large")
+        with np.load(path, allow_pickle=False) as arrays:
+            found = {name: arrays[name] for name in ("starts", "words", "frequent", "dictionaries")}
+        starts, words, frequent = (found[name].astype(np.int64) for name in ("starts", "words", "frequent"))
+        named = [str(name) for name in found["dictionaries"]]
+    except InputError:
+        raise
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file; lasformer shortlist writes one") from None
+    except Exception as e:  # zipfile and numpy raise many kinds for damaged files
+        raise InputError(f"{path}: cannot be read as a shortlist ({e}); lasformer shortlist writes one") from e
+    if named != hashes((source, target)):
+        raise InputError(f"{path}: belongs to other dictionaries; write it anew with lasformer shortlist")
+    within = all(a.ndim == 1 and (a.size == 0 or 0 <= a.min() <= a.max() < len(target)) for a in (words, frequent))
+    if starts.shape != (len(source) + 1,) or starts[0] != 0 or starts[-1] != words.size or (np.diff(starts) < 0).any():
+        within = False
+    if not within:
+        raise InputError(f"{path}: damaged; write it anew with lasformer shortlist")
+    same = np.array([target.index(source[i]) for i in range(len(source))], dtype=np.int64)
+    return Shortlist(frequent, starts, words, same, len(target))
