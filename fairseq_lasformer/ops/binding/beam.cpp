@@ -59,7 +59,7 @@ std::tuple<Tensor, Tensor> top_candidates(const Tensor& lprobs_, const std::opti
   auto* score = scores.mutable_data_ptr<float>();
   auto* place = places.mutable_data_ptr<int64_t>();
   const Arithmetic& compute = arithmetic();
-  at::parallel_for(0, items, 1, [&](int64_t begin, int64_t end) {
+  at::parallel_for(0, items, grain(beam * words), [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       Best best(k);
       for (int64_t b = 0; b < beam; ++b) {

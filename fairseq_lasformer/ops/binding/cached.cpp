@@ -72,7 +72,7 @@ void highest(const float* scores, int64_t n, int64_t keep, int32_t* out, Scratch
 void choose(const float* scores, int64_t stride, const int32_t* table, int64_t table_stride, const int64_t* start,
             const int64_t* count, int64_t beam, int64_t kappa, int64_t rows, int64_t most, int32_t* slots,
             int32_t* kept) {
-  at::parallel_for(0, rows, 1, [&](int64_t begin, int64_t end) {
+  at::parallel_for(0, rows, grain(16 * stride), [&](int64_t begin, int64_t end) {
     Scratch scratch;
     for (int64_t r = begin; r < end; ++r) {
       const int64_t s = r / beam, first = start[s], keep = keep_count(count[s], kappa);
@@ -172,7 +172,7 @@ std::tuple<Tensor, Tensor> topk_indices(const Tensor& q_, const Tensor& keys_, c
   const auto* all = static_cast<const char*>(keys.const_data_ptr());
   const int64_t item_bytes = keys.stride(0) * keys.element_size();
   // rows of an item vary fastest because they read the same block of keys
-  at::parallel_for(0, n * blocks * beam, 1, [&](int64_t begin, int64_t end) {
+  at::parallel_for(0, n * blocks * beam, grain(std::min(longest, kKeyBlock) * width), [&](int64_t begin, int64_t end) {
     for (int64_t task = begin; task < end; ++task) {
       const int64_t s = task / (blocks * beam), block = task / beam % blocks, r = s * beam + task % beam;
       const int64_t from = std::max(block * kKeyBlock, first[s]);
@@ -210,7 +210,7 @@ Tensor attend_slots(const Tensor& q, const Tensor& keys, const Tensor& values, c
   const auto *all_keys = static_cast<const char*>(keys.const_data_ptr());
   const auto *all_values = static_cast<const char*>(values.const_data_ptr());
   const int64_t key_bytes = keys.stride(0) * keys.element_size(), value_bytes = values.stride(0) * values.element_size();
-  at::parallel_for(0, items * heads, 1, [&](int64_t begin, int64_t end) {
+  at::parallel_for(0, items * heads, grain(2 * beam * most * head_width), [&](int64_t begin, int64_t end) {
     std::vector<float> weights(beam * std::min(heads, end - begin) * (most + kTurn));
     while (begin < end) {  // the heads of an item within the chunk
       const int64_t s = begin / heads, h0 = begin % heads, h1 = std::min(heads, h0 + end - begin), row = s * beam;
@@ -262,7 +262,7 @@ std::tuple<Tensor, Tensor> quantise_heads(const Tensor& x_, int64_t heads) {
   const auto* from = x.const_data_ptr<float>();
   auto* to = numbers.mutable_data_ptr<int8_t>();
   auto* factors = scales.mutable_data_ptr<float>();
-  at::parallel_for(0, rows, 16, [&](int64_t begin, int64_t end) {
+  at::parallel_for(0, rows, grain(4 * width), [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       arithmetic().quantise_heads(from + r * width, heads, width / heads, to + r * width, factors + r * heads);
     }

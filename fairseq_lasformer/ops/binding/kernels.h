@@ -20,6 +20,13 @@ using at::TensorList;
 constexpr int64_t kOne = 1000000;  // kappa = 1, in millionths
 constexpr int64_t kMinKeys = 10;   // arXiv 2309.14174, 3.2: k_i = min(n_i, max(10, ceil(kappa n_i)))
 
+// Multiplications that are worth a second thread: it costs a few microseconds to wake and to wait for, and beside other
+// work that keeps its core busy, thousands.
+constexpr int64_t kWorthwhile = 1 << 19;
+
+// Pieces of a loop that a thread takes at least; work: multiplications of a piece.
+inline int64_t grain(int64_t work) { return work >= kWorthwhile ? 1 : kWorthwhile / (work > 0 ? work : 1); }
+
 // The arithmetic's name of a tensor's type.
 inline Type type_of(const Tensor& t) {
   switch (t.scalar_type()) {

@@ -18,12 +18,13 @@ void product(const float* x, int64_t stride, int64_t rows, const Packed& weights
   if (weights.quantised) {
     numbers.resize(rows * row);
     scales.resize(rows);
-    at::parallel_for(0, rows, 32, [&](int64_t begin, int64_t end) {
+    at::parallel_for(0, rows, grain(4 * weights.inputs), [&](int64_t begin, int64_t end) {
       compute.quantise(x + begin * stride, stride, end - begin, weights.inputs, &numbers[begin * row], padded, &scales[begin]);
     });
   }
   const Product task{x, stride, rows, numbers.data(), scales.data(), weights, out, after};
-  at::parallel_for(0, weights.groups(), 1, [&](int64_t begin, int64_t end) { compute.product(task, begin, end); });
+  const int64_t work = rows * weights.inputs * weights.outputs / weights.groups();
+  at::parallel_for(0, weights.groups(), grain(work), [&](int64_t begin, int64_t end) { compute.product(task, begin, end); });
 }
 
 Packed packed(const at::Tensor& weight, const at::Tensor& scale, const at::Tensor& sums, const at::Tensor& bias,

@@ -52,7 +52,7 @@ void append(const Tensor& rows, int64_t from, const Tensor& store, const Tensor&
       std::copy_n(part, width, store.mutable_data_ptr<float>() + place * width);
     }
   };
-  at::parallel_for(0, rows.size(0), 16, [&](int64_t begin, int64_t end) {
+  at::parallel_for(0, rows.size(0), grain(4 * width), [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) write(r);
   });
 }
@@ -62,7 +62,7 @@ Tensor columns(const Tensor& x, int64_t from, int64_t n, const std::vector<float
   Tensor out = at::empty({x.size(0), n}, x.options());
   const auto* source = x.const_data_ptr<float>();
   auto* to = out.mutable_data_ptr<float>();
-  at::parallel_for(0, x.size(0), 16, [&](int64_t begin, int64_t end) {
+  at::parallel_for(0, x.size(0), grain(4 * n), [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       for (int64_t i = 0; i < n; ++i) to[r * n + i] = source[r * x.size(1) + from + i] * factor[r];
     }
@@ -128,7 +128,7 @@ class Step {
     const auto* bias = norms_[at + 1].const_data_ptr<float>();
     auto* to = out.mutable_data_ptr<float>();
     const int64_t width = x.size(1);
-    at::parallel_for(0, x.size(0), 16, [&](int64_t begin, int64_t end) {
+    at::parallel_for(0, x.size(0), grain(16 * width), [&](int64_t begin, int64_t end) {
       arithmetic().layer_norm(from + begin * width, end - begin, width, weight, bias, eps_, to + begin * width);
     });
     return out;
