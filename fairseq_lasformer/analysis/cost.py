@@ -16,8 +16,7 @@ from typing import Any, NamedTuple
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.inference.checkpoints import architecture, load
 from fairseq_lasformer.nn.patterns import Pattern
-from fairseq_lasformer.nn.patterns.full import Full
-from fairseq_lasformer.nn.patterns.learned import Selector
+from fairseq_lasformer.nn.patterns.learned import learned
 from fairseq_lasformer.ops import KAPPA_ONE
 from fairseq_lasformer.plugin import build
 from fairseq_lasformer.plugin.config import (
@@ -93,7 +92,7 @@ def module_cost(module: str, cfg: ModuleConfig, patterns: Sequence[Pattern], len
         cost = pattern.cost(length)
         sparse += 2 * cost.kept * layers * square * d + cost.scores
         extra += cost.projections
-        kept += (pattern.share if isinstance(pattern, Selector) else cost.kept) / len(patterns)
+        kept += (cost.kept if pattern.share is None else pattern.share) / len(patterns)
     return Cost(module, length, kept, dense, sparse, projections, projections + extra, output)
 
 
@@ -107,9 +106,9 @@ def module_patterns(module: str, cfg: ModuleConfig, kappas: Sequence[float]) -> 
     """
     layers = cfg.encoder.layers if module == "encoder" else cfg.decoder.layers
     patterns = [build.pattern(cfg, module) for _ in range(0, layers, cfg.select_share)]
-    for learned, kappa in zip(patterns, kappas):
-        if isinstance(learned, Selector):
-            learned.kappa.fill_(round(kappa * KAPPA_ONE))
+    for pattern, kappa in zip(patterns, kappas):
+        for _, selector in learned([(module, pattern)]):
+            selector.kappa.fill_(round(kappa * KAPPA_ONE))
     return patterns
 
 
@@ -121,7 +120,7 @@ def checkpoint_patterns(state: dict[str, Any]) -> dict[str, list[Pattern]]:
 
 def mean_kappa(patterns: Sequence[Pattern]) -> float | None:
     """Mean kappa of the patterns; full attention counts as 1. None if no pattern has a kappa."""
-    shares = [p.share if isinstance(p, Selector) else 1.0 for p in patterns if isinstance(p, Selector | Full)]
+    shares = [p.share for p in patterns if p.share is not None]
     return sum(shares) / len(shares) if shares else None
 
 
@@ -156,7 +155,9 @@ def state_cost(state: dict[str, Any], lengths: Sequence[int]) -> list[Cost]:
             raise InputError(f"--lengths: {length} is not a number of tokens from 1 to {LONGEST:,}")
         each = [module_cost(m, cfg, patterns[m], length) for m in MODULES]
         sums = [sum(getattr(c, f) for c in each) for f in Cost._fields[3:]]
-        kappa = mean_kappa([pattern for m in MODULES for pattern in patterns[m] if isinstance(pattern, Selector)])
+        kappa = mean_kappa(
+            [selector for _, selector in learned((m, pattern) for m in MODULES for pattern in patterns[m])]
+        )
         attention = Cost("all", length, sum(c.kappa for c in each) / len(each) if kappa is None else kappa, *sums)
         dense = attention.dense + length * weights
         # apart from scores and weighted sums, a selection adds only the selectors' projections

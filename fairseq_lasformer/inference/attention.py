@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fairseq_lasformer.formats.projection import Aligned, by_place, units, with_equal_words
 from fairseq_lasformer.nn.attention import AttentionOutput
-from fairseq_lasformer.nn.selection import SelectedInTraining
+from fairseq_lasformer.nn.selection import Selection
 from fairseq_lasformer.ops.reference import attention_scores, masked_softmax
 
 Words = Callable[[str], Sequence[tuple[int, int]]]
@@ -37,9 +37,11 @@ def attention_of(model: Any, source: Tensor, target: Tensor) -> dict[str, Tensor
     found: dict[str, list[Tensor]] = {}
 
     def observe(name: str, output: AttentionOutput) -> None:
-        if isinstance(output.selection, SelectedInTraining) and output.query is not None and output.key is not None:
-            scores = attention_scores(output.query, output.key)
-            weights = masked_softmax(scores, output.selection.kept()[:, None]).mean(1)[0]
+        if output.query is not None and output.key is not None:
+            scores, selection = attention_scores(output.query, output.key), cast(Selection, output.selection)
+            kept = selection.kept()
+            assert kept is not None
+            weights = masked_softmax(scores, kept[:, None]).mean(1)[0]
             found.setdefault(name, []).append(weights.detach())
 
     # with gradients enabled, a full pass knows which keys it selected

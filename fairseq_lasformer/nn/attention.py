@@ -13,7 +13,7 @@ from fairseq_lasformer.nn.cache import LayerCache
 from fairseq_lasformer.nn.dropout import Dropout
 from fairseq_lasformer.nn.options import EVERY_QUERY, RowSampling
 from fairseq_lasformer.nn.patterns import Pattern
-from fairseq_lasformer.nn.selection import SelectedInTraining, Selection, SlotSelection
+from fairseq_lasformer.nn.selection import Selection
 from fairseq_lasformer.ops import AttentionMask, KeptKeys
 
 
@@ -24,8 +24,8 @@ class AttentionOutput(NamedTuple):
         out: [B, Q, d]; [R, d] in a decoding step.
         selection: for the layers above in the group. In a full pass, a :class:`Selection`; in a decoding step, the kept
             keys, or None if every key is kept.
-        query, key: projections of the heads, [B, H, Q or K, D], of a full pass in training, for the supervision;
-            otherwise None.
+        query, key: projections of the heads, [B, H, Q or K, D], of a full pass whose selection is explicit, for the
+            supervision; otherwise None.
     """
 
     out: Tensor
@@ -112,13 +112,11 @@ class SelectedAttention(nn.Module):
         q, k, v = (self._heads(p) for p in (self.q_proj(x), self.k_proj(source), self.v_proj(source)))
         if self.length:
             q = self.sharpened(q, mask.counts(q.size(2), k.size(2), q.device)[:, None, :, None])
-        if isinstance(selection, SlotSelection):  # saved once, for the kernels and for the supervision
+        if selection.contiguous:
             q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
         out = selection.attend(q, k, v, dropout_p, self.backend)
         out = self.out_proj(out.transpose(1, 2).reshape(q.size(0), q.size(2), self.embed_dim))
-        if isinstance(selection, SelectedInTraining):
-            return AttentionOutput(out, selection, q, k)
-        return AttentionOutput(out, selection)
+        return AttentionOutput(out, selection, q, k) if selection.explicit else AttentionOutput(out, selection)
 
     def step(self, x: Tensor, keys: LayerCache, kept: KeptKeys | None = None) -> AttentionOutput:
         """Run one decoding step: attend from the newest positions to the cache.

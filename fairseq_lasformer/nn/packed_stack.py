@@ -6,7 +6,7 @@ kept instead of perturbing a value.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
@@ -16,9 +16,6 @@ from fairseq_lasformer.nn.attention import SelectedAttention
 from fairseq_lasformer.nn.cache import LayerCache
 from fairseq_lasformer.nn.layers import DecodeContext, DecoderLayer, EncoderLayer
 from fairseq_lasformer.nn.patterns import Pattern
-from fairseq_lasformer.nn.patterns.full import Full
-from fairseq_lasformer.nn.patterns.learned import Selector
-from fairseq_lasformer.nn.patterns.window import Window
 from fairseq_lasformer.nn.stack import LayerStack
 from fairseq_lasformer.ops import PackedLinear, decode_step, pack_linear
 
@@ -101,9 +98,8 @@ class PackedStack:
             self.norms += [norm.weight.detach(), norm.bias.detach()]
         packed = [_joined([own.q_proj, own.k_proj, own.v_proj], int8)]
         packed += [_joined([linear], int8) for linear in (own.out_proj, crossed.q_proj, crossed.out_proj, fc1, fc2)]
-        selector, crossed_selector = own.selector, crossed.selector
-        packed.append(_joined([selector.q_proj, selector.k_proj] if isinstance(selector, Selector) else [], False))
-        packed.append(_joined([crossed_selector.q_proj] if isinstance(crossed_selector, Selector) else [], False))
+        packed.append(_joined(_scorers(own), False))
+        packed.append(_joined(_scorers(crossed)[:1], False))  # the source's keys are scored once
         for linear in packed:
             self.linears += linear.tensors
             self.outputs.append(linear.outputs)
@@ -119,25 +115,23 @@ class PackedStack:
         for layer in self.layers:
             own, crossed = layer.self_attn, layer.encoder_attn
             keys, source_keys = context.self_keys(layer.place, x), context.source_keys(layer.place, x)
-            name, chooser, crossed_chooser = f"{layer.place}.self", own.selector, crossed.selector
             kept = self._kept(keys, own, layer), self._kept(source_keys, crossed, layer)
             stores += [numbers for numbers, _ in kept[0]]
-            if isinstance(chooser, Selector):
-                stores.append(cache.room(f"{name}.selector_key", x, chooser.k_proj.out_features))
+            scorers = _scorers(own)
+            if scorers:
+                stores.append(cache.room(f"{layer.place}.self.selector_key", x, scorers[1].out_features))
             else:
                 stores.append(self.nothing)
             stores += [numbers for numbers, _ in kept[1]]
-            if isinstance(crossed_chooser, Selector):
-                stores.append(source_keys.project("selector_key", crossed_chooser.k_proj))
-            else:
-                stores.append(self.nothing)
+            scorers = _scorers(crossed)
+            stores.append(source_keys.project("selector_key", scorers[1]) if scorers else self.nothing)
             stores += [scales for pairs in kept for _, scales in pairs]
-            for pattern, its_keys in ((chooser, keys), (crossed_chooser, source_keys)):
+            for pattern, its_keys in ((own.selector, keys), (crossed.selector, source_keys)):
                 slots, counts = self.nothing, self.nothing
                 if pattern is None:
                     kappas.append(AS_BELOW)
-                elif isinstance(pattern, Selector):
-                    kappas.append(its_keys.constant("kappa", pattern.kappa))
+                elif pattern.scorers():
+                    kappas.append(its_keys.constant("kappa", cast(Tensor, pattern.kappa)))
                 else:  # depends on the positions alone
                     given_keys = pattern.step(x, its_keys)
                     kappas.append(EVERY if given_keys is None else GIVEN)
@@ -176,6 +170,11 @@ def _joined(linears: list[nn.Linear], int8: bool) -> PackedLinear:
     return pack_linear(torch.cat(weights), torch.cat(biases) if biases else None, int8)
 
 
+def _scorers(attention: SelectedAttention) -> list[nn.Linear]:
+    """The projections of queries and keys by which an attention chooses its keys."""
+    return [] if attention.selector is None else list(attention.selector.scorers())
+
+
 def _check(layer: DecoderLayer) -> None:
     if layer.moe is not None or layer.fc1 is None:
         raise Unsupported("mixtures of experts")
@@ -184,7 +183,7 @@ def _check(layer: DecoderLayer) -> None:
     if layer.activation_fn is not F.relu:
         raise Unsupported("another activation than ReLU")
     for pattern in (layer.self_attn.selector, layer.encoder_attn.selector):
-        if pattern is not None and not isinstance(pattern, Selector | Full | Window):
+        if pattern is not None and not pattern.packable:
             raise Unsupported(f"the pattern {_name(pattern)}")
     for name, parameter in layer.named_parameters():
         if parameter.dtype != torch.float32 or parameter.device.type != "cpu":

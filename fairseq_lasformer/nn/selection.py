@@ -1,22 +1,73 @@
 """Keys that a pattern selected for a full pass, in the form that can be attended to fastest.
 
 A selection is made by the lowest layer of a group and used by all its layers (eq 8 of arXiv 2309.14174). All forms have
-the same method, ``attend(q, k, v, dropout_p, backend)``.
+the methods of :class:`Selection`.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch.nn.functional as F
 from torch import Tensor
 
 from fairseq_lasformer import ops
-from fairseq_lasformer.ops import EVERY_ROW, AttentionMask, KeptKeys, RowSample
+from fairseq_lasformer.nn.options import SupervisionOptions
+from fairseq_lasformer.ops import EVERY_ROW, AttentionMask, KeptKeys, RowSample, Supervision
+
+
+class Teaching(NamedTuple):
+    """What a learned pattern learns through.
+
+    Attributes:
+        query, key: the selector's projections [B, Q or K, S], through which the supervision and the straight-through
+            gradient reach it.
+        gradient: how the translation loss reaches it (``--select-gradient``): ``bounded``, ``straight-through`` or
+            ``none``.
+        sample: the queries that it learns from.
+    """
+
+    query: Tensor
+    key: Tensor
+    gradient: str
+    sample: RowSample
+
+    def through(self) -> dict[str, Any]:
+        """Return the arguments of an attention that has the straight-through gradient."""
+        if self.gradient == "none":
+            return {"sample": self.sample}
+        bounded = self.gradient != "straight-through"
+        return {"sel_q": self.query, "sel_k": self.key, "bounded": bounded, "sample": self.sample}
+
+
+class Teachers(NamedTuple):
+    """The full attention of a group's layers, by which a pattern is supervised.
+
+    Attributes:
+        queries, keys: of the heads of each layer, [B, H, Q or K, D].
+        query_padding: bool [B, Q], True at padding; None if there is none.
+        options: which divergence, and what is trained.
+    """
+
+    queries: list[Tensor]
+    keys: list[Tensor]
+    query_padding: Tensor | None
+    options: SupervisionOptions
 
 
 class Selection(Protocol):
     """Selected keys of a full pass."""
+
+    @property
+    def explicit(self) -> bool:
+        """Whether :meth:`kept` knows the kept keys, and the pattern may be supervised."""
+        ...
+
+    @property
+    def contiguous(self) -> bool:
+        """Whether heads are to be laid out one after the other, once for attention and supervision."""
+        ...
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, dropout_p: float, backend: str) -> Tensor:
         """Compute attention over the kept keys.
@@ -31,8 +82,30 @@ class Selection(Protocol):
         """
         ...
 
+    def supervise(self, teachers: Teachers) -> Supervision | None:
+        """Supervise the pattern by the full attention (eq 4-6); None if it is not learned."""
+        ...
 
-class FullSelection(NamedTuple):
+    def kept(self) -> Tensor | None:
+        """Return the kept keys of the queries that a pattern learns from, bool [B, R, K]; None if not explicit."""
+        ...
+
+
+class _Unsupervised:
+    """A form that no learned pattern is taught with."""
+
+    explicit: ClassVar[bool] = False
+    contiguous: ClassVar[bool] = False
+
+    def supervise(self, teachers: Teachers) -> None:
+        return None
+
+    def kept(self) -> None:
+        return None
+
+
+@dataclass(frozen=True)
+class FullSelection(_Unsupervised):
     """Every key that the mask allows: dense attention with PyTorch's fused kernel.
 
     Attributes:
@@ -51,102 +124,119 @@ class FullSelection(NamedTuple):
         return out.masked_fill(~allowed.any(-1)[:, None, :, None], 0.0)
 
 
-class MaskSelection(NamedTuple):
-    """Kept keys as a mask, used in training, with attention dropout, and for short or dense passes.
-
-    Attributes:
-        keep_mask: bool [B, Q, K], a subset of what ``mask`` allows.
-        mask: attention mask.
-        query, key: the selector's projections [B, Q or K, S], through which the supervision and the straight-through
-            gradient reach it; None for patterns that are not learned.
-        gradient: how the translation loss reaches the selector (``--select-gradient``): ``bounded``,
-            ``straight-through`` or ``none``.
-        sample: the queries that the selector learns from.
-    """
-
-    keep_mask: Tensor
-    mask: AttentionMask
-    query: Tensor | None = None
-    key: Tensor | None = None
-    gradient: str = "none"
-    sample: RowSample = EVERY_ROW
-
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, dropout_p: float, backend: str) -> Tensor:
-        through = (None, None) if self.gradient == "none" else (self.query, self.key)
-        bounded = self.gradient != "straight-through"
-        return ops.selected_attention(q, k, v, self.keep_mask, self.mask, *through, dropout_p, bounded, self.sample)
-
-    def kept(self) -> Tensor:
-        """Return the kept keys of the sampled queries, bool [B, R, K]."""
-        return self.sample.of(self.keep_mask, 1)
-
-
-class SlotSelection(NamedTuple):
-    """A few kept keys as indices, used in training (CPU).
-
-    Attributes:
-        slots: the kept keys of B * Q rows.
-        mask, query, key, gradient, sample: see :class:`MaskSelection`.
-    """
-
-    slots: KeptKeys
-    mask: AttentionMask
-    query: Tensor
-    key: Tensor
-    gradient: str
-    sample: RowSample
-
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, dropout_p: float, backend: str) -> Tensor:
-        sel_q, sel_k = (None, None) if self.gradient == "none" else (self.query, self.key)
-        bounded = self.gradient != "straight-through"
-        return ops.gathered_attention(q, k, v, self.slots, self.mask, sel_q, sel_k, dropout_p, bounded, self.sample)
-
-    def kept(self) -> Tensor:
-        """Return the kept keys of the sampled queries, bool [B, R, K]."""
-        return ops.kept_mask(self.slots, self.key.size(0), self.key.size(1), self.sample)
-
-
-class GatheredSelection(NamedTuple):
+@dataclass(frozen=True)
+class GatheredSelection(_Unsupervised):
     """Kept keys as indices, for kernels that read only these keys (CPU inference).
 
     Attributes:
-        kept: the kept keys of B * Q rows.
+        slots: the kept keys of B * Q rows.
     """
 
-    kept: KeptKeys
+    slots: KeptKeys
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, dropout_p: float, backend: str) -> Tensor:
         n_heads, head_dim = q.size(1), q.size(3)
         queries, keys, values = (t.transpose(1, 2).reshape(t.size(0), t.size(2), -1) for t in (q, k, v))
         rows = queries.view(-1, n_heads * head_dim)
-        out = ops.attend_kept(rows, keys, values, None, self.kept, n_heads, backend)
+        out = ops.attend_kept(rows, keys, values, None, self.slots, n_heads, backend)
         return out.view(q.size(0), q.size(2), n_heads, head_dim).transpose(1, 2)
 
 
-class BitmaskSelection(NamedTuple):
+@dataclass(frozen=True)
+class MaskSelection:
+    """Kept keys as a mask, used in training, with attention dropout, and for short or dense passes.
+
+    Attributes:
+        keep_mask: bool [B, Q, K], a subset of what ``mask`` allows.
+        mask: attention mask.
+        teaching: None for patterns that are not learned.
+    """
+
+    keep_mask: Tensor
+    mask: AttentionMask
+    teaching: Teaching | None = None
+
+    explicit: ClassVar[bool] = True
+    contiguous: ClassVar[bool] = False
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, dropout_p: float, backend: str) -> Tensor:
+        through = self.teaching.through() if self.teaching else {}
+        return ops.selected_attention(q, k, v, self.keep_mask, self.mask, dropout_p=dropout_p, **through)
+
+    def supervise(self, teachers: Teachers) -> Supervision | None:
+        return None if self.teaching is None else _supervise(self.teaching, teachers, self.kept(), self.mask)
+
+    def kept(self) -> Tensor:
+        return _sample(self.teaching).of(self.keep_mask, 1)
+
+
+@dataclass(frozen=True)
+class SlotSelection:
+    """A few kept keys as indices, used in training (CPU).
+
+    Attributes:
+        slots: the kept keys of B * Q rows.
+        mask, teaching: see :class:`MaskSelection`.
+        n_batch, n_keys: B and K.
+    """
+
+    slots: KeptKeys
+    mask: AttentionMask
+    n_batch: int
+    n_keys: int
+    teaching: Teaching | None = None
+
+    explicit: ClassVar[bool] = True
+    contiguous: ClassVar[bool] = True
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, dropout_p: float, backend: str) -> Tensor:
+        through = self.teaching.through() if self.teaching else {}
+        return ops.gathered_attention(q, k, v, self.slots, self.mask, dropout_p=dropout_p, **through)
+
+    def supervise(self, teachers: Teachers) -> Supervision | None:
+        return None if self.teaching is None else _supervise(self.teaching, teachers, self.kept(), self.mask)
+
+    def kept(self) -> Tensor:
+        return ops.kept_mask(self.slots, self.n_batch, self.n_keys, _sample(self.teaching))
+
+
+@dataclass(frozen=True)
+class BitmaskSelection:
     """Kept keys as a bitmask, for Triton's tiled kernels (GPU, training and inference).
 
     Attributes:
         bits: int32 [B, Q, ceil(K / 32)].
-        mask, query, key, gradient, sample: see :class:`MaskSelection`.
+        mask, teaching: see :class:`MaskSelection`.
+        n_keys: number of keys (K).
     """
 
     bits: Tensor
     mask: AttentionMask
-    query: Tensor
-    key: Tensor
-    gradient: str
-    sample: RowSample
+    n_keys: int
+    teaching: Teaching | None = None
+
+    explicit: ClassVar[bool] = True
+    contiguous: ClassVar[bool] = False
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, dropout_p: float, backend: str) -> Tensor:
-        sel_q, sel_k = (None, None) if self.gradient == "none" else (self.query, self.key)
-        bounded = self.gradient != "straight-through"
-        return ops.tiled_attention(q, k, v, self.bits, self.mask, sel_q, sel_k, dropout_p, bounded, self.sample)
+        through = self.teaching.through() if self.teaching else {}
+        return ops.tiled_attention(q, k, v, self.bits, self.mask, dropout_p=dropout_p, **through)
+
+    def supervise(self, teachers: Teachers) -> Supervision | None:
+        if self.teaching is None:
+            return None
+        (sel_q, sel_k, _, sample), (queries, keys, padding, options) = self.teaching, teachers
+        rest = self.bits, self.mask, padding, options.kl, options.target, sample
+        return ops.tiled_supervise(sel_q, sel_k, queries, keys, *rest)
 
     def kept(self) -> Tensor:
-        """Return the kept keys of the sampled queries, bool [B, R, K]."""
-        return ops.mask_of(self.sample.of(self.bits, 1), self.key.size(1))
+        return ops.mask_of(_sample(self.teaching).of(self.bits, 1), self.n_keys)
 
 
-SelectedInTraining = MaskSelection | SlotSelection | BitmaskSelection
-"""The forms with the selector's projections, which it is supervised by."""
+def _sample(teaching: Teaching | None) -> RowSample:
+    return EVERY_ROW if teaching is None else teaching.sample
+
+
+def _supervise(teaching: Teaching, teachers: Teachers, kept: Tensor, mask: AttentionMask) -> Supervision:
+    (sel_q, sel_k, _, sample), (queries, keys, padding, options) = teaching, teachers
+    return ops.supervise(sel_q, sel_k, queries, keys, kept, mask, padding, options.kl, options.target, sample)

@@ -11,13 +11,12 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from fairseq_lasformer import ops
 from fairseq_lasformer.nn.attention import AttentionOutput
 from fairseq_lasformer.nn.layers import DecodeContext, FullPass, TransformerLayer
 from fairseq_lasformer.nn.moe import RouterStats
 from fairseq_lasformer.nn.options import SupervisionOptions
 from fairseq_lasformer.nn.patterns import Pattern
-from fairseq_lasformer.nn.selection import BitmaskSelection, SelectedInTraining
+from fairseq_lasformer.nn.selection import Teachers
 from fairseq_lasformer.ops import Supervision
 
 Observer = Callable[[str, AttentionOutput], None]
@@ -120,8 +119,7 @@ def _run(
 
     Returns:
         x; the outputs of the attentions by layer, if ``keep_outputs``; the supervision of each module; and the
-            statistics
-        of mixtures by layer.
+            statistics of mixtures by layer.
     """
     outputs: list[tuple[AttentionOutput, ...]] = []
     router_stats: dict[int, RouterStats] = {}
@@ -143,12 +141,6 @@ def _supervise(
     outputs: Sequence[AttentionOutput], query_padding: Tensor | None, options: SupervisionOptions
 ) -> Supervision | None:
     """Supervise a group's pattern by the full attention of its layers; return None if the pattern is not learned."""
-    selection = outputs[0].selection
-    if not isinstance(selection, SelectedInTraining) or selection.query is None or selection.key is None:
-        return None
+    selection: Any = outputs[0].selection
     queries, keys = [o.query for o in outputs if o.query is not None], [o.key for o in outputs if o.key is not None]
-    projections = selection.query, selection.key, queries, keys
-    rest = query_padding, options.kl, options.target, selection.sample
-    if isinstance(selection, BitmaskSelection):
-        return ops.tiled_supervise(*projections, selection.bits, selection.mask, *rest)
-    return ops.supervise(*projections, selection.kept(), selection.mask, *rest)
+    return selection.supervise(Teachers(queries, keys, query_padding, options))

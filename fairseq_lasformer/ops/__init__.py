@@ -6,12 +6,12 @@
 from fairseq_lasformer.ops.attend import selected_attention
 from fairseq_lasformer.ops.backends import BACKENDS, backend_for
 from fairseq_lasformer.ops.decode import attend_kept, topk_indices
-from fairseq_lasformer.ops.gather import gathered_attention, kept_mask, topk_slots
+from fairseq_lasformer.ops.gather import gathered_attention, gathers, kept_mask, topk_slots
 from fairseq_lasformer.ops.packed import PackedLinear, decode_step, pack_linear, quantise_heads
 from fairseq_lasformer.ops.prefill import gather_index, topk_gather
 from fairseq_lasformer.ops.select import topk_mask
 from fairseq_lasformer.ops.supervise import supervise
-from fairseq_lasformer.ops.tiled_teacher import mask_of, tiled_supervise
+from fairseq_lasformer.ops.tiled_teacher import bitmask_of, mask_of, tiled_supervise
 from fairseq_lasformer.ops.tiles import tiled_attention, topk_bitmask, uses_tiles
 from fairseq_lasformer.ops.types import (
     EVERY_ROW,
@@ -37,6 +37,7 @@ __all__ = [
     "Supervision",
     "attend_kept",
     "backend_for",
+    "bitmask_of",
     "decode_step",
     "topk_bitmask",
     "topk_mask",
@@ -46,6 +47,7 @@ __all__ = [
     "selected_attention",
     "gather_index",
     "gathered_attention",
+    "gathers",
     "kept_mask",
     "mask_of",
     "pack_linear",

@@ -20,6 +20,12 @@ from fairseq_lasformer.ops.types import EVERY_ROW, KAPPA_ONE, AttentionMask, Kep
 GATHER_FROM, GATHER_SHARE = 256, 0.25
 
 
+def gathers(x: Tensor, n_queries: int, share: float, backend: str = "auto") -> bool:
+    """Whether :func:`gathered_attention` takes tensors like ``x``, and is faster than a mask where a share is kept."""
+    few = n_queries >= GATHER_FROM and share <= GATHER_SHARE
+    return few and x.dtype in (torch.float32, torch.bfloat16) and backend_for(x.device, backend) == "cpu"
+
+
 @torch.no_grad()
 def topk_slots(sel_q: Tensor, sel_k: Tensor, mask: AttentionMask, kappa: int, backend: str = "auto") -> KeptKeys | None:
     """Select the kept keys of all queries (eq 1, 2) for :func:`gathered_attention`.
@@ -35,9 +41,7 @@ def topk_slots(sel_q: Tensor, sel_k: Tensor, mask: AttentionMask, kappa: int, ba
         kept keys of B * Q rows; None where a mask is faster, or there are no kernels.
     """
     (n_batch, n_queries, _), n_keys = sel_q.shape, sel_k.size(1)
-    if n_queries < GATHER_FROM or kappa > GATHER_SHARE * KAPPA_ONE:
-        return None
-    if sel_q.dtype not in (torch.float32, torch.bfloat16) or backend_for(sel_q.device, backend) != "cpu":
+    if not gathers(sel_q, n_queries, kappa / KAPPA_ONE, backend):
         return None
     padding = mask.key_padding
     index = KeyIndex.over(torch.zeros(n_batch, n_keys, dtype=torch.bool) if padding is None else padding)
@@ -50,7 +54,8 @@ def topk_slots(sel_q: Tensor, sel_k: Tensor, mask: AttentionMask, kappa: int, ba
 def kept_mask(kept: KeptKeys, n_batch: int, n_keys: int, sample: RowSample = EVERY_ROW) -> Tensor:
     """The kept keys of the sampled queries as a mask, bool [B, R, K]."""
     slots = sample.of(kept.indices.view(n_batch, -1, kept.indices.size(1)), 1).long()
-    mask = torch.zeros(*slots.shape[:2], n_keys + 1, dtype=torch.bool)  # the last column takes the unused slots
+    # the last column takes the unused slots
+    mask = torch.zeros(*slots.shape[:2], n_keys + 1, dtype=torch.bool, device=slots.device)
     mask.scatter_(2, slots.where(slots >= 0, n_keys), True)
     return mask[..., :n_keys]
 

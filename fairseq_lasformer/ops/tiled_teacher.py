@@ -15,7 +15,7 @@ from torch import Tensor
 from fairseq_lasformer.ops.backends import current, triton_kernels
 from fairseq_lasformer.ops.blocks import BLOCK_ELEMENTS, LEAST_ROWS
 from fairseq_lasformer.ops.supervise import supervise
-from fairseq_lasformer.ops.types import EVERY_ROW, AttentionMask, RowSample, Supervision
+from fairseq_lasformer.ops.types import EVERY_ROW, AttentionMask, KeptKeys, RowSample, Supervision
 
 WORD = 32
 
@@ -30,6 +30,14 @@ def mask_of(bits: Tensor, n_keys: int) -> Tensor:
     """Return a bitmask as a mask: int32 [B, R, words] -> bool [B, R, K]."""
     lanes = torch.arange(WORD, device=bits.device)
     return ((bits[..., None] >> lanes) & 1).bool().flatten(2)[..., :n_keys]
+
+
+def bitmask_of(kept: KeptKeys, n_batch: int, n_keys: int) -> Tensor:
+    """Return kept keys of B * Q rows as a bitmask, int32 [B, Q, ceil(K / 32)]; the opposite of :func:`mask_of`."""
+    slots = kept.indices.view(n_batch, -1, kept.indices.size(1)).long()
+    words = torch.zeros(*slots.shape[:2], -(-n_keys // WORD), dtype=torch.int64, device=slots.device)
+    bits = torch.ones_like(slots).masked_fill_(slots < 0, 0) << (slots % WORD)
+    return words.scatter_add_(2, slots.clamp_min(0) // WORD, bits).int()  # each key once: the sum is their union
 
 
 class _Block(NamedTuple):

@@ -18,7 +18,7 @@ from fairseq_lasformer.nn.fixed_cache import FixedCache, Rooms, Size
 from fairseq_lasformer.nn.layers import DecodeContext, FullPass
 from fairseq_lasformer.nn.options import RunOptions
 from fairseq_lasformer.nn.packed_stack import PackedStack, Unsupported
-from fairseq_lasformer.nn.patterns.learned import Selector
+from fairseq_lasformer.nn.patterns.learned import learned
 from fairseq_lasformer.nn.stack import Observer
 from fairseq_lasformer.ops import AttentionMask, PackedLinear, backend_for, pack_linear
 from fairseq_lasformer.plugin.build import decoder_stack, sampling, supervision
@@ -212,7 +212,7 @@ class LasformerDecoder(Side, FairseqIncrementalDecoder):
             self.make_generation_fast_()
         if not self.run_options.cuda_graph:
             return DecodingCache(n_rows, memory.size(0), memory.device)
-        kappas = tuple(p.millionths for _, p in self.layers.patterns() if isinstance(p, Selector))
+        kappas = tuple(p.millionths for _, p in learned(self.layers.patterns()))
         return FixedCache(Size.first(n_rows, memory.size(0), memory.size(1), memory, kappas), self.rooms)
 
     def reorder_incremental_state_scripting(self, incremental_state: IncrementalState, new_order: Tensor) -> None:

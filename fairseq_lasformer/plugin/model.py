@@ -20,7 +20,7 @@ from fairseq_lasformer import ops
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.nn.options import RunOptions
 from fairseq_lasformer.nn.patterns import Pattern
-from fairseq_lasformer.nn.patterns.learned import Selector
+from fairseq_lasformer.nn.patterns.learned import Selector, learned
 from fairseq_lasformer.plugin import build, hub
 from fairseq_lasformer.plugin.config import PRESETS, LasformerConfig, ModuleConfig, module_config
 from fairseq_lasformer.plugin.decoder import LasformerDecoder
@@ -159,7 +159,7 @@ class LasformerModel(TransformerModelBase):
 
     def selectors(self) -> Iterator[tuple[str, Selector]]:
         """Iterate over the patterns whose kappa adapts, with their names, in the same order."""
-        return ((name, pattern) for name, pattern in self.patterns() if isinstance(pattern, Selector))
+        return learned(self.patterns())
 
 
 def _check_run(run: RunOptions, has_mixtures: bool) -> None:

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import copy
+import importlib
+import re
+import sys
 from collections.abc import Callable, Collection
+from pathlib import Path
 
 import pytest
 import torch
-from helpers import assert_beams_decode_alike, assert_steps_are_a_full_pass, tokens
+from helpers import assert_beams_decode_alike, assert_steps_are_a_full_pass, skip_unless_here, tokens
 
 from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.nn.patterns import PatternOptions, build_pattern
+from fairseq_lasformer.nn import patterns
+from fairseq_lasformer.nn.patterns import PATTERNS, PatternOptions, build_pattern
 from fairseq_lasformer.nn.patterns.learned import Selector, SparsityRule
-from fairseq_lasformer.nn.selection import MaskSelection
-from fairseq_lasformer.ops import KAPPA_ONE, AttentionMask
+from fairseq_lasformer.nn.selection import BitmaskSelection, MaskSelection, SlotSelection
+from fairseq_lasformer.ops import KAPPA_ONE, AttentionMask, KeptKeys, bitmask_of, cpu, mask_of
 
 Definition = Callable[[int, int], Collection[int]]
 RULE = SparsityRule(threshold=0.95, step=0.001, minimum=0.01, freeze_above=0.5)
@@ -59,10 +64,90 @@ def nearest(size: int) -> Definition:
     return lambda p, n: sorted(range(n), key=lambda j: (abs(j - p), j))[:size]
 
 
+def example(page: Path = Path(__file__).parents[2] / "CONTRIBUTING.md") -> str:
+    """The pattern that the recipe shows."""
+    (block,) = re.findall(r"```text\n# fairseq_lasformer/nn/patterns/strided.py\n(.*?)```", page.read_text(), re.S)
+    return block
+
+
+# as a new contributor would write it, with nothing but the recipe
+DILATED = '''
+"""Keys a step apart on both sides of the query."""
+import torch
+
+from fairseq_lasformer.nn.patterns.positional import Positional
+
+
+class Dilated(Positional):
+    name = "dilated"
+    usage = "dilated:SIZE,STEP"
+
+    def __init__(self, size, apart):
+        super().__init__()
+        self.size, self.apart = size, apart
+
+    @classmethod
+    def build(cls, argument, options):
+        size, _, apart = argument.partition(",")
+        if not (size.isdecimal() and apart.isdecimal() and int(size) and int(apart)):
+            raise ValueError("expected a number of keys and a distance, as in dilated:9,4")
+        return cls(int(size), int(apart))
+
+    def positions(self, query, n_keys, longest):
+        return query[..., None] + (torch.arange(self.size, device=query.device) - self.size // 2) * self.apart
+'''
+
+SCATTERED = '''
+"""In no order, some twice, some out of range."""
+import torch
+
+from fairseq_lasformer.nn.patterns.positional import Positional
+
+
+class Scattered(Positional):
+    name = usage = "scattered"
+
+    @classmethod
+    def build(cls, argument, options):
+        return cls()
+
+    def positions(self, query, n_keys, longest):
+        both = torch.stack([n_keys - 1, query * 0, query - 2, query * 0 + 3, n_keys + 1, query * 0 - 5, query], -1)
+        return both.flip(-1)
+'''
+
+
+@pytest.fixture(scope="module", autouse=True)
+def contributed(tmp_path_factory):
+    """Patterns that are written by a recipe, in files of the patterns' package."""
+    folder = tmp_path_factory.mktemp("contributed")
+    for name, text in (("strided", example()), ("dilated", DILATED), ("scattered", SCATTERED)):
+        (folder / f"{name}.py").write_text(text)
+    before = dict(PATTERNS)
+    patterns.__path__.append(str(folder))
+    for name in ("strided", "dilated", "scattered"):
+        importlib.import_module(f"{patterns.__name__}.{name}")
+    yield
+    patterns.__path__.remove(str(folder))
+    for name in PATTERNS.keys() - before.keys():
+        del PATTERNS[name], sys.modules[f"{patterns.__name__}.{name}"]
+
+
+def dilated(p: int, n: int, size: int, apart: int) -> list[int]:
+    return [j for j in range(p - size // 2 * apart, p + (size + 1) // 2 * apart, apart) if 0 <= j < n]
+
+
+def scattered(p: int, n: int) -> set[int]:
+    return {j for j in (n - 1, 0, p - 2, 3, p) if 0 <= j < n}
+
+
 # What is asked for, and by definition which of n allowed keys the query at position p among them keeps.
 CASES: list[tuple[str, Definition]] = [
     ("full", lambda p, n: range(n)),
     *((f"window:{size}", nearest(size)) for size in (1, 4, 5, 20)),
+    *((f"strided:{n}", lambda p, k, n=n: [j for j in range(k) if (p - j) % n == 0]) for n in (1, 3, 50)),
+    *((f"dilated:{a},{b}", lambda p, k, a=a, b=b: dilated(p, k, a, b)) for a, b in ((1, 1), (3, 2), (60, 3))),
+    ("scattered", scattered),
 ]
 
 
@@ -120,6 +205,88 @@ def test_the_cost_is_a_share_of_the_keys(spec):
         cost = pattern.cost(length)
         assert 0 < cost.kept <= 1 and cost.scores >= 0 and cost.projections >= 0
     assert pattern.supervised == pattern.adaptive == (spec == "learned")
+
+
+@pytest.mark.parametrize("spec", ["window:20", "strided:8", "dilated:9,4", "scattered"])
+@pytest.mark.parametrize("padding", ["left", "right", None])
+def test_long_passes_read_the_kept_keys_alone(build, spec, padding):
+    """As with the definition, values and gradients; also with dropout there is no mask."""
+    if cpu.kernels() is None:
+        pytest.skip("no CPU kernels")
+    pattern, definition = (build_pattern(spec, PatternOptions(8, 8, 4, RULE, backend=b)) for b in ("auto", "reference"))
+    key_padding = torch.zeros(2, 300, dtype=torch.bool)
+    key_padding[1, slice(0, 40) if padding == "left" else slice(260, 300)] = padding is not None
+    states = torch.zeros(2, 300, 8)
+    for causal in (False, True):
+        mask = AttentionMask(key_padding if padding else None, causal)
+        some, exact = pattern(states, states, mask), definition(states, states, mask)
+        assert isinstance(some, SlotSelection) and isinstance(exact, MaskSelection)
+        assert torch.equal(some.kept()[~key_padding], exact.kept()[~key_padding])
+        grads = []
+        for selection in (some, exact):
+            torch.manual_seed(1)
+            q, k, v = (torch.randn(2, 2, 300, 8).requires_grad_() for _ in range(3))
+            out = selection.attend(*(t.contiguous() for t in (q, k, v)), 0.0, "auto")
+            out.transpose(1, 2)[~key_padding].square().sum().backward()
+            grads.append([out.transpose(1, 2)[~key_padding].detach(), q.grad, k.grad, v.grad])
+        for a, b in zip(*grads):
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+        assert some.supervise(None) is exact.supervise(None) is None
+
+
+@pytest.mark.parametrize("spec", ["window:7", "scattered"])
+def test_tiles_read_the_kept_keys_as_bits(build, spec):
+    """On GPUs; here in Triton's interpreter."""
+    skip_unless_here("triton")
+    pattern, definition = (
+        build_pattern(spec, PatternOptions(8, 8, 4, RULE, backend=b)) for b in ("triton", "reference")
+    )
+    states = torch.zeros(2, 40, 8)
+    mask = AttentionMask(torch.arange(40).expand(2, 40) >= torch.tensor([[40], [31]]), True)
+    some, exact = pattern(states, states, mask), definition(states, states, mask)
+    assert isinstance(some, BitmaskSelection) and some.supervise(None) is None
+    assert torch.equal(some.kept()[~mask.key_padding], exact.kept()[~mask.key_padding])
+    q, k, v = torch.randn(3, 2, 2, 40, 16)
+    ours, theirs = (s.attend(q, k, v, 0.0, "auto").transpose(1, 2)[~mask.key_padding] for s in (some, exact))
+    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_a_bitmask_holds_the_kept_keys():
+    kept = torch.rand(6, 70) < 0.4
+    most = int(kept.sum(1).max())
+    slots = torch.where(kept, torch.arange(70), 999).sort(1).values[:, :most]
+    bits = bitmask_of(KeptKeys(slots.masked_fill(slots == 999, -1).int(), kept.sum(1).int()), 2, 70)
+    assert bits.dtype == torch.int32 and bits.shape == (2, 3, 3)
+    assert torch.equal(mask_of(bits, 70).flatten(0, 1), kept)
+
+
+@pytest.mark.parametrize("spec", ["strided:3", "dilated:9,2", "scattered", "window:5", "full", "learned"])
+@pytest.mark.parametrize("int8", [False, True])
+def test_every_pattern_decodes_fast_and_in_8_bits(build, spec, int8):
+    if cpu.kernels() is None:
+        pytest.skip("no CPU kernels")
+    plain, packed = (build(0.3, select_pattern=spec).eval() for _ in range(2))
+    for part in (packed.encoder, packed.decoder):
+        part.run_options = part.run_options._replace(int8=int8)
+    packed.decoder.make_generation_fast_()
+    assert packed.decoder.packed is not None
+    src, prev, scores = tokens(2, 30), tokens(2, 25), []
+    for model in (plain, packed):
+        encoded, state = plain.encoder(src), {}
+        steps = [model.decoder(prev[:, : i + 1], encoded, state)[0][:, -1] for i in range(25)]
+        scores.append(torch.stack(steps).detach())
+    close = 0.1 if int8 else 1e-4
+    torch.testing.assert_close(*scores, rtol=close, atol=close)
+
+
+@pytest.mark.parametrize("spec", ["strided", "strided:0", "dilated:3", "dilated:0,1"])
+def test_contributed_patterns_refuse_what_makes_no_sense(build, spec):
+    with pytest.raises(InputError, match=f"--select-pattern {spec}: expected"):
+        build(select_pattern=spec)
+
+
+def test_the_recipe_is_short():
+    assert len(example().strip().splitlines()) <= 25 and len(DILATED.strip().splitlines()) <= 25
 
 
 @pytest.mark.parametrize("spec", ["nonsense", "window", "window:0", "window:x", "full:3", "learned:3"])

@@ -29,7 +29,9 @@ def build_pattern(spec: str, options: PatternOptions) -> Pattern:
     name, _, argument = spec.partition(":")
     if name not in PATTERNS:
         raise ValueError(f"expected one of {usage()}")
-    return PATTERNS[name].build(argument, options)
+    pattern = PATTERNS[name].build(argument, options)
+    pattern.backend = options.backend
+    return pattern
 
 
 __all__ = ["PATTERNS", "Pattern", "PatternCost", "PatternOptions", "build_pattern", "usage"]

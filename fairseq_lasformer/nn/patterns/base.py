@@ -63,16 +63,21 @@ class Pattern(nn.Module):
         usage: its syntax, such as ``window:SIZE``.
         supervised: whether it is supervised by the full attention (eq 4-6).
         adaptive: whether its kappa adapts (eq 7).
+        packable: whether the fast decoder takes it: it looks at positions alone, or scores keys as the selector does.
+        backend: backend for inference, one of :data:`ops.BACKENDS`.
     """
 
     name: ClassVar[str]
     usage: ClassVar[str]
     supervised: ClassVar[bool] = False
     adaptive: ClassVar[bool] = False
+    packable: ClassVar[bool] = False
+    backend: str = "auto"
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        PATTERNS[cls.name] = cls
+        if "name" in cls.__dict__:  # otherwise it is a base of patterns
+            PATTERNS[cls.name] = cls
 
     @classmethod
     def build(cls, argument: str, options: PatternOptions) -> Pattern:
@@ -115,6 +120,15 @@ class Pattern(nn.Module):
             keys: the keys so far and their index; it also caches projections of the pattern.
         """
         raise NotImplementedError
+
+    @property
+    def share(self) -> float | None:
+        """kappa as a fraction of the keys, 0 to 1; None if the pattern has none."""
+        return None
+
+    def scorers(self) -> tuple[nn.Linear, ...]:
+        """Return the projections of queries and keys by which keys are scored; none if only positions matter."""
+        return ()
 
     def cost(self, length: int) -> PatternCost:
         """Return the cost for ``length`` queries and as many keys."""

@@ -20,6 +20,7 @@ class Full(Pattern):
 
     name = "full"
     usage = "full"
+    packable = True
 
     @classmethod
     def build(cls, argument: str, options: PatternOptions) -> Full:
@@ -39,6 +40,10 @@ class Full(Pattern):
 
     def step(self, query: Tensor, keys: LayerCache) -> None:
         return None
+
+    @property
+    def share(self) -> float:
+        return 1.0
 
     def cost(self, length: int) -> PatternCost:
         return PatternCost(1.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -11,7 +12,14 @@ from fairseq_lasformer import ops
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.nn.options import EVERY_QUERY, RowSampling
 from fairseq_lasformer.nn.patterns.base import Pattern, PatternCost, PatternOptions
-from fairseq_lasformer.nn.selection import BitmaskSelection, GatheredSelection, MaskSelection, Selection, SlotSelection
+from fairseq_lasformer.nn.selection import (
+    BitmaskSelection,
+    GatheredSelection,
+    MaskSelection,
+    Selection,
+    SlotSelection,
+    Teaching,
+)
 from fairseq_lasformer.ops import KAPPA_ONE, MIN_KEYS, AttentionMask, KeptKeys
 
 if TYPE_CHECKING:
@@ -62,6 +70,7 @@ class Selector(Pattern):
     usage = "learned"
     supervised = True
     adaptive = True
+    packable = True
     kappa: Tensor
 
     def __init__(
@@ -101,8 +110,9 @@ class Selector(Pattern):
         q, k = self.q_proj(query), self.k_proj(key)
         kappa = self.millionths
         sample = sampling.sample(q.size(0), q.size(1), kappa / KAPPA_ONE)
+        teaching = Teaching(q, k, self.gradient, sample)
         if ops.uses_tiles(q.device, self.backend):
-            return BitmaskSelection(ops.topk_bitmask(q, k, mask, kappa), mask, q, k, self.gradient, sample)
+            return BitmaskSelection(ops.topk_bitmask(q, k, mask, kappa), mask, k.size(1), teaching)
         if not torch.is_grad_enabled() and not as_mask:
             index = ops.gather_index(q.size(1), k, mask, kappa, self.backend)
             if index is not None:
@@ -110,8 +120,8 @@ class Selector(Pattern):
         if sampling.rows:
             slots = ops.topk_slots(q, k, mask, kappa, self.backend)
             if slots is not None:
-                return SlotSelection(slots, mask, q, k, self.gradient, sample)
-        return MaskSelection(ops.topk_mask(q, k, mask, kappa), mask, q, k, self.gradient, sample)
+                return SlotSelection(slots, mask, k.size(0), k.size(1), teaching)
+        return MaskSelection(ops.topk_mask(q, k, mask, kappa), mask, teaching)
 
     def step(self, query: Tensor, keys: LayerCache) -> KeptKeys | None:
         selector_keys = keys.project("selector_key", self.k_proj)
@@ -122,6 +132,9 @@ class Selector(Pattern):
         scores = float(length) ** 2 * self.q_proj.out_features
         projections = float(length) * (self.q_proj.weight.numel() + self.k_proj.weight.numel())
         return PatternCost(min(1.0, max(self.share, MIN_KEYS / length)), scores, projections)
+
+    def scorers(self) -> tuple[nn.Linear, nn.Linear]:
+        return self.q_proj, self.k_proj
 
     def adapt(self, mass: float) -> None:
         """Update kappa by eq 7, after an update with an average ``mass`` on the kept keys of valid queries."""
@@ -150,3 +163,8 @@ class Selector(Pattern):
         if kappa is not None and (kappa.is_floating_point() or not 0 < int(kappa) <= KAPPA_ONE):
             raise InputError(f"{prefix}kappa is {float(kappa) / KAPPA_ONE:g}; expected a share in (0, 1]")
         super()._load_from_state_dict(state_dict, prefix, *args)
+
+
+def learned(patterns: Iterable[tuple[str, Pattern]]) -> Iterator[tuple[str, Selector]]:
+    """The learned ones among named patterns, whose kappa adapts."""
+    return ((name, pattern) for name, pattern in patterns if isinstance(pattern, Selector))

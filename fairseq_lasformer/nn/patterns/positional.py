@@ -1,0 +1,112 @@
+"""Patterns that depend on positions alone: a subclass writes one function, all else follows from it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fairseq_lasformer import ops
+from fairseq_lasformer.nn.options import EVERY_QUERY, RowSampling
+from fairseq_lasformer.nn.patterns.base import Pattern, PatternCost
+from fairseq_lasformer.nn.selection import BitmaskSelection, MaskSelection, Selection, SlotSelection
+from fairseq_lasformer.ops import AttentionMask, KeptKeys
+
+if TYPE_CHECKING:
+    from fairseq_lasformer.nn.cache import LayerCache
+
+NOWHERE = 2**62
+"""Stands behind all positions."""
+
+COUNTED = 4096
+"""Queries of which the cost is the mean."""
+
+
+class KeptPositions(NamedTuple):
+    """Positions of the kept keys of some queries.
+
+    Attributes:
+        positions: int64 [..., M], ascending, each once; -1 behind the last.
+        counts: int64 [...], how many there are.
+    """
+
+    positions: Tensor
+    counts: Tensor
+
+
+class Positional(Pattern):
+    """A pattern whose kept keys depend on the position of the query and the number of keys alone."""
+
+    packable = True
+
+    def positions(self, query: Tensor, n_keys: Tensor, longest: int) -> Tensor:
+        """Return the positions of the keys that queries keep.
+
+        Args:
+            query: int64 [...], the position of each query, from 0, padding not counted; in cross-attention that in the
+                target, which may lie beyond the source's end.
+            n_keys: int64 [...], the number of keys that each may attend to: those at positions 0 to n_keys - 1.
+            longest: no query may attend to more keys.
+
+        Returns:
+            int64 [..., M] in any order; what is repeated, negative or at least ``n_keys`` is ignored.
+        """
+        raise NotImplementedError
+
+    def kept(self, query: Tensor, n_keys: Tensor, longest: int) -> KeptPositions:
+        """Return :meth:`positions` in order, each once, without those that are ignored."""
+        found = self.positions(query, n_keys, longest)
+        inside = (found >= 0) & (found < n_keys[..., None])
+        found = found.masked_fill(~inside, NOWHERE)
+        following, before = found[..., 1:], found[..., :-1]
+        in_order = (following > before) | ((following == NOWHERE) & (before == NOWHERE))
+        if found.is_cuda or not bool(in_order.all()):  # looking would make the host wait for a GPU
+            found = found.sort(-1).values
+            found[..., 1:].masked_fill_(found[..., 1:] == found[..., :-1], NOWHERE)
+            found = found.sort(-1).values
+        unused = found == NOWHERE
+        return KeptPositions(found.masked_fill(unused, -1), (~unused).sum(-1))
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        mask: AttentionMask,
+        as_mask: bool = False,
+        sampling: RowSampling = EVERY_QUERY,
+    ) -> Selection:
+        n_batch, n_queries, n_keys, device = query.size(0), query.size(1), key.size(1), query.device
+        position = torch.arange(n_queries, device=device)[None]
+        if mask.key_padding is not None and query is key:
+            position = (~mask.key_padding).cumsum(1) - 1
+        counts = mask.counts(n_queries, n_keys, device)
+        rows = (max(position.size(0), counts.size(0)), n_queries)
+        found = self.kept(position.expand(rows), counts.expand(rows), n_keys)
+        slots = found.positions
+        if mask.key_padding is not None:  # from positions to places: tokens come first, in order
+            places = mask.key_padding.int().argsort(dim=1, stable=True)
+            slots = places.gather(1, slots.clamp_min(0).flatten(1)).view(slots.shape).masked_fill(slots < 0, -1)
+        most = slots.size(2)
+        slots = slots.expand(n_batch, -1, -1).reshape(-1, most).int()
+        kept = KeptKeys(slots, found.counts.expand(n_batch, -1).reshape(-1).int())
+        if ops.uses_tiles(device, self.backend):
+            return BitmaskSelection(ops.bitmask_of(kept, n_batch, n_keys), mask, n_keys)
+        if ops.gathers(query, n_queries, most / n_keys, self.backend):
+            return SlotSelection(kept, mask, n_batch, n_keys)
+        return MaskSelection(ops.kept_mask(kept, n_batch, n_keys), mask)
+
+    def step(self, query: Tensor, keys: LayerCache) -> KeptKeys:
+        index = keys.key_index
+        beam = query.size(0) // index.n_keys.numel()
+        found = self.kept(keys.position, index.n_keys, index.end)
+        unused = (found.positions < 0).repeat_interleave(beam, 0)
+        slots = (index.start[:, None] + found.positions).clamp(0, index.end - 1).repeat_interleave(beam, 0)
+        if index.table is not None:
+            slots = index.table.gather(1, slots)
+        return KeptKeys(slots.int().masked_fill(unused, -1), found.counts.int().repeat_interleave(beam))
+
+    def cost(self, length: int) -> PatternCost:
+        query = torch.arange(0, length, -(-length // COUNTED))
+        counts = self.kept(query, torch.full_like(query, length), length).counts
+        return PatternCost(float(counts.double().mean()) / length)
