@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import NamedTuple, cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fairseq_lasformer.nn.activations import KERNELS
 from fairseq_lasformer.nn.attention import SelectedAttention
 from fairseq_lasformer.nn.cache import LayerCache
 from fairseq_lasformer.nn.layers import DecodeContext, DecoderLayer, EncoderLayer
@@ -87,6 +87,7 @@ class PackedStack:
             self._add(layer, int8)
         own, crossed = self.layers[0].self_attn, self.layers[0].encoder_attn
         self.heads = [own.num_heads, crossed.num_heads]
+        self.activation = KERNELS[layers[0].activation_fn]  # type: ignore[index]
         self.pre_norm, self.length = bool(layers[0].normalize_before), own.length  # type: ignore[union-attr]
         self.eps = float(layers[0].final_layer_norm.eps)  # type: ignore[union-attr, arg-type]
         self.nothing = own.q_proj.weight.new_empty(0)
@@ -144,7 +145,7 @@ class PackedStack:
             stores,
             given,
             *(index.table, cache.newest, index.start, index.n_keys, source.start, source.n_keys),
-            *(kappas, self.outputs, self.heads, index.end, self.pre_norm, self.length, self.eps),
+            *(kappas, self.outputs, self.heads, index.end, self.pre_norm, self.activation, self.length, self.eps),
         )
 
     def _kept(self, keys: LayerCache, attention: SelectedAttention, layer: _Layer) -> list[tuple[Tensor, Tensor]]:
@@ -180,8 +181,8 @@ def _check(layer: DecoderLayer) -> None:
         raise Unsupported("mixtures of experts")
     if not isinstance(layer.transformation, nn.Identity):
         raise Unsupported("DeLighT's transformations")
-    if layer.activation_fn is not F.relu:
-        raise Unsupported("another activation than ReLU")
+    if layer.activation_fn not in KERNELS:
+        raise Unsupported("this activation")
     for pattern in (layer.self_attn.selector, layer.encoder_attn.selector):
         if pattern is not None and not pattern.packable:
             raise Unsupported(f"the pattern {_name(pattern)}")

@@ -14,6 +14,9 @@ from torch import Tensor
 
 from fairseq_lasformer.ops.reference import quantised
 
+NO_ACTIVATION, RELU, GELU, GELU_TANH, SWISH = range(5)
+"""Between the layers of a feed-forward network, as arithmetic/arithmetic.h numbers them."""
+
 PANEL = 16  # outputs that lie side by side, as in arithmetic/arithmetic.h
 
 

@@ -6,6 +6,7 @@ from fairseq import utils
 from torch import nn
 
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.nn.activations import FUNCTIONS
 from fairseq_lasformer.nn.attention import SelectedAttention
 from fairseq_lasformer.nn.embedding import ExpandedEmbedding, define_sizes, expanded_embedding
 from fairseq_lasformer.nn.group_linear import ExpandReduce, block_sizes, max_groups, official_sizes, paper_sizes
@@ -95,7 +96,7 @@ def feed_forward(cfg: ModuleConfig, side: str, layer: int, run: RunOptions) -> F
     return FeedForward(
         nn.Linear(sizes.embed_dim, sizes.ffn_embed_dim) if dense else None,
         nn.Linear(sizes.ffn_embed_dim, sizes.embed_dim) if dense else None,
-        utils.get_activation_fn(cfg.activation_fn),
+        FUNCTIONS.get(str(cfg.activation_fn)) or utils.get_activation_fn(cfg.activation_fn),
         cfg.activation_dropout,
         moe,
         nn.LayerNorm(sizes.embed_dim) if after else None,

@@ -260,7 +260,7 @@ def test_a_bitmask_holds_the_kept_keys():
     assert torch.equal(mask_of(bits, 70).flatten(0, 1), kept)
 
 
-@pytest.mark.parametrize("spec", ["strided:3", "dilated:9,2", "scattered", "window:5", "full", "learned"])
+@pytest.mark.parametrize("spec", ["strided:3", "dilated:9,2", "scattered", "window:5", "full"])
 @pytest.mark.parametrize("int8", [False, True])
 def test_every_pattern_decodes_fast_and_in_8_bits(build, spec, int8):
     if cpu.kernels() is None:

@@ -33,9 +33,12 @@ struct Packed {
   int64_t quads() const { return (inputs + 3) / 4; }
 };
 
+// Between the layers of a feed-forward network; the numbers are those of ops/packed.py.
+enum class Activation : int64_t { kNone, kRelu, kGelu, kGeluTanh, kSwish };
+
 // What is done to a product before it is stored.
 struct After {
-  bool relu = false;
+  Activation activation = Activation::kNone;
   const float* add = nullptr;  // [R, N], the residual
 };
 

@@ -335,6 +335,40 @@ inline V exp_or_zero(V x) {
   return x < splat(-87.f, x) ? splat(0.f, x) : y;
 }
 
+// 1 / (1 + exp(-x)).
+template <typename V>
+inline V sigmoid(V x) {
+  const V none = splat(0.f, x), e = exp_or_zero(x < none ? x : -x);
+  return (x < none ? e : splat(1.f, x)) / (e + 1.f);
+}
+
+// The error function (Abramowitz and Stegun 7.1.26, error below 1.5e-7).
+template <typename V>
+inline V erf(V x) {
+  const V none = splat(0.f, x), size = x < none ? -x : x, t = splat(1.f, x) / multiply_add(size, splat(0.3275911f, x), splat(1.f, x));
+  V y = splat(1.061405429f, x);
+  y = multiply_add(y, t, splat(-1.453152027f, x));
+  y = multiply_add(y, t, splat(1.421413741f, x));
+  y = multiply_add(y, t, splat(-0.284496736f, x));
+  y = multiply_add(y, t, splat(0.254829592f, x));
+  y = splat(1.f, x) - y * t * exp_or_zero(-(size * size));
+  return x < none ? -y : y;
+}
+
+// NaN stays NaN.
+template <typename V>
+inline V activated(V x, Activation activation) {
+  const V none = splat(0.f, x);
+  switch (activation) {
+    case Activation::kRelu: return x < none ? none : x;
+    case Activation::kGelu: return x * splat(0.5f, x) * (erf(x * splat(0.70710678f, x)) + 1.f);
+    case Activation::kGeluTanh:  // tanh(y) = 2 sigmoid(2 y) - 1
+      return x * sigmoid(x * multiply_add(x * x, splat(1.59576912f * 0.044715f, x), splat(1.59576912f, x)));
+    case Activation::kSwish: return x * sigmoid(x);
+    default: return x;
+  }
+}
+
 // x becomes x * factor.
 inline void scale(float* x, int64_t n, float factor) {
   each(n, [&](int64_t i) { store(x + i, load(x + i) * factor); }, [&](int64_t i) { x[i] *= factor; });

@@ -297,11 +297,11 @@ void product(const Product& task, int64_t from_group, int64_t to_group) {
       const int64_t height = task.rows - r < kRows ? task.rows - r : kRows;
       if (weights.quantised) {
         tile_of<Int8Tiles>(height, aside)(numbers + r * quads * 4, quads * 4,
-                                                weights.quantised + panel * quads * 4 * kPanel, quads * 4 * kPanel, quads,
-                                                weights.sums + from, whole);
+                                          weights.quantised + panel * quads * 4 * kPanel, quads * 4 * kPanel, quads,
+                                          weights.sums + from, whole);
       } else {
         tile_of<FloatTiles>(height, aside)(task.x + r * task.stride, task.stride, weights.weight + panel * k * kPanel,
-                                                 k * kPanel, k, sum);
+                                           k * kPanel, k, sum);
       }
       for (int64_t i = 0; i < height; ++i) {
         float* row = task.out + (r + i) * n + from;
@@ -309,7 +309,7 @@ void product(const Product& task, int64_t from_group, int64_t to_group) {
         const int32_t* own8 = whole + i * aside * kPanel;
         const float* add = task.after.add ? task.after.add + (r + i) * n + from : nullptr;
         const float factor = weights.quantised ? task.scales[r + i] : 0.f;
-        const bool relu = task.after.relu;
+        const Activation activation = task.after.activation;
         each(
             width,
             [&](int64_t c) {
@@ -322,14 +322,14 @@ void product(const Product& task, int64_t from_group, int64_t to_group) {
                 y = load(own + c);
               }
               if (weights.bias) y += load(weights.bias + from + c);
-              if (relu) y = y < Vector{} ? Vector{} : y;  // NaN stays
+              y = activated(y, activation);
               if (add) y += load(add + c);
               store(row + c, y);
             },
             [&](int64_t c) {
               float y = weights.quantised ? static_cast<float>(own8[c]) * (factor * weights.scale[from + c]) : own[c];
               if (weights.bias) y += weights.bias[from + c];
-              if (relu) y = y < 0.f ? 0.f : y;
+              y = activated(y, activation);
               if (add) y += add[c];
               row[c] = y;
             });

@@ -57,7 +57,8 @@ Tensor packed_linear(const Tensor& x, const Tensor& weight, const Tensor& scale,
 Tensor decode_step(const Tensor& x, TensorList norms, TensorList linears, TensorList stores, TensorList given,
                    const Tensor& table, const Tensor& newest, const Tensor& start, const Tensor& count,
                    const Tensor& source_start, const Tensor& source_count, at::IntArrayRef kappas,
-                   at::IntArrayRef outputs, at::IntArrayRef heads, int64_t end, bool pre_norm, int64_t length, double eps);
+                   at::IntArrayRef outputs, at::IntArrayRef heads, int64_t end, bool pre_norm, int64_t activation,
+                   int64_t length, double eps);
 
 // beam.cpp
 std::tuple<Tensor, Tensor> top_candidates(const Tensor& lprobs, const std::optional<Tensor>& past, int64_t k);

@@ -75,11 +75,11 @@ class Step {
   Step(TensorList norms, TensorList linears, TensorList stores, TensorList given, at::IntArrayRef outputs,
        at::IntArrayRef kappas, at::IntArrayRef heads, const Tensor& table, const Tensor& newest, const Tensor& start,
        const Tensor& count, const Tensor& source_start, const Tensor& source_count, int64_t end, bool pre_norm,
-       int64_t length, double eps)
+       Activation activation, int64_t length, double eps)
       : norms_(norms), linears_(linears), stores_(stores), given_(given), outputs_(outputs), kappas_(kappas),
         heads_(heads), table_(table.slice(1, 0, end)), newest_(newest), start_(start), count_(count),
         source_start_(source_start), source_count_(source_count), end_(end), pre_norm_(pre_norm),
-        eps_(static_cast<float>(eps)) {
+        activation_(activation), eps_(static_cast<float>(eps)) {
     const int64_t rows = table.size(0), items = count.numel();
     const int64_t beam = rows / items;
     sharpened_ = factors(count, beam, length);
@@ -172,7 +172,7 @@ class Step {
     const Tensor q = columns(all, 0, width, sharpened_);
     const Tensor out = attend_kept(q, store(l, kKey), store(l, kValue), kept.slots, kept.counts, heads_[0], store(l, kKeyScale),
                                    store(l, kValueScale));
-    return after(l, kSelfNorm, linear(l, kSelfOut, out, {false, x.const_data_ptr<float>()}));
+    return after(l, kSelfNorm, linear(l, kSelfOut, out, {Activation::kNone, x.const_data_ptr<float>()}));
   }
 
   Tensor cross_attention(int64_t l, const Tensor& x, Slots& kept) const {
@@ -187,12 +187,12 @@ class Step {
     const Tensor out = kept.slots.defined()
                            ? attend_kept(q, keys, values, kept.slots, kept.counts, heads_[1], key_scales, value_scales)
                            : attend_range(q, keys, values, key_scales, value_scales, source_start_, source_count_, heads_[1]);
-    return after(l, kCrossNorm, linear(l, kCrossOut, out, {false, x.const_data_ptr<float>()}));
+    return after(l, kCrossNorm, linear(l, kCrossOut, out, {Activation::kNone, x.const_data_ptr<float>()}));
   }
 
   Tensor feed_forward(int64_t l, const Tensor& x) const {
-    const Tensor inner = linear(l, kFc1, before(l, kFinalNorm, x), {true, nullptr});
-    return after(l, kFinalNorm, linear(l, kFc2, inner, {false, x.const_data_ptr<float>()}));
+    const Tensor inner = linear(l, kFc1, before(l, kFinalNorm, x), {activation_, nullptr});
+    return after(l, kFinalNorm, linear(l, kFc2, inner, {Activation::kNone, x.const_data_ptr<float>()}));
   }
 
   TensorList norms_, linears_, stores_, given_;
@@ -201,6 +201,7 @@ class Step {
   const Tensor &newest_, &start_, &count_, &source_start_, &source_count_;
   const int64_t end_;
   const bool pre_norm_;
+  const Activation activation_;
   const float eps_;
   std::vector<float> sharpened_, source_sharpened_, plain_;
   Slots every_;
@@ -213,8 +214,9 @@ class Step {
 Tensor decode_step(const Tensor& x, TensorList norms, TensorList linears, TensorList stores, TensorList given,
                    const Tensor& table, const Tensor& newest, const Tensor& start, const Tensor& count,
                    const Tensor& source_start, const Tensor& source_count, at::IntArrayRef kappas,
-                   at::IntArrayRef outputs, at::IntArrayRef heads, int64_t end, bool pre_norm, int64_t length,
-                   double eps) {
+                   at::IntArrayRef outputs, at::IntArrayRef heads, int64_t end, bool pre_norm, int64_t activation,
+                   int64_t length, double eps) {
+  TORCH_CHECK(activation >= 0 && activation <= static_cast<int64_t>(Activation::kSwish), "activation: unknown");
   const auto layers = static_cast<int64_t>(norms.size()) / (2 * kNorms);
   TORCH_CHECK(x.dim() == 2 && x.scalar_type() == at::kFloat && x.is_contiguous(), "x: expected contiguous float32 [R, d]");
   TORCH_CHECK(table.dim() == 2 && table.size(0) == x.size(0) && count.numel() > 0 && x.size(0) % count.numel() == 0 &&
@@ -243,7 +245,7 @@ Tensor decode_step(const Tensor& x, TensorList norms, TensorList linears, Tensor
     }
   }
   return Step(norms, linears, stores, given, outputs, kappas, heads, table, newest, start, count, source_start,
-              source_count, end, pre_norm, length, eps)
+              source_count, end, pre_norm, static_cast<Activation>(activation), length, eps)
       .run(x);
 }
 
