@@ -105,6 +105,12 @@ def test_what_cannot_be_packed_is_refused():
 
 
 @pytest.mark.parametrize("int8", [False, True])
+def test_nothing_in_gives_nothing_out(int8):
+    assert ops.pack_linear(torch.randn(0, 8), None, int8)(torch.randn(3, 8)).shape == (3, 0)
+    assert ops.pack_linear(torch.randn(5, 8), None, int8)(torch.randn(0, 8)).shape == (0, 5)
+
+
+@pytest.mark.parametrize("int8", [False, True])
 @pytest.mark.parametrize("chosen", [[0], [3, 17, 40], list(range(41)), [40, 0, 16, 16]])
 def test_some_outputs_are_those_of_the_whole_layer(int8, chosen):
     torch.manual_seed(3)

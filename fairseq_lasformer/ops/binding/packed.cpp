@@ -23,7 +23,7 @@ void product(const float* x, int64_t stride, int64_t rows, const Packed& weights
     });
   }
   const Product task{x, stride, rows, numbers.data(), scales.data(), weights, out, after};
-  const int64_t work = rows * weights.inputs * weights.outputs / weights.groups();
+  const int64_t work = rows * weights.inputs * kPanels * kPanel;
   at::parallel_for(0, weights.groups(), grain(work), [&](int64_t begin, int64_t end) { compute.product(task, begin, end); });
 }
 
