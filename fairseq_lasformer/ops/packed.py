@@ -85,7 +85,7 @@ def pack_linear(weight: Tensor, bias: Tensor | None = None, int8: bool = False) 
         raise ValueError("weights that are not finite cannot be quantised")
     numbers, scale = quantised(F.pad(weight.detach(), (0, -inputs % 4, 0, rows)))
     sums = 128 * numbers.sum(1, dtype=torch.int32)
-    panels = numbers.view(numbers.size(0) // PANEL, PANEL, -1, 4).transpose(1, 2).contiguous()
+    panels = numbers.view(numbers.size(0) // PANEL, PANEL, numbers.size(1) // 4, 4).transpose(1, 2).contiguous()
     return PackedLinear(panels, scale[:, 0].contiguous(), sums.int(), bias, outputs)
 
 
