@@ -211,6 +211,7 @@ LASFORMER = {
     "score": NONE,
     "options": NONE,
     "params": NONE,
+    "shortlist": NONE,
     "translate": command("translate", "CHECKPOINT", "OUT/text.txt", "--data", "DATA"),
     "serve": command("serve", "FOLDER", "--data", "DATA", "--port", "0"),
     "generate": command("generate", "DATA", "CHECKPOINT", "OUT/out", "--", "--cpu"),

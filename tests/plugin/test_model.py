@@ -175,7 +175,7 @@ def test_the_model_supervises_as_its_options_say(build, kl, target):
     given = model(src, None, tgt)[1]["supervision"]["encoder.0"]
     selection, allowed = attended[0].selection, AttentionMask(src.eq(1), False).full(2, 30, 30, src.device)
     queries, keys = ([getattr(a, side) for a in attended] for side in ("query", "key"))
-    selector = (selection.query, selection.key)
+    selector = selection.teaching[:2]
     expected = reference.supervise(*selector, queries, keys, selection.keep_mask, allowed, src.ne(1), kl, target)
     for name, value in expected._asdict().items():
         torch.testing.assert_close(getattr(given, name), value, rtol=1e-4, atol=1e-4, msg=name)
