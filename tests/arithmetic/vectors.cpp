@@ -83,8 +83,10 @@ Results results(const Arithmetic& compute) {
     exact.outputs = n;
     exact.weight = panels.data();
     exact.bias = bias.data();
-    compute.product({x.data(), k, rows, nullptr, nullptr, exact, out.data(), {true, add.data()}}, 0, exact.groups());
-    all.floats.push_back(out);
+    for (const Activation activation : {Activation::kNone, Activation::kRelu, Activation::kGelu, Activation::kGeluTanh, Activation::kSwish}) {
+      compute.product({x.data(), k, rows, nullptr, nullptr, exact, out.data(), {activation, add.data()}}, 0, exact.groups());
+      all.floats.push_back(out);
+    }
   }
   {
     const std::vector<float> x = numbers(3 * 70), weight = numbers(70), bias = numbers(70);

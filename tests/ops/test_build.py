@@ -57,9 +57,22 @@ def test_a_library_that_others_can_write_is_not_loaded(tmp_path):
 
 
 @pytest.mark.slow
-def test_no_instruction_set_lends_code_to_another(tmp_path):
+def test_no_instruction_set_lends_code_to_another_and_all_agree_with_plain(tmp_path):
     """Where several objects define a function, the linker takes one: perhaps one that this processor cannot run."""
-    for made in build.compile_arithmetic(tmp_path, build.compiler()):
+    objects = build.compile_arithmetic(tmp_path, build.compiler())
+    vectors = [
+        build.compiler(),
+        "-std=c++20",
+        "-O1",
+        ROOT / "tests/arithmetic/vectors.cpp",
+        *objects,
+        "-o",
+        tmp_path / "vectors",
+    ]
+    subprocess.run(vectors, check=True)
+    printed = subprocess.run([tmp_path / "vectors"], capture_output=True, text=True, check=True).stdout
+    assert "plain: " in printed and " 0 wrong" in printed
+    for made in objects:
         symbols = subprocess.run(["nm", "-C", made], capture_output=True, text=True, check=True).stdout.splitlines()
         shared = [line for line in symbols if " W " in line or " V " in line or " u " in line]
         assert [line for line in shared if made.stem not in line and made.stem != "dispatch"] == []
