@@ -45,11 +45,11 @@ from benchmarks.peers import decode_ctranslate2, translate_ctranslate2
 from benchmarks.rows import Row
 from fairseq_lasformer import ops
 from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.inference.beam_loop import BeamGenerator
-from fairseq_lasformer.inference.beam_search import fast
 from fairseq_lasformer.nn.cache import DecodingCache
 from fairseq_lasformer.nn.options import RunOptions
 from fairseq_lasformer.nn.patterns.learned import Selector
+from fairseq_lasformer.search.beam_loop import BeamGenerator
+from fairseq_lasformer.search.beam_search import fast
 
 BEAM = 5
 BATCH = 32  # sentences

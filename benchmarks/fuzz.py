@@ -93,16 +93,16 @@ def _no_stumble(call: Callable[[], object]) -> None:
 
 def of_loaders(chosen: random.Random, folder: Path) -> Generator[Attempt]:
     """Files of a prepared folder and a checkpoint, mutated one at a time."""
+    from fairseq_lasformer.checkpoints.loading import load
     from fairseq_lasformer.data.documents import read_corpus, read_documents
     from fairseq_lasformer.data.examples import ExampleCodec
     from fairseq_lasformer.data.hypotheses import read_hypotheses
     from fairseq_lasformer.data.manifest import SplitInfo
     from fairseq_lasformer.evaluation.probe import read_probes
     from fairseq_lasformer.experiments.whole import Whole
-    from fairseq_lasformer.inference.any_file import Journal
-    from fairseq_lasformer.inference.checkpoints import load
-    from fairseq_lasformer.inference.glossary import Glossary
+    from fairseq_lasformer.file_translation.file_translator import Journal
     from fairseq_lasformer.resume import Progress
+    from fairseq_lasformer.search.glossary import Glossary
 
     data = shutil.copytree(folder / "data", folder / "mutated")
     place = folder / "hostile"
@@ -155,7 +155,7 @@ def of_routes(chosen: random.Random, folder: Path) -> Generator[Attempt]:
     """Every route of a server, with JSON, forms and files."""
     from starlette.testclient import TestClient
 
-    from fairseq_lasformer.plugin.hub import load_model
+    from fairseq_lasformer.documents.hub import load_model
     from fairseq_lasformer.server.app import Server
     from fairseq_lasformer.server.models import ServedModel
     from fairseq_lasformer.server.pages import Limits

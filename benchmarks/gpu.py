@@ -31,10 +31,10 @@ from benchmarks.models import VOCABULARY, Task, build
 from benchmarks.rows import Row, table
 from fairseq_lasformer import ops
 from fairseq_lasformer.files import atomic_write
-from fairseq_lasformer.inference.beam_loop import BeamGenerator
 from fairseq_lasformer.machine import machine
 from fairseq_lasformer.nn.options import RunOptions
 from fairseq_lasformer.ops import AttentionMask, KeyIndex, reference
+from fairseq_lasformer.search.beam_loop import BeamGenerator
 
 # largest relative error, by the norm: some five times that of PyTorch's own attention of the type
 TOLERANCE = {"float32": 1e-4, "float16": 3e-3, "bfloat16": 2e-2}

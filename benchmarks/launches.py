@@ -20,11 +20,11 @@ from fairseq.sequence_generator import SequenceGenerator
 
 from benchmarks import models
 from benchmarks.fake_gpu import FakeGpu, to_gpu
-from fairseq_lasformer.inference.beam_loop import BeamGenerator
-from fairseq_lasformer.inference.generator import AlignedGenerator, Alignment
 from fairseq_lasformer.nn.options import RunOptions
 from fairseq_lasformer.ops.backends import triton_kernels
 from fairseq_lasformer.plugin.criterion import LabelSmoothedCrossEntropyWithSelection
+from fairseq_lasformer.search.beam_loop import BeamGenerator
+from fairseq_lasformer.search.generator import AlignedGenerator, Alignment
 
 
 class _Counted(FakeGpu):

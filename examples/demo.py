@@ -28,6 +28,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from fairseq_lasformer.analysis.cost import checkpoint_patterns, mean_kappa  # noqa: E402
+from fairseq_lasformer.checkpoints.loading import load  # noqa: E402
 from fairseq_lasformer.data.documents import read_documents  # noqa: E402
 from fairseq_lasformer.data.hypotheses import read_hypotheses  # noqa: E402
 from fairseq_lasformer.data.prepare import prepare  # noqa: E402
@@ -38,7 +39,6 @@ from fairseq_lasformer.evaluation.probe import DISTANCES, accuracy, judge, read_
 from fairseq_lasformer.evaluation.scores import compare, score  # noqa: E402
 from fairseq_lasformer.experiments.pipeline import Experiment  # noqa: E402
 from fairseq_lasformer.files import atomic_write, hold, remove_folder  # noqa: E402
-from fairseq_lasformer.inference.checkpoints import load  # noqa: E402
 from fairseq_lasformer.resume import Progress, key_of  # noqa: E402
 
 COLUMN = 15

@@ -20,7 +20,7 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.trainer import Trainer
 
 from fairseq_lasformer import ops
-from fairseq_lasformer.inference import checkpoints
+from fairseq_lasformer.checkpoints import loading
 from fairseq_lasformer.nn.moe import MixtureOfExperts, MoeConfig
 from fairseq_lasformer.ops import (
     KAPPA_ONE,
@@ -179,7 +179,7 @@ def log_lines(done: subprocess.CompletedProcess, kind: str = "train_inner") -> l
 
 
 def state(folder: Path) -> dict:
-    return checkpoints.load(folder / "checkpoint_last.pt")
+    return loading.load(folder / "checkpoint_last.pt")
 
 
 def run_python(code: str, **env: str) -> str:

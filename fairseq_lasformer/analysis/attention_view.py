@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from fairseq_lasformer.documents.word_attention import WordAttention, document_attention
 from fairseq_lasformer.formats.projection import units
-from fairseq_lasformer.inference.attention import WordAttention, document_attention
 from fairseq_lasformer.plugin.config import module_config
 
 # Maximum number of source tokens: with more, the page is heavy and nobody finds anything.

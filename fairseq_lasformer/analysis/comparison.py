@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 from fairseq_lasformer.analysis.cost import MODULES, checkpoint_patterns, mean_kappa, of_ours
 from fairseq_lasformer.analysis.runs import Run
+from fairseq_lasformer.checkpoints.loading import architecture, load
 from fairseq_lasformer.data.manifest import SplitInfo
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.evaluation.metrics import HEADLINE, METRICS
-from fairseq_lasformer.inference.checkpoints import architecture, load
 from fairseq_lasformer.machine import told
 
 SIGNIFICANT = 0.05

@@ -17,9 +17,9 @@ from torch import Tensor
 from tqdm import tqdm
 
 from fairseq_lasformer.data.documents import read_lines
+from fairseq_lasformer.documents.hub import DocumentHubInterface
+from fairseq_lasformer.documents.scoring import log_probabilities
 from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.inference.scoring import log_probabilities
-from fairseq_lasformer.plugin.hub import DocumentHubInterface
 
 POLICIES = ("none", "source", "both")
 SEPARATOR = "<SEP>"

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fairseq_lasformer.checkpoints.loading import architecture, load
 from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.inference.checkpoints import architecture, load
 from fairseq_lasformer.nn.patterns import Pattern
 from fairseq_lasformer.nn.patterns.learned import learned
 from fairseq_lasformer.ops import KAPPA_ONE

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from fairseq_lasformer.analysis.cost import of_ours, state_cost
 from fairseq_lasformer.analysis.runs import Run
-from fairseq_lasformer.inference.checkpoints import load
+from fairseq_lasformer.checkpoints.loading import load
 
 LENGTHS = (256, 512, 1024, 2048, 4096, 8192, 16384)
 # legible on white and on black, and told apart by the colour-blind

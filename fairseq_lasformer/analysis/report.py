@@ -18,10 +18,10 @@ from fairseq_lasformer.analysis.comparison import comparison
 from fairseq_lasformer.analysis.figures import Chart, charts
 from fairseq_lasformer.analysis.runs import Run, read_runs
 from fairseq_lasformer.analysis.samples import Sample, page_samples, read_samples
+from fairseq_lasformer.documents.hub import DocumentHubInterface, load_model
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.files import atomic_write
 from fairseq_lasformer.machine import machine, told
-from fairseq_lasformer.plugin.hub import DocumentHubInterface, load_model
 
 
 def report(

@@ -84,7 +84,7 @@ def add_prepare(parser: argparse.ArgumentParser) -> None:
 
 
 def run_generate(args: argparse.Namespace) -> None:
-    from fairseq_lasformer.inference.generate import generate, summary
+    from fairseq_lasformer.jobs.generate import generate, summary
 
     options = list(args.options)
     if args.overlap is not None:
@@ -182,8 +182,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run_average(args: argparse.Namespace) -> None:
+    from fairseq_lasformer.checkpoints.loading import average
     from fairseq_lasformer.files import check_writable
-    from fairseq_lasformer.inference.checkpoints import average
 
     check_writable(args.out)
     average(args.checkpoints, args.out)
@@ -196,7 +196,7 @@ def add_average(parser: argparse.ArgumentParser) -> None:
 
 
 def run_convert(args: argparse.Namespace) -> None:
-    from fairseq_lasformer.inference.convert import convert
+    from fairseq_lasformer.conversion.convert import convert
     from fairseq_lasformer.plugin import register
 
     register()

@@ -105,7 +105,7 @@ def add_score(parser: argparse.ArgumentParser) -> None:
 
 def run_contrast(args: argparse.Namespace) -> None:
     from fairseq_lasformer.analysis import contrast
-    from fairseq_lasformer.plugin.hub import from_pretrained
+    from fairseq_lasformer.documents.hub import from_pretrained
 
     if args.json:
         check_writable(args.json)

@@ -51,7 +51,7 @@ def run_serve(args: argparse.Namespace) -> None:
     try:
         import torch
 
-        from fairseq_lasformer.plugin.hub import load_model
+        from fairseq_lasformer.documents.hub import load_model
         from fairseq_lasformer.server.app import Server
         from fairseq_lasformer.server.connections import listen, serve
         from fairseq_lasformer.server.models import ServedModel, name_of

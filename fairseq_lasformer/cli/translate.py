@@ -17,8 +17,8 @@ from fairseq_lasformer.cli import add_decoding, decoding_of, shard_of
 from fairseq_lasformer.errors import InputError
 
 if TYPE_CHECKING:
-    from fairseq_lasformer.inference.any_file import FileTranslator
-    from fairseq_lasformer.inference.folders import Job, Options
+    from fairseq_lasformer.file_translation.file_jobs import Job, Options
+    from fairseq_lasformer.file_translation.file_translator import FileTranslator
 
 _BINARY = ("docx", "odt")
 
@@ -99,8 +99,8 @@ def set_verbosity(verbose: bool) -> None:
 
 def run_translate(args: argparse.Namespace) -> None:
     set_verbosity(args.verbose)
+    from fairseq_lasformer.file_translation.file_jobs import OUTPUTS
     from fairseq_lasformer.formats import FORMATS
-    from fairseq_lasformer.inference.folders import OUTPUTS
 
     if args.form is not None and args.form not in FORMATS:
         raise InputError(f"--from {args.form}: expected one of {', '.join(FORMATS)}")
@@ -149,16 +149,16 @@ def _check_places(args: argparse.Namespace, place: Path) -> None:
 
 
 def _options(args: argparse.Namespace, inputs: Sequence[Path] = ()) -> Options:
+    from fairseq_lasformer.file_translation.file_jobs import Options
     from fairseq_lasformer.formats import Finishing
-    from fairseq_lasformer.inference.folders import Options
 
     finishing = Finishing(not args.no_review_marks, args.subtitle_width)
     return Options(args.overwrite, args.any_language, finishing, frozenset(path.resolve() for path in inputs))
 
 
 def _translator(args: argparse.Namespace) -> FileTranslator:
-    from fairseq_lasformer.inference.any_file import FileTranslator
-    from fairseq_lasformer.plugin.hub import load_model
+    from fairseq_lasformer.documents.hub import load_model
+    from fairseq_lasformer.file_translation.file_translator import FileTranslator
 
     return FileTranslator(
         load_model(args.model, args.data, args.device, **decoding_of(args)),
@@ -196,7 +196,7 @@ def _form(args: argparse.Namespace, place: Path) -> str:
 
 def _to_standard_output(args: argparse.Namespace, place: Path) -> None:
     from fairseq_lasformer import formats
-    from fairseq_lasformer.inference.folders import present
+    from fairseq_lasformer.file_translation.file_jobs import present
 
     form = _form(args, place)
     if form in _BINARY and args.format == "text":
@@ -222,7 +222,7 @@ def _to_standard_output(args: argparse.Namespace, place: Path) -> None:
 
 
 def _file(args: argparse.Namespace, place: Path) -> None:
-    from fairseq_lasformer.inference.folders import Job, suffix
+    from fairseq_lasformer.file_translation.file_jobs import Job, suffix
 
     form = _form(args, place)
     target = Path(args.out)
@@ -239,7 +239,7 @@ def _file(args: argparse.Namespace, place: Path) -> None:
 
 
 def _folder(args: argparse.Namespace, place: Path) -> None:
-    from fairseq_lasformer.inference.folders import plan
+    from fairseq_lasformer.file_translation.file_jobs import plan
 
     if args.out is None:
         raise InputError(f"{place}: name the folder for the translations with -o")
@@ -261,8 +261,8 @@ def _run(args: argparse.Namespace, jobs: Sequence[Job], state: Path, inputs: Seq
     import hashlib
     import shutil
 
-    from fairseq_lasformer.inference.checkpoints import chosen, identity
-    from fairseq_lasformer.inference.folders import translate_jobs
+    from fairseq_lasformer.checkpoints.loading import chosen, identity
+    from fairseq_lasformer.file_translation.file_jobs import translate_jobs
 
     translator, options = _translator(args), _options(args, inputs)
     glossary = args.glossary.read_text(encoding="utf-8") if args.glossary else ""

@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 from omegaconf import DictConfig, OmegaConf
 
 from fairseq_lasformer.analysis.cost import checkpoint_cost, checkpoint_patterns, mean_kappa
+from fairseq_lasformer.checkpoints.loading import load, updates
 from fairseq_lasformer.data.documents import Document
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.evaluation.metrics import HEADLINE, METRICS
 from fairseq_lasformer.experiments.pipeline import Experiment
 from fairseq_lasformer.experiments.training import read_config
 from fairseq_lasformer.files import atomic_write
-from fairseq_lasformer.inference.checkpoints import load, updates
 from fairseq_lasformer.plugin.config import MODULES
 from fairseq_lasformer.resume import Progress, key_of
 

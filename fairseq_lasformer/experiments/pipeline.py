@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fairseq_lasformer.checkpoints.loading import average
 from fairseq_lasformer.data.documents import Document
 from fairseq_lasformer.data.hypotheses import read_hypotheses
 from fairseq_lasformer.evaluation import tcp
 from fairseq_lasformer.evaluation.scores import score
 from fairseq_lasformer.experiments.training import override, train
 from fairseq_lasformer.files import atomic_write
-from fairseq_lasformer.inference.checkpoints import average
-from fairseq_lasformer.inference.generate import generate
+from fairseq_lasformer.jobs.generate import generate
 from fairseq_lasformer.resume import Progress
 
 

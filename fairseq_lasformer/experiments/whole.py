@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from fairseq_lasformer.analysis.report import report
+from fairseq_lasformer.checkpoints.loading import chosen, identity
 from fairseq_lasformer.data.documents import read_documents
 from fairseq_lasformer.data.hypotheses import read_hypotheses
 from fairseq_lasformer.data.prepare import prepare
@@ -20,8 +21,7 @@ from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.evaluation.scores import score, table
 from fairseq_lasformer.experiments.own_data import TrainOptions, chosen_options, train_own
 from fairseq_lasformer.files import atomic_write
-from fairseq_lasformer.inference.checkpoints import chosen, identity
-from fairseq_lasformer.inference.generate import generate, summary
+from fairseq_lasformer.jobs.generate import generate, summary
 from fairseq_lasformer.plugin.config import PRESETS
 from fairseq_lasformer.resume import Progress, key_of
 

@@ -26,9 +26,9 @@ from omegaconf.base import ContainerMetadata, Metadata
 from omegaconf.errors import OmegaConfBaseException
 from omegaconf.nodes import AnyNode
 
+from fairseq_lasformer.checkpoints.loading import SAFE_GLOBALS, load
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.files import atomic_copy
-from fairseq_lasformer.inference.checkpoints import SAFE_GLOBALS, load
 from fairseq_lasformer.plugin import runs
 from fairseq_lasformer.plugin.task_config import DocumentTranslationConfig
 

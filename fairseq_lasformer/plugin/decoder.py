@@ -51,6 +51,9 @@ class LasformerDecoder(Side, FairseqIncrementalDecoder):
         run: backend, CUDA graph, expert group.
     """
 
+    reads_newest_word = True
+    """A step reads the newest word of each hypothesis, and how many there are, but none of the others."""
+
     def __init__(self, cfg: ModuleConfig, dictionary: Any, embed_tokens: Any, run: RunOptions) -> None:
         FairseqIncrementalDecoder.__init__(self, dictionary)
         self._add_embeddings(cfg, run, embed_tokens, cfg.max_target_positions, cfg.decoder.learned_pos)

@@ -15,10 +15,10 @@ from fairseq_lasformer.data.examples import ExampleCodec, LineCodec
 from fairseq_lasformer.data.shortlist import Shortlist, load
 from fairseq_lasformer.data.subwords import DataConfig
 from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.inference.beam_loop import BeamGenerator
-from fairseq_lasformer.inference.generator import AlignedGenerator, Alignment
 from fairseq_lasformer.plugin.model import LasformerModel
 from fairseq_lasformer.plugin.task_config import MAX_LEN, DocumentTranslationConfig
+from fairseq_lasformer.search.beam_loop import BeamGenerator
+from fairseq_lasformer.search.generator import AlignedGenerator, Alignment
 
 
 class GenerationTask(TranslationTask):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from argparse import Namespace
-from typing import Any, Iterator, Optional
+from typing import TYPE_CHECKING, Any, Iterator, Optional
 
 import torch
 from fairseq.models import register_model, register_model_architecture
@@ -21,11 +21,13 @@ from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.nn.options import RunOptions
 from fairseq_lasformer.nn.patterns import Pattern
 from fairseq_lasformer.nn.patterns.learned import Selector, learned
-from fairseq_lasformer.plugin import build, hub
+from fairseq_lasformer.plugin import build
 from fairseq_lasformer.plugin.config import PRESETS, LasformerConfig, ModuleConfig, module_config
 from fairseq_lasformer.plugin.decoder import LasformerDecoder
 from fairseq_lasformer.plugin.encoder import LasformerEncoder
-from fairseq_lasformer.plugin.hub import DocumentHubInterface
+
+if TYPE_CHECKING:
+    from fairseq_lasformer.documents.hub import DocumentHubInterface
 
 logger = logging.getLogger(__name__)
 
@@ -87,7 +89,9 @@ class LasformerModel(TransformerModelBase):
 
     @classmethod
     def from_pretrained(cls, *args: Any, **kwargs: Any) -> DocumentHubInterface:
-        """Load a trained model for raw text; see :func:`hub.from_pretrained`."""
+        """Load a trained model for raw text; see :func:`documents.hub.from_pretrained`."""
+        from fairseq_lasformer.documents import hub  # fairseq's door to what is built upon models
+
         return hub.from_pretrained(*args, **kwargs)
 
     @classmethod

@@ -6,8 +6,8 @@ import logging
 import re
 from pathlib import Path
 
+from fairseq_lasformer.checkpoints.loading import damaged
 from fairseq_lasformer.files import atomic_copy, hold
-from fairseq_lasformer.inference.checkpoints import damaged
 
 logger = logging.getLogger(__name__)
 

@@ -29,8 +29,8 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from fairseq_lasformer import formats
+from fairseq_lasformer.documents.translator import Line
 from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.inference.translator import Line
 from fairseq_lasformer.server.engine import Full
 from fairseq_lasformer.server.fields import number, read_fields, texts, yes
 from fairseq_lasformer.server.hosts import Guard

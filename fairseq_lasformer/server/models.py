@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fairseq_lasformer import formats
+from fairseq_lasformer.documents.translator import Line, Source
+from fairseq_lasformer.documents.word_attention import document_attention
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.file_translation.file_translator import FileTranslator, TranslatedFile
 from fairseq_lasformer.formats import OpenFile
 from fairseq_lasformer.formats.sentences import Sentence
-from fairseq_lasformer.inference.any_file import FileTranslator, TranslatedFile
-from fairseq_lasformer.inference.attention import document_attention
-from fairseq_lasformer.inference.glossary import Glossary
-from fairseq_lasformer.inference.translator import Line, Source
+from fairseq_lasformer.search.glossary import Glossary
 from fairseq_lasformer.server.engine import Engine, Event
 
 

@@ -13,12 +13,12 @@ import pytest
 import yaml
 from helpers import SIZES, run
 
+from fairseq_lasformer.checkpoints.loading import load
 from fairseq_lasformer.cli.main import main
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.experiments.own_data import TrainOptions, chosen_options
 from fairseq_lasformer.experiments.training import estimate
 from fairseq_lasformer.experiments.whole import Whole
-from fairseq_lasformer.inference.checkpoints import load
 from fairseq_lasformer.plugin import saving
 
 TINY = [*SIZES, "--select-dim", 8]

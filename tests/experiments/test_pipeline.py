@@ -7,8 +7,8 @@ import shutil
 import torch
 from helpers import save_model
 
+from fairseq_lasformer.checkpoints.loading import load
 from fairseq_lasformer.experiments.pipeline import Experiment
-from fairseq_lasformer.inference.checkpoints import load
 
 
 def test_the_last_checkpoint_counts_once_also_where_it_has_two_names(tmp_path, build):

@@ -8,9 +8,9 @@ from fairseq.sequence_generator import SequenceGenerator
 from helpers import tokens
 
 from benchmarks.fake_gpu import FakeGpu, on_cpu, to_gpu
-from fairseq_lasformer.inference.beam_loop import BeamGenerator
 from fairseq_lasformer.nn.options import RunOptions
 from fairseq_lasformer.plugin.criterion import LabelSmoothedCrossEntropyWithSelection
+from fairseq_lasformer.search.beam_loop import BeamGenerator
 
 TRAININGS = {
     "learned": {},

@@ -10,9 +10,9 @@ import pytest
 import torch
 from helpers import SIZES, run, train
 
+from fairseq_lasformer.checkpoints import loading
+from fairseq_lasformer.documents import hub
 from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.inference import checkpoints
-from fairseq_lasformer.plugin import hub
 
 
 @pytest.mark.slow
@@ -31,7 +31,7 @@ def test_a_checkpoint_and_other_words_of_the_same_number_are_refused(checkpoint,
     for language in ("xx", "yy"):
         with open(broken / f"dict.{language}.txt", "a") as f:
             f.write("more 1\n")
-    state = checkpoints.load(checkpoint)
+    state = loading.load(checkpoint)
     torch.save({k: v for k, v in state.items() if k != "task_state"}, tmp_path / "old.pt")
     done = run("lasformer", "generate", broken, tmp_path / "old.pt", tmp_path / "out", "--", "--cpu", check=False)
     last = done.stderr.strip().splitlines()[-1]
@@ -82,7 +82,7 @@ def trained_small(prepared, tmp_path_factory) -> Path:
 
 @pytest.mark.parametrize("kappa", [0, -5, 4_600_000_000_000, float("nan")])
 def test_an_impossible_kappa_is_refused(trained_small, prepared, tmp_path, kappa):
-    state = checkpoints.load(trained_small)
+    state = loading.load(trained_small)
     name = next(n for n in state["model"] if n.endswith("selector.kappa"))
     state["model"][name] = torch.tensor(kappa)
     torch.save(state, tmp_path / "c.pt")

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import pytest
 
 from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.inference.beam_loop import BeamGenerator
-from fairseq_lasformer.inference.generator import AlignedGenerator
 from fairseq_lasformer.plugin.model import LasformerModel
+from fairseq_lasformer.search.beam_loop import BeamGenerator
+from fairseq_lasformer.search.generator import AlignedGenerator
 
 
 @pytest.fixture(scope="module")

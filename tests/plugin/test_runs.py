@@ -14,13 +14,13 @@ import pytest
 from helpers import ROOT, train
 
 from fairseq_lasformer import files
+from fairseq_lasformer.checkpoints import loading
 from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.inference import checkpoints
 from fairseq_lasformer.plugin import compat, runs
 
 
 def n_updates(path: Path) -> int:
-    return checkpoints.updates(checkpoints.load(path))
+    return loading.updates(loading.load(path))
 
 
 @pytest.mark.slow

@@ -15,8 +15,8 @@ import torch
 import torch.multiprocessing as mp
 from helpers import ROOT, mixture, run
 
+from fairseq_lasformer.checkpoints import loading
 from fairseq_lasformer.data.hypotheses import read_hypotheses
-from fairseq_lasformer.inference import checkpoints
 from fairseq_lasformer.nn.moe import ExpertGroup
 
 DTYPES = [torch.float64, torch.float32]
@@ -148,7 +148,7 @@ def train_on(size: int, data: Path, save: Path, *options: object, fail: bool = F
 
 
 def state(folder: Path) -> dict:
-    return checkpoints.load(folder / "checkpoint_last.pt")
+    return loading.load(folder / "checkpoint_last.pt")
 
 
 @pytest.mark.slow

@@ -13,8 +13,8 @@ import torch
 from starlette.testclient import TestClient
 
 from fairseq_lasformer import formats
+from fairseq_lasformer.documents.translator import Translator
 from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.inference.translator import Translator
 from fairseq_lasformer.server.app import Server
 from fairseq_lasformer.server.engine import Engine, Full
 from fairseq_lasformer.server.models import ServedModel, name_of

@@ -1,0 +1,1 @@
+"""Checkpoints: checked loading, their settings, averages."""

@@ -1,0 +1,166 @@
+"""Checkpoints, treated as untrusted data: restricted loading, checks of the settings, averaging with the last kappa."""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import pickle
+import re
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from fairseq_lasformer.checkpoints.settings import check_settings
+from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.files import replacing
+
+CHECKPOINTS = ("model.pt", "checkpoint_best.pt", "checkpoint_last.pt")
+"""File names tried when looking for the model in a folder, in order of preference."""
+
+# What fairseq's own checkpoints contain besides tensors and plain containers: arguments of stock architectures, meters.
+# Everything else is still rejected by torch's restricted loading.
+SAFE_GLOBALS: list[Any] = [
+    argparse.Namespace,
+    collections.defaultdict,
+    collections.OrderedDict,
+    dict,
+    list,
+    int,
+    np._core.multiarray._reconstruct,  # type: ignore[attr-defined]
+    np._core.multiarray.scalar,  # type: ignore[attr-defined]
+    np.ndarray,
+    np.dtype,
+    type(np.dtype("int64")),
+    type(np.dtype("float64")),
+]
+
+
+def chosen(place: Path) -> Path:
+    """The checkpoint in a folder, the first of :data:`CHECKPOINTS` that exists; or the checkpoint itself.
+
+    Raises:
+        InputError: the folder holds none.
+    """
+    if place.is_file():
+        return place
+    if not place.is_dir():
+        raise InputError(f"{place}: no such file or folder; expected a checkpoint, or the folder of one")
+    found = next((place / name for name in CHECKPOINTS if (place / name).is_file()), None)
+    if found is None:
+        inside = sorted(d.name for d in place.iterdir() if d.is_dir() and any((d / n).is_file() for n in CHECKPOINTS))
+        hint = f"; it contains {' and '.join(f'{name}/' for name in inside)}, which are models" if inside else ""
+        raise InputError(f"{place}: holds none of {', '.join(CHECKPOINTS)}{hint or '; name the checkpoint'}")
+    return found
+
+
+def identity(checkpoint: Path) -> tuple[str, int, int]:
+    """What tells a checkpoint from another, for results that depend on it: its place, time and size."""
+    stat = checkpoint.stat()
+    return str(checkpoint.resolve()), stat.st_mtime_ns, stat.st_size
+
+
+def load(path: str | Path) -> dict[str, Any]:
+    """Loads a checkpoint to the CPU under torch's ``weights_only`` restriction, and checks its settings.
+
+    Raises:
+        InputError: the checkpoint is missing or damaged (truncated, a wrong checksum, NaN among the weights), its
+            pickle contains anything other than tensors and plain settings, its settings contain code, or it is not a
+            fairseq checkpoint.
+    """
+    path = Path(path)
+    if path.is_dir():
+        inside = [name for name in CHECKPOINTS if (path / name).is_file()]
+        hint = f"name the checkpoint in it: {path / inside[0]}" if inside else "it holds no checkpoint"
+        raise InputError(f"{path}: is a folder; {hint}")
+    if not path.is_file():
+        raise InputError(f"{path}: no such checkpoint")
+    if damage := damaged(path):
+        raise InputError(f"{path}: refused, {damage}")
+    try:
+        with torch.serialization.safe_globals(SAFE_GLOBALS):
+            state = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as e:
+        # torch's own message advises switching the restriction off
+        code = re.search("unsupported|blocked", str(e), re.IGNORECASE)
+        reason = "it holds code, not only weights" if code else "not a torch checkpoint"
+        raise InputError(f"{path}: refused, {reason}") from e
+    except Exception as e:  # the unpickler's own errors would not help the user
+        raise InputError(f"{path}: refused, truncated or not a checkpoint ({type(e).__name__})") from e
+    if not isinstance(state, dict) or not isinstance(state.get("model"), Mapping):
+        raise InputError(f"{path}: not a fairseq checkpoint (it holds no model)")
+    if state.get("cfg") is None and state.get("args") is None:
+        raise InputError(f"{path}: not a fairseq checkpoint (it holds no settings)")
+    check_settings(state, path)
+    for name, weight in state["model"].items():
+        if type(weight) not in (torch.Tensor, torch.nn.Parameter) or weight.layout != torch.strided:
+            raise InputError(f"{path}: refused, its weight {name} is no tensor of numbers")
+        if weight.is_floating_point() and not bool(torch.isfinite(weight).all()):
+            raise InputError(f"{path}: {name} is not finite; the training has diverged, or the file is damaged")
+    return state
+
+
+def damaged(path: Path) -> str:
+    """Why a file cannot be an intact checkpoint; empty if no damage is found."""
+    try:
+        with open(path, "rb") as f:
+            magic = f.read(4)
+        if magic[:2] == b"\x80\x02":
+            return ""  # torch's format before 1.6 has no checksums
+        if magic != b"PK\x03\x04":
+            return "empty" if not magic else "not a torch checkpoint"
+        with zipfile.ZipFile(path) as file:
+            broken = file.testzip()
+        return f"damaged (checksum of {broken})" if broken else ""
+    except zipfile.BadZipFile:
+        return "truncated"
+    except (OSError, EOFError, NotImplementedError, RuntimeError) as e:
+        return f"damaged ({e})"
+
+
+def architecture(state: Mapping[str, Any]) -> str:
+    """The name of the architecture a checkpoint was trained with; empty if it is not recorded."""
+    model: Any = (state.get("cfg") or {}).get("model")
+    if model is None:
+        return str(getattr(state.get("args"), "arch", ""))
+    # the settings of a dataclass model are a plain dict, those of a stock architecture a namespace
+    return str((model.get("_name") if isinstance(model, Mapping) else getattr(model, "arch", "")) or "")
+
+
+def updates(state: Mapping[str, Any]) -> int:
+    """The number of updates after which a checkpoint was saved."""
+    history = state.get("optimizer_history") or [{}]
+    return int(history[-1].get("num_updates", 0))
+
+
+def average(paths: Sequence[str | Path], out: str | Path) -> None:
+    """Writes the average of the checkpoints' weights.
+
+    Everything that is not a floating-point tensor, kappa in particular, is taken from the last checkpoint.
+
+    Args:
+        paths: checkpoints of one run, ending with the last one.
+        out: checkpoint to write.
+
+    Raises:
+        InputError: as :func:`load`; or the checkpoints differ in architecture, or the average cannot be written.
+    """
+    last = load(paths[-1])
+    total = {name: t.double() if t.is_floating_point() else t for name, t in last["model"].items()}
+    for path in paths[:-1]:
+        weights = load(path)["model"]
+        if weights.keys() != total.keys() or any(weights[n].shape != t.shape for n, t in total.items()):
+            raise InputError(f"{path}: its architecture differs from {paths[-1]}; average checkpoints of one run")
+        for name, t in total.items():
+            if t.is_floating_point():
+                t += weights[name].double()
+    last["model"] = {
+        name: (t / len(paths)).to(last["model"][name].dtype) if t.is_floating_point() else t
+        for name, t in total.items()
+    }
+    last["last_optimizer_state"] = None
+    with replacing(out, "wb") as f:
+        torch.save(last, f)

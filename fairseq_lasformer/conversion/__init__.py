@@ -1,0 +1,1 @@
+"""Models from elsewhere, as models of this package."""

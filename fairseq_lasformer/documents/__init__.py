@@ -1,0 +1,1 @@
+"""Translation of documents: batches, parts, contexts, streaming, word alignment, the Python interface."""

@@ -1,0 +1,338 @@
+"""Python interface: a trained model that translates documents given as text."""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from fairseq import hub_utils, utils
+from omegaconf import open_dict
+from torch import Tensor
+from tqdm.auto import tqdm
+
+from fairseq_lasformer.checkpoints.loading import chosen, load
+from fairseq_lasformer.data.examples import ExampleCodec, TooLong
+from fairseq_lasformer.data.lines import clean_line, split_lines
+from fairseq_lasformer.data.subwords import SETTINGS, DataConfig
+from fairseq_lasformer.documents.streaming import stream
+from fairseq_lasformer.documents.translator import Line, Source, Translator
+from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.plugin import register
+from fairseq_lasformer.search.generator import AlignedGenerator
+from fairseq_lasformer.search.glossary import Glossary
+
+
+class TranslatedLine(NamedTuple):
+    """A line of a translated document.
+
+    Attributes:
+        number: number of the line in the document, from 1.
+        source: the line; empty if lines are not aligned.
+        translation: its translation.
+        score: mean log probability of its tokens.
+        repaired: whether it had gone wrong (reached its limit, or repeated itself) and was translated again.
+        flawed: whether it went wrong and could not be repaired.
+    """
+
+    number: int
+    source: str
+    translation: str
+    score: float
+    repaired: bool
+    flawed: bool
+
+
+class DocumentHubInterface(hub_utils.GeneratorHubInterface):
+    """fairseq's hub interface, with :meth:`translate_documents`.
+
+    Text is encoded and decoded in the same way as the training data, with the files in the prepared folder.
+    """
+
+    def __init__(self, cfg: Any, task: Any, models: Sequence[Any]) -> None:
+        super().__init__(cfg, task, models)
+        self.codec = ExampleCodec.load(utils.split_paths(task.cfg.data)[0])
+        self.settings = self.codec.settings
+
+    def encode(self, sentence: str) -> Tensor:
+        """Convert a raw source sentence to token indices, including end of sentence."""
+        return self.binarize(self.codec.encode_source(sentence))
+
+    def decode(self, tokens: Tensor) -> str:
+        """Convert the token indices of a target sentence to text."""
+        return self.codec.subwords.decode(self.string(tokens), self.settings.target_lang)
+
+    def translate_documents(
+        self,
+        documents: Sequence[str],
+        beam: int = 5,
+        max_tokens: int = 8192,
+        progress: bool = True,
+        *,
+        lines: bool = False,
+        overlap: int | None = None,
+        glossary: Glossary | str | Path | None = None,
+        **options: Any,
+    ) -> list[Any]:
+        """Translate whole documents; the order is preserved.
+
+        Args:
+            documents: raw text, one sentence per line (see :mod:`data.lines`); blank lines separate paragraphs.
+            beam: beam size.
+            max_tokens: maximum tokens per batch; a longer part is a batch of its own.
+            progress: whether to show a progress bar, for more than one document.
+            lines: return :class:`TranslatedLine` objects instead of text.
+            overlap: sentences that each part of a document beyond the limit repeats from the part before, as context;
+                default: the task's (``--overlap``).
+            glossary: required translations, or a file of them; see :class:`Glossary`.
+            options: options of fairseq's generation (``lenpen=1.0``, ``max_len_a=1.5``, …), and
+                ``no_align_sentences=True``.
+
+        Returns:
+            one translation per document. If the training data had separators, line i of a translation is that of line i
+            of the document, and blank lines are kept; with ``no_align_sentences``, only if there happen to be as many
+            sentences. Without separators, a translation is a single line. With ``lines``, a list of the lines of each
+            document that are not blank.
+
+        Raises:
+            InputError: ``documents`` is not a list of texts, fairseq does not have an option, a sentence is too long,
+                or a glossary cannot be used.
+        """
+        check_documents(documents)
+        translator = self.translator(beam, **options)
+        required = None if glossary is None else translator.required(glossary, self.codec)
+        sources = [self.source(i, d, translator, overlap, required) for i, d in enumerate(documents)]
+        here = [i for i, source in enumerate(sources) if source.sentences]
+        found: dict[int, list[TranslatedLine]] = {}
+        with tqdm(total=len(here), desc="translating", unit=" documents", disable=not progress or len(here) < 2) as bar:
+            for group in translator.groups([sources[i] for i in here], max_tokens):
+                chosen = [here[i] for i in group]
+                for i, translated in zip(chosen, translator.translate([sources[i] for i in chosen], self.device)):
+                    found[i] = self._lines(documents[i], translated)
+                bar.update(len(group))
+        if lines:
+            return [found.get(i, []) for i in range(len(documents))]
+        return [self._text(document, found.get(i, [])) for i, document in enumerate(documents)]
+
+    def translate_lines(
+        self,
+        document: str,
+        beam: int = 5,
+        *,
+        overlap: int | None = None,
+        glossary: Glossary | str | Path | None = None,
+        **options: Any,
+    ) -> Iterator[TranslatedLine]:
+        """Translate one document, yielding each line as soon as it is settled.
+
+        A line is settled when all hypotheses of the beam agree on it, or the search is over. Closing the generator
+        stops the search.
+
+        Args:
+            document: raw text, one sentence per line.
+            beam, overlap, glossary, options: see :meth:`translate_documents`.
+
+        Raises:
+            InputError: as :meth:`translate_documents`; or lines are not aligned, for want of a separator or by request.
+        """
+        if not isinstance(document, str):
+            raise InputError("translate_lines takes one document, a string")
+        translator = self.translator(beam, **options)
+        if not isinstance(translator.generator, AlignedGenerator):
+            raise InputError("translate_lines: only aligned lines are settled one by one; see translate_documents")
+        required = None if glossary is None else translator.required(glossary, self.codec)
+        source = self.source(0, document, translator, overlap, required)
+        for (number, original), line in zip(_sentences(document), stream(translator, source, self.device)):
+            yield self.line(number, original, line)
+
+    def translator(self, beam: int = 5, **options: Any) -> Translator:
+        """The translator of these models; for ``options``, see :meth:`translate_documents`."""
+        generation = copy.deepcopy(self.cfg.generation)
+        _check_options(generation, options)
+        with open_dict(generation):
+            generation.beam = beam
+            generation.update(options)
+        return Translator(self.task, self.models, generation)
+
+    def source(
+        self,
+        number: int,
+        document: str,
+        translator: Translator,
+        overlap: int | None = None,
+        required: Callable[[str], list[list[int]]] | None = None,
+    ) -> Source:
+        """Encode a document, and cut it as the data preparation does.
+
+        Args:
+            number: its number, from 0, for error messages.
+            document: see :meth:`translate_documents`.
+            translator: who will translate it.
+            overlap: see :meth:`translate_documents`.
+            required: finds the terms that a sentence requires; see :meth:`Translator.required`.
+
+        Raises:
+            InputError: a sentence is too long.
+        """
+        sentences = [sentence for _, sentence in _sentences(document)]
+        encoded = [self.codec.encode_source(s) for s in sentences]
+        try:
+            wanted = self.task.cfg.overlap if overlap is None else overlap
+            cut = self.codec.cut(number, encoded, overlap=translator.overlap(wanted)) if sentences else []
+        except TooLong as e:
+            raise InputError(
+                f"document {number + 1}: sentence {e.sentence + 1} has {e.tokens} tokens, more than the limit of "
+                f"{self.codec.limit} that the model was trained with; split it"
+            ) from None
+        parts = [span for part in cut for span in self.codec.examples(part)]
+        terms = None if required is None else [required(sentence) for sentence in sentences]
+        return Source([self.binarize(s)[:-1] for s in encoded], parts, terms=terms)
+
+    def line(self, number: int, source: str, line: Line) -> TranslatedLine:
+        """A translated line as text, beside its source."""
+        text = self.codec.decode_line(self.tgt_dict.string(line.tokens))
+        return TranslatedLine(number, source, text, line.score, line.repaired, line.flawed)
+
+    def _lines(self, document: str, translated: Sequence[Line]) -> list[TranslatedLine]:
+        """The lines of a translation; beside their sources, if there are as many."""
+        sources = _sentences(document)
+        if len(sources) != len(translated):
+            sources = [(i + 1, "") for i in range(len(translated))]
+        return [self.line(*source, line) for source, line in zip(sources, translated)]
+
+    def _text(self, document: str, lines: Sequence[TranslatedLine]) -> str:
+        """Format a translated document like its source."""
+        if not self.codec.keeps_boundaries:
+            return " ".join(line.translation for line in lines if line.translation)
+        if not lines:
+            return ""
+        if len(_sentences(document)) != len(lines):
+            return "\n".join(line.translation for line in lines)
+        translated = {line.number: line.translation for line in lines}
+        return "\n".join(translated.get(number, "") for number in range(1, len(split_lines(document)) + 1))
+
+
+def _sentences(document: str) -> list[tuple[int, str]]:
+    """The lines of a document that are not blank, with their numbers, from 1."""
+    cleaned = enumerate(map(clean_line, split_lines(document)), 1)
+    return [(number, line) for number, line in cleaned if line]
+
+
+def check_documents(documents: Any) -> None:
+    """Reject what is not a list of texts.
+
+    Raises:
+        InputError: names what it is.
+    """
+    if isinstance(documents, str | bytes):
+        raise InputError("translate_documents takes a list of documents, not one string: wrap it, [text]")
+    for i, document in enumerate(documents):
+        if not isinstance(document, str):
+            raise InputError(f"documents[{i}] is of type {type(document).__name__}; expected text")
+
+
+def _check_options(generation: Any, options: dict[str, Any]) -> None:
+    """Reject options unknown to fairseq's generation, or incompatible with one translation per document."""
+    names = [*map(str, generation), "no_align_sentences"]
+    for name in options:
+        if name not in names:
+            close = difflib.get_close_matches(name, names, 1)
+            hint = f"; is {close[0]} meant?" if close else ""
+            raise InputError(f"{name}: not an option of fairseq's generation{hint}")
+    if options.get("nbest", 1) != 1:
+        raise InputError("nbest: one translation per document is returned; leave it out")
+
+
+def _trained_on(checkpoint: Path) -> str:
+    """Return the prepared folder that a checkpoint was trained on."""
+    task = (load(checkpoint).get("cfg") or {}).get("task") or {}
+    return str(task.get("data", "") if isinstance(task, dict) else getattr(task, "data", "")).split(":")[0]
+
+
+def from_pretrained(
+    folder: str | Path, checkpoint_file: str | None = None, data: str | Path | None = None, **overrides: Any
+) -> DocumentHubInterface:
+    """Load a trained model.
+
+    Args:
+        folder: the folder of the checkpoint, or the checkpoint itself.
+        checkpoint_file: file name of the checkpoint; default: the first of :data:`CHECKPOINTS` that exists.
+        data: the prepared folder; default: ``folder`` if it contains the ``settings.json``, dictionaries and subwords
+            of one, otherwise the folder that the checkpoint was trained on.
+        overrides: replacements for the checkpoint's settings, as in fairseq.
+
+    Raises:
+        InputError: no checkpoint, an unusable checkpoint, or no prepared folder.
+    """
+    folder = Path(folder)
+    if checkpoint_file is None and folder.is_file():
+        folder, checkpoint_file = folder.parent, folder.name
+    checkpoint = folder / checkpoint_file if checkpoint_file else chosen(folder)
+    if not checkpoint.is_file():
+        raise InputError(f"{checkpoint}: no such checkpoint")
+    if data is None:
+        data = folder if (folder / SETTINGS).is_file() else _trained_on(checkpoint)
+        if not data:
+            raise InputError(f"{checkpoint}: does not say what it was trained on; name the prepared folder")
+    DataConfig.load(data)
+    register()
+    fairseqs = logging.getLogger("fairseq")
+    level = fairseqs.level
+    fairseqs.setLevel(max(level, logging.WARNING))  # what it tells of a model's parts is for trainings
+    try:
+        found = hub_utils.from_pretrained(
+            str(folder), checkpoint_file or checkpoint.name, str(Path(data).resolve()), **overrides
+        )
+    finally:
+        fairseqs.setLevel(level)
+    cfg = found["args"]
+    with open_dict(cfg):  # text is encoded with the prepared folder's files, not with those named in the checkpoint
+        cfg.tokenizer = cfg.bpe = cfg.generation.replace_unk = None
+    return DocumentHubInterface(cfg, found["task"], found["models"])
+
+
+def load_model(
+    path: str | Path,
+    data: str | Path | None = None,
+    device: str = "auto",
+    decode_dtype: str = "float32",
+    cache_dtype: str = "float32",
+    shortlist: str | Path = "",
+) -> DocumentHubInterface:
+    """Load a trained model for translation, onto a device.
+
+    Args:
+        path: its checkpoint, or the folder of it.
+        data: see :func:`from_pretrained`.
+        device: a device of torch; ``auto`` is the GPU if there is one.
+        decode_dtype: ``float32`` or, on a CPU, ``int8``: type of the linear layers' weights.
+        cache_dtype: ``float32`` or, on a CPU, ``int8``: type of the keys and values that are kept.
+        shortlist: a file that ``lasformer shortlist`` wrote; only words that may translate a document are scored.
+
+    Raises:
+        InputError: as :func:`from_pretrained`; or there is no such device, or the model cannot decode in this type.
+    """
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        place = torch.device(device)
+    except RuntimeError as e:
+        raise InputError(f"--device {device}: expected cpu, cuda or cuda:N") from e
+    if place.type not in ("cpu", "cuda"):
+        raise InputError(f"--device {device}: expected cpu, cuda or cuda:N")
+    if place.type == "cuda" and not torch.cuda.is_available():
+        raise InputError(f"--device {device}: there is no GPU here that torch can use")
+    if place.type != "cpu" and decode_dtype != "float32":
+        raise InputError(f"--decode-dtype {decode_dtype}: only on a CPU; add --device cpu, or leave it out")
+    if place.type != "cpu" and cache_dtype == "int8":
+        raise InputError(f"--cache-dtype {cache_dtype}: only on a CPU; add --device cpu, or leave it out")
+    options = {"decode_dtype": decode_dtype, "cache_dtype": cache_dtype, "shortlist": str(shortlist)}
+    model = from_pretrained(path, data=data, **options).eval().to(place)
+    if shortlist:
+        model.translator()  # a list that cannot be used is refused now, not at the first translation
+    # attention is read in passes that record what they select, which need no gradients of the weights
+    return model.requires_grad_(False)

@@ -1,0 +1,51 @@
+"""Log probabilities of given translations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fairseq_lasformer.documents.batching import batches
+
+
+@torch.no_grad()
+def log_probabilities(
+    model: Any,
+    dictionary: Any,
+    examples: Sequence[tuple[Tensor, Tensor]],
+    max_tokens: int,
+    device: torch.device | str,
+    done: Callable[[int], object] = lambda n: None,
+) -> list[Tensor]:
+    """Log probabilities of every token of each target, end of sentence included: one float32 tensor per example.
+
+    Args:
+        model: a model in evaluation mode.
+        dictionary: target dictionary.
+        examples: int64 tokens of source and target, each with its end of sentence.
+        max_tokens: maximum number of tokens per batch, padding included.
+        device: where the model is.
+        done: called with the number of examples of each finished batch.
+    """
+    order = sorted(range(len(examples)), key=lambda i: (len(examples[i][1]), len(examples[i][0])))
+    pad, eos = dictionary.pad(), dictionary.eos()
+    found: dict[int, Tensor] = {}
+
+    def padded(rows: list[Tensor]) -> Tensor:
+        return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=pad).to(device)
+
+    for batch in batches([max(len(source), len(target)) for source, target in examples], order, max_tokens):
+        sources, targets = (padded([examples[i][side] for i in batch]) for side in (0, 1))
+        previous = targets.roll(1, 1)
+        previous[:, 0] = eos
+        previous = previous.masked_fill(targets == pad, pad)
+        output = model(sources, (sources != pad).sum(1), previous)
+        scores = model.get_normalized_probs(output, log_probs=True).gather(2, targets[..., None])[..., 0]
+        for row, i in enumerate(batch):
+            found[i] = scores[row, : len(examples[i][1])].float().cpu()
+        done(len(batch))
+
+    return [found[i] for i in range(len(examples))]

@@ -1,0 +1,376 @@
+"""Translates documents with a model in memory: the translator shared by :mod:`hub` and ``lasformer generate``.
+
+A document that is longer than the model's limit is translated in parts, one after the other. Each part begins with the
+last sentences of the part before, and their translation, as context.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from fairseq import utils
+from torch import Tensor
+
+from fairseq_lasformer.data.documents import Span
+from fairseq_lasformer.data.examples import ExampleCodec, line_spans
+from fairseq_lasformer.documents.batching import batches
+from fairseq_lasformer.documents.misplaced_lines import MARGIN, first_misplaced
+from fairseq_lasformer.documents.scoring import log_probabilities
+from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.search.alignment import Observe
+from fairseq_lasformer.search.generator import AlignedGenerator
+from fairseq_lasformer.search.glossary import Glossary, Terms, met
+
+CONTEXTS = (10, 3, 0)
+"""Lines of context with which a document is translated again, at the first attempt and at the next ones."""
+
+ROUNDS = 9
+"""How often a document is looked at for lines out of place."""
+
+COMPARED = 4
+"""Lines by which an old and a new translation are compared."""
+
+TOGETHER = 3
+"""Lines that lack a term, and are no further apart than this, are translated together."""
+
+REQUIRED = 32
+"""Groups of such lines per batch."""
+
+SCORED_TOKENS = 4096
+"""Tokens per batch of single lines."""
+
+
+class Source(NamedTuple):
+    """A document to translate.
+
+    Attributes:
+        sentences: int64 tokens of its sentences; or of its parts, if the data has no boundaries between sentences.
+        parts: what is translated together; their ``start``, ``size`` and ``context`` count ``sentences``.
+        references: tokens of each part's reference, for forced prefixes; None for none.
+        terms: for each sentence, the tokens of the terms that its translation must contain; None for none.
+    """
+
+    sentences: Sequence[Tensor]
+    parts: Sequence[Span]
+    references: Sequence[Tensor] | None = None
+    terms: Terms | None = None
+
+
+class Line(NamedTuple):
+    """A line of a translation.
+
+    Attributes:
+        tokens: int64, without separator and end of sentence.
+        score: mean log probability of its tokens and its end.
+        repaired: whether it had gone wrong, and was translated again.
+        flawed: whether it reached its limit, repeats itself, is out of place, or lacks a required term.
+    """
+
+    tokens: Tensor
+    score: float
+    repaired: bool
+    flawed: bool
+
+
+class Translator:
+    """Beam search over documents.
+
+    Args:
+        task: a translation task that has been set up.
+        models: loaded models, in evaluation mode, on the device used for translation.
+        generation: fairseq's ``generation`` options.
+    """
+
+    def __init__(self, task: Any, models: Sequence[Any], generation: Any) -> None:
+        self.task, self.models = task, list(models)
+        self.prefix_size = int(getattr(generation, "prefix_size", 0))
+        self.generator = task.build_generator(self.models, generation)
+        dictionary = task.source_dictionary
+        self.ends = (task.separator_in(dictionary), task.separator_in(task.target_dictionary))
+        self.eos = (dictionary.eos(), task.target_dictionary.eos())
+        self.pad = task.target_dictionary.pad()
+
+    def overlap(self, wanted: int) -> int:
+        """Sentences that the parts of a long document can overlap by: none where lines are not aligned."""
+        return wanted if isinstance(self.generator, AlignedGenerator) and not self.prefix_size else 0
+
+    def groups(self, documents: Sequence[Source], max_tokens: int, max_documents: int | None = None) -> list[list[int]]:
+        """Documents that are translated together: of similar length, at most ``max_tokens`` with padding.
+
+        A document that is longer than that is a group of its own.
+        """
+        length = [max(len(self.example(document, part)) for part in document.parts) for document in documents]
+        order = sorted(range(len(documents)), key=lambda i: (len(documents[i].parts), length[i]))
+        return batches(length, order, max_tokens, max_documents)
+
+    def required(self, glossary: Glossary | str | Path, codec: ExampleCodec) -> Callable[[str], list[list[int]]]:
+        """A function from a source sentence to the tokens of the terms that its translation must contain.
+
+        Args:
+            glossary: the glossary, or the file of one.
+            codec: codec of the data.
+
+        Raises:
+            InputError: the glossary cannot be read, or lines are not aligned.
+        """
+        if not isinstance(self.generator, AlignedGenerator):
+            raise InputError("a glossary needs aligned lines: data with a separator, and no --no-align-sentences")
+        found = glossary if isinstance(glossary, Glossary) else Glossary.read(glossary)
+        encode = functools.partial(self.task.target_dictionary.encode_line, add_if_not_exist=False, append_eos=False)
+        return lambda sentence: [encode(codec.encode_target(term)).tolist() for term in found.required(sentence)]
+
+    @torch.no_grad()
+    def translate(
+        self,
+        documents: Sequence[Source],
+        device: torch.device | str,
+        known: Sequence[Sequence[Line]] | None = None,
+        done: Callable[[int, list[Line]], object] = lambda document, lines: None,
+    ) -> list[list[Line]]:
+        """Translates documents together, part by part; the lines of each document, in order.
+
+        Args:
+            documents: the documents.
+            device: where the models are.
+            known: lines of the first parts of each document that an earlier call passed to ``done``.
+            done: called with the number of a document and its lines after each part. The lines may change later.
+        """
+        found: list[list[Line]] = [list(lines) for lines in known] if known is not None else [[] for _ in documents]
+        free = [document._replace(terms=None) for document in documents]
+        left = [[part for part in d.parts if part.start >= len(lines)] for d, lines in zip(documents, found)]
+        self._translate(free, left, found, device, done)
+        self.finish(documents, found, device)
+        return found
+
+    @torch.no_grad()
+    def finish(self, documents: Sequence[Source], found: list[list[Line]], device: torch.device | str) -> None:
+        """Looks at whole translations: places lines, and requires terms. Changes ``found``."""
+        if self.places_lines:
+            self._place([document._replace(terms=None) for document in documents], found, device)
+        self._require(documents, found, device)
+
+    def _require(self, documents: Sequence[Source], found: list[list[Line]], device: torch.device | str) -> None:
+        """Replaces the lines that lack a term, translating only them once more, after a few lines of context."""
+        tasks: list[tuple[int, Span]] = []
+        for i, document in enumerate(documents):
+            missing = [
+                j
+                for j, (line, terms) in enumerate(zip(found[i], document.terms or ()))
+                if not met(line.tokens.tolist(), terms)
+            ]
+            for part in document.parts:
+                here = [j for j in missing if part.start <= j < part.start + part.size]
+                first = part.start - part.context
+                tasks += [(i, Span(i, a, b - a + 1, min(CONTEXTS[0], a - first))) for a, b in runs(here, TOGETHER)]
+        tasks.sort(key=lambda task: task[1].context + task[1].size)
+        for start in range(0, len(tasks), REQUIRED):
+            batch = tasks[start : start + REQUIRED]
+            again = self.translate_parts([(documents[i], part, found[i][: part.start]) for i, part in batch], device)
+            for (i, part), lines in zip(batch, again):
+                for j, line in enumerate(lines, part.start):
+                    terms = (documents[i].terms or [])[j]
+                    if not met(found[i][j].tokens.tolist(), terms):
+                        found[i][j] = line._replace(flawed=line.flawed or not met(line.tokens.tolist(), terms))
+
+    def _translate(
+        self,
+        documents: Sequence[Source],
+        parts: Sequence[Sequence[Span]],
+        found: Sequence[list[Line]],
+        device: torch.device | str,
+        done: Callable[[int, list[Line]], object] = lambda document, lines: None,
+    ) -> None:
+        """Translates parts of each document, in order, and appends their lines to those found so far."""
+        for number in range(max(map(len, parts), default=0)):
+            here = [i for i in range(len(documents)) if number < len(parts[i])]
+            tasks = [(documents[i], parts[i][number], found[i]) for i in here]
+            for i, lines in zip(here, self.translate_parts(tasks, device)):
+                found[i] += lines
+                done(i, lines)
+
+    @property
+    def places_lines(self) -> bool:
+        """Whether lines out of place are looked for: if the model knows single sentences, and may repair lines."""
+        if not isinstance(self.generator, AlignedGenerator) or self.prefix_size:
+            return False
+        return self.generator.alignment.repairs > 0 and self.task.settings.resolutions == "mixture"
+
+    def _place(self, documents: Sequence[Source], found: list[list[Line]], device: torch.device | str) -> None:
+        """Translates documents again from the line on where the model lost its place, with less and less context.
+
+        With all of the context it would lose its place again. A new translation is taken if its first lines, by
+        themselves, are more likely translations of their sources.
+        """
+
+        def score(pairs: Sequence[tuple[Tensor, Tensor]]) -> list[float]:
+            ends = [torch.tensor([end]) for end in self.eos]
+            examples = [(torch.cat([source, ends[0]]), torch.cat([target, ends[1]])) for source, target in pairs]
+            found = log_probabilities(self.models[0], self.task.target_dictionary, examples, SCORED_TOKENS, device)
+            return [float(tokens.mean()) for tokens in found]
+
+        starts, failures = [0] * len(documents), [0] * len(documents)
+        here = [i for i in range(len(documents)) if len(found[i]) == len(documents[i].sentences) > 1]
+        for _ in range(ROUNDS):
+            places = first_misplaced(
+                [documents[i].sentences for i in here],
+                [[line.tokens for line in found[i]] for i in here],
+                [[line.score for line in found[i]] for i in here],
+                [starts[i] for i in here],
+                score,
+            )
+            lost = {i: place for i, place in zip(here, places) if place is not None}
+            if not lost:
+                return
+            parts = [_rest(documents[i].parts, place, CONTEXTS[failures[i]]) for i, place in lost.items()]
+            new = [found[i][:place] for i, place in lost.items()]
+            self._translate([documents[i] for i in lost], parts, new, device)
+            for (i, place), lines in zip(lost.items(), new):
+                window = range(place, min(place + COMPARED, len(lines)))
+                pairs = [(documents[i].sentences[j], side[j].tokens) for side in (found[i], lines) for j in window]
+                scores = score(pairs)
+                if sum(scores[len(window) :]) > sum(scores[: len(window)]) + MARGIN:
+                    changed = [not torch.equal(a.tokens, b.tokens) for a, b in zip(lines, found[i])]
+                    found[i] = [b._replace(repaired=b.repaired or c) for b, c in zip(lines, changed)]
+                    starts[i], failures[i] = place, 0
+                else:
+                    failures[i] += 1
+                    if failures[i] == len(CONTEXTS):  # the lines after it may still find their place
+                        found[i][place] = found[i][place]._replace(flawed=True)
+                        starts[i], failures[i] = place + 1, 0
+            here = list(lost)
+
+    def example(self, document: Source, part: Span) -> Tensor:
+        """Tokens of a part and its context, with separators and the end of sentence."""
+        joined: list[Tensor] = []
+        for sentence in document.sentences[part.start - part.context : part.start + part.size]:
+            if joined and self.ends[0] is not None:
+                joined.append(sentence.new_tensor([self.ends[0]]))
+            joined.append(sentence)
+        return torch.cat([*joined, torch.tensor([self.eos[0]])])
+
+    def _given(self, document: Source, part: Span, found: Sequence[Line]) -> Tensor:
+        """Tokens that a part's translation begins with: those of its context, or a prefix of its reference."""
+        if document.references is not None and self.prefix_size:
+            return document.references[document.parts.index(part)][: self.prefix_size]
+        end = torch.tensor([self.ends[1]] if self.ends[1] is not None else [], dtype=torch.int64)
+        lines = found[len(found) - part.context :] if part.context else []
+        return torch.cat([torch.tensor([], dtype=torch.int64), *(t for line in lines for t in (line.tokens, end))])
+
+    def _terms(self, document: Source, part: Span) -> Terms:
+        """Terms of each line of a part; none for its context, which is translated."""
+        terms = document.terms or [[]] * len(document.sentences)
+        return [*[[]] * part.context, *terms[part.start : part.start + part.size]]
+
+    @torch.no_grad()
+    def translate_parts(
+        self,
+        tasks: Sequence[tuple[Source, Span, Sequence[Line]]],
+        device: torch.device | str,
+        observe: Sequence[Observe | None] = (),
+    ) -> list[list[Line]]:
+        """Translates parts together; the lines of each, without its context.
+
+        Args:
+            tasks: for each part, its document, the part, and the lines of the document before it.
+            device: where the models are.
+            observe: for each part, what watches the search for it; see :meth:`AlignedSearch.begin`.
+        """
+        found = self._hypotheses(tasks, device, observe)
+        return [self._lines(best)[part.context :] for (_, part, _), (best, *_) in zip(tasks, found)]
+
+    @torch.no_grad()
+    def alternatives(
+        self, document: Source, lines: Sequence[Line], most: int, device: torch.device | str
+    ) -> list[list[Line]]:
+        """Other translations of each line of a translated document, given the lines before it; the best ones first.
+
+        Args:
+            document: the document; its lines are aligned.
+            lines: its translation.
+            most: maximum number per line; fewer if the beam has fewer.
+            device: where the models are.
+        """
+        found: list[list[Line]] = []
+        places = [
+            Span(0, i, 1, min(CONTEXTS[0], i - part.start + part.context))
+            for part in document.parts
+            for i in range(part.start, part.start + part.size)
+        ]
+        for start in range(0, len(places), REQUIRED):
+            tasks = [(document, place, lines[: place.start]) for place in places[start : start + REQUIRED]]
+            for (_, place, _), hypotheses in zip(tasks, self._hypotheses(tasks, device)):
+                known = {tuple(lines[place.start].tokens.tolist())}
+                found.append([])
+                for line in (self._lines(hypothesis)[-1] for hypothesis in hypotheses):
+                    tokens = tuple(line.tokens.tolist())
+                    if tokens not in known and len(found[-1]) < most:
+                        found[-1].append(line)
+                    known.add(tokens)
+                found[-1].sort(key=lambda line: -line.score)
+        return found
+
+    def _hypotheses(
+        self,
+        tasks: Sequence[tuple[Source, Span, Sequence[Line]]],
+        device: torch.device | str,
+        observe: Sequence[Observe | None] = (),
+    ) -> list[list[dict[str, Any]]]:
+        """fairseq's hypotheses for each part, the best one first; see :meth:`translate_parts`."""
+        examples = [self.example(document, part) for document, part, _ in tasks]
+        given = [self._given(*task) for task in tasks]
+        terms = [self._terms(document, part) for document, part, _ in tasks]
+        lengths = torch.tensor([len(example) for example in examples])
+        dataset = self.task.build_dataset_for_inference(examples, lengths)
+        batch = dataset.collater([dataset[i] for i in range(len(examples))])
+        batch = utils.apply_to_sample(lambda t: t.to(device), batch)
+        if any(line for document in terms for line in document):
+            batch["terms"] = dict(enumerate(terms))
+        order = batch["id"].tolist()  # the collater sorts by length
+        watches = {row: watch for row, i in enumerate(order) if i < len(observe) and (watch := observe[i]) is not None}
+        if watches:
+            batch["observe"] = watches
+        prefix = None
+        if any(map(len, given)):
+            rows = [given[i] for i in order]
+            prefix = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=self.pad).to(device)
+        hypotheses = self.task.inference_step(self.generator, self.models, batch, prefix_tokens=prefix)
+        found = dict(zip(order, hypotheses))
+        return [found[i] for i in range(len(tasks))]
+
+    def _lines(self, hypothesis: dict[str, Any]) -> list[Line]:
+        tokens, scores = hypothesis["tokens"].cpu(), hypothesis["positional_scores"].float().cpu()
+        ended = len(tokens) > 0 and int(tokens[-1]) == self.eos[1]
+        lines = []
+        for i, (start, end) in enumerate(line_spans(tokens.tolist()[: len(tokens) - ended], self.ends[1])):
+            lines.append(
+                Line(
+                    tokens[start:end],
+                    float(scores[start : end + 1].mean()) if len(scores[start : end + 1]) else 0.0,
+                    i in hypothesis.get("repaired", ()),
+                    i in hypothesis.get("flawed", ()),
+                )
+            )
+        return lines
+
+
+def _rest(parts: Sequence[Span], place: int, context: int) -> list[Span]:
+    """The parts from a line on, the first of them with ``context`` lines of context, if its own part has as many."""
+    rest = [part for part in parts if part.start + part.size > place]
+    first = rest[0]
+    before = min(context, place - (first.start - first.context))
+    return [first._replace(start=place, size=first.start + first.size - place, context=before), *rest[1:]]
+
+
+def runs(numbers: Sequence[int], gap: int) -> list[tuple[int, int]]:
+    """The first and last of each run of ascending numbers that are at most ``gap`` apart."""
+    found: list[tuple[int, int]] = []
+    for number in numbers:
+        if found and number - found[-1][1] <= gap:
+            found[-1] = (found[-1][0], number)
+        else:
+            found.append((number, number))
+    return found

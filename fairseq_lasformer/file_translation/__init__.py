@@ -1,0 +1,1 @@
+"""Translation of files in their formats, and of folders."""

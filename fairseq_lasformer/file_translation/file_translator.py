@@ -1,0 +1,377 @@
+"""Translates files of any known format: one document each, whose structure stays as it is."""
+
+from __future__ import annotations
+
+import collections
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from fairseq_lasformer.documents.hub import DocumentHubInterface, TranslatedLine
+from fairseq_lasformer.documents.translator import Line, Source
+from fairseq_lasformer.documents.word_attention import word_alignment
+from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.files import replacing
+from fairseq_lasformer.formats import OpenFile
+from fairseq_lasformer.formats.compose import compose
+from fairseq_lasformer.formats.sentences import Sentence, Splitter, sentences, splitter, trimmed, whole
+from fairseq_lasformer.search.glossary import Glossary
+
+MANY_UNKNOWN = 0.1
+"""Share of unknown tokens above which a file's language is doubted."""
+
+
+class TranslatedSentence(NamedTuple):
+    """A translated sentence.
+
+    Attributes:
+        line: the sentence and its translation.
+        others: other translations of it, the best ones first, each with its score.
+    """
+
+    line: TranslatedLine
+    others: list[tuple[str, float]]
+
+
+class Counts(NamedTuple):
+    """What happened to the sentences of a file.
+
+    Attributes:
+        sentences: how many there are.
+        repaired: that had gone wrong and were translated again.
+        flawed: their numbers, from 1, of those that could not be repaired.
+        cut: that were too long for the model, and were translated in pieces.
+        cleaned: that contained control characters.
+        lost: pieces of markup whose text is empty now.
+        unknown: share of the source's tokens that the model does not know.
+    """
+
+    sentences: int
+    repaired: int
+    flawed: tuple[int, ...]
+    cut: int
+    cleaned: int
+    lost: int
+    unknown: float = 0.0
+
+    def told(self) -> str:
+        """The counts in words."""
+        words = [f"{self.sentences} sentence{'' if self.sentences == 1 else 's'}"]
+        if self.repaired:
+            words.append(f"{self.repaired} translated again")
+        if self.flawed:
+            more = ", …" if len(self.flawed) > 10 else ""
+            words.append(f"{len(self.flawed)} doubtful (number {', '.join(map(str, self.flawed[:10]))}{more})")
+        if self.cut:
+            words.append(f"{self.cut} too long and cut")
+        if self.cleaned:
+            words.append(f"{self.cleaned} with control characters, which were left out")
+        if self.lost:
+            words.append(f"{self.lost} with markup that is empty now")
+        if self.unknown > MANY_UNKNOWN:
+            words.append(f"{self.unknown:.0%} of the words are unknown to the model: is this its source language?")
+        return ", ".join(words)
+
+
+class TranslatedFile(NamedTuple):
+    """A translated file.
+
+    Attributes:
+        data: the file.
+        lines: its sentences.
+        counts: what happened to them.
+    """
+
+    data: bytes
+    lines: list[TranslatedSentence]
+    counts: Counts
+
+
+class FileTranslator:
+    """Translates files with a model.
+
+    Args:
+        model: a loaded model.
+        beam: beam size.
+        overlap: see :meth:`DocumentHubInterface.translate_documents`.
+        glossary: required translations.
+        lines: each line is one sentence; by default, sentences are looked for.
+        alternatives: number of further translations of each sentence.
+        max_tokens: maximum number of tokens per batch.
+        options: further options of fairseq's generation.
+
+    Raises:
+        InputError: an option is unknown, or the glossary cannot be used.
+    """
+
+    def __init__(
+        self,
+        model: DocumentHubInterface,
+        beam: int = 5,
+        overlap: int | None = None,
+        glossary: Glossary | str | Path | None = None,
+        lines: bool = False,
+        alternatives: int = 0,
+        max_tokens: int = 8192,
+        **options: Any,
+    ) -> None:
+        self.model, self.overlap, self.max_tokens, self.most = model, overlap, max_tokens, alternatives
+        self.translator = model.translator(max(beam, alternatives + 1), **options)
+        self.required = None if glossary is None else self.translator.required(glossary, model.codec)
+        self.unknown, self.n_words = model.src_dict.unk(), len(model.tgt_dict)
+        self.split = whole if lines else splitter(model.settings.source_lang)
+        # without separators, the lines of a document are only known if each is translated by itself
+        self.whole_documents = bool(model.codec.separator) and model.settings.resolutions != "sentences"
+
+    @property
+    def languages(self) -> tuple[str, str]:
+        """Codes of source and target language."""
+        return self.model.settings.source_lang, self.model.settings.target_lang
+
+    def sentences(self, file: OpenFile) -> tuple[list[list[Sentence]], int]:
+        """The sentences of each block, none longer than the model's limit; and how many had to be cut."""
+        cuts = [0]
+        return [sentences(block, self._fitting(cuts)) for block in file.blocks], cuts[0]
+
+    def translate(
+        self,
+        files: Sequence[OpenFile],
+        tick: Callable[[int], object] = lambda n: None,
+        journals: Sequence[Path | None] | None = None,
+        begin: Callable[[int], object] = lambda n: None,
+    ) -> list[TranslatedFile]:
+        """Translates files together; each is one document. See :meth:`translate_each`.
+
+        Raises:
+            InputError: a file cannot be written.
+        """
+        found: dict[int, TranslatedFile] = {}
+        for i, made in self.translate_each(files, tick, journals, begin):
+            if isinstance(made, InputError):
+                raise made
+            found[i] = made
+        return [found[i] for i in range(len(files))]
+
+    def translate_each(
+        self,
+        files: Sequence[OpenFile],
+        tick: Callable[[int], object] = lambda n: None,
+        journals: Sequence[Path | None] | None = None,
+        begin: Callable[[int], object] = lambda n: None,
+    ) -> Iterator[tuple[int, TranslatedFile | InputError]]:
+        """Translates files together, each one document, and yields each when its last sentence is done.
+
+        Args:
+            files: the files.
+            tick: called with a number of translated sentences.
+            journals: for each file, where its lines are kept until it is done, so that a killed run resumes there.
+            begin: called with the number of all sentences.
+
+        Yields:
+            the number of a file, and the translated file, or why it could not be written.
+        """
+        split = [self.sentences(file) for file in files]
+        texts = [[s.text for block in found for s in block] for found, _ in split]
+        begin(sum(map(len, texts)))
+        documents = [Journal(path) for path in journals or [None] * len(files)]
+        for i, lines, unknown in self._documents(texts, tick, documents):
+            try:
+                made = self.written(files[i], *split[i], lines)
+                yield i, made._replace(counts=made.counts._replace(unknown=unknown))
+            except InputError as e:
+                yield i, e
+
+    def _fitting(self, cuts: list[int]) -> Splitter:
+        """The splitter, with sentences beyond the limit cut between words."""
+        codec = self.model.codec
+
+        def fits(text: str) -> bool:
+            return codec.length(codec.encode_source(" ".join(text.split()))) < codec.limit
+
+        def pieces(text: str, start: int, end: int) -> Iterable[tuple[int, int]]:
+            # characters bound the subwords: most sentences need not be encoded twice
+            if end - start < codec.limit // 2 or fits(text[start:end]) or end - start < 2:
+                return [(start, end)]
+            cuts[0] += 1
+            middle = (start + end) // 2
+            places = [i for i in range(start + 1, end) if text[i].isspace()]
+            stops = [i for i in places if text[i - 1] in ",;:–—"]
+            cut = min(stops or places or [middle], key=lambda i: abs(i - middle))
+            return [*pieces(text, start, cut), *pieces(text, cut, end)]
+
+        def split(text: str) -> list[tuple[int, int]]:
+            return [
+                place for span in self.split(text) for piece in pieces(text, *span) for place in trimmed(text, *piece)
+            ]
+
+        return split
+
+    def _documents(
+        self, texts: Sequence[Sequence[str]], tick: Callable[[int], object], journals: Sequence[Journal]
+    ) -> Iterator[tuple[int, list[TranslatedSentence], float]]:
+        """The translated documents, each when it is done: its number, its lines, the share of unknown tokens."""
+        if self.whole_documents:
+            sources = [self._source(text) for text in texts]
+            owner = list(range(len(texts)))
+            known = [journal.lines(len(text), self.n_words) for journal, text in zip(journals, texts)]
+        else:
+            sources = [self._source([sentence]) for text in texts for sentence in text]
+            owner = [i for i, text in enumerate(texts) for _ in text]
+            known = [[] for _ in sources]
+        here = [i for i, source in enumerate(sources) if source.sentences]
+        waiting = collections.Counter(owner[i] for i in here)
+        translated: dict[int, list[Line]] = {}
+        of: dict[int, list[int]] = {}
+        for i, document in enumerate(owner):
+            of.setdefault(document, []).append(i)
+
+        def finished(document: int) -> tuple[int, list[TranslatedSentence], float]:
+            parts = [sources[i] for i in of.get(document, ())]
+            tokens = torch.cat([t for source in parts for t in source.sentences] or [torch.empty(0)])
+            unknown = float((tokens == self.unknown).float().mean()) if tokens.numel() else 0.0
+            lines = [line for i in of.get(document, ()) for line in translated.get(i, [])]
+            if not self.whole_documents:
+                return document, self.told(texts[document], lines), unknown
+            return document, self.told(texts[document], lines, self._others(sources[document], lines)), unknown
+
+        for document in range(len(texts)):
+            if not waiting[document]:
+                yield finished(document)
+        for group in self.translator.groups([sources[i] for i in here], self.max_tokens):
+            chosen = [here[i] for i in group]
+            tick(sum(len(known[i]) for i in chosen))
+
+            def done(number: int, lines: list[Line], chosen: list[int] = chosen) -> None:
+                tick(len(lines))
+                if self.whole_documents:
+                    journals[chosen[number]].add(lines)
+
+            batch = [sources[i] for i in chosen]
+            before = [known[i] for i in chosen]
+            translated |= dict(zip(chosen, self.translator.translate(batch, self.model.device, before, done)))
+            for document, n in collections.Counter(owner[i] for i in chosen).items():
+                waiting[document] -= n
+                if not waiting[document]:
+                    yield finished(document)
+
+    def _source(self, text: Sequence[str]) -> Source:
+        return self.model.source(0, "\n".join(text), self.translator, self.overlap, self.required)
+
+    def _others(self, source: Source, lines: list[Line]) -> list[list[Line]]:
+        """Other translations of each line, if there are to be some."""
+        if not self.most:
+            return []
+        return self.translator.alternatives(source, lines, self.most, self.model.device)
+
+    def told(
+        self, texts: Sequence[str], lines: Sequence[Line], others: Sequence[Sequence[Line]] = ()
+    ) -> list[TranslatedSentence]:
+        """Sentences beside their translations, as text.
+
+        Args:
+            texts: the sentences of a document.
+            lines: the translation of each.
+            others: other translations of each; empty for none.
+
+        Raises:
+            InputError: there are not as many translations as sentences.
+        """
+        if len(texts) != len(lines):
+            raise InputError(
+                f"{len(texts)} sentences have {len(lines)} translations; this model cannot keep lines apart"
+            )
+
+        found = []
+        for i, line in enumerate(lines):
+            more = [self.model.line(i + 1, texts[i], other) for other in (others[i] if others else ())]
+            best = self.model.line(i + 1, texts[i], line)
+            found.append(TranslatedSentence(best, [(other.translation, other.score) for other in more]))
+        return found
+
+    def written(
+        self, file: OpenFile, found: list[list[Sentence]], cut: int, lines: list[TranslatedSentence]
+    ) -> TranslatedFile:
+        """A file made of its translated sentences."""
+        following = iter(lines)
+        segments, lost = [], 0
+        for block, here in zip(file.blocks, found):
+            translations = [next(following).line.translation for _ in here]
+            made = compose(block, here, translations, lambda a, b: word_alignment(self.model, a, b))
+            segments.append(made.segments)
+            lost += made.lost
+        counts = Counts(
+            len(lines),
+            sum(line.line.repaired for line in lines),
+            tuple(line.line.number for line in lines if line.line.flawed),
+            cut,
+            sum(sentence.cleaned for here in found for sentence in here),
+            lost,
+        )
+        return TranslatedFile(file.write(segments), lines, counts)
+
+
+class Journal:
+    """The lines of a document that have been translated so far, in a file.
+
+    Args:
+        path: the file; None keeps nothing.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+
+    def lines(self, most: int, n_words: int) -> list[Line]:
+        """The lines that were kept; what a kill cut short is left out. One that does not parse or fit is begun anew.
+
+        Args:
+            most: number of the document's lines.
+            n_words: size of the target dictionary.
+        """
+        if self.path is None or not self.path.exists():
+            return []
+        try:
+            kept = self.path.read_bytes().decode("utf-8").split("\n")[:-1]
+            found = [_kept_line(entry, n_words) for text in kept for entry in json.loads(text)]
+            if len(found) > most:
+                raise ValueError
+            whole = "".join(line + "\n" for line in kept)
+            if self.path.stat().st_size != len(whole.encode()):
+                with replacing(self.path) as file:
+                    file.write(whole)
+        except (ValueError, TypeError, RecursionError, OSError):
+            print(f"note: {self.path}: damaged, so this file is translated from its beginning", file=sys.stderr)
+            self.path.unlink(missing_ok=True)
+            return []
+        return found
+
+    def add(self, lines: list[Line]) -> None:
+        """Keep the lines of a part.
+
+        Raises:
+            InputError: they cannot be written.
+        """
+        if self.path is None:
+            return
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with open(self.path, "a", encoding="utf-8") as file:
+                file.write(json.dumps([[line.tokens.tolist(), *line[1:]] for line in lines]) + "\n")
+        except OSError as e:
+            raise InputError(f"{self.path}: cannot be written ({e.strerror})") from e
+
+
+def _kept_line(entry: Any, n_words: int) -> Line:
+    """A line of a journal.
+
+    Raises:
+        ValueError: it is none.
+    """
+    tokens, score, repaired, flawed = entry
+    words = isinstance(tokens, list) and all(type(t) is int and 0 <= t < n_words for t in tokens)
+    if not words or not isinstance(score, float) or not isinstance(repaired, bool) or not isinstance(flawed, bool):
+        raise ValueError("not a line")
+    return Line(torch.tensor(tokens, dtype=torch.int64), score, repaired, flawed)

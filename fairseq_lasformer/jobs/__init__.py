@@ -1,0 +1,1 @@
+"""Long work in several processes: the translation of a prepared split."""

@@ -1,0 +1,324 @@
+"""Translates a prepared split in shards, so that a killed run can be resumed, and collects the documents."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from multiprocessing.pool import ThreadPool
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tqdm import tqdm
+
+from fairseq_lasformer.checkpoints.loading import identity, load
+from fairseq_lasformer.data.documents import Document
+from fairseq_lasformer.data.examples import ExampleCodec
+from fairseq_lasformer.data.hypotheses import some, write_hypotheses
+from fairseq_lasformer.data.manifest import SplitInfo
+from fairseq_lasformer.data.subwords import DataConfig
+from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.files import check_writable, locked, remove_folder
+from fairseq_lasformer.jobs.shards import END
+from fairseq_lasformer.processes import start
+from fairseq_lasformer.resume import Progress, key_of
+from fairseq_lasformer.search.glossary import Glossary
+
+# Options of fairseq-generate that are set here.
+_OURS = ("--gen-subset", "--path", "--task", "--user-dir", "--results-path", "--distributed-rank", "--quiet")
+# Options that request other output than one translation per document.
+_OTHERS = ("--nbest", "--lm-path", "--constraints", "--score-reference", "--print-alignment", "--print-step")
+
+
+PATIENCE = 60.0
+"""Seconds that a shard waits for another one to begin or to collect."""
+
+
+class Translation(NamedTuple):
+    """A translated split.
+
+    Attributes:
+        documents: the documents, each a list of lines.
+        repaired: document and line, both from 0, of the lines that had gone wrong and were translated again.
+        flawed: of those that reached their limit or repeat themselves all the same.
+        blanks: blank lines before each document in raw form, and after the last; empty if not known.
+    """
+
+    documents: list[Document]
+    repaired: list[tuple[int, int]]
+    flawed: list[tuple[int, int]]
+    blanks: tuple[int, ...] = ()
+
+
+def generate(
+    data: Path,
+    checkpoint: Path,
+    out: Path,
+    split: str = "test",
+    shards: int = 4,
+    options: Sequence[str] = (),
+    jobs: int = 1,
+    form: str = "lines",
+    only: int | None = None,
+) -> Translation | None:
+    """Writes the translated documents of a split, detokenised, in input order.
+
+    The output of each shard is kept in ``OUT.parts`` until all are complete, so that a killed run resumes where it
+    stopped.
+
+    Args:
+        data: prepared folder.
+        checkpoint: checkpoint to translate with.
+        out: file for the translated documents.
+        split: split to translate.
+        shards: number of shards.
+        options: further options of fairseq-generate (``--beam 5 --max-tokens 8192 …``).
+        jobs: number of shards translated in parallel, each with its share of the processor cores.
+        form: ``lines`` for one document per line with tabs between its sentences, or ``raw`` for one sentence per line,
+            like the input.
+        only: translate this shard alone (from 0); calls for others may run at the same time, on machines that share the
+            folder. The one that finishes last collects the documents.
+
+    Returns:
+        what was written; None if other shards are not done yet.
+
+    Raises:
+        InputError: data, checkpoint or output is unusable, or the translation failed.
+    """
+    codec, info = ExampleCodec.load(data), _split(data, split)
+    _check_options(options)
+    check_writable(out)
+    load(checkpoint)
+    arguments = [*_arguments(data, checkpoint, split, codec.settings, info), *options]
+    parts, lock = out.with_name(out.name + ".parts"), out.with_name(f".{out.name}.lock")
+    shards = max(1, min(shards, info.documents))
+    logs = [parts / f"{i}" for i in range(shards)]
+    arguments += ["--distributed-world-size", str(shards)]
+    key = [
+        codec.settings.fingerprint,
+        *identity(checkpoint),
+        split,
+        shards,
+        *options,
+        *(hashlib.sha256(path.read_bytes()).hexdigest() for path in _files(options)),
+    ]
+
+    def begin() -> None:
+        progress = Progress(parts, key_of(*key))
+        if not progress.matches:
+            remove_folder(parts)
+            progress.begin()
+
+    def finish() -> Translation:
+        done = collect(codec, info, logs)
+        write_hypotheses(out, done.documents, form, done.blanks)
+        remove_folder(parts)
+        return done
+
+    if only is None:
+        with locked(lock, "a translation"):
+            begin()
+            _translate(arguments, logs, range(shards), jobs, f"translating {split}", info)
+            return finish()
+    if only >= shards:
+        return None  # there are fewer documents than shards
+    with locked(lock, "a translation", PATIENCE):
+        begin()
+    with locked(out.with_name(f".{out.name}.{only}.lock"), "this shard"):
+        _translate(arguments, logs, [only], jobs, f"translating {split}, shard {only + 1} of {shards}", info)
+    with locked(lock, "a translation", PATIENCE):
+        return finish() if all(log.exists() for log in logs) else None
+
+
+def _files(options: Sequence[str]) -> list[Path]:
+    """The files that options name, whose contents matter to a run that is resumed."""
+    found = []
+    for name in ("--glossary", "--shortlist"):
+        named = [b for a, b in zip(options, options[1:]) if a == name]
+        named += [option.partition("=")[2] for option in options if option.startswith(f"{name}=")]
+        if name == "--glossary":
+            for path in named:
+                Glossary.read(path)
+        found += [Path(path) for path in named]
+    if missing := [path for path in found if not path.is_file()]:
+        raise InputError(f"{missing[0]}: no such file")
+    return found
+
+
+def summary(done: Translation, form: str) -> str:
+    """What a translation contains, and which of its lines went wrong, for a terminal.
+
+    Args:
+        done: the translation.
+        form: form of the file, which a line's place depends on.
+    """
+    told = [f"{len(done.documents)} documents, {sum(map(len, done.documents))} lines"]
+    if done.repaired:
+        told.append(f"{len(done.repaired)} lines had gone wrong and were translated again")
+    if done.flawed:
+        blanks = done.blanks or (0, *(1 for _ in done.documents))
+        first = [blanks[0]]
+        for document, after in zip(done.documents, blanks[1:]):
+            first.append(first[-1] + len(document) + after)
+        places = [
+            f"{first[i] + j + 1}" if form == "raw" else f"{i + 1} (sentence {j + 1})" for i, j in done.flawed[:10]
+        ]
+        more = f" and {len(done.flawed) - 10} more" if len(done.flawed) > 10 else ""
+        where = f"line {', '.join(places)}{more}"
+        told.append(f"{len(done.flawed)} lines repeat themselves or reached their maximum length: {where}")
+    return "; ".join(told)
+
+
+def _split(data: Path, split: str) -> SplitInfo:
+    """The manifest of a split that can be translated.
+
+    Raises:
+        InputError: there is no such split, or its examples overlap.
+    """
+    info = SplitInfo.load(data, split)
+    if info is None:
+        raise InputError(f"{data}: holds no split {split}; see its documents.*.json")
+    if not info.examples:
+        raise InputError(
+            f"{data}: the examples of {split} overlap; only test sets and the validation set are translated"
+        )
+    return info
+
+
+def _check_options(options: Sequence[str]) -> None:
+    """Refuses options of fairseq-generate that are set here, or whose output has no place in a document."""
+    for name in (option.partition("=")[0] for option in options):
+        if name in _OURS:
+            raise InputError(f"{name}: is set by lasformer generate; leave it out (--split chooses the split)")
+        if name in _OTHERS:
+            raise InputError(f"{name}: lasformer generate writes one translation per document; use fairseq-generate")
+
+
+def _arguments(data: Path, checkpoint: Path, split: str, settings: DataConfig, info: SplitInfo) -> list[str]:
+    """fairseq-generate's command line, without the user's options."""
+    arguments = [str(data), "--user-dir", str(Path(__file__).parent.parent), "--task", "document_translation"]
+    arguments += ["-s", settings.source_lang, "-t", settings.target_lang]
+    arguments += ["--path", str(checkpoint), "--gen-subset", split, "--no-progress-bar"]
+    arguments += ["--num-workers", "0"]  # a worker process reads no faster, and takes up to 5 seconds to exit
+    # the limits are derived from the longest example, so that every example fits
+    arguments += ["--max-source-positions", str(info.longest[0])]
+    arguments += ["--max-target-positions", str(4 * max(info.longest) + 50)]
+    return [*arguments, "--max-tokens", str(max(info.longest))]
+
+
+def _translate(
+    arguments: list[str], logs: Sequence[Path], shards: Sequence[int], jobs: int, what: str, info: SplitInfo
+) -> None:
+    """Runs those of the shards that have no log yet, at most ``jobs`` at a time."""
+    jobs = max(1, jobs)
+    left = [i for i in shards if not logs[i].exists()]
+    environment = {**os.environ, "PYTHONIOENCODING": "utf-8", "PYTHONUNBUFFERED": "1"}
+    if jobs > 1:
+        environment["OMP_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // jobs))
+    done = sum(_documents_in(logs[i]) for i in shards if logs[i].exists())
+    total = info.documents if len(shards) == len(logs) else None
+    with (
+        tqdm(total=total, initial=done, desc=what, unit=" documents") as bar,
+        ThreadPool(jobs) as pool,
+    ):
+
+        def work(shards: Sequence[int]) -> None:
+            command = [
+                sys.executable,
+                "-m",
+                "fairseq_lasformer.jobs.shards",
+                ",".join(map(str, shards)),
+                *arguments,
+            ]
+            _run(command, [logs[i] for i in shards], environment, bar.update)
+
+        # one process per job, not per shard: starting one takes seconds
+        for _ in pool.imap_unordered(work, filter(None, (left[i::jobs] for i in range(jobs)))):
+            pass
+
+
+def _documents_in(log: Path) -> int:
+    with open(log, encoding="utf-8") as lines:
+        return sum(map(_is_document, lines))
+
+
+def _is_document(line: str) -> bool:
+    """Whether a line of a shard's output is a translation; libraries print there as well."""
+    return line.startswith('{"document": ')
+
+
+def collect(codec: ExampleCodec, info: SplitInfo, logs: Iterable[Path]) -> Translation:
+    """Collects the output of all shards.
+
+    Args:
+        codec: codec of the prepared folder.
+        info: manifest of the split.
+        logs: outputs of the shards.
+
+    Raises:
+        InputError: a document has no translation.
+    """
+    found: dict[int, list[Any]] = {}
+    for log in logs:
+        with open(log, encoding="utf-8") as lines:
+            for line in filter(_is_document, lines):
+                document = json.loads(line)
+                found[int(document["document"])] = document["lines"]
+    if missing := [i + 1 for i in range(info.documents) if i not in found]:
+        raise InputError(f"no translation of {len(missing)} document(s): {some(missing)}")
+    documents = [[codec.decode_line(tokens) for tokens, *_ in found[i]] for i in range(info.documents)]
+    places = [(i, j, line) for i in range(info.documents) for j, line in enumerate(found[i])]
+    if not codec.keeps_boundaries:
+        documents = [[" ".join(part for part in document if part)] for document in documents]
+    return Translation(
+        documents,
+        [(i, j) for i, j, line in places if line[2]],
+        [(i, j) for i, j, line in places if line[3]],
+        info.blanks,
+    )
+
+
+def _run(command: list[str], logs: Sequence[Path], environment: dict[str, str], tick: Callable[[], object]) -> None:
+    """Runs a translation command and writes the output of each shard to its log, completely or not at all.
+
+    The command's standard error is stored next to the first log, and quoted if the command fails.
+
+    Args:
+        command: command that translates the shards, one after another.
+        logs: one file per shard.
+        environment: environment of the command.
+        tick: called for each translated document.
+    """
+    errors = logs[0].with_name(f"{logs[0].name}.err")
+    with (
+        open(errors, "w", encoding="utf-8") as err,
+        start(command, stdout=subprocess.PIPE, stderr=err, env=environment, text=True, encoding="utf-8") as process,
+    ):
+        for log in logs:
+            if not _shard(process.stdout or (), log, tick):
+                break
+    if process.returncode or not all(log.exists() for log in logs):
+        said = [line for line in errors.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+        reason = next((line.removeprefix("error: ") for line in reversed(said) if line.startswith("error: ")), "")
+        if not reason:
+            reason = f"{said[-1] if said else 'no message'} (exit code {process.returncode}; see {errors})"
+        raise InputError(f"the translation failed: {reason}")
+
+
+def _shard(lines: Iterable[str], log: Path, tick: Callable[[], object]) -> bool:
+    """Writes the output of one shard to ``log``; returns False if the output ended early."""
+    temporary = log.with_name(f"{log.name}.tmp")
+    with open(temporary, "w", encoding="utf-8") as out:
+        for line in lines:
+            if line == f"{END}{log.name}\n":
+                break
+            out.write(line)
+            if _is_document(line):
+                tick()
+        else:
+            return False
+    temporary.replace(log)
+    return True

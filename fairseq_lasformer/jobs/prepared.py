@@ -1,0 +1,57 @@
+"""The documents of a prepared split, as the translator takes them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from fairseq_lasformer.data.documents import Span, parts
+from fairseq_lasformer.data.examples import line_spans
+from fairseq_lasformer.data.manifest import SplitInfo
+from fairseq_lasformer.data.subwords import DataConfig
+from fairseq_lasformer.documents.translator import Source
+
+
+def documents_of(
+    dataset: Any,
+    info: SplitInfo,
+    settings: DataConfig,
+    separator: int | None,
+    overlap: int,
+    whole_examples: bool,
+    terms: Callable[[Tensor], Sequence[Sequence[int]]] | None = None,
+) -> list[Source]:
+    """The documents of a split, whose examples are in reading order.
+
+    Args:
+        dataset: fairseq's dataset of the split.
+        info: manifest of the split.
+        settings: settings of the prepared folder.
+        separator: index of the separator in the source dictionary; None if the data has none.
+        overlap: number of sentences that each part of a long document repeats from the part before.
+        whole_examples: keep the examples as they were prepared, with their references.
+        terms: returns the required terms of a sentence, as tokens; None for no glossary.
+    """
+    examples: dict[int, list[int]] = defaultdict(list)
+    for i, span in enumerate(info.examples):
+        examples[span[0]].append(i)
+    found = []
+    for number in range(info.documents):
+        indices = examples[number]
+        read = [dataset[i] for i in indices]
+        sources = [example["source"][:-1] for example in read]  # without the end of sentence
+        if separator is None or whole_examples or settings.resolutions == "sentences":
+            spans = [Span(number, i, 1) for i in range(len(sources))]
+            references = [example["target"] for example in read] if whole_examples else None
+            found.append(Source(sources, spans, references))
+            continue
+        sentences = []
+        for source in sources:
+            sentences += [source[start:end] for start, end in line_spans(source.tolist(), separator)]
+        lengths = [[len(sentence) + 1] for sentence in sentences]
+        required = None if terms is None else [terms(sentence) for sentence in sentences]
+        found.append(Source(sentences, parts(number, lengths, settings.limit - 1, overlap), terms=required))
+    return found

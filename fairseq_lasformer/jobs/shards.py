@@ -1,0 +1,120 @@
+"""``python -m fairseq_lasformer.jobs.shards 0,2 OPTIONS…``: translates some shards of a split, one after another.
+
+Takes fairseq-generate's options. Prints one line of JSON per document, ``{"document": …, "lines": [[tokens, score,
+repaired, flawed], …]}``, and ``end of shard I`` after each shard. Run by :mod:`fairseq_lasformer.jobs.generate`.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import sys
+from argparse import Namespace
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from fairseq import checkpoint_utils, options, tasks, utils
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from torch import Tensor
+
+from fairseq_lasformer.data.examples import ExampleCodec
+from fairseq_lasformer.data.manifest import SplitInfo
+from fairseq_lasformer.documents.translator import Translator
+from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.jobs.prepared import documents_of
+from fairseq_lasformer.plugin import compat, register
+
+END = "end of shard "
+
+
+def parse(arguments: list[str]) -> Any:
+    """Parses fairseq-generate's command line into its configuration."""
+    parser = options.get_generation_parser()
+    namespace: Namespace = options.parse_args_and_arch(parser, arguments)
+    return convert_namespace_to_omegaconf(namespace)
+
+
+def load_models(cfg: Any, task: Any) -> tuple[list[Any], torch.device]:
+    """Loads the ensemble given by ``--path``, in evaluation mode, on the device that the options select."""
+    overrides = ast.literal_eval(cfg.common_eval.model_overrides)
+    models, _ = checkpoint_utils.load_model_ensemble(
+        utils.split_paths(cfg.common_eval.path),
+        arg_overrides=overrides,
+        task=task,
+        suffix=cfg.checkpoint.checkpoint_suffix,
+        strict=cfg.checkpoint.checkpoint_shard_count == 1,
+        num_shards=cfg.checkpoint.checkpoint_shard_count,
+    )
+    device = torch.device("cuda" if torch.cuda.is_available() and not cfg.common.cpu else "cpu")
+    for model in models:
+        if cfg.common.fp16:
+            model.half()
+        elif cfg.common.bf16:
+            model.bfloat16()
+        model.to(device)
+        model.prepare_for_inference_(cfg)
+    return models, device
+
+
+def check_lengths(task: Any, split: str, cfg: Any, models: list[Any]) -> None:
+    """Rejects a split with an example that the models or ``--max-tokens`` have no room for.
+
+    Raises:
+        InputError: names the limit.
+    """
+    dataset = task.dataset(split)
+    limits = utils.resolve_max_positions(task.max_positions(), *[model.max_positions() for model in models])
+    task.filter_indices_by_size(dataset.ordered_indices(), dataset, limits)
+    task.check_max_tokens(dataset, cfg.dataset.max_tokens)
+
+
+def required_terms(task: Any, translator: Translator, path: str) -> Callable[[Tensor], list[list[int]]] | None:
+    """A function from the tokens of a source sentence to those of the terms it requires; None without a glossary.
+
+    Raises:
+        InputError: see :meth:`Translator.required`.
+    """
+    if not path:
+        return None
+    codec = ExampleCodec.load(task.folder)
+    required, words = translator.required(path, codec), task.source_dictionary.string
+    return lambda sentence: required(codec.subwords.decode(words(sentence), codec.settings.source_lang))
+
+
+def main() -> None:
+    register()
+    compat.errors_in_one_line()
+    shards, *arguments = sys.argv[1:]
+    cfg = parse(arguments)
+    utils.import_user_module(cfg.common)
+    task = tasks.setup_task(cfg.task)
+    split = cfg.dataset.gen_subset
+    task.load_dataset(split, task_cfg=cfg.task)
+    models, device = load_models(cfg, task)
+    check_lengths(task, split, cfg, models)
+    translator = Translator(task, models, cfg.generation)
+    info = SplitInfo.load(task.folder, split)
+    if info is None:
+        raise InputError(f"{task.folder}: holds no manifest of {split}")
+    separator = task.separator_in(task.source_dictionary)
+    overlap = translator.overlap(cfg.task.overlap)
+    whole, terms = translator.prefix_size > 0, required_terms(task, translator, cfg.task.glossary)
+    documents = documents_of(task.dataset(split), info, task.settings, separator, overlap, whole, terms)
+    groups = translator.groups(documents, cfg.dataset.max_tokens, cfg.dataset.batch_size)
+    n_shards = cfg.distributed_training.distributed_world_size
+    for shard in map(int, shards.split(",")):
+        if cfg.common.seed is not None and not cfg.generation.no_seed_provided:
+            utils.set_torch_seed(cfg.common.seed)  # for --sampling: per shard, as if the shard were run alone
+        for group in groups[shard::n_shards]:
+            for number, lines in zip(group, translator.translate([documents[i] for i in group], device)):
+                told = [
+                    (task.target_dictionary.string(line.tokens), line.score, line.repaired, line.flawed)
+                    for line in lines
+                ]
+                print(json.dumps({"document": number, "lines": told}, ensure_ascii=False), flush=True)
+        print(f"{END}{shard}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Beam search: with as many lines as the source, terms, shortlists, repair."""

@@ -1,0 +1,233 @@
+"""fairseq's beam search with bookkeeping that stays on the device, where the host looks every 16 steps.
+
+fairseq's generator asks in every step which hypotheses have ended, so that the host waits for the GPU and the GPU for
+the host, and copies the words and scores of all hypotheses so far. Here a step only records what is new (see
+:mod:`histories`). On a GPU, the rows of items that are finished stay until the host looks and removes them; on a CPU,
+where looking costs nothing, they are removed at once.
+
+Shapes: N items, B hypotheses per item, k <= 2 B candidates, V words.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from fairseq.sequence_generator import SequenceGenerator
+from torch import Tensor
+
+from fairseq_lasformer.data.shortlist import SPECIAL, Shortlist
+from fairseq_lasformer.search.alignment import AlignedSearch
+from fairseq_lasformer.search.beam_search import FastBeamSearch, fast
+from fairseq_lasformer.search.histories import Histories, Step
+from fairseq_lasformer.search.shortlisted import JointList, ListedEnsemble
+
+LOOK_EVERY = 16
+"""Number of steps from one look of the host to the next, on a GPU."""
+
+
+class Beams(NamedTuple):
+    """The hypotheses of a step.
+
+    Attributes:
+        words: int64 [N, B], the newest words.
+        scores: [N, B], cumulative scores.
+        unused: bool [N, B], places that no hypothesis goes on in, because too many of them have ended.
+        n_ended: int64 [N, 1], hypotheses that have ended so far; an item with B of them is finished.
+    """
+
+    words: Tensor
+    scores: Tensor
+    unused: Tensor
+    n_ended: Tensor
+
+    @classmethod
+    def first(cls, n_items: int, beam: int, word: int, device: torch.device) -> Beams:
+        """The hypotheses before the first step, which have one word."""
+        shape = (n_items, beam)
+        scores, unused = torch.zeros(shape, device=device), torch.zeros(shape, dtype=torch.bool, device=device)
+        n_ended = torch.zeros(n_items, 1, dtype=torch.int64, device=device)
+        return cls(torch.full(shape, word, device=device), scores, unused, n_ended)
+
+    def take(self, items: Tensor) -> Beams:
+        """Those of some items."""
+        return Beams(*(t[items] for t in self))
+
+
+def advance(
+    beams: Beams, scores: Tensor, words: Tensor, parents: Tensor, end: int, exhausted: Tensor | None = None
+) -> tuple[Beams, Step, Tensor]:
+    """Let the best candidates go on, and those end that are among the first B; as fairseq does, without a look at them.
+
+    Args:
+        beams: the hypotheses of the step before.
+        scores, words, parents: of the candidates, [N, k], the best ones first.
+        end: index of the end of sentence.
+        exhausted: bool [N], items that are finished as soon as a hypothesis ends.
+
+    Returns:
+        the hypotheses of this step; what is to be recorded; and which candidates they are, int64 [N, B].
+    """
+    beam, k = beams.words.size(1), words.size(1)
+    ended = (words == end) & (scores != -math.inf)
+    counted = ended[:, :beam] & ~beams.unused
+    rank = beams.n_ended + counted.cumsum(1)
+    n_ended = rank[:, -1:]
+    if exhausted is not None:
+        n_ended = n_ended.masked_fill(exhausted[:, None] & counted.any(1, keepdim=True), beam)
+    ended[:, :beam] |= beams.unused
+    # in the order of the candidates, but those that have ended come last
+    order = torch.arange(k, device=words.device) + ended * k
+    order, chosen = order.topk(beam, dim=1, largest=False)
+    going, final = scores.gather(1, chosen), scores[:, :beam]
+    after = Beams(words.gather(1, chosen), going, order >= k, n_ended)
+    ending = parents[:, :beam].masked_fill(~counted | (rank > beam), -1)
+    return after, Step(after.words, parents.gather(1, chosen), ending, going, final), chosen
+
+
+class BeamGenerator(SequenceGenerator):
+    """fairseq's generator: the same translations, with fewer operators in a step.
+
+    Other strategies than plain beam search, constraints, language models, prefixes with an end of sentence,
+    ``no_repeat_ngram_size``, and what watches the search or steers it from the host (a glossary) take fairseq's loop.
+    So do other models, whose decoders may read more than the newest word.
+
+    Args:
+        models, dictionary, options: see fairseq's ``SequenceGenerator``.
+        shortlist: words that are searched; None for all.
+    """
+
+    model: Any
+    min_len: int
+    max_len_a: float
+    max_len_b: float
+    beam_size: int
+    search: Any
+    token_indices_to_suppress: Tensor | None
+    look_every: int | None = None
+
+    def __init__(self, models: Any, dictionary: Any, *, shortlist: Shortlist | None = None, **options: Any) -> None:
+        super().__init__(models, dictionary, **options)
+        self.search, self.shortlist = fast(self.search), shortlist
+
+    def _generate(
+        self,
+        sample: dict[str, Any],
+        prefix_tokens: Tensor | None = None,
+        constraints: Tensor | None = None,
+        bos_token: int | None = None,
+    ) -> list[list[dict[str, Any]]]:
+        if self.shortlist is None or (bos_token or 0) >= SPECIAL:
+            return self._run(sample, prefix_tokens, constraints, bos_token)
+        joint = JointList.of(self.shortlist, sample["net_input"]["src_tokens"], prefix_tokens, beam=self.beam_size)
+        with self._listed(joint):
+            prefix = None if prefix_tokens is None else joint.numbers(prefix_tokens)
+            return joint.widened(self._run(sample, prefix, constraints, bos_token))
+
+    def _run(
+        self, sample: dict[str, Any], prefix: Tensor | None, constraints: Tensor | None, bos_token: int | None
+    ) -> list[list[dict[str, Any]]]:
+        """Search in the loop below, or, for what it does not know, in fairseq's."""
+        if constraints is not None or not self._is_plain() or _ends(prefix, self.eos):
+            return super()._generate(sample, prefix, constraints, bos_token)
+        return self._beam_search(sample, self.eos if bos_token is None else bos_token, prefix)
+
+    @contextmanager
+    def _listed(self, joint: JointList) -> Iterator[None]:
+        """Search among the words of a list, in its numbers."""
+        model, suppressed = self.model, self.token_indices_to_suppress
+        self.model, self.vocab_size = ListedEnsemble(list(model.models), joint), joint.words.numel()
+        if suppressed is not None:
+            there = suppressed.to(joint.words.device)
+            self.token_indices_to_suppress = joint.numbers(there[torch.isin(there, joint.words)])
+        try:
+            yield
+        finally:
+            self.model, self.vocab_size, self.token_indices_to_suppress = model, len(self.tgt_dict), suppressed
+
+    def _is_plain(self) -> bool:
+        search = self.search
+        if isinstance(search, AlignedSearch):
+            if search.observe:
+                return False
+            search = search.inner
+        if type(search) is not FastBeamSearch or self.match_source_len:
+            return False
+        if self.lm_model is not None or self.repeat_ngram_blocker is not None:
+            return False
+        return all(getattr(getattr(model, "decoder", None), "reads_newest_word", False) for model in self.model.models)
+
+    def _exhausted(self) -> Tensor | None:
+        """Items that are finished as soon as a hypothesis ends, bool [N]."""
+        return None
+
+    def _beam_search(self, sample: dict[str, Any], start: int, prefix: Tensor | None) -> list[list[dict[str, Any]]]:
+        source = sample["net_input"]["src_tokens"]
+        n, beam, device = source.size(0), self.beam_size, source.device
+        longest = min(int(self.max_len_a * source.size(1) + self.max_len_b), self.max_len - 1)
+        assert self.min_len <= longest, "min_len cannot be larger than max_len, please adjust these!"
+        look_every = self.look_every or (1 if device.type == "cpu" else LOOK_EVERY)
+        places = torch.arange(n * beam, device=device)
+        encoded = self.model.reorder_encoder_out(self.model.forward_encoder(sample["net_input"]), places // beam)
+        states: list[dict[str, Any]] = [{} for _ in range(self.model.models_size)]
+        self.search.init_constraints(None, beam)
+        beams, histories, first = Beams.first(n, beam, start, device), Histories(n), places[::beam, None]
+        # the words so far, for what asks for them
+        recent = beams.words.view(-1, 1) if isinstance(self.search, AlignedSearch) and self.search.block else None
+
+        for step in range(longest + 1):
+            # the decoder reads the newest words, and how many there are; the search, the newest scores
+            so_far = beams.words.view(-1, 1).expand(-1, step + 1)
+            lprobs, _ = self.model.forward_decoder(so_far, encoded, states, self.temperature)
+            self._exclude(lprobs, step, longest, prefix)
+            past = beams.scores[..., None].expand(-1, -1, step)
+            scores, words, parents = self.search.step(step, lprobs.view(n, -1, self.vocab_size), past, recent)
+            beams, record, chosen = advance(beams, scores, words, parents, self.eos, self._exhausted())
+            histories.add(record)
+            if step == longest:
+                break
+            order = record.parents + first[:n]
+            if (step + 1) % look_every == 0:
+                going = [i for i, n_ended in enumerate(beams.n_ended[:, 0].tolist()) if n_ended < beam]
+                if not going:
+                    break
+                if len(going) < n:
+                    n, items = len(going), torch.tensor(going, device=device)
+                    histories.remove(going)
+                    self.search.prune_sentences(items)
+                    beams, chosen, order = beams.take(items), chosen[items], order[items]
+                    prefix = None if prefix is None else prefix[items]
+            if recent is not None:
+                recent = torch.cat([recent[order.view(-1)], beams.words.view(-1, 1)], 1)
+            self.search.update_constraints(chosen)
+            self.model.reorder_incremental_state(states, order.view(-1))
+            encoded = self.model.reorder_encoder_out(encoded, order.view(-1))
+        return histories.hypotheses(self.eos, self.len_penalty if self.normalize_scores else None, device)
+
+    def _exclude(self, lprobs: Tensor, step: int, longest: int, prefix: Tensor | None) -> None:
+        """Exclude words that must not come next, in place: lprobs [N * B, V], prefix int64 [N, P]."""
+        lprobs.nan_to_num_(-math.inf, math.inf, -math.inf)
+        lprobs[:, self.pad] = -math.inf
+        if self.unk_penalty:
+            lprobs[:, self.unk] -= self.unk_penalty
+        if step >= longest:
+            lprobs[:, : self.eos] = -math.inf
+            lprobs[:, self.eos + 1 :] = -math.inf
+        if prefix is not None and step < min(prefix.size(1), longest):
+            word = prefix[:, step].repeat_interleave(lprobs.size(0) // prefix.size(0))[:, None]
+            score = lprobs.gather(1, word)  # of padding, which stands where no word is given: it stays excluded
+            lprobs.masked_fill_(word != self.pad, -math.inf).scatter_(1, word, score)
+            return
+        if step < self.min_len:
+            lprobs[:, self.eos] = -math.inf
+        if self.token_indices_to_suppress is not None:
+            self.token_indices_to_suppress = self.token_indices_to_suppress.to(lprobs.device)
+            lprobs.index_fill_(1, self.token_indices_to_suppress, -math.inf)
+
+
+def _ends(prefix: Tensor | None, end: int) -> bool:
+    """Whether there is a prefix, int64 [N, P], that ends a translation."""
+    return prefix is not None and bool((prefix == end).any())

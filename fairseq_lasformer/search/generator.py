@@ -1,0 +1,250 @@
+"""fairseq's generator with :class:`AlignedSearch`, which translates lines that went wrong once more."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from fairseq.search import BeamSearch, Search
+from torch import Tensor
+
+from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.search.alignment import AlignedSearch, Observe, SentenceLimits
+from fairseq_lasformer.search.beam_loop import BeamGenerator
+from fairseq_lasformer.search.beam_search import FastBeamSearch, fast
+from fairseq_lasformer.search.glossary import GlossarySearch, Terms
+from fairseq_lasformer.search.repair import flawed, split
+from fairseq_lasformer.search.shortlisted import JointList
+
+logger = logging.getLogger(__name__)
+
+Hypothesis = dict[str, Any]
+
+
+class Alignment(NamedTuple):
+    """How sentences are aligned.
+
+    Attributes:
+        separators: index of the separator in the source and in the target dictionary.
+        a, b: a sentence of n tokens is translated by at most ``a * n + b`` tokens.
+        repairs: how often a document is searched again at most.
+    """
+
+    separators: tuple[int, int]
+    a: float
+    b: float
+    repairs: int
+
+
+class AlignedGenerator(BeamGenerator):
+    """Generates translations with as many lines as their sources.
+
+    A batch may have two entries besides fairseq's: ``terms``, required terms by the number of the item (see
+    :mod:`glossary`), and ``observe``, see :meth:`AlignedSearch.begin`.
+
+    Each hypothesis has, besides fairseq's entries, ``flawed`` and ``repaired``: the indices of lines that reached their
+    limit or repeat themselves, and of those that did so before they were searched again.
+
+    Args:
+        models, dictionary: see fairseq's ``SequenceGenerator``.
+        alignment: how sentences are aligned.
+        own_length: whether ``max_len_a`` and ``max_len_b`` were chosen by the user; otherwise, the longest translation
+            follows from the limits of its sentences.
+        options: further arguments of ``SequenceGenerator``.
+    """
+
+    search: AlignedSearch
+
+    def __init__(
+        self,
+        models: Any,
+        dictionary: Any,
+        *,
+        alignment: Alignment,
+        own_length: bool = False,
+        search_strategy: Search | None = None,
+        **options: Any,
+    ) -> None:
+        strategy = BeamSearch(dictionary) if search_strategy is None else search_strategy
+        strategy = fast(strategy)
+        aligned = AlignedSearch(dictionary, alignment.separators[1], strategy)
+        super().__init__(models, dictionary, search_strategy=aligned, **options)
+        self.alignment, self.own_length, self.strategy = alignment, own_length, strategy
+
+    def _generate(
+        self,
+        sample: dict[str, Any],
+        prefix_tokens: Tensor | None = None,
+        constraints: Tensor | None = None,
+        bos_token: int | None = None,
+    ) -> list[list[Hypothesis]]:
+        if constraints is not None:
+            raise InputError("constraints: lines are aligned; use a glossary, or --no-align-sentences")
+        source = sample["net_input"]["src_tokens"]
+        limits = self.limits(source)
+        found = self._search(sample, limits, prefix_tokens, bos_token, observe=sample.get("observe"))
+        lines = [split(self._words(row), self.alignment.separators[0]) for row in source]
+        longest = [row[:n] for row, n in zip(limits.longest.tolist(), limits.sentences.tolist())]
+        given = torch.zeros(len(found), dtype=torch.int64)
+        if prefix_tokens is not None:
+            given = (prefix_tokens == self.alignment.separators[1]).sum(1).cpu()
+        for i, hypotheses in enumerate(found):
+            self._mark(hypotheses, lines[i], longest[i], int(given[i]))
+        if self.alignment.repairs:
+            self._repair(found, sample, limits, lines, longest, bos_token)
+        for i, hypotheses in enumerate(found):
+            if hypotheses and hypotheses[0]["flawed"]:
+                number = int(sample["id"][i]) if "id" in sample else i
+                places = ", ".join(str(line + 1) for line in hypotheses[0]["flawed"])
+                logger.info("example %d: lines that repeat themselves or reached their limit: %s", number, places)
+        return found
+
+    def limits(self, source: Tensor) -> SentenceLimits:
+        """How long each sentence's translation may become, for a batch of sources [N, K]."""
+        a, b = self.alignment.a, self.alignment.b
+        return SentenceLimits.of(source, self.alignment.separators[0], (self.pad, self.eos), a, b)
+
+    def _search(
+        self,
+        sample: dict[str, Any],
+        limits: SentenceLimits,
+        prefix: Tensor | None,
+        bos_token: int | None,
+        block: bool = False,
+        observe: Mapping[int, Observe] | None = None,
+    ) -> list[list[Hypothesis]]:
+        """Search among the words of the shortlist, if there is one, and with ``block`` among all words."""
+        terms = [sample["terms"][i] for i in sample["id"].tolist()] if "terms" in sample else []
+        rest = limits, bos_token, block
+        source = sample["net_input"]["src_tokens"]
+        if self.shortlist is None or block:
+            return self._among(sample, self.alignment.separators[1], prefix, terms, observe or {}, *rest)
+        joint = JointList.of(self.shortlist, source, prefix, terms, self.beam_size)
+        numbered = None if prefix is None else joint.numbers(prefix)
+        watched = {item: joint.watched(its) for item, its in (observe or {}).items()}
+        separator = joint.number(self.alignment.separators[1])
+        with self._listed(joint):
+            return joint.widened(
+                self._among(sample, separator, numbered, list(map(joint.terms, terms)), watched, *rest)
+            )
+
+    def _among(
+        self,
+        sample: dict[str, Any],
+        separator: int,
+        prefix: Tensor | None,
+        terms: Sequence[Terms],
+        observe: Mapping[int, Observe],
+        limits: SentenceLimits,
+        bos_token: int | None,
+        block: bool,
+    ) -> list[list[Hypothesis]]:
+        """Run fairseq's search with limits of its own length, and with the terms of a glossary.
+
+        Raises:
+            InputError: the options' maximum length is too short for one word per sentence, or a glossary is used with
+                another strategy than beam search.
+        """
+        self.search.separator, self.search.inner = separator, self.strategy
+        if terms:
+            if type(self.strategy) is not FastBeamSearch:
+                raise InputError("a glossary needs plain beam search; leave out the options of other searches")
+            self.search.inner = GlossarySearch(self.tgt_dict, separator)
+            self.search.inner.begin(terms)
+        a, b, source = self.max_len_a, self.max_len_b, sample["net_input"]["src_tokens"]
+        if not self.own_length:
+            # a prefix may exceed every limit, and fairseq insists on the minimum
+            longest = limits.total() + (0 if prefix is None else prefix.size(1))
+            self.max_len_a, self.max_len_b = 0, max(longest, self.min_len)
+        try:
+            longest = min(int(self.max_len_a * source.size(1) + self.max_len_b), self.max_len - 1)
+            sentences = int(limits.sentences.max())
+            if longest < 2 * sentences - 1:
+                raise InputError(
+                    f"a document of {sentences} lines has no translation of at most {longest} tokens with as many; "
+                    "raise --max-len-a, --max-len-b or --max-target-positions"
+                )
+            self.search.begin(limits, self.beam_size, longest, prefix, block, observe)
+            return self._run(sample, prefix, None, bos_token)
+        finally:
+            self.max_len_a, self.max_len_b = a, b
+
+    def _repair(
+        self,
+        found: list[list[Hypothesis]],
+        sample: dict[str, Any],
+        limits: SentenceLimits,
+        lines: Sequence[Sequence[Sequence[int]]],
+        longest: Sequence[Sequence[int]],
+        bos_token: int | None,
+    ) -> None:
+        """Search items again from their first flawed line on, with the lines before it as prefix, and no loops.
+
+        An item's hypotheses are replaced if the best one has fewer flawed lines than before; a line that stays flawed
+        is not tried a second time.
+        """
+        tried = [0] * len(found)
+        for _ in range(self.alignment.repairs):
+            wanted = {}
+            for i, hypotheses in enumerate(found):
+                flaws = [line for line in hypotheses[0]["flawed"] if line >= tried[i]] if hypotheses else []
+                if flaws:
+                    wanted[i] = flaws[0]
+                    tried[i] = flaws[0] + 1
+            if not wanted:
+                return
+            items = torch.tensor(list(wanted), device=sample["net_input"]["src_tokens"].device)
+            prefixes = [self._before(found[i][0]["tokens"], line) for i, line in wanted.items()]
+            prefix = torch.nn.utils.rnn.pad_sequence(prefixes, batch_first=True, padding_value=self.pad)
+            again = self._search(_take(sample, items), limits.take(items), prefix, bos_token, block=True)
+            for i, hypotheses in zip(wanted, again):
+                self._mark(hypotheses, lines[i], longest[i], 0)
+                old = found[i][0]
+                if hypotheses and len(hypotheses[0]["flawed"]) < len(old["flawed"]):
+                    mended = {*old["flawed"], *old["repaired"]} - {*hypotheses[0]["flawed"]}
+                    hypotheses[0]["repaired"] = sorted(mended)
+                    found[i] = hypotheses
+
+    def _mark(
+        self,
+        hypotheses: Sequence[Hypothesis],
+        source: Sequence[Sequence[int]],
+        longest: Sequence[int],
+        given: int,
+    ) -> None:
+        """Set the flawed lines of an item's hypotheses, without the first ``given`` ones, which were a prefix."""
+        for hypothesis in hypotheses:
+            target = split(self._words(hypothesis["tokens"]), self.alignment.separators[1])
+            # only a prefix can have other lines than the source
+            found = flawed(source, target, longest) if len(target) == len(source) else []
+            hypothesis["flawed"] = [line for line in found if line >= given]
+            hypothesis["repaired"] = []
+
+    def _words(self, tokens: Tensor) -> list[int]:
+        return [t for t in tokens.tolist() if t not in (self.pad, self.eos)]
+
+    def _before(self, tokens: Tensor, line: int) -> Tensor:
+        """The tokens before a line."""
+        ends = (tokens == self.alignment.separators[1]).nonzero()[:, 0]
+        return tokens[: int(ends[line - 1]) + 1] if line else tokens[:0]
+
+    def _exhausted(self) -> Tensor:
+        return self.search.exhausted
+
+    def is_finished(self, step: int, unfin_idx: int, max_len: int, finalized_sent_len: int, beam_size: int) -> bool:
+        """Whether the search for an item is over: also if none of its hypotheses can be continued."""
+        done = super().is_finished(step, unfin_idx, max_len, finalized_sent_len, beam_size)
+        return done or bool(self.search.exhausted[unfin_idx])
+
+
+def _take(sample: dict[str, Any], items: Tensor) -> dict[str, Any]:
+    """Some of a batch's items, as a batch; only what the search reads."""
+    inputs = {k: v[items] for k, v in sample["net_input"].items() if isinstance(v, Tensor)}
+    taken: dict[str, Any] = {"net_input": inputs}
+    if isinstance(sample.get("id"), Tensor):
+        taken["id"] = sample["id"].to(items.device)[items]
+    if "terms" in sample:
+        taken["terms"] = sample["terms"]
+    return taken

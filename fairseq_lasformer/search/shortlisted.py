@@ -1,0 +1,130 @@
+"""Search among the words of a shortlist (:mod:`data.shortlist`).
+
+A batch is searched in the joint list of its documents, in which words are numbered anew; the words of other documents'
+lists are impossible. Special symbols keep their numbers, as they are the first ones.
+
+Shapes: N documents, R rows of the search, V words, U words of the joint list, K source tokens, P tokens of a prefix.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from fairseq.sequence_generator import EnsembleModel
+from torch import Tensor
+
+from fairseq_lasformer.data.shortlist import Shortlist
+from fairseq_lasformer.search.alignment import Observe
+from fairseq_lasformer.search.glossary import Terms
+
+
+class JointList(NamedTuple):
+    """The words of a batch, which are numbered anew in the search.
+
+    Attributes:
+        words: int64 [U], ascending.
+        penalty: float32 [N, U], added to log odds: 0 for words that stand on a document's list, otherwise -inf.
+    """
+
+    words: Tensor
+    penalty: Tensor
+
+    @classmethod
+    def of(
+        cls,
+        shortlist: Shortlist,
+        source: Tensor,
+        prefix: Tensor | None = None,
+        terms: Sequence[Terms] = (),
+        beam: int = 1,
+    ) -> JointList:
+        """The joint list of some documents.
+
+        Args:
+            shortlist: translations of all words.
+            source: int64 [N, K], padded.
+            prefix: int64 [N, P], padded, what the translations begin with.
+            terms: required terms of each document.
+            beam: size of the beam, which takes twice as many candidates, possible or not.
+        """
+        more: list[list[int]] = [[] for _ in range(source.size(0))]
+        for i, its in enumerate(more):
+            its += [] if prefix is None else prefix[i].tolist()
+            its += [word for line in terms[i] for term in line for word in term] if terms else []
+        allowed = torch.from_numpy(shortlist.allowed(source.cpu().numpy(), more)).to(source.device)
+        wanted = allowed.any(0)
+        wanted[: 2 * beam + 1] = True
+        words = wanted.nonzero()[:, 0]
+        return cls(words, torch.zeros(1).to(source.device).masked_fill(~allowed[:, words], -math.inf))
+
+    def numbers(self, words: Tensor) -> Tensor:
+        """The new numbers of words, all of which are on the list."""
+        return torch.searchsorted(self.words, words)
+
+    def number(self, word: int) -> int:
+        """The new number of one word."""
+        return int(self.numbers(self.words.new_tensor([word])))
+
+    def widened(self, found: list[list[dict[str, Any]]]) -> list[list[dict[str, Any]]]:
+        """Hypotheses in the numbers of the dictionary, changed in place."""
+        for hypothesis in (h for hypotheses in found for h in hypotheses):
+            hypothesis["tokens"] = self.words[hypothesis["tokens"]]
+        return found
+
+    def watched(self, observe: Observe) -> Observe:
+        """What watches a search in the numbers of the dictionary, for one in these."""
+        return lambda tokens, scores: observe(self.words[tokens], scores)
+
+    def terms(self, terms: Terms) -> Terms:
+        """Required terms in new numbers."""
+        return [[self.numbers(self.words.new_tensor(term)).tolist() for term in line] for line in terms]
+
+
+class Encoded(NamedTuple):
+    """The encoders' outputs, and the document of each row, int64 [R]."""
+
+    outputs: Any
+    documents: Tensor
+
+
+class ListedEnsemble(EnsembleModel):
+    """fairseq's ensemble for the words of a list: tokens come and scores go in its numbers.
+
+    Args:
+        models: the models; their decoders are :class:`LasformerDecoder`.
+        joint: the list.
+    """
+
+    def __init__(self, models: Sequence[Any], joint: JointList) -> None:
+        super().__init__(models)
+        self.joint = joint
+        self.outputs = [model.decoder.output_of(joint.words) for model in models]
+
+    def forward_encoder(self, net_input: dict[str, Tensor]) -> Encoded:
+        """See fairseq's ``EnsembleModel``."""
+        n, device = self.joint.penalty.size(0), self.joint.words.device
+        return Encoded(super().forward_encoder(net_input), torch.arange(n, device=device))
+
+    def reorder_encoder_out(self, encoder_outs: Any, new_order: Tensor) -> Encoded:
+        """See fairseq's ``EnsembleModel``."""
+        outputs = super().reorder_encoder_out(encoder_outs.outputs, new_order)
+        return Encoded(outputs, encoder_outs.documents[new_order])
+
+    def forward_decoder(
+        self, tokens: Tensor, encoder_outs: Any, incremental_states: Any, temperature: float = 1.0
+    ) -> tuple[Tensor, None]:
+        """Log probabilities of the list's words, [R, U]; see fairseq's ``EnsembleModel``."""
+        # the decoder reads the newest words, and how many there are
+        so_far = self.joint.words[tokens[:, -1:]].expand(tokens.shape)
+        found = []
+        for model, output, encoded, state in zip(self.models, self.outputs, encoder_outs.outputs, incremental_states):
+            x, _ = model.decoder(so_far, encoder_out=encoded, incremental_state=state, features_only=True)
+            scores = output(x[:, -1]).float().div_(temperature)
+            scores += self.joint.penalty.index_select(0, encoder_outs.documents)
+            found.append(scores.log_softmax(-1))
+        if len(found) == 1:
+            return found[0], None
+        return torch.logsumexp(torch.stack(found), 0) - math.log(len(found)), None

@@ -1,0 +1,42 @@
+"""Averaging, and checkpoints that are no use."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from helpers import save_model
+
+from fairseq_lasformer.analysis import cost
+from fairseq_lasformer.checkpoints import loading
+from fairseq_lasformer.errors import InputError
+
+
+def test_averaging_takes_the_mean_of_the_weights_and_the_last_kappa(tmp_path, build):
+    first, last = save_model(tmp_path / "1.pt", build, 0.5, 0.0), save_model(tmp_path / "2.pt", build, 0.3, 1.0)
+    loading.average([tmp_path / "1.pt", tmp_path / "2.pt"], tmp_path / "mean.pt")
+    mean = loading.load(tmp_path / "mean.pt")["model"]
+    name = "decoder.embed_tokens.weight"
+    torch.testing.assert_close(mean[name], (first.state_dict()[name] + last.state_dict()[name]) / 2)
+    assert cost.kappas(mean) == {m: [0.3, 0.3] for m in ("encoder", "decoder", "cross")}
+
+
+class Foreign:
+    def __reduce__(self):
+        return (print, ("this must never run",))
+
+
+def test_useless_checkpoints_are_refused_in_one_line(tmp_path, build, capsys):
+    save_model(tmp_path / "good.pt", build, 0.2)
+    data = (tmp_path / "good.pt").read_bytes()
+    (tmp_path / "short.pt").write_bytes(data[: len(data) // 2])
+    (tmp_path / "empty.pt").write_bytes(b"")
+    torch.save({"model": Foreign()}, tmp_path / "foreign.pt")
+    torch.save({"weights": 1}, tmp_path / "other.pt")
+    torch.save({"model": {}, "cfg": {"model": {"_name": "transformer"}}}, tmp_path / "transformer.pt")
+    for name in ("short", "empty", "foreign", "other", "none"):
+        with pytest.raises(InputError, match=f"{name}.pt") as caught:
+            loading.load(tmp_path / f"{name}.pt")
+        assert "\n" not in str(caught.value)
+    with pytest.raises(InputError, match="of architecture transformer"):
+        cost.checkpoint_cost(tmp_path / "transformer.pt", [100])
+    assert "this must never run" not in capsys.readouterr().out

@@ -1,0 +1,206 @@
+"""The Python interface."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import hypothesis
+import hypothesis.strategies
+import pytest
+import torch
+from helpers import run
+
+from fairseq_lasformer import formats
+from fairseq_lasformer.data.documents import read_lines
+from fairseq_lasformer.data.hypotheses import read_hypotheses
+from fairseq_lasformer.data.lines import clean_line, split_lines
+from fairseq_lasformer.documents import hub, streaming
+from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.formats.sentences import sentences, whole
+from fairseq_lasformer.plugin.model import LasformerModel
+from fairseq_lasformer.search.alignment import AlignedSearch
+
+
+@pytest.mark.slow
+def test_translate_documents_gives_what_generate_gives(trained_folder, prepared, tmp_path):
+    run(
+        "lasformer",
+        "generate",
+        prepared,
+        trained_folder / "checkpoint_last.pt",
+        tmp_path / "out",
+        "--shards",
+        1,
+        "--",
+        "--cpu",
+        "--beam",
+        3,
+    )
+    expected = ["\n".join(d) for d in read_hypotheses(tmp_path / "out", allow_empty=True)]
+    model = LasformerModel.from_pretrained(trained_folder)
+    raw = (prepared.parent / "raw" / "test.xx").read_text(encoding="utf-8").split("\n\n")
+    assert model.translate_documents(raw, beam=3, progress=False) == expected
+    # an empty document has an empty translation, wherever it stands
+    mixed = ["", raw[0], " \n\n", *raw[1:]]
+    assert model.translate_documents(mixed, beam=3, progress=False) == ["", expected[0], "", *expected[1:]]
+    assert model.translate_documents([]) == [] and model.translate_documents(["\n"]) == [""]
+    with pytest.raises(InputError, match="more than the limit"):
+        model.translate_documents([" ".join(["w1"] * 40)])
+
+
+@pytest.mark.parametrize(
+    "documents, options, message",
+    [
+        ("w1 w2", {}, "not one string: wrap it"),
+        (["w1"], {"lenpn": 2.0}, "lenpn: not an option of fairseq's generation; is lenpen meant?"),
+        (["w1"], {"nonsense": 2.0}, "nonsense: not an option of fairseq's generation$"),
+        (["w1"], {"nbest": 3}, "nbest: one translation per document"),
+        (["w1", ["w2"]], {}, r"documents\[1\] is of type list"),
+        (["w1"], {"glossary": "/nowhere"}, "/nowhere: the glossary cannot be read"),
+    ],
+)
+def test_mistakes_in_calls_are_named(trained_folder, documents, options, message):
+    with pytest.raises(InputError, match=message):
+        LasformerModel.from_pretrained(trained_folder).translate_documents(documents, **options)
+
+
+def test_paragraphs_come_back_where_they_were(trained_folder):
+    model = LasformerModel.from_pretrained(trained_folder / "checkpoint_last.pt")
+    text = "\n w1 w2\n\n\nw3\r\nw4 w5 w6\n\n"
+    translated = model.translate_documents([text], beam=2, progress=False)[0]
+    assert [bool(line) for line in translated.splitlines()] == [bool(line.strip()) for line in text.splitlines()][:6]
+    lines = model.translate_documents([text, "", "w7"], beam=2, progress=False, lines=True)
+    assert [(line.number, line.source) for line in lines[0]] == [(2, "w1 w2"), (5, "w3"), (6, "w4 w5 w6")]
+    assert [line.translation for line in lines[0]] == [line for line in translated.splitlines() if line]
+    assert lines[1] == [] and len(lines[2]) == 1
+    assert all(line.score < 0 and not line.repaired for document in lines for line in document)
+    free = model.translate_documents([text], beam=2, progress=False, no_align_sentences=True)[0]
+    assert free  # of any number of lines
+
+
+# characters that some program takes for a line break, invisible ones, and ordinary ones
+ODD = "\x0b\x0c\r\x1c\x1d\x1e\x85\u2028\u2029\u200b\ufeff\t\x07 "
+
+
+@hypothesis.settings(max_examples=25, deadline=None, suppress_health_check=list(hypothesis.HealthCheck))
+@hypothesis.given(
+    text=hypothesis.strategies.lists(
+        hypothesis.strategies.sampled_from([*ODD, "\n", "\r\n", "w1", "w2"]), max_size=30
+    ).map("".join)
+)
+def test_a_line_is_the_same_at_every_door(trained_folder, prepared, text):
+    """Python, translate, prepare (and so generate) and the server: as many lines, blank where the source's are."""
+    hub = hub_of(trained_folder)
+    expected = [bool(clean_line(line)) for line in split_lines(text)]
+    # room for a word in each of 30 lines, and for what separates them
+    (translated,) = hub.translate_documents([text], beam=1, progress=False, max_len_a=0, max_len_b=60)
+    assert len(split_lines(translated + "\n")) == max(1, len(expected)) or not any(expected)
+    for number, line in enumerate(split_lines(translated)):
+        assert bool(line) == expected[number]
+    if any(expected):
+        assert [line.number for line in hub.translate_lines(text, beam=1)] == [
+            i for i, b in enumerate(expected, 1) if b
+        ]
+    parsed = formats.read(text.encode(), "text", "utf-8")
+    assert sum(bool(sentences(block, whole)) for block in parsed.blocks) == sum(expected)
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "text"
+        path.write_bytes(text.encode())
+        assert [bool(clean_line(line)) for line in read_lines(path, clean=True)] == expected
+
+
+@cache
+def hub_of(folder):
+    return LasformerModel.from_pretrained(folder / "checkpoint_last.pt")
+
+
+def test_weights_that_change_after_loading_are_used(trained_folder):
+    """Packed copies are made anew: in float32 on a CPU, the decoder reads nothing but them."""
+    model, text = LasformerModel.from_pretrained(trained_folder / "checkpoint_last.pt"), ["w1 w2 w3\nw4 w5"]
+    before = model.translate_documents(text, lines=True, progress=False)[0]
+    with torch.no_grad():
+        for name, weight in model.models[0].decoder.layers.named_parameters():
+            if "fc" in name or "q_proj" in name:
+                weight.zero_()
+    after = model.translate_documents(text, lines=True, progress=False)[0]
+    assert [line.score for line in after] != [line.score for line in before]
+    model.bfloat16()
+    assert model.translate_documents(text, progress=False) and model.models[0].decoder.packed is None
+
+
+def test_lines_are_settled_one_by_one(trained_folder, prepared):
+    """What is streamed is what is returned at once: the same lines, scores and marks, and parts with their context."""
+    model, compared = LasformerModel.from_pretrained(trained_folder / "checkpoint_last.pt"), 0
+    for text in (prepared.parent / "raw" / "test.xx").read_text(encoding="utf-8").split("\n\n")[:6]:
+        whole = model.translate_documents([text], beam=3, progress=False, lines=True)[0]
+        seen = list(model.translate_lines(text, beam=3))
+        if any(x.repaired and not y.repaired for x, y in zip(whole, seen)):
+            continue  # lines out of place: they are looked for when all lines are there
+        compared += 1
+        assert [(x.number, x.source, x.translation) for x in seen] == [
+            (x.number, x.source, x.translation) for x in whole
+        ]
+        assert [x.score for x in seen] == pytest.approx([x.score for x in whole], abs=1e-4)
+    assert compared >= 4
+    lines = model.translate_lines("w1 w2\n" * 30, beam=3)
+    assert next(lines).number == 1
+    lines.close()  # the search stops; closing would hang otherwise
+    with pytest.raises(InputError, match="only aligned lines"):
+        next(model.translate_lines("w1", no_align_sentences=True))
+    with pytest.raises(InputError, match="more than the limit"):
+        next(model.translate_lines(" ".join(["w1"] * 40)))
+
+
+def test_from_pretrained_names_what_is_missing(tmp_path, trained_folder):
+    with pytest.raises(InputError, match="holds none of model.pt"):
+        hub.from_pretrained(tmp_path)
+    with pytest.raises(InputError, match="settings.json: not found"):
+        hub.from_pretrained(trained_folder, "checkpoint_last.pt", tmp_path)
+
+
+def test_a_search_that_nobody_follows_stops_at_its_next_step(trained_folder, monkeypatch):
+    """Also where no line is settled any more."""
+    model = LasformerModel.from_pretrained(trained_folder / "checkpoint_last.pt")
+    translator = model.translator(3)
+    source = model.source(0, "w1 w2\nw3 w4\nw5\n", translator, 0)
+    steps, asked = [], []
+    step = AlignedSearch.step
+    monkeypatch.setattr(AlignedSearch, "step", lambda *args: steps.append(args[1]) or step(*args))
+
+    def check():
+        asked.append(None)
+        if len(asked) == 3:
+            raise streaming.Stopped
+
+    with pytest.raises(streaming.Stopped):
+        streaming._part(translator, source, source.parts[0], [], model.device, [].append, check)
+    assert steps == [0, 1, 2, 3]
+
+
+def test_required_terms_are_met(trained_folder, prepared, tmp_path):
+    """By documents that are translated freely first, by lines one at a time, and by the command."""
+    model = LasformerModel.from_pretrained(trained_folder / "checkpoint_last.pt")
+    raw = (prepared.parent / "raw" / "test.xx").read_text(encoding="utf-8")
+    (tmp_path / "terms").write_text("w1\tW17 W9\nw4\tW4\n")
+    texts = raw.split("\n\n")
+    free = model.translate_documents(texts, beam=3, progress=False, lines=True)
+    met = model.translate_documents(texts, beam=3, progress=False, lines=True, glossary=tmp_path / "terms")
+    required = 0
+    for before, after in zip(free, met):
+        for line in after:
+            for word, term in (("w1", "W17 W9"), ("w4", "W4")):
+                if word in line.source.split():
+                    required += 1
+                    assert f" {term} " in f" {line.translation} " or line.flawed
+        if not any({"w1", "w4"} & {*line.source.split()} for line in after):
+            assert after == before  # a document without terms is translated as ever
+    assert required > 5 and sum(line.flawed for document in met for line in document) < required / 2
+    streamed = list(model.translate_lines("w5 w1 w2\nw6", beam=3, glossary=tmp_path / "terms"))
+    assert "W17 W9" in streamed[0].translation
+    command = ["lasformer", "generate", prepared, trained_folder / "checkpoint_last.pt", tmp_path / "out"]
+    run(*command, "--glossary", tmp_path / "terms", "--shards", 1, "--", "--cpu", "--beam", 3)
+    assert [d for d in read_hypotheses(tmp_path / "out")] == [[line.translation for line in d] for d in met]
+    with pytest.raises(InputError, match="a glossary needs aligned lines"):
+        model.translate_documents(["w1"], glossary=tmp_path / "terms", no_align_sentences=True)

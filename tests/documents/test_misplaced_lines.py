@@ -1,0 +1,129 @@
+"""Lines beside the wrong source: found, and translated again with less context."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from fairseq_lasformer.data.documents import Span
+from fairseq_lasformer.documents import translator as translating
+from fairseq_lasformer.documents.misplaced_lines import AROUND, SHARE, first_misplaced
+from fairseq_lasformer.documents.translator import Line, Translator
+
+
+def exact(pairs):
+    """A model that knows every line: line 100 + n translates line n."""
+    return [-0.1 if int(target[0]) == int(source[0]) + 100 else -6.0 for source, target in pairs]
+
+
+def document(n: int, *lines: int):
+    """n source lines, and the lines of a translation, which by default are theirs."""
+    source = [torch.tensor([i]) for i in range(n)]
+    return source, [torch.tensor([100 + i]) for i in (lines or range(n))]
+
+
+def looked_at(sources, lines, scores, starts=None):
+    return first_misplaced(sources, lines, scores, starts or [0] * len(sources), exact)
+
+
+def test_a_lost_line_is_found_where_the_model_was_unsure():
+    fine, shifted = document(30), document(30, *range(12), 77, *range(14, 30), 29)
+    scores = [[-0.1] * 30, [-0.1] * 30]
+    scores[1][12] = -0.5
+    # 12 was left out and line 12 made up; from line 13 on, each stands beside the source before its own
+    assert looked_at([fine[0], shifted[0]], [fine[1], shifted[1]], scores) == [None, 12]
+    # seen only far behind: traced back to where it began
+    scores = [[-0.1] * 30]
+    scores[0][25] = -0.5
+    assert looked_at([shifted[0]], [shifted[1]], scores) == [12]
+    assert looked_at([shifted[0]], [shifted[1]], scores, starts=[20]) == [20]  # what is settled is not looked at
+
+
+def test_a_line_that_fits_nowhere_is_not_out_of_place():
+    odd = document(20, *range(10), 99, *range(11, 20))
+    scores = [[-0.1] * 20]
+    scores[0][10] = -2.0
+    assert looked_at([odd[0]], [odd[1]], scores) == [None]
+
+
+def test_few_lines_are_looked_at():
+    source, lines = document(200)
+    seen = []
+
+    def counting(pairs):
+        seen.extend(pairs)
+        return exact(pairs)
+
+    torch.manual_seed(0)
+    first_misplaced([source], [lines], [(-torch.rand(200) / 2).tolist()], [0], counting)
+    assert 0 < len(seen) <= math.ceil(SHARE * 200) * len(AROUND)
+
+
+@pytest.mark.parametrize(
+    "place, context, expected",
+    [
+        (4, 3, [Span(0, 4, 6, 3), Span(0, 10, 5, 2)]),
+        (4, 10, [Span(0, 4, 6, 4), Span(0, 10, 5, 2)]),
+        (11, 0, [Span(0, 11, 4, 0)]),
+        (11, 10, [Span(0, 11, 4, 3)]),  # no more than the part and its own context held
+        (10, 10, [Span(0, 10, 5, 2)]),
+    ],
+)
+def test_what_is_left_of_the_parts(place, context, expected):
+    assert translating._rest([Span(0, 0, 10), Span(0, 10, 5, 2)], place, context) == expected
+
+
+class Losing(Translator):
+    """Loses its place at line 12 with more than three lines of context, and at line 20 unless it begins after it."""
+
+    places_lines = True
+
+    def __init__(self, hopeless: bool = False) -> None:
+        self.hopeless = hopeless
+        self.tries: list[tuple[int, int]] = []
+
+    def _translate(self, documents, parts, found, device, done=None):
+        for i, document in enumerate(documents):
+            for part in parts[i]:
+                first = part.start - part.context
+                self.tries.append((part.start, part.context))
+                for j in range(part.start, part.start + part.size):
+                    lost = (first < 9 and j >= 12) or (self.hopeless and first <= 20 <= j)
+                    known = int(document.sentences[min(j + lost, len(document.sentences) - 1)][0])
+                    unsure = j in (12, 20) and lost
+                    found[i].append(Line(torch.tensor([100 + known]), -0.5 if unsure else -0.1, False, False))
+
+
+def place(translator, monkeypatch):
+    def scores(model, dictionary, examples, *_):
+        return [torch.tensor([s]) for s in exact(examples)]
+
+    monkeypatch.setattr(translating, "log_probabilities", scores)
+    translator.models, translator.eos = [None], (2, 2)
+    translator.task = type("Task", (), {"target_dictionary": None})
+    source = translating.Source(document(30)[0], [Span(0, 0, 30)])
+    return translator.translate([source], "cpu")[0]
+
+
+def test_a_document_is_translated_again_from_where_the_place_was_lost(monkeypatch):
+    translator = Losing()
+    lines = place(translator, monkeypatch)
+    assert [int(line.tokens[0]) for line in lines] == list(range(100, 130))
+    assert translator.tries == [(0, 0), (12, 10), (12, 3)]
+    assert [line.repaired for line in lines] == [False] * 12 + [True] * 17 + [False]
+    assert not any(line.flawed for line in lines)
+
+
+def test_what_cannot_be_placed_is_reported(monkeypatch):
+    translator = Losing(hopeless=True)
+    lines = place(translator, monkeypatch)
+    assert [int(line.tokens[0]) for line in lines] == [*range(100, 120), 121, *range(121, 130)]
+    assert [i for i, line in enumerate(lines) if line.flawed] == [20]
+    assert translator.tries[-6:] == [(20, 10), (20, 3), (20, 0), (21, 10), (21, 3), (21, 0)]  # the rest finds its place
+
+
+def test_runs_of_lines():
+    assert translating.runs([1, 3, 6, 10, 11, 20], 3) == [(1, 6), (10, 11), (20, 20)]
+    assert translating.runs([], 3) == []

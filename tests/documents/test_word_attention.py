@@ -1,0 +1,51 @@
+"""What words attend to: subwords merged into words, across the lines of a document."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from helpers import BACKENDS, tokens
+
+from fairseq_lasformer.documents.word_attention import attention_of, document_attention
+from fairseq_lasformer.plugin.model import LasformerModel
+
+SOURCE, TARGET = ["w1 w29 w3", "w4 w1999"], ["w3 w1999", "w2"]
+
+
+def test_the_rows_of_a_words_subwords_are_averaged_and_the_columns_summed(trained_folder):
+    model = LasformerModel.from_pretrained(trained_folder)
+    found = document_attention(model, SOURCE, TARGET)
+    assert found.source == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1)] and found.target == [(0, 0), (0, 1), (1, 0)]
+    tokens, owners = [], []
+    for lines, encode in ((SOURCE, model.codec.encode_source), (TARGET, model.codec.encode_target)):
+        pieces = model.codec.join([encode(line) for line in lines]).split()
+        side, word = [], 0
+        for piece in pieces:  # a word ends with its last subword, which has no mark of continuation
+            side.append(-1 if piece == model.codec.separator else word)
+            word += piece != model.codec.separator and not piece.endswith("@@")
+        owners.append([*side, -1])
+        tokens.append(model.binarize(" ".join(pieces)))
+    assert max(owners[0]) == 4 and max(map(owners[0].count, range(5))) > 1, "no word has several subwords"
+    plain = attention_of(model.models[0], *tokens)
+    assert found.modules.keys() == plain.keys() != set()
+    sides = {"encoder": (owners[0], owners[0]), "cross": (owners[1], owners[0])}
+    sides["decoder"] = owners[1], [-1, *owners[1][:-1]]  # column j is the token before step j
+    for name, weights in plain.items():
+        rows, columns = (torch.tensor(side) for side in sides[name.partition(".")[0]])
+        merged = torch.from_numpy(found.modules[name])
+        assert merged.shape == (max(rows) + 1, len(found.target if name[0] == "d" else found.source))
+        for i in range(merged.shape[0]):
+            for j in range(merged.shape[1]):
+                part = weights[rows == i][:, columns == j].sum(1).mean()
+                torch.testing.assert_close(merged[i, j], part)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_what_is_attended_to_does_not_depend_on_the_kernels(build, backend):
+    source, target = tokens(1, 30)[0], tokens(1, 20)[0]
+    expected = attention_of(build(0.3, backend="reference").eval(), source, target)
+    found = attention_of(build(0.3, backend=backend).eval(), source, target)
+    assert found.keys() == expected.keys() and len(found) == 6
+    for name, weights in expected.items():
+        assert 0.2 < float((weights > 0).float().mean()) < 0.7
+        torch.testing.assert_close(found[name], weights, rtol=1e-4, atol=1e-5)

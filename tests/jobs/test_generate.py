@@ -1,0 +1,150 @@
+"""Translating a split: whole, in order, resumable, quiet."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from types import SimpleNamespace
+
+import pytest
+from helpers import run, train
+
+from fairseq_lasformer.cli.main import main
+from fairseq_lasformer.data.documents import read_documents
+from fairseq_lasformer.data.hypotheses import NOTHING, read_hypotheses
+from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.jobs import generate
+
+
+@pytest.mark.slow
+def test_generation_is_whole_resumable_and_in_order(trained, prepared, tmp_path):
+    checkpoint = trained[0] / "checkpoint_last.pt"
+    options = ["--", "--cpu", "--beam", "3"]
+    run("lasformer", "generate", prepared, checkpoint, tmp_path / "one", "--shards", 1, *options)
+    # a run that was killed after its first shard: the rest is done, the first is not done again
+    parts = tmp_path / "three.parts"
+    code = """
+import os, sys, fairseq_lasformer.jobs.generate as g
+from pathlib import Path
+ran = []
+real = g._shard
+def once(lines, log, tick):
+    if len(ran) == 1:
+        os._exit(9)
+    ran.append(log); return real(lines, log, tick)
+g._shard = once
+g.generate(*map(Path, sys.argv[1:4]), shards=3, options=["--cpu", "--beam", "3"])
+"""
+    assert run("python", "-c", code, prepared, checkpoint, tmp_path / "three", check=False).returncode == 9
+    assert not (tmp_path / "three").exists() and [p.name for p in sorted(parts.iterdir())] == [
+        "0",
+        "0.err",
+        "progress.json",
+    ]
+    whole = (parts / "0").read_text()
+    resume = ["lasformer", "generate", prepared, checkpoint, tmp_path / "three", "--shards", 3, "--jobs", 2, *options]
+    # what stands in the first shard's file is taken as it is, so the first shard was not done again
+    mine = re.sub(r'^({"document": \d+, "lines": \[\[")[^"]*"', r'\1UNTOUCHED"', whole, count=1, flags=re.M)
+    assert mine != whole
+    (parts / "0").write_text(mine)
+    saved = {p.name: p.read_bytes() for p in parts.iterdir()}
+    done = run(*resume)
+    assert "9 documents" in done.stdout and not parts.exists()
+    assert (tmp_path / "three").read_text().count("UNTOUCHED") == 1
+    parts.mkdir()
+    for name, content in (saved | {"0": whole.encode()}).items():
+        (parts / name).write_bytes(content)
+    run(*resume)
+    assert (tmp_path / "three").read_bytes() == (tmp_path / "one").read_bytes()
+    # other options: nothing of it may be taken up
+    parts.mkdir()
+    for name, content in saved.items():
+        (parts / name).write_bytes(content)
+    run(*resume, "--lenpen", 0.5)
+    assert "UNTOUCHED" not in (tmp_path / "three").read_text()
+    # more shards than batches
+    one_batch = ["--max-tokens", 100000, *options[1:]]
+    run("lasformer", "generate", prepared, checkpoint, tmp_path / "many", "--shards", 5, "--jobs", 2, "--", *one_batch)
+    assert len((tmp_path / "many").read_text().splitlines()) == 9
+
+
+def test_a_shard_that_breaks_off_is_no_shard(tmp_path):
+    """Even where the process that translated it ends with exit code 0."""
+    lines = ('{"document": 0, "lines": []}', "end of shard 0", '{"document": 1, "lines": []}')
+    say = [sys.executable, "-c", f"for line in {lines}: print(line)"]
+    seen: list[int] = []
+    with pytest.raises(InputError, match="the translation failed"):
+        generate._run(say, [tmp_path / "0", tmp_path / "1"], dict(os.environ), lambda: seen.append(1))
+    assert (tmp_path / "0").exists() and not (tmp_path / "1").exists() and len(seen) == 2
+
+
+def test_documents_are_not_cut_at_fairseqs_200_tokens(trained, prepared):
+    """Where no length is asked for, what a document needs is allowed; what is asked for counts."""
+    from fairseq_lasformer.plugin.model import LasformerModel
+
+    model = LasformerModel.from_pretrained(trained[0])
+    for asked, expected in (({}, (1.5, 50)), ({"max_len_b": 30}, (0, 30)), ({"max_len_a": 2.0}, (2.0, 200))):
+        args = SimpleNamespace(**{"beam": 1, "max_len_a": 0, "max_len_b": 200, **asked})
+        generator = model.task.build_generator(model.models, args)
+        assert (generator.max_len_a, generator.max_len_b) == expected
+    with pytest.raises(InputError, match="--print-alignment: this model returns no attention weights"):
+        model.task.build_generator(model.models, SimpleNamespace(print_alignment="hard"))
+    with pytest.raises(InputError, match="--lenpen nan"):
+        model.task.build_generator(model.models, SimpleNamespace(lenpen=float("nan")))
+
+
+@pytest.mark.slow
+def test_translating_is_quiet_and_counts_its_parts(prepared, tmp_path, capsys):
+    train(prepared, tmp_path, "--max-update", 1, "--disable-validation")
+    checkpoint = tmp_path / "checkpoint_last.pt"
+    one = ["--shards", 1, "--", "--cpu", "--beam", 1]
+    done = run("lasformer", "generate", prepared, checkpoint, tmp_path / "out", *one)
+    lines = [line for line in re.split(r"[\r\n]+", done.stderr) if line.strip()]
+    assert all(line.startswith("translating test") or "CPU kernels" in line for line in lines), lines
+    assert re.search(r"100%.*\b(\d+)/\1 ", lines[-1]) and " documents" in lines[-1]
+    run("lasformer", "generate", prepared, checkpoint, tmp_path / "raw", "--format", "raw", *one)
+    whole = read_hypotheses(tmp_path / "out", True)
+    assert read_hypotheses(tmp_path / "raw", True, 9) == [[s or NOTHING for s in d] for d in whole]
+    assert [len(d) for d in whole] == [len(d) for d in read_documents(prepared.parent / "raw" / "test.xx")]
+    for options, message in (
+        (["--beam", "2"], "further options of fairseq go after --"),
+        (["--", "--gen-subset", "valid"], "--gen-subset: is set by lasformer generate"),
+        (["--", "--nbest", "3"], "--nbest: lasformer generate writes one translation per document"),
+        (["--split", "train"], "the examples of train overlap"),
+        (["--split", "nothing"], "holds no split nothing"),
+    ):
+        try:
+            assert main(["generate", *map(str, (prepared, checkpoint, tmp_path / "o", *options))]) == 1
+        except SystemExit as e:
+            assert e.code == 2
+        assert message in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_prefix_of_the_target_can_be_forced(trained, prepared, tmp_path):
+    """fairseq-generate's --prefix-size; as long as the target, nothing is left to search for."""
+    options = ["--format", "raw", "--", "--cpu", "--beam", 2, "--prefix-size", 100, "--max-len-b", 100]
+    run("lasformer", "generate", prepared, trained[0] / "checkpoint_last.pt", tmp_path / "out", *options)
+    expected = read_documents(prepared.parent / "raw" / "test.yy")
+    assert read_documents(tmp_path / "out") == expected
+
+
+@pytest.mark.slow
+def test_shards_that_are_started_one_by_one_are_the_whole(trained, prepared, tmp_path, capsys):
+    checkpoint = trained[0] / "checkpoint_last.pt"
+    words = ["generate", str(prepared), str(checkpoint)]
+    options = ["--", "--cpu", "--beam", "2"]
+    assert main([*words, str(tmp_path / "whole"), "--shards", "1", *options]) == 0
+    out = tmp_path / "out"
+    assert main([*words, str(out), "--shard", "2/3", *options]) == 0
+    assert "shard 2/3 is done" in capsys.readouterr().out and not out.exists()
+    before = (tmp_path / "out.parts/1").stat().st_mtime_ns
+    assert main([*words, str(out), "--shard", "2/3", *options]) == 0  # one that is started again does nothing twice
+    assert (tmp_path / "out.parts/1").stat().st_mtime_ns == before
+    assert main([*words, str(out), "--shard", "1/3", *options]) == 0
+    assert main([*words, str(out), "--shard", "3/3", *options]) == 0
+    assert "documents" in capsys.readouterr().out.splitlines()[-1]
+    assert out.read_bytes() == (tmp_path / "whole").read_bytes() and not (tmp_path / "out.parts").exists()
+    assert main([*words, str(out), "--shard", "4/3", *options]) == 1
+    assert "expected I/N" in capsys.readouterr().err

@@ -1,0 +1,260 @@
+"""The loop of our own against fairseq's: the same hypotheses, bit for bit, whenever the host looks."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from fairseq.search import BeamSearch, DiverseBeamSearch
+from fairseq.sequence_generator import SequenceGenerator
+from helpers import tokens
+
+from fairseq_lasformer.search.alignment import AlignedSearch
+from fairseq_lasformer.search.beam_loop import BeamGenerator, Beams, advance
+from fairseq_lasformer.search.beam_search import fast
+from fairseq_lasformer.search.generator import AlignedGenerator, Alignment
+from fairseq_lasformer.search.histories import Histories, Step
+
+END, SEPARATOR = 2, 7
+
+
+@pytest.fixture
+def model(build):
+    """A model some of whose hypotheses end in every step."""
+    model = build(kappa=0.3, backend="reference").eval()
+    real = model.get_normalized_probs
+
+    def with_ends(*args, **kwargs):
+        scores = real(*args, **kwargs)
+        scores[..., 1] = 0.0  # nobody must choose padding
+        best = scores.max(-1).values
+        scores[..., END] = torch.where((200 * scores[..., 9]).floor() % 7 == 0, best - 0.01, scores[..., END])
+        return scores
+
+    model.get_normalized_probs = with_ends
+    return model
+
+
+def batch(n: int = 6, length: int = 14) -> dict:
+    source = tokens(n, length, pad_left=tuple(range(n)))
+    source[:, length // 2 :: 4] = SEPARATOR
+    return {"id": torch.arange(n) + 70, "net_input": {"src_tokens": source, "src_lengths": source.ne(1).sum(1)}}
+
+
+def same(ours: list, theirs: list) -> int:
+    """Compare all hypotheses; return their number."""
+    assert [len(hypotheses) for hypotheses in ours] == [len(hypotheses) for hypotheses in theirs]
+    pairs = list(zip(sum(ours, []), sum(theirs, [])))
+    for a, b in pairs:
+        assert a["tokens"].tolist() == b["tokens"].tolist()
+        assert a["tokens"].dtype == b["tokens"].dtype and a["score"].shape == b["score"].shape
+        for name in ("score", "positional_scores"):
+            torch.testing.assert_close(a[name], b[name], rtol=0, atol=0)
+        assert a["attention"].numel() == a["alignment"].numel() == 0
+    return len(pairs)
+
+
+OPTIONS = {
+    "plain": {},
+    "greedy": {"beam_size": 1},
+    "short": {"max_len_b": 3},
+    "none": {"max_len_a": 0, "max_len_b": 0, "min_len": 0},
+    "long": {"min_len": 12},
+    "sum": {"normalize_scores": False},
+    "penalties": {"len_penalty": 0.6, "unk_penalty": 1.5, "temperature": 0.7},
+    "no-bonus": {"unk_penalty": -3.0},
+    "suppressed": {"tokens_to_suppress": ("w1", "w39", "w59")},
+    "wide": {"beam_size": 70},  # all words but one
+}
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+@pytest.mark.parametrize("n_models", [1, 2])
+def test_hypotheses_are_fairseqs(model, small_task, options, n_models):
+    options = {"beam_size": 4, "max_len_a": 1.0, "max_len_b": 25} | options
+    given = [model] * n_models, small_task.target_dictionary
+    sample = batch()
+    theirs = SequenceGenerator(*given, **options)
+    theirs.search = fast(theirs.search)  # equal scores in the same order
+    theirs = theirs.generate([], sample)
+    found = same(BeamGenerator(*given, **options).generate([], sample), theirs)
+    assert found > len(theirs) or 1 in (options["beam_size"], options["max_len_b"] + 1)
+
+
+def test_the_first_word_can_be_chosen(model, small_task):
+    given, sample = ([model], small_task.target_dictionary), batch()
+    theirs = SequenceGenerator(*given, beam_size=2).generate([], sample, bos_token=9)
+    assert same(BeamGenerator(*given, beam_size=2).generate([], sample, bos_token=9), theirs)
+    with pytest.raises(AssertionError):
+        same(BeamGenerator(*given, beam_size=2).generate([], sample), theirs)
+
+
+PREFIXES = {
+    "words": [[9, 10, 11, 12]] * 6,
+    "some": [[9, 10, 11], [12, 1, 1], [1, 1, 1], [5, 6, 1], [7, 7, 7], [1, 1, 1]],
+    "end": [[9, 2, 1], [12, 1, 1], [1, 1, 1], [5, 6, 1], [7, 7, 7], [9, 9, 2]],
+    "too-long": [[9] * 30] * 6,
+}
+
+
+@pytest.mark.parametrize("prefix", PREFIXES.values(), ids=PREFIXES)
+def test_prefixes_are_kept_as_in_fairseqs_loop(model, small_task, prefix):
+    given, options = ([model], small_task.target_dictionary), {"beam_size": 3, "max_len_b": 25, "min_len": 6}
+    theirs = SequenceGenerator(*given, **options)
+    theirs.search = fast(theirs.search)
+    ours, sample = BeamGenerator(*given, **options), batch()
+    prefix = torch.tensor(prefix)
+    found = ours.generate([], sample, prefix_tokens=prefix.clone())
+    same(found, theirs.generate([], sample, prefix_tokens=prefix.clone()))
+    for hypotheses, words in zip(found, prefix.tolist()):
+        wanted = [word for word in words if word != 1][:25]
+        assert hypotheses[0]["tokens"][: len(wanted)].tolist() == wanted
+
+
+def test_words_that_must_not_come_next(model, small_task):
+    generator = BeamGenerator([model], small_task.target_dictionary, min_len=2, tokens_to_suppress=("w1",))
+    scores = torch.full((2, 64), -1.0)
+    scores[0, 9], scores[1, 9] = math.nan, math.inf
+    excluded = scores.clone()
+    generator._exclude(excluded, 1, 5, None)
+    assert {*zip(*(excluded == -math.inf).nonzero().T.tolist())} == {
+        (0, 9),
+        *((i, j) for i in (0, 1) for j in (1, 2, 5)),
+    }
+    generator._exclude(scores, 5, 5, None)
+    assert (scores > -math.inf).nonzero().tolist() == [[0, END], [1, END]]
+
+
+@pytest.mark.parametrize("every", [1, 3, 16, 1000])
+def test_it_does_not_matter_when_the_host_looks(model, small_task, every):
+    given = [model], small_task.target_dictionary
+    options = {"beam_size": 4, "max_len_b": 60}
+    sample = batch()
+    theirs = SequenceGenerator(*given, **options).generate([], sample)
+    ours = BeamGenerator(*given, **options)
+    ours.look_every = every
+    lengths = []
+    real = ours.model.forward_decoder
+
+    def forward(so_far, *args):
+        lengths.append(tuple(so_far.shape))
+        return real(so_far, *args)
+
+    ours.model.forward_decoder = forward
+    found = ours.generate([], sample)
+    assert [[h["tokens"].tolist() for h in f] for f in found] == [[h["tokens"].tolist() for h in f] for f in theirs]
+    for a, b in zip(sum(found, []), sum(theirs, [])):  # the rows of a product may change its last bits
+        torch.testing.assert_close(a["score"], b["score"], rtol=1e-5, atol=1e-5)
+    assert [n for _, n in lengths] == list(range(1, len(lengths) + 1))
+    rows = [n for n, _ in lengths]
+    assert all(rows[i] == rows[i - 1] for i in range(1, len(rows)) if i % every)
+    if every < 16:
+        assert len({*rows}) > 2
+    ends = [max(len(h["tokens"]) for h in hypotheses) for hypotheses in found]
+    assert rows == [4 * sum(end > i // every * every for end in ends) for i in range(len(rows))]
+
+
+@pytest.mark.parametrize("every", [1, 4])
+def test_lines_are_aligned_as_in_fairseqs_loop(model, small_task, every, monkeypatch):
+    sample = batch()
+    ours = AlignedGenerator(
+        [model], small_task.target_dictionary, alignment=Alignment((SEPARATOR, SEPARATOR), 1.2, 1, 2), beam_size=3
+    )
+    ours.look_every = every
+    blocked = []
+    block = AlignedSearch._block_repetitions
+    monkeypatch.setattr(AlignedSearch, "_block_repetitions", lambda *of: blocked.append(of[2].clone()) or block(*of))
+    found = ours.generate([], sample)
+    assert blocked and any(h["repaired"] for f in found for h in f)
+    before = blocked.copy()
+    blocked.clear()
+    monkeypatch.setattr(ours, "_is_plain", lambda: False)
+    theirs = ours.generate([], sample)
+    if every == 1:  # else there are rows of items that are finished
+        assert [tokens.tolist() for tokens in before] == [tokens.tolist() for tokens in blocked]
+    assert [[h["tokens"].tolist() for h in f] for f in found] == [[h["tokens"].tolist() for h in f] for f in theirs]
+    assert [[h["flawed"] for h in f] for f in found] == [[h["flawed"] for h in f] for f in theirs]
+    if every == 1:
+        same(found, theirs)
+
+
+def test_what_needs_the_host_takes_fairseqs_loop(model, small_task):
+    words = small_task.target_dictionary
+    plain = BeamGenerator([model], words)
+    assert plain._is_plain()
+    for options in (
+        {"no_repeat_ngram_size": 2},
+        {"match_source_len": True},
+        {"lm_model": model},
+        {"search_strategy": DiverseBeamSearch(words, 2, 0.5)},
+    ):
+        assert not BeamGenerator([model], words, **options)._is_plain()
+    assert BeamGenerator([model], words, search_strategy=BeamSearch(words))._is_plain()
+    aligned = AlignedGenerator([model], words, alignment=Alignment((SEPARATOR, SEPARATOR), 1.2, 1, 0))
+    limits = aligned.limits(batch()["net_input"]["src_tokens"])
+    for watched, expected in (({}, True), ({"observe": {0: print}}, False), ({"block": True}, True)):
+        aligned.search.begin(limits, 5, 30, **watched)
+        assert aligned._is_plain() is expected
+    del plain.model.models[0].decoder
+    assert not plain._is_plain()
+
+
+def test_an_items_hypotheses_are_counted_and_the_best_others_go_on():
+    unused = torch.tensor([[0, 0, 0], [0, 1, 0]]).bool()
+    beams = Beams(torch.zeros(2, 3).long(), torch.zeros(2, 3), unused, torch.tensor([[1], [2]]))
+    scores = torch.tensor([[-1.0, -2, -3, -4, -5, -math.inf], [-1.0, -2, -3, -4, -5, -6]])
+    words = torch.tensor([[END, 5, END, END, 6, END], [8, END, END, 9, 10, 11]])
+    parents = torch.tensor([[2, 1, 0, 0, 1, 2], [0, 0, 1, 1, 2, 2]])
+    after, record, chosen = advance(beams, scores, words, parents, END)
+    # of the last item, one place is unused: what stands there is ignored, even an end
+    assert record.ended.tolist() == [[2, -1, 0], [-1, -1, 1]]
+    assert record.final.tolist() == scores[:, :3].tolist()
+    assert after.n_ended.tolist() == [[3], [3]]
+    # an end without a chance is none; an end behind the first three is lost
+    assert chosen.tolist() == [[1, 4, 5], [0, 3, 4]]
+    assert after.words.tolist() == [[5, 6, END], [8, 9, 10]] and not after.unused.any()
+    assert record.parents.tolist() == [[1, 1, 2], [0, 1, 2]]
+    assert after.scores.tolist() == [[-2, -5, -math.inf], [-1, -4, -5]]
+    full = beams._replace(n_ended=torch.tensor([[2], [3]]))
+    after, record, _ = advance(full, scores, words, parents, END)
+    assert record.ended.tolist() == [[2, -1, -1], [-1, -1, -1]]  # no more than three, and none after them
+    # an unused place stays so, whatever stands in it; too many ends leave new ones
+    words = torch.tensor([[END, 5, END, END, END, 6], [8, 7, END, END, END, 11]])
+    scores[0, 5] = -6.0
+    after, _, chosen = advance(beams, scores, words, parents, END)
+    assert chosen.tolist() == [[1, 5, 0], [0, 5, 1]]
+    assert after.unused.tolist() == [[False, False, True]] * 2
+
+
+def test_an_exhausted_item_is_finished_once_a_hypothesis_ends():
+    beams = Beams.first(3, 2, END, torch.device("cpu"))
+    words = torch.tensor([[END, 5, 6, 7], [END, 5, 6, 7], [5, 6, 7, END]])
+    given = beams, -torch.arange(4.0).expand(3, 4), words, torch.zeros(3, 4).long(), END
+    assert advance(*given, torch.tensor([True, False, True]))[0].n_ended.tolist() == [[2], [1], [0]]
+
+
+def test_histories_are_followed_back_through_items_that_are_removed():
+    histories, device = Histories(3), torch.device("cpu")
+    none = torch.full((3, 2), -1)
+    histories.add(Step(torch.tensor([[10, 11], [20, 21], [30, 31]]), none * 0, none, -torch.ones(3, 2), none.float()))
+    ended = torch.tensor([[-1, -1], [1, 0], [-1, -1]])
+    words, parents = torch.tensor([[12, 13], [22, 23], [32, 33]]), torch.tensor([[1, 0]] * 3)
+    histories.add(Step(words, parents, ended, -2 * torch.ones(3, 2), -4 * torch.ones(3, 2)))
+    histories.remove([0, 2])
+    ended = torch.tensor([[1, -1], [0, 1]])
+    final = torch.tensor([[-6.0, 0.0], [-9.0, -3.0]])
+    histories.add(Step(words[:2], parents[:2], ended, -3 * torch.ones(2, 2), final))
+    found = histories.hypotheses(END, 1.0, device)
+    assert [[h["tokens"].tolist() for h in f] for f in found] == [
+        [[10, 13, END]],
+        [[21, END], [20, END]],  # as good as each other: in the order of the candidates
+        [[30, 33, END], [31, 32, END]],
+    ]
+    assert [[float(h["score"]) for h in f] for f in found] == [[-2.0], [-2.0, -2.0], [-1.0, -3.0]]
+    assert found[2][1]["positional_scores"].tolist() == [-1.0, -1.0, -7.0]
+    assert float(histories.hypotheses(END, None, device)[0][0]["score"]) == -6.0
+
+
+def test_a_search_without_an_end_has_no_hypotheses():
+    assert Histories(2).hypotheses(END, 1.0, torch.device("cpu")) == [[], []]
