@@ -21,9 +21,9 @@ from fairseq_lasformer.documents.batching import batches
 from fairseq_lasformer.documents.misplaced_lines import MARGIN, first_misplaced
 from fairseq_lasformer.documents.scoring import log_probabilities
 from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.search.alignment import Observe
 from fairseq_lasformer.search.generator import AlignedGenerator
 from fairseq_lasformer.search.glossary import Glossary, Terms, met
+from fairseq_lasformer.search.watch import Observe
 
 CONTEXTS = (10, 3, 0)
 """Lines of context with which a document is translated again, at the first attempt and at the next ones."""
@@ -277,7 +277,7 @@ class Translator:
         Args:
             tasks: for each part, its document, the part, and the lines of the document before it.
             device: where the models are.
-            observe: for each part, what watches the search for it; see :meth:`AlignedSearch.begin`.
+            observe: for each part, what watches the search for it; see :mod:`search.watch`.
         """
         found = self._hypotheses(tasks, device, observe)
         return [self._lines(best)[part.context :] for (_, part, _), (best, *_) in zip(tasks, found)]

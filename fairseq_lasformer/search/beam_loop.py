@@ -11,7 +11,7 @@ Shapes: N items, B hypotheses per item, k <= 2 B candidates, V words.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -20,9 +20,9 @@ from fairseq.sequence_generator import SequenceGenerator
 from torch import Tensor
 
 from fairseq_lasformer.data.shortlist import SPECIAL, Shortlist
-from fairseq_lasformer.search.alignment import AlignedSearch
 from fairseq_lasformer.search.beam_search import FastBeamSearch, fast
 from fairseq_lasformer.search.histories import Histories, Step
+from fairseq_lasformer.search.processors import Exclusions, GivenWords, ProcessedSearch, StepProcessor
 from fairseq_lasformer.search.shortlisted import JointList, ListedEnsemble
 
 LOOK_EVERY = 16
@@ -92,7 +92,7 @@ class BeamGenerator(SequenceGenerator):
     """fairseq's generator: the same translations, with fewer operators in a step.
 
     Other strategies than plain beam search, constraints, language models, prefixes with an end of sentence,
-    ``no_repeat_ngram_size``, and what watches the search or steers it from the host (a glossary) take fairseq's loop.
+    ``no_repeat_ngram_size``, and processors on the host (a glossary, a watched search) take fairseq's loop.
     So do other models, whose decoders may read more than the newest word.
 
     Args:
@@ -105,13 +105,13 @@ class BeamGenerator(SequenceGenerator):
     max_len_a: float
     max_len_b: float
     beam_size: int
-    search: Any
+    search: ProcessedSearch
     token_indices_to_suppress: Tensor | None
     look_every: int | None = None
 
     def __init__(self, models: Any, dictionary: Any, *, shortlist: Shortlist | None = None, **options: Any) -> None:
         super().__init__(models, dictionary, **options)
-        self.search, self.shortlist = fast(self.search), shortlist
+        self.search, self.shortlist = ProcessedSearch(dictionary, fast(self.search)), shortlist
 
     def _generate(
         self,
@@ -128,12 +128,19 @@ class BeamGenerator(SequenceGenerator):
             return joint.widened(self._run(sample, prefix, constraints, bos_token))
 
     def _run(
-        self, sample: dict[str, Any], prefix: Tensor | None, constraints: Tensor | None, bos_token: int | None
+        self,
+        sample: dict[str, Any],
+        prefix: Tensor | None,
+        constraints: Tensor | None,
+        bos_token: int | None,
+        processors: Sequence[StepProcessor] = (),
     ) -> list[list[dict[str, Any]]]:
-        """Search in the loop below, or, for what it does not know, in fairseq's."""
-        if constraints is not None or not self._is_plain() or _ends(prefix, self.eos):
+        """Search in the loop below, or, for what it does not know, in fairseq's, which excludes words itself."""
+        if constraints is not None or not self._is_plain(processors) or _ends(prefix, self.eos):
+            source = sample["net_input"]["src_tokens"]
+            self.search.begin(processors, source.size(0), self.beam_size, source.device)
             return super()._generate(sample, prefix, constraints, bos_token)
-        return self._beam_search(sample, self.eos if bos_token is None else bos_token, prefix)
+        return self._beam_search(sample, self.eos if bos_token is None else bos_token, prefix, processors)
 
     @contextmanager
     def _listed(self, joint: JointList) -> Iterator[None]:
@@ -148,23 +155,31 @@ class BeamGenerator(SequenceGenerator):
         finally:
             self.model, self.vocab_size, self.token_indices_to_suppress = model, len(self.tgt_dict), suppressed
 
-    def _is_plain(self) -> bool:
-        search = self.search
-        if isinstance(search, AlignedSearch):
-            if search.observe:
-                return False
-            search = search.inner
-        if type(search) is not FastBeamSearch or self.match_source_len:
+    def _is_plain(self, processors: Sequence[StepProcessor] = ()) -> bool:
+        if type(self.search.inner) is not FastBeamSearch or self.match_source_len:
             return False
         if self.lm_model is not None or self.repeat_ngram_blocker is not None:
             return False
+        if any(processor.on_host for processor in processors):
+            return False
         return all(getattr(getattr(model, "decoder", None), "reads_newest_word", False) for model in self.model.models)
+
+    def _exclusions(self, longest: int, prefix: Tensor | None, device: torch.device) -> list[StepProcessor]:
+        """What fairseq's loop excludes in each step."""
+        if self.token_indices_to_suppress is not None:
+            self.token_indices_to_suppress = self.token_indices_to_suppress.to(device)
+        given = 0 if prefix is None else min(prefix.size(1), longest)
+        suppressed, shortest = self.token_indices_to_suppress, self.min_len
+        always = Exclusions(self.pad, self.unk, self.eos, self.unk_penalty, shortest, longest, suppressed, given)
+        return [always] if prefix is None else [always, GivenWords(prefix, self.pad, longest)]
 
     def _exhausted(self) -> Tensor | None:
         """Items that are finished as soon as a hypothesis ends, bool [N]."""
         return None
 
-    def _beam_search(self, sample: dict[str, Any], start: int, prefix: Tensor | None) -> list[list[dict[str, Any]]]:
+    def _beam_search(
+        self, sample: dict[str, Any], start: int, prefix: Tensor | None, processors: Sequence[StepProcessor]
+    ) -> list[list[dict[str, Any]]]:
         source = sample["net_input"]["src_tokens"]
         n, beam, device = source.size(0), self.beam_size, source.device
         longest = min(int(self.max_len_a * source.size(1) + self.max_len_b), self.max_len - 1)
@@ -173,16 +188,15 @@ class BeamGenerator(SequenceGenerator):
         places = torch.arange(n * beam, device=device)
         encoded = self.model.reorder_encoder_out(self.model.forward_encoder(sample["net_input"]), places // beam)
         states: list[dict[str, Any]] = [{} for _ in range(self.model.models_size)]
+        self.search.begin([*self._exclusions(longest, prefix, device), *processors], n, beam, device)
         self.search.init_constraints(None, beam)
         beams, histories, first = Beams.first(n, beam, start, device), Histories(n), places[::beam, None]
-        # the words so far, for what asks for them
-        recent = beams.words.view(-1, 1) if isinstance(self.search, AlignedSearch) and self.search.block else None
+        recent = beams.words.view(-1, 1) if any(p.reads_tokens for p in processors) else None
 
         for step in range(longest + 1):
             # the decoder reads the newest words, and how many there are; the search, the newest scores
             so_far = beams.words.view(-1, 1).expand(-1, step + 1)
             lprobs, _ = self.model.forward_decoder(so_far, encoded, states, self.temperature)
-            self._exclude(lprobs, step, longest, prefix)
             past = beams.scores[..., None].expand(-1, -1, step)
             scores, words, parents = self.search.step(step, lprobs.view(n, -1, self.vocab_size), past, recent)
             beams, record, chosen = advance(beams, scores, words, parents, self.eos, self._exhausted())
@@ -199,33 +213,12 @@ class BeamGenerator(SequenceGenerator):
                     histories.remove(going)
                     self.search.prune_sentences(items)
                     beams, chosen, order = beams.take(items), chosen[items], order[items]
-                    prefix = None if prefix is None else prefix[items]
             if recent is not None:
                 recent = torch.cat([recent[order.view(-1)], beams.words.view(-1, 1)], 1)
             self.search.update_constraints(chosen)
             self.model.reorder_incremental_state(states, order.view(-1))
             encoded = self.model.reorder_encoder_out(encoded, order.view(-1))
         return histories.hypotheses(self.eos, self.len_penalty if self.normalize_scores else None, device)
-
-    def _exclude(self, lprobs: Tensor, step: int, longest: int, prefix: Tensor | None) -> None:
-        """Exclude words that must not come next, in place: lprobs [N * B, V], prefix int64 [N, P]."""
-        lprobs.nan_to_num_(-math.inf, math.inf, -math.inf)
-        lprobs[:, self.pad] = -math.inf
-        if self.unk_penalty:
-            lprobs[:, self.unk] -= self.unk_penalty
-        if step >= longest:
-            lprobs[:, : self.eos] = -math.inf
-            lprobs[:, self.eos + 1 :] = -math.inf
-        if prefix is not None and step < min(prefix.size(1), longest):
-            word = prefix[:, step].repeat_interleave(lprobs.size(0) // prefix.size(0))[:, None]
-            score = lprobs.gather(1, word)  # of padding, which stands where no word is given: it stays excluded
-            lprobs.masked_fill_(word != self.pad, -math.inf).scatter_(1, word, score)
-            return
-        if step < self.min_len:
-            lprobs[:, self.eos] = -math.inf
-        if self.token_indices_to_suppress is not None:
-            self.token_indices_to_suppress = self.token_indices_to_suppress.to(lprobs.device)
-            lprobs.index_fill_(1, self.token_indices_to_suppress, -math.inf)
 
 
 def _ends(prefix: Tensor | None, end: int) -> bool:

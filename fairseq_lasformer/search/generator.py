@@ -1,4 +1,4 @@
-"""fairseq's generator with :class:`AlignedSearch`, which translates lines that went wrong once more."""
+"""fairseq's generator with :class:`LineAlignment`, which translates lines that went wrong once more."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from fairseq.search import BeamSearch, Search
 from torch import Tensor
 
 from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.search.alignment import AlignedSearch, Observe, SentenceLimits
+from fairseq_lasformer.search.alignment import LineAlignment, SentenceLimits
 from fairseq_lasformer.search.beam_loop import BeamGenerator
-from fairseq_lasformer.search.beam_search import FastBeamSearch, fast
-from fairseq_lasformer.search.glossary import GlossarySearch, Terms
+from fairseq_lasformer.search.beam_search import FastBeamSearch
+from fairseq_lasformer.search.glossary import GlossarySearch, RequiredTerms, Terms
+from fairseq_lasformer.search.processors import StepProcessor
 from fairseq_lasformer.search.repair import flawed, split
+from fairseq_lasformer.search.repetition import NoRepetition
 from fairseq_lasformer.search.shortlisted import JointList
+from fairseq_lasformer.search.watch import Observe, Watch
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +44,7 @@ class AlignedGenerator(BeamGenerator):
     """Generates translations with as many lines as their sources.
 
     A batch may have two entries besides fairseq's: ``terms``, required terms by the number of the item (see
-    :mod:`glossary`), and ``observe``, see :meth:`AlignedSearch.begin`.
+    :mod:`glossary`), and ``observe``, observers by the number of the item (see :mod:`watch`).
 
     Each hypothesis has, besides fairseq's entries, ``flawed`` and ``repaired``: the indices of lines that reached their
     limit or repeat themselves, and of those that did so before they were searched again.
@@ -55,8 +57,6 @@ class AlignedGenerator(BeamGenerator):
         options: further arguments of ``SequenceGenerator``.
     """
 
-    search: AlignedSearch
-
     def __init__(
         self,
         models: Any,
@@ -64,14 +64,10 @@ class AlignedGenerator(BeamGenerator):
         *,
         alignment: Alignment,
         own_length: bool = False,
-        search_strategy: Search | None = None,
         **options: Any,
     ) -> None:
-        strategy = BeamSearch(dictionary) if search_strategy is None else search_strategy
-        strategy = fast(strategy)
-        aligned = AlignedSearch(dictionary, alignment.separators[1], strategy)
-        super().__init__(models, dictionary, search_strategy=aligned, **options)
-        self.alignment, self.own_length, self.strategy = alignment, own_length, strategy
+        super().__init__(models, dictionary, **options)
+        self.alignment, self.own_length, self.strategy = alignment, own_length, self.search.inner
 
     def _generate(
         self,
@@ -147,12 +143,10 @@ class AlignedGenerator(BeamGenerator):
             InputError: the options' maximum length is too short for one word per sentence, or a glossary is used with
                 another strategy than beam search.
         """
-        self.search.separator, self.search.inner = separator, self.strategy
-        if terms:
-            if type(self.strategy) is not FastBeamSearch:
-                raise InputError("a glossary needs plain beam search; leave out the options of other searches")
-            self.search.inner = GlossarySearch(self.tgt_dict, separator)
-            self.search.inner.begin(terms)
+        required = RequiredTerms(terms, separator, self.eos) if terms else None
+        if required and type(self.strategy) is not FastBeamSearch:
+            raise InputError("a glossary needs plain beam search; leave out the options of other searches")
+        self.search.inner = GlossarySearch(self.tgt_dict, required) if required else self.strategy
         a, b, source = self.max_len_a, self.max_len_b, sample["net_input"]["src_tokens"]
         if not self.own_length:
             # a prefix may exceed every limit, and fairseq insists on the minimum
@@ -166,8 +160,12 @@ class AlignedGenerator(BeamGenerator):
                     f"a document of {sentences} lines has no translation of at most {longest} tokens with as many; "
                     "raise --max-len-a, --max-len-b or --max-target-positions"
                 )
-            self.search.begin(limits, self.beam_size, longest, prefix, block, observe)
-            return self._run(sample, prefix, None, bos_token)
+            processors: list[StepProcessor] = [Watch(observe, self.eos)] if observe else []
+            if block:
+                processors.append(NoRepetition(separator, int(limits.longest.max())))
+            processors.append(LineAlignment(limits, separator, self.eos, self.pad, longest, prefix))
+            processors += [required] if required else []
+            return self._run(sample, prefix, None, bos_token, processors)
         finally:
             self.max_len_a, self.max_len_b = a, b
 

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from fairseq_lasformer.data.lines import split_lines
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.search.processors import Candidates, Scores, StepProcessor
 
 # Taken from the score of a hypothesis whose line reaches its limit without its terms: any that has them is better.
 _UNMET = 100.0
@@ -152,29 +153,66 @@ class _Progress(NamedTuple):
         return self if self.state is None or self.state.finished else self._replace(state=self.state.advance(token))
 
 
-class GlossarySearch(LexicallyConstrainedBeamSearch):
-    """Beam search in which a line ends only when its terms are in it, or when it has reached its limit.
+class RequiredTerms(StepProcessor):
+    """Ends a line only when its terms are in it, or when it has reached its limit; how far each hypothesis is.
 
-    Documents all of whose hypotheses have met the terms of their lines are searched as without a glossary.
+    Args:
+        terms: of each item.
+        separator, end: indices in the target dictionary.
+    """
+
+    on_host = True
+
+    def __init__(self, terms: Sequence[Terms], separator: int, end: int) -> None:
+        self.terms, self.separator, self.end = terms, separator, end
+
+    def begin(self, n_items: int, beam: int, device: torch.device) -> None:
+        self.states = [[_Progress.start(terms, self.separator)] * beam for terms in self.terms]
+
+    def step(self, scores: Scores) -> None:
+        lprobs, ends = scores.lprobs, [self.end, self.separator]
+        unfinished = (
+            (i, j) for i, states in enumerate(self.states) for j, its in enumerate(states) if not its.finished
+        )
+        for i, j in unfinished:
+            before = lprobs[i, j, ends].clone()
+            lprobs[i, j, ends] = -math.inf
+            if not bool((lprobs[i, j] > -math.inf).any()):
+                lprobs[i, j, ends] = before - _UNMET  # the line is at its limit
+
+    def reorder(self, candidates: Candidates, chosen: Tensor) -> None:
+        words, parents = candidates.words.gather(1, chosen).tolist(), candidates.parents.gather(1, chosen).tolist()
+        self.states = [
+            [states[parent].advance(word) for parent, word in zip(*of_item)]
+            for states, *of_item in zip(self.states, parents, words)
+        ]
+
+    def prune(self, items: Tensor) -> None:
+        self.states = [self.states[i] for i in items.tolist()]
+
+
+class GlossarySearch(LexicallyConstrainedBeamSearch):
+    """Beam search that keeps hypotheses with different numbers of terms met, as fairseq's.
+
+    Items all of whose hypotheses have met the terms of their lines are searched as without a glossary.
 
     Args:
         dictionary: target dictionary.
-        separator: index of the separator in it.
+        terms: how far each hypothesis is.
     """
 
-    def __init__(self, dictionary: Any, separator: int) -> None:
+    def __init__(self, dictionary: Any, terms: RequiredTerms) -> None:
         super().__init__(dictionary, "unordered")
-        self.separator = separator
-        self.terms: Sequence[Terms] = ()
-
-    def begin(self, terms: Sequence[Terms]) -> None:
-        """Start a batch with the terms of each document."""
         self.terms = terms
 
     def init_constraints(self, batch_constraints: Tensor | None, beam_size: int) -> None:
-        """Set the states of all hypotheses; fairseq's own constraints are not used."""
-        starts = [_Progress.start(terms, self.separator) for terms in self.terms]
-        self.constraint_states = [[start] * beam_size for start in starts]
+        """The terms are the constraints; fairseq's own are not used."""
+
+    def prune_sentences(self, batch_idxs: Tensor) -> None:
+        """The terms' own states are pruned."""
+
+    def update_constraints(self, active_hypos: Tensor) -> None:
+        """The terms' own states go on."""
 
     def step(
         self,
@@ -187,12 +225,6 @@ class GlossarySearch(LexicallyConstrainedBeamSearch):
         """See fairseq's ``Search.step``."""
         n, beam, words = lprobs.shape
         wanted, self.num_cands = min(2 * beam, beam * words - 1), beam * words
-        states = self.constraint_states
-        for i, j in ((i, j) for i in range(n) for j in range(beam) if not states[i][j].finished):
-            ends = lprobs[i, j, [self.eos, self.separator]].clone()
-            lprobs[i, j, [self.eos, self.separator]] = -math.inf
-            if not bool((lprobs[i, j] > -math.inf).any()):
-                lprobs[i, j, [self.eos, self.separator]] = ends - _UNMET  # the line is at its limit
         if step == 0:
             lprobs = lprobs[:, ::beam].contiguous()
         else:
@@ -201,25 +233,20 @@ class GlossarySearch(LexicallyConstrainedBeamSearch):
         best, indices = torch.topk(lprobs.view(n, -1), wanted)
         beams = indices // words
         tokens = indices.fmod(words)
-        following: list[list[_Progress]] = []
-        for i in range(n):
-            if all(state.finished for state in states[i]):
-                pairs = zip(beams[i].tolist(), tokens[i].tolist())
-                following.append([states[i][j].advance(token) for j, token in pairs])
+        for i, states in enumerate(self.terms.states):
+            if all(state.finished for state in states):
                 continue
             top, top_tokens = lprobs[i].max(1)
-            found = self.step_sentence(
+            by_bank = self.step_sentence(
                 step,
                 i,
                 lprobs[i],
-                states[i],
+                states,
                 torch.cat([beams[i], torch.arange(lprobs.size(1), device=lprobs.device)]),
                 torch.cat([tokens[i], top_tokens]),
                 torch.cat([best[i], top]),
             )
             # fairseq's order is by terms met; impossible candidates must not crowd out possible ones
-            possible = (found[0] == -math.inf).long().argsort(stable=True)[:wanted]
-            best[i], tokens[i], beams[i] = (side[possible] for side in found[:3])
-            following.append([found[3][k] for k in possible.tolist()])
-        self.constraint_states = following
+            possible = (by_bank[0] == -math.inf).long().argsort(stable=True)[:wanted]
+            best[i], tokens[i], beams[i] = (side[possible] for side in by_bank[:3])
         return best, tokens, beams

@@ -17,8 +17,8 @@ from fairseq.sequence_generator import EnsembleModel
 from torch import Tensor
 
 from fairseq_lasformer.data.shortlist import Shortlist
-from fairseq_lasformer.search.alignment import Observe
 from fairseq_lasformer.search.glossary import Terms
+from fairseq_lasformer.search.watch import Observe
 
 
 class JointList(NamedTuple):

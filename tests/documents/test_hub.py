@@ -20,7 +20,7 @@ from fairseq_lasformer.documents import hub, streaming
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.formats.sentences import sentences, whole
 from fairseq_lasformer.plugin.model import LasformerModel
-from fairseq_lasformer.search.alignment import AlignedSearch
+from fairseq_lasformer.search.processors import ProcessedSearch
 
 
 @pytest.mark.slow
@@ -166,8 +166,8 @@ def test_a_search_that_nobody_follows_stops_at_its_next_step(trained_folder, mon
     translator = model.translator(3)
     source = model.source(0, "w1 w2\nw3 w4\nw5\n", translator, 0)
     steps, asked = [], []
-    step = AlignedSearch.step
-    monkeypatch.setattr(AlignedSearch, "step", lambda *args: steps.append(args[1]) or step(*args))
+    step = ProcessedSearch.step
+    monkeypatch.setattr(ProcessedSearch, "step", lambda *args: steps.append(args[1]) or step(*args))
 
     def check():
         asked.append(None)

@@ -16,8 +16,9 @@ from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.nn.options import RunOptions
 from fairseq_lasformer.plugin.config import LasformerConfig
 from fairseq_lasformer.plugin.model import LasformerModel
-from fairseq_lasformer.search.alignment import AlignedSearch, SentenceLimits
+from fairseq_lasformer.search.alignment import LineAlignment, SentenceLimits
 from fairseq_lasformer.search.generator import AlignedGenerator, Alignment
+from fairseq_lasformer.search.processors import ProcessedSearch
 from fairseq_lasformer.search.repair import flawed, loops, split
 
 PAD, EOS = 1, 2
@@ -179,9 +180,9 @@ def test_lines_are_kept_where_there_is_hardly_room(model, words):
 
 def test_a_step_takes_the_same_operations_at_every_length(words, monkeypatch):
     """No work that grows with the document: the strategy looks at none of the tokens so far."""
-    strategy = AlignedSearch(words, SEPARATOR, search.BeamSearch(words))
+    strategy = ProcessedSearch(words, search.BeamSearch(words))
     limits = SentenceLimits(torch.tensor([3]), torch.tensor([[4, 4, 4]]))
-    strategy.begin(limits, 2, 20)
+    strategy.begin([LineAlignment(limits, SEPARATOR, EOS, PAD, 20)], 1, 2, torch.device("cpu"))
     scores = torch.randn(1, 2, len(words)).log_softmax(-1)
     unread = SimpleNamespace()  # any use of it fails
     strategy.step(0, scores, torch.zeros(1, 2, 0), unread, unread)

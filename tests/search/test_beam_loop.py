@@ -10,11 +10,15 @@ from fairseq.search import BeamSearch, DiverseBeamSearch
 from fairseq.sequence_generator import SequenceGenerator
 from helpers import tokens
 
-from fairseq_lasformer.search.alignment import AlignedSearch
+from fairseq_lasformer.search.alignment import LineAlignment
 from fairseq_lasformer.search.beam_loop import BeamGenerator, Beams, advance
 from fairseq_lasformer.search.beam_search import fast
 from fairseq_lasformer.search.generator import AlignedGenerator, Alignment
+from fairseq_lasformer.search.glossary import RequiredTerms
 from fairseq_lasformer.search.histories import Histories, Step
+from fairseq_lasformer.search.processors import Scores
+from fairseq_lasformer.search.repetition import NoRepetition
+from fairseq_lasformer.search.watch import Watch
 
 END, SEPARATOR = 2, 7
 
@@ -114,16 +118,17 @@ def test_prefixes_are_kept_as_in_fairseqs_loop(model, small_task, prefix):
 
 def test_words_that_must_not_come_next(model, small_task):
     generator = BeamGenerator([model], small_task.target_dictionary, min_len=2, tokens_to_suppress=("w1",))
-    scores = torch.full((2, 64), -1.0)
-    scores[0, 9], scores[1, 9] = math.nan, math.inf
-    excluded = scores.clone()
-    generator._exclude(excluded, 1, 5, None)
-    assert {*zip(*(excluded == -math.inf).nonzero().T.tolist())} == {
+    scores = torch.full((1, 2, 64), -1.0)
+    scores[0, 0, 9], scores[0, 1, 9] = math.nan, math.inf
+    excluded, device = scores.clone(), torch.device("cpu")
+    (rule,) = generator._exclusions(5, None, device)
+    rule.step(Scores(1, torch.zeros(1), excluded, None, None))
+    assert {*zip(*(excluded[0] == -math.inf).nonzero().T.tolist())} == {
         (0, 9),
         *((i, j) for i in (0, 1) for j in (1, 2, 5)),
     }
-    generator._exclude(scores, 5, 5, None)
-    assert (scores > -math.inf).nonzero().tolist() == [[0, END], [1, END]]
+    rule.step(Scores(5, torch.zeros(1), scores, None, None))
+    assert (scores[0] > -math.inf).nonzero().tolist() == [[0, END], [1, END]]
 
 
 @pytest.mark.parametrize("every", [1, 3, 16, 1000])
@@ -163,13 +168,13 @@ def test_lines_are_aligned_as_in_fairseqs_loop(model, small_task, every, monkeyp
     )
     ours.look_every = every
     blocked = []
-    block = AlignedSearch._block_repetitions
-    monkeypatch.setattr(AlignedSearch, "_block_repetitions", lambda *of: blocked.append(of[2].clone()) or block(*of))
+    block = NoRepetition.step
+    monkeypatch.setattr(NoRepetition, "step", lambda *of: blocked.append(of[1].tokens.clone()) or block(*of))
     found = ours.generate([], sample)
     assert blocked and any(h["repaired"] for f in found for h in f)
     before = blocked.copy()
     blocked.clear()
-    monkeypatch.setattr(ours, "_is_plain", lambda: False)
+    monkeypatch.setattr(ours, "_is_plain", lambda _: False)
     theirs = ours.generate([], sample)
     if every == 1:  # else there are rows of items that are finished
         assert [tokens.tolist() for tokens in before] == [tokens.tolist() for tokens in blocked]
@@ -193,9 +198,13 @@ def test_what_needs_the_host_takes_fairseqs_loop(model, small_task):
     assert BeamGenerator([model], words, search_strategy=BeamSearch(words))._is_plain()
     aligned = AlignedGenerator([model], words, alignment=Alignment((SEPARATOR, SEPARATOR), 1.2, 1, 0))
     limits = aligned.limits(batch()["net_input"]["src_tokens"])
-    for watched, expected in (({}, True), ({"observe": {0: print}}, False), ({"block": True}, True)):
-        aligned.search.begin(limits, 5, 30, **watched)
-        assert aligned._is_plain() is expected
+    for rule, expected in (
+        (LineAlignment(limits, SEPARATOR, END, 1, 30), True),
+        (NoRepetition(SEPARATOR, 9), True),
+        (Watch({0: print}, END), False),
+        (RequiredTerms([], SEPARATOR, END), False),
+    ):
+        assert aligned._is_plain([rule]) is expected
     del plain.model.models[0].decoder
     assert not plain._is_plain()
 

@@ -1,0 +1,199 @@
+"""What steers a search from step to step: processors, in a list around any of fairseq's search strategies.
+
+A processor changes the scores of the next words before the strategy chooses, and keeps its state per hypothesis, which
+is reordered with the beam. Lines, terms, repetitions and given beginnings are processors.
+
+Shapes: N items (documents, or parts of one), B hypotheses per item, k candidates, V words, P given words.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from fairseq import search
+from torch import Tensor
+
+
+class Scores(NamedTuple):
+    """What a processor sees before a step.
+
+    Attributes:
+        step: number of words so far.
+        items: int64 [N], numbers of the items in the batch.
+        lprobs: [N, B, V], scores of the next words; changed in place.
+        past: [N, B, steps so far], cumulative scores; None in the first step.
+        tokens: int64 [N * B, steps so far + 1], the words so far after a start symbol; None if no processor reads them.
+    """
+
+    step: int
+    items: Tensor
+    lprobs: Tensor
+    past: Tensor | None
+    tokens: Tensor | None
+
+
+class Candidates(NamedTuple):
+    """What the strategy chose: scores [N, k], words and the hypotheses that they continue, int64 [N, k]."""
+
+    scores: Tensor
+    words: Tensor
+    parents: Tensor
+
+
+class StepProcessor:
+    """One rule of a search, made anew for each batch.
+
+    Attributes:
+        reads_tokens: whether it reads the words so far.
+        on_host: whether it looks at every step from the host, as fairseq's loop does.
+    """
+
+    reads_tokens = False
+    on_host = False
+
+    def begin(self, n_items: int, beam: int, device: torch.device) -> None:
+        """Start with N items of B hypotheses each."""
+
+    def step(self, scores: Scores) -> None:
+        """Change the scores of the next words in place."""
+
+    def reorder(self, candidates: Candidates, chosen: Tensor) -> None:
+        """Go on with some of the candidates, int64 [N, B]."""
+
+    def prune(self, items: Tensor) -> None:
+        """Go on with some of the items, given by their rows."""
+
+
+class ProcessedSearch(search.Search):
+    """A search strategy, and the processors that steer it.
+
+    Args:
+        dictionary: target dictionary.
+        inner: the search strategy.
+    """
+
+    def __init__(self, dictionary: Any, inner: search.Search) -> None:
+        super().__init__(dictionary)
+        self.inner = inner
+        self.supports_constraints, self.stop_on_max_len = inner.supports_constraints, inner.stop_on_max_len
+        self.processors: Sequence[StepProcessor] = ()
+
+    def begin(self, processors: Sequence[StepProcessor], n_items: int, beam: int, device: torch.device) -> None:
+        """Start a batch.
+
+        Args:
+            processors: in the order in which they change scores.
+            n_items, beam: N and B.
+            device: where the search runs.
+        """
+        self.processors = processors
+        self.items = torch.arange(n_items, device=device)
+        self.exhausted = torch.zeros(n_items, dtype=torch.bool, device=device)
+        for processor in processors:
+            processor.begin(n_items, beam, device)
+
+    def step(
+        self,
+        step: int,
+        lprobs: Tensor,
+        scores: Tensor | None,
+        prev_output_tokens: Tensor | None = None,
+        original_batch_idxs: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """See fairseq's ``Search.step``."""
+        seen = Scores(step, self.items, lprobs, scores if step else None, prev_output_tokens)
+        for processor in self.processors:
+            processor.step(seen)
+        if self.processors:
+            original_batch_idxs = self.items  # fairseq's are numbers in the data, past the rows of diverse beam search
+            if isinstance(self.inner, search.Sampling):  # draws from a distribution, here the one over what is allowed
+                lprobs = lprobs.log_softmax(-1)
+        chosen: Any = self.inner.step(step, lprobs, scores, prev_output_tokens, original_batch_idxs)
+        self.candidates = Candidates(*chosen)
+        best, words, _ = self.candidates
+        self.exhausted = ((best == -math.inf) | (words == self.eos)).all(1)
+        return self.candidates
+
+    def init_constraints(self, batch_constraints: Tensor | None, beam_size: int) -> None:
+        self.inner.init_constraints(batch_constraints, beam_size)
+
+    def prune_sentences(self, batch_idxs: Tensor) -> None:
+        self.items = self.items[batch_idxs]
+        self.candidates = Candidates(*(t[batch_idxs] for t in self.candidates))
+        for processor in self.processors:
+            processor.prune(batch_idxs)
+        self.inner.prune_sentences(batch_idxs)
+
+    def update_constraints(self, active_hypos: Tensor) -> None:
+        for processor in self.processors:
+            processor.reorder(self.candidates, active_hypos)
+        self.inner.update_constraints(active_hypos)
+
+
+class Exclusions(StepProcessor):
+    """Words that must not come next, whatever the hypothesis; as in fairseq's loop.
+
+    Args:
+        pad, unk, end: indices of the special symbols.
+        unk_penalty: taken from the score of ``unk``.
+        shortest, longest: steps before which a translation cannot end, and at which it must.
+        suppressed: int64, words that never come; None for none.
+        given: number of steps with given words, in which ``shortest`` and ``suppressed`` do not count.
+    """
+
+    def __init__(
+        self,
+        pad: int,
+        unk: int,
+        end: int,
+        unk_penalty: float,
+        shortest: int,
+        longest: int,
+        suppressed: Tensor | None,
+        given: int,
+    ) -> None:
+        self.pad, self.unk, self.end, self.unk_penalty = pad, unk, end, unk_penalty
+        self.shortest, self.longest, self.suppressed, self.given = shortest, longest, suppressed, given
+
+    def step(self, scores: Scores) -> None:
+        step, lprobs = scores.step, scores.lprobs
+        lprobs.nan_to_num_(-math.inf, math.inf, -math.inf)
+        lprobs[..., self.pad] = -math.inf
+        if self.unk_penalty:
+            lprobs[..., self.unk] -= self.unk_penalty
+        if step >= self.longest:
+            lprobs[..., : self.end] = -math.inf
+            lprobs[..., self.end + 1 :] = -math.inf
+        if step < self.given:
+            return
+        if step < self.shortest:
+            lprobs[..., self.end] = -math.inf
+        if self.suppressed is not None:
+            lprobs.index_fill_(-1, self.suppressed, -math.inf)
+
+
+class GivenWords(StepProcessor):
+    """The words that translations begin with.
+
+    Args:
+        prefix: int64 [N, P], padded; where there is padding, any word may come.
+        pad: index of padding.
+        longest: step at which every translation ends.
+    """
+
+    def __init__(self, prefix: Tensor, pad: int, longest: int) -> None:
+        self.prefix, self.pad = prefix[:, :longest], pad
+
+    def step(self, scores: Scores) -> None:
+        if scores.step >= self.prefix.size(1):
+            return
+        lprobs, word = scores.lprobs, self.prefix[:, scores.step, None, None]
+        word = word.expand(-1, lprobs.size(1), -1)
+        score = lprobs.gather(2, word)  # of padding, which stands where no word is given: it stays excluded
+        lprobs.masked_fill_(word != self.pad, -math.inf).scatter_(2, word, score)
+
+    def prune(self, items: Tensor) -> None:
+        self.prefix = self.prefix[items]
