@@ -40,6 +40,9 @@ from fairseq_lasformer.ops import (
     triton_through,
     triton_tiles,
 )
+from fairseq_lasformer.ops.triton_scores import Rows
+from fairseq_lasformer.ops.triton_through import HeadRows, Into
+from fairseq_lasformer.ops.types import Attended, WeightDropout
 
 HEADS, HEAD_DIM, SELECT_DIM, BEAM = 8, 64, 64, 5  # the base model's
 KAPPA = KAPPA_ONE // 20
@@ -135,8 +138,9 @@ def encode(dtype: torch.dtype, length: int, heads: int = HEADS, width: int = HEA
     if not triton_tiles.fits(q):
         return
     triton_tiles.forward(q, q, q, bits, False)
-    out, lse = triton_tiles.forward(q, q, q, bits, True, 0.1, 3)
-    triton_tiles.backward(out, q, q, q, bits, out, lse, True, 0.1, 3)
+    dropout = WeightDropout(0.1, 3)
+    out, lse = triton_tiles.forward(q, q, q, bits, True, dropout)
+    triton_tiles.backward(Attended(q, q, q, out, out, lse), bits, True, dropout)
 
 
 def teach(dtype: torch.dtype, length: int, heads: int = HEADS, width: int = HEAD_DIM, sampled: int = 512) -> None:
@@ -149,14 +153,15 @@ def teach(dtype: torch.dtype, length: int, heads: int = HEADS, width: int = HEAD
         return
     padded = _meta(1, length, dtype=torch.bool)
     for padding, causal, reverse, dropout_p in ((padded, False, True, 0.0), (None, True, False, 0.1)):
-        where = AttentionMask(padding, causal), 3, 8
-        mean, norms = triton_supervise.mean_attention([q, q], [k, k], None, *where)
-        rows, norm = triton_supervise.sums(sel_q, sel_k, mean, bits, None, *where, reverse)
-        found = triton_supervise.Sums(rows, norm, norms)
-        triton_supervise.targets(sel_q, sel_k, mean, found, d_loss, 8.0, dtype, *where, reverse)
-        triton_through.softmax_gradient(q, k, norms[0], mean, q, k, False, exact, *where)
-        triton_through.mask_gradient(q, k, k, q, norms[0], norms[0], True, 8.0, dropout_p, 3, length, 0, *where)
-        triton_through.softmax_gradient(sel_q, sel_k, None, mean, sel_q, sel_k, False, False, *where)
+        where, dropout = Rows(AttentionMask(padding, causal), 3, 8), WeightDropout(dropout_p, 3)
+        mean, norms = triton_supervise.mean_attention([q, q], [k, k], None, where)
+        rows, norm = triton_supervise.sums(sel_q, sel_k, mean, bits, None, where, reverse)
+        sums = triton_supervise.Sums(rows, norm, norms)
+        triton_supervise.targets(sel_q, sel_k, mean, sums, d_loss, dtype, where, reverse)
+        heads, selector = Into(q, k, False), Into(sel_q, sel_k, False)
+        triton_through.softmax_gradient(q, k, norms[0], mean, heads, exact, where)
+        triton_through.mask_gradient(HeadRows(q, q, k, k, norms[0], norms[0], 0, length), True, dropout, where)
+        triton_through.softmax_gradient(sel_q, sel_k, None, mean, selector, False, where)
 
 
 CASES: dict[str, Callable[[torch.dtype], None]] = {

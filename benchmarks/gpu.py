@@ -115,8 +115,8 @@ def _errors(device: torch.device, dtype: torch.dtype, n_queries: int, n_keys: in
     leaves = [*projections, sel_q, sel_k]
     exact = [p.detach().float().requires_grad_() for p in leaves]
     q, k, v, *selectors = exact
-    expected = reference.selected_attention(q, k, v, keep, full, *selectors)
-    found = ops.tiled_attention(*projections, bits, mask, sel_q, sel_k)
+    expected = reference.selected_attention(q, k, v, keep, mask, ops.StraightThrough(*selectors))
+    found = ops.tiled_attention(*projections, bits, mask, ops.StraightThrough(sel_q, sel_k))
     d_out = torch.randn_like(expected)
     pairs = {"forward": (found, expected)}
     names = ("dq", "dk", "dv", "selector's dq", "selector's dk")
@@ -124,9 +124,8 @@ def _errors(device: torch.device, dtype: torch.dtype, n_queries: int, n_keys: in
         torch.autograd.grad(found, leaves, d_out.to(dtype)), torch.autograd.grad(expected, exact, d_out), strict=True
     )
     pairs |= dict(zip(names, gradients, strict=True))
-    valid = torch.ones(2, n_queries, dtype=torch.bool, device=device)
-    lesson = reference.supervise(*selectors, [q], [k], keep, full, valid)
-    taught = ops.tiled_supervise(sel_q, sel_k, [leaves[0]], [leaves[1]], bits, mask, None)
+    lesson = reference.supervise(*selectors, ops.Teachers([q], [k]), keep, mask)
+    taught = ops.tiled_supervise(sel_q, sel_k, ops.Teachers([leaves[0]], [leaves[1]]), bits, mask)
     pairs["supervision"] = (taught.kl / taught.queries, lesson.kl / lesson.queries)
     pairs["kept mass"] = (taught.mass / taught.queries, lesson.mass / lesson.queries)
     chosen_leaves = (0, 1, 3, 4)

@@ -7,14 +7,13 @@ the methods of :class:`Selection`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 import torch.nn.functional as F
 from torch import Tensor
 
 from fairseq_lasformer import ops
-from fairseq_lasformer.nn.options import SupervisionOptions
-from fairseq_lasformer.ops import EVERY_ROW, AttentionMask, KeptKeys, RowSample, Supervision
+from fairseq_lasformer.ops import EVERY_ROW, AttentionMask, KeptKeys, RowSample, StraightThrough, Supervision, Teachers
 
 
 class Teaching(NamedTuple):
@@ -33,27 +32,11 @@ class Teaching(NamedTuple):
     gradient: str
     sample: RowSample
 
-    def through(self) -> dict[str, Any]:
-        """Return the arguments of an attention that has the straight-through gradient."""
+    def through(self) -> StraightThrough | None:
+        """Return what receives the straight-through gradient; None if nothing does."""
         if self.gradient == "none":
-            return {"sample": self.sample}
-        bounded = self.gradient != "straight-through"
-        return {"sel_q": self.query, "sel_k": self.key, "bounded": bounded, "sample": self.sample}
-
-
-class Teachers(NamedTuple):
-    """The full attention of a group's layers, by which a pattern is supervised.
-
-    Attributes:
-        queries, keys: of the heads of each layer, [B, H, Q or K, D].
-        query_padding: bool [B, Q], True at padding; None if there is none.
-        options: which divergence, and what is trained.
-    """
-
-    queries: list[Tensor]
-    keys: list[Tensor]
-    query_padding: Tensor | None
-    options: SupervisionOptions
+            return None
+        return StraightThrough(self.query, self.key, self.gradient != "straight-through", self.sample)
 
 
 class Selection(Protocol):
@@ -160,8 +143,7 @@ class MaskSelection:
     contiguous: ClassVar[bool] = False
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, dropout_p: float, backend: str) -> Tensor:
-        through = self.teaching.through() if self.teaching else {}
-        return ops.selected_attention(q, k, v, self.keep_mask, self.mask, dropout_p=dropout_p, **through)
+        return ops.selected_attention(q, k, v, self.keep_mask, self.mask, _through(self.teaching), dropout_p)
 
     def supervise(self, teachers: Teachers) -> Supervision | None:
         return None if self.teaching is None else _supervise(self.teaching, teachers, self.kept(), self.mask)
@@ -190,8 +172,7 @@ class SlotSelection:
     contiguous: ClassVar[bool] = True
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, dropout_p: float, backend: str) -> Tensor:
-        through = self.teaching.through() if self.teaching else {}
-        return ops.gathered_attention(q, k, v, self.slots, self.mask, dropout_p=dropout_p, **through)
+        return ops.gathered_attention(q, k, v, self.slots, self.mask, _through(self.teaching), dropout_p)
 
     def supervise(self, teachers: Teachers) -> Supervision | None:
         return None if self.teaching is None else _supervise(self.teaching, teachers, self.kept(), self.mask)
@@ -219,15 +200,13 @@ class BitmaskSelection:
     contiguous: ClassVar[bool] = False
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, dropout_p: float, backend: str) -> Tensor:
-        through = self.teaching.through() if self.teaching else {}
-        return ops.tiled_attention(q, k, v, self.bits, self.mask, dropout_p=dropout_p, **through)
+        return ops.tiled_attention(q, k, v, self.bits, self.mask, _through(self.teaching), dropout_p)
 
     def supervise(self, teachers: Teachers) -> Supervision | None:
         if self.teaching is None:
             return None
-        (sel_q, sel_k, _, sample), (queries, keys, padding, options) = self.teaching, teachers
-        rest = self.bits, self.mask, padding, options.kl, options.target, sample
-        return ops.tiled_supervise(sel_q, sel_k, queries, keys, *rest)
+        sel_q, sel_k, _, sample = self.teaching
+        return ops.tiled_supervise(sel_q, sel_k, teachers, self.bits, self.mask, sample)
 
     def kept(self) -> Tensor:
         return ops.mask_of(_sample(self.teaching).of(self.bits, 1), self.n_keys)
@@ -238,5 +217,9 @@ def _sample(teaching: Teaching | None) -> RowSample:
 
 
 def _supervise(teaching: Teaching, teachers: Teachers, kept: Tensor, mask: AttentionMask) -> Supervision:
-    (sel_q, sel_k, _, sample), (queries, keys, padding, options) = teaching, teachers
-    return ops.supervise(sel_q, sel_k, queries, keys, kept, mask, padding, options.kl, options.target, sample)
+    sel_q, sel_k, _, sample = teaching
+    return ops.supervise(sel_q, sel_k, teachers, kept, mask, sample)
+
+
+def _through(teaching: Teaching | None) -> StraightThrough | None:
+    return None if teaching is None else teaching.through()

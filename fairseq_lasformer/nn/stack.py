@@ -16,8 +16,7 @@ from fairseq_lasformer.nn.layers import DecodeContext, FullPass, TransformerLaye
 from fairseq_lasformer.nn.moe import RouterStats
 from fairseq_lasformer.nn.options import SupervisionOptions
 from fairseq_lasformer.nn.patterns import Pattern
-from fairseq_lasformer.nn.selection import Teachers
-from fairseq_lasformer.ops import Supervision
+from fairseq_lasformer.ops import Supervision, Teachers
 
 Observer = Callable[[str, AttentionOutput], None]
 """Called with ``module.group`` and the output of an attention, for every attention of a full pass."""
@@ -143,4 +142,4 @@ def _supervise(
     """Supervise a group's pattern by the full attention of its layers; return None if the pattern is not learned."""
     selection: Any = outputs[0].selection
     queries, keys = [o.query for o in outputs if o.query is not None], [o.key for o in outputs if o.key is not None]
-    return selection.supervise(Teachers(queries, keys, query_padding, options))
+    return selection.supervise(Teachers(queries, keys, query_padding, *options))

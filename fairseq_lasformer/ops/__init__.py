@@ -21,7 +21,9 @@ from fairseq_lasformer.ops.types import (
     KeptKeys,
     KeyIndex,
     RowSample,
+    StraightThrough,
     Supervision,
+    Teachers,
 )
 
 __all__ = [
@@ -34,7 +36,9 @@ __all__ = [
     "KeptKeys",
     "PackedLinear",
     "RowSample",
+    "StraightThrough",
     "Supervision",
+    "Teachers",
     "attend_kept",
     "backend_for",
     "bitmask_of",

@@ -13,14 +13,14 @@ Differentiating eq 3 gives w_hj = exp(S_hj - L_h); if bounded, w_hj = min(1, exp
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from fairseq_lasformer.ops.blocks import fill_disallowed, query_blocks, softmax_
 from fairseq_lasformer.ops.rows import kept_gradient_, kept_softmax_, mask_gradient
-from fairseq_lasformer.ops.types import EVERY_ROW, AttentionMask, RowSample
+from fairseq_lasformer.ops.types import EVERY_ROW, AttentionMask, RowSample, StraightThrough, WeightDropout
 
 
 def selected_attention(
@@ -29,11 +29,8 @@ def selected_attention(
     v: Tensor,
     keep_mask: Tensor,
     mask: AttentionMask,
-    sel_q: Tensor | None = None,
-    sel_k: Tensor | None = None,
+    through: StraightThrough | None = None,
     dropout_p: float = 0.0,
-    bounded: bool = True,
-    sample: RowSample = EVERY_ROW,
 ) -> Tensor:
     """Compute attention over the kept keys (eq 3).
 
@@ -41,27 +38,42 @@ def selected_attention(
         q, k, v: [B, H, Q or K, D].
         keep_mask: bool [B, Q, K], True for kept keys.
         mask: attention mask, a superset of ``keep_mask``.
-        sel_q, sel_k: [B, Q or K, S], the selector's projections; if passed, they receive the straight-through gradient.
+        through: what receives the straight-through gradient; None: nothing.
         dropout_p: dropout probability of the attention weights.
-        bounded: whether to limit the weight of a key outside the selection to 1 in that gradient.
-        sample: the queries whose straight-through gradient is computed, scaled by the stride.
 
     Returns:
         [B, H, Q, D] in q's dtype; 0 for rows without kept keys.
     """
-    seed = int(torch.randint(2**62, (1,))) if dropout_p > 0 else 0
-    return _SelectedAttention.apply(q, k, v, keep_mask, mask, sel_q, sel_k, dropout_p, bounded, seed, sample)
+    sel_q, sel_k, how = gradient_options(through, WeightDropout.drawn(dropout_p, 2**62))
+    return _SelectedAttention.apply(q, k, v, keep_mask, mask, sel_q, sel_k, how)
 
 
-def _dropout(like: Tensor, p: float, seed: int, start: int) -> Tensor:
+class GradientOptions(NamedTuple):
+    """What a backward pass needs besides tensors: see :class:`StraightThrough` and :class:`WeightDropout`."""
+
+    bounded: bool
+    sample: RowSample
+    dropout: WeightDropout
+
+
+def gradient_options(
+    through: StraightThrough | None, dropout: WeightDropout
+) -> tuple[Tensor | None, Tensor | None, GradientOptions]:
+    """Take the projections, which autograd has to see, out of the options."""
+    if through is None:
+        return None, None, GradientOptions(True, EVERY_ROW, dropout)
+    return through.query, through.key, GradientOptions(through.bounded, through.sample, dropout)
+
+
+def _dropout(like: Tensor, dropout: WeightDropout, start: int) -> Tensor:
     """Return the block's dropout mask, scaled by 1 / (1 - p).
 
     The same seed and first row give the same mask in the forward and the backward pass.
     """
     generator = torch.Generator(device=like.device)
-    generator.manual_seed(seed + start)
-    keep = torch.rand(like.shape, generator=generator, device=like.device, dtype=torch.float32) >= p
-    return keep.to(like.dtype).div_(1.0 - p)
+    generator.manual_seed(dropout.seed + start)
+    keep = torch.rand(like.shape, generator=generator, device=like.device, dtype=torch.float32) >= dropout.p
+    return keep.to(like.dtype).div_(1.0 - dropout.p)
 
 
 class _SelectedAttention(torch.autograd.Function):
@@ -75,10 +87,7 @@ class _SelectedAttention(torch.autograd.Function):
         mask: AttentionMask,
         sel_q: Tensor | None,
         sel_k: Tensor | None,
-        dropout_p: float,
-        bounded: bool,
-        seed: int,
-        sample: RowSample,
+        how: GradientOptions,
     ) -> Tensor:
         out, lse = (
             torch.empty_like(q),
@@ -89,12 +98,11 @@ class _SelectedAttention(torch.autograd.Function):
         for rows, n_seen, _ in query_blocks(q.size(1), keep_mask.shape, k.size(2), mask, q.device):
             scores = torch.matmul(q[:, :, rows] * scale, keys[..., :n_seen]).to(lse.dtype)
             weights, lse[:, :, rows] = kept_softmax_(scores, keep_mask[:, rows, :n_seen])
-            if dropout_p > 0:
-                weights = weights * _dropout(weights, dropout_p, seed, rows.start)
+            if how.dropout.p > 0:
+                weights = weights * _dropout(weights, how.dropout, rows.start)
             out[:, :, rows] = torch.matmul(weights.to(v.dtype), v[:, :, :n_seen])
         ctx.save_for_backward(q, k, v, keep_mask, mask.key_padding, sel_q, sel_k, out, lse)
-        ctx.causal, ctx.dropout_p, ctx.bounded, ctx.seed = mask.causal, dropout_p, bounded, seed
-        ctx.sample = sample
+        ctx.causal, ctx.how = mask.causal, how
         return out
 
     @staticmethod
@@ -103,7 +111,7 @@ class _SelectedAttention(torch.autograd.Function):
         q, k, v, keep_mask, key_padding, sel_q, sel_k, out, lse = ctx.saved_tensors
         mask = AttentionMask(key_padding, ctx.causal)
         through = sel_q is not None and (sel_q.requires_grad or sel_k.requires_grad)
-        scale, compute, sample = q.size(-1) ** -0.5, lse.dtype, ctx.sample
+        scale, compute, (bounded, sample, dropout) = q.size(-1) ** -0.5, lse.dtype, ctx.how
         dq, dk, dv = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
         # empty placeholders if the selector gets no gradient
         d_sel_q, d_sel_k = (torch.zeros_like(t if through else q[..., :0]) for t in (sel_q, sel_k))
@@ -112,7 +120,7 @@ class _SelectedAttention(torch.autograd.Function):
             queries, d_rows = q[:, :, rows] * scale, d_out[:, :, rows].contiguous()
             scores = torch.matmul(queries, k[:, :, :n_seen].transpose(2, 3)).to(compute)
             d_weights = torch.matmul(d_rows, v[:, :, :n_seen].transpose(2, 3)).to(compute)
-            noise = _dropout(scores, ctx.dropout_p, ctx.seed, rows.start) if ctx.dropout_p > 0 else None
+            noise = _dropout(scores, dropout, rows.start) if dropout.p > 0 else None
             if noise is not None:
                 d_weights.mul_(noise)
             inside = sample.within(rows)
@@ -124,7 +132,7 @@ class _SelectedAttention(torch.autograd.Function):
                     d_weights[:, :, inside],
                     delta[:, :, rows][:, :, inside],
                     own,
-                    ctx.bounded,
+                    bounded,
                 ).mul_(sample.stride)
                 d_query, d_key = selector_gradient(d_mask, own, sel_q[:, rows][:, inside], sel_k[:, :n_seen])
                 d_sel_q[:, rows][:, inside] = d_query
@@ -137,7 +145,7 @@ class _SelectedAttention(torch.autograd.Function):
             dv[:, :, :n_seen] += torch.matmul(weights.transpose(2, 3), d_rows)
             dq[:, :, rows] = torch.matmul(d_scores, k[:, :, :n_seen]) * scale
             dk[:, :, :n_seen] += torch.matmul(d_scores.transpose(2, 3), queries)
-        return (dq, dk, dv, None, None, *((d_sel_q, d_sel_k) if through else (None, None)), None, None, None, None)
+        return (dq, dk, dv, None, None, *((d_sel_q, d_sel_k) if through else (None, None)), None)
 
 
 def selector_gradient(d_mask: Tensor, allowed: Tensor | None, sel_q: Tensor, sel_k: Tensor) -> tuple[Tensor, Tensor]:

@@ -11,10 +11,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fairseq_lasformer.ops.attend import GradientOptions, gradient_options
 from fairseq_lasformer.ops.backends import backend_for
 from fairseq_lasformer.ops.prefill import topk_ranges
 from fairseq_lasformer.ops.through import through_gradient
-from fairseq_lasformer.ops.types import EVERY_ROW, KAPPA_ONE, AttentionMask, KeptKeys, KeyIndex, RowSample
+from fairseq_lasformer.ops.types import (
+    EVERY_ROW,
+    KAPPA_ONE,
+    Attended,
+    AttentionMask,
+    KeptKeys,
+    KeyIndex,
+    RowSample,
+    StraightThrough,
+    WeightDropout,
+)
 
 # python -m benchmarks training: with fewer queries, or more keys, blocks of a mask are faster
 GATHER_FROM, GATHER_SHARE = 256, 0.25
@@ -66,11 +77,8 @@ def gathered_attention(
     v: Tensor,
     kept: KeptKeys,
     mask: AttentionMask,
-    sel_q: Tensor | None = None,
-    sel_k: Tensor | None = None,
+    through: StraightThrough | None = None,
     dropout_p: float = 0.0,
-    bounded: bool = True,
-    sample: RowSample = EVERY_ROW,
 ) -> Tensor:
     """Compute attention over the kept keys (eq 3).
 
@@ -78,16 +86,14 @@ def gathered_attention(
         q, k, v: [B, H, Q or K, D], float32 or bfloat16.
         kept: kept keys of B * Q rows.
         mask: attention mask.
-        sel_q, sel_k: [B, Q or K, S], the selector's projections; if passed, they receive the straight-through gradient.
+        through: what receives the straight-through gradient; None: nothing.
         dropout_p: dropout probability of the attention weights.
-        bounded: see :func:`selected_attention`.
-        sample: the queries whose straight-through gradient is computed, scaled by the stride.
 
     Returns:
         [B, H, Q, D] in q's dtype; 0 for rows without kept keys.
     """
-    seed = int(torch.randint(2**31, (1,))) if dropout_p > 0 else 0
-    return _GatheredAttention.apply(q, k, v, *kept, mask, sel_q, sel_k, dropout_p, bounded, seed, sample)
+    sel_q, sel_k, how = gradient_options(through, WeightDropout.drawn(dropout_p))
+    return _GatheredAttention.apply(q, k, v, kept, mask, sel_q, sel_k, how)
 
 
 class _GatheredAttention(torch.autograd.Function):
@@ -97,32 +103,28 @@ class _GatheredAttention(torch.autograd.Function):
         q: Tensor,
         k: Tensor,
         v: Tensor,
-        slots: Tensor,
-        counts: Tensor,
+        kept: KeptKeys,
         mask: AttentionMask,
         sel_q: Tensor | None,
         sel_k: Tensor | None,
-        dropout_p: float,
-        bounded: bool,
-        seed: int,
-        sample: RowSample,
+        how: GradientOptions,
     ) -> Tensor:
         q, k, v = (t.contiguous() for t in (q, k, v))  # a head's keys one after the other
-        out, lse = torch.ops.fairseq_lasformer.gather_forward(q, k, v, slots, counts, dropout_p, seed)
-        ctx.save_for_backward(q, k, v, slots, counts, mask.key_padding, sel_q, sel_k, out, lse)
-        ctx.options = mask.causal, dropout_p, bounded, seed, sample
+        out, lse = torch.ops.fairseq_lasformer.gather_forward(q, k, v, *kept, *how.dropout)
+        ctx.save_for_backward(q, k, v, *kept, mask.key_padding, sel_q, sel_k, out, lse)
+        ctx.causal, ctx.how = mask.causal, how
         return out.transpose(1, 2)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, slots, counts, key_padding, sel_q, sel_k, out, lse = ctx.saved_tensors
-        causal, dropout_p, bounded, seed, sample = ctx.options
-        found = torch.ops.fairseq_lasformer.gather_backward(
-            d_out.transpose(1, 2), q, k, v, slots, counts, out, lse, dropout_p, seed
+        bounded, sample, dropout = ctx.how
+        gradients = torch.ops.fairseq_lasformer.gather_backward(
+            d_out.transpose(1, 2), q, k, v, slots, counts, out, lse, *dropout
         )
         if sel_q is None or not (sel_q.requires_grad or sel_k.requires_grad):
-            return (*found, *[None] * 9)
-        mask, out = AttentionMask(key_padding, causal), out.transpose(1, 2)
-        through = through_gradient(q, k, v, out, lse, d_out, mask, sel_q, sel_k, dropout_p, seed, bounded, sample)
-        return (*found, None, None, None, *through, None, None, None, None)
+            return (*gradients, *[None] * 5)
+        attended, mask = Attended(q, k, v, out.transpose(1, 2), d_out, lse), AttentionMask(key_padding, ctx.causal)
+        through = through_gradient(attended, mask, StraightThrough(sel_q, sel_k, bounded, sample), dropout)
+        return (*gradients, None, None, *through, None)

@@ -10,7 +10,18 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fairseq_lasformer.ops.types import KAPPA_ONE, MIN_KEYS, KeptKeys, KeyIndex, Supervision
+from fairseq_lasformer.ops.types import (
+    EVERY_ROW,
+    KAPPA_ONE,
+    MIN_KEYS,
+    AttentionMask,
+    KeptKeys,
+    KeyIndex,
+    RowSample,
+    StraightThrough,
+    Supervision,
+    Teachers,
+)
 
 LARGEST_EXPONENT = 80.0
 """Limit on exponents in the straight-through gradient: float32 overflows shortly beyond exp(80)."""
@@ -72,82 +83,88 @@ def selected_attention(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    mask: Tensor,
-    allowed: Tensor,
-    sel_q: Tensor | None = None,
-    sel_k: Tensor | None = None,
-    bounded: bool = True,
+    keep_mask: Tensor,
+    mask: AttentionMask,
+    through: StraightThrough | None = None,
+    dropout_p: float = 0.0,
 ) -> Tensor:
-    """Compute attention over the kept keys (eq 3), straight-through if the selector's projections are passed.
+    """Compute attention over the kept keys (eq 3), straight-through if there is something to learn.
 
     The mask enters as M + A_s - sg(A_s): the forward value is that of the hard mask; the gradient reaches the selector.
 
     Args:
         q, k, v: [B, H, Q or K, D].
-        mask: bool [B, Q, K], True for kept keys.
-        allowed: bool [B, Q, K], True for allowed keys.
-        sel_q, sel_k: [B, Q or K, S].
-        bounded: in that gradient, limit the weight of a key outside the selection to that of all kept keys together.
-            Without the bound, which eq 3 does not have, a key that the selector misses can dominate the gradient:
-            starting from a trained dense model, gradient norms of 10^5 to 10^7 were observed and training diverged.
+        keep_mask: bool [B, Q, K], True for kept keys.
+        mask: attention mask.
+        through: what receives that gradient. If bounded, the weight of a key outside the selection is limited in it to
+            that of all kept keys together. Without the bound, which eq 3 does not have, a key that the selector misses
+            can dominate the gradient: starting from a trained dense model, gradient norms of 10^5 to 10^7 were observed
+            and training diverged.
+        dropout_p: dropout probability of the attention weights.
 
     Returns:
         [B, H, Q, D]; 0 for rows without kept keys.
     """
+    allowed, kept_keys = mask.full(keep_mask.size(0), q.size(2), k.size(2), q.device), keep_mask[:, None]
     scores = attention_scores(q, k).masked_fill(~allowed[:, None], float("-inf"))
-    kept = mask[:, None].to(scores.dtype)
-    bound = scores.detach().masked_fill(~mask[:, None], float("-inf")).logsumexp(-1, keepdim=True)
-    scores = torch.where(mask[:, None], scores, torch.minimum(scores, bound + (0.0 if bounded else LARGEST_EXPONENT)))
+    kept = kept_keys.to(scores.dtype)
+    bound = scores.detach().masked_fill(~kept_keys, float("-inf")).logsumexp(-1, keepdim=True)
+    bounded = through is None or through.bounded
+    scores = torch.where(kept_keys, scores, torch.minimum(scores, bound + (0.0 if bounded else LARGEST_EXPONENT)))
     # subtracting the maximum of the kept keys changes neither the ratio nor its gradient
-    top = scores.detach().masked_fill(~mask[:, None], float("-inf")).amax(-1, keepdim=True)
+    top = scores.detach().masked_fill(~kept_keys, float("-inf")).amax(-1, keepdim=True)
     weights = (scores - top.masked_fill(top == float("-inf"), 0.0)).exp()
-    if sel_q is not None and sel_k is not None:
-        soft = masked_softmax(torch.matmul(sel_q, sel_k.transpose(1, 2)) * sel_q.size(-1) ** -0.5, allowed)[:, None]
-        kept = kept + (soft - soft.detach()).to(scores.dtype)
+    if through is not None:
+        soft = torch.matmul(through.query, through.key.transpose(1, 2)) * through.query.size(-1) ** -0.5
+        soft = masked_softmax(soft, allowed)[:, None]
+        learning = soft.new_zeros(q.size(2), 1)
+        through.sample.of(learning, 0).fill_(through.sample.stride)
+        kept = kept + ((soft - soft.detach()) * learning).to(scores.dtype)
     weights = weights * kept
     total = weights.sum(-1, keepdim=True)
-    empty = ~mask.any(-1)[:, None, :, None]
-    return torch.matmul(weights / total.masked_fill(empty, 1.0), v).masked_fill(empty, 0.0)
+    empty = ~keep_mask.any(-1)[:, None, :, None]
+    weights = torch.nn.functional.dropout(weights / total.masked_fill(empty, 1.0), dropout_p)
+    return torch.matmul(weights, v).masked_fill(empty, 0.0)
 
 
 def supervise(
     sel_q: Tensor,
     sel_k: Tensor,
-    queries: list[Tensor],
-    keys: list[Tensor],
-    mask: Tensor,
-    allowed: Tensor,
-    valid: Tensor,
-    kl: str = "forward",
-    target: str = "live",
+    teachers: Teachers,
+    keep_mask: Tensor,
+    mask: AttentionMask,
+    sample: RowSample = EVERY_ROW,
 ) -> Supervision:
     """Supervise a selector by the full attention of the layers it serves (eq 4-6), and measure the kept mass (eq 7).
 
     Args:
         sel_q, sel_k: [B, Q or K, S].
-        queries, keys: one [B, H, Q or K, D] per layer.
-        mask: bool [B, Q, K], True for kept keys.
-        allowed: bool [B, Q, K], True for allowed keys.
-        valid: bool [B, Q], False for padded queries.
-        kl: ``forward`` KL(A || A_s) or ``reverse`` KL(A_s || A).
-        target: ``live``, the loss also trains the attention, or ``detached``.
+        teachers: the full attention.
+        keep_mask: bool [B, R, K], True for kept keys of the sampled queries.
+        mask: attention mask.
+        sample: the queries to learn from. The loss is scaled by the stride; the masses are the means of the sampled
+            queries, times the number of all.
     """
-    valid = valid & allowed.any(-1)
+    (n_batch, n_queries, _), (queries, keys, padding, kl, _) = sel_q.shape, teachers.detached()
+    allowed = mask.full(n_batch, n_queries, sel_k.size(1), sel_q.device)
+    every = allowed.any(-1) if padding is None else allowed.any(-1) & ~padding
+    allowed, valid, sel_q = sample.of(allowed, 1), sample.of(every, 1), sample.of(sel_q, 1)
     log_sel = torch.matmul(sel_q, sel_k.transpose(1, 2)) * sel_q.size(-1) ** -0.5
     log_sel = log_sel.masked_fill(~allowed, -1e30).log_softmax(-1)
     sel = log_sel.exp() * allowed
-    heads = [masked_softmax(attention_scores(q, k), allowed[:, None]).mean(1) for q, k in zip(queries, keys)]
+    heads = [
+        masked_softmax(attention_scores(sample.of(q, 2), k), allowed[:, None]).mean(1) for q, k in zip(queries, keys)
+    ]
     attention = torch.stack(heads).mean(0)
-    if target == "detached":
-        attention = attention.detach()
     log_attention = attention.clamp(min=torch.finfo(attention.dtype).tiny).log()
     terms = attention * (log_attention - log_sel) if kl == "forward" else sel * (log_sel - log_attention)
     rows = terms.masked_fill(~allowed, 0.0).sum(-1)
+    n_valid, each = every.sum(), 1.0 if sample.stride == 1 else every.sum() / valid.sum().clamp(min=1)
     return Supervision(
-        kl=rows[valid].sum().to(torch.promote_types(rows.dtype, torch.float32)),
-        mass=(sel * mask).sum(-1)[valid].sum().detach(),
-        recall=(attention * mask).sum(-1)[valid].sum().detach(),
-        queries=valid.sum(),
+        kl=(rows[valid].sum() * sample.stride).to(torch.promote_types(rows.dtype, torch.float32)),
+        mass=(sel * keep_mask).sum(-1)[valid].sum().detach() * each,
+        recall=(attention * keep_mask).sum(-1)[valid].sum().detach() * each,
+        queries=n_valid,
     )
 
 

@@ -23,37 +23,29 @@ from torch import Tensor
 
 from fairseq_lasformer.ops.blocks import fill_disallowed, query_blocks, softmax_
 from fairseq_lasformer.ops.rows import softmax_gradient_, softmax_mean_
-from fairseq_lasformer.ops.types import EVERY_ROW, AttentionMask, RowSample, Supervision
+from fairseq_lasformer.ops.types import EVERY_ROW, AttentionMask, RowSample, Supervision, Teachers
 
 
 def supervise(
     sel_q: Tensor,
     sel_k: Tensor,
-    queries: list[Tensor],
-    keys: list[Tensor],
+    teachers: Teachers,
     keep_mask: Tensor,
     mask: AttentionMask,
-    query_padding: Tensor | None,
-    kl: str = "forward",
-    target: str = "live",
     sample: RowSample = EVERY_ROW,
 ) -> Supervision:
     """Supervise a selector by the full attention of the layers it serves (eq 4-6), and measure the kept mass (eq 7).
 
     Args:
         sel_q, sel_k: [B, Q or K, S].
-        queries, keys: one [B, H, Q or K, D] per layer.
+        teachers: the full attention.
         keep_mask: bool [B, R, K], True for kept keys of the sampled queries.
         mask: attention mask.
-        query_padding: bool [B, Q], True for queries to ignore; None if there are none.
-        kl: ``forward`` or ``reverse``.
-        target: ``live``, the loss also trains the attention, or ``detached``.
         sample: the queries to learn from. The loss is scaled by the stride: over all offsets, its mean and that of its
             gradient are those over all queries. The masses are the means of the sampled queries, times the number of
             all, which varies less.
     """
-    if target == "detached":
-        queries, keys = [q.detach() for q in queries], [k.detach() for k in keys]
+    queries, keys, query_padding, kl, _ = teachers.detached()
     return Supervision(
         *_Supervise.apply(sel_q, sel_k, keep_mask, mask, query_padding, kl, sample, len(queries), *queries, *keys)
     )

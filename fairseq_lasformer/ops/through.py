@@ -12,19 +12,19 @@ from torch import Tensor
 from fairseq_lasformer.ops.attend import selector_gradient
 from fairseq_lasformer.ops.blocks import query_blocks
 from fairseq_lasformer.ops.rows import mask_gradient
-from fairseq_lasformer.ops.types import AttentionMask, RowSample
+from fairseq_lasformer.ops.types import Attended, AttentionMask, StraightThrough, WeightDropout
 
 
-def noise(p: float, seed: int, rows: Tensor, slots: Tensor) -> Tensor:
+def noise(dropout: WeightDropout, rows: Tensor, slots: Tensor) -> Tensor:
     """Dropout of the attention weights: 0, or 1 / (1 - p), by a hash of the row and the slot.
 
     Args:
-        p: probability of 0.
-        seed: of this pass.
+        dropout: probability and seed.
         rows: int64, numbers of the rows among all B * H * Q.
         slots: int64, broadcastable to ``rows``.
     """
-    least, word = int(p * 2**32), 0xFFFFFFFF
+    (p, seed), word = dropout, 0xFFFFFFFF
+    least = int(p * 2**32)
     x = (rows * 0x9E3779B1 + slots * 0x85EBCA77 + (seed & word)) & word
     x = ((x ^ (x >> 16)) * 0x85EBCA6B) & word
     x = ((x ^ (x >> 13)) * 0xC2B2AE35) & word
@@ -32,32 +32,18 @@ def noise(p: float, seed: int, rows: Tensor, slots: Tensor) -> Tensor:
 
 
 def through_gradient(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    d_out: Tensor,
-    mask: AttentionMask,
-    sel_q: Tensor,
-    sel_k: Tensor,
-    dropout_p: float,
-    seed: int,
-    bounded: bool,
-    sample: RowSample,
+    attended: Attended, mask: AttentionMask, through: StraightThrough, dropout: WeightDropout
 ) -> tuple[Tensor, Tensor]:
-    """Compute the gradients of ``sel_q`` and ``sel_k``.
+    """Compute the gradients of the selector's projections.
 
     Args:
-        q, k, v: [B, H, Q or K, D].
-        out, d_out: the attention's result and its gradient, [B, H, Q, D].
-        lse: log-normalisers over the kept keys, [B, H, Q]; +inf in rows without any.
+        attended: the attention and the gradient of its result.
         mask: attention mask.
-        sel_q, sel_k: [B, Q or K, S].
-        dropout_p, seed: of the attention weights, see :func:`noise`.
-        bounded: see ``attend.selected_attention``.
-        sample: the queries whose gradient is computed, scaled by the stride.
+        through: the projections, and for which queries.
+        dropout: of the attention weights, see :func:`noise`.
     """
+    q, k, v, out, d_out, lse = attended
+    sel_q, sel_k, bounded, sample = through
     (n_batch, n_heads, n_queries, width), device = q.shape, q.device
     d_sel_q, d_sel_k = torch.zeros_like(sel_q), torch.zeros_like(sel_k)
     own_q, own_d, own_out, own_lse = (sample.of(t, 2) for t in (q, d_out, out, lse))
@@ -67,9 +53,9 @@ def through_gradient(
         d_rows = own_d[:, :, rows]
         scores = torch.matmul(own_q[:, :, rows] * width**-0.5, k[:, :, :n_seen].transpose(2, 3)).float()
         d_weights = torch.matmul(d_rows, v[:, :, :n_seen].transpose(2, 3)).float()
-        if dropout_p > 0:
+        if dropout.p > 0:
             numbers = torch.arange(sample.offset, n_queries, sample.stride, device=device)[rows, None] + heads
-            d_weights.mul_(noise(dropout_p, seed, numbers, torch.arange(n_seen, device=device)))
+            d_weights.mul_(noise(dropout, numbers, torch.arange(n_seen, device=device)))
         delta = (d_rows.float() * own_out[:, :, rows].float()).sum(-1)
         d_mask = mask_gradient(scores, own_lse[:, :, rows], d_weights, delta, allowed, bounded)
         d_query, d_key = selector_gradient(d_mask.mul_(sample.stride), allowed, own_sel[:, rows], sel_k[:, :n_seen])

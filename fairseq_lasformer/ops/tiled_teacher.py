@@ -15,7 +15,17 @@ from torch import Tensor
 from fairseq_lasformer.ops.backends import current, triton_kernels
 from fairseq_lasformer.ops.blocks import BLOCK_ELEMENTS, LEAST_ROWS
 from fairseq_lasformer.ops.supervise import supervise
-from fairseq_lasformer.ops.types import EVERY_ROW, AttentionMask, KeptKeys, RowSample, Supervision
+from fairseq_lasformer.ops.types import (
+    EVERY_ROW,
+    Attended,
+    AttentionMask,
+    KeptKeys,
+    RowSample,
+    StraightThrough,
+    Supervision,
+    Teachers,
+    WeightDropout,
+)
 
 WORD = 32
 
@@ -75,26 +85,24 @@ def _blocks(
 def tiled_supervise(
     sel_q: Tensor,
     sel_k: Tensor,
-    queries: list[Tensor],
-    keys: list[Tensor],
+    teachers: Teachers,
     bits: Tensor,
     mask: AttentionMask,
-    query_padding: Tensor | None,
-    kl: str = "forward",
-    target: str = "live",
     sample: RowSample = EVERY_ROW,
 ) -> Supervision:
-    """Supervise a selector, see :func:`supervise.supervise`.
+    """Supervise a selector, see :func:`supervise.supervise`, with the kept keys of all queries as a bitmask.
 
     Args:
-        bits: bitmask of the kept keys of all queries, see :func:`tiles.topk_bitmask`.
-        sel_q, sel_k, queries, keys, mask, query_padding, kl, target, sample: see there.
+        sel_q, sel_k: [B, Q or K, S].
+        teachers: the full attention.
+        bits: see :func:`tiles.topk_bitmask`.
+        mask: attention mask.
+        sample: the queries to learn from.
     """
-    if not fits(queries[0]):
+    if not fits(teachers.queries[0]):
         kept = mask_of(sample.of(bits, 1), sel_k.size(1))
-        return supervise(sel_q, sel_k, queries, keys, kept, mask, query_padding, kl, target, sample)
-    if target == "detached":
-        queries, keys = [q.detach() for q in queries], [k.detach() for k in keys]
+        return supervise(sel_q, sel_k, teachers, kept, mask, sample)
+    queries, keys, query_padding, kl, _ = teachers.detached()
     return Supervision(
         *_TiledSupervise.apply(sel_q, sel_k, bits, mask, query_padding, kl, sample, len(queries), *queries, *keys)
     )
@@ -178,14 +186,14 @@ class _Teacher:
         found = []
         ignored = None if query_padding is None else self.sample.of(query_padding, 1)
         for block in self.blocks:
-            where = self.mask, block.first, self.sample.stride
+            where = self.kernels.Rows(self.mask, block.first, self.sample.stride)
             queries = [self._own(q, block) for q in self.queries]
             keys = [k[:, :, : block.n_seen] for k in self.keys]
             with current(bits):
-                mean, norms = self.kernels.mean_attention(queries, keys, None, *where)
+                mean, norms = self.kernels.mean_attention(queries, keys, None, where)
                 rows, norm = self.kernels.sums(
                     self._own(self.sel_q, block), self.sel_k[:, :, : block.n_seen], mean, bits[:, block.rows],
-                    None if ignored is None else ignored[:, block.rows], *where, kl == "reverse",
+                    None if ignored is None else ignored[:, block.rows], where, kl == "reverse",
                 )  # fmt: skip
             found.append((rows, norm, *norms))
         if len(found) == 1:
@@ -218,7 +226,7 @@ class _Teacher:
         selector = _Sums(self.sel_q, self.sel_k, self.sample, n_blocks)
         heads = [_Sums(q, k, self.sample, n_blocks) for q, k in zip(self.queries, self.keys)] if live else []
         for block in self.blocks:
-            where = self.mask, block.first, self.sample.stride
+            where = self.kernels.Rows(self.mask, block.first, self.sample.stride)
             seen, part = slice(block.n_seen), (slice(None), slice(None), block.rows)
             queries, keys = [self._own(q, block) for q in self.queries], [k[:, :, seen] for k in self.keys]
             own = self.kernels.Sums(
@@ -227,17 +235,17 @@ class _Teacher:
             with current(rows):
                 attention = mean
                 if attention is None:
-                    attention, _ = self.kernels.mean_attention(queries, keys, own.norms, *where)
+                    attention, _ = self.kernels.mean_attention(queries, keys, own.norms, where)
                 d_scores, d_mean = self.kernels.targets(
-                    self._own(self.sel_q, block), self.sel_k[:, :, seen], attention, own, d_loss,
-                    float(self.sample.stride), dtype, *where, kl == "reverse",
+                    self._own(self.sel_q, block), self.sel_k[:, :, seen], attention, own, d_loss, dtype, where,
+                    kl == "reverse",
                 )  # fmt: skip
                 selector.add(d_scores, block)
                 for layer, sums in enumerate(heads):
+                    into, exact = self.through.Into(*sums.room(block)), dtype != sums.q.dtype
                     self.through.softmax_gradient(
-                        queries[layer], keys[layer], own.norms[layer], d_mean, *sums.room(block), dtype != sums.q.dtype,
-                        *where,
-                    )  # fmt: skip
+                        queries[layer], keys[layer], own.norms[layer], d_mean, into, exact, where
+                    )
         d_sel_q, d_sel_k = selector.found()
         found = [s.found() for s in heads]
         return [d_sel_q[:, 0], d_sel_k[:, 0], *(dq for dq, _ in found), *(dk for _, dk in found)]
@@ -278,26 +286,15 @@ class _Sums:
 
 
 def tiled_through_gradient(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    lse: Tensor,
-    delta: Tensor,
-    d_out: Tensor,
-    mask: AttentionMask,
-    sel_q: Tensor,
-    sel_k: Tensor,
-    dropout_p: float,
-    seed: int,
-    bounded: bool,
-    sample: RowSample,
+    attended: Attended, delta: Tensor, mask: AttentionMask, through: StraightThrough, dropout: WeightDropout
 ) -> tuple[Tensor, Tensor]:
-    """Compute the gradients of ``sel_q`` and ``sel_k``, see :func:`through.through_gradient`.
+    """Compute the gradients of the selector's projections, see :func:`through.through_gradient`.
 
     Args:
+        attended, mask, through, dropout: see there.
         delta: dO . O, float32 [B, H, Q].
-        q, k, v, lse, d_out, mask, sel_q, sel_k, dropout_p, seed, bounded, sample: see there.
     """
+    (q, k, v, _, d_out, lse), (sel_q, sel_k, bounded, sample) = attended, through
     kernels: Any = triton_kernels("triton_through")
     (n_batch, _, n_queries, _), n_keys = q.shape, k.size(2)
     blocks = list(_blocks(1, n_batch, n_queries, n_keys, mask.causal, sample, q.device))
@@ -305,14 +302,12 @@ def tiled_through_gradient(
     own_q, own_d, own_lse, own_delta, own_sel = (sample.of(t, 2) for t in (q, d_out, lse, delta, selector.q))
     for block in blocks:
         rows, seen = (slice(None), slice(None), block.rows), (slice(None), slice(None), slice(block.n_seen))
-        where = mask, block.first, sample.stride
+        where = kernels.Rows(mask, block.first, sample.stride)
+        of_block = own_q[rows], own_d[rows], k[seen], v[seen], own_lse[rows], own_delta[rows]
         with current(q):
-            d_mask = kernels.mask_gradient(
-                own_q[rows], k[seen], v[seen], own_d[rows], own_lse[rows], own_delta[rows], bounded,
-                float(sample.stride), dropout_p, seed, n_queries, block.query, *where,
-            )  # fmt: skip
-            kernels.softmax_gradient(
-                own_sel[rows], selector.k[seen], None, d_mask, *selector.room(block), False, *where
-            )
+            heads = kernels.HeadRows(*of_block, block.query, n_queries)
+            d_mask = kernels.mask_gradient(heads, bounded, dropout, where)
+            into = kernels.Into(*selector.room(block))
+            kernels.softmax_gradient(own_sel[rows], selector.k[seen], None, d_mask, into, False, where)
     d_sel_q, d_sel_k = selector.found()
     return d_sel_q[:, 0], d_sel_k[:, 0]

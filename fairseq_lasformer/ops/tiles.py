@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_lasformer.ops.attend import selected_attention
+from fairseq_lasformer.ops.attend import GradientOptions, gradient_options, selected_attention
 from fairseq_lasformer.ops.backends import backend_for, current, triton_kernels
 from fairseq_lasformer.ops.blocks import BLOCK_ELEMENTS, LEAST_ROWS
 from fairseq_lasformer.ops.tiled_teacher import WORD, fits, mask_of, tiled_through_gradient
-from fairseq_lasformer.ops.types import EVERY_ROW, AttentionMask, RowSample
+from fairseq_lasformer.ops.types import Attended, AttentionMask, StraightThrough, WeightDropout
 
 
 def uses_tiles(device: torch.device, backend: str = "auto") -> bool:
@@ -67,11 +67,8 @@ def tiled_attention(
     v: Tensor,
     bits: Tensor,
     mask: AttentionMask,
-    sel_q: Tensor | None = None,
-    sel_k: Tensor | None = None,
+    through: StraightThrough | None = None,
     dropout_p: float = 0.0,
-    bounded: bool = True,
-    sample: RowSample = EVERY_ROW,
 ) -> Tensor:
     """Compute attention over the keys of a bitmask (eq 3).
 
@@ -79,17 +76,17 @@ def tiled_attention(
         q, k, v: [B, H, Q or K, D].
         bits: bitmask of :func:`topk_bitmask`.
         mask: attention mask, a superset of the bits.
-        sel_q, sel_k, dropout_p, bounded: see ``attend.selected_attention``.
-        sample: the queries whose straight-through gradient is computed, scaled by the stride.
+        through: what receives the straight-through gradient; None: nothing.
+        dropout_p: dropout probability of the attention weights.
 
     Returns:
         [B, H, Q, D] in q's dtype; 0 for rows without kept keys.
     """
     if not fits(q):
         keep = mask_of(bits, k.size(2))
-        return selected_attention(q, k, v, keep, mask, sel_q, sel_k, dropout_p, bounded, sample)
-    seed = int(torch.randint(2**31, (1,))) if dropout_p > 0 else 0
-    return _TiledAttention.apply(q, k, v, bits, mask, sel_q, sel_k, dropout_p, bounded, seed, sample)
+        return selected_attention(q, k, v, keep, mask, through, dropout_p)
+    sel_q, sel_k, how = gradient_options(through, WeightDropout.drawn(dropout_p))
+    return _TiledAttention.apply(q, k, v, bits, mask, sel_q, sel_k, how)
 
 
 class _TiledAttention(torch.autograd.Function):
@@ -103,32 +100,27 @@ class _TiledAttention(torch.autograd.Function):
         mask: AttentionMask,
         sel_q: Tensor | None,
         sel_k: Tensor | None,
-        dropout_p: float,
-        bounded: bool,
-        seed: int,
-        sample: RowSample,
+        how: GradientOptions,
     ) -> Tensor:
         kernels = _kernels("triton_tiles")
         q, k, v = (kernels.laid(t) for t in (q, k, v))
         with current(q):
-            out, lse = kernels.forward(q, k, v, bits, mask.causal, dropout_p, seed)
+            out, lse = kernels.forward(q, k, v, bits, mask.causal, how.dropout)
         ctx.save_for_backward(q, k, v, bits, mask.key_padding, sel_q, sel_k, out, lse)
-        ctx.options = mask.causal, dropout_p, bounded, seed, sample
+        ctx.causal, ctx.how = mask.causal, how
         return out
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, bits, key_padding, sel_q, sel_k, out, lse = ctx.saved_tensors
-        causal, dropout_p, bounded, seed, sample = ctx.options
+        bounded, sample, dropout = ctx.how
         kernels = _kernels("triton_tiles")
-        d_out = kernels.laid(d_out)
+        attended = Attended(q, k, v, out, kernels.laid(d_out), lse)
         with current(q):
-            *found, delta = kernels.backward(d_out, q, k, v, bits, out, lse, causal, dropout_p, seed)
-        through: tuple[Tensor | None, Tensor | None] = None, None
+            *gradients, delta = kernels.backward(attended, bits, ctx.causal, dropout)
+        learned: tuple[Tensor | None, Tensor | None] = None, None
         if sel_q is not None and (sel_q.requires_grad or sel_k.requires_grad):
-            through = tiled_through_gradient(
-                q, k, v, lse, delta, d_out, AttentionMask(key_padding, causal), sel_q, sel_k, dropout_p, seed, bounded,
-                sample,
-            )  # fmt: skip
-        return (*found, None, None, *through, None, None, None, None)
+            through, mask = StraightThrough(sel_q, sel_k, bounded, sample), AttentionMask(key_padding, ctx.causal)
+            learned = tiled_through_gradient(attended, delta, mask, through, dropout)
+        return (*gradients, None, None, *learned, None)

@@ -6,7 +6,7 @@ numbers of the keys: with a causal mask, it may attend to keys 0 to ``first + r 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -67,20 +67,32 @@ def _norm(high, sums):
     return tl.where(sums > 0, high + tl.log(tl.where(sums > 0, sums, 1.0)), float("inf"))
 
 
+class Rows(NamedTuple):
+    """Where the rows of a block of a sample are among all queries.
+
+    Attributes:
+        mask: attention mask; of its key padding, the first K keys.
+        first: the last key that the first row may attend to, if the mask is causal.
+        step: the sample's stride.
+    """
+
+    mask: AttentionMask
+    first: int
+    step: int
+
+
 class Launch:
     """What the kernels of one block of a sample have in common.
 
     Args:
         q, k: [B, H, R or K, D], any strides but along D.
-        mask: attention mask; of its key padding, the first K keys.
-        first, step: where the rows are, see above.
+        where: where the rows are.
         few: whether a program takes few rows and goes through all keys, instead of one tile.
         narrow: whether tiles have half as many rows, for kernels that hold more per row.
     """
 
-    def __init__(
-        self, q: Tensor, k: Tensor, mask: AttentionMask, first: int, step: int, few: bool = False, narrow: bool = False
-    ) -> None:
+    def __init__(self, q: Tensor, k: Tensor, where: Rows, few: bool = False, narrow: bool = False) -> None:
+        mask, first, step = where
         self.n_batch, self.n_heads, self.n_rows, width = q.shape
         self.n_keys, padding = k.size(2), mask.key_padding
         padded = max(16, triton.next_power_of_2(width))

@@ -14,9 +14,18 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from fairseq_lasformer.ops.triton_scores import CHANGING, Launch, _added, _allowed, _norm, _rows, _scores, _weights
+from fairseq_lasformer.ops.triton_scores import (
+    CHANGING,
+    Launch,
+    Rows,
+    _added,
+    _allowed,
+    _norm,
+    _rows,
+    _scores,
+    _weights,
+)
 from fairseq_lasformer.ops.triton_tiles import _kept
-from fairseq_lasformer.ops.types import AttentionMask
 
 _TINY = tl.constexpr(torch.finfo(torch.float32).tiny)
 
@@ -176,15 +185,14 @@ class Sums(NamedTuple):
 
 
 def mean_attention(
-    queries: Sequence[Tensor], keys: Sequence[Tensor], norms: Sequence[Tensor] | None, mask: AttentionMask,
-    first: int, step: int,
-) -> tuple[Tensor, list[Tensor]]:  # fmt: skip
+    queries: Sequence[Tensor], keys: Sequence[Tensor], norms: Sequence[Tensor] | None, where: Rows
+) -> tuple[Tensor, list[Tensor]]:
     """Compute the mean A of the full attention of all layers' heads.
 
     Args:
         queries, keys: one [B, H, R or K, D] per layer.
         norms: their log-normalisers, one [B, H, R] per layer; None to compute them.
-        mask, first, step: see :class:`triton_scores.Launch`.
+        where: where the rows are.
 
     Returns:
         float32 [B, R, K]; the log-normalisers.
@@ -193,11 +201,11 @@ def mean_attention(
     mean = torch.empty(n_batch, n_rows, keys[0].size(2), dtype=torch.float32, device=keys[0].device)
     found = []
     for layer, (q, k) in enumerate(zip(queries, keys)):
-        launch = Launch(q, k, mask, first, step)
+        launch = Launch(q, k, where)
         whole = norms is None and launch.n_keys <= launch.keys
         norm = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device) if norms is None else norms[layer]
         if norms is None and not whole:
-            few = Launch(q, k, mask, first, step, few=True)
+            few = Launch(q, k, where, few=True)
             _norms[few.by_rows()](q, k, few.padding, norm, *few.scalars, **few.constants)
         found.append(norm)
         _mean[launch.by_tiles()](
@@ -208,8 +216,7 @@ def mean_attention(
 
 
 def sums(
-    sel_q: Tensor, sel_k: Tensor, mean: Tensor, bits: Tensor, query_padding: Tensor | None, mask: AttentionMask,
-    first: int, step: int, reverse: bool,
+    sel_q: Tensor, sel_k: Tensor, mean: Tensor, bits: Tensor, query_padding: Tensor | None, where: Rows, reverse: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Compare the selector with the mean attention.
 
@@ -218,50 +225,52 @@ def sums(
         mean: [B, R, K].
         bits: the kept keys of the rows, int32 [B, R, words].
         query_padding: bool [B, R], True for rows that do not count; None if all do.
-        mask, first, step: see :class:`triton_scores.Launch`.
+        where: where the rows are.
         reverse: KL(A_s || A) instead of KL(A || A_s).
 
     Returns:
         ``rows`` and ``sel_norm`` of :class:`Sums`.
     """
-    launch = Launch(sel_q, sel_k, mask, first, step, few=True)
+    launch = Launch(sel_q, sel_k, where, few=True)
     n_batch, n_rows = mean.shape[:2]
     rows = torch.empty(4, n_batch, n_rows, dtype=torch.float32, device=mean.device)
     norm = torch.empty(n_batch, 1, n_rows, dtype=torch.float32, device=mean.device)
     ignored = mean if query_padding is None else query_padding.view(torch.uint8)
-    *where, n_given, n_keys, first, step, scale, width = launch.scalars
+    *strides, n_given, n_keys, first, step, scale, width = launch.scalars
     grid = launch.by_rows()
     _sums[grid[0], grid[2]](
         sel_q, sel_k, launch.padding, mean, bits, ignored, norm, rows,
-        *where, *bits.stride()[:2], *ignored.stride()[:2], n_given, n_keys, first, step, scale, width, n_batch * n_rows,
+        *strides, *bits.stride()[:2], *ignored.stride()[:2], n_given, n_keys, first, step, scale, width,
+        n_batch * n_rows,
         QUERY_PADDING=query_padding is not None, REVERSE=reverse, **launch.constants,
     )  # fmt: skip
     return rows, norm
 
 
 def targets(
-    sel_q: Tensor, sel_k: Tensor, mean: Tensor, found: Sums, d_loss: Tensor, factor: float, dtype: torch.dtype,
-    mask: AttentionMask, first: int, step: int, reverse: bool,
+    sel_q: Tensor, sel_k: Tensor, mean: Tensor, sums: Sums, d_loss: Tensor, dtype: torch.dtype, where: Rows,
+    reverse: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Compute the gradients of the loss.
 
     Args:
-        sel_q, sel_k, mask, first, step, reverse: see :func:`sums`.
+        sel_q, sel_k, reverse: see :func:`sums`.
         mean: [B, R, K].
-        found: what :func:`sums` and :func:`mean_attention` returned.
-        d_loss: the gradient of the loss, one float on the device.
-        factor: what it is multiplied by.
+        sums: what :func:`sums` and :func:`mean_attention` returned.
+        d_loss: the gradient of the loss, one float on the device; it is multiplied by the sample's stride.
+        where: where the rows are.
         dtype: of the first result.
 
     Returns:
         [B, 1, R, K]: the gradient of the selector's scores before they are scaled; [B, R, K]: that of every head's
         weights.
     """
-    launch = Launch(sel_q, sel_k, mask, first, step)
-    n_heads = found.norms[0].size(1) * len(found.norms)
+    launch = Launch(sel_q, sel_k, where)
+    n_heads = sums.norms[0].size(1) * len(sums.norms)
     d_scores, d_mean = torch.empty(mean[:, None].shape, dtype=dtype, device=mean.device), torch.empty_like(mean)
     _targets[launch.by_tiles()](
-        sel_q, sel_k, launch.padding, mean, found.sel_norm, found.rows, d_loss, d_scores, d_mean,
-        *launch.scalars, mean.size(0) * mean.size(1), 1.0 / n_heads, factor, REVERSE=reverse, **launch.constants,
+        sel_q, sel_k, launch.padding, mean, sums.sel_norm, sums.rows, d_loss, d_scores, d_mean,
+        *launch.scalars, mean.size(0) * mean.size(1), 1.0 / n_heads, float(where.step), REVERSE=reverse,
+        **launch.constants,
     )  # fmt: skip
     return d_scores, d_mean

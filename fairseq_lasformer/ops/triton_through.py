@@ -5,15 +5,27 @@ Definitions: ``rows.softmax_gradient_``, ``rows.mask_gradient``, ``attend.select
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from fairseq_lasformer.ops.reference import LARGEST_EXPONENT
-from fairseq_lasformer.ops.triton_scores import CHANGING, Launch, _added, _allowed, _norm, _rows, _scores, _weights
+from fairseq_lasformer.ops.triton_scores import (
+    CHANGING,
+    Launch,
+    Rows,
+    _added,
+    _allowed,
+    _norm,
+    _rows,
+    _scores,
+    _weights,
+)
 from fairseq_lasformer.ops.triton_tiles import _noise
-from fairseq_lasformer.ops.types import AttentionMask
+from fairseq_lasformer.ops.types import WeightDropout
 
 _MORE_CHANGING = [*CHANGING, "n_queries", "query", "seed", "least", "lb", "lh", "ln"]
 
@@ -144,62 +156,89 @@ def _mask_gradient(
     tl.store(at, tl.where(allowed, total * stride, 0.0), mask=(i[:, None] < n_rows) & (j[None, :] < n_keys))
 
 
+class Into(NamedTuple):
+    """Where gradients of queries and keys belong: any strides but along the last dimension.
+
+    Attributes:
+        dq: [B, H, R, D].
+        dk: [B, H, K, D].
+        more: whether that of the keys is added to what is there.
+    """
+
+    dq: Tensor
+    dk: Tensor
+    more: bool
+
+
+class HeadRows(NamedTuple):
+    """Some rows of an attention, the keys that they see, and the gradient of the result.
+
+    Attributes:
+        q, d_out: [B, H, R, D].
+        k, v: [B, H, K, D].
+        lse, delta: log-normalisers and dO . O, float32 [B, H, R], of the same strides.
+        query: number of the first row among all queries.
+        n_queries: number of all queries, which the dropout depends on.
+    """
+
+    q: Tensor
+    d_out: Tensor
+    k: Tensor
+    v: Tensor
+    lse: Tensor
+    delta: Tensor
+    query: int
+    n_queries: int
+
+
 def softmax_gradient(
-    q: Tensor, k: Tensor, norm: Tensor | None, d_mean: Tensor, dq: Tensor, dk: Tensor, more: bool, exact: bool,
-    mask: AttentionMask, first: int, step: int,
-) -> None:  # fmt: skip
+    q: Tensor, k: Tensor, norm: Tensor | None, d_mean: Tensor, into: Into, exact: bool, where: Rows
+) -> None:
     """The gradients of the queries and keys of a softmax, from one gradient of all heads' weights.
 
     Args:
         q, k: [B, H, R or K, D].
         norm: log-normalisers, [B, H, R]; None to compute them.
         d_mean: [B, R, K].
-        dq: [B, H, R, D], any strides but along D; becomes the gradient of q.
-        dk: [B, H, K, D], likewise, of k.
-        more: whether that of k is added to what is there.
+        into: where the gradients belong.
         exact: whether the gradients of the scores stay in float32.
-        mask, first, step: see :class:`triton_scores.Launch`.
+        where: where the rows are.
     """
-    launch, inner = Launch(q, k, mask, first, step, few=True), torch.empty(q.shape[:3], device=q.device)
+    dq, dk, more = into
+    launch, inner = Launch(q, k, where, few=True), torch.empty(q.shape[:3], device=q.device)
     lse = torch.empty_like(inner) if norm is None else norm
     given = (q, k, launch.padding, lse, inner, d_mean)
     _through_queries[launch.by_rows()](
         *given, dq, *launch.scalars, *dq.stride()[:3], GIVEN=norm is not None, EXACT=exact, **launch.constants
     )
-    launch = Launch(q, k, mask, first, step, narrow=exact)
+    launch = Launch(q, k, where, narrow=exact)
     _through_keys[launch.by_keys()](
         *given, dk, *launch.scalars, *dk.stride()[:3], MORE=more, EXACT=exact, **launch.constants
     )
 
 
-def mask_gradient(
-    q: Tensor, k: Tensor, v: Tensor, d_out: Tensor, lse: Tensor, delta: Tensor, bounded: bool, factor: float,
-    dropout_p: float, seed: int, n_queries: int, query: int, mask: AttentionMask, first: int, step: int,
-) -> Tensor:  # fmt: skip
-    """The gradient of the mask of kept keys.
+def mask_gradient(heads: HeadRows, bounded: bool, dropout: WeightDropout, where: Rows) -> Tensor:
+    """The gradient of the mask of kept keys, times the sample's stride.
 
     Args:
-        q, d_out: [B, H, R, D].
-        k, v: [B, H, K, D].
-        lse, delta: float32 [B, H, R], of the same strides.
-        bounded: see ``attend.selected_attention``.
-        factor: what it is multiplied by.
-        dropout_p, seed: of the attention weights.
-        n_queries: number of all queries, and ``query`` that of the first row, which the dropout depends on.
-        query: see there.
-        mask, first, step: see :class:`triton_scores.Launch`.
+        heads: the attention's rows.
+        bounded: see ``types.StraightThrough``.
+        dropout: of the attention weights.
+        where: where the rows are.
 
     Returns:
         float32 [B, R, K], 0 where not allowed.
     """
-    launch = Launch(q, k, mask, first, step, narrow=q.dtype == torch.float32)
+    q, d_out, k, v, lse, delta, query, n_queries = heads
+    launch = Launch(q, k, where, narrow=q.dtype == torch.float32)
     (n_batch, n_heads, n_rows, _), n_keys = q.shape, k.size(2)
-    found = torch.empty(n_batch, n_rows, n_keys, dtype=torch.float32, device=q.device)
+    d_mask = torch.empty(n_batch, n_rows, n_keys, dtype=torch.float32, device=q.device)
     *strides, padding_stride, rows, keys, first, step, scale, width = launch.scalars
     _mask_gradient[launch.by_tiles()](
-        q, k, v, d_out, launch.padding, lse, delta, found,
+        q, k, v, d_out, launch.padding, lse, delta, d_mask,
         *strides, *v.stride()[:3], *d_out.stride()[:3], *lse.stride(), padding_stride,
-        rows, keys, first, step, scale, width, n_heads, n_queries, query, 0.0 if bounded else LARGEST_EXPONENT, factor,
-        seed, int(dropout_p * 2**32), 1.0 / (1.0 - dropout_p), DROPOUT=dropout_p > 0, **launch.constants,
+        rows, keys, first, step, scale, width, n_heads, n_queries, query, 0.0 if bounded else LARGEST_EXPONENT,
+        float(where.step), dropout.seed, int(dropout.p * 2**32), 1.0 / (1.0 - dropout.p), DROPOUT=dropout.p > 0,
+        **launch.constants,
     )  # fmt: skip
-    return found
+    return d_mask

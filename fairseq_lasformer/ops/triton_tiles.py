@@ -20,6 +20,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from fairseq_lasformer.ops.types import NO_DROPOUT, Attended, WeightDropout
+
 TILE = 64
 SHARED = 232_448  # bytes of shared memory that a program may take where there is no GPU to ask: those of sm_90
 NARROW_SHARED = 112 * 1024  # GPUs with less (sm_86, sm_89, sm_120: 99 KiB) load fewer tiles of wide heads ahead
@@ -193,7 +195,7 @@ def _backward_keys(
 class _Launch:
     """What the kernels of one attention have in common."""
 
-    def __init__(self, q: Tensor, k: Tensor, bits: Tensor, causal: bool, dropout_p: float, seed: int) -> None:
+    def __init__(self, q: Tensor, k: Tensor, bits: Tensor, causal: bool, dropout: WeightDropout) -> None:
         (n_batch, n_heads, self.n_queries, width), self.n_keys = q.shape, k.size(2)
         self.n_heads = n_batch * n_heads
         exact = q.dtype == torch.float32  # three products of tf32 each: twice the registers
@@ -201,12 +203,12 @@ class _Launch:
         self.rows = max(16, min(TILE, TILE_ELEMENTS // padded) // (1 + exact))
         self.keys = max(32, self.rows)
         self.scalars = (
-            *(bits.stride(1), width**-0.5, seed, int(dropout_p * 2**32), 1.0 / (1.0 - dropout_p)),
+            *(bits.stride(1), width**-0.5, dropout.seed, int(dropout.p * 2**32), 1.0 / (1.0 - dropout.p)),
             *(self.n_queries, self.n_keys, n_heads, width),
         )
         narrow = padded > 64 and shared_memory(q.device) < NARROW_SHARED
         self.constants = {
-            **{"CAUSAL": causal, "DROPOUT": dropout_p > 0, "BLOCK_Q": self.rows, "BLOCK_K": self.keys},
+            **{"CAUSAL": causal, "DROPOUT": dropout.p > 0, "BLOCK_Q": self.rows, "BLOCK_K": self.keys},
             **{"WIDTH": padded, "num_warps": 8 if padded > 64 else 4, "num_stages": 2 if narrow else 3},
         }
 
@@ -243,7 +245,7 @@ def _like(x: Tensor) -> Tensor:
 
 
 def forward(
-    q: Tensor, k: Tensor, v: Tensor, bits: Tensor, causal: bool, dropout_p: float = 0.0, seed: int = 0
+    q: Tensor, k: Tensor, v: Tensor, bits: Tensor, causal: bool, dropout: WeightDropout = NO_DROPOUT
 ) -> tuple[Tensor, Tensor]:
     """Compute attention over the kept keys (eq 3).
 
@@ -251,25 +253,24 @@ def forward(
         q, k, v: [B, H, Q or K, D], of :func:`laid`.
         bits: int32 [B, Q, ceil(K / 32)], contiguous: bit j % 32 of word j // 32 is key j.
         causal: whether no query keeps keys after its own.
-        dropout_p: dropout probability of the attention weights.
-        seed: of the dropout, below 2^31.
+        dropout: of the attention weights; its seed is below 2^31.
 
     Returns:
         [B, H, Q, D], laid out alike, 0 for rows without kept keys; the log-normalisers, float32 [B, H, Q], +inf for
         those rows.
     """
-    launch = _Launch(q, k, bits, causal, dropout_p, seed)
+    launch = _Launch(q, k, bits, causal, dropout)
     out, lse = _like(q), torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
     _forward[launch.by_queries()](q, k, v, bits, out, lse, *launch.scalars, **launch.constants)
     return out, lse
 
 
 def backward(
-    d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, bits: Tensor, out: Tensor, lse: Tensor, causal: bool,
-    dropout_p: float, seed: int,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """Compute the gradients of q, k and v, and dO . O [B, H, Q]; arguments and results of :func:`forward`."""
-    launch = _Launch(q, k, bits, causal, dropout_p, seed)
+    attended: Attended, bits: Tensor, causal: bool, dropout: WeightDropout
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Compute the gradients of q, k and v, and dO . O [B, H, Q], after :func:`forward` with the same arguments."""
+    q, k, v, out, d_out, lse = attended
+    launch = _Launch(q, k, bits, causal, dropout)
     dq, dk, dv, delta = _like(q), _like(k), _like(v), torch.empty_like(lse)
     given = (q, k, v, bits, lse, delta, d_out)
     _backward_queries[launch.by_queries()](*given, out, dq, *launch.scalars, **launch.constants)

@@ -86,6 +86,85 @@ class RowSample(NamedTuple):
 EVERY_ROW = RowSample(0, 1)
 
 
+class StraightThrough(NamedTuple):
+    """How the translation loss reaches a selector: the mask of kept keys M enters as M + A_s - sg(A_s).
+
+    Attributes:
+        query, key: the selector's projections, [B, Q or K, S].
+        bounded: whether the weight of a key outside the selection is at most 1 in that gradient.
+        sample: the queries whose gradient is computed, scaled by the stride.
+    """
+
+    query: Tensor
+    key: Tensor
+    bounded: bool = True
+    sample: RowSample = EVERY_ROW
+
+    def projections(self) -> tuple[Tensor, Tensor]:
+        """Return what receives the gradient."""
+        return self.query, self.key
+
+
+class WeightDropout(NamedTuple):
+    """Dropout of attention weights, the same in the forward and the backward pass.
+
+    Attributes:
+        p: probability of 0.
+        seed: of this pass.
+    """
+
+    p: float = 0.0
+    seed: int = 0
+
+    @classmethod
+    def drawn(cls, p: float, seeds: int = 2**31) -> WeightDropout:
+        """Draw a seed below ``seeds`` from torch's generator, if it is needed."""
+        return cls(p, int(torch.randint(seeds, (1,))) if p > 0 else 0)
+
+
+NO_DROPOUT = WeightDropout()
+
+
+class Attended(NamedTuple):
+    """What the backward pass of an attention starts from.
+
+    Attributes:
+        q, k, v: [B, H, Q or K, D].
+        out, d_out: the result and its gradient, [B, H, Q, D].
+        lse: log-normalisers over the kept keys, [B, H, Q]; +inf in rows without any.
+    """
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    out: Tensor
+    d_out: Tensor
+    lse: Tensor
+
+
+class Teachers(NamedTuple):
+    """The full attention of the layers that a selector serves, by which it is supervised (eq 4-6).
+
+    Attributes:
+        queries, keys: of the heads of each layer, [B, H, Q or K, D].
+        query_padding: bool [B, Q], True for queries to ignore; None if there are none.
+        kl: ``forward``, KL(attention || selector), or ``reverse``.
+        target: ``live``, the loss also trains the attention, or ``detached``.
+    """
+
+    queries: list[Tensor]
+    keys: list[Tensor]
+    query_padding: Tensor | None = None
+    kl: str = "forward"
+    target: str = "live"
+
+    def detached(self) -> Teachers:
+        """Return them without gradients, if that is their target."""
+        if self.target != "detached":
+            return self
+        return self._replace(queries=[q.detach() for q in self.queries], keys=[k.detach() for k in self.keys])
+
+
 class KeyIndex(NamedTuple):
     """Slots of the keys that R decoding rows may attend to; each item has R / N consecutive rows.
 

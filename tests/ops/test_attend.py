@@ -8,18 +8,17 @@ import torch.nn.functional as F
 from helpers import SHAPES, S, case
 
 from fairseq_lasformer import ops
-from fairseq_lasformer.ops import KAPPA_ONE, AttentionMask, reference
+from fairseq_lasformer.ops import KAPPA_ONE, AttentionMask, StraightThrough, Teachers, reference
 
 
 @pytest.mark.parametrize("shape", [s.values for s in SHAPES], ids=[s.id for s in SHAPES])
 @pytest.mark.parametrize("gradient", ["straight-through", "bounded", "none"])
 def test_selected_attention_equals_its_definition_forward_and_backward(shape, gradient, small_blocks):
-    q, k, v, sel_q, sel_k, mask, allowed, full = case(*shape)
-    selector = (None, None) if gradient == "none" else (sel_q, sel_k)
+    q, k, v, sel_q, sel_k, mask, allowed, _ = case(*shape)
+    through = None if gradient == "none" else StraightThrough(sel_q, sel_k, gradient != "straight-through")
     inputs = (q, k, v) if gradient == "none" else (q, k, v, sel_q, sel_k)
-    bounded = gradient != "straight-through"
-    expected = reference.selected_attention(q, k, v, mask, full, *selector, bounded)
-    seen = ops.selected_attention(q, k, v, mask, allowed, *selector, 0.0, bounded)
+    expected = reference.selected_attention(q, k, v, mask, allowed, through)
+    seen = ops.selected_attention(q, k, v, mask, allowed, through)
     torch.testing.assert_close(seen, expected, rtol=1e-12, atol=1e-12)
     assert torch.isfinite(seen).all()
     d_out = torch.randn_like(seen)
@@ -33,7 +32,7 @@ def test_straight_through_gradient_follows_its_formula(bounded):
     q, k, v, sel_q, sel_k, mask, allowed, full = case(13, 13, True, None)
     with torch.no_grad():
         q *= 3  # so that some keys outside the selection outweigh the kept ones
-    out = ops.selected_attention(q, k, v, mask, allowed, sel_q, sel_k, bounded=bounded)
+    out = ops.selected_attention(q, k, v, mask, allowed, StraightThrough(sel_q, sel_k, bounded))
     d_out = torch.randn_like(out)
     seen = torch.autograd.grad(out, (sel_q,), d_out)[0]
     scores = reference.attention_scores(q, k)
@@ -54,7 +53,7 @@ def test_the_literal_gradient_is_what_autograd_makes_of_eq_3():
     soft = (sel_q @ sel_k.transpose(1, 2) * S**-0.5).masked_fill(~full, float("-inf")).softmax(-1)
     weights = scores.exp() * (mask.double() + soft - soft.detach())[:, None]
     literal = weights / weights.sum(-1, keepdim=True) @ v
-    seen = ops.selected_attention(q, k, v, mask, allowed, sel_q, sel_k, bounded=False)
+    seen = ops.selected_attention(q, k, v, mask, allowed, StraightThrough(sel_q, sel_k, False))
     d_out = torch.randn_like(seen)
     inputs = (q, k, v, sel_q, sel_k)
     for a, b in zip(torch.autograd.grad(seen, inputs, d_out), torch.autograd.grad(literal, inputs, d_out)):
@@ -65,7 +64,7 @@ def test_a_missed_key_far_above_the_kept_ones_leaves_the_literal_gradient_finite
     q, k, v, sel_q, sel_k, mask, allowed, _ = case(37, 37, False, None, torch.float)
     with torch.no_grad():
         q *= 400
-    out = ops.selected_attention(q, k, v, mask, allowed, sel_q, sel_k, bounded=False)
+    out = ops.selected_attention(q, k, v, mask, allowed, StraightThrough(sel_q, sel_k, False))
     assert all(torch.isfinite(g).all() for g in torch.autograd.grad(out.sum(), (q, k, v, sel_q, sel_k)))
 
 
@@ -82,7 +81,7 @@ def test_attention_dropout_is_the_same_in_forward_and_backward(small_blocks):
 
     def f(q, k, v):
         torch.manual_seed(5)
-        return ops.selected_attention(q, k, v, mask, allowed, sel_q.detach(), sel_k.detach(), dropout_p=0.3)
+        return ops.selected_attention(q, k, v, mask, allowed, StraightThrough(sel_q.detach(), sel_k.detach()), 0.3)
 
     assert torch.autograd.gradcheck(f, (q, k, v))
     kept = ops.selected_attention(q, k, torch.ones_like(v), mask, allowed, dropout_p=0.3)[1, :, :, 0].detach()
@@ -92,8 +91,8 @@ def test_attention_dropout_is_the_same_in_forward_and_backward(small_blocks):
 @pytest.mark.parametrize("dtype", [torch.half, torch.bfloat16])
 def test_half_precision_masks_stay_finite(dtype):
     q, k, v, sel_q, sel_k, mask, allowed, full = case(23, 23, True, "all", dtype=dtype)
-    out = ops.selected_attention(q * 6, k * 6, v, mask, allowed, sel_q, sel_k)
-    given = ops.supervise(sel_q, sel_k, [q * 6], [k * 6], mask, allowed, None)
+    out = ops.selected_attention(q * 6, k * 6, v, mask, allowed, StraightThrough(sel_q, sel_k))
+    given = ops.supervise(sel_q, sel_k, Teachers([q * 6], [k * 6]), mask, allowed)
     grads = torch.autograd.grad(out.float().sum() + given.kl, (q, k, v, sel_q, sel_k))
     assert all(torch.isfinite(t).all() for t in (out, given.kl, *grads))
     assert given.kl.dtype == torch.float32

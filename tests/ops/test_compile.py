@@ -65,7 +65,7 @@ import random, torch
 from benchmarks.compile_kernels import compiling
 from triton.runtime.jit import JITFunction
 from fairseq_lasformer import ops
-from fairseq_lasformer.ops import AttentionMask, RowSample
+from fairseq_lasformer.ops import AttentionMask, RowSample, StraightThrough, Teachers
 
 compiled = []
 def count(self, key, *args):
@@ -88,9 +88,9 @@ def attend(n_batch, n_queries, n_keys, causal):
     bits = ops.topk_bitmask(sel_q, sel_k, mask, random.choice([1000000, 400000]))
     stride = max(1, min(16, n_batch * n_queries // 128))
     sample = RowSample(random.randrange(stride), stride)
-    out = ops.tiled_attention(q, k, v, bits, mask, sel_q, sel_k, 0.1, True, sample)
+    out = ops.tiled_attention(q, k, v, bits, mask, StraightThrough(sel_q, sel_k, True, sample), 0.1)
     ignored = None if padding is None or not causal else padding
-    taught = ops.tiled_supervise(sel_q, sel_k, [q], [k], bits, mask, ignored, sample=sample)
+    taught = ops.tiled_supervise(sel_q, sel_k, Teachers([q], [k], ignored), bits, mask, sample)
     torch.autograd.backward([out, taught.kl], [torch.ones_like(out), torch.ones_like(taught.kl)])
 
 with compiling(90):

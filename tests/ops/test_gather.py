@@ -9,6 +9,7 @@ from fairseq_lasformer import ops
 from fairseq_lasformer.ops import AttentionMask, KeptKeys, RowSample, gather, prefill, reference
 from fairseq_lasformer.ops.cpu import kernels
 from fairseq_lasformer.ops.through import noise
+from fairseq_lasformer.ops.types import StraightThrough, WeightDropout
 
 pytestmark = [pytest.mark.skipif(kernels() is None, reason="no CPU kernels"), pytest.mark.usefixtures("instructions")]
 B, H, S = 2, 3, 8
@@ -79,11 +80,11 @@ def test_slots_are_the_keys_of_the_mask(n_queries, n_keys, causal, padding, kapp
 def test_gathered_attention_is_the_definition(n_queries, n_keys, causal, padding, width, kappa, bounded, monkeypatch):
     mask, (q, k, v), sel, d_out = inputs(n_queries, n_keys, causal, padding, width)
     kept = selected(sel, mask, kappa, monkeypatch)
-    out = ops.gathered_attention(q, k, v, kept, mask, *sel, bounded=bounded)
+    out = ops.gathered_attention(q, k, v, kept, mask, StraightThrough(*sel, bounded))
     found = torch.autograd.grad((out * d_out).sum(), (q, k, v, *sel))
     double = [t.detach().double().requires_grad_() for t in (q, k, v, *sel)]
-    keep, allowed = ops.kept_mask(kept, B, n_keys), mask.full(B, n_queries, n_keys, q.device)
-    whole = reference.selected_attention(*double[:3], keep, allowed, *double[3:], bounded=bounded)
+    keep = ops.kept_mask(kept, B, n_keys)
+    whole = reference.selected_attention(*double[:3], keep, mask, StraightThrough(*double[3:], bounded))
     expected = torch.autograd.grad((whole * d_out.double()).sum(), double)
     torch.testing.assert_close(out.double(), whole, rtol=1e-4, atol=1e-5)
     for a, b in zip(found, expected):
@@ -95,7 +96,7 @@ def test_only_the_selectors_gradient_is_sampled(monkeypatch):
     kept = selected(sel, mask, 100_000, monkeypatch)
 
     def gradients(sample):
-        out = ops.gathered_attention(q, k, v, kept, mask, *sel, sample=sample)
+        out = ops.gathered_attention(q, k, v, kept, mask, StraightThrough(*sel, sample=sample))
         return torch.autograd.grad((out * d_out).sum(), (q, k, v, *sel))
 
     whole = gradients(ops.EVERY_ROW)
@@ -114,9 +115,9 @@ def test_dropout_drops_the_same_weights_in_both_passes(gradient, monkeypatch):
     torch.manual_seed(5)
     seed = int(torch.randint(2**31, (1,)))
     torch.manual_seed(5)
-    out = ops.gathered_attention(q, k, v, kept, mask, *(sel if gradient else (None, None)), dropout_p=p)
+    out = ops.gathered_attention(q, k, v, kept, mask, StraightThrough(*sel) if gradient else None, p)
     rows = torch.arange(B * H * 37).view(B, H, 37, 1)
-    drop = noise(p, seed, rows, torch.arange(37))
+    drop = noise(WeightDropout(p, seed), rows, torch.arange(37))
     assert 0.5 < (drop > 0).float().mean() < 0.7 and drop.max() == pytest.approx(1 / (1 - p))
     keep = ops.kept_mask(kept, B, 37)[:, None]
     weights = torch.matmul(q, k.transpose(2, 3)).mul(0.25).masked_fill(~keep, float("-inf"))
@@ -136,9 +137,9 @@ def test_dropout_of_the_straight_through_gradient(monkeypatch):
     torch.manual_seed(5)
     seed = int(torch.randint(2**31, (1,)))
     torch.manual_seed(5)
-    out = ops.gathered_attention(q, k, v, kept, mask, *sel, dropout_p=0.3)
+    out = ops.gathered_attention(q, k, v, kept, mask, StraightThrough(*sel), 0.3)
     found = torch.autograd.grad((out * d_out).sum(), sel)
-    drop = noise(0.3, seed, torch.arange(B * H * 24).view(B, H, 24, 1), torch.arange(41))
+    drop = noise(WeightDropout(0.3, seed), torch.arange(B * H * 24).view(B, H, 24, 1), torch.arange(41))
     soft = (torch.matmul(sel[0], sel[1].transpose(1, 2)) * S**-0.5).softmax(-1)
     weights = torch.matmul(q, k.transpose(2, 3)).mul(0.25).exp() * (1 + soft - soft.detach())[:, None]
     expected = torch.matmul(weights / weights.sum(-1, keepdim=True) * drop, v)
@@ -151,7 +152,7 @@ def test_bfloat16_is_close_and_runs_are_equal(monkeypatch):
     kept = selected(sel, mask, 50_000, monkeypatch)
 
     def run():
-        out = ops.gathered_attention(*tensors, kept, mask, *sel, sample=RowSample(1, 3))
+        out = ops.gathered_attention(*tensors, kept, mask, StraightThrough(*sel, sample=RowSample(1, 3)))
         return [out, *torch.autograd.grad((out * d_out).sum(), (*tensors, *sel))]
 
     first, second = run(), run()

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fairseq_lasformer import ops
-from fairseq_lasformer.ops import AttentionMask, RowSample, blocks
+from fairseq_lasformer.ops import AttentionMask, RowSample, StraightThrough, Teachers, blocks, reference
 
 B, H, D, S = 2, 2, 8, 4
 SHAPES = [(37, 37, True), (24, 41, False), (16, 16, True)]
@@ -35,14 +35,16 @@ def gradients(loss, tensors):
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize(("n_queries", "n_keys", "causal"), SHAPES)
 @pytest.mark.parametrize("kl", ["forward", "reverse"])
-def test_the_mean_over_all_offsets_is_the_whole(n_queries, n_keys, causal, padded, kl, monkeypatch):
+@pytest.mark.parametrize("implementation", [ops, reference])
+def test_the_mean_over_all_offsets_is_the_whole(n_queries, n_keys, causal, padded, kl, implementation, monkeypatch):
     monkeypatch.setitem(blocks.BLOCK_ELEMENTS, "cpu", 16 * B * H * n_keys)  # several blocks
     mask, sel, (q1, q2, k1, k2), _ = inputs(n_queries, n_keys, causal, padded)
     keep = ops.topk_mask(*sel, mask, 300_000)
     query_padding = mask.key_padding if causal else None
 
     def supervise(sample):
-        found = ops.supervise(*sel, [q1, q2], [k1, k2], sample.of(keep, 1), mask, query_padding, kl, sample=sample)
+        teachers = Teachers([q1, q2], [k1, k2], query_padding, kl)
+        found = implementation.supervise(*sel, teachers, sample.of(keep, 1), mask, sample)
         return found, gradients(found.kl, (*sel, q1, q2, k1, k2))
 
     whole, expected = supervise(ops.EVERY_ROW)
@@ -60,7 +62,10 @@ def test_the_mean_over_all_offsets_is_the_whole(n_queries, n_keys, causal, padde
 @pytest.mark.parametrize(("n_queries", "n_keys", "causal"), SHAPES)
 @pytest.mark.parametrize("bounded", [False, True])
 @pytest.mark.parametrize("dropout_p", [0.0, 0.3])
-def test_only_the_selectors_gradient_is_sampled(n_queries, n_keys, causal, padded, bounded, dropout_p, monkeypatch):
+@pytest.mark.parametrize("implementation", [ops, reference])
+def test_only_the_selectors_gradient_is_sampled(
+    n_queries, n_keys, causal, padded, bounded, dropout_p, implementation, monkeypatch
+):
     monkeypatch.setitem(blocks.BLOCK_ELEMENTS, "cpu", 16 * B * H * n_keys)
     mask, sel, (q, _, k, _), v = inputs(n_queries, n_keys, causal, padded)
     keep = ops.topk_mask(*sel, mask, 300_000)
@@ -68,7 +73,8 @@ def test_only_the_selectors_gradient_is_sampled(n_queries, n_keys, causal, padde
 
     def attend(sample):
         torch.manual_seed(7)  # the same dropout
-        out = ops.selected_attention(q, k, v, keep, mask, *sel, dropout_p, bounded, sample)
+        through = StraightThrough(*sel, bounded, sample)
+        out = implementation.selected_attention(q, k, v, keep, mask, through, dropout_p)
         return out, gradients((out * d_out).sum(), (q, k, v, *sel))
 
     whole, expected = attend(ops.EVERY_ROW)

@@ -7,20 +7,19 @@ import torch
 from helpers import SHAPES, B, D, case
 
 from fairseq_lasformer import ops
-from fairseq_lasformer.ops import AttentionMask, reference
+from fairseq_lasformer.ops import AttentionMask, Teachers, reference
 
 
 @pytest.mark.parametrize("shape", [s.values for s in SHAPES], ids=[s.id for s in SHAPES])
 @pytest.mark.parametrize("kl", ["forward", "reverse"])
 @pytest.mark.parametrize("target", ["live", "detached"])
 def test_supervision_equals_its_definition_forward_and_backward(shape, kl, target, small_blocks):
-    q, k, _, sel_q, sel_k, mask, allowed, full = case(*shape)
+    q, k, _, sel_q, sel_k, mask, allowed, _ = case(*shape)
     q2, k2, _, *_ = case(*shape)
     padding = allowed.key_padding if shape[2] else None
-    valid = torch.ones(B, shape[0], dtype=torch.bool) if padding is None else ~padding
-    inputs = (sel_q, sel_k, q, q2, k, k2)
-    expected = reference.supervise(sel_q, sel_k, [q, q2], [k, k2], mask, full, valid, kl, target)
-    seen = ops.supervise(sel_q, sel_k, [q, q2], [k, k2], mask, allowed, padding, kl, target)
+    inputs, teachers = (sel_q, sel_k, q, q2, k, k2), Teachers([q, q2], [k, k2], padding, kl, target)
+    expected = reference.supervise(sel_q, sel_k, teachers, mask, allowed)
+    seen = ops.supervise(sel_q, sel_k, teachers, mask, allowed)
     for a, b in zip(seen, expected):
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
     grads = [torch.autograd.grad(s.kl * 0.7, inputs, allow_unused=True) for s in (seen, expected)]
@@ -37,7 +36,7 @@ def test_supervision_gradcheck(kl, target, small_blocks):
     q, k, _, sel_q, sel_k, mask, allowed, _ = case(9, 9, True, None)
 
     def loss(sel_q, sel_k, q, k):
-        return ops.supervise(sel_q, sel_k, [q], [k], mask, allowed, None, kl, target).kl
+        return ops.supervise(sel_q, sel_k, Teachers([q], [k], None, kl, target), mask, allowed).kl
 
     assert torch.autograd.gradcheck(loss, (sel_q, sel_k, *((q, k) if target == "live" else (q.detach(), k.detach()))))
 
@@ -46,7 +45,7 @@ def test_supervision_is_zero_where_selector_and_attention_agree():
     x, y = torch.randn(B, 11, D, dtype=torch.double), torch.randn(B, 13, D, dtype=torch.double)
     allowed, mask = AttentionMask(None, False), torch.ones(B, 11, 13, dtype=torch.bool)
     for kl in ("forward", "reverse"):
-        given = ops.supervise(x, y, [x[:, None]], [y[:, None]], mask, allowed, None, kl)
+        given = ops.supervise(x, y, Teachers([x[:, None]], [y[:, None]], None, kl), mask, allowed)
         assert abs(float(given.kl)) < 1e-10
         torch.testing.assert_close(given.mass / given.queries, torch.ones((), dtype=torch.double))
 
@@ -60,7 +59,7 @@ def test_half_precision_keeps_the_supervisions_gradient(kl):
     mask, allowed = torch.ones(1, 256, 4096, dtype=torch.bool), AttentionMask(None, False)
 
     def gradients(sel_q, sel_k, q, k):
-        given = ops.supervise(sel_q, sel_k, [q], [k], mask, allowed, None, kl)
+        given = ops.supervise(sel_q, sel_k, Teachers([q], [k], None, kl), mask, allowed)
         return torch.autograd.grad(given.kl * (128.0 * 0.01), (sel_q, sel_k, q, k))
 
     half = gradients(*(t.detach().half().requires_grad_() for t in exact))

@@ -7,7 +7,7 @@ import torch
 from helpers import HERE
 
 from fairseq_lasformer import ops
-from fairseq_lasformer.ops import EVERY_ROW, AttentionMask, RowSample, tiled_teacher
+from fairseq_lasformer.ops import EVERY_ROW, AttentionMask, RowSample, Teachers, tiled_teacher
 
 pytestmark = [pytest.mark.skipif(not HERE["triton"], reason="Triton is not installed"), pytest.mark.triton]
 
@@ -52,7 +52,7 @@ def supervised(leaves, mask, query_padding, kl, target, sample, in_tiles):
     bits = ops.topk_bitmask(sel_q, sel_k, mask, 200_000)
     kept = bits if in_tiles else ops.mask_of(sample.of(bits, 1), sel_k.size(1))
     of = ops.tiled_supervise if in_tiles else ops.supervise
-    found = of(sel_q, sel_k, [q1, q2], [k1, k2], kept, mask, query_padding, kl, target, sample)
+    found = of(sel_q, sel_k, Teachers([q1, q2], [k1, k2], query_padding, kl, target), kept, mask, sample)
     return found, torch.autograd.grad(found.kl * 0.7, leaves, allow_unused=True)
 
 
@@ -100,7 +100,7 @@ def test_half_precision_keeps_the_gradient(kl):
     mask, bits = AttentionMask(None, False), torch.full((1, 16, 32), -1, dtype=torch.int32)
 
     def gradients(sel_q, sel_k, q, k):
-        found = ops.tiled_supervise(sel_q, sel_k, [q], [k], bits, mask, None, kl)
+        found = ops.tiled_supervise(sel_q, sel_k, Teachers([q], [k], None, kl), bits, mask)
         return torch.autograd.grad(found.kl * (128.0 * 0.01), (sel_q, sel_k, q, k))
 
     half = gradients(*(t.detach().half().requires_grad_() for t in exact))

@@ -9,6 +9,7 @@ from helpers import HERE
 from fairseq_lasformer import ops
 from fairseq_lasformer.ops import EVERY_ROW, AttentionMask, RowSample, backends, reference
 from fairseq_lasformer.ops.through import noise
+from fairseq_lasformer.ops.types import StraightThrough, WeightDropout
 
 pytestmark = [pytest.mark.skipif(not HERE["triton"], reason="Triton is not installed"), pytest.mark.triton]
 
@@ -90,9 +91,9 @@ def test_tiles_are_the_definition_and_so_are_their_gradients(n_queries, n_keys, 
     words = torch.nn.functional.pad(keep, (0, -n_keys % 32)).unflatten(2, (-1, 32)).long() << torch.arange(32)
     bits = words.sum(-1).to(torch.int32)
     assert torch.equal(ops.mask_of(bits, n_keys), keep)
-    full = mask.full(2, n_queries, n_keys, q.device)
-    expected = reference.selected_attention(q, k, v, ops.mask_of(bits, n_keys), full, sel_q, sel_k, bounded)
-    found = ops.tiled_attention(q, k, v, bits, mask, sel_q, sel_k, bounded=bounded)
+    through = StraightThrough(sel_q, sel_k, bounded)
+    expected = reference.selected_attention(q, k, v, ops.mask_of(bits, n_keys), mask, through)
+    found = ops.tiled_attention(q, k, v, bits, mask, through)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
     d_out = torch.randn_like(expected)
     for name, ours, theirs in zip(
@@ -112,7 +113,7 @@ def test_dropout_is_the_same_in_both_passes_and_that_of_the_definition():
     found = ops.tiled_attention(q, k, v, bits, mask, dropout_p=0.3)
     torch.manual_seed(5)
     seed = int(torch.randint(2**31, (1,)))
-    dropped = noise(0.3, seed, torch.arange(2 * 3 * 70).view(2, 3, 70, 1), torch.arange(70))
+    dropped = noise(WeightDropout(0.3, seed), torch.arange(2 * 3 * 70).view(2, 3, 70, 1), torch.arange(70))
     assert 0.25 < float(dropped.eq(0).float().mean()) < 0.35
     weights = reference.masked_softmax(reference.attention_scores(q, k), ops.mask_of(bits, 70)[:, None])
     expected = torch.matmul(weights * dropped, v)
@@ -133,7 +134,7 @@ def test_the_mean_of_all_samples_is_the_whole_gradient(blocks, monkeypatch):
 
     def gradients(sample):
         torch.manual_seed(2)
-        out = ops.tiled_attention(q, k, v, bits, mask, sel_q, sel_k, 0.1, sample=sample)
+        out = ops.tiled_attention(q, k, v, bits, mask, StraightThrough(sel_q, sel_k, sample=sample), 0.1)
         return torch.autograd.grad(out, leaves, d_out)
 
     whole = gradients(EVERY_ROW)

@@ -12,7 +12,7 @@ from helpers import CUDA, SMALL, assert_beams_decode_alike, skip_unless_here, to
 from fairseq_lasformer import ops
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.nn.options import RunOptions
-from fairseq_lasformer.ops import AttentionMask, prefill, reference
+from fairseq_lasformer.ops import AttentionMask, Teachers, prefill, reference
 from fairseq_lasformer.plugin.config import LasformerConfig, module_config, selected_modules
 from fairseq_lasformer.plugin.model import LasformerModel
 
@@ -173,10 +173,11 @@ def test_the_model_supervises_as_its_options_say(build, kl, target):
     for layer in model.encoder.layers:
         layer.self_attn.register_forward_hook(lambda _m, _i, out: attended.append(out))
     given = model(src, None, tgt)[1]["supervision"]["encoder.0"]
-    selection, allowed = attended[0].selection, AttentionMask(src.eq(1), False).full(2, 30, 30, src.device)
+    selection = attended[0].selection
     queries, keys = ([getattr(a, side) for a in attended] for side in ("query", "key"))
     selector = selection.teaching[:2]
-    expected = reference.supervise(*selector, queries, keys, selection.keep_mask, allowed, src.ne(1), kl, target)
+    teachers = Teachers(queries, keys, src.eq(1), kl, target)
+    expected = reference.supervise(*selector, teachers, selection.keep_mask, AttentionMask(src.eq(1), False))
     for name, value in expected._asdict().items():
         torch.testing.assert_close(getattr(given, name), value, rtol=1e-4, atol=1e-4, msg=name)
     weight = model.encoder.layers[2].self_attn.q_proj.weight

@@ -18,8 +18,10 @@ from fairseq_lasformer.plugin.config import LasformerConfig
 from fairseq_lasformer.plugin.model import LasformerModel
 from fairseq_lasformer.search.alignment import LineAlignment, SentenceLimits
 from fairseq_lasformer.search.generator import AlignedGenerator, Alignment
-from fairseq_lasformer.search.processors import ProcessedSearch
+from fairseq_lasformer.search.processors import Candidates, ProcessedSearch, Scores
 from fairseq_lasformer.search.repair import flawed, loops, split
+from fairseq_lasformer.search.repetition import NoRepetition
+from fairseq_lasformer.search.watch import Watch
 
 PAD, EOS = 1, 2
 SEPARATOR = 4
@@ -283,3 +285,53 @@ def test_a_search_ends_where_only_one_hypothesis_is_left(model, words):
     prefix = torch.tensor([[9, 10, 11, 12, 13, 14]])
     found = generator([model], words, beam_size=3).generate([], batch((3,)), prefix_tokens=prefix)
     assert found[0][0]["tokens"].tolist() == [9, 10, 11, 12, 13, 14, EOS]
+
+
+def test_no_line_repeats_three_tokens_and_each_hypothesis_has_its_own_line():
+    rule = NoRepetition(SEPARATOR, 9)
+    rule.begin(2, 1, torch.device("cpu"))
+
+    def excluded(*rows: list[int]) -> list[list[int]]:
+        lprobs = torch.zeros(len(rows), 1, 12)
+        tokens = torch.tensor([[EOS, *row] for row in rows])
+        rule.step(Scores(tokens.size(1) - 1, torch.arange(len(rows)), lprobs, None, tokens))
+        return [(row[0] < -1).nonzero()[:, 0].tolist() for row in lprobs]
+
+    def go_on(*words: int) -> None:
+        chosen = torch.zeros(len(words), 1).long()
+        rule.reorder(Candidates(chosen.float(), torch.tensor([[word] for word in words]), chosen), chosen)
+
+    lines = [7, 8, 9, 7, 8], [7, 8, SEPARATOR, 7, 8]
+    for word, other in zip(*lines):
+        go_on(word, other)
+    assert excluded(*lines) == [[9], []]  # what would be repeated stands in another line
+    rule.prune(torch.tensor([1]))
+    go_on(9)
+    assert excluded([*lines[1], 9]) == [[]]
+    for word in (7, 8):
+        go_on(word)
+    assert excluded([*lines[1], 9, 7, 8]) == [[9]]
+
+
+def test_who_watches_sees_the_hypotheses_of_one_item_until_one_of_them_has_ended():
+    seen = []
+    rule = Watch({1: lambda tokens, scores: seen.append((tokens.tolist(), scores.tolist()))}, EOS)
+
+    def step(items: list[int], *tokens: list[int]) -> None:
+        past = torch.arange(len(items) * 2.0).view(-1, 2, 1)
+        past[:, 1] = -math.inf  # a hypothesis without a chance is not shown
+        rule.step(Scores(1, torch.tensor(items), torch.zeros(1), past, torch.tensor(tokens)))
+
+    def reorder(*words: int) -> None:
+        last = torch.tensor([[word] for word in words])
+        rule.reorder(Candidates(torch.zeros(last.shape), last, torch.zeros_like(last)), torch.zeros_like(last))
+
+    step([0, 1], [EOS, 5], [EOS, 5], [EOS, 6], [EOS, 7])
+    assert seen == [([[6]], [[2.0]])]
+    reorder(EOS, 6)  # another item's end
+    rule.prune(torch.tensor([1]))
+    step([1], [EOS, 8], [EOS, 9])
+    assert seen[1:] == [([[8]], [[0.0]])]
+    reorder(EOS)
+    step([1], [EOS, 8], [EOS, 9])
+    assert len(seen) == 2
