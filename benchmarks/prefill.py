@@ -1,8 +1,8 @@
 """Encoder prefill: seconds of dense attention, masked attention and gathered keys or tiles, by length and kappa.
 
 Base size. dense: lasformer_dense; mask: all scores, with a mask; gather: kept keys only (CPU); tiles: all keys in
-tiles, with a bitmask (GPU). The thresholds derived from it are SPARSE_FROM and SPARSE_SHARE in
-fairseq_lasformer/ops/prefill.py.
+tiles, with a bitmask (GPU). The thresholds derived from it are INFERENCE_FROM and INFERENCE_SHARE in
+fairseq_lasformer/ops/choice.py.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from benchmarks.devices import Place, add_place, place_of
 from benchmarks.models import VOCABULARY, build
 from benchmarks.rows import Row, in_turns
 from fairseq_lasformer.nn.options import RunOptions
-from fairseq_lasformer.ops import prefill
+from fairseq_lasformer.ops import choice
 
 BASELINES = ("dense",)
 THRESHOLDS = {"dense": (1 << 30, 0.0), "mask": (1 << 30, 0.0), "gather": (1, 1.0)}
@@ -51,5 +51,5 @@ def measure(args: argparse.Namespace) -> Iterator[Row]:
 @torch.no_grad()
 def seconds(model: torch.nn.Module, tokens: torch.Tensor, way: str, place: Place) -> float:
     """Return the seconds of one encoder pass."""
-    prefill.SPARSE_FROM, prefill.SPARSE_SHARE = THRESHOLDS.get(way, THRESHOLDS["mask"])
+    choice.INFERENCE_FROM, choice.INFERENCE_SHARE = THRESHOLDS.get(way, THRESHOLDS["mask"])
     return place.seconds(lambda: model.encoder(tokens))

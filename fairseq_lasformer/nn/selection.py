@@ -13,7 +13,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fairseq_lasformer import ops
-from fairseq_lasformer.ops import EVERY_ROW, AttentionMask, KeptKeys, RowSample, StraightThrough, Supervision, Teachers
+from fairseq_lasformer.ops import (
+    EVERY_ROW,
+    AttentionMask,
+    Choice,
+    KeptKeys,
+    RowSample,
+    StraightThrough,
+    Supervision,
+    Teachers,
+)
 
 
 class Teaching(NamedTuple):
@@ -98,6 +107,9 @@ class FullSelection(_Unsupervised):
     mask: AttentionMask
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, dropout_p: float, backend: str) -> Tensor:
+        if backend == "reference":
+            every = self.mask.full(q.size(0), q.size(2), k.size(2), q.device)
+            return ops.reference.selected_attention(q, k, v, every, self.mask, None, dropout_p)
         if self.mask.causal and self.mask.key_padding is None:
             return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout_p, is_causal=True)
         allowed = self.mask.rows(0, q.size(2), q.size(2), k.size(2), q.device)
@@ -150,6 +162,21 @@ class MaskSelection:
 
     def kept(self) -> Tensor:
         return _sample(self.teaching).of(self.keep_mask, 1)
+
+
+@dataclass(frozen=True)
+class ReferenceSelection(MaskSelection):
+    """The same, attended to and supervised by the definitions (``--attention-backend reference``)."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, dropout_p: float, backend: str) -> Tensor:
+        through = _through(self.teaching)
+        return ops.reference.selected_attention(q, k, v, self.keep_mask, self.mask, through, dropout_p)
+
+    def supervise(self, teachers: Teachers) -> Supervision | None:
+        if self.teaching is None:
+            return None
+        sel_q, sel_k, _, sample = self.teaching
+        return ops.reference.supervise(sel_q, sel_k, teachers, self.kept(), self.mask, sample)
 
 
 @dataclass(frozen=True)
@@ -210,6 +237,37 @@ class BitmaskSelection:
 
     def kept(self) -> Tensor:
         return ops.mask_of(_sample(self.teaching).of(self.bits, 1), self.n_keys)
+
+
+def select(choice: Choice, q: Tensor, k: Tensor, mask: AttentionMask, kappa: int, teaching: Teaching) -> Selection:
+    """Select the keys of a full pass by their scores (eq 1, 2).
+
+    Args:
+        choice: the implementation.
+        q, k: the selector's projections, [B, Q or K, S].
+        mask: attention mask.
+        kappa: fraction of keys to keep, in millionths.
+        teaching: what the selector learns through.
+    """
+    if choice.form == "bitmask":
+        return BitmaskSelection(ops.topk_bitmask(q, k, mask, kappa), mask, k.size(1), teaching)
+    if choice.form == "gather" and choice.keys is not None:
+        return GatheredSelection(ops.topk_gather(q, k, choice.keys, kappa))
+    if choice.form == "slots" and choice.keys is not None:
+        return SlotSelection(ops.topk_slots(q, k, choice.keys, mask, kappa), mask, k.size(0), k.size(1), teaching)
+    if choice.form == "reference":
+        return ReferenceSelection(ops.reference.topk_mask(q, k, mask, kappa), mask, teaching)
+    return MaskSelection(ops.topk_mask(q, k, mask, kappa), mask, teaching)
+
+
+def selected(choice: Choice, kept: KeptKeys, n_batch: int, n_keys: int, mask: AttentionMask) -> Selection:
+    """Return kept keys of B * Q rows, found in another way, in the form that an implementation takes."""
+    if choice.form == "bitmask":
+        return BitmaskSelection(ops.bitmask_of(kept, n_batch, n_keys), mask, n_keys)
+    if choice.form == "slots":
+        return SlotSelection(kept, mask, n_batch, n_keys)
+    form = ReferenceSelection if choice.form == "reference" else MaskSelection
+    return form(ops.kept_mask(kept, n_batch, n_keys), mask)
 
 
 def _sample(teaching: Teaching | None) -> RowSample:

@@ -3,16 +3,18 @@
 ``reference`` defines each operation in plain PyTorch; the functions here compute the same in blocks of query rows.
 """
 
+from fairseq_lasformer.ops import reference
 from fairseq_lasformer.ops.attend import selected_attention
 from fairseq_lasformer.ops.backends import BACKENDS, backend_for
+from fairseq_lasformer.ops.choice import Choice, FullPass, choose
 from fairseq_lasformer.ops.decode import attend_kept, topk_indices
-from fairseq_lasformer.ops.gather import gathered_attention, gathers, kept_mask, topk_slots
+from fairseq_lasformer.ops.gather import gathered_attention, kept_mask, topk_slots
 from fairseq_lasformer.ops.packed import PackedLinear, decode_step, pack_linear, quantise_heads
-from fairseq_lasformer.ops.prefill import gather_index, topk_gather
+from fairseq_lasformer.ops.prefill import topk_gather
 from fairseq_lasformer.ops.select import topk_mask
 from fairseq_lasformer.ops.supervise import supervise
 from fairseq_lasformer.ops.tiled_teacher import bitmask_of, mask_of, tiled_supervise
-from fairseq_lasformer.ops.tiles import tiled_attention, topk_bitmask, uses_tiles
+from fairseq_lasformer.ops.tiles import tiled_attention, topk_bitmask
 from fairseq_lasformer.ops.types import (
     EVERY_ROW,
     KAPPA_ONE,
@@ -32,6 +34,8 @@ __all__ = [
     "KAPPA_ONE",
     "MIN_KEYS",
     "AttentionMask",
+    "Choice",
+    "FullPass",
     "KeyIndex",
     "KeptKeys",
     "PackedLinear",
@@ -42,6 +46,7 @@ __all__ = [
     "attend_kept",
     "backend_for",
     "bitmask_of",
+    "choose",
     "decode_step",
     "topk_bitmask",
     "topk_mask",
@@ -49,15 +54,13 @@ __all__ = [
     "topk_indices",
     "topk_slots",
     "selected_attention",
-    "gather_index",
     "gathered_attention",
-    "gathers",
     "kept_mask",
     "mask_of",
     "pack_linear",
     "quantise_heads",
+    "reference",
     "supervise",
     "tiled_attention",
     "tiled_supervise",
-    "uses_tiles",
 ]

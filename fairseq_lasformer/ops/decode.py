@@ -81,6 +81,10 @@ def attend_kept(
     """
     if slots is None:
         assert paths is not None
+        if backend == "reference":
+            table, allowed = paths.slots(q.size(0))
+            every = KeptKeys(table.masked_fill(~allowed, -1).int(), allowed.sum(1).int())
+            return reference.attend_kept(q, keys, values, every, n_heads, dropout_p)
         if paths.table is None:
             return _attend_source(q, keys, values, paths, n_heads, dropout_p)
         kept = paths.n_keys.int().repeat_interleave(q.size(0) // paths.n_keys.numel())

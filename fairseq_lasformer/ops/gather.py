@@ -12,12 +12,10 @@ import torch
 from torch import Tensor
 
 from fairseq_lasformer.ops.attend import GradientOptions, gradient_options
-from fairseq_lasformer.ops.backends import backend_for
 from fairseq_lasformer.ops.prefill import topk_ranges
 from fairseq_lasformer.ops.through import through_gradient
 from fairseq_lasformer.ops.types import (
     EVERY_ROW,
-    KAPPA_ONE,
     Attended,
     AttentionMask,
     KeptKeys,
@@ -27,37 +25,22 @@ from fairseq_lasformer.ops.types import (
     WeightDropout,
 )
 
-# python -m benchmarks training: with fewer queries, or more keys, blocks of a mask are faster
-GATHER_FROM, GATHER_SHARE = 256, 0.25
-
-
-def gathers(x: Tensor, n_queries: int, share: float, backend: str = "auto") -> bool:
-    """Whether :func:`gathered_attention` takes tensors like ``x``, and is faster than a mask where a share is kept."""
-    few = n_queries >= GATHER_FROM and share <= GATHER_SHARE
-    return few and x.dtype in (torch.float32, torch.bfloat16) and backend_for(x.device, backend) == "cpu"
-
 
 @torch.no_grad()
-def topk_slots(sel_q: Tensor, sel_k: Tensor, mask: AttentionMask, kappa: int, backend: str = "auto") -> KeptKeys | None:
+def topk_slots(sel_q: Tensor, sel_k: Tensor, index: KeyIndex, mask: AttentionMask, kappa: int) -> KeptKeys:
     """Select the kept keys of all queries (eq 1, 2) for :func:`gathered_attention`.
 
     Args:
         sel_q: [B, Q, S].
         sel_k: [B, K, S].
+        index: the keys of each item.
         mask: attention mask.
         kappa: fraction of keys to keep, in millionths.
-        backend: one of :data:`BACKENDS`.
 
     Returns:
-        kept keys of B * Q rows; None where a mask is faster, or there are no kernels.
+        kept keys of B * Q rows.
     """
     (n_batch, n_queries, _), n_keys = sel_q.shape, sel_k.size(1)
-    if not gathers(sel_q, n_queries, kappa / KAPPA_ONE, backend):
-        return None
-    padding = mask.key_padding
-    index = KeyIndex.over(torch.zeros(n_batch, n_keys, dtype=torch.bool) if padding is None else padding)
-    if index is None:
-        return None
     counts = mask.counts(n_queries, n_keys, sel_q.device).expand(n_batch, n_queries)
     return topk_ranges(sel_q, sel_k, index.start, counts, mask.causal, kappa)
 

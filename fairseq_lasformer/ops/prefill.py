@@ -1,6 +1,4 @@
-"""Inference prefill on CPUs (arXiv 2309.14174, eq 1-3): where it beats blocked masked attention, only the kept keys are
-gathered. :func:`gather_index` decides.
-"""
+"""Selection in full passes on CPUs (arXiv 2309.14174, eq 1, 2), where only the kept keys are gathered afterwards."""
 
 from __future__ import annotations
 
@@ -8,35 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fairseq_lasformer.ops.backends import backend_for
 from fairseq_lasformer.ops.blocks import BLOCK_ELEMENTS
-from fairseq_lasformer.ops.types import KAPPA_ONE, AttentionMask, KeptKeys, KeyIndex
-
-SPARSE_FROM, SPARSE_SHARE = 256, 0.5
-
-
-def gather_index(
-    n_queries: int, sel_k: Tensor, mask: AttentionMask, kappa: int, backend: str = "auto"
-) -> KeyIndex | None:
-    """Return the key index of a full pass that gathers only the kept keys; None if blocked masked attention is faster.
-
-    On CPUs, gathering was measured to be faster from :data:`SPARSE_FROM` keys on, if at most a fraction
-    :data:`SPARSE_SHARE` of them is kept (python -m benchmarks prefill tests no larger fraction). For GPUs see
-    ``tiles``.
-
-    Args:
-        n_queries: number of queries (Q).
-        sel_k: [B, K, S], the selector's keys.
-        mask: attention mask.
-        kappa: fraction of keys to keep, in millionths.
-        backend: one of :data:`BACKENDS`.
-    """
-    if mask.causal or n_queries < SPARSE_FROM or kappa > SPARSE_SHARE * KAPPA_ONE:
-        return None
-    if backend_for(sel_k.device, backend) != "cpu":
-        return None
-    padding = mask.key_padding
-    return KeyIndex.over(torch.zeros(sel_k.shape[:2], dtype=torch.bool) if padding is None else padding)
+from fairseq_lasformer.ops.types import KeptKeys, KeyIndex
 
 
 @torch.no_grad()

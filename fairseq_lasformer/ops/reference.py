@@ -66,6 +66,19 @@ def select(scores: Tensor, keep: Tensor) -> Tensor:
     return torch.zeros_like(first).scatter(-1, order, first)
 
 
+def topk_mask(sel_q: Tensor, sel_k: Tensor, mask: AttentionMask, kappa: int) -> Tensor:
+    """Select the kept keys of all queries (eq 1, 2), bool [B, Q, K].
+
+    Args:
+        sel_q, sel_k: [B, Q or K, S].
+        mask: attention mask.
+        kappa: fraction of keys to keep, in millionths.
+    """
+    with torch.no_grad():
+        allowed = mask.full(sel_q.size(0), sel_q.size(1), sel_k.size(1), sel_q.device)
+        return select(selector_scores(sel_q, sel_k, allowed), keep_counts(allowed.sum(-1), kappa))
+
+
 def masked_softmax(scores: Tensor, mask: Tensor) -> Tensor:
     """Softmax over the keys where ``mask`` is True; a row without any is 0, not NaN."""
     scores = scores.masked_fill(~mask, float("-inf"))

@@ -11,15 +11,10 @@ import torch
 from torch import Tensor
 
 from fairseq_lasformer.ops.attend import GradientOptions, gradient_options, selected_attention
-from fairseq_lasformer.ops.backends import backend_for, current, triton_kernels
+from fairseq_lasformer.ops.backends import current, triton_kernels
 from fairseq_lasformer.ops.blocks import BLOCK_ELEMENTS, LEAST_ROWS
 from fairseq_lasformer.ops.tiled_teacher import WORD, fits, mask_of, tiled_through_gradient
 from fairseq_lasformer.ops.types import Attended, AttentionMask, StraightThrough, WeightDropout
-
-
-def uses_tiles(device: torch.device, backend: str = "auto") -> bool:
-    """Whether a full pass uses Triton's tiled kernels with a bitmask."""
-    return backend_for(device, backend) == "triton"
 
 
 def _kernels(module: str) -> Any:

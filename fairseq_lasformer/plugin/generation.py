@@ -98,9 +98,10 @@ class GenerationTask(TranslationTask):
             args.max_len_a, args.max_len_b = MAX_LEN
         alignment = self.alignment(args, prefix_allowed_tokens_fn) if seq_gen_cls is None else None
         if alignment is not None:
-            seq_gen_cls = functools.partial(AlignedGenerator, alignment=alignment, own_length=own_length)
+            options = {"alignment": alignment, "own_length": own_length, "backend": self.cfg.attention_backend}
+            seq_gen_cls = functools.partial(AlignedGenerator, **options)
         elif seq_gen_cls is None and not getattr(args, "print_alignment", None):
-            seq_gen_cls = BeamGenerator
+            seq_gen_cls = functools.partial(BeamGenerator, backend=self.cfg.attention_backend)
         if self.cfg.shortlist and not getattr(args, "score_reference", False):
             _check_shortlist(models, args, prefix_allowed_tokens_fn)
             extra_gen_cls_kwargs = {**(extra_gen_cls_kwargs or {}), "shortlist": self.shortlist}

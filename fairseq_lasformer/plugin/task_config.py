@@ -77,7 +77,10 @@ class DocumentTranslationConfig(TranslationConfig):
     )
     attention_backend: ChoiceEnum(list(BACKENDS)) = field(  # type: ignore[valid-type]
         default="auto",
-        metadata={"help": "what computes selection and attention in generation; auto: the kernels that the device has"},
+        metadata={
+            "help": "what computes selection and attention; auto: the kernels that the device has; reference: plain PyTorch, the "
+            "definitions"
+        },
     )
     decode_dtype: ChoiceEnum(["float32", "int8"]) = field(  # type: ignore[valid-type]
         default="float32",

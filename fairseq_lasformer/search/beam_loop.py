@@ -98,6 +98,7 @@ class BeamGenerator(SequenceGenerator):
     Args:
         models, dictionary, options: see fairseq's ``SequenceGenerator``.
         shortlist: words that are searched; None for all.
+        backend: what finds candidates, one of :data:`ops.BACKENDS`.
     """
 
     model: Any
@@ -109,9 +110,11 @@ class BeamGenerator(SequenceGenerator):
     token_indices_to_suppress: Tensor | None
     look_every: int | None = None
 
-    def __init__(self, models: Any, dictionary: Any, *, shortlist: Shortlist | None = None, **options: Any) -> None:
+    def __init__(
+        self, models: Any, dictionary: Any, *, shortlist: Shortlist | None = None, backend: str = "auto", **options: Any
+    ) -> None:
         super().__init__(models, dictionary, **options)
-        self.search, self.shortlist = ProcessedSearch(dictionary, fast(self.search)), shortlist
+        self.search, self.shortlist = ProcessedSearch(dictionary, fast(self.search, backend)), shortlist
 
     def _generate(
         self,

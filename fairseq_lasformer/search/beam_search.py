@@ -10,7 +10,12 @@ from fairseq_lasformer.ops import backend_for
 
 
 class FastBeamSearch(BeamSearch):
-    """fairseq's ``BeamSearch``: the same candidates; of equal ones, those of lower hypotheses and words come first."""
+    """fairseq's ``BeamSearch``: the same candidates; of equal ones, those of lower hypotheses and words come first.
+
+    ``backend`` is one of :data:`ops.BACKENDS`.
+    """
+
+    backend = "auto"
 
     def step(
         self,
@@ -22,7 +27,7 @@ class FastBeamSearch(BeamSearch):
         candidate_multiple: int = 2,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """See fairseq's ``Search.step``."""
-        if lprobs.dtype != torch.float32 or backend_for(lprobs.device) != "cpu":
+        if lprobs.dtype != torch.float32 or backend_for(lprobs.device, self.backend) != "cpu":
             return super().step(step, lprobs, scores, prev_output_tokens, original_batch_idxs, candidate_multiple)
         n_items, beam, n_words = lprobs.shape
         past = None
@@ -36,8 +41,9 @@ class FastBeamSearch(BeamSearch):
         return found, places % n_words, places // n_words
 
 
-def fast(search: Search) -> Search:
+def fast(search: Search, backend: str = "auto") -> Search:
     """Return a search that finds what the given one finds, faster if that is plain beam search."""
     if type(search) is BeamSearch:
         search.__class__ = FastBeamSearch
+        search.backend = backend  # type: ignore[attr-defined]
     return search

@@ -9,14 +9,14 @@ from helpers import HERE, tokens
 from fairseq_lasformer.nn import options
 from fairseq_lasformer.nn.options import EVERY_QUERY, RowSampling
 from fairseq_lasformer.nn.selection import MaskSelection, SlotSelection
-from fairseq_lasformer.ops import EVERY_ROW, gather
+from fairseq_lasformer.ops import EVERY_ROW, choice
 
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch):
     """The examples of these tests count as long ones."""
     monkeypatch.setattr(options, "SHORTEST", 1)
-    monkeypatch.setattr(gather, "GATHER_FROM", 1)
+    monkeypatch.setattr(choice, "TRAINING_FROM", 1)
 
 
 def step(model, update=1, n_queries=90):
@@ -57,7 +57,7 @@ def test_slots_train_as_masks_do(build, gradient, monkeypatch):
         monkeypatch.setattr(form, "attend", lambda *a, real=real, name=name: forms.append(name) or real(*a))
     slots = step(model)
     assert set(forms) == {"SlotSelection"}
-    monkeypatch.setattr(gather, "GATHER_FROM", 1000)
+    monkeypatch.setattr(choice, "TRAINING_FROM", 1000)
     masks = step(model)
     assert forms[-1] == "MaskSelection"
     for a, b in zip(slots, masks):

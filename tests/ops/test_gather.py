@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fairseq_lasformer import ops
-from fairseq_lasformer.ops import AttentionMask, KeptKeys, RowSample, gather, prefill, reference
+from fairseq_lasformer.ops import AttentionMask, KeptKeys, KeyIndex, RowSample, prefill, reference
 from fairseq_lasformer.ops.cpu import kernels
 from fairseq_lasformer.ops.through import noise
 from fairseq_lasformer.ops.types import StraightThrough, WeightDropout
@@ -22,7 +22,7 @@ def test_an_item_may_begin_behind_a_block_of_queries(monkeypatch):
     padded = torch.zeros(B, 100, dtype=torch.bool)
     padded[1, :60] = True
     mask, sel = AttentionMask(padded, True), [torch.randn(B, 100, S) for _ in range(2)]
-    kept = selected(sel, mask, 200_000, monkeypatch)
+    kept = selected(sel, mask, 200_000)
     assert torch.equal(ops.kept_mask(kept, B, 100), ops.topk_mask(*sel, mask, 200_000))
 
 
@@ -52,12 +52,10 @@ def inputs(n_queries, n_keys, causal, padding, width=16, dtype=torch.float32):
     return mask, tensors, [made(B, n_queries, S), made(B, n_keys, S)], torch.randn(B, H, n_queries, width).to(dtype)
 
 
-def selected(sel, mask, kappa, monkeypatch):
-    monkeypatch.setattr(gather, "GATHER_FROM", 0)
-    monkeypatch.setattr(gather, "GATHER_SHARE", 1.0)
-    kept = ops.topk_slots(*sel, mask, kappa)
-    assert kept is not None
-    return kept
+def selected(sel, mask, kappa):
+    n_keys = sel[1].size(1)
+    index = KeyIndex.over(torch.zeros(B, n_keys, dtype=torch.bool) if mask.key_padding is None else mask.key_padding)
+    return ops.topk_slots(*sel, index, mask, kappa)
 
 
 @pytest.mark.parametrize("padding", ["", "right", "left"])
@@ -65,7 +63,7 @@ def selected(sel, mask, kappa, monkeypatch):
 @pytest.mark.parametrize("kappa", [50_000, 400_000, 1_000_000])
 def test_slots_are_the_keys_of_the_mask(n_queries, n_keys, causal, padding, kappa, monkeypatch):
     mask, _, sel, _ = inputs(n_queries, n_keys, causal, padding)
-    kept = selected(sel, mask, kappa, monkeypatch)
+    kept = selected(sel, mask, kappa)
     expected = ops.topk_mask(*sel, mask, kappa)
     assert torch.equal(ops.kept_mask(kept, B, n_keys), expected)
     assert torch.equal(kept.counts.view(B, -1), expected.sum(-1).int())
@@ -79,7 +77,7 @@ def test_slots_are_the_keys_of_the_mask(n_queries, n_keys, causal, padding, kapp
 @pytest.mark.parametrize("bounded", [False, True])
 def test_gathered_attention_is_the_definition(n_queries, n_keys, causal, padding, width, kappa, bounded, monkeypatch):
     mask, (q, k, v), sel, d_out = inputs(n_queries, n_keys, causal, padding, width)
-    kept = selected(sel, mask, kappa, monkeypatch)
+    kept = selected(sel, mask, kappa)
     out = ops.gathered_attention(q, k, v, kept, mask, StraightThrough(*sel, bounded))
     found = torch.autograd.grad((out * d_out).sum(), (q, k, v, *sel))
     double = [t.detach().double().requires_grad_() for t in (q, k, v, *sel)]
@@ -93,7 +91,7 @@ def test_gathered_attention_is_the_definition(n_queries, n_keys, causal, padding
 
 def test_only_the_selectors_gradient_is_sampled(monkeypatch):
     mask, (q, k, v), sel, d_out = inputs(300, 300, True, "right")
-    kept = selected(sel, mask, 100_000, monkeypatch)
+    kept = selected(sel, mask, 100_000)
 
     def gradients(sample):
         out = ops.gathered_attention(q, k, v, kept, mask, StraightThrough(*sel, sample=sample))
@@ -111,7 +109,7 @@ def test_only_the_selectors_gradient_is_sampled(monkeypatch):
 def test_dropout_drops_the_same_weights_in_both_passes(gradient, monkeypatch):
     p = 0.4
     mask, (q, k, v), sel, d_out = inputs(37, 37, True, "right")
-    kept = selected(sel, mask, 300_000, monkeypatch)
+    kept = selected(sel, mask, 300_000)
     torch.manual_seed(5)
     seed = int(torch.randint(2**31, (1,)))
     torch.manual_seed(5)
@@ -133,7 +131,7 @@ def test_dropout_drops_the_same_weights_in_both_passes(gradient, monkeypatch):
 def test_dropout_of_the_straight_through_gradient(monkeypatch):
     """Where every key is kept, the gradient of the mask is known: that of the weights before they are normalised."""
     mask, (q, k, v), sel, d_out = inputs(24, 41, False, "")
-    kept = selected(sel, mask, 1_000_000, monkeypatch)
+    kept = selected(sel, mask, 1_000_000)
     torch.manual_seed(5)
     seed = int(torch.randint(2**31, (1,)))
     torch.manual_seed(5)
@@ -149,7 +147,7 @@ def test_dropout_of_the_straight_through_gradient(monkeypatch):
 
 def test_bfloat16_is_close_and_runs_are_equal(monkeypatch):
     mask, tensors, sel, d_out = inputs(300, 300, True, "", 64, torch.bfloat16)
-    kept = selected(sel, mask, 50_000, monkeypatch)
+    kept = selected(sel, mask, 50_000)
 
     def run():
         out = ops.gathered_attention(*tensors, kept, mask, StraightThrough(*sel, sample=RowSample(1, 3)))

@@ -329,9 +329,9 @@ def test_who_watches_sees_the_hypotheses_of_one_item_until_one_of_them_has_ended
     step([0, 1], [EOS, 5], [EOS, 5], [EOS, 6], [EOS, 7])
     assert seen == [([[6]], [[2.0]])]
     reorder(EOS, 6)  # another item's end
+    step([0, 1], [EOS, 5], [EOS, 5], [EOS, 8], [EOS, 9])
+    assert seen[1:] == [([[8]], [[2.0]])]
     rule.prune(torch.tensor([1]))
-    step([1], [EOS, 8], [EOS, 9])
-    assert seen[1:] == [([[8]], [[0.0]])]
     reorder(EOS)
     step([1], [EOS, 8], [EOS, 9])
     assert len(seen) == 2

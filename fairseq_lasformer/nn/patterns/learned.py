@@ -12,15 +12,8 @@ from fairseq_lasformer import ops
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.nn.options import EVERY_QUERY, RowSampling
 from fairseq_lasformer.nn.patterns.base import Pattern, PatternCost, PatternOptions
-from fairseq_lasformer.nn.selection import (
-    BitmaskSelection,
-    GatheredSelection,
-    MaskSelection,
-    Selection,
-    SlotSelection,
-    Teaching,
-)
-from fairseq_lasformer.ops import KAPPA_ONE, MIN_KEYS, AttentionMask, KeptKeys
+from fairseq_lasformer.nn.selection import Selection, Teaching, select
+from fairseq_lasformer.ops import KAPPA_ONE, MIN_KEYS, AttentionMask, FullPass, KeptKeys
 
 if TYPE_CHECKING:
     from fairseq_lasformer.nn.cache import LayerCache
@@ -107,21 +100,12 @@ class Selector(Pattern):
         as_mask: bool = False,
         sampling: RowSampling = EVERY_QUERY,
     ) -> Selection:
-        q, k = self.q_proj(query), self.k_proj(key)
-        kappa = self.millionths
-        sample = sampling.sample(q.size(0), q.size(1), kappa / KAPPA_ONE)
-        teaching = Teaching(q, k, self.gradient, sample)
-        if ops.uses_tiles(q.device, self.backend):
-            return BitmaskSelection(ops.topk_bitmask(q, k, mask, kappa), mask, k.size(1), teaching)
-        if not torch.is_grad_enabled() and not as_mask:
-            index = ops.gather_index(q.size(1), k, mask, kappa, self.backend)
-            if index is not None:
-                return GatheredSelection(ops.topk_gather(q, k, index, kappa))
-        if sampling.rows:
-            slots = ops.topk_slots(q, k, mask, kappa, self.backend)
-            if slots is not None:
-                return SlotSelection(slots, mask, k.size(0), k.size(1), teaching)
-        return MaskSelection(ops.topk_mask(q, k, mask, kappa), mask, teaching)
+        q, k, kappa = self.q_proj(query), self.k_proj(key), self.millionths
+        n_queries, n_keys, share = q.size(1), k.size(1), kappa / KAPPA_ONE
+        teaching = Teaching(q, k, self.gradient, sampling.sample(q.size(0), n_queries, share))
+        teaches = torch.is_grad_enabled() or as_mask
+        full = FullPass(q, n_queries, n_keys, share, mask, self.backend, teaches, as_mask, bool(sampling.rows))
+        return select(ops.choose(full), q, k, mask, kappa, teaching)
 
     def step(self, query: Tensor, keys: LayerCache) -> KeptKeys | None:
         selector_keys = keys.project("selector_key", self.k_proj)

@@ -10,8 +10,8 @@ from torch import Tensor
 from fairseq_lasformer import ops
 from fairseq_lasformer.nn.options import EVERY_QUERY, RowSampling
 from fairseq_lasformer.nn.patterns.base import Pattern, PatternCost
-from fairseq_lasformer.nn.selection import BitmaskSelection, MaskSelection, Selection, SlotSelection
-from fairseq_lasformer.ops import AttentionMask, KeptKeys
+from fairseq_lasformer.nn.selection import Selection, selected
+from fairseq_lasformer.ops import AttentionMask, FullPass, KeptKeys
 
 if TYPE_CHECKING:
     from fairseq_lasformer.nn.cache import LayerCache
@@ -90,11 +90,8 @@ class Positional(Pattern):
         most = slots.size(2)
         slots = slots.expand(n_batch, -1, -1).reshape(-1, most).int()
         kept = KeptKeys(slots, found.counts.expand(n_batch, -1).reshape(-1).int())
-        if ops.uses_tiles(device, self.backend):
-            return BitmaskSelection(ops.bitmask_of(kept, n_batch, n_keys), mask, n_keys)
-        if ops.gathers(query, n_queries, most / n_keys, self.backend):
-            return SlotSelection(kept, mask, n_batch, n_keys)
-        return MaskSelection(ops.kept_mask(kept, n_batch, n_keys), mask)
+        full = FullPass(query, n_queries, n_keys, most / n_keys, mask, self.backend)
+        return selected(ops.choose(full, ranges=False), kept, n_batch, n_keys, mask)
 
     def step(self, query: Tensor, keys: LayerCache) -> KeptKeys:
         index = keys.key_index

@@ -1,0 +1,132 @@
+"""Which implementation takes a full pass, and why: decided here alone. Logged at level DEBUG (``LOGLEVEL=debug``).
+
+A decoding step has one implementation per backend, see ``backends.backend_for``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fairseq_lasformer.ops.backends import backend_for
+from fairseq_lasformer.ops.types import AttentionMask, KeyIndex
+
+logger = logging.getLogger(__name__)
+
+# python -m benchmarks prefill and training: with fewer queries, or more keys, blocks of a mask are faster
+INFERENCE_FROM, INFERENCE_SHARE = 256, 0.5
+TRAINING_FROM, TRAINING_SHARE = 256, 0.25
+
+
+class FullPass(NamedTuple):
+    """What decides on the implementation of a full pass.
+
+    Attributes:
+        like: a tensor of its device and type.
+        n_queries, n_keys: Q and K.
+        share: the largest fraction of the keys that a query keeps.
+        mask: attention mask.
+        backend: one of :data:`BACKENDS`.
+        teaches: whether a gradient, or the supervision, may need the selection.
+        dropout: whether attention weights may be dropped.
+        sampled: whether a sample of the queries teaches a learned pattern; blocks of a mask are made for all of them.
+    """
+
+    like: Tensor
+    n_queries: int
+    n_keys: int
+    share: float
+    mask: AttentionMask
+    backend: str = "auto"
+    teaches: bool = True
+    dropout: bool = True
+    sampled: bool = True
+
+
+class Choice(NamedTuple):
+    """An implementation, one of :data:`FORMS`, and why the ones before it do not take the pass; "" if there are none.
+
+    Attributes:
+        form: ``reference``, ``bitmask``, ``gather``, ``slots`` or ``mask``.
+        reason: as above.
+        keys: those of each item, for ``gather`` and ``slots``; None if padding lies between keys.
+    """
+
+    form: str
+    reason: str
+    keys: KeyIndex | None = None
+
+
+def choose(full: FullPass, ranges: bool = True) -> Choice:
+    """Choose the implementation of a full pass.
+
+    Args:
+        full: the pass.
+        ranges: whether gathering needs the keys of an item to follow one another.
+    """
+    reasons: list[str] = []
+    for form, refusal in FORMS.items():
+        why = refusal(full)
+        index = _index(full) if not why and ranges and form in ("gather", "slots") else None
+        if not why and ranges and form in ("gather", "slots") and index is None:
+            why = "padding between keys"
+        if not why:
+            break
+        reasons.append(f"{form}: {why}")
+    choice = Choice(form, "; ".join(reasons), index)
+    logger.debug(
+        "%d queries, %d keys, %.1f%% kept: %s (not %s)",
+        *(full.n_queries, full.n_keys, 100 * full.share, choice.form, choice.reason or "any other"),
+    )
+    return choice
+
+
+def _index(full: FullPass) -> KeyIndex | None:
+    padding = full.mask.key_padding
+    return KeyIndex.over(torch.zeros(full.like.size(0), full.n_keys, dtype=torch.bool) if padding is None else padding)
+
+
+def _reference(full: FullPass) -> str:
+    return "" if full.backend == "reference" else "not asked for"
+
+
+def _bitmask(full: FullPass) -> str:
+    return "" if backend_for(full.like.device, full.backend) == "triton" else f"no Triton on {full.like.device.type}"
+
+
+def _gather(full: FullPass) -> str:
+    if full.teaches or full.dropout:
+        return "gradients or dropout"
+    if full.mask.causal:
+        return "causal"
+    return _few(full, INFERENCE_FROM, INFERENCE_SHARE)
+
+
+def _slots(full: FullPass) -> str:
+    if not full.sampled:
+        return "all queries teach"
+    if full.like.dtype not in (torch.float32, torch.bfloat16):
+        return f"type {full.like.dtype}"
+    return _few(full, TRAINING_FROM, TRAINING_SHARE)
+
+
+def _few(full: FullPass, least: int, share: float) -> str:
+    if full.n_queries < least:
+        return f"fewer than {least} queries"
+    if full.share > share:
+        return f"more than {share:.0%} of the keys"
+    return "" if backend_for(full.like.device, full.backend) == "cpu" else "no compiled kernels"
+
+
+FORMS: dict[str, Callable[[FullPass], str]] = {
+    "reference": _reference,
+    "bitmask": _bitmask,
+    "gather": _gather,
+    "slots": _slots,
+    "mask": lambda full: "",
+}
+"""The forms of a selection, and why they do not take a pass, in the order in which they are asked."""
