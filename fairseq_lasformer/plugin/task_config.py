@@ -78,8 +78,8 @@ class DocumentTranslationConfig(TranslationConfig):
     attention_backend: ChoiceEnum(list(BACKENDS)) = field(  # type: ignore[valid-type]
         default="auto",
         metadata={
-            "help": "what computes selection and attention; auto: the kernels that the device has; reference: plain PyTorch, the "
-            "definitions"
+            "help": "what computes selection and attention; auto: the kernels that the device has; reference: the "
+            "definitions, in plain PyTorch"
         },
     )
     decode_dtype: ChoiceEnum(["float32", "int8"]) = field(  # type: ignore[valid-type]
