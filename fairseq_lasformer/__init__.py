@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fairseq_lasformer import ops
-    from fairseq_lasformer.nn.attention import SelectedAttention
+    from fairseq_lasformer.nn.attentions import SelectedAttention
     from fairseq_lasformer.nn.patterns.learned import Selector
     from fairseq_lasformer.plugin.model import LasformerModel
 
 __all__ = ["LasformerModel", "SelectedAttention", "Selector", "__version__", "ops"]
 __version__ = "0.1.0"
 
-_PLACES = {"LasformerModel": "plugin.model", "SelectedAttention": "nn.attention", "Selector": "nn.patterns.learned"}
+_PLACES = {"LasformerModel": "plugin.model", "SelectedAttention": "nn.attentions", "Selector": "nn.patterns.learned"}
 
 
 def __getattr__(name: str) -> Any:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from fairseq_lasformer.checkpoints.loading import architecture, load
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.nn.attentions import Attention
 from fairseq_lasformer.nn.patterns import Pattern
 from fairseq_lasformer.nn.patterns.learned import learned
 from fairseq_lasformer.ops import KAPPA_ONE
@@ -28,6 +29,10 @@ from fairseq_lasformer.plugin.config import (
 )
 
 LONGEST = 10**9
+
+
+Priced = Pattern | Attention
+"""What the cost of an attention module follows from: its pattern, or an attention that selects nothing."""
 
 
 class Cost(NamedTuple):
@@ -72,7 +77,7 @@ class Cost(NamedTuple):
         return (sparse + self.output_projection) / (dense + self.output_projection)
 
 
-def module_cost(module: str, cfg: ModuleConfig, patterns: Sequence[Pattern], length: int) -> Cost:
+def module_cost(module: str, cfg: ModuleConfig, patterns: Sequence[Priced], length: int) -> Cost:
     """Cost of one attention module at ``length`` tokens.
 
     Args:
@@ -96,7 +101,7 @@ def module_cost(module: str, cfg: ModuleConfig, patterns: Sequence[Pattern], len
     return Cost(module, length, kept, dense, sparse, projections, projections + extra, output)
 
 
-def module_patterns(module: str, cfg: ModuleConfig, kappas: Sequence[float]) -> list[Pattern]:
+def module_patterns(module: str, cfg: ModuleConfig, kappas: Sequence[float]) -> list[Priced]:
     """The patterns of a module's groups.
 
     Args:
@@ -105,20 +110,20 @@ def module_patterns(module: str, cfg: ModuleConfig, kappas: Sequence[float]) -> 
         kappas: kappa of each group, as a share, if the pattern is learned.
     """
     layers = cfg.encoder.layers if module == "encoder" else cfg.decoder.layers
-    patterns = [build.pattern(cfg, module) for _ in range(0, layers, cfg.select_share)]
+    patterns = [build.priced(cfg, module) for _ in range(0, layers, cfg.select_share)]
     for pattern, kappa in zip(patterns, kappas):
         for _, selector in learned([(module, pattern)]):
             selector.kappa.fill_(round(kappa * KAPPA_ONE))
     return patterns
 
 
-def checkpoint_patterns(state: dict[str, Any]) -> dict[str, list[Pattern]]:
+def checkpoint_patterns(state: dict[str, Any]) -> dict[str, list[Priced]]:
     """The patterns of a trained checkpoint, by module, with their learned kappa."""
     cfg, found = module_config(_Attributes(state["cfg"]["model"])), kappas(state["model"])
     return {module: module_patterns(module, cfg, found[module]) for module in MODULES}
 
 
-def mean_kappa(patterns: Sequence[Pattern]) -> float | None:
+def mean_kappa(patterns: Sequence[Priced]) -> float | None:
     """Mean kappa of the patterns; full attention counts as 1. None if no pattern has a kappa."""
     shares = [p.share for p in patterns if p.share is not None]
     return sum(shares) / len(shares) if shares else None

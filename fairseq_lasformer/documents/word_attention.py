@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fairseq_lasformer.formats.projection import Aligned, by_place, units, with_equal_words
-from fairseq_lasformer.nn.attention import AttentionOutput
+from fairseq_lasformer.nn.attentions import AttentionOutput
 from fairseq_lasformer.nn.selection import Selection
 from fairseq_lasformer.ops.reference import attention_scores, masked_softmax
 

@@ -3,7 +3,8 @@
 Every step writes the new key and value of each hypothesis into the next free slots of its item (a batch item: a
 document, or a part of one). A table [R, length] maps the positions of each hypothesis to slots, known elsewhere as
 cache indirection; reordering the beam reorders the table, a few bytes per position, and moves neither keys nor values.
-Keys and values of the source are stored once per item.
+Keys and values of the source are stored once per item. An attention that selects nothing keeps a state per hypothesis
+instead, which is reordered itself.
 
 With a CUDA graph, every tensor that a step reads or writes must stay in place: see ``fixed_cache``.
 
@@ -70,6 +71,7 @@ class DecodingCache:
         self.count = torch.zeros_like(self.start)
         self.generated: dict[str, Tensor] = {}
         self.source: dict[str, Tensor] = {}
+        self.states: dict[str, Tensor] = {}
         self.source_index: KeyIndex | None = None
         self.constants: dict[str, int] = {}
 
@@ -123,6 +125,18 @@ class DecodingCache:
             self.source[name] = project(memory).contiguous()
         return self.source[name]
 
+    def state(self, name: str, like: Tensor, *shape: int) -> Tensor:
+        """Return a state per hypothesis, [R, *shape], which steps change in place: zeros in the first one.
+
+        Args:
+            name: name of the state.
+            like: [R, ...], of its type.
+            shape: of one hypothesis.
+        """
+        if name not in self.states:
+            self.states[name] = like.new_zeros(like.size(0), *shape)
+        return self.states[name]
+
     def constant(self, name: str, buffer: Tensor) -> int:
         """Return an integer that is constant during decoding; it is read from the device on the first step."""
         if name not in self.constants:
@@ -151,6 +165,8 @@ class DecodingCache:
         search): checking would synchronise with the device on every step.
         """
         table = self.table.index_select(0, order)
+        for name, state in self.states.items():
+            self.states[name] = state.index_select(0, order)
         if order.numel() == self.n_live * self.beam and order.is_cuda:
             self.table = table
             return
@@ -250,6 +266,10 @@ class LayerCache(NamedTuple):
         if numbers not in source:
             source[numbers], source[scales] = quantise_heads(projection(self.memory), n_heads)
         return source[numbers], source[scales]
+
+    def state(self, what: str, *shape: int) -> Tensor:
+        """Return a state per hypothesis, [R, *shape], reordered with the beam; see :meth:`DecodingCache.state`."""
+        return self.cache.state(f"{self.name}.{what}", self.x, *shape)
 
     def constant(self, what: str, buffer: Tensor) -> int:
         """Return an integer buffer that is constant during decoding; it is read from the device on the first step."""

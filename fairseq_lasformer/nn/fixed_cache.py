@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.nn.cache import DecodingCache, regroup
 from fairseq_lasformer.nn.cuda_graph import CudaGraphStep
 from fairseq_lasformer.ops import KeyIndex
@@ -200,6 +201,9 @@ class FixedCache(DecodingCache):
             self.room_.of_source(name, found.size(-1))[:, : found.size(1)] = found
             self.filled.add(name)
         return self.source[name]
+
+    def state(self, name: str, like: Tensor, *shape: int) -> Tensor:
+        raise InputError("--cuda-graph: not with an attention that keeps a state per hypothesis; leave it out")
 
     def index_source(self, padding: Tensor) -> KeyIndex:
         if self.source_index is None:

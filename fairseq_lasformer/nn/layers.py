@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from torch import Tensor, nn
 
-from fairseq_lasformer.nn.attention import AttentionOutput, SelectedAttention
+from fairseq_lasformer.nn.attentions import Attention, AttentionOutput
 from fairseq_lasformer.nn.cache import DecodingCache, LayerCache
 from fairseq_lasformer.nn.dropout import Dropout
 from fairseq_lasformer.nn.moe import MixtureOfExperts, RouterStats
@@ -157,7 +157,7 @@ class EncoderLayer(TransformerLayer):
         self,
         index: int,
         dim: int,
-        self_attn: SelectedAttention,
+        self_attn: Attention,
         feed_forward: FeedForward,
         transformation: nn.Module,
         dropout: float = 0.0,
@@ -192,8 +192,8 @@ class DecoderLayer(TransformerLayer):
         self,
         index: int,
         dim: int,
-        self_attn: SelectedAttention,
-        encoder_attn: SelectedAttention,
+        self_attn: Attention,
+        encoder_attn: Attention,
         feed_forward: FeedForward,
         transformation: nn.Module,
         dropout: float = 0.0,

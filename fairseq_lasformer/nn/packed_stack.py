@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_lasformer.nn.activations import KERNELS
-from fairseq_lasformer.nn.attention import SelectedAttention
+from fairseq_lasformer.nn.attentions import Attention, SelectedAttention
 from fairseq_lasformer.nn.cache import LayerCache
 from fairseq_lasformer.nn.layers import DecodeContext, DecoderLayer, EncoderLayer
 from fairseq_lasformer.nn.patterns import Pattern
@@ -93,7 +93,8 @@ class PackedStack:
         self.nothing = own.q_proj.weight.new_empty(0)
 
     def _add(self, layer: DecoderLayer, int8: bool) -> None:
-        own, crossed, fc1, fc2 = layer.self_attn, layer.encoder_attn, layer.fc1, layer.fc2
+        own, crossed = cast(SelectedAttention, layer.self_attn), cast(SelectedAttention, layer.encoder_attn)
+        fc1, fc2 = layer.fc1, layer.fc2
         assert fc1 is not None and fc2 is not None
         for norm in (layer.self_attn_layer_norm, layer.encoder_attn_layer_norm, layer.final_layer_norm):
             self.norms += [norm.weight.detach(), norm.bias.detach()]
@@ -183,13 +184,15 @@ def _check(layer: DecoderLayer) -> None:
         raise Unsupported("DeLighT's transformations")
     if layer.activation_fn not in KERNELS:
         raise Unsupported("this activation")
-    for pattern in (layer.self_attn.selector, layer.encoder_attn.selector):
-        if pattern is not None and not pattern.packable:
-            raise Unsupported(f"the pattern {_name(pattern)}")
+    for attention in (layer.self_attn, layer.encoder_attn):
+        if not attention.packable:
+            raise Unsupported(f"the attention {_name(attention)}")
+        if attention.selector is not None and not attention.selector.packable:
+            raise Unsupported(f"the pattern {_name(attention.selector)}")
     for name, parameter in layer.named_parameters():
         if parameter.dtype != torch.float32 or parameter.device.type != "cpu":
             raise Unsupported(f"{parameter.dtype} on {parameter.device} ({name})".replace("torch.", ""))
 
 
-def _name(pattern: Pattern) -> str:
-    return getattr(pattern, "name", type(pattern).__name__)
+def _name(module: Attention | Pattern) -> str:
+    return getattr(module, "name", type(module).__name__)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from fairseq_lasformer.nn.attention import AttentionOutput
+from fairseq_lasformer.nn.attentions import AttentionOutput
 from fairseq_lasformer.nn.layers import DecodeContext, FullPass, TransformerLayer
 from fairseq_lasformer.nn.moe import RouterStats
 from fairseq_lasformer.nn.options import SupervisionOptions
@@ -61,7 +61,9 @@ class LayerStack(nn.ModuleList):
         """Iterate over the patterns of all groups with their names (``cross.0``), module by module."""
         for name, attention in zip(self.modules_of_layer, ("self_attn", "encoder_attn")):
             for i, group in self.groups():
-                yield f"{name}.{i}", getattr(group[0], attention).selector
+                selector = getattr(group[0], attention).selector
+                if selector is not None:
+                    yield f"{name}.{i}", selector
 
     def forward(  # type: ignore[override]
         self,
@@ -139,7 +141,9 @@ def _run(
 def _supervise(
     outputs: Sequence[AttentionOutput], query_padding: Tensor | None, options: SupervisionOptions
 ) -> Supervision | None:
-    """Supervise a group's pattern by the full attention of its layers; return None if the pattern is not learned."""
+    """Supervise a group's pattern by the full attention of its layers; return None if there is nothing to learn."""
     selection: Any = outputs[0].selection
+    if selection is None:
+        return None
     queries, keys = [o.query for o in outputs if o.query is not None], [o.key for o in outputs if o.key is not None]
     return selection.supervise(Teachers(queries, keys, query_padding, *options))

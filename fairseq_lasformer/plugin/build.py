@@ -7,7 +7,7 @@ from torch import nn
 
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.nn.activations import FUNCTIONS
-from fairseq_lasformer.nn.attention import SelectedAttention
+from fairseq_lasformer.nn.attentions import ATTENTIONS, Attention, AttentionOptions, SelectedAttention
 from fairseq_lasformer.nn.embedding import ExpandedEmbedding, define_sizes, expanded_embedding
 from fairseq_lasformer.nn.group_linear import ExpandReduce, block_sizes, max_groups, official_sizes, paper_sizes
 from fairseq_lasformer.nn.layers import DecoderLayer, EncoderLayer, FeedForward
@@ -67,21 +67,32 @@ def pattern(cfg: ModuleConfig, module: str, backend: str = "auto") -> Pattern:
         raise InputError(f"--select-pattern {spec}: {e}") from e
 
 
-def attention(cfg: ModuleConfig, module: str, layer: int, run: RunOptions) -> SelectedAttention:
-    """Build one attention of a layer; only the lowest layer of a group has a pattern (eq 8)."""
+def attention(cfg: ModuleConfig, module: str, layer: int, run: RunOptions) -> Attention:
+    """Build one attention of a layer; only the lowest layer of a group has a pattern (eq 8).
+
+    Raises:
+        InputError: unknown pattern or attention, or an invalid argument.
+    """
     widths = attention_widths(cfg, module)
-    side = cfg.encoder if module == "encoder" else cfg.decoder
-    return SelectedAttention(
-        widths.attention,
-        side.attention_heads,
-        pattern=pattern(cfg, module, run.backend) if layer % cfg.select_share == 0 else None,
-        key_dim=widths.key,
-        query_dim=widths.query,
-        out_dim=widths.out,
-        dropout=cfg.attention_dropout,
-        backend=run.backend,
-        length=cfg.attention_length,
+    heads = (cfg.encoder if module == "encoder" else cfg.decoder).attention_heads
+    options = AttentionOptions(
+        *(widths.attention, heads, widths.query, widths.key, widths.out),
+        *(cfg.attention_dropout, run.backend, cfg.attention_length),
     )
+    name, _, argument = pattern_spec(cfg, module).partition(":")
+    if name in ATTENTIONS:
+        try:
+            return ATTENTIONS[name].build(argument, options)
+        except ValueError as e:
+            raise InputError(f"--select-pattern {name}:{argument}: {e}") from e
+    return SelectedAttention(options, pattern(cfg, module, run.backend) if layer % cfg.select_share == 0 else None)
+
+
+def priced(cfg: ModuleConfig, module: str) -> Pattern | Attention:
+    """Build what the cost of an attention module follows from: its pattern, or its attention if it selects nothing."""
+    if pattern_spec(cfg, module).partition(":")[0] in ATTENTIONS:
+        return attention(cfg, module, 0, RunOptions())
+    return pattern(cfg, module)
 
 
 def feed_forward(cfg: ModuleConfig, side: str, layer: int, run: RunOptions) -> FeedForward:

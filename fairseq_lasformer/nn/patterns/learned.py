@@ -149,6 +149,6 @@ class Selector(Pattern):
         super()._load_from_state_dict(state_dict, prefix, *args)
 
 
-def learned(patterns: Iterable[tuple[str, Pattern]]) -> Iterator[tuple[str, Selector]]:
+def learned(patterns: Iterable[tuple[str, nn.Module]]) -> Iterator[tuple[str, Selector]]:
     """The learned ones among named patterns, whose kappa adapts."""
     return ((name, pattern) for name, pattern in patterns if isinstance(pattern, Selector))

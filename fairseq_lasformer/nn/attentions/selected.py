@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from fairseq_lasformer import ops
+from fairseq_lasformer.nn.attentions.base import Attention, AttentionOptions, AttentionOutput
 from fairseq_lasformer.nn.cache import LayerCache
 from fairseq_lasformer.nn.dropout import Dropout
 from fairseq_lasformer.nn.options import EVERY_QUERY, RowSampling
@@ -17,60 +17,25 @@ from fairseq_lasformer.nn.selection import Selection
 from fairseq_lasformer.ops import AttentionMask, KeptKeys
 
 
-class AttentionOutput(NamedTuple):
-    """Output of an attention layer.
-
-    Attributes:
-        out: [B, Q, d]; [R, d] in a decoding step.
-        selection: for the layers above in the group. In a full pass, a :class:`Selection`; in a decoding step, the kept
-            keys, or None if every key is kept.
-        query, key: projections of the heads, [B, H, Q or K, D], of a full pass whose selection is explicit, for the
-            supervision; otherwise None.
-    """
-
-    out: Tensor
-    selection: Selection | KeptKeys | None = None
-    query: Tensor | None = None
-    key: Tensor | None = None
-
-
-class SelectedAttention(nn.Module):
+class SelectedAttention(Attention):
     """Multi-head attention that reads only the keys kept by its group's pattern (eq 3 of arXiv 2309.14174).
 
     Args:
-        embed_dim: width of the attention, all heads together (H * D).
-        num_heads: number of heads (H).
+        options: widths, heads and dropout.
         pattern: the group's pattern in the lowest layer of the group; None in the layers above.
-        key_dim: width of the states that keys are projected from; default: ``embed_dim``.
-        query_dim: width of the states that queries are projected from; default: ``embed_dim``.
-        out_dim: width of the output; default: ``embed_dim``.
-        dropout: dropout probability of the attention weights.
-        backend: backend for inference, one of :data:`ops.BACKENDS`.
-        length: number of keys from which on attention is sharpened; see :meth:`sharpened`. 0: never.
 
     Raises:
         ValueError: ``embed_dim`` is not divisible by ``num_heads``.
     """
 
-    def __init__(
-        self,
-        embed_dim: int,
-        num_heads: int,
-        *,
-        pattern: Pattern | None = None,
-        key_dim: int | None = None,
-        query_dim: int | None = None,
-        out_dim: int | None = None,
-        dropout: float = 0.0,
-        backend: str = "auto",
-        length: int = 0,
-    ) -> None:
+    packable = True
+
+    def __init__(self, options: AttentionOptions, pattern: Pattern | None = None) -> None:
         super().__init__()
+        embed_dim, num_heads, query_dim, key_dim, out_dim, dropout, self.backend, self.length = options
         if embed_dim % num_heads:
             raise ValueError(f"{embed_dim} does not divide into {num_heads} heads")
         self.embed_dim, self.num_heads, self.head_dim = embed_dim, num_heads, embed_dim // num_heads
-        key_dim, query_dim, out_dim = key_dim or embed_dim, query_dim or embed_dim, out_dim or embed_dim
-        self.backend, self.length = backend, length
         self.dropout_module = Dropout(dropout, type(self).__name__)
         self.k_proj = nn.Linear(key_dim, embed_dim)
         self.v_proj = nn.Linear(key_dim, embed_dim)
@@ -94,15 +59,6 @@ class SelectedAttention(nn.Module):
         selection: Selection | None = None,
         sampling: RowSampling = EVERY_QUERY,
     ) -> AttentionOutput:
-        """Attend from x to ``memory`` (cross-attention) or to x itself.
-
-        Args:
-            x: [B, Q, d], the input of the attention sub-layer (already normalised, if pre-norm).
-            memory: [B, K, d_memory]; None in self-attention.
-            mask: attention mask.
-            selection: the group's selection, for a layer without a pattern of its own.
-            sampling: which queries a learned pattern learns from.
-        """
         source = x if memory is None else memory
         dropout_p = self.dropout_module.active_p
         if self.selector is not None:
@@ -119,13 +75,6 @@ class SelectedAttention(nn.Module):
         return AttentionOutput(out, selection, q, k) if selection.explicit else AttentionOutput(out, selection)
 
     def step(self, x: Tensor, keys: LayerCache, kept: KeptKeys | None = None) -> AttentionOutput:
-        """Run one decoding step: attend from the newest positions to the cache.
-
-        Args:
-            x: [R, d].
-            keys: this layer's part of the cache.
-            kept: the group's kept keys, for a layer without a pattern of its own.
-        """
         q = self.q_proj(x)
         if self.length:
             n_keys = keys.key_index.n_keys

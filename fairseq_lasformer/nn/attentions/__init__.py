@@ -1,0 +1,14 @@
+"""Attentions of a layer, a module each: over selected keys, and those that select nothing."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pkgutil import iter_modules
+
+from fairseq_lasformer.nn.attentions.base import ATTENTIONS, Attention, AttentionOptions, AttentionOutput
+from fairseq_lasformer.nn.attentions.selected import SelectedAttention
+
+for _module in iter_modules(__path__):
+    import_module(f"{__name__}.{_module.name}")
+
+__all__ = ["ATTENTIONS", "Attention", "AttentionOptions", "AttentionOutput", "SelectedAttention"]

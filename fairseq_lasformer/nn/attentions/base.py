@@ -1,0 +1,134 @@
+"""What a layer asks of an attention.
+
+An attention that selects no keys (linear attention, Linformer, Performer) is one subclass of :class:`Attention` in a
+module of this package; see CONTRIBUTING.md. Attention over the keys of a pattern is :class:`SelectedAttention`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+from torch import Tensor, nn
+
+from fairseq_lasformer.nn.options import EVERY_QUERY, RowSampling
+from fairseq_lasformer.nn.patterns import Pattern, PatternCost
+from fairseq_lasformer.nn.selection import Selection
+from fairseq_lasformer.ops import AttentionMask, KeptKeys
+
+if TYPE_CHECKING:
+    from fairseq_lasformer.nn.cache import LayerCache
+
+ATTENTIONS: dict[str, type[Attention]] = {}
+"""Attentions that select nothing, by their names in ``--select-pattern``."""
+
+
+class AttentionOptions(NamedTuple):
+    """Options that an attention is built from.
+
+    Attributes:
+        embed_dim: width of the attention, all heads together (H * D).
+        num_heads: number of heads (H).
+        query_dim, key_dim: width of the states that queries, and keys, are projected from.
+        out_dim: width of the output.
+        dropout: dropout probability of the attention weights.
+        backend: one of :data:`ops.BACKENDS`.
+        length: number of keys from which on attention is sharpened, see :meth:`SelectedAttention.sharpened`. 0: never.
+    """
+
+    embed_dim: int
+    num_heads: int
+    query_dim: int
+    key_dim: int
+    out_dim: int
+    dropout: float = 0.0
+    backend: str = "auto"
+    length: int = 0
+
+
+class AttentionOutput(NamedTuple):
+    """Output of an attention layer.
+
+    Attributes:
+        out: [B, Q, d]; [R, d] in a decoding step.
+        selection: for the layers above in the group. In a full pass, a :class:`Selection`, or None if the attention
+            selects nothing; in a decoding step, the kept keys, or None if every key is kept.
+        query, key: projections of the heads, [B, H, Q or K, D], of a full pass whose selection is explicit, for the
+            supervision; otherwise None.
+    """
+
+    out: Tensor
+    selection: Selection | KeptKeys | None = None
+    query: Tensor | None = None
+    key: Tensor | None = None
+
+
+class Attention(nn.Module):
+    """An attention of a layer.
+
+    Attributes:
+        name: its name in ``--select-pattern NAME[:ARGUMENT]``, if it selects nothing.
+        usage: its syntax.
+        packable: whether the fast decoder takes it.
+        selector: the group's pattern in the lowest layer of the group; None in the layers above, and without patterns.
+    """
+
+    name: ClassVar[str]
+    usage: ClassVar[str]
+    packable: ClassVar[bool] = False
+    selector: Pattern | None
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "name" in cls.__dict__:
+            ATTENTIONS[cls.name] = cls
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.selector = None
+
+    @classmethod
+    def build(cls, argument: str, options: AttentionOptions) -> Attention:
+        """Build the attention from ``--select-pattern NAME:ARGUMENT``.
+
+        Raises:
+            ValueError: invalid argument; the message says what is expected.
+        """
+        raise NotImplementedError
+
+    def forward(
+        self,
+        x: Tensor,
+        memory: Tensor | None,
+        mask: AttentionMask,
+        selection: Selection | None = None,
+        sampling: RowSampling = EVERY_QUERY,
+    ) -> AttentionOutput:
+        """Attend from x to ``memory`` (cross-attention) or to x itself.
+
+        Args:
+            x: [B, Q, d], the input of the attention sub-layer (already normalised, if pre-norm).
+            memory: [B, K, d_memory]; None in self-attention.
+            mask: attention mask.
+            selection: the group's selection, for a layer without a pattern of its own.
+            sampling: which queries a learned pattern learns from.
+        """
+        raise NotImplementedError
+
+    def step(self, x: Tensor, keys: LayerCache, kept: KeptKeys | None = None) -> AttentionOutput:
+        """Run one decoding step: attend from the newest positions to the cache.
+
+        Args:
+            x: [R, d].
+            keys: this layer's part of the cache: keys by slot, or a state per hypothesis.
+            kept: the group's kept keys, for a layer without a pattern of its own.
+        """
+        raise NotImplementedError
+
+    def cost(self, length: int) -> PatternCost:
+        """Return the cost for ``length`` queries and as many keys: ``kept`` as if keys were attended to one by one."""
+        raise NotImplementedError
+
+    @property
+    def share(self) -> float | None:
+        """kappa as a fraction of the keys, 0 to 1; None if there is none."""
+        return None
