@@ -140,7 +140,7 @@ def locked(file: Path, what: str, patience: float = 0.0) -> Iterator[None]:
         patience: seconds to wait for another holder.
 
     Raises:
-        InputError: another process holds the lock, or the file cannot be written.
+        InputError: another process holds the lock, the file system keeps none, or the file cannot be written.
     """
     handle = hold(file, what, patience)
     try:
@@ -165,7 +165,11 @@ def hold(file: Path, what: str, patience: float = 0.0) -> int:
             break
         except OSError as e:
             if e.errno not in (errno.EAGAIN, errno.EACCES):
-                return handle  # a file system without locks
+                os.close(handle)
+                raise InputError(
+                    f"{file}: this file system keeps no locks ({_reason(e)}), so two processes could write the same "
+                    "files; use a folder on another one"
+                ) from e
             if time.monotonic() > end:
                 holder = os.read(handle, 32).decode(errors="replace").strip()
                 os.close(handle)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import os
 import subprocess
@@ -10,6 +12,7 @@ import pytest
 from helpers import run, write_corpus
 
 from fairseq_lasformer import files
+from fairseq_lasformer.errors import InputError
 
 
 def test_a_device_is_written_to_and_a_link_is_followed(tmp_path):
@@ -60,3 +63,16 @@ def test_outputs_that_cannot_be_written_are_refused_before_the_work(tmp_path, mo
     error = capsys.readouterr().err.strip()
     assert error.startswith("error: ") and out in error and "\n" not in error
     assert not list(tmp_path.rglob("*.tmp"))
+
+
+def test_a_file_system_without_locks_is_an_error(tmp_path, monkeypatch):
+    """Two processes, perhaps on two machines, would write the same files."""
+
+    def flock(handle, operation):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with pytest.raises(InputError, match="keeps no locks .No locks available.*use a folder on another one"):
+        with files.locked(tmp_path / "lock", "a translation"):
+            pytest.fail("went on without a lock")
+    assert not os.listdir(tmp_path) or (tmp_path / "lock").read_text() == ""

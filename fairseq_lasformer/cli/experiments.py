@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import collections
 import sys
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from fairseq_lasformer.errors import InputError
 
 def run_ablate(args: argparse.Namespace) -> None:
     from fairseq_lasformer.data.documents import read_documents
+    from fairseq_lasformer.executors import InProcess
     from fairseq_lasformer.experiments import ablation
     from fairseq_lasformer.experiments.training import read_config
 
@@ -20,10 +22,11 @@ def run_ablate(args: argparse.Namespace) -> None:
     if not chosen:
         raise InputError(f"--only {args.only}: table {args.table} has {', '.join(r.label for r in rows)}")
     common = ablation.Ablation(args.config, read_documents(args.reference), tuple(args.options), tuple(args.set))
-    for row in [] if args.show else chosen:
-        if args.submit is None:
-            ablation.run(common, row, folder / row.folder)
-        elif ablation.finished(common, row, folder / row.folder) is None:
+    if args.submit is None and not args.show:
+        finished = lambda row: ablation.finished(common, row, folder / row.folder)  # noqa: E731
+        collections.deque(InProcess().map(ablation.AblationRun(common, folder), chosen, done=finished), 0)
+    for row in chosen if args.submit is not None and not args.show else []:
+        if ablation.finished(common, row, folder / row.folder) is None:
             command = [str(Path(sys.executable).with_name("lasformer")), "ablate", str(args.config.resolve())]
             command += ["--table", str(args.table), "--only", row.label, "--reference", str(args.reference.resolve())]
             command += ["--out", str(args.out.resolve()), "--length", str(args.length)]

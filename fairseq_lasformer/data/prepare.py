@@ -26,7 +26,9 @@ from fairseq_lasformer.data.prepare_config import SIZE, PrepareConfig
 from fairseq_lasformer.data.subwords import (
     SUBWORDS,
     DataConfig,
+    Encoding,
     SubwordCodec,
+    Tokenisation,
     check_separator,
     learn_subwords,
     transform,
@@ -36,8 +38,6 @@ from fairseq_lasformer.files import atomic_copy, atomic_write, check_writable, l
 from fairseq_lasformer.resume import Progress, key_of
 
 # A call of subwords.transform: its kind, and the arguments of that kind.
-Task = tuple[str, tuple[str, ...]]
-
 MANY_UNKNOWN = 0.01
 
 
@@ -175,8 +175,8 @@ def _encode(
         words[name] = []
         for side, language in enumerate(config.languages):
             sentences = [s for corpus in sets for document in corpus.documents for s in document[side]]
-            task: Task = ("tokenize", (language, settings.tokenizer))
-            words[name].append(_cached_transform(f"{name}.{language}: words", sentences, task, config))
+            work = Tokenisation(language, settings.tokenizer)
+            words[name].append(_cached_transform(f"{name}.{language}: words", sentences, work, config))
     model = config.out / SUBWORDS[settings.bpe]
     if config.reuse is not None:
         atomic_copy(config.reuse / SUBWORDS[settings.bpe], model)
@@ -185,10 +185,10 @@ def _encode(
         size = SIZE if config.size is None else config.size
         print(f"learning subwords ({settings.bpe}, {size}) ...", file=sys.stderr, flush=True)
         learn_subwords(config.out, words["train"][0] + words["train"][1], settings.bpe, size)
-    task, learned = ("encode", (str(config.out), "none", settings.bpe, settings.separator)), model.read_bytes()
+    encoding, learned = Encoding(str(config.out), "none", settings.bpe, settings.separator), model.read_bytes()
     return {
         name: [
-            _cached_transform(f"{name}.{language}: subwords", sentences, task, config, learned)
+            _cached_transform(f"{name}.{language}: subwords", sentences, encoding, config, learned)
             for sentences, language in zip(sides, config.languages)
         ]
         for name, sides in words.items()
@@ -196,16 +196,15 @@ def _encode(
 
 
 def _cached_transform(
-    what: str, sentences: list[str], task: Task, config: PrepareConfig, model: bytes = b""
+    what: str, sentences: list[str], work: Tokenisation | Encoding, config: PrepareConfig, model: bytes = b""
 ) -> list[str]:
     """The transformed sentences, read from the cache if an interrupted run or another preparation left them there."""
-    kind, args = task
-    options = args[3:] if model else args  # excludes the folder: the content of the model is hashed instead
-    digest = key_of(kind, options, sentences, hashlib.sha256(model).hexdigest())
-    path = (config.text or config.out / "text") / f"{kind}.{digest[:32]}"
+    options = work.options[2:] if model else work.options  # the content of the model is hashed instead
+    digest = key_of(work.kind, options, sentences, hashlib.sha256(model).hexdigest())
+    path = (config.text or config.out / "text") / f"{work.kind}.{digest[:32]}"
     if path.exists():
         return path.read_text(encoding="utf-8").split("\n")[:-1]
-    done = transform(sentences, *task, workers=config.workers, what=what)
+    done = transform(sentences, work, config.workers, what)
     atomic_write(path, "".join(s + "\n" for s in done))
     return done
 

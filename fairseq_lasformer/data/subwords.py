@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 from tqdm import tqdm
 
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.executors import Executor, InProcess, Processes, Report, Resources, Worker
 from fairseq_lasformer.files import atomic_write, replacing
 
 SETTINGS = "settings.json"
@@ -88,6 +88,10 @@ def tokenize(sentence: str, language: str, tokenizer: str) -> str:
         return sentence
     normalizer, words, _ = _moses(language)
     return words.tokenize(normalizer.normalize(sentence), escape=False, return_str=True)
+
+
+BATCH = 2000
+"""Sentences that a worker takes at a time."""
 
 
 class SubwordCodec:
@@ -199,46 +203,50 @@ def learn_subwords(folder: Path, sentences: Sequence[str], bpe: str, size: int) 
         f.write(model.getvalue())
 
 
-_worker: Callable[[str], str]
+class Tokenisation(Worker[list[str], list[str]]):
+    """Tokenises sentences; the arguments are those of :func:`tokenize`."""
+
+    kind = "tokenize"
+
+    def __init__(self, language: str, tokenizer: str) -> None:
+        self.options = language, tokenizer
+
+    def __call__(self, item: list[str], report: Report) -> list[str]:
+        words = [tokenize(sentence, *self.options) for sentence in item]
+        report(len(item))
+        return words
 
 
-def _start_worker(kind: str, args: tuple[Any, ...]) -> None:
-    global _worker
-    if kind == "tokenize":
-        language, tokenizer = args
-        _worker = lambda sentence: tokenize(sentence, language, tokenizer)  # noqa: E731
-    else:
-        _worker = SubwordCodec(*args).encode_words
+class Encoding(Worker[list[str], list[str]]):
+    """Cuts tokenised sentences into subwords; the arguments are those of :class:`SubwordCodec`."""
+
+    kind = "encode"
+
+    def __init__(self, folder: str, tokenizer: str, bpe: str, separator: str) -> None:
+        self.folder, self.options = folder, (tokenizer, bpe, separator)
+        self.codec: SubwordCodec | None = None
+
+    def begin(self) -> None:
+        self.codec = SubwordCodec(self.folder, *self.options)
+
+    def __call__(self, item: list[str], report: Report) -> list[str]:
+        assert self.codec is not None
+        tokens = [self.codec.encode_words(words) for words in item]
+        report(len(item))
+        return tokens
 
 
-def _work(batch: list[str]) -> list[str]:
-    return [_worker(sentence) for sentence in batch]
-
-
-def transform(sentences: list[str], kind: str, args: tuple[Any, ...], workers: int, what: str) -> list[str]:
-    """Tokenises or encodes all sentences, in order, with a progress bar.
+def transform(sentences: list[str], worker: Worker[list[str], list[str]], workers: int, what: str) -> list[str]:
+    """Tokenise or encode all sentences, in order, with a progress bar.
 
     Args:
         sentences: sentences to transform.
-        kind: ``tokenize`` or ``encode``.
-        args: arguments of the transformation: language and tokenizer for ``tokenize``, the arguments of
-            :class:`SubwordCodec` for ``encode``.
+        worker: what is done to them.
         workers: number of processes.
         what: description for the progress bar.
     """
-    step = 2000
-    batches = [sentences[i : i + step] for i in range(0, len(sentences), step)]
-    done: list[str] = []
+    batches = [sentences[i : i + BATCH] for i in range(0, len(sentences), BATCH)]
+    executor: Executor = Processes(what) if workers > 1 and len(batches) > 1 else InProcess()
     with tqdm(total=len(sentences), desc=what, unit=" sentences", unit_scale=True) as bar:
-        if workers < 2 or len(batches) < 2:
-            _start_worker(kind, args)
-            results = map(_work, batches)
-            for result in results:
-                done += result
-                bar.update(len(result))
-            return done
-        with ProcessPoolExecutor(workers, initializer=_start_worker, initargs=(kind, args)) as pool:
-            for result in pool.map(_work, batches):
-                done += result
-                bar.update(len(result))
-    return done
+        results = executor.map(worker, batches, Resources(workers, threads=1), report=bar.update)
+        return [tokens for batch in results for tokens in batch]

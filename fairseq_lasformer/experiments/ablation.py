@@ -18,6 +18,7 @@ from fairseq_lasformer.checkpoints.loading import load, updates
 from fairseq_lasformer.data.documents import Document
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.evaluation.metrics import HEADLINE, METRICS
+from fairseq_lasformer.executors import Report, Worker
 from fairseq_lasformer.experiments.pipeline import Experiment
 from fairseq_lasformer.experiments.training import read_config
 from fairseq_lasformer.files import atomic_write
@@ -162,6 +163,23 @@ def run(ablation: Ablation, row: Row, folder: Path) -> dict[str, Any]:
     }
     atomic_write(folder / "result.json", json.dumps(result, indent=1) + "\n")
     return result
+
+
+class AblationRun(Worker[Row, dict[str, Any]]):
+    """Does the runs of a table, each in a folder of its own.
+
+    Args:
+        ablation: what the runs have in common.
+        folder: folder that contains the folders of the runs.
+    """
+
+    def __init__(self, ablation: Ablation, folder: Path) -> None:
+        self.ablation, self.folder = ablation, folder
+
+    def __call__(self, item: Row, report: Report) -> dict[str, Any]:
+        result = run(self.ablation, item, self.folder / item.folder)
+        report(1)
+        return result
 
 
 def submit(launcher: str, command: Sequence[str]) -> None:

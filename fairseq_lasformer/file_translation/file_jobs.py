@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from fairseq_lasformer import formats
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.executors import InProcess, Report, Worker
 from fairseq_lasformer.file_translation.file_translator import FileTranslator, TranslatedFile, TranslatedSentence
 from fairseq_lasformer.files import check_writable, locked, replacing
 from fairseq_lasformer.formats import OpenFile
@@ -190,7 +191,6 @@ class _Open(NamedTuple):
     job: Job
     key: str
     file: OpenFile
-    size: int
 
 
 def _translated(
@@ -204,47 +204,76 @@ def _translated(
     tick: Callable[[int], object],
     options: Options,
 ) -> Iterator[Result]:
-    inputs = {job.source.resolve() for job in jobs} | options.inputs
     done = _Done(state / DONE)
-    waiting: list[_Open] = []
+    batches = _batches(translator, jobs, done, output, encoding, options, settings)
+    for results in InProcess().map(_Files(translator, state, done, output, begin), batches, report=tick):
+        yield from results
+    if (state / PARTS).is_dir() and not any((state / PARTS).iterdir()):
+        (state / PARTS).rmdir()
 
-    def work() -> Iterator[Result]:
-        for opened, made in _together(translator, waiting, state, begin, tick):
-            job, note = opened.job, opened.file.note
-            if isinstance(made, InputError):
-                yield Result(job, str(made), note=note)
-                continue
-            try:
-                with replacing(job.target, "wb") as file:
-                    file.write(present(made, output))
-                done.add(opened.key, job.target)
-                _journal(state, opened).unlink(missing_ok=True)
-                yield Result(job, told=made.counts.told(), note=note)
-            except (InputError, OSError) as e:
-                yield Result(job, str(e))
-        waiting.clear()
 
+def _batches(
+    translator: FileTranslator,
+    jobs: Sequence[Job],
+    done: _Done,
+    output: str,
+    encoding: str | None,
+    options: Options,
+    settings: Sequence[object],
+) -> Iterator[list[_Open | Result]]:
+    """Files that are translated together, and what became of those that are not translated."""
+    inputs = {job.source.resolve() for job in jobs} | options.inputs
+    batch: list[_Open | Result] = []
+    size = 0
     for job in jobs:
         try:
             data = job.source.read_bytes()
             key = key_of(hashlib.sha256(data).hexdigest(), job.form, output, encoding, options.finishing, *settings)
             if done.has(key, job.target):
-                yield Result(job)
+                batch.append(Result(job))
                 continue
             _check_target(job.target, inputs, options.overwrite or done.wrote(job.target))
             file = formats.read(data, job.form, encoding, options.finishing)
             if not options.any_language:
                 formats.check_languages(file, *translator.languages)
-            waiting.append(_Open(job, key, file, len(data)))
+            batch.append(_Open(job, key, file))
+            size += len(data)
         except OSError as e:
-            yield Result(job, f"cannot be read ({e.strerror or e})")
+            batch.append(Result(job, f"cannot be read ({e.strerror or e})"))
         except InputError as e:
-            yield Result(job, str(e))
-        if sum(w.size for w in waiting) >= TOGETHER:
-            yield from work()
-    yield from work()
-    if (state / PARTS).is_dir() and not any((state / PARTS).iterdir()):
-        (state / PARTS).rmdir()
+            batch.append(Result(job, str(e)))
+        if size >= TOGETHER:
+            yield batch
+            batch, size = [], 0
+    yield batch
+
+
+class _Files(Worker["Sequence[_Open | Result]", "Iterator[Result]"]):
+    """Translates files together and writes each when it is done; what has a result already keeps it."""
+
+    def __init__(
+        self, translator: FileTranslator, state: Path, done: _Done, output: str, opening: Callable[[int], object]
+    ) -> None:
+        self.translator, self.state, self.done, self.output, self.opening = translator, state, done, output, opening
+
+    def __call__(self, item: Sequence[_Open | Result], report: Report) -> Iterator[Result]:
+        yield from (one for one in item if isinstance(one, Result))
+        waiting = [one for one in item if isinstance(one, _Open)]
+        for opened, made in _together(self.translator, waiting, self.state, self.opening, report):
+            yield self._written(opened, made)
+
+    def _written(self, opened: _Open, made: TranslatedFile | InputError) -> Result:
+        job, note = opened.job, opened.file.note
+        if isinstance(made, InputError):
+            return Result(job, str(made), note=note)
+        try:
+            with replacing(job.target, "wb") as file:
+                file.write(present(made, self.output))
+            self.done.add(opened.key, job.target)
+            _journal(self.state, opened).unlink(missing_ok=True)
+            return Result(job, told=made.counts.told(), note=note)
+        except (InputError, OSError) as e:
+            return Result(job, str(e))
 
 
 def _journal(state: Path, opened: _Open) -> Path:

@@ -5,10 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import subprocess
-import sys
-from collections.abc import Callable, Iterable, Sequence
-from multiprocessing.pool import ThreadPool
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,9 +18,9 @@ from fairseq_lasformer.data.hypotheses import some, write_hypotheses
 from fairseq_lasformer.data.manifest import SplitInfo
 from fairseq_lasformer.data.subwords import DataConfig
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.executors import Processes, Resources
 from fairseq_lasformer.files import check_writable, locked, remove_folder
-from fairseq_lasformer.jobs.shards import END
-from fairseq_lasformer.processes import start
+from fairseq_lasformer.jobs.shards import ShardTranslator
 from fairseq_lasformer.resume import Progress, key_of
 from fairseq_lasformer.search.glossary import Glossary
 
@@ -212,42 +209,21 @@ def _arguments(data: Path, checkpoint: Path, split: str, settings: DataConfig, i
 def _translate(
     arguments: list[str], logs: Sequence[Path], shards: Sequence[int], jobs: int, what: str, info: SplitInfo
 ) -> None:
-    """Runs those of the shards that have no log yet, at most ``jobs`` at a time."""
-    jobs = max(1, jobs)
-    left = [i for i in shards if not logs[i].exists()]
-    environment = {**os.environ, "PYTHONIOENCODING": "utf-8", "PYTHONUNBUFFERED": "1"}
-    if jobs > 1:
-        environment["OMP_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // jobs))
-    done = sum(_documents_in(logs[i]) for i in shards if logs[i].exists())
+    """Runs those of the shards that have no log yet, at most ``jobs`` at a time; each process loads the models once."""
+    threads = max(1, (os.cpu_count() or 1) // jobs) if jobs > 1 else 0
     total = info.documents if len(shards) == len(logs) else None
-    with (
-        tqdm(total=total, initial=done, desc=what, unit=" documents") as bar,
-        ThreadPool(jobs) as pool,
-    ):
-
-        def work(shards: Sequence[int]) -> None:
-            command = [
-                sys.executable,
-                "-m",
-                "fairseq_lasformer.jobs.shards",
-                ",".join(map(str, shards)),
-                *arguments,
-            ]
-            _run(command, [logs[i] for i in shards], environment, bar.update)
-
-        # one process per job, not per shard: starting one takes seconds
-        for _ in pool.imap_unordered(work, filter(None, (left[i::jobs] for i in range(jobs)))):
+    initial = sum(_documents_in(logs[i]) for i in shards if logs[i].exists())
+    with tqdm(total=total, initial=initial, desc=what, unit=" documents") as bar:
+        work, resources = ShardTranslator(arguments, logs[0].parent), Resources(jobs, threads)
+        for _ in Processes("the translation", logs[0].parent).map(
+            work, shards, resources, lambda i: logs[i] if logs[i].exists() else None, bar.update
+        ):
             pass
 
 
 def _documents_in(log: Path) -> int:
     with open(log, encoding="utf-8") as lines:
-        return sum(map(_is_document, lines))
-
-
-def _is_document(line: str) -> bool:
-    """Whether a line of a shard's output is a translation; libraries print there as well."""
-    return line.startswith('{"document": ')
+        return sum(1 for _ in lines)
 
 
 def collect(codec: ExampleCodec, info: SplitInfo, logs: Iterable[Path]) -> Translation:
@@ -264,7 +240,7 @@ def collect(codec: ExampleCodec, info: SplitInfo, logs: Iterable[Path]) -> Trans
     found: dict[int, list[Any]] = {}
     for log in logs:
         with open(log, encoding="utf-8") as lines:
-            for line in filter(_is_document, lines):
+            for line in lines:
                 document = json.loads(line)
                 found[int(document["document"])] = document["lines"]
     if missing := [i + 1 for i in range(info.documents) if i not in found]:
@@ -279,46 +255,3 @@ def collect(codec: ExampleCodec, info: SplitInfo, logs: Iterable[Path]) -> Trans
         [(i, j) for i, j, line in places if line[3]],
         info.blanks,
     )
-
-
-def _run(command: list[str], logs: Sequence[Path], environment: dict[str, str], tick: Callable[[], object]) -> None:
-    """Runs a translation command and writes the output of each shard to its log, completely or not at all.
-
-    The command's standard error is stored next to the first log, and quoted if the command fails.
-
-    Args:
-        command: command that translates the shards, one after another.
-        logs: one file per shard.
-        environment: environment of the command.
-        tick: called for each translated document.
-    """
-    errors = logs[0].with_name(f"{logs[0].name}.err")
-    with (
-        open(errors, "w", encoding="utf-8") as err,
-        start(command, stdout=subprocess.PIPE, stderr=err, env=environment, text=True, encoding="utf-8") as process,
-    ):
-        for log in logs:
-            if not _shard(process.stdout or (), log, tick):
-                break
-    if process.returncode or not all(log.exists() for log in logs):
-        said = [line for line in errors.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
-        reason = next((line.removeprefix("error: ") for line in reversed(said) if line.startswith("error: ")), "")
-        if not reason:
-            reason = f"{said[-1] if said else 'no message'} (exit code {process.returncode}; see {errors})"
-        raise InputError(f"the translation failed: {reason}")
-
-
-def _shard(lines: Iterable[str], log: Path, tick: Callable[[], object]) -> bool:
-    """Writes the output of one shard to ``log``; returns False if the output ended early."""
-    temporary = log.with_name(f"{log.name}.tmp")
-    with open(temporary, "w", encoding="utf-8") as out:
-        for line in lines:
-            if line == f"{END}{log.name}\n":
-                break
-            out.write(line)
-            if _is_document(line):
-                tick()
-        else:
-            return False
-    temporary.replace(log)
-    return True

@@ -1,16 +1,12 @@
-"""``python -m fairseq_lasformer.jobs.shards 0,2 OPTIONS…``: translates some shards of a split, one after another.
-
-Takes fairseq-generate's options. Prints one line of JSON per document, ``{"document": …, "lines": [[tokens, score,
-repaired, flawed], …]}``, and ``end of shard I`` after each shard. Run by :mod:`fairseq_lasformer.jobs.generate`.
-"""
+"""One process of ``lasformer generate``: translates shards of a split, one after another."""
 
 from __future__ import annotations
 
 import ast
 import json
-import sys
 from argparse import Namespace
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,12 +16,12 @@ from torch import Tensor
 
 from fairseq_lasformer.data.examples import ExampleCodec
 from fairseq_lasformer.data.manifest import SplitInfo
-from fairseq_lasformer.documents.translator import Translator
+from fairseq_lasformer.documents.translator import Line, Translator
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.executors import Report, Worker
+from fairseq_lasformer.files import replacing
 from fairseq_lasformer.jobs.prepared import documents_of
 from fairseq_lasformer.plugin import compat, register
-
-END = "end of shard "
 
 
 def parse(arguments: list[str]) -> Any:
@@ -82,39 +78,53 @@ def required_terms(task: Any, translator: Translator, path: str) -> Callable[[Te
     return lambda sentence: required(codec.subwords.decode(words(sentence), codec.settings.source_lang))
 
 
-def main() -> None:
-    register()
-    compat.errors_in_one_line()
-    shards, *arguments = sys.argv[1:]
-    cfg = parse(arguments)
-    utils.import_user_module(cfg.common)
-    task = tasks.setup_task(cfg.task)
-    split = cfg.dataset.gen_subset
-    task.load_dataset(split, task_cfg=cfg.task)
-    models, device = load_models(cfg, task)
-    check_lengths(task, split, cfg, models)
-    translator = Translator(task, models, cfg.generation)
-    info = SplitInfo.load(task.folder, split)
-    if info is None:
-        raise InputError(f"{task.folder}: holds no manifest of {split}")
-    separator = task.separator_in(task.source_dictionary)
-    overlap = translator.overlap(cfg.task.overlap)
-    whole, terms = translator.prefix_size > 0, required_terms(task, translator, cfg.task.glossary)
-    documents = documents_of(task.dataset(split), info, task.settings, separator, overlap, whole, terms)
-    groups = translator.groups(documents, cfg.dataset.max_tokens, cfg.dataset.batch_size)
-    n_shards = cfg.distributed_training.distributed_world_size
-    for shard in map(int, shards.split(",")):
+class ShardTranslator(Worker[int, Path]):
+    """Translates the shards of a split, each into a file with a line of JSON per document.
+
+    The lines are ``{"document": …, "lines": [[tokens, score, repaired, flawed], …]}``.
+
+    Args:
+        arguments: options of fairseq-generate.
+        folder: folder of the files, which are named by the shards' numbers.
+    """
+
+    def __init__(self, arguments: list[str], folder: Path) -> None:
+        self.arguments, self.folder = arguments, folder
+
+    def begin(self) -> None:
+        register()
+        compat.errors_in_one_line()
+        cfg = self.cfg = parse(self.arguments)
+        utils.import_user_module(cfg.common)
+        task = self.task = tasks.setup_task(cfg.task)
+        split = cfg.dataset.gen_subset
+        task.load_dataset(split, task_cfg=cfg.task)
+        models, self.device = load_models(cfg, task)
+        check_lengths(task, split, cfg, models)
+        self.translator = Translator(task, models, cfg.generation)
+        info = SplitInfo.load(task.folder, split)
+        if info is None:
+            raise InputError(f"{task.folder}: holds no manifest of {split}")
+        separator = task.separator_in(task.source_dictionary)
+        overlap = self.translator.overlap(cfg.task.overlap)
+        whole, terms = self.translator.prefix_size > 0, required_terms(task, self.translator, cfg.task.glossary)
+        self.documents = documents_of(task.dataset(split), info, task.settings, separator, overlap, whole, terms)
+        self.groups = self.translator.groups(self.documents, cfg.dataset.max_tokens, cfg.dataset.batch_size)
+
+    def __call__(self, item: int, report: Report) -> Path:
+        cfg, path = self.cfg, self.folder / str(item)
         if cfg.common.seed is not None and not cfg.generation.no_seed_provided:
-            utils.set_torch_seed(cfg.common.seed)  # for --sampling: per shard, as if the shard were run alone
-        for group in groups[shard::n_shards]:
-            for number, lines in zip(group, translator.translate([documents[i] for i in group], device)):
-                told = [
-                    (task.target_dictionary.string(line.tokens), line.score, line.repaired, line.flawed)
-                    for line in lines
-                ]
-                print(json.dumps({"document": number, "lines": told}, ensure_ascii=False), flush=True)
-        print(f"{END}{shard}", flush=True)
+            utils.set_torch_seed(cfg.common.seed)  # for --sampling: per shard, as if the shard were translated alone
+        with replacing(path) as out:
+            for group in self.groups[item :: cfg.distributed_training.distributed_world_size]:
+                documents = [self.documents[i] for i in group]
+                for number, lines in zip(group, self.translator.translate(documents, self.device)):
+                    out.write(
+                        json.dumps({"document": number, "lines": list(map(self._line, lines))}, ensure_ascii=False)
+                    )
+                    out.write("\n")
+                    report(1)
+        return path
 
-
-if __name__ == "__main__":
-    main()
+    def _line(self, line: Line) -> tuple[str, float, bool, bool]:
+        return self.task.target_dictionary.string(line.tokens), line.score, line.repaired, line.flawed

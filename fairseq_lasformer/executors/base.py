@@ -1,0 +1,107 @@
+"""The protocol of all executors: results in order, progress, what is done already, and another try where a worker dies.
+
+A worker is an object that is sent to where it works: its attributes are few and can be pickled; what is large, such as
+a model, is loaded by :meth:`Worker.begin`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Generic, NamedTuple, TypeVar
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+Report = Callable[[int], object]
+"""Called with the number of units that are done, such as sentences or documents."""
+
+
+class Resources(NamedTuple):
+    """What the workers get.
+
+    Attributes:
+        workers: how many there are at most.
+        threads: processor threads of each (``OMP_NUM_THREADS``); 0: as many as this process has.
+    """
+
+    workers: int = 1
+    threads: int = 0
+
+
+class Worker(Generic[Item, Result]):
+    """Turns items into results, one after another."""
+
+    def begin(self) -> None:
+        """Prepare, once per worker, before the first item."""
+
+    def __call__(self, item: Item, report: Report) -> Result:
+        """Do the work on one item.
+
+        Args:
+            item: the item.
+            report: called as parts of it are done.
+
+        Raises:
+            InputError: ends all work, with its message.
+        """
+        raise NotImplementedError
+
+
+def nothing_done(item: Any) -> None:
+    """No item has a result yet."""
+    return None
+
+
+def silent(n: int) -> None:
+    """Report nothing."""
+
+
+class Executor(ABC):
+    """Where workers run."""
+
+    @abstractmethod
+    def map(
+        self,
+        worker: Worker[Item, Result],
+        items: Iterable[Item],
+        resources: Resources = Resources(),  # noqa: B008
+        done: Callable[[Item], Result | None] = nothing_done,
+        report: Report = silent,
+        retries: int = 1,
+    ) -> Iterator[Result]:
+        """Return the results of all items, in order.
+
+        Args:
+            worker: what does the work.
+            items: what is worked on.
+            resources: how many workers, and of what size.
+            done: returns the result of an item from an earlier run, or None; it is asked when the item's turn comes.
+            report: called with the units that workers report, by one thread at a time.
+            retries: how often an item is tried again when its worker was killed.
+
+        Raises:
+            InputError: a worker failed; the others are ended.
+        """
+
+
+class InProcess(Executor):
+    """One worker in this process: items are taken when the one before is done."""
+
+    def map(
+        self,
+        worker: Worker[Item, Result],
+        items: Iterable[Item],
+        resources: Resources = Resources(),  # noqa: B008
+        done: Callable[[Item], Result | None] = nothing_done,
+        report: Report = silent,
+        retries: int = 1,
+    ) -> Iterator[Result]:
+        begun = False
+        for item in items:
+            result = done(item)
+            if result is None:
+                if not begun:
+                    worker.begin()
+                    begun = True
+                result = worker(item, report)
+            yield result
