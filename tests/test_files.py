@@ -72,7 +72,7 @@ def test_a_file_system_without_locks_is_an_error(tmp_path, monkeypatch):
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(fcntl, "flock", flock)
-    with pytest.raises(InputError, match="keeps no locks .No locks available.*use a folder on another one"):
-        with files.locked(tmp_path / "lock", "a translation"):
-            pytest.fail("went on without a lock")
+    error = pytest.raises(InputError, match="keeps no locks .No locks available.*use a folder on another one")
+    with error, files.locked(tmp_path / "lock", "a translation"):
+        pytest.fail("went on without a lock")
     assert not os.listdir(tmp_path) or (tmp_path / "lock").read_text() == ""
