@@ -17,7 +17,7 @@ from tqdm import tqdm
 from benchmarks.rows import Row
 from fairseq_lasformer.data.documents import join_documents, read_documents
 from fairseq_lasformer.documents.hub import TranslatedLine, from_pretrained
-from fairseq_lasformer.evaluation.lines import align
+from fairseq_lasformer.evaluation.line_alignment import align
 from fairseq_lasformer.evaluation.scores import score
 from fairseq_lasformer.search.glossary import Glossary
 

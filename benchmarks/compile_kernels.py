@@ -36,12 +36,12 @@ from fairseq_lasformer.ops import (
     KeyIndex,
     triton_bits,
     triton_decode,
+    triton_straight_through,
     triton_supervise,
-    triton_through,
     triton_tiles,
 )
 from fairseq_lasformer.ops.triton_scores import Rows
-from fairseq_lasformer.ops.triton_through import HeadRows, Into
+from fairseq_lasformer.ops.triton_straight_through import HeadRows, Into
 from fairseq_lasformer.ops.types import Attended, WeightDropout
 
 HEADS, HEAD_DIM, SELECT_DIM, BEAM = 8, 64, 64, 5  # the base model's
@@ -159,9 +159,9 @@ def teach(dtype: torch.dtype, length: int, heads: int = HEADS, width: int = HEAD
         sums = triton_supervise.Sums(rows, norm, norms)
         triton_supervise.targets(sel_q, sel_k, mean, sums, d_loss, dtype, where, reverse)
         heads, selector = Into(q, k, False), Into(sel_q, sel_k, False)
-        triton_through.softmax_gradient(q, k, norms[0], mean, heads, exact, where)
-        triton_through.mask_gradient(HeadRows(q, q, k, k, norms[0], norms[0], 0, length), True, dropout, where)
-        triton_through.softmax_gradient(sel_q, sel_k, None, mean, selector, False, where)
+        triton_straight_through.softmax_gradient(q, k, norms[0], mean, heads, exact, where)
+        triton_straight_through.mask_gradient(HeadRows(q, q, k, k, norms[0], norms[0], 0, length), True, dropout, where)
+        triton_straight_through.softmax_gradient(sel_q, sel_k, None, mean, selector, False, where)
 
 
 CASES: dict[str, Callable[[torch.dtype], None]] = {

@@ -146,8 +146,8 @@ def fill(
             if eight:
                 heads = layer.self_attn.num_heads
                 numbers, scales = ops.quantise_heads(numbers, heads)
-                cache.room(f"{name}.{what}_scale", memory, heads)[:, : cache.used] = scales
-            cache.room(f"{name}.{what}", numbers, size)[:, : cache.used] = numbers
+                cache.slots(f"{name}.{what}_scale", memory, heads)[:, : cache.used] = scales
+            cache.slots(f"{name}.{what}", numbers, size)[:, : cache.used] = numbers
     return source, state
 
 

@@ -34,7 +34,7 @@ from fairseq_lasformer.data.hypotheses import read_hypotheses  # noqa: E402
 from fairseq_lasformer.data.prepare import prepare  # noqa: E402
 from fairseq_lasformer.data.prepare_config import PrepareConfig  # noqa: E402
 from fairseq_lasformer.errors import InputError  # noqa: E402
-from fairseq_lasformer.evaluation import places  # noqa: E402
+from fairseq_lasformer.evaluation import breakdown  # noqa: E402
 from fairseq_lasformer.evaluation.probe import DISTANCES, accuracy, judge, read_probes  # noqa: E402
 from fairseq_lasformer.evaluation.scores import compare, score  # noqa: E402
 from fairseq_lasformer.experiments.pipeline import Experiment  # noqa: E402
@@ -142,8 +142,8 @@ def evaluate(raw: Path, runs: Sequence[Experiment], seconds: dict[str, float]) -
         adaptive = [pattern for patterns in found.values() for pattern in patterns if pattern.adaptive]
         systems[run.name] = {
             **score(hypotheses, references),
-            "omissions": places.omissions(hypotheses, references),
-            **{key: measure(hypotheses, references, "13a") for key, measure in places.MEASURES.items()},
+            "omissions": breakdown.omissions(hypotheses, references),
+            **{key: measure(hypotheses, references, "13a") for key, measure in breakdown.MEASURES.items()},
             "kappa": mean_kappa(adaptive) or 1.0,
             "kappa_by_module": {module: mean_kappa(patterns) or 1.0 for module, patterns in found.items()},
             **accuracy(probes, judge(probes, hypotheses, references)),

@@ -64,7 +64,7 @@ def machine() -> dict[str, Any]:
     }
 
 
-def told(about: dict[str, Any]) -> str:
+def describe(about: dict[str, Any]) -> str:
     """The machine, in a phrase."""
     kind = f" ({about['instructions']})" if about.get("instructions") else ""
     cpu = f"{about.get('cpu', 'unknown processor')}{kind}"

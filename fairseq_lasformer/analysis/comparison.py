@@ -15,7 +15,7 @@ from fairseq_lasformer.checkpoints.loading import architecture, load
 from fairseq_lasformer.data.manifest import SplitInfo
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.evaluation.metrics import HEADLINE, METRICS
-from fairseq_lasformer.machine import told
+from fairseq_lasformer.machine import describe
 
 SIGNIFICANT = 0.05
 HIGHER, LOWER, NEAR_ONE = "higher", "lower", "near one"
@@ -190,7 +190,7 @@ def _of_log(run: Run) -> dict[str, str]:
         found["speed"] = f"{statistics.median(speeds):,.0f} tokens/s"
     if run.start:
         found["started"] = str(run.start.get("date", ""))[:16].replace("T", " ")
-        found["machine"] = told(run.start["machine"])
+        found["machine"] = describe(run.start["machine"])
     if run.checkpoint is not None:
         written = datetime.fromtimestamp(run.checkpoint.stat().st_mtime, UTC).astimezone()
         found["checkpoint"] = f"{run.checkpoint.name}, {written:%Y-%m-%d %H:%M}"

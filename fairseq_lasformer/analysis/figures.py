@@ -171,9 +171,9 @@ def _bars(runs: Sequence[Run], y: str, places: Callable[[Run], dict[str, tuple[f
     for i, run in enumerate(runs):
         found = places(run)
         if found:
-            values, told = zip(*found.values())
+            values, labels = zip(*found.values())
             figure.add_bar(
-                x=list(found), y=list(values), name=run.name, customdata=list(told), marker={"color": _colour(i)},
+                x=list(found), y=list(values), name=run.name, customdata=list(labels), marker={"color": _colour(i)},
                 hovertemplate="%{y:.1f} (%{customdata})",
             )  # fmt: skip
     return figure

@@ -93,9 +93,10 @@ def options(pattern: str = "") -> str:
                 continue
             choices = f" {{{','.join(map(str, action.choices))}}}" if action.choices else ""
             default = action.default
-            told = "" if default in (None, "", argparse.SUPPRESS) or "${" in str(default) else f" (default: {default})"
+            known = default not in (None, "", argparse.SUPPRESS) and "${" not in str(default)
+            default_of = f" (default: {default})" if known else ""
             found += [
-                f"  {name}{choices}{told}",
+                f"  {name}{choices}{default_of}",
                 *textwrap.wrap(text, 96, initial_indent="      ", subsequent_indent="      "),
             ]
         if found:

@@ -81,7 +81,7 @@ function sample(number) {
   const marks = (lines, i) => (lines[i] || []).some(([, differs]) => differs);
   for (const run of it.runs) columns.push([run.name, run.lines, "", `differs in ${run.lines.filter((_, i) => marks(run.lines, i)).length} of ${run.lines.length} lines`]);
   if (it.reference.length) columns.push(["reference", it.reference.map((line) => [[line, false]]), "source"]);
-  const head = make("tr", {}, make("td", { textContent: "line" }), ...columns.map(([name, , , told]) => make("th", { scope: "col" }, name, ...(told && compared ? [make("small", { textContent: told })] : []))));
+  const head = make("tr", {}, make("td", { textContent: "line" }), ...columns.map(([name, , , note]) => make("th", { scope: "col" }, name, ...(note && compared ? [make("small", { textContent: note })] : []))));
   const body = make("tbody");
   it.source.forEach((_, i) => {
     const row = make("tr", { className: columns.some(([, lines]) => marks(lines, i)) ? "differs" : "" }, make("th", { textContent: i + 1, scope: "row" }));
@@ -140,7 +140,7 @@ function fill(side) {
 
 function highlight() {
   for (const word of document.querySelectorAll(".word")) { word.style.background = ""; word.title = ""; word.classList.remove("chosen"); }
-  byId("told").textContent = "";
+  byId("attends").textContent = "";
   if (chosen === null) return;
   const from = wordsOf(module.from), to = wordsOf(module.to), row = module.rows[chosen];
   const top = Math.max(...row.map((key) => key[1]), 1e-9);
@@ -155,7 +155,7 @@ function highlight() {
     const line = lineOf(to[key]);
     return `“${to[key].textContent}” ${percent(weight)}${line === here ? "" : ` (line ${line})`}`;
   });
-  byId("told").textContent = `“${from[chosen].textContent}” (line ${here}) attends to ${best.join(", ") || "no word"}`
+  byId("attends").textContent = `“${from[chosen].textContent}” (line ${here}) attends to ${best.join(", ") || "no word"}`
     + (rest > 0.05 ? `; ${percent(rest)} goes to weaker ones and to the marks between lines.` : ".");
 }
 

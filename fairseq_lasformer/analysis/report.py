@@ -21,7 +21,7 @@ from fairseq_lasformer.analysis.samples import Sample, page_samples, read_sample
 from fairseq_lasformer.documents.hub import DocumentHubInterface, load_model
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.files import atomic_write
-from fairseq_lasformer.machine import machine, told
+from fairseq_lasformer.machine import describe, machine
 
 
 def report(
@@ -92,7 +92,7 @@ def _facts(document: Path | None) -> str:
         "written": f"{datetime.now().astimezone():%Y-%m-%d %H:%M %Z}",
         "by": f"fairseq_lasformer {fairseq_lasformer.__version__}",
         "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
-        "machine": told(machine()),
+        "machine": describe(machine()),
     }
     if document is not None:
         facts["samples from"] = str(document)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from fairseq_lasformer.checkpoints.loading import CHECKPOINTS
 from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.evaluation.places import MEASURES
+from fairseq_lasformer.evaluation.breakdown import MEASURES
 
 # "| train_inner | {…}" of fairseq-train, "[train_inner][INFO] - {…}" of fairseq-hydra-train, "{…}" of --log-file
 _LOG_LINE = re.compile(r"(?:^|[|\[] ?(?:train_inner|train|valid)(?: \||\]\[INFO\] -) )(\{\".*\})")

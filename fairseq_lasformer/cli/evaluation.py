@@ -15,7 +15,7 @@ from fairseq_lasformer.files import atomic_write, check_writable
 def run_score(args: argparse.Namespace) -> None:
     from fairseq_lasformer.data.documents import read_documents
     from fairseq_lasformer.data.hypotheses import read_hypotheses
-    from fairseq_lasformer.evaluation import places, tcp
+    from fairseq_lasformer.evaluation import breakdown, tcp
     from fairseq_lasformer.evaluation.probe import accuracy, judge, read_probes
     from fairseq_lasformer.evaluation.scores import compare, comparison_table, score, table
 
@@ -38,19 +38,19 @@ def run_score(args: argparse.Namespace) -> None:
     systems = {}
     for name, hypotheses in found.items():
         systems[name] = score(hypotheses, references, args.tokenize)
-        for key, measure in places.MEASURES.items():
+        for key, measure in breakdown.MEASURES.items():
             if getattr(args, key):
                 systems[name][key] = measure(hypotheses, references, args.tokenize)
         if args.omissions:
-            systems[name]["omissions"] = places.omissions(hypotheses, references)
+            systems[name]["omissions"] = breakdown.omissions(hypotheses, references)
         if probes:
             systems[name] |= accuracy(probes, judge(probes, hypotheses, references))
         if args.tcp:
             systems[name]["tcp"] = tcp.evaluate(hypotheses, args.tcp, args.tcp_reference, args.tcp_tokenized)
     print(table(systems))
     for name, scores in systems.items():
-        if told := places.table(name, scores):
-            print(told)
+        if text := breakdown.table(name, scores):
+            print(text)
         if args.tcp:
             print(tcp.line(name, scores["tcp"]))
     report: dict[str, Any] = {"systems": systems}

@@ -53,13 +53,13 @@ def add_ablate(parser: argparse.ArgumentParser) -> None:
 
 
 def run_train(args: argparse.Namespace) -> None:
-    from fairseq_lasformer.experiments.own_data import TrainOptions, chosen_options, train_own
+    from fairseq_lasformer.experiments.train import TrainOptions, chosen_options, train_own
 
     named = {name: getattr(args, name) for name in TrainOptions.__dataclass_fields__ if hasattr(args, name)}
     given = {name: value for name, value in named.items() if value is not None} | {"options": tuple(args.options)}
-    options, told = chosen_options(args.data, args.out, given, args.small_corpus)
-    if told:
-        print(told, file=sys.stderr)
+    options, note = chosen_options(args.data, args.out, given, args.small_corpus)
+    if note:
+        print(note, file=sys.stderr)
     print(train_own(args.data, args.out, options))
 
 
@@ -92,7 +92,7 @@ def add_train(parser: argparse.ArgumentParser) -> None:
 
 
 def run_run(args: argparse.Namespace) -> None:
-    from fairseq_lasformer.experiments.whole import run_whole
+    from fairseq_lasformer.experiments.run_config import run_whole
 
     run_whole(args.config)
 

@@ -218,7 +218,7 @@ def _to_standard_output(args: argparse.Namespace, place: Path) -> None:
     sys.stdout.buffer.write(present(done, args.format))
     sys.stdout.buffer.flush()
     if not args.quiet and (args.input != "-" or sys.stderr.isatty()):
-        print(f"{name}: {done.counts.told()}", file=sys.stderr)
+        print(f"{name}: {done.counts.summary()}", file=sys.stderr)
 
 
 def _file(args: argparse.Namespace, place: Path) -> None:
@@ -281,7 +281,7 @@ def _run(args: argparse.Namespace, jobs: Sequence[Job], state: Path, inputs: Seq
                 bar.write(f"error: {name}: {result.error}", file=sys.stderr)
             elif not args.quiet:
                 note = f" ({result.note})" if result.note else ""
-                bar.write(f"{result.job.target}: {result.told or 'already translated'}{note}", file=sys.stderr)
+                bar.write(f"{result.job.target}: {result.summary or 'already translated'}{note}", file=sys.stderr)
     if len(jobs) == 1 and not failed and args.input != "-" and not Path(args.input).is_dir():
         shutil.rmtree(state, ignore_errors=True)
     if failed:

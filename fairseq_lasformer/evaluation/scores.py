@@ -105,8 +105,8 @@ def table(systems: dict[str, dict[str, Any]]) -> str:
         numbers = "".join(f"{'-':>8}" if s.get(key) is None else f"{s[key]:>8.2f}" for key in METRICS)
         lines.append(f"{name:<{width}}{numbers}{s['length_ratio']:>8.3f}")
     first = next(iter(systems.values()))
-    told = [f"{METRICS[key].label} {first['signatures'][key]}" for key in (HEADLINE, "chrf")]
-    lines.append("; ".join([f"{first['documents']} documents", *told]))
+    signatures = [f"{METRICS[key].label} {first['signatures'][key]}" for key in (HEADLINE, "chrf")]
+    lines.append("; ".join([f"{first['documents']} documents", *signatures]))
     for name, s in systems.items():
         if not s["s_bleu_documents"]:
             lines.append(

@@ -72,13 +72,13 @@ class Result(NamedTuple):
     Attributes:
         job: the file.
         error: why it could not be translated; empty if it was.
-        told: what happened to its sentences; empty if it had been translated before.
+        summary: what happened to its sentences; empty if it had been translated before.
         note: what its user should know about its format.
     """
 
     job: Job
     error: str = ""
-    told: str = ""
+    summary: str = ""
     note: str = ""
 
 
@@ -271,7 +271,7 @@ class _Files(Worker["Sequence[_Open | Result]", "Iterator[Result]"]):
                 file.write(present(made, self.output))
             self.done.add(opened.key, job.target)
             _journal(self.state, opened).unlink(missing_ok=True)
-            return Result(job, told=made.counts.told(), note=note)
+            return Result(job, summary=made.counts.summary(), note=note)
         except (InputError, OSError) as e:
             return Result(job, str(e))
 
@@ -301,9 +301,9 @@ def _together(
     if failure is None:
         return
     if len(waiting) == 1:
-        told = f"cannot be translated ({type(failure).__name__}: {' '.join(str(failure).split())[:200]})"
+        message = f"cannot be translated ({type(failure).__name__}: {' '.join(str(failure).split())[:200]})"
         for w in left:
-            yield w, failure if isinstance(failure, InputError) else InputError(told)
+            yield w, failure if isinstance(failure, InputError) else InputError(message)
         return
     for w in left:
         yield from _together(translator, [w], state, lambda n: None, lambda n: None)

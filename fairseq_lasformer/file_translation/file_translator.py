@@ -58,7 +58,7 @@ class Counts(NamedTuple):
     lost: int
     unknown: float = 0.0
 
-    def told(self) -> str:
+    def summary(self) -> str:
         """The counts in words."""
         words = [f"{self.sentences} sentence{'' if self.sentences == 1 else 's'}"]
         if self.repaired:
@@ -180,7 +180,7 @@ class FileTranslator:
         documents = [Journal(path) for path in journals or [None] * len(files)]
         for i, lines, unknown in self._documents(texts, tick, documents):
             try:
-                made = self.written(files[i], *split[i], lines)
+                made = self.rendered(files[i], *split[i], lines)
                 yield i, made._replace(counts=made.counts._replace(unknown=unknown))
             except InputError as e:
                 yield i, e
@@ -235,8 +235,8 @@ class FileTranslator:
             unknown = float((tokens == self.unknown).float().mean()) if tokens.numel() else 0.0
             lines = [line for i in of.get(document, ()) for line in translated.get(i, [])]
             if not self.whole_documents:
-                return document, self.told(texts[document], lines), unknown
-            return document, self.told(texts[document], lines, self._others(sources[document], lines)), unknown
+                return document, self.with_sources(texts[document], lines), unknown
+            return document, self.with_sources(texts[document], lines, self._others(sources[document], lines)), unknown
 
         for document in range(len(texts)):
             if not waiting[document]:
@@ -267,7 +267,7 @@ class FileTranslator:
             return []
         return self.translator.alternatives(source, lines, self.most, self.model.device)
 
-    def told(
+    def with_sources(
         self, texts: Sequence[str], lines: Sequence[Line], others: Sequence[Sequence[Line]] = ()
     ) -> list[TranslatedSentence]:
         """Sentences beside their translations, as text.
@@ -292,7 +292,7 @@ class FileTranslator:
             found.append(TranslatedSentence(best, [(other.translation, other.score) for other in more]))
         return found
 
-    def written(
+    def rendered(
         self, file: OpenFile, found: list[list[Sentence]], cut: int, lines: list[TranslatedSentence]
     ) -> TranslatedFile:
         """A file made of its translated sentences."""

@@ -85,11 +85,11 @@ def fields_of(lines: list[str]) -> list[Field]:
 
 def _one_is_singular(header: str) -> frozenset[int]:
     """The plural forms that stand for a single number, so that ``msgid`` may be translated for them."""
-    told = _PLURALS.search(header)
-    if told is None:
+    match = _PLURALS.search(header)
+    if match is None:
         return frozenset({0})
     try:
-        rule = gettext.c2py(told[2].strip())  # it takes numbers, n and operators only
+        rule = gettext.c2py(match[2].strip())  # it takes numbers, n and operators only
         forms = [int(rule(n)) for n in range(_NUMBERS)]
     except (ValueError, RecursionError, ZeroDivisionError, OverflowError):
         return frozenset()

@@ -152,9 +152,9 @@ def summary(done: Translation, form: str) -> str:
         done: the translation.
         form: form of the file, which a line's place depends on.
     """
-    told = [f"{len(done.documents)} documents, {sum(map(len, done.documents))} lines"]
+    clauses = [f"{len(done.documents)} documents, {sum(map(len, done.documents))} lines"]
     if done.repaired:
-        told.append(f"{len(done.repaired)} lines had gone wrong and were translated again")
+        clauses.append(f"{len(done.repaired)} lines had gone wrong and were translated again")
     if done.flawed:
         blanks = done.blanks or (0, *(1 for _ in done.documents))
         first = [blanks[0]]
@@ -165,8 +165,8 @@ def summary(done: Translation, form: str) -> str:
         ]
         more = f" and {len(done.flawed) - 10} more" if len(done.flawed) > 10 else ""
         where = f"line {', '.join(places)}{more}"
-        told.append(f"{len(done.flawed)} lines repeat themselves or reached their maximum length: {where}")
-    return "; ".join(told)
+        clauses.append(f"{len(done.flawed)} lines repeat themselves or reached their maximum length: {where}")
+    return "; ".join(clauses)
 
 
 def _split(data: Path, split: str) -> SplitInfo:

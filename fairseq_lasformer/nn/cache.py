@@ -85,7 +85,7 @@ class DecodingCache:
     def advance(self) -> KeyIndex:
         """Begin a step by assigning each hypothesis its next slot; return the key index, including the new position."""
         if self.used + self.beam > self.capacity:
-            self._make_room()
+            self._compact()
         if self.length == self.table.size(1):
             self._longer_table()
         torch.arange(self.used, self.used + self.beam, out=self.newest)
@@ -105,9 +105,9 @@ class DecodingCache:
     def append(self, name: str, new: Tensor) -> Tensor:
         """Write this step's ``new`` [R, W]; return all slots, [N, C, W]."""
         # the slots are read on the device, so that a captured step can be replayed
-        return self.room(name, new).index_copy_(1, self.newest, new.view(self.n_items, self.beam, -1))
+        return self.slots(name, new).index_copy_(1, self.newest, new.view(self.n_items, self.beam, -1))
 
-    def room(self, name: str, like: Tensor, width: int = 0) -> Tensor:
+    def slots(self, name: str, like: Tensor, width: int = 0) -> Tensor:
         """Return all slots, [N, C, W], with room for this step's.
 
         Args:
@@ -185,7 +185,7 @@ class DecodingCache:
             start, n_keys = (t.index_select(0, keep) for t in self.source_index[1:3])
             self.source_index = self.source_index._replace(start=start, n_keys=n_keys)
 
-    def _make_room(self) -> None:
+    def _compact(self) -> None:
         """Compact the slots of dropped hypotheses, or double the storage if more than 3/4 of it are in use."""
         n, device = self.n_live, self.table.device
         paths = self.table[: n * self.beam, : self.length].reshape(n, -1).long()
@@ -261,7 +261,7 @@ class LayerCache(NamedTuple):
         numbers, scales = f"{self.name}.{what}", f"{self.name}.{what}_scale"
         if self.memory is None:
             eight = self.x.new_empty(0, dtype=torch.int8)
-            return self.cache.room(numbers, eight, width), self.cache.room(scales, self.x, n_heads)
+            return self.cache.slots(numbers, eight, width), self.cache.slots(scales, self.x, n_heads)
         source = self.cache.source
         if numbers not in source:
             source[numbers], source[scales] = quantise_heads(projection(self.memory), n_heads)

@@ -1,8 +1,8 @@
 """Decoding cache whose tensors stay in place, so that a step can be captured in a CUDA graph and replayed.
 
-All tensors of a size are a :class:`Room`, which keeps the graph that was captured in it. When a batch outgrows its room
-or half of its items are finished, its contents move to another one; when it ends, its rooms are kept for later batches
-of the same sizes, which replay the same graphs.
+All tensors of a size are :class:`GraphBuffers`, which keep the graph that was captured with them. When a batch outgrows
+its buffers, or half of its items are finished, its contents move to others; when it ends, they are kept for later
+batches of the same sizes, which replay the same graphs.
 
 Shapes as in ``cache``.
 """
@@ -22,8 +22,8 @@ from fairseq_lasformer.nn.cuda_graph import CudaGraphStep
 from fairseq_lasformer.ops import KeyIndex
 
 FIRST_POSITIONS = 512
-ROOMS = 8
-"""Number of rooms that are kept between batches."""
+KEPT_BUFFERS = 8
+"""Number of buffers that are kept between batches."""
 
 
 class Size(NamedTuple):
@@ -56,7 +56,7 @@ class Size(NamedTuple):
         return cls(n_items, beam, positions, positions * beam, padded, like.dtype, like.device, constants)
 
 
-class Room:
+class GraphBuffers:
     """Tensors of one size, and the step that was captured with them.
 
     Attributes:
@@ -78,86 +78,86 @@ class Room:
         self.step = CudaGraphStep()
 
     def of_source(self, name: str, width: int) -> Tensor:
-        """Return room for keys or values of the source, [N, K, W]."""
+        """Return the buffer for keys or values of the source, [N, K, W]."""
         if name not in self.source:
             size = self.size
             self.source[name] = torch.zeros(size.n_items, size.source, width, dtype=size.dtype, device=size.device)
         return self.source[name]
 
     def of_generated(self, name: str, width: int) -> Tensor:
-        """Return room for keys or values of the translation, [N, C, W]."""
+        """Return the buffer for keys or values of the translation, [N, C, W]."""
         if name not in self.generated:
             size = self.size
             self.generated[name] = torch.empty(size.n_items, size.capacity, width, dtype=size.dtype, device=size.device)
         return self.generated[name]
 
 
-class Rooms:
-    """Rooms that no batch is in, the one that was left last at the end."""
+class BufferPool:
+    """BufferPool that no batch is in, the one that was left last at the end."""
 
     def __init__(self) -> None:
-        self.free: list[Room] = []
+        self.free: list[GraphBuffers] = []
 
-    def take(self, size: Size) -> Room:
-        """Return a room of a size, its own from now on."""
+    def take(self, size: Size) -> GraphBuffers:
+        """Return buffers of a size, the caller's own from now on."""
         for i in reversed(range(len(self.free))):
             if self.free[i].size == size:
                 return self.free.pop(i)
-        return Room(size)
+        return GraphBuffers(size)
 
-    def give(self, rooms: list[Room]) -> None:
-        """Take rooms back; the oldest are forgotten."""
-        self.free += rooms
-        rooms.clear()
-        del self.free[:-ROOMS]
+    def give(self, used: list[GraphBuffers]) -> None:
+        """Take buffers back; the oldest are forgotten."""
+        self.free += used
+        used.clear()
+        del self.free[:-KEPT_BUFFERS]
 
-    def __deepcopy__(self, memo: Any) -> Rooms:
-        return Rooms()
+    def __deepcopy__(self, memo: Any) -> BufferPool:
+        return BufferPool()
 
-    def __reduce__(self) -> tuple[type[Rooms], tuple[()]]:
-        return Rooms, ()
+    def __reduce__(self) -> tuple[type[BufferPool], tuple[()]]:
+        return BufferPool, ()
 
 
 class FixedCache(DecodingCache):
-    """A :class:`DecodingCache` in rooms.
+    """A :class:`DecodingCache` in buffers.
 
     Indices extend to the end of the table instead of the newest position, and the rows of finished items stay, behind
     the others and without keys, until they are half of all rows.
 
     Args:
-        size: of the first room.
-        rooms: where rooms come from and go to.
+        size: of the first buffers.
+        pool: where buffers come from and go to.
     """
 
-    def __init__(self, size: Size, rooms: Rooms) -> None:
+    def __init__(self, size: Size, pool: BufferPool) -> None:
         super().__init__(size.n_items * size.beam, size.n_items, size.device)
-        self.rooms, self.filled, self.source_length = rooms, set[str](), 0
-        self.held: list[Room] = []
-        weakref.finalize(self, rooms.give, self.held).atexit = False
-        self._enter(rooms.take(size))
+        self.pool, self.filled, self.source_length = pool, set[str](), 0
+        self.held: list[GraphBuffers] = []
+        weakref.finalize(self, pool.give, self.held).atexit = False
+        self._enter(pool.take(size))
         self.count.zero_()
 
     @property
-    def room_(self) -> Room:
-        """The room that the cache is in."""
+    def buffers(self) -> GraphBuffers:
+        """The buffers that the cache is in."""
         return self.held[0]
 
-    def _enter(self, room: Room) -> None:
-        self.held[:] = [room]
-        self.n_items, self.beam, _, self.capacity, *_ = room.size
-        self.table, self.newest, self.start, self.count = room.table, room.newest, room.start, room.count
-        self.generated, self.source = room.generated, room.source
+    def _enter(self, buffers: GraphBuffers) -> None:
+        self.held[:] = [buffers]
+        self.n_items, self.beam, _, self.capacity, *_ = buffers.size
+        self.table, self.newest, self.start, self.count = buffers.table, buffers.newest, buffers.start, buffers.count
+        self.generated, self.source = buffers.generated, buffers.source
 
     def _move(self, items: Tensor | None = None, table: Tensor | None = None, **changes: Any) -> None:
-        """Move to another room.
+        """Move to other buffers.
 
         Args:
             items: int64 [N'], the items that move; default: the first ones.
             table: the reordered rows of the table; default: the first ones.
             changes: what is different in its size.
         """
-        old, n_items = self.room_, changes.get("n_items", self.n_items)
-        new = self.rooms.take(old.size._replace(**changes))
+        old, n_items = self.buffers, changes.get("n_items", self.n_items)
+        new = self.pool.take(old.size._replace(**changes))
         n = min(n_items, self.n_items) if items is None else items.numel()
 
         def taken(x: Tensor) -> Tensor:
@@ -178,7 +178,7 @@ class FixedCache(DecodingCache):
             ours[:n] = taken(theirs)
         rows = self.table[: new.table.size(0)] if table is None else table
         new.table[: rows.size(0), : self.length] = rows[:, : self.length]
-        self.rooms.give(self.held)
+        self.pool.give(self.held)
         self._enter(new)
         if self.source_index is not None:
             self.source_index = new.source_index
@@ -192,13 +192,13 @@ class FixedCache(DecodingCache):
     def _larger(self, capacity: int) -> None:
         self._move(capacity=capacity)
 
-    def room(self, name: str, like: Tensor, width: int = 0) -> Tensor:
-        return self.room_.of_generated(name, width or like.size(-1))
+    def slots(self, name: str, like: Tensor, width: int = 0) -> Tensor:
+        return self.buffers.of_generated(name, width or like.size(-1))
 
     def once(self, name: str, project: Callable[[Tensor], Tensor], memory: Tensor) -> Tensor:
         if name not in self.filled:
             found = project(memory)
-            self.room_.of_source(name, found.size(-1))[:, : found.size(1)] = found
+            self.buffers.of_source(name, found.size(-1))[:, : found.size(1)] = found
             self.filled.add(name)
         return self.source[name]
 
@@ -207,10 +207,10 @@ class FixedCache(DecodingCache):
 
     def index_source(self, padding: Tensor) -> KeyIndex:
         if self.source_index is None:
-            found, own = super().index_source(padding), self.room_.source_index
+            found, own = super().index_source(padding), self.buffers.source_index
             own.start.copy_(found.start)
             own.n_keys.copy_(found.n_keys)
-            self.source_index = own  # never full: it extends to the end of the room
+            self.source_index = own  # never full: it extends to the end of the buffers
         return self.source_index
 
     def reorder(self, order: Tensor) -> None:
@@ -229,7 +229,7 @@ class FixedCache(DecodingCache):
         self.table[: table.size(0)] = table
         if keep is None:
             return
-        index = self.room_.source_index
+        index = self.buffers.source_index
         for store in (*self.generated.values(), *(self.source[name] for name in self.filled), self.start, self.count):
             store[:n_live] = store.index_select(0, keep)
         for numbers in (index.start, index.n_keys):

@@ -121,7 +121,7 @@ class PackedStack:
             stores += [numbers for numbers, _ in kept[0]]
             scorers = _scorers(own)
             if scorers:
-                stores.append(cache.room(f"{layer.place}.self.selector_key", x, scorers[1].out_features))
+                stores.append(cache.slots(f"{layer.place}.self.selector_key", x, scorers[1].out_features))
             else:
                 stores.append(self.nothing)
             stores += [numbers for numbers, _ in kept[1]]
@@ -156,7 +156,7 @@ class PackedStack:
             if self.int8_cache:
                 found.append(keys.stored(what, attention.embed_dim, attention.num_heads, projection))
             elif keys.memory is None:
-                found.append((keys.cache.room(f"{keys.name}.{what}", keys.x, attention.embed_dim), self.nothing))
+                found.append((keys.cache.slots(f"{keys.name}.{what}", keys.x, attention.embed_dim), self.nothing))
             else:
                 found.append((keys.project(what, projection), self.nothing))
         return found

@@ -10,11 +10,11 @@ from fairseq_lasformer.ops.choice import Choice, FullPass, choose
 from fairseq_lasformer.ops.decode import attend_kept, topk_indices
 from fairseq_lasformer.ops.gather import gathered_attention, kept_mask, topk_slots
 from fairseq_lasformer.ops.packed import PackedLinear, decode_step, pack_linear, quantise_heads
-from fairseq_lasformer.ops.prefill import topk_gather
 from fairseq_lasformer.ops.select import topk_mask
 from fairseq_lasformer.ops.supervise import supervise
 from fairseq_lasformer.ops.tiled_teacher import bitmask_of, mask_of, tiled_supervise
 from fairseq_lasformer.ops.tiles import tiled_attention, topk_bitmask
+from fairseq_lasformer.ops.topk_cpu import topk_gather
 from fairseq_lasformer.ops.types import (
     EVERY_ROW,
     KAPPA_ONE,

@@ -1,7 +1,7 @@
 """Attention over the kept keys in training where they are few: each row reads its own keys (CPUs).
 
 Definition: ``reference.selected_attention``, with the selection as slots instead of a mask. The gradients of queries,
-keys and values need the kept keys alone; for the straight-through gradient see ``through``.
+keys and values need the kept keys alone; for the straight-through gradient see ``straight_through``.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from fairseq_lasformer.ops.attend import GradientOptions, gradient_options
-from fairseq_lasformer.ops.prefill import topk_ranges
-from fairseq_lasformer.ops.through import through_gradient
+from fairseq_lasformer.ops.straight_through import through_gradient
+from fairseq_lasformer.ops.topk_cpu import topk_ranges
 from fairseq_lasformer.ops.types import (
     EVERY_ROW,
     Attended,

@@ -1,7 +1,8 @@
 """What teaches a selector on GPUs: supervision, and the straight-through gradient of attention in tiles.
 
 Definitions: ``reference.supervise``, and ``reference.selected_attention`` with the selector's projections. The same in
-plain PyTorch: ``supervise``, ``through``. Kernels: ``triton_supervise``, ``triton_through``. Nothing synchronises.
+plain PyTorch: ``supervise``, ``straight_through``. Kernels: ``triton_supervise``, ``triton_straight_through``. Nothing
+synchronises.
 """
 
 from __future__ import annotations
@@ -167,7 +168,7 @@ class _Teacher:
         self.queries, self.keys = projections[:n_layers], projections[n_layers:]
         self.mask, self.sample = mask, sample
         self.kernels: Any = triton_kernels("triton_supervise")
-        self.through: Any = triton_kernels("triton_through")
+        self.through: Any = triton_kernels("triton_straight_through")
         n_batch, n_heads, n_queries, _ = self.queries[0].shape
         self.blocks = list(_blocks(n_heads, n_batch, n_queries, sel_k.size(1), mask.causal, sample, sel_q.device))
 
@@ -242,7 +243,7 @@ class _Teacher:
                 )  # fmt: skip
                 selector.add(d_scores, block)
                 for layer, sums in enumerate(heads):
-                    into, exact = self.through.Into(*sums.room(block)), dtype != sums.q.dtype
+                    into, exact = self.through.Into(*sums.into(block)), dtype != sums.q.dtype
                     self.through.softmax_gradient(
                         queries[layer], keys[layer], own.norms[layer], d_mean, into, exact, where
                     )
@@ -266,13 +267,13 @@ class _Sums:
         self.dk = torch.empty_like(k) if blocks == 1 else torch.zeros_like(k, dtype=torch.float32)
         self.more = blocks > 1
 
-    def room(self, block: _Block) -> tuple[Tensor, Tensor, bool]:
+    def into(self, block: _Block) -> tuple[Tensor, Tensor, bool]:
         """Return where the gradients of a block's queries and keys belong, and whether the latter are added."""
         return self._own(self.dq, block), self.dk[:, :, : block.n_seen], self.more
 
     def add(self, d_scores: Tensor, block: _Block) -> None:
         """Add those of a block, from the gradients of its scores, [B, H, R, K]."""
-        dq, dk, more = self.room(block)
+        dq, dk, more = self.into(block)
         products = (d_scores, self.k[:, :, : block.n_seen]), (d_scores.transpose(2, 3), self._own(self.q, block))
         for (scores, x), to, add in zip(products, (dq, dk), (False, more)):
             product = torch.matmul(scores, x.to(scores.dtype))
@@ -288,14 +289,14 @@ class _Sums:
 def tiled_through_gradient(
     attended: Attended, delta: Tensor, mask: AttentionMask, through: StraightThrough, dropout: WeightDropout
 ) -> tuple[Tensor, Tensor]:
-    """Compute the gradients of the selector's projections, see :func:`through.through_gradient`.
+    """Compute the gradients of the selector's projections, see :func:`straight_through.through_gradient`.
 
     Args:
         attended, mask, through, dropout: see there.
         delta: dO . O, float32 [B, H, Q].
     """
     (q, k, v, _, d_out, lse), (sel_q, sel_k, bounded, sample) = attended, through
-    kernels: Any = triton_kernels("triton_through")
+    kernels: Any = triton_kernels("triton_straight_through")
     (n_batch, _, n_queries, _), n_keys = q.shape, k.size(2)
     blocks = list(_blocks(1, n_batch, n_queries, n_keys, mask.causal, sample, q.device))
     selector = _Sums(sel_q[:, None], sel_k[:, None], sample, len(blocks))
@@ -307,7 +308,7 @@ def tiled_through_gradient(
         with current(q):
             heads = kernels.HeadRows(*of_block, block.query, n_queries)
             d_mask = kernels.mask_gradient(heads, bounded, dropout, where)
-            into = kernels.Into(*selector.room(block))
+            into = kernels.Into(*selector.into(block))
             kernels.softmax_gradient(own_sel[rows], selector.k[seen], None, d_mask, into, False, where)
     d_sel_q, d_sel_k = selector.found()
     return d_sel_q[:, 0], d_sel_k[:, 0]

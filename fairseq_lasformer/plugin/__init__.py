@@ -18,7 +18,7 @@ def register() -> None:
 
     wait_briefly()
     try:
-        from fairseq_lasformer.plugin import compat, saving, trainer
+        from fairseq_lasformer.plugin import compat, timed_checkpoints, trainer
     except ModuleNotFoundError as e:
         raise ImportError(missing(e)) from e
     from fairseq_lasformer.plugin import criterion, model, optimizer, task  # noqa: F401
@@ -26,7 +26,7 @@ def register() -> None:
     compat.install()
     trainer.install()
     if is_fairseqs_tool():
-        saving.install()
+        timed_checkpoints.install()
 
 
 def missing(error: ModuleNotFoundError) -> str:

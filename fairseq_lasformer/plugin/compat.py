@@ -29,7 +29,7 @@ from omegaconf.nodes import AnyNode
 from fairseq_lasformer.checkpoints.loading import SAFE_GLOBALS, load
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.files import atomic_copy
-from fairseq_lasformer.plugin import runs
+from fairseq_lasformer.plugin import run_lock
 from fairseq_lasformer.plugin.task_config import DocumentTranslationConfig
 
 logger = logging.getLogger(__name__)
@@ -147,8 +147,8 @@ def _restarting(original: Callable[..., Any]) -> Callable[..., Any]:
         The process first claims the folder exclusively and repairs a damaged last checkpoint.
         """
         if trainer.data_parallel_rank == 0 and not cfg.no_save:
-            runs.claim(Path(cfg.save_dir))
-            runs.mend(Path(cfg.save_dir), str(trainer.checkpoint_suffix or ""))
+            run_lock.claim(Path(cfg.save_dir))
+            run_lock.mend(Path(cfg.save_dir), str(trainer.checkpoint_suffix or ""))
         if trainer.data_parallel_world_size > 1:
             torch.distributed.barrier(group=trainer.data_parallel_process_group)
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.nn.cache import STATE, DecodingCache, IncrementalState
 from fairseq_lasformer.nn.embedding import ExpandedEmbedding, TableProjection
-from fairseq_lasformer.nn.fixed_cache import FixedCache, Rooms, Size
+from fairseq_lasformer.nn.fixed_cache import BufferPool, FixedCache, Size
 from fairseq_lasformer.nn.layers import DecodeContext, FullPass
 from fairseq_lasformer.nn.options import RunOptions
 from fairseq_lasformer.nn.packed_stack import PackedStack, Unsupported
@@ -24,7 +24,7 @@ from fairseq_lasformer.ops import AttentionMask, PackedLinear, backend_for, pack
 from fairseq_lasformer.plugin.build import decoder_stack, sampling, supervision
 from fairseq_lasformer.plugin.config import ModuleConfig
 from fairseq_lasformer.plugin.encoder import EncoderOut
-from fairseq_lasformer.plugin.side import Side, padding_of
+from fairseq_lasformer.plugin.frontend import Frontend, padding_of
 
 
 class PackedDecoder(NamedTuple):
@@ -41,7 +41,7 @@ class PackedDecoder(NamedTuple):
     of: tuple[tuple[int, int], ...]
 
 
-class LasformerDecoder(Side, FairseqIncrementalDecoder):
+class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
     """Embeddings, layers in groups that share their selections, and the projection to the vocabulary.
 
     Args:
@@ -63,10 +63,10 @@ class LasformerDecoder(Side, FairseqIncrementalDecoder):
         self.layer_norm = nn.LayerNorm(dim) if last else None
         self.output_projection = _output_projection(dim, len(dictionary), embed_tokens, cfg)
         self.packed: PackedDecoder | None = None
-        self.rooms = Rooms()
+        self.pool = BufferPool()
 
     def _apply(self, fn: Any, recurse: bool = True) -> LasformerDecoder:
-        self.rooms.free.clear()  # captured steps read the parameters where they were
+        self.pool.free.clear()  # captured steps read the parameters where they were
         return super()._apply(fn, recurse)
 
     def _weights(self) -> tuple[tuple[int, int], ...]:
@@ -201,7 +201,7 @@ class LasformerDecoder(Side, FairseqIncrementalDecoder):
         context = DecodeContext(cache, memory, cache.advance(), source_index)
         if isinstance(cache, FixedCache):
             function = functools.partial(self.layers.step, context=context)
-            x = cache.room_.step(function, x, cache.table.size(0), eager=cache.length == 1)
+            x = cache.buffers.step(function, x, cache.table.size(0), eager=cache.length == 1)
         else:
             stack = self.layers if self.packed is None or x.device.type != "cpu" else self.packed.stack
             x = stack.step(x, context)
@@ -216,7 +216,7 @@ class LasformerDecoder(Side, FairseqIncrementalDecoder):
         if not self.run_options.cuda_graph:
             return DecodingCache(n_rows, memory.size(0), memory.device)
         kappas = tuple(p.millionths for _, p in learned(self.layers.patterns()))
-        return FixedCache(Size.first(n_rows, memory.size(0), memory.size(1), memory, kappas), self.rooms)
+        return FixedCache(Size.first(n_rows, memory.size(0), memory.size(1), memory, kappas), self.pool)
 
     def reorder_incremental_state_scripting(self, incremental_state: IncrementalState, new_order: Tensor) -> None:
         """Reorder the hypotheses without moving keys or values; see :class:`DecodingCache`."""

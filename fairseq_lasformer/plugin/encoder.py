@@ -16,12 +16,12 @@ from fairseq_lasformer.nn.stack import Observer
 from fairseq_lasformer.ops import AttentionMask
 from fairseq_lasformer.plugin.build import encoder_stack, sampling, supervision
 from fairseq_lasformer.plugin.config import ModuleConfig
-from fairseq_lasformer.plugin.side import Side, padding_of
+from fairseq_lasformer.plugin.frontend import Frontend, padding_of
 
 EncoderOut = dict[str, Any]
 
 
-class LasformerEncoder(Side, FairseqEncoder):
+class LasformerEncoder(Frontend, FairseqEncoder):
     """Embeddings, layers in groups that share a selection, and a final layer norm if pre-norm.
 
     Args:

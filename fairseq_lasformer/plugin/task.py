@@ -31,8 +31,8 @@ from fairseq_lasformer.plugin.criterion import LabelSmoothedCrossEntropyWithSele
 from fairseq_lasformer.plugin.generation import GenerationTask
 from fairseq_lasformer.plugin.log_lines import COLUMNS, SELECTION, by_selector, empty_sums
 from fairseq_lasformer.plugin.long_examples import LongExamplesOften
-from fairseq_lasformer.plugin.saving import interruption
 from fairseq_lasformer.plugin.task_config import DocumentTranslationConfig
+from fairseq_lasformer.plugin.timed_checkpoints import interruption
 from fairseq_lasformer.plugin.trainer import make_expert_group
 from fairseq_lasformer.plugin.word_dropout import drop_words, dropped_side
 

@@ -239,8 +239,8 @@ class Server(Pages):
                         async for event in found:
                             if event.line is not None:
                                 lines[event.number] = event.line
-                                told = model.model.line(event.number + 1, prepared.texts[event.number], event.line)
-                                yield _event(event.kind, told._asdict())
+                                line = model.model.line(event.number + 1, prepared.texts[event.number], event.line)
+                                yield _event(event.kind, line._asdict())
                             elif event.kind == "failed":
                                 yield _event("error", {"error": event.error})
                                 return
@@ -297,7 +297,7 @@ class Server(Pages):
         while len(self.files) > 1 and self._kept_bytes() > self.limits.kept_bytes:
             self.files.popitem(last=False)
         path = f"/download_file/{token}/{quote(named, safe='')}"
-        return {"translatedFileUrl": f"{str(request.base_url).rstrip('/')}{path}", "told": made.counts.told()}
+        return {"translatedFileUrl": f"{str(request.base_url).rstrip('/')}{path}", "summary": made.counts.summary()}
 
     def _kept_bytes(self) -> int:
         return sum(len(data) + len(name) + 200 for name, data in self.files.values())
@@ -308,33 +308,33 @@ class Server(Pages):
         """Server-sent events: ``progress`` with the numbers of sentences done and in all, ``done`` or ``error``."""
         with self._turn(request):
             pass  # a refusal must come before the answer begins
-        told: asyncio.Queue[tuple[str, dict[str, Any]] | None] = asyncio.Queue()
+        messages: asyncio.Queue[tuple[str, dict[str, Any]] | None] = asyncio.Queue()
 
         async def work() -> None:
             try:
                 with self._turn(request):
                     prepared = await self._work(request, model.prepare, data, form, glossary)
                     total = len(prepared.texts)
-                    told.put_nowait(("progress", {"done": 0, "total": total}))
+                    messages.put_nowait(("progress", {"done": 0, "total": total}))
                     answer = await self._kept(
                         request,
                         model,
                         name,
                         prepared,
-                        lambda n: told.put_nowait(("progress", {"done": n, "total": total})),
+                        lambda n: messages.put_nowait(("progress", {"done": n, "total": total})),
                     )
-                    told.put_nowait(("done", answer))
+                    messages.put_nowait(("done", answer))
             except HTTPException as e:
-                told.put_nowait(("error", {"error": e.detail}))
+                messages.put_nowait(("error", {"error": e.detail}))
             except InputError as e:
-                told.put_nowait(("error", {"error": str(e)}))
+                messages.put_nowait(("error", {"error": str(e)}))
             finally:
-                told.put_nowait(None)
+                messages.put_nowait(None)
 
         async def events() -> AsyncIterator[str]:
             task = asyncio.create_task(work())
             try:
-                while (event := await told.get()) is not None:
+                while (event := await messages.get()) is not None:
                     yield _event(*event)
                 await task
             finally:

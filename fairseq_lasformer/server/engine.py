@@ -60,7 +60,7 @@ class Job:
     def __init__(self, source: Source, tell: Callable[[Event], object]) -> None:
         self.source, self.tell = source, tell
         self.lines: list[Line] = []
-        self.told = 0
+        self.shown = 0
         self.cancelled = threading.Event()
         self.taken = False  # by a lane
 
@@ -71,8 +71,8 @@ class Job:
 
     def emit(self, number: int, line: Line) -> None:
         """Pass a line on, unless it has been passed on before."""
-        if number == self.told and not self.cancelled.is_set():
-            self.told += 1
+        if number == self.shown and not self.cancelled.is_set():
+            self.shown += 1
             self.tell(Event("line", number, line))
 
 

@@ -91,8 +91,8 @@ class ServedModel:
 
     def finished(self, prepared: Prepared, lines: list[Line]) -> TranslatedFile:
         """The translated file."""
-        told = self.files.told(prepared.texts, lines)
-        return self.files.written(prepared.file, prepared.blocks, prepared.cut, told)
+        with_sources = self.files.with_sources(prepared.texts, lines)
+        return self.files.rendered(prepared.file, prepared.blocks, prepared.cut, with_sources)
 
     def alternatives(self, prepared: Prepared, lines: list[Line], most: int) -> list[list[str]]:
         """Other translations of each sentence."""

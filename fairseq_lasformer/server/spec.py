@@ -53,7 +53,7 @@ def openapi(version: str) -> dict[str, Any]:
     translated = {"translatedText": text_or_texts, "alternatives": texts, "detectedLanguage": detected}
     language = {"type": "object", "properties": {"code": _TEXT, "name": _TEXT, "targets": texts}}
     listed = {"description": "the languages", "content": {json: {"schema": {"type": "array", "items": language}}}}
-    done = {"translatedFileUrl": _TEXT, "told": _TEXT}
+    done = {"translatedFileUrl": _TEXT, "summary": _TEXT}
     paths = {
         "/translate": _post(
             "Translate a text, or a list of texts", (json, form), translate | _LANGUAGES, ["q"], _answer(translated)

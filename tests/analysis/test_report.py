@@ -189,7 +189,7 @@ def test_in_a_browser(page, browser, width):
     def colours(css):
         return script(f"[...document.querySelectorAll('{css}')].map(w => w.style.background).filter(Boolean).length")
 
-    told = lambda: find("#told")[0].text  # noqa: E731
+    shown = lambda: find("#attends")[0].text  # noqa: E731
     assert script("document.documentElement.scrollWidth <= innerWidth")  # scrolls down, never sideways
     widths = script(
         "[...document.querySelectorAll('.plot')].map("
@@ -200,15 +200,15 @@ def test_in_a_browser(page, browser, width):
     find("#charts .legend button")[0].click()
     assert script("document.querySelector('.plot').data[0].visible") is False
     # it opens on a word that attends to others, and words are reached by keyboard
-    assert told().startswith("“") and len(find(".chosen")) == 1 and colours("#attention .word") > 0
+    assert shown().startswith("“") and len(find(".chosen")) == 1 and colours("#attention .word") > 0
     words = find("#source .word")
     words[0].click()
-    first = told()
+    first = shown()
     assert first.startswith("“w1” (line 1)")
     words[0].send_keys(Keys.ARROW_RIGHT)
-    assert told().startswith("“w2” (line 1)") and told() != first
+    assert shown().startswith("“w2” (line 1)") and shown() != first
     window.switch_to.active_element.send_keys(Keys.ARROW_DOWN)
-    assert told().startswith("“w4” (line 2)")
+    assert shown().startswith("“w4” (line 2)")
     # a word of the other side: the attention that starts there
     find("#target .word")[0].click()
     assert script("document.querySelector('#module').selectedOptions[0].text") == "decoder"

@@ -16,10 +16,10 @@ from helpers import SIZES, run
 from fairseq_lasformer.checkpoints.loading import load
 from fairseq_lasformer.cli.main import main
 from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.experiments.own_data import TrainOptions, chosen_options
+from fairseq_lasformer.experiments.run_config import Whole
+from fairseq_lasformer.experiments.train import TrainOptions, chosen_options
 from fairseq_lasformer.experiments.training import estimate
-from fairseq_lasformer.experiments.whole import Whole
-from fairseq_lasformer.plugin import saving
+from fairseq_lasformer.plugin import timed_checkpoints
 
 TINY = [*SIZES, "--select-dim", 8]
 
@@ -95,7 +95,7 @@ def test_saves_that_are_due_do_not_validate():
     from omegaconf import OmegaConf
 
     cfg = OmegaConf.create({"checkpoint": {"save_interval_updates": 100}, "dataset": {"disable_validation": False}})
-    step = saving._by_the_clock(original, lambda: now[0])
+    step = timed_checkpoints._by_the_clock(original, lambda: now[0])
     for seconds in (0, 59, 61, 62, 122):
         now[0] = seconds
         step(cfg, Given, Given, None)

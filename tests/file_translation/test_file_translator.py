@@ -57,7 +57,7 @@ def test_each_line_may_be_a_sentence(model):
 def test_sentences_beyond_the_limit_are_cut_and_counted(model):
     long = " ".join(f"w{i % 9 + 1}" for i in range(60)) + "."
     (done,) = FileTranslator(model, beam=1).translate([opened(f"w1 w2.\n{long}\n")])
-    assert done.counts.cut >= 3 and "too long and cut" in done.counts.told()
+    assert done.counts.cut >= 3 and "too long and cut" in done.counts.summary()
     assert " ".join(line.line.source for line in done.lines[1:]) == long
     assert done.data.decode().count("\n") == 2
 
@@ -163,13 +163,13 @@ def test_a_folder_is_translated_file_by_file(model, folder, tmp_path):
     (folder / "c.html").write_text("<p>w5</p>")
     before = {p: p.stat().st_mtime_ns for p in out.rglob("*.*") if p.is_file()}
     again = go(model, plan(folder, out).jobs, out / ".state")
-    assert sorted(r.job.source.name for r in again if r.told) == ["c.html"]
+    assert sorted(r.job.source.name for r in again if r.summary) == ["c.html"]
     assert {p.name for p in out.rglob("*.*") if p.is_file() and before.get(p) != p.stat().st_mtime_ns} == {
         "c.html",
         ".lasformer-done",
     }
     # other settings are another translation
-    assert all(r.told or r.error for r in go(model, plan(folder, out).jobs, out / ".state", ("other",)))
+    assert all(r.summary or r.error for r in go(model, plan(folder, out).jobs, out / ".state", ("other",)))
 
 
 def test_shards_are_the_whole(model, folder, tmp_path):
@@ -186,7 +186,7 @@ def test_one_of_several_files_fails_alone(model, tmp_path, monkeypatch):
     for name in ("a.txt", "b.txt", "c.txt"):
         (tmp_path / name).write_text("w1 w2\n")
     translator = FileTranslator(model, beam=1)
-    original = FileTranslator.written
+    original = FileTranslator.rendered
 
     def failing(self, file, found, cut, lines):
         if file.blocks[0].text == "w9":
@@ -194,7 +194,7 @@ def test_one_of_several_files_fails_alone(model, tmp_path, monkeypatch):
         return original(self, file, found, cut, lines)
 
     (tmp_path / "b.txt").write_text("w9\n")
-    monkeypatch.setattr(FileTranslator, "written", failing)
+    monkeypatch.setattr(FileTranslator, "rendered", failing)
     jobs = [Job(tmp_path / n, tmp_path / "out" / n, "text") for n in ("a.txt", "b.txt", "c.txt")]
     results = list(translate_jobs(translator, jobs, tmp_path / "state", ()))
     assert {r.job.source.name: r.error for r in results} == {"a.txt": "", "b.txt": "cannot be", "c.txt": ""}
@@ -285,7 +285,7 @@ def test_nothing_is_overwritten_that_this_run_has_not_written(model, tmp_path):
     assert not result.error and (out / "a.txt").read_text() != "precious"
     (tmp_path / "a.txt").write_text("w2\n")  # what this run wrote, it may replace
     (result,) = translate_jobs(translator, jobs, out / ".s", ("m",))
-    assert not result.error and result.told
+    assert not result.error and result.summary
 
 
 def test_a_link_in_the_output_never_reaches_an_input(model, tmp_path):
@@ -325,6 +325,6 @@ def test_files_in_other_languages_are_refused_unless_told_otherwise(model, tmp_p
 
 def test_a_language_that_the_model_does_not_know_is_doubted(model):
     (done,) = FileTranslator(model, beam=1).translate([opened("ж ш щ ю я ы w1\n")])
-    assert done.counts.unknown > 0.5 and "unknown to the model" in done.counts.told()
+    assert done.counts.unknown > 0.5 and "unknown to the model" in done.counts.summary()
     (done,) = FileTranslator(model, beam=1).translate([opened("w1 w2\n")])
-    assert done.counts.unknown == 0 and "unknown" not in done.counts.told()
+    assert done.counts.unknown == 0 and "unknown" not in done.counts.summary()

@@ -10,10 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairseq_lasformer.nn.cache import DecodingCache
-from fairseq_lasformer.nn.fixed_cache import ROOMS as ROOMS_KEPT
-from fairseq_lasformer.nn.fixed_cache import FixedCache, Room, Rooms, Size
+from fairseq_lasformer.nn.fixed_cache import KEPT_BUFFERS, BufferPool, FixedCache, GraphBuffers, Size
 
-ROOMS = Rooms()
+POOL = BufferPool()
 
 
 @pytest.mark.slow
@@ -32,12 +31,12 @@ def test_the_cache_gives_what_one_that_copies_gives(beam, n_items, steps, seed, 
     if fixed:
         first = Size.first(rows, n_items, 5, torch.empty(0))
         small = first._replace(positions=64, capacity=64 * beam)
-        for _ in range(1 + seed % 2):  # a second batch in the rooms of the first
-            cache = FixedCache(small, ROOMS)
+        for _ in range(1 + seed % 2):  # a second batch in the buffers of the first
+            cache = FixedCache(small, POOL)
     copies = torch.zeros(rows, 0, 2)
     source = torch.arange(n_items, dtype=torch.float)[:, None, None].expand(-1, 5, 2)
     cache.index_source(torch.zeros(n_items, 5, dtype=torch.bool))
-    places: dict[Room, set] = {}
+    places: dict[GraphBuffers, set] = {}
     for step in range(steps):
         new = torch.randn(copies.size(0), 2, generator=generator)
         paths = cache.advance()
@@ -48,7 +47,7 @@ def test_the_cache_gives_what_one_that_copies_gives(beam, n_items, steps, seed, 
         n, memory = cache.n_live, cache.index_source(torch.empty(0))
         if fixed:
             tensors = (*paths[:3], store, held, memory.start, memory.n_keys, cache.newest)
-            places.setdefault(cache.room_, set()).add(tuple(t.data_ptr() for t in tensors))
+            places.setdefault(cache.buffers, set()).add(tuple(t.data_ptr() for t in tensors))
             assert (paths.n_keys[n:] == 0).all() and (memory.n_keys[n:] == 0).all()
         assert paths.end == (cache.table.size(1) if fixed else copies.size(1))
         slots, allowed = (t[: copies.size(0)] for t in paths.slots(cache.table.size(0)))
@@ -78,11 +77,11 @@ def test_rows_that_leave_their_sentence_are_followed():
     assert cache.source["source"][sentence, 0, 0].tolist() == [20, 10, 10]
 
 
-def test_few_rooms_are_kept_and_the_last_ones_left():
-    rooms = Rooms()
-    sizes = [Size.first(2, 1, 16 << i, torch.empty(0)) for i in range(ROOMS_KEPT + 2)]
-    made = [rooms.take(size) for size in sizes]
-    rooms.give(list(made))
-    assert rooms.free == made[2:]
-    assert rooms.take(sizes[-1]) is made[-1] and rooms.take(sizes[0]) is not made[0]
-    assert copy.deepcopy(rooms).free == []
+def test_few_buffers_are_kept_and_the_last_ones_left():
+    pool = BufferPool()
+    sizes = [Size.first(2, 1, 16 << i, torch.empty(0)) for i in range(KEPT_BUFFERS + 2)]
+    made = [pool.take(size) for size in sizes]
+    pool.give(list(made))
+    assert pool.free == made[2:]
+    assert pool.take(sizes[-1]) is made[-1] and pool.take(sizes[0]) is not made[0]
+    assert copy.deepcopy(pool).free == []

@@ -8,7 +8,7 @@ from helpers import HERE
 
 from fairseq_lasformer import ops
 from fairseq_lasformer.ops import EVERY_ROW, AttentionMask, RowSample, backends, reference
-from fairseq_lasformer.ops.through import noise
+from fairseq_lasformer.ops.straight_through import noise
 from fairseq_lasformer.ops.types import StraightThrough, WeightDropout
 
 pytestmark = [pytest.mark.skipif(not HERE["triton"], reason="Triton is not installed"), pytest.mark.triton]

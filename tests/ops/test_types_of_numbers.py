@@ -22,14 +22,14 @@ def test_kernels_are_as_exact_as_their_type(dtype, n_queries, n_keys, causal):
 @pytest.mark.slow
 def test_gradients_of_zero_fail_the_check(monkeypatch):
     from benchmarks.gpu import TOLERANCE, _errors
-    from fairseq_lasformer.ops import triton_through
+    from fairseq_lasformer.ops import triton_straight_through
 
     def nothing(q, k, norm, d_mean, into, *rest):
         into.dq.zero_()
         if not into.more:
             into.dk.zero_()
 
-    monkeypatch.setattr(triton_through, "softmax_gradient", nothing)
+    monkeypatch.setattr(triton_straight_through, "softmax_gradient", nothing)
     errors = _errors(torch.empty(0).device, torch.bfloat16, 40, 40, False)
     wrong = {name for name, error in errors.items() if not error <= TOLERANCE["bfloat16"]}
     assert wrong == {"selector's dq", "selector's dk", "supervision's dq", "supervision's dk"}

@@ -116,7 +116,7 @@ def test_a_recorded_step_finds_the_same_translations(build, small_task, monkeypa
 
     def counted(cache):
         paths = advance(cache)
-        sizes.add(cache.room_.size)
+        sizes.add(cache.buffers.size)
         return paths
 
     monkeypatch.setattr(FixedCache, "advance", counted)
@@ -136,7 +136,7 @@ def test_a_recorded_step_finds_the_same_translations(build, small_task, monkeypa
         assert len({size.capacity for size in sizes}) > 1 and len({size.n_items for size in sizes}) > 1
     if step is TracedStep:
         assert sum(s.replays for s in steps) > 180
-    assert 0 < len(model.decoder.rooms.free) <= fixed_cache.ROOMS
+    assert 0 < len(model.decoder.pool.free) <= fixed_cache.KEPT_BUFFERS
     if interpreted:
         return
     sizes.clear()
@@ -144,6 +144,6 @@ def test_a_recorded_step_finds_the_same_translations(build, small_task, monkeypa
         selector.kappa.fill_(KAPPA_ONE // 2)  # recorded steps keep as many keys as before
     again = generator.generate([model], sample)
     assert n_steps < len(steps) and len(again) == n_documents
-    assert not any(room.size in sizes for room in model.decoder.rooms.free if room.step in steps[:n_steps])
+    assert not any(buffers.size in sizes for buffers in model.decoder.pool.free if buffers.step in steps[:n_steps])
     model.half()  # moves the parameters, which the recorded steps read where they were
-    assert not model.decoder.rooms.free
+    assert not model.decoder.pool.free

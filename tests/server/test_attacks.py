@@ -143,7 +143,7 @@ def test_the_progress_of_a_file_is_told(served):
     got = client.get(address)
     assert got.status_code == 200 and "filename*=UTF-8''" in got.headers["content-disposition"]
     plain = client.post("/translate_file", files=files, data={"stream": "0"}).json()
-    assert plain["told"].startswith("3 sentences")
+    assert plain["summary"].startswith("3 sentences")
     broken = client.post("/translate_file", files={"file": ("a.docx", b"x")}, data={"stream": "1"})
     assert "event: error" in broken.text and "not a .docx file" in broken.text
 

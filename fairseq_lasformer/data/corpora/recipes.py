@@ -147,9 +147,9 @@ def europarl(files: Path, trust: bool) -> Splits:
     everything = _opus("europarl", "Europarl", "v7", files, trust, by_speaker=True)
     train = []
     for p in everything:
-        told = [s for s in p.source if len(s) >= LONG]
+        telling = [s for s in p.source if len(s) >= LONG]
         # a turn may have been cut or joined differently, so the majority of its longer sentences decides
-        if not told or 2 * sum(s in held for s in told) < len(told):
+        if not telling or 2 * sum(s in held for s in telling) < len(telling):
             train.append(p)
     seen = {s for p in everything for s in p.source}
     lost = sum(s not in seen for s in held)

@@ -16,7 +16,7 @@ from helpers import ROOT, train
 from fairseq_lasformer import files
 from fairseq_lasformer.checkpoints import loading
 from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.plugin import compat, runs
+from fairseq_lasformer.plugin import compat, run_lock
 
 
 def n_updates(path: Path) -> int:
@@ -74,11 +74,11 @@ def test_a_copy_takes_its_targets_place_only_when_it_is_whole(tmp_path, monkeypa
 
 def test_one_trainer_at_a_time_in_a_folder(prepared, tmp_path, monkeypatch):
     with files.locked(tmp_path / ".lock", "a training"):
-        monkeypatch.setattr(runs, "PATIENCE", 0.3)
+        monkeypatch.setattr(run_lock, "PATIENCE", 0.3)
         with pytest.raises(InputError, match=f"a training is already running here .process {os.getpid()}"):
-            runs.claim(tmp_path)
-    runs.claim(tmp_path)
-    runs.claim(tmp_path)  # its own
+            run_lock.claim(tmp_path)
+    run_lock.claim(tmp_path)
+    run_lock.claim(tmp_path)  # its own
 
 
 def test_a_trainer_does_not_outlive_the_command_that_started_it(tmp_path):

@@ -136,10 +136,10 @@ def chosen_options(data: Path, out: Path, given: dict[str, Any], small: bool | N
     if not begun:
         atomic_write(mark, "defaults of a small corpus (lasformer train)\n")
     options = TrainOptions(**SMALL | given)
-    told = ", ".join(f"--{name.replace('_', '-')} {value}" for name, value in SMALL.items() if name not in given)
+    changed = ", ".join(f"--{name.replace('_', '-')} {value}" for name, value in SMALL.items() if name not in given)
     return (
         options,
-        f"small corpus ({info.sentences:,} sentences): {told}; --no-small-corpus for the base model's defaults",
+        f"small corpus ({info.sentences:,} sentences): {changed}; --no-small-corpus for the base model's defaults",
     )
 
 

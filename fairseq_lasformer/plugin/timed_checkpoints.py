@@ -27,9 +27,9 @@ class Interruption:
         """Take over SIGINT, unless a program has done so; called when the training begins."""
         main = threading.current_thread() is threading.main_thread()
         if main and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-            signal.signal(signal.SIGINT, self._told)
+            signal.signal(signal.SIGINT, self._on_signal)
 
-    def _told(self, *_: Any) -> None:
+    def _on_signal(self, *_: Any) -> None:
         now = time.monotonic()
         if self.since is None:
             self.since = now

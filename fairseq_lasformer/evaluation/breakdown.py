@@ -11,7 +11,7 @@ from typing import Any
 from sacrebleu.metrics import CHRF
 
 from fairseq_lasformer.data.documents import Document
-from fairseq_lasformer.evaluation.lines import align
+from fairseq_lasformer.evaluation.line_alignment import align
 from fairseq_lasformer.evaluation.metrics import bleu
 
 LENGTHS = (100, 300, 1000)
@@ -103,11 +103,11 @@ def table(name: str, scores: dict[str, Any]) -> str:
             )
     if "omissions" in scores:
         found = scores["omissions"]
-        lines += [_told(name, found[key], key) for key in ("omitted", "added")]
+        lines += [_named(name, found[key], key) for key in ("omitted", "added")]
     return "\n".join(lines)
 
 
-def _told(name: str, places: Sequence[Sequence[int]], what: str) -> str:
+def _named(name: str, places: Sequence[Sequence[int]], what: str) -> str:
     if not places:
         return f"{name}: no line {what}"
     shown = ", ".join(f"document {d} line {i}" for d, i in places[:SHOWN])

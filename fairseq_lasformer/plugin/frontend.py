@@ -21,7 +21,7 @@ def padding_of(tokens: Tensor, pad: int) -> Tensor | None:
     return mask if bool(mask.any()) else None
 
 
-class Side(nn.Module):
+class Frontend(nn.Module):
     """Base of encoder and decoder, beside fairseq's."""
 
     def _add_embeddings(

@@ -19,7 +19,7 @@ from fairseq_lasformer.data.prepare import summary as prepared
 from fairseq_lasformer.data.prepare_config import PrepareConfig
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.evaluation.scores import score, table
-from fairseq_lasformer.experiments.own_data import TrainOptions, chosen_options, train_own
+from fairseq_lasformer.experiments.train import TrainOptions, chosen_options, train_own
 from fairseq_lasformer.files import atomic_write
 from fairseq_lasformer.jobs.generate import generate, summary
 from fairseq_lasformer.plugin.config import PRESETS
@@ -153,9 +153,9 @@ def run_whole(config: Path, tell: Any = print) -> None:
     data, model, hypotheses = whole.out / "data", whole.out / "model", whole.out / "translation"
     preparation = PrepareConfig(whole.source, whole.target, whole.train, whole.valid, whole.test, data, **whole.prepare)
     tell(prepared(preparation, prepare(preparation, overwrite=True)).rpartition("\nnext:")[0])
-    options, told = whole.options(data, model)
-    if told:
-        tell(told)
+    options, note = whole.options(data, model)
+    if note:
+        tell(note)
     runs = [model]
     tell(train_own(data, model, options).partition("\nnext:")[0])
     checkpoint = chosen(model)

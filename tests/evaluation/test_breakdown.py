@@ -7,8 +7,8 @@ import json
 import pytest
 from helpers import run
 
-from fairseq_lasformer.evaluation import places
-from fairseq_lasformer.evaluation.lines import align
+from fairseq_lasformer.evaluation import breakdown
+from fairseq_lasformer.evaluation.line_alignment import align
 from fairseq_lasformer.evaluation.metrics import bleu
 
 NOUNS = (
@@ -37,11 +37,11 @@ DOCUMENT = [sentence(i) for i in range(24)]
 @pytest.mark.parametrize("lost", [0, 7, 23])
 def test_a_removed_sentence_is_reported_as_exactly_that_one(lost):
     shorter = DOCUMENT[:lost] + DOCUMENT[lost + 1 :]
-    assert places.omissions([shorter], [DOCUMENT]) == {"omitted": [(1, lost + 1)], "added": []}
-    assert places.omissions([DOCUMENT], [shorter]) == {"omitted": [], "added": [(1, lost + 1)]}
+    assert breakdown.omissions([shorter], [DOCUMENT]) == {"omitted": [(1, lost + 1)], "added": []}
+    assert breakdown.omissions([DOCUMENT], [shorter]) == {"omitted": [], "added": [(1, lost + 1)]}
     # also where the number of lines is right because another one was made up
     padded = [*shorter, "nothing of the kind was ever written"]
-    assert places.omissions([padded], [DOCUMENT]) == {"omitted": [(1, lost + 1)], "added": [(1, 24)]}
+    assert breakdown.omissions([padded], [DOCUMENT]) == {"omitted": [(1, lost + 1)], "added": [(1, 24)]}
 
 
 def test_a_line_in_other_words_is_no_omission():
@@ -55,21 +55,21 @@ def test_quarters_are_those_of_the_reference():
     """Ruin one quarter: its score falls, the others stay perfect."""
     for quarter in range(4):
         ruined = [("what is this" if i * 4 // 24 == quarter else line) for i, line in enumerate(DOCUMENT)]
-        found = places.by_position([ruined, DOCUMENT], [DOCUMENT, DOCUMENT], "13a")
-        scores = [found[name]["d_bleu"] for name in places.QUARTERS]
+        found = breakdown.by_position([ruined, DOCUMENT], [DOCUMENT, DOCUMENT], "13a")
+        scores = [found[name]["d_bleu"] for name in breakdown.QUARTERS]
         assert scores[quarter] < 80 and all(s == pytest.approx(100) for i, s in enumerate(scores) if i != quarter)
-        assert {found[name]["documents"] for name in places.QUARTERS} == {2}
+        assert {found[name]["documents"] for name in breakdown.QUARTERS} == {2}
     # lines that are not as many are aligned first
-    found = places.by_position([DOCUMENT[2:]], [DOCUMENT], "13a")
-    assert [found[name]["d_bleu"] for name in places.QUARTERS][1:] == [pytest.approx(100)] * 3
+    found = breakdown.by_position([DOCUMENT[2:]], [DOCUMENT], "13a")
+    assert [found[name]["d_bleu"] for name in breakdown.QUARTERS][1:] == [pytest.approx(100)] * 3
     assert found["first quarter"]["d_bleu"] < 90
-    assert places.by_position([DOCUMENT[:3]], [DOCUMENT[:3]], "13a") == {}  # too short for quarters
+    assert breakdown.by_position([DOCUMENT[:3]], [DOCUMENT[:3]], "13a") == {}  # too short for quarters
 
 
 def test_documents_are_scored_by_their_length():
     documents = [DOCUMENT[:2], DOCUMENT[:20], DOCUMENT * 7]
     wrong = [DOCUMENT[:2], [*DOCUMENT[:10], *["x"] * 10], DOCUMENT * 7]
-    found = places.by_length(wrong, documents, "13a")
+    found = breakdown.by_length(wrong, documents, "13a")
     assert {name: s["documents"] for name, s in found.items()} == {
         "1-100 words": 1,
         "101-300 words": 1,
@@ -88,4 +88,4 @@ def test_the_command_prints_and_writes_them(tmp_path):
     assert "hyp, 101-300 words: d-BLEU" in done.stdout and "hyp, last quarter: d-BLEU 100.00" in done.stdout
     system = json.loads((tmp_path / "j").read_text())["systems"]["hyp"]
     assert system["omissions"] == {"omitted": [[1, 6]], "added": []}
-    assert set(system["by_position"]) == set(places.QUARTERS) and list(system["by_length"]) == ["101-300 words"]
+    assert set(system["by_position"]) == set(breakdown.QUARTERS) and list(system["by_length"]) == ["101-300 words"]
