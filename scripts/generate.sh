@@ -13,4 +13,4 @@ shift 3
 options=(--beam "${BEAM:-5}")
 [ -z "${MAX_TOKENS:-}" ] || options+=(--max-tokens "$MAX_TOKENS")
 exec "$lasformer" generate "$data" "$checkpoint" "$out" --split "${SPLIT:-test}" --shards "${SHARDS:-4}" \
-  --jobs "${JOBS:-1}" --format "${FORMAT:-lines}" -- "${options[@]}" "$@"
+  --jobs "${JOBS:-1}" --layout "${FORMAT:-lines}" -- "${options[@]}" "$@"

@@ -11,9 +11,10 @@
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 [ $# -ge 2 ] || usage "$0"
-options=(--gpus "${GPUS:-1}" --precision "${PRECISION:-fp16}" --beam "${BEAM:-5}" --average "${AVERAGE:-5}")
+[ "${GPUS:-1}" = 0 ] && options=(--device cpu) || options=(--gpus "${GPUS:-1}")
+options+=(--precision "${PRECISION:-fp16}" --beam "${BEAM:-5}" --average "${AVERAGE:-5}")
 options+=(--size "${SIZE:-32000}" --workers "${WORKERS:-2}" --files "${FILES:-downloads}")
-[ "${TRUST:-0}" != 1 ] || options+=(--trust)
+[ "${TRUST:-0}" != 1 ] || options+=(--trust-first-download)
 for option in MAX_UPDATE MAX_TOKENS LIMIT; do
   [ -z "${!option:-}" ] || options+=("--$(tr A-Z_ a-z- <<<"$option")" "${!option}")
 done

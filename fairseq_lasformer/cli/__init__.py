@@ -3,11 +3,68 @@
 from __future__ import annotations
 
 import argparse
+import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from fairseq_lasformer.errors import InputError
 
 DEFAULT_SAMPLES = 1000  # default of --bootstrap
+
+
+class Renamed(argparse.Action):
+    """An option under its old name, which keeps working and says what it is called now.
+
+    Args:
+        now: the new name.
+        value: what it stands for; None if it takes a value.
+    """
+
+    def __init__(self, option_strings: Sequence[str], dest: str, now: str, value: Any = None, **options: Any) -> None:
+        hidden: dict[str, Any] = {"default": argparse.SUPPRESS, "help": argparse.SUPPRESS}
+        super().__init__(option_strings, dest, nargs=None if value is None else 0, **hidden, **options)
+        self.now, self.value = now, value
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        print(f"note: {option_string} is called {self.now} now", file=sys.stderr)
+        setattr(namespace, self.dest, values if self.value is None else self.value)
+
+
+def add_device(parser: argparse.ArgumentParser) -> None:
+    """Declares ``--device``, a device of torch; ``auto`` is the GPU if there is one."""
+    parser.add_argument("--device", default="auto", help="cpu, cuda, cuda:1, … (default: a GPU if there is one)")
+
+
+def add_beam(parser: argparse.ArgumentParser) -> None:
+    """Declares ``--beam``."""
+    parser.add_argument("--beam", type=int, default=5, help="hypotheses per sentence (default: %(default)s)")
+
+
+def add_max_tokens(parser: argparse.ArgumentParser, default: int | None) -> None:
+    """Declares ``--max-tokens``, None standing for the longest example."""
+    usual = "the longest example" if default is None else "%(default)s"
+    parser.add_argument(
+        "--max-tokens", type=int, default=default, help=f"tokens that are computed together (default: {usual})"
+    )
+
+
+def fairseqs_options(args: argparse.Namespace) -> list[str]:
+    """The options of fairseq-generate for those declared above, followed by the user's own, which take precedence.
+
+    Raises:
+        InputError: there is no such device, or a number is impossible.
+    """
+    device, _, number = args.device.partition(":")
+    if device not in ("auto", "cpu", "cuda") or (number and (device != "cuda" or not number.isdecimal())):
+        raise InputError(f"--device {args.device}: expected cpu, cuda or cuda:N")
+    if args.beam < 1 or (args.max_tokens is not None and args.max_tokens < 1):
+        raise InputError("--beam and --max-tokens: at least 1")
+    options = ["--cpu"] if device == "cpu" else []
+    options += ["--device-id", number] if number else []
+    options += ["--beam", str(args.beam)] if args.beam != 5 else []  # fairseq-generate's own default
+    options += [] if args.max_tokens is None else ["--max-tokens", str(args.max_tokens)]
+    return [*options, *args.options]
 
 
 def add_decoding(parser: argparse.ArgumentParser) -> None:

@@ -5,7 +5,16 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from fairseq_lasformer.cli import add_decoding, decoding_of, shard_of
+from fairseq_lasformer.cli import (
+    Renamed,
+    add_beam,
+    add_decoding,
+    add_device,
+    add_max_tokens,
+    decoding_of,
+    fairseqs_options,
+    shard_of,
+)
 from fairseq_lasformer.data.documents import RESOLUTIONS
 from fairseq_lasformer.data.hypotheses import FORMS
 from fairseq_lasformer.data.subwords import SUBWORDS, TOKENIZERS
@@ -86,7 +95,7 @@ def add_prepare(parser: argparse.ArgumentParser) -> None:
 def run_generate(args: argparse.Namespace) -> None:
     from fairseq_lasformer.jobs.generate import generate, summary
 
-    options = list(args.options)
+    options = fairseqs_options(args)
     if args.overlap is not None:
         options += ["--overlap", str(args.overlap)]
     for name, value in decoding_of(args).items():
@@ -94,11 +103,11 @@ def run_generate(args: argparse.Namespace) -> None:
     if args.glossary is not None:
         options += ["--glossary", str(args.glossary.resolve())]
     number, shards = (None, args.shards) if args.shard is None else shard_of(args.shard)
-    done = generate(args.data, args.checkpoint, args.out, args.split, shards, options, args.jobs, args.format, number)
+    done = generate(args.data, args.checkpoint, args.out, args.split, shards, options, args.jobs, args.layout, number)
     if done is None:
         print(f"{args.out}: shard {args.shard} is done; the last one to be done writes the documents")
     else:
-        print(f"{args.out}: {summary(done, args.format)}")
+        print(f"{args.out}: {summary(done, args.layout)}")
 
 
 def add_generate(parser: argparse.ArgumentParser) -> None:
@@ -107,7 +116,7 @@ def add_generate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("out", type=Path, help="file for the translated documents")
     parser.add_argument("--split", default="test", help="test, test1, ... or valid (default: %(default)s)")
     parser.add_argument(
-        "--format",
+        "--layout",
         choices=FORMS,
         default=FORMS[0],
         help="lines: one document per line, tabs between its sentences; raw: one sentence per line, like the input "
@@ -135,8 +144,12 @@ def add_generate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--glossary", type=Path, metavar="FILE", help="required translations: source term, tab, target term"
     )
+    parser.add_argument("--format", dest="layout", choices=FORMS, action=Renamed, now="--layout")
+    add_device(parser)
+    add_beam(parser)
+    add_max_tokens(parser, None)
     add_decoding(parser)
-    parser.epilog = "After -- : further options of fairseq-generate, such as --beam 5 --max-tokens 8192."
+    parser.epilog = "After -- : further options of fairseq-generate, such as --lenpen 0.8."
 
 
 def run_shortlist(args: argparse.Namespace) -> None:

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from fairseq_lasformer.cli import DEFAULT_SAMPLES
+from fairseq_lasformer.cli import DEFAULT_SAMPLES, Renamed, add_device, add_max_tokens
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.files import atomic_write, check_writable
 
@@ -105,18 +105,12 @@ def add_score(parser: argparse.ArgumentParser) -> None:
 
 def run_contrast(args: argparse.Namespace) -> None:
     from fairseq_lasformer.analysis import contrast
-    from fairseq_lasformer.documents.hub import from_pretrained
+    from fairseq_lasformer.documents.hub import load_model
 
     if args.json:
         check_writable(args.json)
     policies = contrast.policies(args.context)
-    hub = from_pretrained(args.checkpoint.parent, args.checkpoint.name, args.data)
-    if args.cuda:
-        import torch
-
-        if not torch.cuda.is_available():
-            raise InputError("--cuda: there is no GPU here; leave the option out")
-        hub = hub.cuda()
+    hub = load_model(args.checkpoint, args.data, args.device)
     groups = contrast.read_groups(args.prefix, hub.settings.source_lang, hub.settings.target_lang)
     results = [contrast.evaluate(hub, groups, policy, args.max_tokens) for policy in policies]
     print(contrast.table(results))
@@ -131,8 +125,9 @@ def add_contrast(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--context", default="none,source,both", help="context policies: none, source, both (default: %(default)s)"
     )
-    parser.add_argument("--max-tokens", type=int, default=4096, help="tokens per batch (default: %(default)s)")
-    parser.add_argument("--cuda", action="store_true", help="run on a GPU")
+    add_max_tokens(parser, 4096)
+    add_device(parser)
+    parser.add_argument("--cuda", dest="device", action=Renamed, now="--device cuda", value="cuda")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
 
 
@@ -165,7 +160,7 @@ def add_report(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--scores", type=Path, help="scores of all runs, by their names (lasformer score --bootstrap --json)"
     )
-    parser.add_argument("--device", default="auto", help="cpu, cuda, cuda:1, … (default: a GPU if there is one)")
+    add_device(parser)
     parser.add_argument("--title", default="Lasformer report", help="default: %(default)s")
 
 

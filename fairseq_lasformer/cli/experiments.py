@@ -7,6 +7,7 @@ import collections
 import sys
 from pathlib import Path
 
+from fairseq_lasformer.cli import Renamed, add_beam, add_device, add_max_tokens, fairseqs_options
 from fairseq_lasformer.errors import InputError
 
 
@@ -21,7 +22,8 @@ def run_ablate(args: argparse.Namespace) -> None:
     chosen = [row for row in rows if args.only in (None, row.label)]
     if not chosen:
         raise InputError(f"--only {args.only}: table {args.table} has {', '.join(r.label for r in rows)}")
-    common = ablation.Ablation(args.config, read_documents(args.reference), tuple(args.options), tuple(args.set))
+    options = fairseqs_options(args)
+    common = ablation.Ablation(args.config, read_documents(args.reference), tuple(options), tuple(args.set))
     if args.submit is None and not args.show:
         finished = lambda row: ablation.finished(common, row, folder / row.folder)  # noqa: E731
         collections.deque(InProcess().map(ablation.AblationRun(common, folder), chosen, done=finished), 0)
@@ -32,7 +34,7 @@ def run_ablate(args: argparse.Namespace) -> None:
             command += ["--out", str(args.out.resolve()), "--length", str(args.length)]
             command += ["--values", args.values] if args.values else []
             command += [o for override in args.set for o in ("--set", override)]
-            ablation.submit(args.submit, [*command, *(["--", *args.options] if args.options else [])])
+            ablation.submit(args.submit, [*command, *(["--", *options] if options else [])])
     print(ablation.text(common, args.table, rows, folder, args.length))
 
 
@@ -49,7 +51,10 @@ def add_ablate(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--submit", metavar="LAUNCHER", help="submit the runs with e.g. 'sbatch --gres=gpu:1 --wrap'")
     parser.add_argument("--show", action="store_true", help="print finished runs, run nothing")
-    parser.epilog = "After -- : options of fairseq-generate, such as --cpu --beam 5."
+    add_device(parser)
+    add_beam(parser)
+    add_max_tokens(parser, None)
+    parser.epilog = "After -- : further options of fairseq-generate, such as --lenpen 0.8."
 
 
 def run_train(args: argparse.Namespace) -> None:
@@ -104,6 +109,9 @@ def add_run(parser: argparse.ArgumentParser) -> None:
 def run_reproduce(args: argparse.Namespace) -> None:
     from fairseq_lasformer.experiments.paper import RowOptions, run_row
 
+    if args.gpus == 0 and args.device != "cpu":
+        print("note: --gpus 0 is called --device cpu now", file=sys.stderr)
+    args.gpus = 0 if args.device == "cpu" else args.gpus
     options = {name: getattr(args, name) for name in RowOptions.__dataclass_fields__ if name != "overrides"}
     text, _ = run_row(args.experiment, args.system, RowOptions(**options, overrides=tuple(args.set)))
     print(text)
@@ -115,16 +123,20 @@ def add_reproduce(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="Hydra override of the training"
     )
-    parser.add_argument("--gpus", type=int, default=1, help="number of GPUs, 0 for CPU only (default: %(default)s)")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="default: %(default)s")
+    parser.add_argument("--gpus", type=int, default=1, help="number of GPUs (default: %(default)s)")
     parser.add_argument("--precision", default="fp16", help="fp16, bf16 or fp32, on GPUs (default: %(default)s)")
     parser.add_argument("--max-update", type=int, help="number of updates (default: the configuration's)")
-    parser.add_argument("--beam", type=int, default=5, help="beam size (default: %(default)s)")
+    add_beam(parser)
     parser.add_argument("--average", type=int, default=5, help="checkpoints averaged with the last one (default: 5)")
-    parser.add_argument("--max-tokens", type=int, help="tokens per batch in translation (default: the longest example)")
+    add_max_tokens(parser, None)
     parser.add_argument("--limit", type=int, help="tokens per example (default: the configuration's)")
     parser.add_argument("--size", type=int, default=32000, help="BPE merges (default: %(default)s)")
     parser.add_argument("--workers", type=int, default=2, help="processes for the preparation (default: %(default)s)")
     parser.add_argument(
         "--files", type=Path, default=Path("downloads"), help="folder of the corpus files (default: %(default)s)"
     )
-    parser.add_argument("--trust", action="store_true", help="see lasformer corpus --trust-first-download")
+    parser.add_argument(
+        "--trust-first-download", dest="trust", action="store_true", help="as of lasformer corpus, for this corpus"
+    )
+    parser.add_argument("--trust", dest="trust", action=Renamed, now="--trust-first-download", value=True)

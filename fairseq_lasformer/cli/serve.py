@@ -7,7 +7,7 @@ import re
 import socket
 from pathlib import Path
 
-from fairseq_lasformer.cli import add_decoding, decoding_of
+from fairseq_lasformer.cli import add_beam, add_decoding, add_device, add_max_tokens, decoding_of
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.machine import cores
 
@@ -27,14 +27,14 @@ def add_serve(parser: argparse.ArgumentParser) -> None:
         metavar="ORIGIN",
         help="web pages of this origin, such as https://example.org, may use the server; * for all",
     )
-    parser.add_argument("--beam", type=int, default=5, help="default: %(default)s")
-    parser.add_argument("--device", default="auto", help="cpu, cuda, cuda:1, … (default: a GPU if there is one)")
+    add_beam(parser)
+    add_device(parser)
     add_decoding(parser)
     parser.add_argument("--lanes", type=int, help="threads that translate (default: 2; 1 on a GPU or a single core)")
     parser.add_argument(
         "--api-keys", type=Path, metavar="FILE", help="require one of the keys in this file, one per line"
     )
-    parser.add_argument("--max-tokens", type=int, default=4096, help="translated together (default: %(default)s)")
+    add_max_tokens(parser, 4096)
     parser.add_argument("--max-queue", type=int, default=256, help="documents waiting at most (default: %(default)s)")
     parser.add_argument("--max-characters", type=int, default=500_000, help="per text (default: %(default)s)")
     parser.add_argument("--max-bytes", type=int, default=20 << 20, help="per file (default: %(default)s)")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from tqdm import tqdm
 
-from fairseq_lasformer.cli import add_decoding, decoding_of, shard_of
+from fairseq_lasformer.cli import add_beam, add_decoding, add_device, add_max_tokens, decoding_of, shard_of
 from fairseq_lasformer.errors import InputError
 
 if TYPE_CHECKING:
@@ -48,16 +48,14 @@ def add_translate(parser: argparse.ArgumentParser) -> None:
         "--lines", action="store_true", help="every line is one sentence (default: sentences are found)"
     )
     parser.add_argument("--encoding", help="encoding of text files (default: detected)")
-    parser.add_argument("--beam", type=int, default=5, help="default: %(default)s")
+    add_beam(parser)
     parser.add_argument("--nbest", type=int, default=1, help="translations per sentence, with --format tsv or jsonl")
     parser.add_argument("--overlap", type=int, metavar="SENTENCES", help="see lasformer generate")
     parser.add_argument(
         "--glossary", type=Path, metavar="FILE", help="required translations: source term, tab, target term"
     )
-    parser.add_argument(
-        "--max-tokens", type=int, default=8192, help="tokens that are translated together (default: %(default)s)"
-    )
-    parser.add_argument("--device", default="auto", help="cpu, cuda, cuda:1, … (default: a GPU if there is one)")
+    add_max_tokens(parser, 8192)
+    add_device(parser)
     add_decoding(parser)
     parser.add_argument("--shard", metavar="I/N", help="of a folder's files, every Nth, from the Ith on")
     parser.add_argument(

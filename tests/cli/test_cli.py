@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
+import importlib
+
 import pytest
 from helpers import run
 
 import fairseq_lasformer
-from fairseq_lasformer.cli.main import main
+from fairseq_lasformer.cli import fairseqs_options
+from fairseq_lasformer.cli.main import COMMANDS, main
 
 
 def test_every_option_can_be_looked_up(capsys):
@@ -52,3 +56,48 @@ def test_missing_hypotheses_are_named(tmp_path, capsys):
     (tmp_path / "hyp").write_text("a b\n")
     assert main(["score", str(tmp_path / "ref"), str(tmp_path / "hyp")]) == 1
     assert "no hypothesis for document(s) 2 to 3" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("command", "old", "new"),
+    [
+        ("generate", ["--format", "raw"], ["--layout", "raw"]),
+        ("contrast", ["--cuda"], ["--device", "cuda"]),
+        ("reproduce", ["--trust"], ["--trust-first-download"]),
+    ],
+)
+def test_old_names_of_options_keep_working_and_say_what_they_are_called_now(command, old, new, capsys, monkeypatch):
+    seen = []
+    module = importlib.import_module(f"fairseq_lasformer.cli.{COMMANDS[command].module}")
+    monkeypatch.setattr(module, f"run_{command}", lambda args: seen.append(vars(args)))
+    places = {"generate": ["d", "c", "o"], "contrast": ["c", "p"], "reproduce": ["ted_en-de", "lasformer"]}[command]
+    assert main([command, *places, *old]) == main([command, *places, *new]) == 0
+    assert seen[0] == seen[1]
+    assert (
+        capsys.readouterr().err
+        == f"note: {old[0]} is called {' '.join(new[:2]) if old == ['--cuda'] else new[0]} now\n"
+    )
+
+
+def test_device_beam_and_tokens_are_the_same_options_everywhere(capsys):
+    meant = {}
+    for command in ("translate", "serve", "generate", "ablate", "contrast", "report"):
+        with pytest.raises(SystemExit):
+            main([command, "--help"])
+        text = " ".join(capsys.readouterr().out.split())
+        for option in (
+            "--device DEVICE cpu, cuda,",
+            "--beam BEAM hypotheses per",
+            "--max-tokens MAX_TOKENS tokens that are",
+        ):
+            name = option.split()[0]
+            assert (name in text) == (option in text), (command, option)
+            meant.setdefault(name, []).append(name in text)
+    assert all(meant["--device"]) and sum(meant["--beam"]) == 4 and sum(meant["--max-tokens"]) == 5
+
+
+def test_the_device_of_generate_is_fairseqs(monkeypatch):
+    args = argparse.Namespace(device="cuda:1", beam=3, max_tokens=None, options=["--beam", "7"])
+    assert fairseqs_options(args) == ["--device-id", "1", "--beam", "3", "--beam", "7"]
+    args = argparse.Namespace(device="cpu", beam=5, max_tokens=900, options=[])
+    assert fairseqs_options(args) == ["--cpu", "--max-tokens", "900"]

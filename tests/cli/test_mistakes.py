@@ -19,7 +19,7 @@ from fairseq_lasformer.cli.main import main
         (["cost", "TEXT"], "refused, not a torch checkpoint"),
         (["score", "TEXT", "TEXT", "--tokenize", "foo"], "--tokenize foo: expected one of"),
         (["score", "--bootstrap", "TEXT", "TEXT"], "--bootstrap compares systems"),
-        (["contrast", "FOLDER/checkpoint_last.pt", "set", "--cuda"], "--cuda: there is no GPU here"),
+        (["contrast", "FOLDER/checkpoint_last.pt", "set", "--cuda"], "--device cuda: there is no GPU here"),
         (["cost", "FOLDER/checkpoint_last.pt", "--lengths", "1" + "0" * 400], "is not a number of tokens"),
         (["params", "--", "--encoder-layers", "-3"], "--encoder-layers -3: at least 1"),
         (["params", "--", "--encoder-attention-heads", "0"], "at least 1 is needed"),

@@ -86,12 +86,14 @@ def test_translating_is_quiet_and_counts_its_parts(prepared, tmp_path, capsys):
     lines = [line for line in re.split(r"[\r\n]+", done.stderr) if line.strip()]
     assert all(line.startswith("translating test") or "CPU kernels" in line for line in lines), lines
     assert re.search(r"100%.*\b(\d+)/\1 ", lines[-1]) and " documents" in lines[-1]
-    run("lasformer", "generate", prepared, checkpoint, tmp_path / "raw", "--format", "raw", *one)
+    run("lasformer", "generate", prepared, checkpoint, tmp_path / "raw", "--layout", "raw", *one)
     whole = read_hypotheses(tmp_path / "out", True)
     assert read_hypotheses(tmp_path / "raw", True, 9) == [[s or NOTHING for s in d] for d in whole]
     assert [len(d) for d in whole] == [len(d) for d in read_documents(prepared.parent / "raw" / "test.xx")]
     for options, message in (
-        (["--beam", "2"], "further options of fairseq go after --"),
+        (["--lenpen", "2"], "further options of fairseq go after --"),
+        (["--device", "tpu"], "--device tpu: expected cpu, cuda or cuda:N"),
+        (["--beam", "0"], "--beam and --max-tokens: at least 1"),
         (["--", "--gen-subset", "valid"], "--gen-subset: is set by lasformer generate"),
         (["--", "--nbest", "3"], "--nbest: lasformer generate writes one translation per document"),
         (["--split", "train"], "the examples of train overlap"),
@@ -107,7 +109,7 @@ def test_translating_is_quiet_and_counts_its_parts(prepared, tmp_path, capsys):
 @pytest.mark.slow
 def test_a_prefix_of_the_target_can_be_forced(trained, prepared, tmp_path):
     """fairseq-generate's --prefix-size; as long as the target, nothing is left to search for."""
-    options = ["--format", "raw", "--", "--cpu", "--beam", 2, "--prefix-size", 100, "--max-len-b", 100]
+    options = ["--layout", "raw", "--", "--cpu", "--beam", 2, "--prefix-size", 100, "--max-len-b", 100]
     run("lasformer", "generate", prepared, trained[0] / "checkpoint_last.pt", tmp_path / "out", *options)
     expected = read_documents(prepared.parent / "raw" / "test.yy")
     assert read_documents(tmp_path / "out") == expected
