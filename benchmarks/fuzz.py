@@ -99,7 +99,7 @@ def of_loaders(chosen: random.Random, folder: Path) -> Generator[Attempt]:
     from fairseq_lasformer.data.hypotheses import read_hypotheses
     from fairseq_lasformer.data.manifest import SplitInfo
     from fairseq_lasformer.evaluation.probe import read_probes
-    from fairseq_lasformer.experiments.run_config import Whole
+    from fairseq_lasformer.experiments.run_config import RunConfig
     from fairseq_lasformer.file_translation.file_translator import Journal
     from fairseq_lasformer.resume import Progress
     from fairseq_lasformer.search.glossary import Glossary
@@ -114,7 +114,7 @@ def of_loaders(chosen: random.Random, folder: Path) -> Generator[Attempt]:
         "probes": (b'{"document": 0, "line": 1, "right": ["a"], "wrong": ["b"]}\n', lambda: read_probes(place)),
         "run configuration": (
             b"source: en\ntarget: de\ntrain: [a]\nout: b\nprepare: {limit: 9}\n",
-            lambda: Whole.read(place),
+            lambda: RunConfig.read(place),
         ),
         "journal": (b"[[[5, 6], -1.0, false, false]]\n" * 3, lambda: Journal(place).lines(9, 500)),
         "progress": (b'{"key": "k", "stages": {"a": [1.0, "b"]}}', lambda: Progress(folder, "k")),

@@ -37,7 +37,7 @@ from fairseq_lasformer.errors import InputError  # noqa: E402
 from fairseq_lasformer.evaluation import breakdown  # noqa: E402
 from fairseq_lasformer.evaluation.probe import DISTANCES, accuracy, judge, read_probes  # noqa: E402
 from fairseq_lasformer.evaluation.scores import compare, score  # noqa: E402
-from fairseq_lasformer.experiments.pipeline import Experiment  # noqa: E402
+from fairseq_lasformer.experiments.pipeline import ConfiguredTraining, Experiment  # noqa: E402
 from fairseq_lasformer.files import atomic_write, hold, remove_folder  # noqa: E402
 from fairseq_lasformer.resume import Progress, key_of  # noqa: E402
 
@@ -95,16 +95,14 @@ def experiment(system: str, out: Path, overrides: Sequence[str]) -> Experiment:
     """The experiment of one system; its log is OUT/<system>.log, its translation OUT/<system>.de."""
     return Experiment(
         name=system,
-        config=ROOT / "configs" / f"demo_{system}.yaml",
+        training=ConfiguredTraining(ROOT / "configs" / f"demo_{system}.yaml", tuple(overrides), out / "hydra"),
         data=out / "data" / data_of(system),
         folder=out / system,
-        overrides=tuple(overrides),
         generation=TRANSLATE,
         shards=2,
         jobs=2,
         log=out / f"{system}.log",
         hypotheses=out / f"{system}.de",
-        hydra=out / "hydra",
     )
 
 

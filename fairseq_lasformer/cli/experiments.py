@@ -58,7 +58,8 @@ def add_ablate(parser: argparse.ArgumentParser) -> None:
 
 
 def run_train(args: argparse.Namespace) -> None:
-    from fairseq_lasformer.experiments.train import TrainOptions, chosen_options, train_own
+    from fairseq_lasformer.experiments.settings import TrainOptions
+    from fairseq_lasformer.experiments.train import chosen_options, train_own
 
     named = {name: getattr(args, name) for name in TrainOptions.__dataclass_fields__ if hasattr(args, name)}
     given = {name: value for name, value in named.items() if value is not None} | {"options": tuple(args.options)}
@@ -69,37 +70,41 @@ def run_train(args: argparse.Namespace) -> None:
 
 
 def add_train(parser: argparse.ArgumentParser) -> None:
+    from fairseq_lasformer.experiments.settings import PRECISIONS, SMALL, SMALL_CORPUS, TrainOptions
+
     parser.add_argument("data", type=Path, help="folder made by lasformer prepare")
     parser.add_argument("out", type=Path, help="folder for checkpoints and train.log; a killed training resumes there")
-    parser.add_argument("--arch", help="architecture (default: lasformer); see docs/training.md")
     parser.add_argument(
         "--small-corpus",
         action=argparse.BooleanOptionalAction,
-        help="defaults for a small corpus: lasformer_tiny, 5,000 updates of one batch, more dropout (default: below "
-        "50,000 sentences)",
+        help=f"defaults for a small corpus: {SMALL['arch']}, {SMALL['max_update']:,} updates of one batch, more "
+        f"dropout (default: below {SMALL_CORPUS:,} sentences)",
     )
     parser.add_argument("--criterion", help="loss (default: the one that goes with the architecture)")
-    parser.add_argument("--max-update", type=int, help="number of updates (default: 100000)")
-    parser.add_argument(
-        "--patience", type=int, help="end after this many validations without improvement (default: 10; 0: never)"
-    )
     parser.add_argument("--max-tokens", type=int, help="tokens per batch (default: 4096, or the longest example)")
-    parser.add_argument("--update-freq", type=int, help="batches per update (default: 8)")
-    parser.add_argument("--lr", type=float, help="peak learning rate (default: 0.0007)")
-    parser.add_argument("--warmup", type=int, metavar="UPDATES", help="updates until the peak (default: 4000)")
-    parser.add_argument("--dropout", type=float, help="default: 0.1")
-    parser.add_argument("--word-dropout", type=float, help="default: 0.1")
-    parser.add_argument("--save-every", type=int, metavar="UPDATES", help="save and validate (default: 500)")
-    parser.add_argument("--save-minutes", type=float, metavar="MINUTES", help="save this often, too (default: 10)")
-    parser.add_argument("--log-every", type=int, metavar="UPDATES", help="default: 10")
-    parser.add_argument("--precision", help="auto, fp16 or fp32 (default: fp16 on a GPU, fp32 without)")
+    for name, kind, metavar, text in (
+        ("arch", str, None, "architecture, see docs/training.md"),
+        ("max_update", int, None, "number of updates"),
+        ("patience", int, None, "end after this many validations without improvement; 0: never"),
+        ("update_freq", int, None, "batches per update"),
+        ("lr", float, None, "peak learning rate"),
+        ("warmup", int, "UPDATES", "updates until the peak"),
+        ("dropout", float, None, "probability"),
+        ("word_dropout", float, None, "probability"),
+        ("save_every", int, "UPDATES", "save and validate"),
+        ("save_minutes", float, "MINUTES", "save this often, too"),
+        ("log_every", int, "UPDATES", "write a line of the log"),
+        ("precision", str, None, f"{', '.join(PRECISIONS)}; auto: fp16 on a GPU, fp32 without"),
+    ):
+        option, usual = f"--{name.replace('_', '-')}", getattr(TrainOptions, name)
+        parser.add_argument(option, type=kind, metavar=metavar, help=f"{text} (default: {usual})")
     parser.epilog = "After -- : further options of fairseq-train, such as --select-share 2; they take precedence."
 
 
 def run_run(args: argparse.Namespace) -> None:
-    from fairseq_lasformer.experiments.run_config import run_whole
+    from fairseq_lasformer.experiments.run_config import run_from_config
 
-    run_whole(args.config)
+    run_from_config(args.config)
 
 
 def add_run(parser: argparse.ArgumentParser) -> None:
@@ -107,7 +112,8 @@ def add_run(parser: argparse.ArgumentParser) -> None:
 
 
 def run_reproduce(args: argparse.Namespace) -> None:
-    from fairseq_lasformer.experiments.paper import RowOptions, run_row
+    from fairseq_lasformer.experiments.paper import run_row
+    from fairseq_lasformer.experiments.settings import RowOptions
 
     if args.gpus == 0 and args.device != "cpu":
         print("note: --gpus 0 is called --device cpu now", file=sys.stderr)
@@ -118,24 +124,29 @@ def run_reproduce(args: argparse.Namespace) -> None:
 
 
 def add_reproduce(parser: argparse.ArgumentParser) -> None:
+    from fairseq_lasformer.experiments.settings import RowOptions
+
     parser.add_argument("experiment", help="ted_en-de, news_en-de, europarl_en-de, pdc_zh-en or ted_en-de_whole")
     parser.add_argument("system", help="transformer, lasformer, lasformer_moe, ...: configs/EXPERIMENT_SYSTEM.yaml")
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="Hydra override of the training"
     )
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="default: %(default)s")
-    parser.add_argument("--gpus", type=int, default=1, help="number of GPUs (default: %(default)s)")
-    parser.add_argument("--precision", default="fp16", help="fp16, bf16 or fp32, on GPUs (default: %(default)s)")
+    for name, kind, text in (
+        ("gpus", int, "number of GPUs"),
+        ("precision", str, "fp16, bf16 or fp32, on GPUs"),
+        ("average", int, "checkpoints averaged with the last one"),
+        ("size", int, "BPE merges"),
+        ("workers", int, "processes for the preparation"),
+        ("files", Path, "folder of the corpus files"),
+    ):
+        parser.add_argument(
+            f"--{name}", type=kind, default=getattr(RowOptions, name), help=f"{text} (default: %(default)s)"
+        )
     parser.add_argument("--max-update", type=int, help="number of updates (default: the configuration's)")
-    add_beam(parser)
-    parser.add_argument("--average", type=int, default=5, help="checkpoints averaged with the last one (default: 5)")
-    add_max_tokens(parser, None)
     parser.add_argument("--limit", type=int, help="tokens per example (default: the configuration's)")
-    parser.add_argument("--size", type=int, default=32000, help="BPE merges (default: %(default)s)")
-    parser.add_argument("--workers", type=int, default=2, help="processes for the preparation (default: %(default)s)")
-    parser.add_argument(
-        "--files", type=Path, default=Path("downloads"), help="folder of the corpus files (default: %(default)s)"
-    )
+    add_beam(parser)
+    add_max_tokens(parser, None)
     parser.add_argument(
         "--trust-first-download", dest="trust", action="store_true", help="as of lasformer corpus, for this corpus"
     )

@@ -19,7 +19,7 @@ from fairseq_lasformer.data.documents import Document
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.evaluation.metrics import HEADLINE, METRICS
 from fairseq_lasformer.executors import Report, Worker
-from fairseq_lasformer.experiments.pipeline import Experiment
+from fairseq_lasformer.experiments.pipeline import ConfiguredTraining, Experiment
 from fairseq_lasformer.experiments.training import read_config
 from fairseq_lasformer.files import atomic_write
 from fairseq_lasformer.plugin.config import MODULES
@@ -108,7 +108,8 @@ class Ablation:
     def experiment(self, row: Row, folder: Path) -> Experiment:
         """The experiment of one run, in a folder of its own."""
         overrides = (*self.overrides, *row.overrides)
-        return Experiment(row.label, self.config, self.data, folder, overrides, self.options)
+        training = ConfiguredTraining(self.config, overrides)
+        return Experiment(row.label, training, self.data, folder, self.options)
 
     @property
     def data(self) -> Path:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import sysconfig
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,65 +14,10 @@ from fairseq_lasformer.data.prepare_config import PrepareConfig
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.evaluation import tcp
 from fairseq_lasformer.evaluation.scores import table
-from fairseq_lasformer.experiments.pipeline import Experiment
+from fairseq_lasformer.experiments.pipeline import ConfiguredTraining, Experiment
+from fairseq_lasformer.experiments.settings import PRECISIONS, RowOptions
 from fairseq_lasformer.experiments.training import read_config
 from fairseq_lasformer.resume import Progress, key_of
-
-PRECISIONS = ("fp16", "bf16", "fp32")
-PAPER_GPUS = 8
-"""``configs/base/paper.yaml`` assumes eight GPUs (the paper does not say); with fewer, gradients are accumulated."""
-
-
-@dataclass(frozen=True)
-class RowOptions:
-    """How a row is run.
-
-    Attributes:
-        gpus: number of GPUs; 0 trains and translates on the CPU.
-        precision: one of :data:`PRECISIONS`, on GPUs.
-        beam: beam size in translation.
-        average: number of checkpoints before the last that are averaged with it.
-        max_update: number of updates, instead of the configuration's.
-        max_tokens: tokens per batch in translation; by default, as many as the longest example has.
-        limit: tokens per example, instead of the configuration's.
-        size: number of BPE merges.
-        workers: processes of the preparation.
-        files: folder of the corpus files.
-        trust: download files for which no checksum is published.
-        overrides: Hydra overrides of the training.
-    """
-
-    gpus: int = 1
-    precision: str = "fp16"
-    beam: int = 5
-    average: int = 5
-    max_update: int | None = None
-    max_tokens: int | None = None
-    limit: int | None = None
-    size: int = 32000
-    workers: int = 2
-    files: Path = Path("downloads")
-    trust: bool = False
-    overrides: tuple[str, ...] = ()
-
-    def training(self, system: str) -> tuple[str, ...]:
-        """Hydra overrides of the training of a system."""
-        steps = 1 if self.gpus > PAPER_GPUS else PAPER_GPUS // max(1, self.gpus)
-        own = [f"optimization.update_freq=[{steps}]"]
-        if self.max_update is not None:
-            own.append(f"optimization.max_update={self.max_update}")
-        if not self.gpus:
-            own.append("common.cpu=true")
-        else:
-            own.append(f"distributed_training.distributed_world_size={self.gpus}")
-            own += [] if self.precision == "fp32" else [f"common.{self.precision}=true"]
-            own += ["common.fp16_no_flatten_grads=true"] if (self.precision, system[-3:]) == ("fp16", "moe") else []
-        return (*own, *self.overrides)
-
-    def generation(self) -> tuple[str, ...]:
-        """Options of fairseq-generate."""
-        options = ["--beam", str(self.beam)] + ([] if self.gpus else ["--cpu"])
-        return (*options, *(["--max-tokens", str(self.max_tokens)] if self.max_tokens else []))
 
 
 def configs_folder() -> Path:
@@ -123,10 +67,9 @@ def run_row(experiment: str, system: str, options: RowOptions) -> tuple[str, dic
     print(summary(preparation, prepare(preparation)), file=sys.stderr)
     run = Experiment(
         name=system,
-        config=config,
+        training=ConfiguredTraining(config, options.training(system)),
         data=place / "data",
         folder=folder,
-        overrides=options.training(system),
         generation=options.generation(),
         averaged=options.average,
     )

@@ -1,6 +1,6 @@
 """The pipeline from configuration to scores: train, average, translate, score. Each stage resumes where it stopped.
 
-The demo, the ablation tables and the rows of the paper's main table are all runs of this pipeline.
+The demo, the ablation tables, the rows of the paper's main table and ``lasformer run`` are all runs of this pipeline.
 """
 
 from __future__ import annotations
@@ -8,20 +8,75 @@ from __future__ import annotations
 import filecmp
 import json
 import re
-from collections.abc import Sequence
+import shlex
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
-from fairseq_lasformer.checkpoints.loading import average
+from fairseq_lasformer.checkpoints.loading import average, chosen, identity
 from fairseq_lasformer.data.documents import Document
 from fairseq_lasformer.data.hypotheses import read_hypotheses
 from fairseq_lasformer.evaluation import tcp
 from fairseq_lasformer.evaluation.scores import score
+from fairseq_lasformer.experiments.settings import TrainOptions
+from fairseq_lasformer.experiments.train import train_own
 from fairseq_lasformer.experiments.training import override, train
 from fairseq_lasformer.files import atomic_write
-from fairseq_lasformer.jobs.generate import generate
-from fairseq_lasformer.resume import Progress
+from fairseq_lasformer.jobs.generate import generate, summary
+from fairseq_lasformer.resume import Progress, key_of
+
+
+class Training(Protocol):
+    """How a model is trained."""
+
+    def settings(self, data: Path, folder: Path) -> str:
+        """Return what the training depends on, besides what its folder is known by."""
+        ...
+
+    def run(self, experiment: Experiment) -> str:
+        """Train, or resume where an earlier call stopped; return what was reached, for a terminal."""
+        ...
+
+
+class ConfiguredTraining(NamedTuple):
+    """A training by a configuration file of fairseq-hydra-train.
+
+    Attributes:
+        config: configuration file.
+        overrides: Hydra overrides.
+        hydra: folder for Hydra's files; by default, ``hydra`` in the folder of the checkpoints.
+    """
+
+    config: Path
+    overrides: tuple[str, ...] = ()
+    hydra: Path | None = None
+
+    def settings(self, data: Path, folder: Path) -> str:
+        return ""
+
+    def run(self, experiment: Experiment) -> str:
+        folder = experiment.folder.resolve()
+        places = [override("task.data", experiment.data.resolve()), override("checkpoint.save_dir", folder)]
+        places.append(override("hydra.run.dir", (self.hydra or folder / "hydra").resolve()))
+        train(self.config, [*self.overrides, *places], experiment.log or folder / "train.log", experiment.name)
+        return ""
+
+
+class OptionsTraining(NamedTuple):
+    """A training by the options of ``lasformer train``.
+
+    Attributes:
+        options: the options.
+    """
+
+    options: TrainOptions
+
+    def settings(self, data: Path, folder: Path) -> str:
+        return shlex.join(self.options.command(data, folder)[1:])
+
+    def run(self, experiment: Experiment) -> str:
+        return train_own(experiment.data, experiment.folder, self.options).partition("\nnext:")[0]
 
 
 @dataclass(frozen=True)
@@ -30,34 +85,36 @@ class Experiment:
 
     Attributes:
         name: name of the system, for progress bars and tables.
-        config: configuration file of the training.
+        training: how it is trained.
         data: prepared folder.
         folder: folder of the checkpoints and, unless specified otherwise, of everything else.
-        overrides: Hydra overrides of the training.
         generation: options of fairseq-generate.
-        averaged: number of checkpoints before the last that are averaged with it; None uses the last checkpoint alone.
+        averaged: number of checkpoints before the last that are averaged with it; None uses one checkpoint alone.
+        best: without averaging, whether that is the best one instead of the last.
         shards, jobs: shards of the translation, and how many are translated in parallel; see :func:`generate`.
         log: log file of the training; by default, ``train.log`` in the folder.
         hypotheses: file for the translations; by default, ``hypotheses`` in the folder.
-        hydra: folder for Hydra's files; by default, ``hydra`` in the folder.
+        form: form of that file, see :func:`generate`.
     """
 
     name: str
-    config: Path
+    training: Training
     data: Path
     folder: Path
-    overrides: tuple[str, ...] = ()
     generation: tuple[str, ...] = ()
     averaged: int | None = None
+    best: bool = False
     shards: int = 4
     jobs: int = 1
     log: Path | None = None
     hypotheses: Path | None = None
-    hydra: Path | None = None
+    form: str = "lines"
 
     @property
     def checkpoint(self) -> Path:
         """The checkpoint used for translation."""
+        if self.best and self.averaged is None:
+            return chosen(self.folder)
         return self.folder / ("checkpoint_last.pt" if self.averaged is None else "averaged.pt")
 
     @property
@@ -70,23 +127,45 @@ class Experiment:
         names = ["train", "translate"] if self.averaged is None else ["train", "average", "translate"]
         return [f"{name} {self.name}" for name in names]
 
-    def run(self, progress: Progress, stages: Sequence[str] = (), tell: bool = False) -> None:
+    def run(
+        self,
+        progress: Progress,
+        stages: Sequence[str] = (),
+        tell: bool = False,
+        say: Callable[[str], object] = lambda text: None,
+    ) -> None:
         """Runs the stages that are not done yet.
 
         Args:
             progress: progress of the experiment.
             stages: some of :meth:`stages`; all of them if empty.
             tell: see :meth:`Progress.run`.
+            say: called with what a stage has to tell.
 
         Raises:
             InputError: a stage failed.
         """
-        work = {"train": self._train, "average": self._average, "translate": self._translate}
-        average = "" if self.averaged is None else str(self.averaged)
-        settings = {"train": "", "average": average, "translate": " ".join((average, *self.generation)).strip()}
+        work: dict[str, Callable[[], str]] = {
+            **{"train": lambda: self.training.run(self), "average": self._average, "translate": self._translate}
+        }
         for stage in stages or self.stages():
             kind = stage.split()[0]
-            progress.run(stage, work[kind], settings[kind], tell)
+
+            def do(kind: str = kind) -> None:
+                if text := work[kind]():
+                    say(text)
+
+            progress.run(stage, do, self._settings(kind), tell)
+
+    def _settings(self, stage: str) -> str:
+        """What a stage depends on, besides what is known by the folder."""
+        average = "" if self.averaged is None else str(self.averaged)
+        if stage == "train":
+            return self.training.settings(self.data, self.folder)
+        if stage == "average":
+            return average
+        settings = " ".join((average, *self.generation)).strip()
+        return key_of(settings, identity(self.checkpoint)) if self.best else settings
 
     def score(self, references: Sequence[Document], annotations: tuple[Path, Path] | None = None) -> dict[str, Any]:
         """Scores the translation and writes the scores to ``scores.json``; see :func:`score`.
@@ -95,29 +174,26 @@ class Experiment:
             references: reference documents.
             annotations: candidates and tokenised reference of TCP, which is then among the scores as ``tcp``.
         """
-        hypotheses = read_hypotheses(self.translation, allow_empty=True)
+        many = len(references) if self.form == "raw" else None
+        hypotheses = read_hypotheses(self.translation, allow_empty=True, n_documents=many)
         scores = score(hypotheses, references)
         if annotations is not None:
             scores["tcp"] = tcp.evaluate(hypotheses, *annotations)
         atomic_write(self.folder / "scores.json", json.dumps({"systems": {self.name: scores}}, indent=1) + "\n")
         return scores
 
-    def _train(self) -> None:
-        folder = self.folder.resolve()
-        places = [override("task.data", self.data.resolve()), override("checkpoint.save_dir", folder)]
-        places.append(override("hydra.run.dir", (self.hydra or folder / "hydra").resolve()))
-        train(self.config, [*self.overrides, *places], self.log or self.folder / "train.log", self.name)
-
-    def _average(self) -> None:
+    def _average(self) -> str:
         last = self.folder / "checkpoint_last.pt"
         earlier = sorted(self.folder.glob("checkpoint_*_*.pt"), key=_updates)[-self.averaged :] if self.averaged else []
         if earlier and filecmp.cmp(earlier[-1], last, shallow=False):
             earlier.pop()
         average([*earlier, last], self.checkpoint)  # kappa is taken from the last one
+        return ""
 
-    def _translate(self) -> None:
-        options = list(self.generation)
-        generate(self.data, self.checkpoint, self.translation, shards=self.shards, options=options, jobs=self.jobs)
+    def _translate(self) -> str:
+        work: dict[str, Any] = {"shards": self.shards, "options": self.generation, "jobs": self.jobs, "form": self.form}
+        done = generate(self.data, self.checkpoint, self.translation, **work)
+        return "" if done is None else f"{self.translation}: {summary(done, self.form)}"
 
 
 def _updates(checkpoint: Path) -> int:

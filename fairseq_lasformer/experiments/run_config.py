@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import json
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -11,17 +10,15 @@ from typing import Any
 import yaml
 
 from fairseq_lasformer.analysis.report import report
-from fairseq_lasformer.checkpoints.loading import chosen, identity
 from fairseq_lasformer.data.documents import read_documents
-from fairseq_lasformer.data.hypotheses import read_hypotheses
 from fairseq_lasformer.data.prepare import prepare
 from fairseq_lasformer.data.prepare import summary as prepared
 from fairseq_lasformer.data.prepare_config import PrepareConfig
 from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.evaluation.scores import score, table
-from fairseq_lasformer.experiments.train import TrainOptions, chosen_options, train_own
-from fairseq_lasformer.files import atomic_write
-from fairseq_lasformer.jobs.generate import generate, summary
+from fairseq_lasformer.evaluation.scores import table
+from fairseq_lasformer.experiments.pipeline import Experiment, OptionsTraining
+from fairseq_lasformer.experiments.settings import TrainOptions
+from fairseq_lasformer.experiments.train import chosen_options
 from fairseq_lasformer.plugin.config import PRESETS
 from fairseq_lasformer.resume import Progress, key_of
 
@@ -35,7 +32,7 @@ _TOP = (
 
 
 @dataclass(frozen=True)
-class Whole:
+class RunConfig:
     """A whole run; the sections of its configuration file.
 
     Attributes:
@@ -62,7 +59,7 @@ class Whole:
     baseline: bool = False
 
     @classmethod
-    def read(cls, path: Path) -> Whole:
+    def read(cls, path: Path) -> RunConfig:
         """Reads a configuration file.
 
         Raises:
@@ -137,7 +134,7 @@ def _prefixes(path: Path, name: str, value: Any) -> tuple[str, ...]:
     raise InputError(f"{path}: {name}: expected a prefix of raw files, or a list of them")
 
 
-def run_whole(config: Path, tell: Any = print) -> None:
+def run_from_config(config: Path, tell: Any = print) -> None:
     """Runs what a configuration file describes, or resumes it where it stopped.
 
     Writes ``OUT/data``, ``OUT/model``, ``OUT/translation``, ``OUT/model/scores.json`` and ``OUT/report.html``.
@@ -149,18 +146,15 @@ def run_whole(config: Path, tell: Any = print) -> None:
     Raises:
         InputError: the file is wrong, or a stage failed.
     """
-    whole = Whole.read(config)
-    data, model, hypotheses = whole.out / "data", whole.out / "model", whole.out / "translation"
+    whole = RunConfig.read(config)
+    data, model = whole.out / "data", whole.out / "model"
     preparation = PrepareConfig(whole.source, whole.target, whole.train, whole.valid, whole.test, data, **whole.prepare)
     tell(prepared(preparation, prepare(preparation, overwrite=True)).rpartition("\nnext:")[0])
     options, note = whole.options(data, model)
     if note:
         tell(note)
+    _run(whole, data, model, options, whole.out, tell)
     runs = [model]
-    tell(train_own(data, model, options).partition("\nnext:")[0])
-    checkpoint = chosen(model)
-    if whole.test:
-        _translate(whole, data, checkpoint, hypotheses, tell)
     if whole.baseline:
         runs.insert(0, _baseline(whole, preparation, options, tell))
     source = Path(f"{whole.test[0]}.{whole.source}") if whole.test else None
@@ -168,7 +162,7 @@ def run_whole(config: Path, tell: Any = print) -> None:
     tell(f"report: {whole.out / 'report.html'}\nnext: lasformer translate {model} FILE")
 
 
-def _baseline(whole: Whole, preparation: PrepareConfig, options: TrainOptions, tell: Any) -> Path:
+def _baseline(whole: RunConfig, preparation: PrepareConfig, options: TrainOptions, tell: Any) -> Path:
     """Trains, translates and scores what a document model must beat: sentences alone, plain attention, same size."""
     folder = whole.out / "baseline"
     data, model = folder / "data", folder / "model"
@@ -177,36 +171,34 @@ def _baseline(whole: Whole, preparation: PrepareConfig, options: TrainOptions, t
     dense = options.arch if "dense" in options.arch else options.arch.replace("lasformer", "lasformer_dense", 1)
     if dense not in PRESETS:
         raise InputError(f"baseline: there is no dense model of the size of {options.arch}; leave baseline out")
-    tell("baseline: " + train_own(data, model, replace(options, arch=dense)).partition("\nnext:")[0])
-    if whole.test:
-        _translate(replace(whole, out=folder), data, chosen(model), folder / "translation", tell)
+    _run(whole, data, model, replace(options, arch=dense), folder, lambda text: tell(f"baseline: {text}"))
     return model
 
 
-def _translate(whole: Whole, data: Path, checkpoint: Path, hypotheses: Path, tell: Any) -> None:
-    """Translates and scores the test set."""
+def _run(whole: RunConfig, data: Path, model: Path, options: TrainOptions, folder: Path, tell: Any) -> None:
+    """Trains a model, and translates and scores the test set, if there is one."""
     import torch
 
     settings = _TRANSLATE | whole.translation
-    options = ["--beam", str(settings["beam"]), "--overlap", str(settings["overlap"])]
-    options += [] if settings["max_tokens"] is None else ["--max-tokens", str(settings["max_tokens"])]
-    options += [] if torch.cuda.is_available() else ["--cpu"]
-    progress = Progress(whole.out, key_of("run"))
-    progress.open(f"{whole.out}: holds something else; choose another folder")
-
-    def work() -> None:
-        done = generate(
-            data, checkpoint, hypotheses, shards=settings["shards"], options=options, jobs=settings["jobs"], form="raw"
-        )
-        if done is not None:
-            tell(f"{hypotheses}: {summary(done, 'raw')}")
-
-    progress.run("translate", work, key_of(options, identity(checkpoint)), tell=True)
-    reference = Path(f"{whole.test[0]}.{whole.target}")
-    if reference.exists():
-        references = read_documents(reference)
-        scores = score(read_hypotheses(hypotheses, allow_empty=True, n_documents=len(references)), references)
-        atomic_write(
-            checkpoint.parent / "scores.json", json.dumps({"systems": {whole.out.name: scores}}, indent=1) + "\n"
-        )
-        tell(table({whole.out.name: scores}))
+    generation = ["--beam", str(settings["beam"]), "--overlap", str(settings["overlap"])]
+    generation += [] if settings["max_tokens"] is None else ["--max-tokens", str(settings["max_tokens"])]
+    generation += [] if torch.cuda.is_available() else ["--cpu"]
+    experiment = Experiment(
+        name=folder.name,
+        training=OptionsTraining(options),
+        data=data,
+        folder=model,
+        generation=tuple(generation),
+        best=True,
+        shards=settings["shards"],
+        jobs=settings["jobs"],
+        hypotheses=folder / "translation",
+        form="raw",
+    )
+    progress = Progress(folder, key_of("run"))
+    progress.open(f"{folder}: holds something else; choose another folder")
+    stages = experiment.stages() if whole.test else experiment.stages()[:1]
+    experiment.run(progress, stages, tell=True, say=tell)
+    reference = Path(f"{whole.test[0]}.{whole.target}") if whole.test else None
+    if reference is not None and reference.exists():
+        tell(table({experiment.name: experiment.score(read_documents(reference))}))

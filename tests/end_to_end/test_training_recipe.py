@@ -16,8 +16,9 @@ from helpers import SIZES, run
 from fairseq_lasformer.checkpoints.loading import load
 from fairseq_lasformer.cli.main import main
 from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.experiments.run_config import Whole
-from fairseq_lasformer.experiments.train import TrainOptions, chosen_options
+from fairseq_lasformer.experiments.run_config import RunConfig
+from fairseq_lasformer.experiments.settings import TrainOptions
+from fairseq_lasformer.experiments.train import chosen_options
 from fairseq_lasformer.experiments.training import estimate
 from fairseq_lasformer.plugin import timed_checkpoints
 
@@ -161,7 +162,7 @@ def test_a_configuration_runs_from_raw_documents_to_the_report(raw, tmp_path):
     source = (raw / "test.xx").read_text(encoding="utf-8")
     assert (out / "translation").read_text(encoding="utf-8").count("\n") == source.count("\n")
     again = run("lasformer", "run", config)
-    assert "train: already done" in again.stderr and "translate: already done" in again.stderr
+    assert "train out: already done" in again.stderr and "translate out: already done" in again.stderr
     assert again.stdout.splitlines()[-1] == done.stdout.splitlines()[-1]
 
 
@@ -186,18 +187,18 @@ def test_mistakes_in_a_configuration_are_named(change, message, raw, tmp_path, c
 def test_a_configuration_is_data(tmp_path):
     (tmp_path / "a.yaml").write_text("source: !!python/object/apply:os.system [true]\n")
     with pytest.raises(InputError, match="not YAML"):
-        Whole.read(tmp_path / "a.yaml")
+        RunConfig.read(tmp_path / "a.yaml")
     with pytest.raises(InputError, match="cannot be read"):
-        Whole.read(tmp_path / "none.yaml")
+        RunConfig.read(tmp_path / "none.yaml")
     (tmp_path / "b.yaml").write_text("just text")
     with pytest.raises(InputError, match="expected names and values; see examples/own_data.yaml"):
-        Whole.read(tmp_path / "b.yaml")
+        RunConfig.read(tmp_path / "b.yaml")
 
 
 def test_the_example_is_complete():
     from helpers import ROOT
 
-    whole = Whole.read(ROOT / "examples/own_data.yaml")
+    whole = RunConfig.read(ROOT / "examples/own_data.yaml")
     assert whole.train == ("raw/train",) and whole.training["max_update"] == 100_000
 
 
