@@ -40,7 +40,6 @@ def replacing(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
     a pipe) is written to directly.
 
     Args:
-        path: file to write.
         mode: ``w`` (UTF-8, line endings untranslated) or ``wb``.
 
     Raises:
@@ -135,7 +134,6 @@ def locked(file: Path, what: str, patience: float = 0.0) -> Iterator[None]:
     """Holds the lock ``file``, which is released when the process ends, however it ends.
 
     Args:
-        file: lock file.
         what: what the lock protects, for the error message.
         patience: seconds to wait for another holder.
 

@@ -84,7 +84,6 @@ class Progress:
         """Runs a stage unless it is already done.
 
         Args:
-            stage: name of the stage.
             work: function that does the work.
             of: settings of this stage alone; if they change, the stage is run again.
             tell: report on standard error what is being done, or was already done.

@@ -69,7 +69,6 @@ def sparse(weights: np.ndarray, most: int = 64, least: float = 0.002) -> list[li
     Args:
         weights: attention weights, [queries, keys].
         most: maximum number of keys per query.
-        least: minimum weight.
     """
     best = np.argsort(-weights, axis=1, kind="stable")[:, :most]
     return [[[int(i), round(float(row[i]), 4)] for i in keys if row[i] >= least] for row, keys in zip(weights, best)]

@@ -25,7 +25,6 @@ class Row(NamedTuple):
     """One row of the table.
 
     Attributes:
-        label: what it shows.
         cells: a text for each run.
         values: the number behind each cell, if they can be compared; otherwise empty.
         better: :data:`HIGHER`, :data:`LOWER` or :data:`NEAR_ONE`; empty if none is better.

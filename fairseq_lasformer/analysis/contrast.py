@@ -113,7 +113,6 @@ def encoded(candidate: Candidate, policy: str, hub: DocumentHubInterface) -> tup
     If the context exceeds the limit of the model's examples, its earliest sentences are dropped.
 
     Args:
-        candidate: the candidate.
         policy: ``none`` for the sentence alone, ``source`` for context on the source side only, ``both`` for context on
             both sides.
         hub: the model with its data.
@@ -153,7 +152,6 @@ def evaluate(hub: DocumentHubInterface, groups: Sequence[Group], policy: str, ma
 
     Args:
         hub: the model with its data.
-        groups: groups of the set.
         policy: see :func:`encoded`.
         max_tokens: maximum number of tokens per batch, padding included.
 

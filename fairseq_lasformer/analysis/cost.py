@@ -82,7 +82,6 @@ def module_cost(module: str, cfg: ModuleConfig, patterns: Sequence[Priced], leng
 
     Args:
         module: one of :data:`MODULES`.
-        cfg: configuration of the model.
         patterns: pattern of each group; see :func:`module_patterns`.
         length: number of tokens.
     """
@@ -106,7 +105,6 @@ def module_patterns(module: str, cfg: ModuleConfig, kappas: Sequence[float]) -> 
 
     Args:
         module: one of :data:`MODULES`.
-        cfg: configuration of the model.
         kappas: kappa of each group, as a share, if the pattern is learned.
     """
     layers = cfg.encoder.layers if module == "encoder" else cfg.decoder.layers
@@ -133,7 +131,6 @@ def checkpoint_cost(path: str | Path, lengths: Sequence[int]) -> list[Cost]:
     """Costs per module and in total, at every length, based on the kappa of a trained checkpoint.
 
     Args:
-        path: checkpoint.
         lengths: numbers of tokens.
 
     Raises:

@@ -24,7 +24,6 @@ class Chart(NamedTuple):
     """One chart.
 
     Attributes:
-        title: what it shows.
         note: what one has to know to read it; may be empty.
         figure: Plotly's figure, without colours of text and background: those are the page's.
     """

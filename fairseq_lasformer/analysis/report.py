@@ -39,9 +39,7 @@ def report(
 
     Args:
         paths: see :func:`read_runs`.
-        out: file to write.
         document: source text, raw form, for the sample translations and the attention view; None for neither.
-        title: title of the page.
         show: number of documents in them.
         data: prepared folder, if it is not the one a run was trained on.
         reference: translation of ``document``, raw form; default: the file beside it in the target language

@@ -24,7 +24,6 @@ class Run(NamedTuple):
     """One run.
 
     Attributes:
-        name: name of the run.
         checkpoint: its checkpoint, the one that translates (the best, if it was validated), or None.
         log: JSON lines of its log, by kind (``train_inner``, ``valid``).
         scores: scores from ``lasformer score`` or the demo; empty if there are none.
@@ -138,7 +137,6 @@ def read_runs(paths: Sequence[Path], scores: Path | None = None) -> list[Run]:
     ``<name>.json`` next to it (``lasformer score --json``, for one system).
 
     Args:
-        paths: the folders.
         scores: scores of several systems (``lasformer score --json``), by names of the runs; they take precedence. A
             system that is no run becomes one without log and checkpoint.
 

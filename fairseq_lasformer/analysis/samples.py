@@ -20,7 +20,6 @@ class Sample(NamedTuple):
 
     Attributes:
         number: its number in the file, from 1.
-        source: its first lines.
         reference: their reference translations; empty if there are none.
         omitted: number of further lines.
     """
@@ -77,7 +76,6 @@ def page_samples(samples: Sequence[Sample], translations: dict[str, list[list[st
     """The samples as the page shows them.
 
     Args:
-        samples: the documents.
         translations: by run, the lines of each document.
 
     Returns:

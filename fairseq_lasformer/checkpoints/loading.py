@@ -143,7 +143,6 @@ def average(paths: Sequence[str | Path], out: str | Path) -> None:
 
     Args:
         paths: checkpoints of one run, ending with the last one.
-        out: checkpoint to write.
 
     Raises:
         InputError: as :func:`load`; or the checkpoints differ in architecture, or the average cannot be written.

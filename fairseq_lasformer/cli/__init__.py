@@ -17,7 +17,6 @@ class Renamed(argparse.Action):
     """An option under its old name, which keeps working and says what it is called now.
 
     Args:
-        now: the new name.
         value: what it stands for; None if it takes a value.
     """
 

@@ -23,7 +23,6 @@ def binarise(text: Path, names: Sequence[str], languages: tuple[str, str], out: 
     Args:
         text: folder of the text, ``NAME.LANGUAGE``: an example per line, its tokens separated by whitespace.
         names: names of the splits (``train``, ``valid``, ``test``, ``test1``).
-        languages: source and target language.
         out: folder that gets ``NAME.SOURCE-TARGET.LANGUAGE.{bin,idx}`` and ``dict.LANGUAGE.txt``.
         known: an existing dictionary; None to build it from ``train``.
     """

@@ -34,7 +34,6 @@ class Corpus(NamedTuple):
         documents: the documents, in reading order.
         lines: line number of every sentence, counted from 1, by document.
         dropped: number of pairs left out because one side was empty.
-        source, target: the files.
         cleaned: number of lines in which control characters were replaced with spaces.
         n_lines: number of lines of each file, blank ones too.
     """
@@ -76,7 +75,6 @@ def read_lines(path: str | Path, clean: bool = False) -> list[str]:
     """The lines of a UTF-8 text file, without line endings (see :mod:`data.lines`); a byte order mark is skipped.
 
     Args:
-        path: text file.
         clean: replace control characters (tabs, …) with spaces instead of rejecting them.
 
     Raises:
@@ -137,7 +135,6 @@ def join_documents(documents: Iterable[Document], blanks: Sequence[int] = ()) ->
     """The raw form of documents; the inverse of :func:`split_documents` for documents without empty sentences.
 
     Args:
-        documents: the documents.
         blanks: number of blank lines before each of them, and after the last; default: one between two of them.
     """
     texts = ["".join(sentence + "\n" for sentence in document) for document in documents]
@@ -160,7 +157,6 @@ def read_corpus(source: str | Path, target: str | Path, drop_empty: bool = False
     """Reads a parallel corpus in raw form and checks it line by line.
 
     Args:
-        source, target: the files.
         drop_empty: drop (and count) pairs with an empty side instead of rejecting them.
         clean: see :func:`read_lines`.
 
@@ -323,7 +319,6 @@ def chunks(part: Span, how: str) -> Iterator[Span]:
     The last chunk of a resolution may be shorter.
 
     Args:
-        part: the part to cut.
         how: ``documents``, ``sentences`` or ``mixture``.
     """
     sizes = {"documents": [part.size], "sentences": [1], "mixture": resolutions(part.size)}[how]

@@ -36,11 +36,7 @@ class TooLong(Exception):
 
 
 class ExampleRule:
-    """How sentences are turned into examples in a prepared folder.
-
-    Args:
-        settings: settings of the folder.
-    """
+    """How sentences are turned into examples in a prepared folder."""
 
     def __init__(self, settings: DataConfig) -> None:
         self.limit, self.separator = settings.limit, settings.separator
@@ -77,7 +73,6 @@ class ExampleRule:
         trained on single sentences.
 
         Args:
-            part: the part.
             training: whether the examples are for training.
         """
         known = self.resolutions if training or self.resolutions == "sentences" else "documents"
@@ -102,10 +97,6 @@ class ExampleRule:
 
 class ExampleCodec(ExampleRule):
     """The example rule together with the subwords of a prepared folder.
-
-    Args:
-        folder: prepared folder.
-        settings: settings of the folder.
 
     Raises:
         InputError: the subword model is missing or damaged.

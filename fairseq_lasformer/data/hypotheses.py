@@ -23,7 +23,6 @@ def read_hypotheses(path: str | Path, allow_empty: bool = False, n_documents: in
     """Reads the documents of a hypothesis file.
 
     Args:
-        path: hypothesis file.
         allow_empty: allow empty documents.
         n_documents: expected number of documents; a file with a different number of lines, but this number of blocks of
             lines, is taken to be in raw form.

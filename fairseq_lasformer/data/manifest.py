@@ -18,7 +18,6 @@ class SplitInfo:
     """What the preparation did to one split; stored with the binarised data as ``documents.<split>.json``.
 
     Attributes:
-        path: path of the manifest.
         documents, sentences: counts in the raw text.
         n_examples: number of lines in the binarised split.
         n_cut: number of documents that were longer than the limit and cut into parts.

@@ -46,7 +46,6 @@ class Prepared(NamedTuple):
 
     Attributes:
         settings: settings of the prepared folder.
-        splits: manifest of every split.
         merges: number of BPE merges requested and learned; None with sentencepiece or reused subwords.
         vocabulary: number of words in the dictionary.
     """
@@ -61,7 +60,6 @@ def prepare(config: PrepareConfig, overwrite: bool = False) -> Prepared:
     """Runs the preparation. Resumes an interrupted run; if the run has finished, does nothing.
 
     Args:
-        config: what to prepare.
         overwrite: replace data that was prepared from other inputs or with other options.
 
     Raises:

@@ -79,7 +79,6 @@ def build(data: Path, out: Path, best: int = BEST, frequent: int = FREQUENT) -> 
 
     Args:
         data: prepared folder with a split ``train``.
-        out: file to write.
         best, frequent: see :data:`BEST`.
 
     Raises:
@@ -139,7 +138,6 @@ def load(path: str | Path, source: Any, target: Any) -> Shortlist:
 
     Args:
         path: file that :func:`build` wrote.
-        source, target: fairseq's dictionaries.
 
     Raises:
         InputError: it cannot be read, is damaged, or belongs to other dictionaries.

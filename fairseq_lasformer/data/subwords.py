@@ -43,7 +43,6 @@ class DataConfig:
     """How the data in a folder was prepared; stored there as ``settings.json``.
 
     Attributes:
-        source_lang, target_lang: language codes.
         tokenizer: ``moses`` or ``none``.
         bpe: ``subword-nmt`` or ``sentencepiece``.
         separator: token between sentences; empty for none.
@@ -166,7 +165,6 @@ def learn_subwords(folder: Path, sentences: Sequence[str], bpe: str, size: int) 
 
     Args:
         folder: folder to write the subword model to.
-        sentences: tokenised sentences.
         bpe: see :class:`DataConfig`.
         size: number of merges for subword-nmt, vocabulary size for sentencepiece (reduced if the text is too small).
     """
@@ -240,7 +238,6 @@ def transform(sentences: list[str], worker: Worker[list[str], list[str]], worker
     """Tokenise or encode all sentences, in order, with a progress bar.
 
     Args:
-        sentences: sentences to transform.
         worker: what is done to them.
         workers: number of processes.
         what: description for the progress bar.

@@ -33,7 +33,6 @@ class TranslatedLine(NamedTuple):
     Attributes:
         number: number of the line in the document, from 1.
         source: the line; empty if lines are not aligned.
-        translation: its translation.
         score: mean log probability of its tokens.
         repaired: whether it had gone wrong (reached its limit, or repeated itself) and was translated again.
         flawed: whether it went wrong and could not be repaired.
@@ -82,7 +81,6 @@ class DocumentHubInterface(hub_utils.GeneratorHubInterface):
 
         Args:
             documents: raw text, one sentence per line (see :mod:`data.lines`); blank lines separate paragraphs.
-            beam: beam size.
             max_tokens: maximum tokens per batch; a longer part is a batch of its own.
             progress: whether to show a progress bar, for more than one document.
             lines: return :class:`TranslatedLine` objects instead of text.
@@ -171,7 +169,6 @@ class DocumentHubInterface(hub_utils.GeneratorHubInterface):
         Args:
             number: its number, from 0, for error messages.
             document: see :meth:`translate_documents`.
-            translator: who will translate it.
             overlap: see :meth:`translate_documents`.
             required: finds the terms that a sentence requires; see :meth:`Translator.required`.
 

@@ -47,7 +47,6 @@ def first_misplaced(
         lines: tokens of its translation, as many lines.
         scores: score of each line, given the document.
         starts: first line of each document that is looked at.
-        score: scores lines by themselves.
     """
     looked = []
     for document, start in enumerate(starts):

@@ -24,10 +24,8 @@ def log_probabilities(
 
     Args:
         model: a model in evaluation mode.
-        dictionary: target dictionary.
         examples: int64 tokens of source and target, each with its end of sentence.
         max_tokens: maximum number of tokens per batch, padding included.
-        device: where the model is.
         done: called with the number of examples of each finished batch.
     """
     order = sorted(range(len(examples)), key=lambda i: (len(examples[i][1]), len(examples[i][0])))

@@ -65,8 +65,6 @@ def stream(translator: Translator, document: Source, device: torch.device | str)
 
     Args:
         translator: translator whose generator aligns lines.
-        document: the document.
-        device: where the models are.
     """
     found: queue.SimpleQueue[Any] = queue.SimpleQueue()
     stop = threading.Event()
@@ -133,8 +131,6 @@ def line_watch(translator: Translator, document: Source, part: Span, emit: Calla
 
     Args:
         translator: translator whose generator aligns lines.
-        document: the document.
-        part: the part.
         emit: called with each settled line and its number in the document; not with those of the part's context.
     """
     limits = translator.generator.limits(translator.example(document, part)[None]).longest[0].tolist()

@@ -112,7 +112,6 @@ class Translator:
 
         Args:
             glossary: the glossary, or the file of one.
-            codec: codec of the data.
 
         Raises:
             InputError: the glossary cannot be read, or lines are not aligned.
@@ -134,8 +133,6 @@ class Translator:
         """Translates documents together, part by part; the lines of each document, in order.
 
         Args:
-            documents: the documents.
-            device: where the models are.
             known: lines of the first parts of each document that an earlier call passed to ``done``.
             done: called with the number of a document and its lines after each part. The lines may change later.
         """
@@ -276,7 +273,6 @@ class Translator:
 
         Args:
             tasks: for each part, its document, the part, and the lines of the document before it.
-            device: where the models are.
             observe: for each part, what watches the search for it; see :mod:`search.watch`.
         """
         found = self._hypotheses(tasks, device, observe)
@@ -290,9 +286,7 @@ class Translator:
 
         Args:
             document: the document; its lines are aligned.
-            lines: its translation.
             most: maximum number per line; fewer if the beam has fewer.
-            device: where the models are.
         """
         found: list[list[Line]] = []
         places = [

@@ -122,8 +122,6 @@ def word_alignment(model: Any, source: str, translation: str) -> Aligned:
 
     Args:
         model: a :class:`DocumentHubInterface`.
-        source: a sentence.
-        translation: its translation.
 
     Returns:
         weights by word. By place in the sentence, if the model has no attention that can be read (dense ones).

@@ -31,7 +31,6 @@ def by_length(hypotheses: Sequence[Document], references: Sequence[Document], to
 
     Args:
         hypotheses, references: documents, as many of each.
-        tokenize: sacrebleu's tokeniser.
     """
     names = [f"{a + 1}-{b} words" for a, b in zip((0, *LENGTHS), LENGTHS)] + [f">{LENGTHS[-1]} words"]
     classes: dict[str, list[int]] = {name: [] for name in names}

@@ -22,7 +22,6 @@ class Outputs(NamedTuple):
         documents: hypotheses and references, one string per document.
         sentences: hypotheses and references, one string per sentence, for documents whose sentence counts agree; empty
             if there are none.
-        tokenize: sacrebleu's tokeniser.
     """
 
     documents: tuple[list[str], list[str]]
@@ -45,7 +44,6 @@ class Metric:
     """One metric.
 
     Attributes:
-        label: full name.
         column: short name for terminal tables.
         build: builds the metric for a tokeniser; the result has the interface of sacrebleu's metrics (``corpus_score``,
             ``get_signature``).

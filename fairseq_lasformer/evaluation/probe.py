@@ -67,7 +67,6 @@ def judge(probes: Sequence[Probe], hypotheses: Sequence[Document], references: S
     """Whether each probed word is translated correctly.
 
     Args:
-        probes: the probed words.
         hypotheses, references: documents, in the same order.
 
     Raises:
@@ -106,7 +105,6 @@ def accuracy(probes: Sequence[Probe], right: Sequence[bool]) -> dict[str, Any]:
     """Shares of correctly translated words.
 
     Args:
-        probes: the probed words.
         right: results of :func:`judge`.
 
     Returns:

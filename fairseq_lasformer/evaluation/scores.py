@@ -67,7 +67,6 @@ def compare(
 
     Args:
         hypotheses: documents by name of the system, at least two systems.
-        references: reference documents.
         tokenize: see :func:`score`.
         samples: number of bootstrap samples.
 

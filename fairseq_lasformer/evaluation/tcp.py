@@ -90,7 +90,6 @@ def hit(label: Label, hypothesis: Sequence[str], n_reference: int) -> bool:
     A one-word candidate must be a token in the window, a multi-word candidate a substring of the joined window.
 
     Args:
-        label: the label.
         hypothesis: tokens of the document.
         n_reference: number of tokens in the reference.
     """
@@ -107,7 +106,6 @@ def score(
 
     Args:
         hypotheses, references: 148 documents of tokens, true-cased.
-        labels: labels of each document.
 
     Raises:
         InputError: there are not 148 of each.
@@ -132,9 +130,6 @@ def evaluate(
     """Scores translated documents; see :func:`score`.
 
     Args:
-        hypotheses: translated documents.
-        candidates: PDC's annotation.
-        reference: PDC's tokenised reference.
         is_tokenized: whether the hypotheses are tokenised like the reference.
     """
     tokens = [" ".join(d).split() if is_tokenized else tokenized(d) for d in hypotheses]

@@ -38,7 +38,6 @@ class Worker(Generic[Item, Result]):
         """Do the work on one item.
 
         Args:
-            item: the item.
             report: called as parts of it are done.
 
         Raises:
@@ -72,8 +71,6 @@ class Executor(ABC):
         """Return the results of all items, in order.
 
         Args:
-            worker: what does the work.
-            items: what is worked on.
             resources: how many workers, and of what size.
             done: returns the result of an item from an earlier run, or None; it is asked when the item's turn comes.
             report: called with the units that workers report, by one thread at a time.

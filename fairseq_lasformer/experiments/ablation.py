@@ -52,7 +52,6 @@ def rows(table: int, cfg: DictConfig, values: Sequence[str] = ()) -> list[Row]:
     Args:
         table: 3 (kappa by module: selection in each module alone, and in all of them), 4 (components of the method),
             5 (t), 6 (d_s) or 7 (r).
-        cfg: the configuration.
         values: values to try in table 5, 6 or 7, instead of those in :data:`VARIED`.
 
     Raises:
@@ -84,10 +83,7 @@ class Ablation:
     """What the runs of a table have in common.
 
     Attributes:
-        config: configuration file.
         reference: reference of the test set.
-        options: options of fairseq-generate.
-        overrides: Hydra overrides.
     """
 
     config: Path
@@ -140,8 +136,6 @@ def run(ablation: Ablation, row: Row, folder: Path) -> dict[str, Any]:
 
     Args:
         ablation: what the runs have in common.
-        row: the run.
-        folder: folder of the run.
 
     Returns:
         ``label``, ``kappa`` by module (1 for full attention, None for patterns without a kappa), the headline metric
@@ -188,7 +182,6 @@ def submit(launcher: str, command: Sequence[str]) -> None:
 
     Args:
         launcher: command line of the launcher.
-        command: command of the run.
 
     Raises:
         InputError: the launcher cannot be started, or fails.
@@ -208,7 +201,6 @@ def text(ablation: Ablation, table: int, rows: Sequence[Row], folder: Path, leng
     Args:
         ablation: what the runs have in common.
         table: number of the table.
-        rows: its runs.
         folder: folder that contains the folders of the runs.
         length: number of tokens for which the cost is shown.
     """

@@ -43,8 +43,6 @@ class ConfiguredTraining(NamedTuple):
     """A training by a configuration file of fairseq-hydra-train.
 
     Attributes:
-        config: configuration file.
-        overrides: Hydra overrides.
         hydra: folder for Hydra's files; by default, ``hydra`` in the folder of the checkpoints.
     """
 
@@ -64,11 +62,7 @@ class ConfiguredTraining(NamedTuple):
 
 
 class OptionsTraining(NamedTuple):
-    """A training by the options of ``lasformer train``.
-
-    Attributes:
-        options: the options.
-    """
+    """A training by the options of ``lasformer train``."""
 
     options: TrainOptions
 
@@ -85,10 +79,7 @@ class Experiment:
 
     Attributes:
         name: name of the system, for progress bars and tables.
-        training: how it is trained.
-        data: prepared folder.
         folder: folder of the checkpoints and, unless specified otherwise, of everything else.
-        generation: options of fairseq-generate.
         averaged: number of checkpoints before the last that are averaged with it; None uses one checkpoint alone.
         best: without averaging, whether that is the best one instead of the last.
         shards, jobs: shards of the translation, and how many are translated in parallel; see :func:`generate`.
@@ -137,7 +128,6 @@ class Experiment:
         """Runs the stages that are not done yet.
 
         Args:
-            progress: progress of the experiment.
             stages: some of :meth:`stages`; all of them if empty.
             tell: see :meth:`Progress.run`.
             say: called with what a stage has to tell.
@@ -171,7 +161,6 @@ class Experiment:
         """Scores the translation and writes the scores to ``scores.json``; see :func:`score`.
 
         Args:
-            references: reference documents.
             annotations: candidates and tokenised reference of TCP, which is then among the scores as ``tcp``.
         """
         many = len(references) if self.form == "raw" else None

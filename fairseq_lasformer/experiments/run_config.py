@@ -140,7 +140,6 @@ def run_from_config(config: Path, tell: Any = print) -> None:
     Writes ``OUT/data``, ``OUT/model``, ``OUT/translation``, ``OUT/model/scores.json`` and ``OUT/report.html``.
 
     Args:
-        config: the file.
         tell: called with what there is to read.
 
     Raises:

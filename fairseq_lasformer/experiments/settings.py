@@ -23,7 +23,6 @@ class TrainOptions:
     """How a model is trained. The defaults: the paper's base model (arXiv 2309.14174, 4.2), commonly trained.
 
     Attributes:
-        arch: architecture.
         criterion: loss; default: the one with the KL attention loss, or fairseq's own for fairseq's architectures.
         max_update: number of updates.
         patience: validations without improvement after which the training ends; 0 never ends it early.
@@ -34,7 +33,6 @@ class TrainOptions:
         dropout, word_dropout: probabilities.
         save_every: updates between checkpoints, at which the model is also validated.
         save_minutes: minutes between checkpoints, on a single worker.
-        log_every: updates between log lines.
         precision: one of :data:`PRECISIONS`; ``auto`` is fp16 on a GPU and float32 without one.
         options: further options of fairseq-train; they take precedence.
     """
@@ -124,13 +122,11 @@ class RowOptions:
     Attributes:
         gpus: number of GPUs; 0 trains and translates on the CPU.
         precision: one of :data:`PRECISIONS`, on GPUs.
-        beam: beam size in translation.
         average: number of checkpoints before the last that are averaged with it.
         max_update: number of updates, instead of the configuration's.
         max_tokens: tokens per batch in translation; by default, as many as the longest example has.
         limit: tokens per example, instead of the configuration's.
         size: number of BPE merges.
-        workers: processes of the preparation.
         files: folder of the corpus files.
         trust: download files for which no checksum is published.
         overrides: Hydra overrides of the training.

@@ -21,9 +21,7 @@ def chosen_options(data: Path, out: Path, given: dict[str, Any], small: bool | N
     """The options of a training: those given, and defaults by the size of the corpus.
 
     Args:
-        data: prepared folder.
         out: folder of the checkpoints; a training that has begun keeps its defaults.
-        given: options that were given.
         small: whether the corpus is small; None to decide by its size.
 
     Returns:

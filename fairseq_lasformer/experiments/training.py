@@ -68,7 +68,6 @@ def train(config: Path, overrides: Sequence[str], log: Path, what: str) -> None:
     """Trains with the given configuration, resuming from its last checkpoint if there is one.
 
     Args:
-        config: configuration file.
         overrides: Hydra overrides, such as ``optimization.max_update=50``; see :func:`override`.
         log: log file; output is appended.
         what: name of the system, for the progress bar.
@@ -89,7 +88,6 @@ def follow(command: Sequence[str], log: Path, total: int, what: str) -> None:
     """Runs fairseq-train or fairseq-hydra-train with JSON log lines, and shows its progress.
 
     Args:
-        command: the command.
         log: log file; output is appended, after a line that says what runs where.
         total: number of updates.
         what: name of the system, for the progress bar.
@@ -139,7 +137,6 @@ class _Reader:
     """What the lines of a training say: for the bar, for the user, and why it failed.
 
     Args:
-        bar: the progress bar.
         total: number of updates.
     """
 
@@ -181,7 +178,6 @@ def estimate(parameters: int, seconds: float, batches: int, updates: int) -> str
     """How long a training will take, in words.
 
     Args:
-        parameters: of the model.
         seconds: of its first batch, which is as slow as any: kappa falls later.
         batches: per update.
         updates: number of updates.

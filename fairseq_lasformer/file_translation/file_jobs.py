@@ -25,13 +25,7 @@ DONE, PARTS, LOCK = ".lasformer-done", ".lasformer-parts", ".lasformer-lock"
 
 
 class Job(NamedTuple):
-    """A file to translate.
-
-    Attributes:
-        source: the file.
-        target: the file to write.
-        form: its format.
-    """
+    """A file to translate."""
 
     source: Path
     target: Path
@@ -39,12 +33,7 @@ class Job(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """The files of a folder.
-
-    Attributes:
-        jobs: those to translate.
-        others: those of unknown formats.
-    """
+    """The files of a folder."""
 
     jobs: list[Job]
     others: list[Path]
@@ -70,7 +59,6 @@ class Result(NamedTuple):
     """What became of a file.
 
     Attributes:
-        job: the file.
         error: why it could not be translated; empty if it was.
         summary: what happened to its sentences; empty if it had been translated before.
         note: what its user should know about its format.
@@ -86,7 +74,6 @@ def plan(folder: Path, out: Path, output: str = "text", form: str | None = None)
     """The files of a folder and its subfolders, without hidden ones, and where their translations go.
 
     Args:
-        folder: the folder.
         out: folder for the translations; it is not itself translated.
         output: see :func:`present`.
         form: format of all files; default: by the ends of their names.
@@ -121,7 +108,6 @@ def present(done: TranslatedFile, output: str) -> bytes:
     """A translated file in a form of output.
 
     Args:
-        done: the file.
         output: ``text`` for the format of the input; ``tsv`` for source, translation, score and ``repaired``,
             ``doubtful`` or nothing; ``jsonl`` for an object of these per line. Further translations are columns of
             text and score, or a list.
@@ -169,8 +155,6 @@ def translate_jobs(
     """Translates files, and yields what became of each. What was done before, with the same settings, is not repeated.
 
     Args:
-        translator: the translator.
-        jobs: the files.
         state: folder that remembers what is done.
         settings: everything that the translations depend on besides the files.
         output: see :func:`present`.

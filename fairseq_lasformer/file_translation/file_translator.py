@@ -41,11 +41,9 @@ class Counts(NamedTuple):
     """What happened to the sentences of a file.
 
     Attributes:
-        sentences: how many there are.
         repaired: that had gone wrong and were translated again.
         flawed: their numbers, from 1, of those that could not be repaired.
         cut: that were too long for the model, and were translated in pieces.
-        cleaned: that contained control characters.
         lost: pieces of markup whose text is empty now.
         unknown: share of the source's tokens that the model does not know.
     """
@@ -78,13 +76,7 @@ class Counts(NamedTuple):
 
 
 class TranslatedFile(NamedTuple):
-    """A translated file.
-
-    Attributes:
-        data: the file.
-        lines: its sentences.
-        counts: what happened to them.
-    """
+    """A translated file."""
 
     data: bytes
     lines: list[TranslatedSentence]
@@ -95,10 +87,7 @@ class FileTranslator:
     """Translates files with a model.
 
     Args:
-        model: a loaded model.
-        beam: beam size.
         overlap: see :meth:`DocumentHubInterface.translate_documents`.
-        glossary: required translations.
         lines: each line is one sentence; by default, sentences are looked for.
         alternatives: number of further translations of each sentence.
         max_tokens: maximum number of tokens per batch.
@@ -166,7 +155,6 @@ class FileTranslator:
         """Translates files together, each one document, and yields each when its last sentence is done.
 
         Args:
-            files: the files.
             tick: called with a number of translated sentences.
             journals: for each file, where its lines are kept until it is done, so that a killed run resumes there.
             begin: called with the number of all sentences.
@@ -274,7 +262,6 @@ class FileTranslator:
 
         Args:
             texts: the sentences of a document.
-            lines: the translation of each.
             others: other translations of each; empty for none.
 
         Raises:

@@ -35,7 +35,6 @@ class TextFormat(NamedTuple):
 
     Attributes:
         suffixes: how the names of its files end.
-        read: the reader.
         declared: finds the encoding that a file names.
         errors: what is done with characters that the encoding lacks; see :func:`codecs.register_error`.
         finish: what is done to a translated file, from the text before and after.
@@ -102,7 +101,6 @@ def read(data: bytes, form: str, encoding: str | None = None, finishing: Finishi
     """Reads a file.
 
     Args:
-        data: the file.
         form: one of :data:`FORMATS`.
         encoding: encoding of a text file; default: see :func:`decode`.
         finishing: how the translated file is finished.
@@ -141,7 +139,6 @@ def check_languages(file: OpenFile, source: str, target: str) -> None:
     """Rejects a file that says that it is in other languages than a model's.
 
     Args:
-        file: the file.
         source, target: the model's languages; of ``de_AT``, the language counts.
 
     Raises:
@@ -196,7 +193,6 @@ def check_format(name: str, hint: str = "") -> str:
     """The format of a file by the end of its name.
 
     Args:
-        name: name of the file.
         hint: what else can be done.
 
     Raises:

@@ -164,8 +164,6 @@ class BlockBuilder:
         """Add text to the open block.
 
         Args:
-            text: the text itself.
-            state: how it is formatted.
             raw: its form in the file; default: as ``write`` has it.
             placeholders: whether what a program fills in (``{{ name }}``, ``%s``) stays as it is.
         """
@@ -192,7 +190,6 @@ class BlockBuilder:
         """Add what stays as it is: markup of the open block, or a piece between blocks.
 
         Args:
-            raw: the piece.
             fill: what stands for it in the text of a block; see :class:`Block`.
         """
         if raw or fill:

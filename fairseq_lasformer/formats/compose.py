@@ -19,7 +19,6 @@ class Composed(NamedTuple):
     """The text of a translated block.
 
     Attributes:
-        segments: its segments.
         lost: how many pieces of markup have lost their place: segments without a word of the translation, and
             placeholders that it lacks.
     """
@@ -34,9 +33,6 @@ def compose(block: Block, found: Sequence[Sentence], translations: Sequence[str]
     What is between sentences stays. Markup within a sentence goes where the words around it went.
 
     Args:
-        block: the block.
-        found: its sentences.
-        translations: one for each.
         align: alignment of a sentence and its translation; asked for sentences with markup only.
     """
     text, owner = block.text, owners(block)

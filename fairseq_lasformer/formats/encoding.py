@@ -22,7 +22,6 @@ class Decoded(NamedTuple):
 
     Attributes:
         text: its text, without byte order mark; line endings as in the file.
-        encoding: its encoding.
         mark: its byte order mark, or nothing.
         guessed: whether the encoding was guessed.
     """
@@ -36,7 +35,6 @@ class Decoded(NamedTuple):
         """Another text in the same encoding.
 
         Args:
-            text: the text.
             errors: ``xmlcharrefreplace`` where the format can name any character.
 
         Raises:
@@ -57,7 +55,6 @@ def decode(data: bytes, named: str | None = None, declared: Callable[[bytes], st
     UTF-8, and the one that charset-normalizer finds most likely.
 
     Args:
-        data: the file.
         named: the encoding, if it is known.
         declared: finds the encoding that a file of this format declares.
 

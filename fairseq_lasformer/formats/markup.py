@@ -21,7 +21,6 @@ class Piece(NamedTuple):
         name: name of the element; in XML, with its prefix (``w:p``).
         raw: as it stands in the file; empty for the end of an element without content (``<br/>``).
         text: the text that it stands for.
-        attributes: of a start.
     """
 
     kind: str

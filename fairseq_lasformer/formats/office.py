@@ -26,7 +26,6 @@ class Archive(NamedTuple):
     """A zip archive whose XML files have been read.
 
     Attributes:
-        data: the archive.
         files: the names of its XML files with text.
         parsed: those files, one after the other.
         finish: what is done to each file that has been translated.

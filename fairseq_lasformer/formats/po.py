@@ -32,7 +32,6 @@ class Field(NamedTuple):
         value: its text, escaped as in the file.
         source: for a translation, the text that it translates.
         singular: that of ``msgid``.
-        flags: the entry's.
         entry: number of the entry's first line, comments included.
     """
 
@@ -148,7 +147,6 @@ def finish(original: str, made: str, mark: bool) -> str:
     """A translated file: what msgfmt would refuse is emptied again, and new translations are marked ``#, fuzzy``.
 
     Args:
-        original: the file before.
         made: the translated file; its lines are those of the original, but for what was filled.
         mark: whether to mark.
     """

@@ -72,7 +72,6 @@ def place(
         segments: text of the source in each segment.
         states: for each segment, how it is formatted; equal states look alike.
         breaks: for each place between segments, whether a break stands there, which separates words by itself.
-        translation: the translation.
         aligned: alignment of all of the source and the translation.
 
     Returns:

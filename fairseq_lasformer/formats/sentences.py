@@ -26,7 +26,6 @@ def split_sentences(text: str, language: str) -> list[tuple[int, int]]:
     What is only a list marker or a number (``1.``) belongs to the sentence after it.
 
     Args:
-        text: a paragraph.
         language: language code, such as ``en``.
     """
     import sentencex

@@ -97,7 +97,6 @@ def finish(original: str, made: str, width: int) -> str:
 
     Args:
         original: the file before, of as many lines.
-        made: the translated file.
         width: characters of a line beyond which the cue is wrapped anew; 0 for any number.
     """
     old, new = _lines(original), _lines(made)

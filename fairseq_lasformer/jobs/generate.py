@@ -67,10 +67,7 @@ def generate(
     stopped.
 
     Args:
-        data: prepared folder.
-        checkpoint: checkpoint to translate with.
         out: file for the translated documents.
-        split: split to translate.
         shards: number of shards.
         options: further options of fairseq-generate (``--beam 5 --max-tokens 8192 …``).
         jobs: number of shards translated in parallel, each with its share of the processor cores.
@@ -149,7 +146,6 @@ def summary(done: Translation, form: str) -> str:
     """What a translation contains, and which of its lines went wrong, for a terminal.
 
     Args:
-        done: the translation.
         form: form of the file, which a line's place depends on.
     """
     clauses = [f"{len(done.documents)} documents, {sum(map(len, done.documents))} lines"]
@@ -231,8 +227,6 @@ def collect(codec: ExampleCodec, info: SplitInfo, logs: Iterable[Path]) -> Trans
 
     Args:
         codec: codec of the prepared folder.
-        info: manifest of the split.
-        logs: outputs of the shards.
 
     Raises:
         InputError: a document has no translation.

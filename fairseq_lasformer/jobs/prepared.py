@@ -28,7 +28,6 @@ def documents_of(
 
     Args:
         dataset: fairseq's dataset of the split.
-        info: manifest of the split.
         settings: settings of the prepared folder.
         separator: index of the separator in the source dictionary; None if the data has none.
         overlap: number of sentences that each part of a long document repeats from the part before.

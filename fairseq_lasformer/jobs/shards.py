@@ -84,7 +84,6 @@ class ShardTranslator(Worker[int, Path]):
     The lines are ``{"document": …, "lines": [[tokens, score, repaired, flawed], …]}``.
 
     Args:
-        arguments: options of fairseq-generate.
         folder: folder of the files, which are named by the shards' numbers.
     """
 

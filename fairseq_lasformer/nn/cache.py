@@ -129,9 +129,7 @@ class DecodingCache:
         """Return a state per hypothesis, [R, *shape], which steps change in place: zeros in the first one.
 
         Args:
-            name: name of the state.
             like: [R, ...], of its type.
-            shape: of one hypothesis.
         """
         if name not in self.states:
             self.states[name] = like.new_zeros(like.size(0), *shape)
@@ -218,7 +216,6 @@ class LayerCache(NamedTuple):
         name: prefix of this attention's entries in it.
         x: [R, d], the newest inputs.
         memory: [N, K, d], the source, in cross-attention; otherwise None.
-        key_index: slots of the keys.
         generated: slots of the translation's keys so far.
     """
 

@@ -19,9 +19,7 @@ def define_sizes(n: int, k: int, m: int, depth: int, g_max: int) -> UnitSizes:
     of their own and the next layer.
 
     Args:
-        n: width of the table.
         k: width of the last transformation.
-        m: width of the output.
         depth: number of transformations.
         g_max: number of groups of the first transformation; must divide n.
     """
@@ -88,10 +86,8 @@ def expanded_embedding(n_words: int, n: int, out_dim: int, padding_idx: int, siz
 
     Args:
         n_words: size of the vocabulary (V).
-        n: width of the table.
         out_dim: width of the embeddings (m).
         padding_idx: row of the table that stays 0.
-        sizes: of the unit.
 
     Raises:
         ValueError: a width is not divisible by its number of groups.

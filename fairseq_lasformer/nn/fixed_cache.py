@@ -33,8 +33,6 @@ class Size(NamedTuple):
         n_items, beam: rows.
         positions: length of the table of slots.
         capacity: slots per item.
-        source: positions of the source.
-        dtype, device: of keys and values.
         constants: numbers that a step has read from the model, such as every kappa.
     """
 
@@ -62,7 +60,6 @@ class GraphBuffers:
     Attributes:
         table, newest, start, count, generated, source: see :class:`DecodingCache`.
         source_index: index of the source's keys.
-        step: replays a decoding step.
     """
 
     def __init__(self, size: Size) -> None:
@@ -125,7 +122,6 @@ class FixedCache(DecodingCache):
     the others and without keys, until they are half of all rows.
 
     Args:
-        size: of the first buffers.
         pool: where buffers come from and go to.
     """
 

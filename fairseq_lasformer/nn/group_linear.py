@@ -163,7 +163,6 @@ class ExpandReduce(nn.Module):
     """Unit with the shape of :class:`UnitSizes`: Y^1 = F(X), Y^l = F(mix(X, Y^(l-1))), F a group linear transformation.
 
     Args:
-        d_in: width of the input.
         sizes: shape of the unit.
         activation: applied after each transformation and linear layer, except after the last one if ``ends_linear``.
         dropout: dropout probability after each transformation.

@@ -74,7 +74,6 @@ class FeedForward(NamedTuple):
 
     Attributes:
         fc1, fc2: the dense network; None if a mixture of experts replaces it.
-        activation: activation between them.
         activation_dropout: dropout probability after the activation.
         moe: the mixture of experts, if the layer has one.
         moe_layer_norm: separate layer norm of a mixture that follows the dense network (appendix E of arXiv
@@ -147,7 +146,6 @@ class EncoderLayer(TransformerLayer):
 
     Args:
         index, dim: see :class:`TransformerLayer`.
-        self_attn: self-attention.
         feed_forward: the modules that follow the attention.
         transformation: applied to the input of the self-attention (DeLighT); ``nn.Identity()`` in other models.
         dropout, normalize_before: see :class:`TransformerLayer`.
@@ -182,8 +180,6 @@ class DecoderLayer(TransformerLayer):
 
     Args:
         index, dim: see :class:`TransformerLayer`.
-        self_attn: self-attention.
-        encoder_attn: cross-attention.
         feed_forward, transformation: see :class:`EncoderLayer`.
         dropout, normalize_before: see :class:`TransformerLayer`.
     """

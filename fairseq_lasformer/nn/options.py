@@ -48,7 +48,6 @@ class RowSampling(NamedTuple):
 
         Args:
             n_batch, n_queries: shape of the queries. All of those of short examples are taken, as they cost little.
-            kappa: the selector's.
         """
         if not self.rows or kappa > self.above or n_queries < SHORTEST:
             return EVERY_ROW

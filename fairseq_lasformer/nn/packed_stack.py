@@ -68,7 +68,6 @@ class PackedStack:
 
     Args:
         layers: the layers; their weights are copied.
-        int8: quantise the linear layers.
         int8_cache: keep keys and values in 8 bits.
 
     Raises:

@@ -98,11 +98,7 @@ class _Unsupervised:
 
 @dataclass(frozen=True)
 class FullSelection(_Unsupervised):
-    """Every key that the mask allows: dense attention with PyTorch's fused kernel.
-
-    Attributes:
-        mask: attention mask.
-    """
+    """Every key that the mask allows: dense attention with PyTorch's fused kernel."""
 
     mask: AttentionMask
 
@@ -143,7 +139,6 @@ class MaskSelection:
 
     Attributes:
         keep_mask: bool [B, Q, K], a subset of what ``mask`` allows.
-        mask: attention mask.
         teaching: None for patterns that are not learned.
     """
 
@@ -243,9 +238,7 @@ def select(choice: Choice, q: Tensor, k: Tensor, mask: AttentionMask, kappa: int
     """Select the keys of a full pass by their scores (eq 1, 2).
 
     Args:
-        choice: the implementation.
         q, k: the selector's projections, [B, Q or K, S].
-        mask: attention mask.
         kappa: fraction of keys to keep, in millionths.
         teaching: what the selector learns through.
     """

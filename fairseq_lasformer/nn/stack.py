@@ -78,7 +78,6 @@ class LayerStack(nn.ModuleList):
 
         Args:
             x: [B, N, d].
-            full: context of the pass.
             supervision: how the patterns are supervised; None: not at all.
             recompute: recompute each group's activations in the backward pass.
             keep_states: return the states after each group.

@@ -22,7 +22,6 @@ def backend_for(device: torch.device, wanted: str = "auto") -> str:
     """Return the backend to use on ``device``.
 
     Args:
-        device: where the tensors are.
         wanted: one of :data:`BACKENDS`; ``auto`` uses the kernels available for the device, otherwise plain PyTorch.
 
     Raises:

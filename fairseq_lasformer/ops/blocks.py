@@ -46,7 +46,6 @@ def query_blocks(
         n_heads: number of heads whose scores are held at a time.
         q_shape: shape of the queries, [B, Q, ...].
         n_keys: number of keys (K).
-        allowed: attention mask.
         device: determines the block size, see :data:`BLOCK_ELEMENTS`.
         sample: the rows to iterate over; default: all.
     """

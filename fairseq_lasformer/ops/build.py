@@ -88,7 +88,6 @@ def build(library: Path, work: Path) -> None:
     """Compile and link the library of kernels.
 
     Args:
-        library: the file to write.
         work: an empty folder for what is made on the way.
 
     Raises:

@@ -29,7 +29,6 @@ class FullPass(NamedTuple):
         like: a tensor of its device and type.
         n_queries, n_keys: Q and K.
         share: the largest fraction of the keys that a query keeps.
-        mask: attention mask.
         backend: one of :data:`BACKENDS`.
         teaches: whether a gradient, or the supervision, may need the selection.
         dropout: whether attention weights may be dropped.
@@ -52,7 +51,6 @@ class Choice(NamedTuple):
 
     Attributes:
         form: ``reference``, ``bitmask``, ``gather``, ``slots`` or ``mask``.
-        reason: as above.
         keys: those of each item, for ``gather`` and ``slots``; None if padding lies between keys.
     """
 
@@ -65,7 +63,6 @@ def choose(full: FullPass, ranges: bool = True) -> Choice:
     """Choose the implementation of a full pass.
 
     Args:
-        full: the pass.
         ranges: whether gathering needs the keys of an item to follow one another.
     """
     reasons: list[str] = []

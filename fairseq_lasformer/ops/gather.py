@@ -34,7 +34,6 @@ def topk_slots(sel_q: Tensor, sel_k: Tensor, index: KeyIndex, mask: AttentionMas
         sel_q: [B, Q, S].
         sel_k: [B, K, S].
         index: the keys of each item.
-        mask: attention mask.
         kappa: fraction of keys to keep, in millionths.
 
     Returns:
@@ -68,7 +67,6 @@ def gathered_attention(
     Args:
         q, k, v: [B, H, Q or K, D], float32 or bfloat16.
         kept: kept keys of B * Q rows.
-        mask: attention mask.
         through: what receives the straight-through gradient; None: nothing.
         dropout_p: dropout probability of the attention weights.
 

@@ -71,7 +71,6 @@ def topk_mask(sel_q: Tensor, sel_k: Tensor, mask: AttentionMask, kappa: int) -> 
 
     Args:
         sel_q, sel_k: [B, Q or K, S].
-        mask: attention mask.
         kappa: fraction of keys to keep, in millionths.
     """
     with torch.no_grad():
@@ -108,7 +107,6 @@ def selected_attention(
     Args:
         q, k, v: [B, H, Q or K, D].
         keep_mask: bool [B, Q, K], True for kept keys.
-        mask: attention mask.
         through: what receives that gradient. If bounded, the weight of a key outside the selection is limited in it to
             that of all kept keys together. Without the bound, which eq 3 does not have, a key that the selector misses
             can dominate the gradient: starting from a trained dense model, gradient norms of 10^5 to 10^7 were observed
@@ -152,9 +150,7 @@ def supervise(
 
     Args:
         sel_q, sel_k: [B, Q or K, S].
-        teachers: the full attention.
         keep_mask: bool [B, R, K], True for kept keys of the sampled queries.
-        mask: attention mask.
         sample: the queries to learn from. The loss is scaled by the stride; the masses are the means of the sampled
             queries, times the number of all.
     """
@@ -216,7 +212,6 @@ def attend_kept(
     Args:
         q: [R, H*D].
         keys, values: [N, C, H*D], by slot.
-        slots: kept keys.
         n_heads: H.
         dropout_p: dropout probability of the attention weights.
 

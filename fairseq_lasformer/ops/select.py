@@ -20,7 +20,6 @@ def topk_mask(sel_q: Tensor, sel_k: Tensor, mask: AttentionMask, kappa: Tensor |
     Args:
         sel_q: [B, Q, S].
         sel_k: [B, K, S].
-        mask: attention mask.
         kappa: fraction of keys to keep, in millionths.
 
     Returns:

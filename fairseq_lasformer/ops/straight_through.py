@@ -38,7 +38,6 @@ def through_gradient(
 
     Args:
         attended: the attention and the gradient of its result.
-        mask: attention mask.
         through: the projections, and for which queries.
         dropout: of the attention weights, see :func:`noise`.
     """

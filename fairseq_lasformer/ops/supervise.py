@@ -38,9 +38,7 @@ def supervise(
 
     Args:
         sel_q, sel_k: [B, Q or K, S].
-        teachers: the full attention.
         keep_mask: bool [B, R, K], True for kept keys of the sampled queries.
-        mask: attention mask.
         sample: the queries to learn from. The loss is scaled by the stride: over all offsets, its mean and that of its
             gradient are those over all queries. The masses are the means of the sampled queries, times the number of
             all, which varies less.

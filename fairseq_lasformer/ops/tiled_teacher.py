@@ -95,9 +95,7 @@ def tiled_supervise(
 
     Args:
         sel_q, sel_k: [B, Q or K, S].
-        teachers: the full attention.
         bits: see :func:`tiles.topk_bitmask`.
-        mask: attention mask.
         sample: the queries to learn from.
     """
     if not fits(teachers.queries[0]):
@@ -218,7 +216,6 @@ class _Teacher:
             mean: the mean attention, [B, R, K], if it was kept.
             rows, sel_norm, norms: what :meth:`sweep` found.
             kl: see :func:`tiled_supervise`.
-            d_loss: gradient of the loss.
             live: see there.
         """
         # in float16, sums over thousands of these small gradients can be held, and the gradients cannot

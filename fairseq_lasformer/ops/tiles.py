@@ -30,7 +30,6 @@ def topk_bitmask(sel_q: Tensor, sel_k: Tensor, mask: AttentionMask, kappa: int) 
     Args:
         sel_q: [B, Q, S].
         sel_k: [B, K, S].
-        mask: attention mask.
         kappa: fraction of keys to keep, in millionths.
 
     Returns:

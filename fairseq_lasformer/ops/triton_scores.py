@@ -86,7 +86,6 @@ class Launch:
 
     Args:
         q, k: [B, H, R or K, D], any strides but along D.
-        where: where the rows are.
         few: whether a program takes few rows and goes through all keys, instead of one tile.
         narrow: whether tiles have half as many rows, for kernels that hold more per row.
     """

@@ -200,9 +200,7 @@ def softmax_gradient(
         q, k: [B, H, R or K, D].
         norm: log-normalisers, [B, H, R]; None to compute them.
         d_mean: [B, R, K].
-        into: where the gradients belong.
         exact: whether the gradients of the scores stay in float32.
-        where: where the rows are.
     """
     dq, dk, more = into
     launch, inner = Launch(q, k, where, few=True), torch.empty(q.shape[:3], device=q.device)
@@ -223,8 +221,6 @@ def mask_gradient(heads: HeadRows, bounded: bool, dropout: WeightDropout, where:
     Args:
         heads: the attention's rows.
         bounded: see ``types.StraightThrough``.
-        dropout: of the attention weights.
-        where: where the rows are.
 
     Returns:
         float32 [B, R, K], 0 where not allowed.

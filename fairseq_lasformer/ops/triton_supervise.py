@@ -192,7 +192,6 @@ def mean_attention(
     Args:
         queries, keys: one [B, H, R or K, D] per layer.
         norms: their log-normalisers, one [B, H, R] per layer; None to compute them.
-        where: where the rows are.
 
     Returns:
         float32 [B, R, K]; the log-normalisers.
@@ -225,7 +224,6 @@ def sums(
         mean: [B, R, K].
         bits: the kept keys of the rows, int32 [B, R, words].
         query_padding: bool [B, R], True for rows that do not count; None if all do.
-        where: where the rows are.
         reverse: KL(A_s || A) instead of KL(A || A_s).
 
     Returns:
@@ -258,8 +256,6 @@ def targets(
         mean: [B, R, K].
         sums: what :func:`sums` and :func:`mean_attention` returned.
         d_loss: the gradient of the loss, one float on the device; it is multiplied by the sample's stride.
-        where: where the rows are.
-        dtype: of the first result.
 
     Returns:
         [B, 1, R, K]: the gradient of the selector's scores before they are scaled; [B, R, K]: that of every head's

@@ -110,7 +110,6 @@ class WeightDropout(NamedTuple):
 
     Attributes:
         p: probability of 0.
-        seed: of this pass.
     """
 
     p: float = 0.0

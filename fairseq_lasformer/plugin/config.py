@@ -115,7 +115,6 @@ class AttentionWidths(NamedTuple):
         query: width of the states that queries are projected from.
         key: width of the states that keys are projected from.
         attention: width of the attention, all heads together.
-        out: width of the output.
     """
 
     query: int

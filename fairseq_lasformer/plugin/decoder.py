@@ -31,7 +31,6 @@ class PackedDecoder(NamedTuple):
     """What a decoder reads in a step, packed.
 
     Attributes:
-        stack: the layers.
         output: the projection to scores of all words.
         of: what tells the weights that were packed from later ones, see :meth:`LasformerDecoder._weights`.
     """
@@ -45,8 +44,6 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
     """Embeddings, layers in groups that share their selections, and the projection to the vocabulary.
 
     Args:
-        cfg: the model's options.
-        dictionary: target dictionary.
         embed_tokens: word embeddings, [B, N] -> [B, N, d].
         run: backend, CUDA graph, expert group.
     """
@@ -111,7 +108,6 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
 
         Args:
             prev_output_tokens: int64 [B, N].
-            encoder_out: the encoder's output.
             incremental_state: decoding state; None for a full pass.
             features_only: return features instead of scores.
             kwargs: see :meth:`extract_features`.
@@ -152,7 +148,6 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
 
         Args:
             prev_output_tokens: int64 [B, N].
-            encoder_out: the encoder's output.
             incremental_state: decoding state; None for a full pass.
             full_context_alignment: no causal mask.
             observe: called with the output of every attention of a full pass.

@@ -25,8 +25,6 @@ class LasformerEncoder(Frontend, FairseqEncoder):
     """Embeddings, layers in groups that share a selection, and a final layer norm if pre-norm.
 
     Args:
-        cfg: the model's options.
-        dictionary: source dictionary.
         embed_tokens: word embeddings, [B, N] -> [B, N, d].
         run: backend, CUDA graph, expert group.
     """

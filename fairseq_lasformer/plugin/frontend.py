@@ -35,10 +35,8 @@ class Frontend(nn.Module):
         """Register what precedes the layers, in the order in which fairseq's encoder and decoder hold it.
 
         Args:
-            cfg: the model's options.
             run: backend, CUDA graph, expert group.
             embed_tokens: word embeddings, [B, N] -> [B, N, d].
-            max_positions: longest sequence.
             learned_pos: learned instead of sinusoidal positions.
         """
         self.cfg, self.run_options = cfg, run

@@ -25,7 +25,6 @@ class GenerationTask(TranslationTask):
     """fairseq's translation task, which generates documents.
 
     Attributes:
-        folder: prepared folder.
         settings: its settings; None if it was not prepared by this package.
     """
 
@@ -116,7 +115,6 @@ class GenerationTask(TranslationTask):
         """Return how sentences are aligned in generation; None for translations of any number of lines.
 
         Args:
-            args: options of fairseq's generation.
             prefix_allowed_tokens_fn: fairseq's function that prescribes the translation, if there is one.
 
         Raises:

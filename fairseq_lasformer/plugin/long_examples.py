@@ -15,7 +15,6 @@ class LongExamplesOften(BaseWrapperDataset):
     own over the long examples, so that a batch holds no example twice.
 
     Args:
-        dataset: the dataset.
         times: how often a long example occurs per epoch.
     """
 

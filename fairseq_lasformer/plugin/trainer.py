@@ -55,9 +55,6 @@ def _wrap(module: Any, name: str, around: Callable) -> None:
 def check(cfg: Any) -> None:
     """Reject settings under which the workers' experts would be averaged, overwritten or ignored.
 
-    Args:
-        cfg: fairseq's complete configuration.
-
     Raises:
         InputError: names the setting and what to use instead.
     """

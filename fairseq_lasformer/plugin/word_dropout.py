@@ -40,9 +40,7 @@ def drop_words(sample: dict[str, Any], p: float, sides: Sequence[DroppedSide]) -
     updates and are reproduced after resuming. A new batch is returned; the input is not modified.
 
     Args:
-        sample: a batch of fairseq.
         p: probability of dropping a word.
-        sides: the inputs to change.
     """
     if not sample:
         return sample

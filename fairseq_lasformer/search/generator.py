@@ -51,7 +51,6 @@ class AlignedGenerator(BeamGenerator):
 
     Args:
         models, dictionary: see fairseq's ``SequenceGenerator``.
-        alignment: how sentences are aligned.
         own_length: whether ``max_len_a`` and ``max_len_b`` were chosen by the user; otherwise, the longest translation
             follows from the limits of its sentences.
         options: further arguments of ``SequenceGenerator``.

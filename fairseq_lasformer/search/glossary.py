@@ -110,7 +110,6 @@ class _Progress(NamedTuple):
     Attributes:
         lines: fairseq's state at the beginning of each line; None for a line without terms.
         before: number of required tokens before each line, and in all.
-        line: the current line.
         state: fairseq's state in the current line.
         separator: token that ends a line.
     """
@@ -157,7 +156,6 @@ class RequiredTerms(StepProcessor):
     """Ends a line only when its terms are in it, or when it has reached its limit; how far each hypothesis is.
 
     Args:
-        terms: of each item.
         separator, end: indices in the target dictionary.
     """
 
@@ -197,7 +195,6 @@ class GlossarySearch(LexicallyConstrainedBeamSearch):
     Items all of whose hypotheses have met the terms of their lines are searched as without a glossary.
 
     Args:
-        dictionary: target dictionary.
         terms: how far each hypothesis is.
     """
 

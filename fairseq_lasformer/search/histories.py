@@ -84,7 +84,6 @@ class Histories:
         Args:
             end: index of the end of sentence.
             length_penalty: scores are divided by the number of tokens to this power; None: they are not.
-            device: where they are wanted.
         """
         self._bring()
         ends = [(i, *place) for i, step in enumerate(self.steps) for place in np.argwhere(step.ended >= 0).tolist()]

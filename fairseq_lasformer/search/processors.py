@@ -68,12 +68,7 @@ class StepProcessor:
 
 
 class ProcessedSearch(search.Search):
-    """A search strategy, and the processors that steer it.
-
-    Args:
-        dictionary: target dictionary.
-        inner: the search strategy.
-    """
+    """A search strategy, and the processors that steer it."""
 
     def __init__(self, dictionary: Any, inner: search.Search) -> None:
         super().__init__(dictionary)
@@ -87,7 +82,6 @@ class ProcessedSearch(search.Search):
         Args:
             processors: in the order in which they change scores.
             n_items, beam: N and B.
-            device: where the search runs.
         """
         self.processors = processors
         self.items = torch.arange(n_items, device=device)

@@ -44,7 +44,6 @@ class JointList(NamedTuple):
         """The joint list of some documents.
 
         Args:
-            shortlist: translations of all words.
             source: int64 [N, K], padded.
             prefix: int64 [N, P], padded, what the translations begin with.
             terms: required terms of each document.
@@ -95,7 +94,6 @@ class ListedEnsemble(EnsembleModel):
 
     Args:
         models: the models; their decoders are :class:`LasformerDecoder`.
-        joint: the list.
     """
 
     def __init__(self, models: Sequence[Any], joint: JointList) -> None:

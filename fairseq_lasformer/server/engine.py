@@ -39,8 +39,6 @@ class Event(NamedTuple):
     Attributes:
         kind: ``line`` (a line is settled), ``revised`` (it has changed since), ``done`` or ``failed``.
         number: of the line, from 0.
-        line: the line.
-        error: why it failed.
     """
 
     kind: str
@@ -53,7 +51,6 @@ class Job:
     """A document in the queue.
 
     Args:
-        source: the document.
         tell: called with each event, from the thread of the engine.
     """
 
@@ -81,7 +78,6 @@ class Engine:
 
     Args:
         translators: one per lane; lines must be aligned.
-        device: where its model is.
         max_tokens: tokens, with padding, that are translated together.
         max_jobs: most documents in the queue.
     """

@@ -22,7 +22,6 @@ async def read_fields(request: Request, most: int, seconds: float, keys: Sequenc
     the fields.
 
     Args:
-        request: the request.
         most: bytes of the body, however it is sent.
         seconds: until it must be there.
         keys: API keys; None needs none.

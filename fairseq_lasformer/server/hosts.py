@@ -23,7 +23,6 @@ class Guard:
     """Refuses requests under foreign names, and those of foreign web pages.
 
     Args:
-        app: the application.
         hosts: names under which it answers; ``*`` is any name.
         addresses: whether it answers under any IP address, too.
         origins: origins of web pages (``https://example.org``) that may use it beside its own; ``*`` is any.

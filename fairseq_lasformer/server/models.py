@@ -24,9 +24,7 @@ class Prepared(NamedTuple):
     """A file that can be queued.
 
     Attributes:
-        file: the file.
         blocks: the sentences of its blocks.
-        texts: all of its sentences.
         cut: how many were too long and had to be cut.
         source: its tokens.
     """
@@ -42,9 +40,7 @@ class ServedModel:
     """A model with its queue.
 
     Args:
-        name: what clients call it.
         model: the model, on its device.
-        beam: beam size.
         max_tokens: tokens translated together.
         max_jobs: most documents in the queue.
         lanes: threads that translate; see :mod:`engine`.
@@ -71,7 +67,6 @@ class ServedModel:
         """Reads a file.
 
         Args:
-            data: the file.
             form: its format, one of :data:`formats.FORMATS`.
             glossary: lines of source term, tab, target term.
             encoding: encoding of a text file.

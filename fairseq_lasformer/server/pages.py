@@ -28,8 +28,6 @@ class Limits:
     """What a client may ask for.
 
     Attributes:
-        characters: of a text.
-        file_bytes: of a file.
         seconds: until a translation must be done.
         body_seconds: until a request must be there.
         per_client: translations of one address at the same time.

@@ -47,8 +47,6 @@ def fetch(source: Source, folder: Path, trust: bool = False) -> Path:
     """Returns the file in ``folder``, downloading it if it is missing.
 
     Args:
-        source: the file.
-        folder: where it is stored.
         trust: accept a file whose checksum is unknown.
 
     Raises:
@@ -122,7 +120,6 @@ def _download(url: str, part: Path, known: bool) -> None:
     """Downloads a file, or the rest of a partial download of the same version.
 
     Args:
-        url: where to download from.
         part: where to store the download.
         known: whether a known checksum will show that the file is complete; otherwise, the server must state its
             length.

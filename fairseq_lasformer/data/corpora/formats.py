@@ -40,7 +40,6 @@ def pair(source: list[Document], target: list[Document], names: tuple[object, ob
     """Pairs the documents of both sides.
 
     Args:
-        source, target: documents.
         names: names of the two sides, for error messages.
 
     Raises:
@@ -172,7 +171,6 @@ def opus(links: Path, first: Path, second: Path, by_speaker: bool = False) -> It
     Links between several sentences join them; links with an empty side are skipped, as in OPUS's own text files.
 
     Args:
-        links: alignment file.
         first, second: archives of XML documents, one per language, in the order of the alignment.
         by_speaker: treat a speaker's turn (Europarl) instead of a file as a document.
 

@@ -187,7 +187,6 @@ class Recipe(NamedTuple):
     Attributes:
         read: builds its splits from the distribution's files; arguments: their folder, and ``trust`` as in
             :func:`fetch`.
-        languages: source and target.
         expected: sizes of the development and test sets in the paper (Maruf et al. 2019; Sun et al. 2022).
         annotations: files for the TCP score: candidates and tokenised reference.
     """
@@ -215,7 +214,6 @@ def build(name: str, files: Path, out: Path, trust: bool = False) -> list[str]:
     Args:
         name: a key of :data:`CORPORA`.
         files: folder that contains the distribution's files, or to which they are downloaded.
-        out: folder for the corpus.
         trust: see :func:`fetch`.
 
     Returns:

@@ -29,7 +29,6 @@ class AttentionOptions(NamedTuple):
         embed_dim: width of the attention, all heads together (H * D).
         num_heads: number of heads (H).
         query_dim, key_dim: width of the states that queries, and keys, are projected from.
-        out_dim: width of the output.
         dropout: dropout probability of the attention weights.
         backend: one of :data:`ops.BACKENDS`.
         length: number of keys from which on attention is sharpened, see :meth:`SelectedAttention.sharpened`. 0: never.
@@ -67,7 +66,6 @@ class Attention(nn.Module):
 
     Attributes:
         name: its name in ``--select-pattern NAME[:ARGUMENT]``, if it selects nothing.
-        usage: its syntax.
         packable: whether the fast decoder takes it.
         selector: the group's pattern in the lowest layer of the group; None in the layers above, and without patterns.
     """
@@ -108,7 +106,6 @@ class Attention(nn.Module):
         Args:
             x: [B, Q, d], the input of the attention sub-layer (already normalised, if pre-norm).
             memory: [B, K, d_memory]; None in self-attention.
-            mask: attention mask.
             selection: the group's selection, for a layer without a pattern of its own.
             sampling: which queries a learned pattern learns from.
         """

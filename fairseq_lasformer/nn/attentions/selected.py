@@ -93,7 +93,6 @@ class SelectedAttention(Attention):
         (Chiang and Cholak, arXiv 2202.12172).
 
         Args:
-            q: queries.
             n_keys: int64, broadcastable to ``q``: the number of keys that each query may attend to.
         """
         return q * (n_keys.clamp_min(self.length).to(torch.float32).log() / math.log(self.length)).to(q.dtype)

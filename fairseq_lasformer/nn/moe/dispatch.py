@@ -16,7 +16,6 @@ class ExpertGroup(NamedTuple):
     """The workers that share a model's experts: worker r of W holds experts r n / W to (r + 1) n / W - 1 of each layer.
 
     Attributes:
-        group: the process group.
         rank: this worker's index (r).
         size: number of workers (W).
     """

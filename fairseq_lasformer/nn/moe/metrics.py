@@ -19,8 +19,7 @@ def router_metrics(sums: dict[str, Tensor]) -> dict[str, float]:
         ``unused``: number of experts without a token.
         ``gate_entropy``: nats per token.
         ``received_rows``: rows that experts processed per update, averaged over the workers that share them (the total
-            of
-        all workers if none do).
+        of all workers if none do).
         ``received_max_over_mean``: the highest of these divided by the mean, over the workers.
         ``threshold_gap`` (batchwise gating): fraction of token-expert pairs for which the threshold disagrees with the
         batch.

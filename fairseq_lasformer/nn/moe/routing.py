@@ -37,7 +37,6 @@ def combine(rows: Tensor, routing: Routing, n_tokens: int) -> Tensor:
 
     Args:
         rows: outputs of the experts [P, d], in the order of ``routing``.
-        routing: the pairs.
         n_tokens: T.
 
     Returns:
@@ -57,7 +56,6 @@ class GateOutput(NamedTuple):
     """Output of a gate.
 
     Attributes:
-        routing: the routed pairs.
         sums: inputs of the balance losses, each a sum over tokens, so that the sums of all workers can be added.
         entropy: entropy of the gate's distribution in nats, summed over tokens, for logging.
         own_loss: a loss that is not a function of ``sums`` (batchwise gating, eq 20), or None.

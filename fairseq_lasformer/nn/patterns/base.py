@@ -28,7 +28,6 @@ class PatternOptions(NamedTuple):
         query_dim: width of the states that queries are projected from.
         key_dim: width of the states that keys are projected from.
         select_dim: width of a learned selector's single head (d_s).
-        rule: how kappa adapts.
         gradient: how the translation loss reaches a learned selector.
         backend: backend for inference, one of :data:`ops.BACKENDS`.
     """
@@ -105,7 +104,6 @@ class Pattern(nn.Module):
         Args:
             query: [B, Q, d], the input of the layer's attention.
             key: [B, K, d_key]; the same tensor object as ``query`` in self-attention.
-            mask: attention mask.
             as_mask: whether the result must be a form that knows attention dropout; otherwise passes without gradients
                 use the fastest form.
             sampling: which queries a learned pattern learns from.

@@ -25,7 +25,6 @@ class SparsityRule(NamedTuple):
     Attributes:
         threshold: mass above which kappa shrinks (t).
         step: change of kappa per update.
-        minimum: smallest kappa.
         freeze_above: kappa does not grow while it is above this.
     """
 
@@ -54,7 +53,6 @@ class Selector(Pattern):
         query_dim: width of the states that queries are projected from (d).
         key_dim: width of the states that keys are projected from.
         select_dim: width of the selector's head (d_s).
-        rule: how kappa adapts.
         gradient: how the translation loss reaches the selector (``--select-gradient``).
         backend: backend for inference (``--attention-backend``).
     """
