@@ -20,6 +20,7 @@ wheel: setup  ## dist/: wheels that install without a compiler
 	@scripts/wheel.sh
 
 docs: setup  ## the documentation, as a site in site/
+	@$(VENV)/python scripts/api_page.py
 	@NO_MKDOCS_2_WARNING=1 $(VENV)/mkdocs build --quiet
 
 lint: setup

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import subprocess
 from pathlib import Path
@@ -57,3 +58,11 @@ def test_the_overview_names_every_module_at_the_top():
     top = [path for path in (ROOT / "fairseq_lasformer").iterdir() if not path.name.startswith((".", "__"))]
     names = [f"{path.name}/" if path.is_dir() else path.name for path in top if path.is_dir() or path.suffix == ".py"]
     assert not [name for name in names if f"`{name}" not in overview]
+
+
+def test_the_page_of_the_python_api_is_that_of_the_code():
+    spec = importlib.util.spec_from_file_location("api_page", ROOT / "scripts/api_page.py")
+    assert spec is not None and spec.loader is not None
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    assert (DOCS / "api.md").read_text() == made.page(), "run make docs"

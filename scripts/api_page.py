@@ -1,0 +1,124 @@
+#!/usr/bin/env python3
+"""Writes docs/api.md, the page of the Python API, from signatures and docstrings; run by make docs."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+from pathlib import Path
+from typing import Any
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "api.md"
+HEAD = """# Python API
+
+<!-- made by scripts/api_page.py from the docstrings; do not edit -->
+
+What programs of your own may use. Shapes: B batch, H heads, Q queries, K keys, D head width, S selector width.
+
+```python
+from fairseq_lasformer.documents.hub import load_model
+
+model = load_model("checkpoints/mine")
+print(model.translate_documents(["A document.\\nOf two lines."], beam=5))
+```
+"""
+PUBLIC = {
+    "Loading and translating": {
+        "plugin": ["register"],
+        "documents.hub": [
+            *("load_model", "from_pretrained", "TranslatedLine", "DocumentHubInterface"),
+            *(f"DocumentHubInterface.translate_{what}" for what in ("documents", "lines")),
+        ],
+        "file_translation.file_translator": ["FileTranslator"],
+        "search.glossary": ["Glossary"],
+    },
+    "Layers": {
+        "nn.attentions": ["Attention", "AttentionOptions", "AttentionOutput", "SelectedAttention"],
+        "nn.patterns": ["Pattern", "PatternCost"],
+        "nn.patterns.positional": ["Positional", "Positional.positions"],
+        "nn.patterns.learned": ["Selector", "SparsityRule"],
+        "nn.moe": ["MixtureOfExperts"],
+    },
+    "Operations": {
+        "ops": [
+            *("topk_mask", "selected_attention", "supervise", "choose", "topk_indices", "attend_kept"),
+            *("AttentionMask", "KeptKeys", "KeyIndex", "RowSample", "StraightThrough", "Teachers", "Supervision"),
+        ],
+        "ops.reference": ["selected_attention", "supervise", "select", "keep_counts"],
+    },
+    "Running work": {"executors": ["Executor", "Executor.map", "Worker", "Resources"]},
+}
+
+
+def page() -> str:
+    """The page's text."""
+    parts = [HEAD]
+    for title, modules in PUBLIC.items():
+        parts.append(f"\n## {title}\n")
+        for module, names in modules.items():
+            holder = importlib.import_module(f"fairseq_lasformer.{module}")
+            for name in names:
+                thing: Any = holder
+                for part in name.split("."):
+                    thing = getattr(thing, part)
+                parts.append(_entry(f"{module}.{name}", thing))
+    return "".join(parts)
+
+
+def _entry(name: str, thing: Any) -> str:
+    kind = "class" if inspect.isclass(thing) else "def"
+    fields = inspect.isclass(thing) and (issubclass(thing, tuple) or "__init__" not in vars(thing))
+    signature = "" if fields else str(_signature(thing))
+    shown = f"{kind} {name.rpartition('.')[2]}{signature}"
+    text = re.sub(r":(?:class|func|meth|mod|data):`~?([^`]+)`", r"``\1``", inspect.getdoc(thing) or "")
+    return f"\n### fairseq_lasformer.{name}\n\n```text\n{_wrapped(shown)}\n\n{text}\n```\n"
+
+
+class _Plain(str):
+    """An annotation, shown without quotation marks."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def _signature(thing: Any) -> inspect.Signature:
+    signature = inspect.signature(thing)
+    empty = inspect.Parameter.empty
+    parameters = [
+        p.replace(
+            annotation=empty
+            if p.annotation is empty
+            else _Plain(getattr(p.annotation, "__forward_arg__", p.annotation)),
+            default=_Plain(p.default.__name__) if inspect.isfunction(p.default) else p.default,
+        )
+        for p in signature.parameters.values()
+        if p.name != "self"
+    ]
+    returned = signature.return_annotation
+    returned = empty if returned is empty or inspect.isclass(thing) else _Plain(returned)
+    return signature.replace(parameters=parameters, return_annotation=returned)
+
+
+def _wrapped(text: str) -> str:
+    """A signature of several lines, a parameter each, where it is long."""
+    if len(text) <= 100:
+        return text
+    head, _, rest = text.partition("(")
+    depth, parts, part = 1, [], ""
+    for i, c in enumerate(rest):
+        depth += (c in "([") - (c in ")]")
+        if depth == 0:
+            return "\n    ".join([f"{head}(", *(f"{p.strip()}," for p in [*parts, part])]) + f"\n){rest[i + 1 :]}"
+        if c == "," and depth == 1:
+            parts.append(part)
+            part = ""
+        else:
+            part += c
+    return text
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
