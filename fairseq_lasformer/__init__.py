@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fairseq_lasformer.plugin.model import LasformerModel
 
 __all__ = ["LasformerModel", "SelectedAttention", "Selector", "__version__", "ops"]
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _PLACES = {"LasformerModel": "plugin.model", "SelectedAttention": "nn.attentions", "Selector": "nn.patterns.learned"}
 

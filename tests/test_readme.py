@@ -65,10 +65,10 @@ MINIATURE = [
     (r"^git clone <this repository> fairseq_lasformer && cd fairseq_lasformer$", "test -f Makefile"),
     (r"^make demo\b", f'make demo ARGS="--documents 14 {DEMO}"'),
     (r"^make test\b", "make --dry-run test"),  # which this is
-    (r"LIMIT=1024 scripts/preprocess.sh data-bin/mine", "LIMIT=1024 SIZE=200 scripts/preprocess.sh data-bin/mine"),
+    (r"(lasformer prepare data-bin/mine .* --limit 1024)$", r"\1 --size 200"),
     (
-        r"^(scripts/train.sh data-bin/mine)",
-        r"ARCH=lasformer_tiny MAX_TOKENS=2000 UPDATE_FREQ=1 MAX_UPDATE=2 WORD_DROPOUT=0 \1",
+        r"^(.venv/bin/lasformer train data-bin/mine checkpoints/mine)$",
+        r"\1 --arch lasformer_tiny --max-tokens 2000 --update-freq 1 --max-update 2 --word-dropout 0",
     ),
     (r"lasformer_small --max-update 100000 -- --select-share 2", f"lasformer_tiny --max-update 2 -- {FLAGS}"),
     (
@@ -80,8 +80,8 @@ MINIATURE = [
     (r"(lasformer report .* --document .*)$", r"\1 --show 1"),
     (
         # a hardly trained model runs every line to its limit
-        r"^(scripts/generate.sh data-bin/mine .*)$",
-        rf"BEAM=2 SHARDS=2 \1 {SHORT_LINES}",
+        r"^(.venv/bin/lasformer generate data-bin/mine \S+ mine.de.*)$",
+        rf"\1 --beam 2 --shards 2 -- {SHORT_LINES}",
     ),
     (r"(--path checkpoints/mine/checkpoint_best.pt) --beam 5 --cpu$", rf"\1 --beam 2 --cpu {SHORT_LINES}"),
     (r"(benchmarks alignment )", r"\1--ways free,aligned --beam 1 "),
