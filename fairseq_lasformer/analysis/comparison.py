@@ -21,7 +21,7 @@ SIGNIFICANT = 0.05
 HIGHER, LOWER, NEAR_ONE = "higher", "lower", "near one"
 
 
-class Row(NamedTuple):
+class ComparisonRow(NamedTuple):
     """One row of the table.
 
     Attributes:
@@ -64,12 +64,12 @@ def comparison(runs: Sequence[Run]) -> str:
     return f"<table><thead><tr><td></td>{head}</tr></thead>{body}</table>{_legend(runs, groups[-1][1])}"
 
 
-def _row(row: Row) -> str:
+def _row(row: ComparisonRow) -> str:
     cells = (f"<td{' class=best' if i == row.best else ''}>{html.escape(c)}</td>" for i, c in enumerate(row.cells))
     return f"<tr><th scope=row>{html.escape(row.label)}</th>{''.join(cells)}</tr>"
 
 
-def _legend(runs: Sequence[Run], last: Sequence[Row]) -> str:
+def _legend(runs: Sequence[Run], last: Sequence[ComparisonRow]) -> str:
     """What bold and stars mean, where there are any."""
     lines = []
     if any(row.best is not None for row in last):
@@ -87,12 +87,12 @@ def _legend(runs: Sequence[Run], last: Sequence[Row]) -> str:
     return f"<p class=note>{html.escape(' '.join(lines))}</p>" if lines else ""
 
 
-def scores(runs: Sequence[Run]) -> list[Row]:
+def scores(runs: Sequence[Run]) -> list[ComparisonRow]:
     """The scores of the runs."""
 
-    def row(label: str, form: str, better: str, get: Callable[[dict[str, Any]], float | None]) -> Row:
+    def row(label: str, form: str, better: str, get: Callable[[dict[str, Any]], float | None]) -> ComparisonRow:
         values = [get(run.scores) for run in runs]
-        return Row(label, ["–" if v is None else form.format(v) for v in values], values, better)
+        return ComparisonRow(label, ["–" if v is None else form.format(v) for v in values], values, better)
 
     rows = [row(metric.label, "{:.2f}", HIGHER, lambda s, k=key: s.get(k)) for key, metric in METRICS.items()]  # type: ignore[misc]
     headline = list(METRICS).index(HEADLINE)
@@ -118,7 +118,7 @@ def _significance(compared: dict[str, Any]) -> str:
     return f" ± {compared.get('interval', 0.0):.2f}" + ("*" if p is not None and p < SIGNIFICANT else "")
 
 
-def _facts(runs: Sequence[Run]) -> tuple[list[Row], list[Row]]:
+def _facts(runs: Sequence[Run]) -> tuple[list[ComparisonRow], list[ComparisonRow]]:
     """What the checkpoints and logs say of the models, and of their training."""
     each = [({}, {}) if run.checkpoint is None else _of_checkpoint(load(run.checkpoint)) for run in runs]
     logs = [_of_log(run) for run in runs]
@@ -126,9 +126,9 @@ def _facts(runs: Sequence[Run]) -> tuple[list[Row], list[Row]]:
     return _rows([found[0] for found in each]), _rows(training)
 
 
-def _rows(facts: Sequence[dict[str, str]]) -> list[Row]:
+def _rows(facts: Sequence[dict[str, str]]) -> list[ComparisonRow]:
     labels = dict.fromkeys(label for found in facts for label in found)
-    return [Row(label, [found.get(label, "–") for found in facts]) for label in labels]
+    return [ComparisonRow(label, [found.get(label, "–") for found in facts]) for label in labels]
 
 
 def _of_checkpoint(state: dict[str, Any]) -> tuple[dict[str, str], dict[str, str]]:

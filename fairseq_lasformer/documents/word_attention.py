@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairseq_lasformer.formats.projection import Aligned, by_place, units, with_equal_words
+from fairseq_lasformer.formats.projection import AlignedWords, by_place, units, with_equal_words
 from fairseq_lasformer.nn.attentions import AttentionOutput
 from fairseq_lasformer.nn.selection import Selection
 from fairseq_lasformer.ops.reference import attention_scores, masked_softmax
@@ -117,7 +117,7 @@ def _by_word(weights: np.ndarray, rows: np.ndarray, n_rows: int, columns: np.nda
     return merged[:-1, :-1] / np.maximum(counts, 1).astype(np.float32)[:, None]
 
 
-def word_alignment(model: Any, source: str, translation: str) -> Aligned:
+def word_alignment(model: Any, source: str, translation: str) -> AlignedWords:
     """The words of a translation and the words of its source that the model attends to when it writes them.
 
     Args:
@@ -129,7 +129,7 @@ def word_alignment(model: Any, source: str, translation: str) -> Aligned:
     found = document_attention(model, [source], [translation]).mean("cross")
     if found is None or not found.size:
         return by_place(source, translation)
-    return Aligned(with_equal_words(source, translation, found / np.maximum(found.sum(1, keepdims=True), 1e-9)))
+    return AlignedWords(with_equal_words(source, translation, found / np.maximum(found.sum(1, keepdims=True), 1e-9)))
 
 
 def _owners(text: str, pieces: Sequence[str], words: Sequence[tuple[int, int]]) -> list[int]:

@@ -19,7 +19,7 @@ BAND = 30
 """Lines by which two paired lines may be apart, besides the difference between the numbers of lines."""
 
 
-class Aligned(NamedTuple):
+class AlignedLines(NamedTuple):
     """The alignment of a document.
 
     Attributes:
@@ -43,7 +43,7 @@ def similarity(a: Counter[str], b: Counter[str]) -> float:
     return 2.0 * (a & b).total() / max(1, a.total() + b.total())
 
 
-def align(hypothesis: Sequence[str], reference: Sequence[str]) -> Aligned:
+def align(hypothesis: Sequence[str], reference: Sequence[str]) -> AlignedLines:
     """Pairs the lines of a translation with those of its reference; see the module."""
     n, m = len(hypothesis), len(reference)
     grams = [[_trigrams(line) for line in side] for side in (hypothesis, reference)]
@@ -68,4 +68,4 @@ def align(hypothesis: Sequence[str], reference: Sequence[str]) -> Aligned:
             j -= 1
     pairs.reverse()
     here, there = {a for a, _ in pairs}, {b for _, b in pairs}
-    return Aligned(pairs, [j for j in range(m) if j not in there], [i for i in range(n) if i not in here])
+    return AlignedLines(pairs, [j for j in range(m) if j not in there], [i for i in range(n) if i not in here])

@@ -37,7 +37,7 @@ class TranslatedSentence(NamedTuple):
     others: list[tuple[str, float]]
 
 
-class Counts(NamedTuple):
+class SentenceCounts(NamedTuple):
     """What happened to the sentences of a file.
 
     Attributes:
@@ -80,7 +80,7 @@ class TranslatedFile(NamedTuple):
 
     data: bytes
     lines: list[TranslatedSentence]
-    counts: Counts
+    counts: SentenceCounts
 
 
 class FileTranslator:
@@ -290,7 +290,7 @@ class FileTranslator:
             made = compose(block, here, translations, lambda a, b: word_alignment(self.model, a, b))
             segments.append(made.segments)
             lost += made.lost
-        counts = Counts(
+        counts = SentenceCounts(
             len(lines),
             sum(line.line.repaired for line in lines),
             tuple(line.line.number for line in lines if line.line.flawed),

@@ -9,10 +9,10 @@ from typing import NamedTuple
 import numpy as np
 
 from fairseq_lasformer.formats.block import BREAK, PLACEHOLDER, Block
-from fairseq_lasformer.formats.projection import Aligned, by_place, place, units
+from fairseq_lasformer.formats.projection import AlignedWords, by_place, place, units
 from fairseq_lasformer.formats.sentences import Sentence, owners
 
-Align = Callable[[str, str], Aligned]
+Align = Callable[[str, str], AlignedWords]
 
 
 class Composed(NamedTuple):
@@ -111,10 +111,10 @@ def _placed(
     return found, missing
 
 
-def _part(weights: np.ndarray, source: str, target: str) -> Aligned:
+def _part(weights: np.ndarray, source: str, target: str) -> AlignedWords:
     """The alignment of a part; by place, where a word runs over its edge."""
     if weights.shape == (len(units(target)), len(units(source))):
-        return Aligned(weights)
+        return AlignedWords(weights)
     return by_place(source, target)
 
 

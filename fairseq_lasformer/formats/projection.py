@@ -26,7 +26,7 @@ EMPTY = 1.5
 """Cost of a segment that loses its words."""
 
 
-class Aligned(NamedTuple):
+class AlignedWords(NamedTuple):
     """How the words of a translation belong to those of its source.
 
     Attributes:
@@ -41,13 +41,13 @@ def units(text: str) -> list[tuple[int, int]]:
     return [found.span() for found in _UNIT.finditer(text)]
 
 
-def by_place(source: str, target: str) -> Aligned:
+def by_place(source: str, target: str) -> AlignedWords:
     """The alignment of two sentences of which nothing is known: along the diagonal, and equal words with each other."""
     rows, columns = len(units(target)), len(units(source))
     weights = np.zeros((rows, columns))
     for i in range(rows):
         weights[i, min(columns - 1, (2 * i + 1) * columns // (2 * rows))] = 1.0
-    return Aligned(with_equal_words(source, target, weights))
+    return AlignedWords(with_equal_words(source, target, weights))
 
 
 def with_equal_words(source: str, target: str, weights: np.ndarray) -> np.ndarray:
@@ -64,7 +64,7 @@ def with_equal_words(source: str, target: str, weights: np.ndarray) -> np.ndarra
 
 
 def place(
-    segments: Sequence[str], states: Sequence[Hashable], breaks: Sequence[bool], translation: str, aligned: Aligned
+    segments: Sequence[str], states: Sequence[Hashable], breaks: Sequence[bool], translation: str, aligned: AlignedWords
 ) -> list[str]:
     """The translation, divided among the segments of its source.
 

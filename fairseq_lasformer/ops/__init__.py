@@ -6,7 +6,7 @@
 from fairseq_lasformer.ops import reference
 from fairseq_lasformer.ops.attend import selected_attention
 from fairseq_lasformer.ops.backends import BACKENDS, backend_for
-from fairseq_lasformer.ops.choice import Choice, FullPass, choose
+from fairseq_lasformer.ops.choice import Choice, PassShape, choose
 from fairseq_lasformer.ops.decode import attend_kept, topk_indices
 from fairseq_lasformer.ops.gather import gathered_attention, kept_mask, topk_slots
 from fairseq_lasformer.ops.packed import PackedLinear, decode_step, pack_linear, quantise_heads
@@ -35,7 +35,7 @@ __all__ = [
     "MIN_KEYS",
     "AttentionMask",
     "Choice",
-    "FullPass",
+    "PassShape",
     "KeyIndex",
     "KeptKeys",
     "PackedLinear",

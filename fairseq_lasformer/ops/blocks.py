@@ -18,7 +18,7 @@ BLOCK_ELEMENTS = {"cpu": 1 << 20, "cuda": 1 << 26}
 LEAST_ROWS = 64
 
 
-class Block(NamedTuple):
+class QueryBlock(NamedTuple):
     """A block of query rows.
 
     Attributes:
@@ -39,7 +39,7 @@ def query_blocks(
     allowed: AttentionMask,
     device: torch.device,
     sample: RowSample = EVERY_ROW,
-) -> Iterator[Block]:
+) -> Iterator[QueryBlock]:
     """Iterate over blocks of query rows; with a causal mask, each block stops at the last key its rows can see.
 
     Args:
@@ -58,7 +58,7 @@ def query_blocks(
         last = sample.offset + (stop - 1) * sample.stride
         seen = last + 1 + n_keys - n_queries if allowed.causal else n_keys
         whole = allowed.at(positions[start:stop], n_queries, n_keys)
-        yield Block(slice(start, stop), seen, whole if whole is None else whole[..., :seen])
+        yield QueryBlock(slice(start, stop), seen, whole if whole is None else whole[..., :seen])
 
 
 def fill_disallowed(x: Tensor, allowed: Tensor | None, value: float) -> Tensor:

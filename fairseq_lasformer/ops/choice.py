@@ -22,7 +22,7 @@ INFERENCE_FROM, INFERENCE_SHARE = 256, 0.5
 TRAINING_FROM, TRAINING_SHARE = 256, 0.25
 
 
-class FullPass(NamedTuple):
+class PassShape(NamedTuple):
     """What decides on the implementation of a full pass.
 
     Attributes:
@@ -59,7 +59,7 @@ class Choice(NamedTuple):
     keys: KeyIndex | None = None
 
 
-def choose(full: FullPass, ranges: bool = True) -> Choice:
+def choose(full: PassShape, ranges: bool = True) -> Choice:
     """Choose the implementation of a full pass.
 
     Args:
@@ -82,20 +82,20 @@ def choose(full: FullPass, ranges: bool = True) -> Choice:
     return choice
 
 
-def _index(full: FullPass) -> KeyIndex | None:
+def _index(full: PassShape) -> KeyIndex | None:
     padding = full.mask.key_padding
     return KeyIndex.over(torch.zeros(full.like.size(0), full.n_keys, dtype=torch.bool) if padding is None else padding)
 
 
-def _reference(full: FullPass) -> str:
+def _reference(full: PassShape) -> str:
     return "" if full.backend == "reference" else "not asked for"
 
 
-def _bitmask(full: FullPass) -> str:
+def _bitmask(full: PassShape) -> str:
     return "" if backend_for(full.like.device, full.backend) == "triton" else f"no Triton on {full.like.device.type}"
 
 
-def _gather(full: FullPass) -> str:
+def _gather(full: PassShape) -> str:
     if full.teaches or full.dropout:
         return "gradients or dropout"
     if full.mask.causal:
@@ -103,7 +103,7 @@ def _gather(full: FullPass) -> str:
     return _few(full, INFERENCE_FROM, INFERENCE_SHARE)
 
 
-def _slots(full: FullPass) -> str:
+def _slots(full: PassShape) -> str:
     if not full.sampled:
         return "all queries teach"
     if full.like.dtype not in (torch.float32, torch.bfloat16):
@@ -111,7 +111,7 @@ def _slots(full: FullPass) -> str:
     return _few(full, TRAINING_FROM, TRAINING_SHARE)
 
 
-def _few(full: FullPass, least: int, share: float) -> str:
+def _few(full: PassShape, least: int, share: float) -> str:
     if full.n_queries < least:
         return f"fewer than {least} queries"
     if full.share > share:
@@ -119,7 +119,7 @@ def _few(full: FullPass, least: int, share: float) -> str:
     return "" if backend_for(full.like.device, full.backend) == "cpu" else "no compiled kernels"
 
 
-FORMS: dict[str, Callable[[FullPass], str]] = {
+FORMS: dict[str, Callable[[PassShape], str]] = {
     "reference": _reference,
     "bitmask": _bitmask,
     "gather": _gather,

@@ -63,7 +63,7 @@ class _Supervise(torch.autograd.Function):
         n_layers: int,
         *projections: Tensor,
     ) -> tuple[Tensor, ...]:
-        teacher = _Teacher(
+        teacher = _BlockedTeacher(
             sel_q, sel_k, projections[:n_layers], projections[n_layers:], mask, query_padding, kl, sample
         )
         ctx.live = any(ctx.needs_input_grad[8:])
@@ -99,7 +99,7 @@ class _Supervise(torch.autograd.Function):
             sel_q, sel_k, key_padding, query_padding, *rest = ctx.saved_tensors
             causal, kl, sample = ctx.options
             queries, keys, mask = rest[: ctx.n_layers], rest[ctx.n_layers :], AttentionMask(key_padding, causal)
-            teacher = _Teacher(sel_q, sel_k, queries, keys, mask, query_padding, kl, sample)
+            teacher = _BlockedTeacher(sel_q, sel_k, queries, keys, mask, query_padding, kl, sample)
             gradients = teacher.gradients(ctx.live)
             teacher.sweep(None, gradients)
             found = gradients.in_dtype()
@@ -108,7 +108,7 @@ class _Supervise(torch.autograd.Function):
         return (d_sel_q, d_sel_k, None, None, None, None, None, None, *padded)
 
 
-class _Teacher:
+class _BlockedTeacher:
     """The full attention of a group's layers, and the selector that learns from it, in blocks of queries."""
 
     def __init__(

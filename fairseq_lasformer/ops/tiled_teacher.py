@@ -121,7 +121,7 @@ class _TiledSupervise(torch.autograd.Function):
         n_layers: int,
         *projections: Tensor,
     ) -> tuple[Tensor, ...]:
-        teacher = _Teacher(sel_q, sel_k, projections, mask, sample)
+        teacher = _TiledTeacher(sel_q, sel_k, projections, mask, sample)
         mean, rows, sel_norm, norms = teacher.sweep(sample.of(bits, 1), query_padding, kl)
         ctx.save_for_backward(sel_q, sel_k, mask.key_padding, mean, rows, sel_norm, *norms, *projections)
         ctx.options = mask.causal, kl, sample, any(ctx.needs_input_grad[8:])
@@ -145,7 +145,7 @@ class _TiledSupervise(torch.autograd.Function):
         sel_q, sel_k, key_padding, mean, rows, sel_norm, *rest = ctx.saved_tensors
         n_layers = len(rest) // 3
         norms, projections = rest[:n_layers], rest[n_layers:]
-        teacher = _Teacher(sel_q, sel_k, projections, AttentionMask(key_padding, causal), sample)
+        teacher = _TiledTeacher(sel_q, sel_k, projections, AttentionMask(key_padding, causal), sample)
         d_sel_q, d_sel_k, *others = teacher.gradients(mean, rows, sel_norm, norms, kl, d_loss.float(), live)
         return (d_sel_q, d_sel_k, None, None, None, None, None, None, *(others or (None,) * (2 * n_layers)))
 
@@ -155,7 +155,7 @@ def _results(ctx: Any, loss: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
     return loss, *others
 
 
-class _Teacher:
+class _TiledTeacher:
     """The full attention of a group's layers, and the selector that learns from it."""
 
     def __init__(

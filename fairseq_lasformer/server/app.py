@@ -31,10 +31,10 @@ from starlette.routing import Route
 from fairseq_lasformer import formats
 from fairseq_lasformer.documents.translator import Line
 from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.server.engine import Full
+from fairseq_lasformer.server.engine import QueueFull
 from fairseq_lasformer.server.fields import number, read_fields, texts, yes
 from fairseq_lasformer.server.hosts import Guard
-from fairseq_lasformer.server.models import Prepared, ServedModel
+from fairseq_lasformer.server.models import PreparedText, ServedModel
 from fairseq_lasformer.server.pages import Limits, Pages
 
 TOGETHER = 64
@@ -163,7 +163,11 @@ class Server(Pages):
             task.cancel()
 
     async def _lines(
-        self, request: Request, model: ServedModel, prepared: Prepared, tell: Callable[[int], object] = lambda n: None
+        self,
+        request: Request,
+        model: ServedModel,
+        prepared: PreparedText,
+        tell: Callable[[int], object] = lambda n: None,
     ) -> list[Line]:
         """The lines of a translation; ends it when the client leaves. ``tell`` is called with how many there are.
 
@@ -182,7 +186,7 @@ class Server(Pages):
                         tell(len(lines))
                     if await request.is_disconnected():
                         raise HTTPException(499, "the client has left")
-        except Full as e:
+        except QueueFull as e:
             raise HTTPException(503, "too many documents are waiting; try again", {"Retry-After": "10"}) from e
         except TimeoutError as e:
             raise HTTPException(503, f"not done within {self.limits.seconds:g} seconds", {"Retry-After": "60"}) from e
@@ -227,7 +231,7 @@ class Server(Pages):
             answer["detectedLanguage"] = [{"language": model.languages[0], "confidence": 0.0}] * len(found)
         return JSONResponse(answer if several else {name: values[0] for name, values in answer.items()})
 
-    def _streamed(self, request: Request, model: ServedModel, prepared: Prepared) -> Response:
+    def _streamed(self, request: Request, model: ServedModel, prepared: PreparedText) -> Response:
         """Server-sent events: ``source``, a ``line`` each, ``revised`` ones, ``done`` with the text, or ``error``."""
 
         async def events() -> AsyncIterator[str]:
@@ -248,7 +252,7 @@ class Server(Pages):
                     file = await self._work(request, model.finished, prepared, done)
                     self.metrics.sentences.labels(model.name).inc(len(lines))
                     yield _event("done", {"translatedText": file.data.decode()})
-            except Full:
+            except QueueFull:
                 yield _event("error", {"error": "too many documents are waiting; try again"})
             except TimeoutError:
                 yield _event("error", {"error": f"not done within {self.limits.seconds:g} seconds"})
@@ -285,7 +289,7 @@ class Server(Pages):
         request: Request,
         model: ServedModel,
         name: str,
-        prepared: Prepared,
+        prepared: PreparedText,
         tell: Callable[[int], object] = lambda n: None,
     ) -> dict[str, str]:
         """Translates a file and keeps it; its address and counts."""

@@ -29,7 +29,7 @@ ALIKE = 4
 """Parts are translated together if none has this many times the tokens of another."""
 
 
-class Full(Exception):
+class QueueFull(Exception):
     """The queue is full."""
 
 
@@ -47,7 +47,7 @@ class Event(NamedTuple):
     error: str = ""
 
 
-class Job:
+class QueuedDocument:
     """A document in the queue.
 
     Args:
@@ -87,7 +87,7 @@ class Engine:
     ) -> None:
         self.device = device
         self.max_tokens, self.max_jobs = max_tokens, max_jobs
-        self.jobs: deque[Job] = deque()
+        self.jobs: deque[QueuedDocument] = deque()
         self.changed = threading.Condition()
         self.closed = False
         shorts = [SHORT, *[sys.maxsize] * (len(translators) - 1)] if len(translators) > 1 else [sys.maxsize]
@@ -101,21 +101,21 @@ class Engine:
         """Whether all lanes work."""
         return all(thread.is_alive() for thread in self.threads)
 
-    def submit(self, source: Source, tell: Callable[[Event], object]) -> Job:
+    def submit(self, source: Source, tell: Callable[[Event], object]) -> QueuedDocument:
         """Queue a document.
 
         Raises:
-            Full: there are too many.
+            QueueFull: there are too many.
         """
-        job = Job(source, tell)
+        job = QueuedDocument(source, tell)
         with self.changed:
             if self.closed or len(self.jobs) >= self.max_jobs:
-                raise Full
+                raise QueueFull
             self.jobs.append(job)
             self.changed.notify_all()
         return job
 
-    def cancel(self, job: Job) -> None:
+    def cancel(self, job: QueuedDocument) -> None:
         """Forget a document; its client hears nothing more."""
         job.cancelled.set()
 
@@ -148,10 +148,10 @@ class Engine:
                         job.taken = False
                     self.changed.notify_all()
 
-    def _batch(self, translator: Translator, longest: int) -> list[Job]:
+    def _batch(self, translator: Translator, longest: int) -> list[QueuedDocument]:
         """The oldest document that a lane takes and, in order of age, all of like length that fit beside it."""
         self.jobs = deque(job for job in self.jobs if job.taken or not job.cancelled.is_set())
-        chosen: list[tuple[int, Job]] = []
+        chosen: list[tuple[int, QueuedDocument]] = []
         for job in self.jobs:
             part = job.part
             length = len(translator.example(job.source, part)) if part else 0
@@ -164,7 +164,7 @@ class Engine:
                 job.taken = True
         return [job for _, job in chosen]
 
-    def _step(self, translator: Translator, batch: Sequence[Job]) -> None:
+    def _step(self, translator: Translator, batch: Sequence[QueuedDocument]) -> None:
         """Translates one part of each document."""
         tasks, watches = [], []
         for job in batch:
@@ -183,7 +183,7 @@ class Engine:
                     job.emit(number, line)
         self._finish(translator, [job for job in batch if job.part is None and not job.cancelled.is_set()])
 
-    def _finish(self, translator: Translator, jobs: Sequence[Job]) -> None:
+    def _finish(self, translator: Translator, jobs: Sequence[QueuedDocument]) -> None:
         """Looks at documents as a whole, tells what has changed, and ends them."""
         if not jobs:
             return
@@ -197,12 +197,12 @@ class Engine:
             job.tell(Event("done"))
             self._remove(job)
 
-    def _remove(self, job: Job) -> None:
+    def _remove(self, job: QueuedDocument) -> None:
         with self.changed:
             if job in self.jobs:
                 self.jobs.remove(job)
 
-    def _fail(self, translator: Translator, batch: Sequence[Job], error: Exception) -> None:
+    def _fail(self, translator: Translator, batch: Sequence[QueuedDocument], error: Exception) -> None:
         """Tries the documents of a batch again one by one; those that fail alone are to blame."""
         if len(batch) == 1:
             (job,) = batch
@@ -217,7 +217,9 @@ class Engine:
             except Exception as e:
                 self._fail(translator, [job], e)
 
-    def _watch(self, translator: Translator, job: Job, part: Span, batch: Sequence[Job]) -> Callable[[Any, Any], None]:
+    def _watch(
+        self, translator: Translator, job: QueuedDocument, part: Span, batch: Sequence[QueuedDocument]
+    ) -> Callable[[Any, Any], None]:
         """Tells of the lines of a part while it is searched; ends the search when nobody waits for it any more."""
         watch = line_watch(translator, job.source, part, job.emit)
 

@@ -20,7 +20,7 @@ from fairseq_lasformer.search.glossary import Glossary
 from fairseq_lasformer.server.engine import Engine, Event
 
 
-class Prepared(NamedTuple):
+class PreparedText(NamedTuple):
     """A file that can be queued.
 
     Attributes:
@@ -63,7 +63,7 @@ class ServedModel:
         """Codes of source and target."""
         return self.model.settings.source_lang, self.model.settings.target_lang
 
-    def prepare(self, data: bytes, form: str, glossary: str = "", encoding: str | None = None) -> Prepared:
+    def prepare(self, data: bytes, form: str, glossary: str = "", encoding: str | None = None) -> PreparedText:
         """Reads a file.
 
         Args:
@@ -82,14 +82,14 @@ class ServedModel:
         if glossary.strip():
             required = self.files.translator.required(Glossary.parse(glossary, "the glossary"), self.model.codec)
         source = self.model.source(0, "\n".join(texts), self.files.translator, None, required)
-        return Prepared(file, blocks, texts, cut, source)
+        return PreparedText(file, blocks, texts, cut, source)
 
-    def finished(self, prepared: Prepared, lines: list[Line]) -> TranslatedFile:
+    def finished(self, prepared: PreparedText, lines: list[Line]) -> TranslatedFile:
         """The translated file."""
         with_sources = self.files.with_sources(prepared.texts, lines)
         return self.files.rendered(prepared.file, prepared.blocks, prepared.cut, with_sources)
 
-    def alternatives(self, prepared: Prepared, lines: list[Line], most: int) -> list[list[str]]:
+    def alternatives(self, prepared: PreparedText, lines: list[Line], most: int) -> list[list[str]]:
         """Other translations of each sentence."""
         found = self.files.translator.alternatives(prepared.source, lines, most, self.model.device)
         return [[self.model.line(0, "", line).translation for line in others] for others in found]
@@ -115,11 +115,11 @@ class ServedModel:
             raise InputError(f"line {line + 1} is longer than the model's limit of {codec.limit} tokens")
         return first
 
-    async def events(self, prepared: Prepared, seconds: float) -> AsyncGenerator[Event]:
+    async def events(self, prepared: PreparedText, seconds: float) -> AsyncGenerator[Event]:
         """What happens to a document, until it is done. It is cancelled when nobody iterates any more.
 
         Raises:
-            Full: the queue is full.
+            QueueFull: the queue is full.
             TimeoutError: it takes longer than ``seconds``.
         """
         loop, found = asyncio.get_running_loop(), asyncio.Queue[Event]()

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from fairseq_lasformer.analysis import comparison, runs
-from fairseq_lasformer.analysis.comparison import HIGHER, LOWER, NEAR_ONE, Row, duration, parameters
+from fairseq_lasformer.analysis.comparison import HIGHER, LOWER, NEAR_ONE, ComparisonRow, duration, parameters
 from fairseq_lasformer.analysis.runs import Run, read_runs, read_start, started
 from fairseq_lasformer.errors import InputError
 
@@ -18,7 +18,7 @@ from fairseq_lasformer.errors import InputError
      ([2.0, 2.0, 1.0], HIGHER, None), ([1.0, None], HIGHER, None), ([1.0, 2.0], "", None)],
 )  # fmt: skip
 def test_the_best_of_a_row_is_the_only_one(values, better, best):
-    assert Row("x", [str(v) for v in values], values, better).best == best
+    assert ComparisonRow("x", [str(v) for v in values], values, better).best == best
 
 
 def of(name: str, d_bleu: float, **compared) -> Run:

@@ -228,7 +228,7 @@ def test_documents_of_europarls_test_set_are_taken_out_of_its_training_set(tmp_p
         "1 documents removed from train for the 2 " in (told := capsys.readouterr().out)
         and "1 of the 2 longer sentences" in told
     )
-    wrong = recipes.CORPORA["europarl"]._replace(expected={"dev": recipes.Counts(2, 2)})
+    wrong = recipes.CORPORA["europarl"]._replace(expected={"dev": recipes.CorpusCounts(2, 2)})
     monkeypatch.setitem(recipes.CORPORA, "europarl", wrong)
     with pytest.raises(InputError, match="europarl dev: 1 documents and 1 sentences, but the paper's has 2 and 2"):
         recipes.build("europarl", tmp_path, tmp_path / "again")

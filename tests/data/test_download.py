@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from fairseq_lasformer.data.corpora.download import Source, fetch
+from fairseq_lasformer.data.corpora.download import RemoteFile, fetch
 from fairseq_lasformer.errors import InputError
 
 DATA = bytes(range(256)) * 9000
@@ -45,7 +45,7 @@ def server():
 
 
 def test_downloads_go_on_where_they_broke_off_and_are_checked(server, tmp_path):
-    source = Source("file.bin", f"{server}/file", hashlib.sha256(DATA).hexdigest())
+    source = RemoteFile("file.bin", f"{server}/file", hashlib.sha256(DATA).hexdigest())
     (tmp_path / "file.bin.part").write_bytes(DATA[:70_000])
     assert fetch(source, tmp_path).read_bytes() == DATA and Server.asked == ["bytes=70000-"]
     assert fetch(source, tmp_path) == tmp_path / "file.bin" and len(Server.asked) == 1  # it is there
@@ -53,11 +53,11 @@ def test_downloads_go_on_where_they_broke_off_and_are_checked(server, tmp_path):
     with pytest.raises(InputError, match="its sha256 is .* expected"):
         fetch(source, tmp_path)
     with pytest.raises(InputError, match="404"):
-        fetch(Source("x", f"{server}/none", "0" * 64), tmp_path)
+        fetch(RemoteFile("x", f"{server}/none", "0" * 64), tmp_path)
 
 
 def test_a_download_that_breaks_off_is_not_taken(server, tmp_path):
-    source = Source("file.bin", f"{server}/short")
+    source = RemoteFile("file.bin", f"{server}/short")
     with pytest.raises(InputError, match="broke off after 5000 of"):
         fetch(source, tmp_path, trust=True)
     assert [p.name for p in tmp_path.iterdir()] == ["file.bin.part"]
@@ -66,7 +66,7 @@ def test_a_download_that_breaks_off_is_not_taken(server, tmp_path):
 
 
 def test_a_file_without_a_published_checksum_needs_trust_once(server, tmp_path, capsys):
-    source = Source("file.bin", f"{server}/file")
+    source = RemoteFile("file.bin", f"{server}/file")
     with pytest.raises(InputError, match="--trust-first-download"):
         fetch(source, tmp_path)
     assert Server.asked == []
@@ -76,7 +76,7 @@ def test_a_file_without_a_published_checksum_needs_trust_once(server, tmp_path, 
     with pytest.raises(InputError, match="expected"):
         fetch(source, tmp_path)
     (tmp_path / "own.bin").write_bytes(b"put there by hand")
-    assert fetch(Source("own.bin", f"{server}/file"), tmp_path).read_bytes() == b"put there by hand"
+    assert fetch(RemoteFile("own.bin", f"{server}/file"), tmp_path).read_bytes() == b"put there by hand"
 
 
 class Hostile(BaseHTTPRequestHandler):
@@ -141,13 +141,13 @@ def hostile():
 def test_nothing_wrong_is_kept_as_the_truth(hostile, tmp_path, kind, message):
     Hostile.kind = kind
     with pytest.raises(InputError, match=message) as caught:
-        fetch(Source("f.zip", f"{hostile}/f"), tmp_path, trust=True)
+        fetch(RemoteFile("f.zip", f"{hostile}/f"), tmp_path, trust=True)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "f.zip").exists() and not (tmp_path / "f.zip.sha256").exists()
 
 
 def test_half_of_an_older_version_is_not_continued_with_the_new_one(hostile, tmp_path):
-    source = Source("f.bin", f"{hostile}/f")
+    source = RemoteFile("f.bin", f"{hostile}/f")
     Hostile.kind, Hostile.version = "breaks off", '"1"'
     with pytest.raises(InputError, match="broke off"):
         fetch(source, tmp_path, trust=True)
@@ -160,15 +160,15 @@ def test_half_of_an_older_version_is_not_continued_with_the_new_one(hostile, tmp
 def test_a_part_longer_than_the_file_is_fetched_anew(hostile, tmp_path):
     Hostile.kind = "past the end"
     (tmp_path / "f.bin.part").write_bytes(DATA + b"more")
-    assert fetch(Source("f.bin", f"{hostile}/f", hashlib.sha256(DATA).hexdigest()), tmp_path).read_bytes() == DATA
+    assert fetch(RemoteFile("f.bin", f"{hostile}/f", hashlib.sha256(DATA).hexdigest()), tmp_path).read_bytes() == DATA
     (tmp_path / "g.bin.part").write_bytes(DATA)
-    assert fetch(Source("g.bin", f"{hostile}/f", hashlib.sha256(DATA).hexdigest()), tmp_path).read_bytes() == DATA
+    assert fetch(RemoteFile("g.bin", f"{hostile}/f", hashlib.sha256(DATA).hexdigest()), tmp_path).read_bytes() == DATA
 
 
 def test_a_folder_or_an_empty_hash_in_a_files_place_is_named(hostile, tmp_path):
     (tmp_path / "f.bin").mkdir()
     with pytest.raises(InputError, match="f.bin: is a folder, where the file"):
-        fetch(Source("f.bin", f"{hostile}/f"), tmp_path, trust=True)
+        fetch(RemoteFile("f.bin", f"{hostile}/f"), tmp_path, trust=True)
     (tmp_path / "g.bin.sha256").touch()
     with pytest.raises(InputError, match="g.bin.sha256: holds no SHA-256"):
-        fetch(Source("g.bin", f"{hostile}/f"), tmp_path, trust=True)
+        fetch(RemoteFile("g.bin", f"{hostile}/f"), tmp_path, trust=True)

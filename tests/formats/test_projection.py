@@ -11,15 +11,15 @@ from fairseq_lasformer import formats
 from fairseq_lasformer.formats import markdown
 from fairseq_lasformer.formats.block import BREAK, PLACEHOLDER, Block
 from fairseq_lasformer.formats.compose import compose
-from fairseq_lasformer.formats.projection import Aligned, by_place, place, units
+from fairseq_lasformer.formats.projection import AlignedWords, by_place, place, units
 from fairseq_lasformer.formats.sentences import sentences, split_sentences, splitter, whole
 
 
-def aligned(*columns: int, source: int) -> Aligned:
+def aligned(*columns: int, source: int) -> AlignedWords:
     weights = np.zeros((len(columns), source))
     for row, column in enumerate(columns):
         weights[row, column] = 1.0
-    return Aligned(weights)
+    return AlignedWords(weights)
 
 
 def test_markup_follows_its_word():

@@ -7,10 +7,10 @@ import logging
 import pytest
 import torch
 
-from fairseq_lasformer.ops import AttentionMask, FullPass, backends, choose, cpu
+from fairseq_lasformer.ops import AttentionMask, PassShape, backends, choose, cpu
 
 LIKE, FREE = torch.zeros(2, 1, 4), AttentionMask(None, False)
-LONG = FullPass(LIKE, 300, 300, 0.1, FREE)
+LONG = PassShape(LIKE, 300, 300, 0.1, FREE)
 READ = LONG._replace(teaches=False, dropout=False)
 BETWEEN = AttentionMask(torch.zeros(2, 300).index_fill(1, torch.tensor([5]), 1.0).bool(), False)
 

@@ -16,7 +16,7 @@ from fairseq_lasformer import formats
 from fairseq_lasformer.documents.translator import Translator
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.server.app import Server
-from fairseq_lasformer.server.engine import Engine, Full
+from fairseq_lasformer.server.engine import Engine, QueueFull
 from fairseq_lasformer.server.models import ServedModel, name_of
 from fairseq_lasformer.server.pages import Limits
 
@@ -138,7 +138,8 @@ def test_the_rest_of_the_interface(served):
     page = client(served)
     assert page.get("/languages").json() == [{"code": "xx", "name": "xx", "targets": ["yy"]}]
     assert page.get("/health").json() == {"status": "ok"}
-    page.post("/translate", json={"q": "w1 w2. w3."})
+    done = page.post("/translate", json={"q": "w1 w2. w3."})
+    assert done.status_code == 200, done.text
     told = page.get("/metrics").text
     assert 'lasformer_sentences_total{model="mine"} 2.0' in told and 'lasformer_queue{model="mine"} 0.0' in told
     assert 'lasformer_requests_total{path="/translate",status="200"} 1.0' in told
@@ -158,7 +159,7 @@ def test_only_known_hosts_are_answered(served):
 
 def test_a_full_queue_and_busy_clients_are_told_to_wait(served, monkeypatch):
     def full(*_):
-        raise Full
+        raise QueueFull
 
     monkeypatch.setattr(served.engine, "submit", full)
     answer = client(served).post("/translate", json={"q": "w1"})

@@ -19,7 +19,7 @@ from fairseq_lasformer.files import atomic_write, check_writable
 CHUNK = 1 << 20
 
 
-class Source(NamedTuple):
+class RemoteFile(NamedTuple):
     """One file of a distribution.
 
     Attributes:
@@ -43,7 +43,7 @@ def file_hash(path: Path, kind: str = "sha256") -> str:
     return digest.hexdigest()
 
 
-def fetch(source: Source, folder: Path, trust: bool = False) -> Path:
+def fetch(source: RemoteFile, folder: Path, trust: bool = False) -> Path:
     """Returns the file in ``folder``, downloading it if it is missing.
 
     Args:

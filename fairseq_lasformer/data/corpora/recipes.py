@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from tqdm import tqdm
 
-from fairseq_lasformer.data.corpora.download import Source, fetch
+from fairseq_lasformer.data.corpora.download import RemoteFile, fetch
 from fairseq_lasformer.data.corpora.formats import marked, opus, pair, segments, talks, without_empty
 from fairseq_lasformer.data.documents import Pair, join_documents, read_documents
 from fairseq_lasformer.errors import InputError
@@ -23,14 +23,14 @@ _OPUS = "https://object.pouta.csc.fi"
 _MARUF = "https://raw.githubusercontent.com/sameenmaruf/selective-attn/1cb44c5ddd2cdf4f32ea74768a3389b52fc4db27/data"
 _PDC = "https://raw.githubusercontent.com/sunzewei2715/Doc2Doc_NMT/a8f91838aae90fe514477a5de3dd7eeca7b5bbd8/testsets"
 
-TED_TRAIN = Source("ted-train-en-de.zip", f"{_IWSLT}/2017-01-trnted/texts/en/de/en-de.zip")
+TED_TRAIN = RemoteFile("ted-train-en-de.zip", f"{_IWSLT}/2017-01-trnted/texts/en/de/en-de.zip")
 _WIT3 = "https://raw.githubusercontent.com/hlt-mt/WIT3/master/archive/2017-01-ted-test/texts"
 # each archive contains the source side of its direction: English in the first, German in the second
 TED_TEST = (
-    Source("ted-test-en-de.tgz", f"{_WIT3}/en/de/en-de.tgz", "b68e7097b179491f6c466ef41ad72b9b"),
-    Source("ted-test-de-en.tgz", f"{_WIT3}/de/en/de-en.tgz", "e3f5b2a075a2da1a395c8b60bf1e9be1"),
+    RemoteFile("ted-test-en-de.tgz", f"{_WIT3}/en/de/en-de.tgz", "b68e7097b179491f6c466ef41ad72b9b"),
+    RemoteFile("ted-test-de-en.tgz", f"{_WIT3}/de/en/de-en.tgz", "e3f5b2a075a2da1a395c8b60bf1e9be1"),
 )
-WMT_DEV = Source(
+WMT_DEV = RemoteFile(
     "wmt-dev.tgz",
     "http://data.statmt.org/wmt19/translation-task/dev.tgz",
     "7a7deccf82ebb05ba508dba5eb21356492224e8f630ec4f992132b029b4b25e7",
@@ -45,7 +45,7 @@ LARGEST = 20 << 30
 LONG = 40
 
 
-class Counts(NamedTuple):
+class CorpusCounts(NamedTuple):
     documents: int
     sentences: int
 
@@ -111,9 +111,9 @@ def ted(files: Path, trust: bool) -> Splits:
 def _opus(name: str, corpus: str, version: str, files: Path, trust: bool, by_speaker: bool) -> list[Pair]:
     """An OPUS corpus, English to German (the alignments are German to English)."""
     base = f"{_OPUS}/OPUS-{corpus}/{version}"
-    links = fetch(Source(f"{name}-de-en.xml.gz", f"{base}/xml/de-en.xml.gz"), files, trust)
+    links = fetch(RemoteFile(f"{name}-de-en.xml.gz", f"{base}/xml/de-en.xml.gz"), files, trust)
     german, english = (
-        fetch(Source(f"{name}-{lang}.zip", f"{base}/raw/{lang}.zip"), files, trust) for lang in ("de", "en")
+        fetch(RemoteFile(f"{name}-{lang}.zip", f"{base}/raw/{lang}.zip"), files, trust) for lang in ("de", "en")
     )
     documents = opus(links, german, english, by_speaker)
     return [Pair(p.target, p.source) for p in tqdm(documents, desc=f"reading {name}", unit=" documents")]
@@ -140,7 +140,7 @@ def europarl(files: Path, trust: bool) -> Splits:
         sides = []
         for language in ("en", "de"):
             name = f"concatenated_en2de_{split}_{language}.txt"
-            path = fetch(Source(f"europarl-{name}", f"{_MARUF}/Europarl7/{name}"), files, trust)
+            path = fetch(RemoteFile(f"europarl-{name}", f"{_MARUF}/Europarl7/{name}"), files, trust)
             sides.append((marked(path), path))
         splits[split] = pair(sides[0][0], sides[1][0], (sides[0][1], sides[1][1]))
     held = {s for pairs in splits.values() for p in pairs for s in p.source if len(s) >= LONG}
@@ -174,9 +174,9 @@ def pdc(files: Path, trust: bool) -> Splits:
     train = pair(read_documents(train_paths[0]), read_documents(train_paths[1]), (train_paths[0], train_paths[1]))
     if len(train) <= PDC_DEV:
         raise InputError(f"{train_paths[0]}: {len(train)} documents, but the last {PDC_DEV} are the development set")
-    sides = [fetch(Source(f"pdc.test.{lang}", f"{_PDC}/del/{lang}"), files, trust) for lang in ("zh", "en")]
+    sides = [fetch(RemoteFile(f"pdc.test.{lang}", f"{_PDC}/del/{lang}"), files, trust) for lang in ("zh", "en")]
     for name in ("en.tok", "en.candidates"):
-        fetch(Source(f"pdc.test.{name}", f"{_PDC}/doc/{name}"), files, trust)
+        fetch(RemoteFile(f"pdc.test.{name}", f"{_PDC}/doc/{name}"), files, trust)
     test = pair(read_documents(sides[0]), read_documents(sides[1]), (sides[0], sides[1]))
     return {"train": train[:-PDC_DEV], "dev": train[-PDC_DEV:], "test": test}
 
@@ -193,16 +193,16 @@ class Recipe(NamedTuple):
 
     read: Callable[[Path, bool], Splits]
     languages: tuple[str, str]
-    expected: dict[str, Counts]
+    expected: dict[str, CorpusCounts]
     annotations: tuple[str, str] | None = None
 
 
 CORPORA = {
-    "ted": Recipe(ted, ("en", "de"), {"dev": Counts(93, 8967), "test": Counts(23, 2271)}),
-    "news": Recipe(news, ("en", "de"), {"dev": Counts(81, 2169), "test": Counts(155, 2999)}),
-    "europarl": Recipe(europarl, ("en", "de"), {"dev": Counts(240, 3587), "test": Counts(360, 5134)}),
+    "ted": Recipe(ted, ("en", "de"), {"dev": CorpusCounts(93, 8967), "test": CorpusCounts(23, 2271)}),
+    "news": Recipe(news, ("en", "de"), {"dev": CorpusCounts(81, 2169), "test": CorpusCounts(155, 2999)}),
+    "europarl": Recipe(europarl, ("en", "de"), {"dev": CorpusCounts(240, 3587), "test": CorpusCounts(360, 5134)}),
     "pdc": Recipe(
-        pdc, ("zh", "en"), {"test": Counts(148, 4858)}, annotations=("pdc.test.en.candidates", "pdc.test.en.tok")
+        pdc, ("zh", "en"), {"test": CorpusCounts(148, 4858)}, annotations=("pdc.test.en.candidates", "pdc.test.en.tok")
     ),
 }
 """Every corpus by its name on the command line."""
@@ -231,7 +231,7 @@ def build(name: str, files: Path, out: Path, trust: bool = False) -> list[str]:
     lines, written = [], []
     for split, pairs in recipe.read(files, trust).items():
         pairs, dropped = without_empty(pairs)
-        found = Counts(len(pairs), sum(len(p.source) for p in pairs))
+        found = CorpusCounts(len(pairs), sum(len(p.source) for p in pairs))
         expected = recipe.expected.get(split)
         if expected is not None and found != expected:
             raise InputError(

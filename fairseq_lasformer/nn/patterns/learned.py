@@ -13,7 +13,7 @@ from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.nn.options import EVERY_QUERY, RowSampling
 from fairseq_lasformer.nn.patterns.base import Pattern, PatternCost, PatternOptions
 from fairseq_lasformer.nn.selection import Selection, Teaching, select
-from fairseq_lasformer.ops import KAPPA_ONE, MIN_KEYS, AttentionMask, FullPass, KeptKeys
+from fairseq_lasformer.ops import KAPPA_ONE, MIN_KEYS, AttentionMask, KeptKeys, PassShape
 
 if TYPE_CHECKING:
     from fairseq_lasformer.nn.cache import LayerCache
@@ -102,7 +102,7 @@ class Selector(Pattern):
         n_queries, n_keys, share = q.size(1), k.size(1), kappa / KAPPA_ONE
         teaching = Teaching(q, k, self.gradient, sampling.sample(q.size(0), n_queries, share))
         teaches = torch.is_grad_enabled() or as_mask
-        full = FullPass(q, n_queries, n_keys, share, mask, self.backend, teaches, as_mask, bool(sampling.rows))
+        full = PassShape(q, n_queries, n_keys, share, mask, self.backend, teaches, as_mask, bool(sampling.rows))
         return select(ops.choose(full), q, k, mask, kappa, teaching)
 
     def step(self, query: Tensor, keys: LayerCache) -> KeptKeys | None:

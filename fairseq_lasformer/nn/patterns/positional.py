@@ -11,7 +11,7 @@ from fairseq_lasformer import ops
 from fairseq_lasformer.nn.options import EVERY_QUERY, RowSampling
 from fairseq_lasformer.nn.patterns.base import Pattern, PatternCost
 from fairseq_lasformer.nn.selection import Selection, selected
-from fairseq_lasformer.ops import AttentionMask, FullPass, KeptKeys
+from fairseq_lasformer.ops import AttentionMask, KeptKeys, PassShape
 
 if TYPE_CHECKING:
     from fairseq_lasformer.nn.cache import LayerCache
@@ -90,7 +90,7 @@ class Positional(Pattern):
         most = slots.size(2)
         slots = slots.expand(n_batch, -1, -1).reshape(-1, most).int()
         kept = KeptKeys(slots, found.counts.expand(n_batch, -1).reshape(-1).int())
-        full = FullPass(query, n_queries, n_keys, most / n_keys, mask, self.backend)
+        full = PassShape(query, n_queries, n_keys, most / n_keys, mask, self.backend)
         return selected(ops.choose(full, ranges=False), kept, n_batch, n_keys, mask)
 
     def step(self, query: Tensor, keys: LayerCache) -> KeptKeys:
