@@ -37,7 +37,8 @@ PUBLIC = {
         "nn.attentions": ["Attention", "AttentionOptions", "AttentionOutput", "SelectedAttention"],
         "nn.patterns": ["Pattern", "PatternCost"],
         "nn.patterns.positional": ["Positional", "Positional.positions"],
-        "nn.patterns.learned": ["Selector", "SparsityRule"],
+        "nn.patterns.learned": ["Selector"],
+        "nn.sparsity": ["SparsityRule"],
         "nn.moe": ["MixtureOfExperts"],
     },
     "Operations": {

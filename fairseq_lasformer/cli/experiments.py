@@ -70,7 +70,7 @@ def run_train(args: argparse.Namespace) -> None:
 
 
 def add_train(parser: argparse.ArgumentParser) -> None:
-    from fairseq_lasformer.experiments.settings import PRECISIONS, SMALL, SMALL_CORPUS, TrainOptions
+    from fairseq_lasformer.experiments.settings import SMALL, SMALL_CORPUS, TrainOptions
 
     parser.add_argument("data", type=Path, help="folder made by lasformer prepare")
     parser.add_argument("out", type=Path, help="folder for checkpoints and train.log; a killed training resumes there")
@@ -94,7 +94,7 @@ def add_train(parser: argparse.ArgumentParser) -> None:
         ("save_every", int, "UPDATES", "save and validate"),
         ("save_minutes", float, "MINUTES", "save this often, too"),
         ("log_every", int, "UPDATES", "write a line of the log"),
-        ("precision", str, None, f"{', '.join(PRECISIONS)}; auto: fp16 on a GPU, fp32 without"),
+        ("precision", str, None, "auto, fp16 or fp32; auto: fp16 on a GPU, fp32 without"),
     ):
         option, usual = f"--{name.replace('_', '-')}", getattr(TrainOptions, name)
         parser.add_argument(option, type=kind, metavar=metavar, help=f"{text} (default: {usual})")

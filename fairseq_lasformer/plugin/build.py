@@ -14,7 +14,7 @@ from fairseq_lasformer.nn.layers import DecoderLayer, EncoderLayer, FeedForward
 from fairseq_lasformer.nn.moe import MixtureOfExperts, MoeConfig
 from fairseq_lasformer.nn.options import RowSampling, RunOptions, SupervisionOptions
 from fairseq_lasformer.nn.patterns import Pattern, PatternOptions, build_pattern
-from fairseq_lasformer.nn.patterns.learned import SparsityRule
+from fairseq_lasformer.nn.sparsity import SparsityRule
 from fairseq_lasformer.nn.stack import LayerStack
 from fairseq_lasformer.plugin.config import ModuleConfig, attention_widths, mixture_layers, pattern_spec
 

@@ -104,7 +104,8 @@ from fairseq_lasformer.plugin import register
 register()
 from types import SimpleNamespace as N
 from fairseq.distributed import utils as du
-from fairseq_lasformer.nn.patterns.learned import Selector, SparsityRule
+from fairseq_lasformer.nn.patterns.learned import Selector
+from fairseq_lasformer.nn.sparsity import SparsityRule
 from fairseq_lasformer.ops import Supervision
 from fairseq_lasformer.plugin.log_lines import selection_sums
 from fairseq_lasformer.plugin.task import DocumentTranslationTask

@@ -16,8 +16,9 @@ from helpers import assert_beams_decode_alike, assert_steps_are_a_full_pass, ski
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.nn import patterns
 from fairseq_lasformer.nn.patterns import PATTERNS, PatternOptions, build_pattern
-from fairseq_lasformer.nn.patterns.learned import Selector, SparsityRule
+from fairseq_lasformer.nn.patterns.learned import Selector
 from fairseq_lasformer.nn.selection import BitmaskSelection, MaskSelection, SlotSelection
+from fairseq_lasformer.nn.sparsity import SparsityRule
 from fairseq_lasformer.ops import KAPPA_ONE, AttentionMask, KeptKeys, bitmask_of, cpu, mask_of
 
 Definition = Callable[[int, int], Collection[int]]

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 from fairseq_lasformer.nn.options import EVERY_QUERY, RowSampling
 from fairseq_lasformer.nn.selection import Selection
+from fairseq_lasformer.nn.sparsity import SparsityRule
 from fairseq_lasformer.ops import AttentionMask, KeptKeys
 
 if TYPE_CHECKING:
     from fairseq_lasformer.nn.cache import LayerCache
-    from fairseq_lasformer.nn.patterns.learned import SparsityRule
 
 PATTERNS: dict[str, type[Pattern]] = {}
 """All patterns by their names in ``--select-pattern``."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -13,34 +13,11 @@ from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.nn.options import EVERY_QUERY, RowSampling
 from fairseq_lasformer.nn.patterns.base import Pattern, PatternCost, PatternOptions
 from fairseq_lasformer.nn.selection import Selection, Teaching, select
+from fairseq_lasformer.nn.sparsity import SparsityRule
 from fairseq_lasformer.ops import KAPPA_ONE, MIN_KEYS, AttentionMask, KeptKeys, PassShape
 
 if TYPE_CHECKING:
     from fairseq_lasformer.nn.cache import LayerCache
-
-
-class SparsityRule(NamedTuple):
-    """Adaptive sparsity (eq 7): how kappa follows the mass on the kept keys. All values are fractions, not percentages.
-
-    Attributes:
-        threshold: mass above which kappa shrinks (t).
-        step: change of kappa per update.
-        freeze_above: kappa does not grow while it is above this.
-    """
-
-    threshold: float = 0.95
-    step: float = 0.001
-    minimum: float = 0.01
-    freeze_above: float = 0.5
-
-    def next(self, kappa: int, mass: float) -> int:
-        """Return kappa after an update in which the kept keys held ``mass``; kappa in millionths."""
-        step, freeze = round(self.step * KAPPA_ONE), round(self.freeze_above * KAPPA_ONE)
-        if mass > self.threshold:
-            kappa -= step
-        elif kappa <= freeze:
-            kappa += step
-        return min(KAPPA_ONE, max(round(self.minimum * KAPPA_ONE), kappa))
 
 
 class Selector(Pattern):

@@ -1,0 +1,31 @@
+"""Adaptive sparsity (eq 7 of arXiv 2309.14174): how kappa follows the mass on the kept keys."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from fairseq_lasformer.ops import KAPPA_ONE
+
+
+class SparsityRule(NamedTuple):
+    """Adaptive sparsity (eq 7): how kappa follows the mass on the kept keys. All values are fractions, not percentages.
+
+    Attributes:
+        threshold: mass above which kappa shrinks (t).
+        step: change of kappa per update.
+        freeze_above: kappa does not grow while it is above this.
+    """
+
+    threshold: float = 0.95
+    step: float = 0.001
+    minimum: float = 0.01
+    freeze_above: float = 0.5
+
+    def next(self, kappa: int, mass: float) -> int:
+        """Return kappa after an update in which the kept keys held ``mass``; kappa in millionths."""
+        step, freeze = round(self.step * KAPPA_ONE), round(self.freeze_above * KAPPA_ONE)
+        if mass > self.threshold:
+            kappa -= step
+        elif kappa <= freeze:
+            kappa += step
+        return min(KAPPA_ONE, max(round(self.minimum * KAPPA_ONE), kappa))
