@@ -294,7 +294,7 @@ def summary(config: PrepareConfig, done: Prepared) -> str:
     if any(max(info.unknown) > MANY_UNKNOWN for info in done.splits):
         lines.append(f"note: more than {MANY_UNKNOWN:.0%} of the tokens are unknown; use fewer subwords, or more text")
     if any(info.name == "train" for info in done.splits):
-        lines.append(f"next: scripts/train.sh {config.out} CHECKPOINTS")
+        lines.append(f"next: lasformer train {config.out} CHECKPOINTS")
     else:
         lines.append(f"next: lasformer generate {config.out} CHECKPOINT OUT --split {done.splits[0].name}")
     return "\n".join(lines)

@@ -69,7 +69,7 @@ class DataConfig:
         try:
             return cls(**json.loads(path.read_text(encoding="utf-8")))
         except OSError as e:
-            raise InputError(f"{path}: not found; {folder} was not prepared by scripts/preprocess.sh") from e
+            raise InputError(f"{path}: not found; {folder} was not prepared by lasformer prepare") from e
         except (ValueError, TypeError) as e:
             raise InputError(f"{path}: damaged ({e}); prepare the data again") from e
 

@@ -81,7 +81,7 @@ class DocumentTranslationTask(GenerationTask):
         folder = Path(utils.split_paths(cfg.data)[0])
         if not folder.is_dir():
             raise InputError(
-                f"{folder}: no such folder; prepare the data first (scripts/preprocess.sh; make demo, for the demo's)"
+                f"{folder}: no such folder; prepare the data first (lasformer prepare; make demo, for the demo's)"
             )
         if (folder / SETTINGS).exists():
             settings = DataConfig.load(folder)

@@ -90,5 +90,5 @@ def test_the_summary_tells_what_to_mind_and_what_comes_next(tmp_path):
     assert re.search(r"valid: 29 documents.*<unk>: \d+\.\d% of xx, \d+\.\d% of yy", text)
     assert "note: 32,000 merges were requested" in text and "try --size 500" in text
     assert "note: more than 1% of the tokens are unknown" in text
-    assert text.splitlines()[-1] == f"next: scripts/train.sh {tmp_path / 'out'} CHECKPOINTS"
+    assert text.splitlines()[-1] == f"next: lasformer train {tmp_path / 'out'} CHECKPOINTS"
     assert re.search(r"dictionary: \d+ subwords, \d+ merges learned", text)
