@@ -85,7 +85,6 @@ class ProcessedSearch(search.Search):
         """
         self.processors = processors
         self.items = torch.arange(n_items, device=device)
-        self.exhausted = torch.zeros(n_items, dtype=torch.bool, device=device)
         for processor in processors:
             processor.begin(n_items, beam, device)
 
@@ -107,9 +106,13 @@ class ProcessedSearch(search.Search):
                 lprobs = lprobs.log_softmax(-1)
         chosen: Any = self.inner.step(step, lprobs, scores, prev_output_tokens, original_batch_idxs)
         self.candidates = Candidates(*chosen)
-        best, words, _ = self.candidates
-        self.exhausted = ((best == -math.inf) | (words == self.eos)).all(1)
         return self.candidates
+
+    @property
+    def exhausted(self) -> Tensor:
+        """Items none of whose hypotheses can be continued, bool [N]; of the newest step."""
+        best, words, _ = self.candidates
+        return ((best == -math.inf) | (words == self.eos)).all(1)
 
     def init_constraints(self, batch_constraints: Tensor | None, beam_size: int) -> None:
         self.inner.init_constraints(batch_constraints, beam_size)
