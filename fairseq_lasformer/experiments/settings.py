@@ -67,7 +67,7 @@ class TrainOptions:
                 "--precision bf16: fairseq-train crashes with it (docs/training.md, Half precision); use fp16 or fp32"
             )
         if self.precision not in PRECISIONS:
-            raise InputError(f"--precision {self.precision}: expected auto, fp16 or fp32")
+            raise InputError(f"--precision {self.precision}: expected one of auto, fp16, fp32")
         ours = self.arch.startswith(("lasformer", "delight"))
         longest = max(info.longest)
         tokens = max(4096, longest) if self.max_tokens is None else self.max_tokens
