@@ -327,6 +327,12 @@ def test_damage_within_a_checkpoint_is_found(checkpoint, tmp_path):
         (tmp_path / "c.pt").write_bytes(broken)
         with pytest.raises(InputError, match="damaged"):
             loading.load(tmp_path / "c.pt")
+    broken = bytearray(content)
+    broken[7] |= 0x08  # the first name in the archive is UTF-8, and is not
+    broken[30] = 0x96
+    (tmp_path / "c.pt").write_bytes(broken)
+    with pytest.raises(InputError, match="damaged .*can't decode"):
+        loading.load(tmp_path / "c.pt")
     state = loading.load(checkpoint)
     state["model"]["encoder.layers.0.fc1.weight"][0, 0] = float("nan")
     torch.save(state, tmp_path / "c.pt")
