@@ -43,7 +43,7 @@ class Progress:
             return str(held["key"]), {str(k): (float(s), str(of)) for k, (s, of) in held["stages"].items()}
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
             return "", {}
 
     @property

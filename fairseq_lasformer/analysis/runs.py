@@ -106,7 +106,7 @@ def _scores(path: Path) -> _Scores:
             raise ValueError("no system's scores")
         for tested in bootstrap.get("systems", {}).values():
             _numbers(tested)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as e:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as e:
         raise InputError(f"{path}: not scores written by lasformer score --json ({e})") from e
     return _Scores(systems, bootstrap)
 

@@ -70,7 +70,7 @@ class DataConfig:
             return cls(**json.loads(path.read_text(encoding="utf-8")))
         except OSError as e:
             raise InputError(f"{path}: not found; {folder} was not prepared by lasformer prepare") from e
-        except (ValueError, TypeError) as e:
+        except (ValueError, TypeError, OverflowError, RecursionError) as e:
             raise InputError(f"{path}: damaged ({e}); prepare the data again") from e
 
 

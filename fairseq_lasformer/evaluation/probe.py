@@ -42,7 +42,7 @@ def read_probes(path: str | Path) -> list[Probe]:
             return [_probe(json.loads(line)) for line in f]
     except OSError as e:
         raise InputError(f"{path}: cannot be read ({e.strerror})") from e
-    except (ValueError, TypeError) as e:
+    except (ValueError, TypeError, OverflowError, RecursionError) as e:
         raise InputError(f"{path}: not a probe file ({e})") from e
 
 

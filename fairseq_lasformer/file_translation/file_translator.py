@@ -329,7 +329,7 @@ class Journal:
             if self.path.stat().st_size != len(whole.encode()):
                 with replacing(self.path) as file:
                     file.write(whole)
-        except (ValueError, TypeError, RecursionError, OSError):
+        except (ValueError, TypeError, OverflowError, RecursionError, OSError):
             print(f"note: {self.path}: damaged, so this file is translated from its beginning", file=sys.stderr)
             self.path.unlink(missing_ok=True)
             return []

@@ -6,6 +6,7 @@ import io
 import re
 import shutil
 import zipfile
+import zlib
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -100,7 +101,7 @@ def _read(data: bytes, names: re.Pattern[str], main: str, parse: Callable[[str],
             texts = [archive.read(info).decode("utf-8-sig") for info in infos]
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, UnicodeDecodeError, EOFError, OSError) as e:
         raise InputError(f"not {what}, damaged or encrypted ({e})") from e
-    except ValueError as e:  # zlib's errors among them
+    except (ValueError, zlib.error) as e:
         raise InputError(f"damaged ({e})") from e
     return Archive(data, tuple(info.filename for info in infos), tuple(map(parse, texts)))
 
