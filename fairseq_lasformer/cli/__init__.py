@@ -35,9 +35,13 @@ def add_device(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", default="auto", help="cpu, cuda, cuda:1, … (default: a GPU if there is one)")
 
 
+BEAM = 5
+"""Default of ``--beam``, here and in fairseq-generate."""
+
+
 def add_beam(parser: argparse.ArgumentParser) -> None:
     """Declares ``--beam``."""
-    parser.add_argument("--beam", type=int, default=5, help="hypotheses per sentence (default: %(default)s)")
+    parser.add_argument("--beam", type=int, default=BEAM, help="hypotheses per sentence (default: %(default)s)")
 
 
 def add_max_tokens(parser: argparse.ArgumentParser, default: int | None) -> None:
@@ -61,7 +65,7 @@ def fairseqs_options(args: argparse.Namespace) -> list[str]:
         raise InputError("--beam and --max-tokens: at least 1")
     options = ["--cpu"] if device == "cpu" else []
     options += ["--device-id", number] if number else []
-    options += ["--beam", str(args.beam)] if args.beam != 5 else []  # fairseq-generate's own default
+    options += ["--beam", str(args.beam)] if args.beam != BEAM else []
     options += [] if args.max_tokens is None else ["--max-tokens", str(args.max_tokens)]
     return [*options, *args.options]
 

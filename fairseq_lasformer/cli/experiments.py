@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import collections
 import sys
 from pathlib import Path
 
@@ -25,10 +24,10 @@ def run_ablate(args: argparse.Namespace) -> None:
     options = fairseqs_options(args)
     common = ablation.Ablation(args.config, read_documents(args.reference), tuple(options), tuple(args.set))
     if args.submit is None and not args.show:
-        finished = lambda row: ablation.finished(common, row, folder / row.folder)  # noqa: E731
-        collections.deque(InProcess().map(ablation.AblationRun(common, folder), chosen, done=finished), 0)
-    for row in chosen if args.submit is not None and not args.show else []:
-        if ablation.finished(common, row, folder / row.folder) is None:
+        for _ in InProcess().map(ablation.AblationRun(common, folder), chosen):
+            pass
+    elif not args.show:
+        for row in (row for row in chosen if ablation.finished(common, row, folder / row.folder) is None):
             command = [str(Path(sys.executable).with_name("lasformer")), "ablate", str(args.config.resolve())]
             command += ["--table", str(args.table), "--only", row.label, "--reference", str(args.reference.resolve())]
             command += ["--out", str(args.out.resolve()), "--length", str(args.length)]

@@ -135,9 +135,7 @@ class Experiment:
         Raises:
             InputError: a stage failed.
         """
-        work: dict[str, Callable[[], str]] = {
-            **{"train": lambda: self.training.run(self), "average": self._average, "translate": self._translate}
-        }
+        work = {"train": self._train, "average": self._average, "translate": self._translate}
         for stage in stages or self.stages():
             kind = stage.split()[0]
 
@@ -170,6 +168,9 @@ class Experiment:
             scores["tcp"] = tcp.evaluate(hypotheses, *annotations)
         atomic_write(self.folder / "scores.json", json.dumps({"systems": {self.name: scores}}, indent=1) + "\n")
         return scores
+
+    def _train(self) -> str:
+        return self.training.run(self)
 
     def _average(self) -> str:
         last = self.folder / "checkpoint_last.pt"

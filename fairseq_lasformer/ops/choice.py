@@ -67,10 +67,10 @@ def choose(full: PassShape, ranges: bool = True) -> Choice:
     """
     reasons: list[str] = []
     for form, refusal in FORMS.items():
-        why = refusal(full)
-        index = _index(full) if not why and ranges and form in ("gather", "slots") else None
-        if not why and ranges and form in ("gather", "slots") and index is None:
-            why = "padding between keys"
+        why, index = refusal(full), None
+        if not why and ranges and form in ("gather", "slots"):
+            index = _index(full)
+            why = "padding between keys" if index is None else ""
         if not why:
             break
         reasons.append(f"{form}: {why}")
