@@ -77,6 +77,13 @@ def add_prepare(parser: argparse.ArgumentParser) -> None:
         "--separator",
         help="token between sentences, by which lines are aligned (default: <sep>); '' for none, as in the paper",
     )
+    parser.add_argument(
+        "--joined-dictionary",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="one subword model and dictionary for both languages, or one for each, as for different scripts "
+        "(default: one for both)",
+    )
     parser.add_argument("--drop-empty", action="store_true", help="drop pairs with an empty side, and count them")
     parser.add_argument(
         "--clean", action="store_true", help="replace tabs, Windows line endings and control characters with spaces"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,22 +17,34 @@ if TYPE_CHECKING:
 PADDING_FACTOR = 8  # fairseq-preprocess's default
 
 
-def binarise(text: Path, names: Sequence[str], languages: tuple[str, str], out: Path, known: Path | None) -> None:
-    """Write fairseq's binarised data and the joint dictionary of both languages.
+def binarise(
+    text: Path,
+    names: Sequence[str],
+    languages: tuple[str, str],
+    out: Path,
+    known: Sequence[Path] | Sequence[Sequence[str]],
+) -> None:
+    """Write fairseq's binarised data and the dictionaries.
 
     Args:
         text: folder of the text, ``NAME.LANGUAGE``: an example per line, its tokens separated by whitespace.
         names: names of the splits (``train``, ``valid``, ``test``, ``test1``).
         out: folder that gets ``NAME.SOURCE-TARGET.LANGUAGE.{bin,idx}`` and ``dict.LANGUAGE.txt``.
-        known: an existing dictionary; None to build it from ``train``.
+        known: the existing dictionaries of the two languages. Or, to build them from ``train``: the words that they
+            contain even if the text does not; for a joint dictionary one list, otherwise one for each language.
     """
     from fairseq.data import Dictionary  # brings torch, which reading raw text does without
 
     staged = text / "binarised"
     shutil.rmtree(staged, ignore_errors=True)
     staged.mkdir()
-    dictionary = Dictionary.load(str(known)) if known else _dictionary([text / f"train.{la}" for la in languages])
-    for language in languages:
+    if isinstance(known[0], Path):
+        dictionaries = [Dictionary.load(str(path)) for path in known]
+    elif len(known) == 1:
+        dictionaries = [_dictionary([text / f"train.{la}" for la in languages], known[0])] * 2
+    else:
+        dictionaries = [_dictionary([text / f"train.{la}"], words) for la, words in zip(languages, known)]  # type: ignore[arg-type]
+    for language, dictionary in zip(languages, dictionaries):
         dictionary.save(str(staged / f"dict.{language}.txt"))
         for name in names:
             prefix = staged / f"{name}.{languages[0]}-{languages[1]}.{language}"
@@ -46,12 +58,14 @@ def _lines(path: Path) -> Iterator[str]:
         yield from tqdm(f, desc=f"{path.name}: binarising", unit=" examples")
 
 
-def _dictionary(paths: Sequence[Path]) -> Dictionary:
+def _dictionary(paths: Sequence[Path], words: Iterable[str]) -> Dictionary:
+    """The dictionary of texts, most frequent words first, with the given words in any case."""
     counts: Counter[str] = Counter()
     for path in paths:
         with open(path, encoding="utf-8", newline="\n") as f:
             for line in f:
                 counts.update(line.split())
+    counts.update(dict.fromkeys(words, 0))
     from fairseq.data import Dictionary
 
     dictionary = Dictionary()

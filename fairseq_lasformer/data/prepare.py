@@ -24,14 +24,15 @@ from fairseq_lasformer.data.examples import ExampleRule, TooLong
 from fairseq_lasformer.data.manifest import SplitInfo
 from fairseq_lasformer.data.prepare_config import SIZE, PrepareConfig
 from fairseq_lasformer.data.subwords import (
-    SUBWORDS,
     DataConfig,
     Encoding,
     SubwordCodec,
     Tokenisation,
     check_separator,
     learn_subwords,
+    subword_model,
     transform,
+    vocabulary,
 )
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.files import atomic_copy, atomic_write, check_writable, locked, remove_folder
@@ -46,14 +47,15 @@ class Prepared(NamedTuple):
 
     Attributes:
         settings: settings of the prepared folder.
-        merges: number of BPE merges requested and learned; None with sentencepiece or reused subwords.
-        vocabulary: number of words in the dictionary.
+        merges: number of BPE merges requested and learned (of both languages together, if each has its own); None with
+            sentencepiece or reused subwords.
+        vocabulary: number of words in the dictionary, or in those of source and target.
     """
 
     settings: DataConfig
     splits: list[SplitInfo]
     merges: tuple[int, int] | None
-    vocabulary: int
+    vocabulary: tuple[int, ...]
 
 
 def prepare(config: PrepareConfig, overwrite: bool = False) -> Prepared:
@@ -91,14 +93,13 @@ def prepare(config: PrepareConfig, overwrite: bool = False) -> Prepared:
         if not (config.out / "settings.json").exists():
             _run(config, settings)
     found = [SplitInfo.load(config.out, name) for name, _ in config.splits()]
-    model = config.out / SUBWORDS[settings.bpe]
+    models = [subword_model(config.out, settings.bpe, language) for language in settings.models_for]
     merges = None
     if config.reuse is None and settings.bpe == "subword-nmt":
-        with open(model, encoding="utf-8") as f:
-            merges = config.size or SIZE, sum(1 for _ in f) - 1
-    return Prepared(
-        settings, [i for i in found if i is not None], merges, len(_dictionary(config.out, config.source_lang))
-    )
+        learned = sum(model.read_text(encoding="utf-8").count("\n") - 1 for model in models)
+        merges = (config.size or SIZE) * len(models), learned
+    words = tuple(len(_dictionary(config.out, language or config.source_lang)) for language in settings.models_for)
+    return Prepared(settings, [i for i in found if i is not None], merges, words)
 
 
 def _run(config: PrepareConfig, settings: DataConfig) -> None:
@@ -108,8 +109,11 @@ def _run(config: PrepareConfig, settings: DataConfig) -> None:
     text = config.out / "text"
     encoded = _encode(config, settings, corpora)
     infos = [_examples(config, settings, name, corpus, encoded[name], text) for name, corpus in corpora.items()]
-    known = None if config.reuse is None else config.reuse / f"dict.{config.source_lang}.txt"
-    binarise(text, list(corpora), config.languages, config.out, known)
+    known = None if config.reuse is None else [config.reuse / f"dict.{language}.txt" for language in config.languages]
+    pieces: list[list[str]] = [[] for _ in settings.models_for]
+    if settings.bpe == "sentencepiece":  # all of them, for subwords drawn at random in training
+        pieces = [vocabulary(subword_model(config.out, settings.bpe, language)) for language in settings.models_for]
+    binarise(text, list(corpora), config.languages, config.out, known or pieces)
     words = [_dictionary(config.out, language) for language in config.languages]
     for info in infos:
         sides = encoded[info.name]
@@ -152,7 +156,8 @@ def _resume_or_clear(out: Path, fingerprint: str, overwrite: bool) -> None:
 
 # Names of the files that a preparation writes.
 _OURS = re.compile(
-    r"progress\.json|fingerprint|settings\.json|bpe\.codes|sentencepiece\.model|text|preprocess\.log|documents\..+\.json"
+    r"progress\.json|fingerprint|settings\.json|bpe\.(.+\.)?codes|sentencepiece\.(.+\.)?model|text|preprocess\.log"
+    r"|documents\..+\.json"
     r"|dict\..+\.txt|.+\.(bin|idx)|\..+\.tmp"
 )
 
@@ -175,30 +180,33 @@ def _encode(
             sentences = [s for corpus in sets for document in corpus.documents for s in document[side]]
             work = Tokenisation(language, settings.tokenizer)
             words[name].append(_cached_transform(f"{name}.{language}: words", sentences, work, config))
-    model = config.out / SUBWORDS[settings.bpe]
-    if config.reuse is not None:
-        atomic_copy(config.reuse / SUBWORDS[settings.bpe], model)
-        SubwordCodec(config.out, settings.tokenizer, settings.bpe)  # rejects a damaged model before it is used
-    elif not model.exists():
-        size = SIZE if config.size is None else config.size
-        print(f"learning subwords ({settings.bpe}, {size}) ...", file=sys.stderr, flush=True)
-        learn_subwords(config.out, words["train"][0] + words["train"][1], settings.bpe, size)
-    encoding, learned = Encoding(str(config.out), "none", settings.bpe, settings.separator), model.read_bytes()
-    return {
-        name: [
-            _cached_transform(f"{name}.{language}: subwords", sentences, encoding, config, learned)
-            for sentences, language in zip(sides, config.languages)
-        ]
-        for name, sides in words.items()
-    }
+    for language in settings.models_for:
+        model = subword_model(config.out, settings.bpe, language)
+        if config.reuse is not None:
+            atomic_copy(subword_model(config.reuse, settings.bpe, language), model)
+        elif not model.exists():
+            size = SIZE if config.size is None else config.size
+            sides = [s for la, s in zip(config.languages, words["train"]) if language in ("", la)]
+            what = f"{settings.bpe}, {size}" + (f", {language}" if language else "")
+            print(f"learning subwords ({what}) ...", file=sys.stderr, flush=True)
+            learn_subwords(model, [sentence for side in sides for sentence in side], settings.bpe, size)
+    SubwordCodec.of(config.out, settings)  # rejects a damaged model before it is used
+    encoded: dict[str, list[list[str]]] = {}
+    for name, sides in words.items():
+        encoded[name] = []
+        for language, sentences in zip(config.languages, sides):
+            model = subword_model(config.out, settings.bpe, "" if settings.joined_dictionary else language)
+            work = Encoding(str(config.out), settings, language)
+            what = f"{name}.{language}: subwords"
+            encoded[name].append(_cached_transform(what, sentences, work, config, model.read_bytes()))
+    return encoded
 
 
 def _cached_transform(
     what: str, sentences: list[str], work: Tokenisation | Encoding, config: PrepareConfig, model: bytes = b""
 ) -> list[str]:
     """The transformed sentences, read from the cache if an interrupted run or another preparation left them there."""
-    options = work.options[2:] if model else work.options  # the content of the model is hashed instead
-    digest = key_of(work.kind, options, sentences, hashlib.sha256(model).hexdigest())
+    digest = key_of(work.kind, work.options, sentences, hashlib.sha256(model).hexdigest())
     path = (config.text or config.out / "text") / f"{work.kind}.{digest[:32]}"
     if path.exists():
         return path.read_text(encoding="utf-8").split("\n")[:-1]
@@ -285,7 +293,8 @@ def summary(config: PrepareConfig, done: Prepared) -> str:
         if info.cleaned:
             lines[-1] += f"; control characters replaced with spaces in {info.cleaned} lines"
     learned = "" if done.merges is None else f", {done.merges[1]:,} merges learned"
-    lines.append(f"dictionary: {done.vocabulary:,} subwords{learned}")
+    words = " and ".join(f"{n:,}" for n in done.vocabulary)
+    lines.append(f"{'dictionary' if len(done.vocabulary) == 1 else 'dictionaries'}: {words} subwords{learned}")
     if done.merges is not None and done.merges[1] < done.merges[0]:
         lines.append(
             f"note: {done.merges[0]:,} merges were requested, but the text yields fewer; for a small corpus try --size "

@@ -7,10 +7,13 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from fairseq_lasformer.data.subwords import SUBWORDS, DataConfig
+from fairseq_lasformer.data.subwords import DataConfig, subword_model
 from fairseq_lasformer.errors import InputError
 
-DEFAULTS = {"tokenizer": "moses", "bpe": "subword-nmt", "separator": "<sep>", "limit": 1024, "resolutions": "mixture"}
+DEFAULTS = {
+    **{"tokenizer": "moses", "bpe": "subword-nmt", "separator": "<sep>", "limit": 1024, "resolutions": "mixture"},
+    "joined_dictionary": True,
+}
 SIZE = 32000
 
 
@@ -29,10 +32,12 @@ class PrepareConfig:
         out: folder for the prepared data.
         tokenizer: see :class:`DataConfig`.
         bpe: see :class:`DataConfig`.
-        size: number of BPE merges, or size of the sentencepiece vocabulary (default: :data:`SIZE`).
+        size: number of BPE merges, or size of the sentencepiece vocabulary (default: :data:`SIZE`); without
+            ``joined_dictionary``, for each language.
         resolutions: see :class:`DataConfig`.
         limit: see :class:`DataConfig`.
         separator: see :class:`DataConfig`.
+        joined_dictionary: see :class:`DataConfig`.
         drop_empty: drop pairs with an empty side instead of rejecting them.
         clean: replace control characters in the text with spaces instead of rejecting them.
         reuse: a prepared folder whose subwords, dictionary and settings are reused.
@@ -53,6 +58,7 @@ class PrepareConfig:
     resolutions: str | None = None
     limit: int | None = None
     separator: str | None = None
+    joined_dictionary: bool | None = None
     drop_empty: bool = False
     clean: bool = False
     reuse: Path | None = None
@@ -85,11 +91,12 @@ class PrepareConfig:
                     f"{self.source_lang}-{self.target_lang}"
                 )
             inherited = {name: getattr(old, name) for name in DEFAULTS}
-            for name in ("tokenizer", "bpe", "separator"):
+            for name in ("tokenizer", "bpe", "separator", "joined_dictionary"):
                 if chosen[name] not in (None, inherited[name]):
+                    option = f"--{name.replace('_', '-')} {chosen[name]}"
                     raise InputError(
-                        f"--{name} {chosen[name]}: {self.reuse} was prepared with {inherited[name] or 'none'}, and "
-                        "the encoding of the text must not change; leave out this option, or --reuse"
+                        f"{option}: {self.reuse} was prepared with {inherited[name] or 'none'}, and the"
+                        " encoding of the text must not change; leave out this option, or --reuse"
                     )
             if self.size is not None:
                 raise InputError(f"--size {self.size}: no subwords are learned with --reuse; leave one of them out")
@@ -103,10 +110,13 @@ class PrepareConfig:
         options |= {k: str(v) for k, v in vars(settings).items()} | {
             "size": str(SIZE if self.size is None else self.size)
         }
+        if settings.joined_dictionary:  # not an option when earlier data was prepared
+            del options["joined_dictionary"]
         digest.update(json.dumps(options, sort_keys=True).encode())
         files = [f"{p}.{lang}" for _, prefixes in self.splits() for p in prefixes for lang in self.languages]
         if self.reuse is not None:
-            files += [str(self.reuse / SUBWORDS[settings.bpe]), str(self.reuse / f"dict.{self.source_lang}.txt")]
+            files += [str(subword_model(self.reuse, settings.bpe, language)) for language in settings.models_for]
+            files += [str(self.reuse / f"dict.{language or self.source_lang}.txt") for language in settings.models_for]
         for name in files:
             try:
                 digest.update(hashlib.sha256(Path(name).read_bytes()).digest())

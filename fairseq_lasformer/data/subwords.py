@@ -17,10 +17,19 @@ from fairseq_lasformer.executors import Executor, InProcess, Processes, Report, 
 from fairseq_lasformer.files import atomic_write, replacing
 
 SETTINGS = "settings.json"
-SUBWORDS = {"subword-nmt": "bpe.codes", "sentencepiece": "sentencepiece.model"}
+SUBWORDS = {"subword-nmt": "bpe{}.codes", "sentencepiece": "sentencepiece{}.model"}
 TOKENIZERS = ("moses", "none")
 # Special symbols of fairseq's dictionaries: no text may be encoded as one of them.
 SYMBOLS = ("<s>", "<pad>", "</s>", "<unk>")
+
+
+def subword_model(folder: str | Path, bpe: str, language: str = "") -> Path:
+    """The file of a subword model.
+
+    Args:
+        language: the language it is for; empty for a joint one.
+    """
+    return Path(folder) / SUBWORDS[bpe].format(f".{language}" if language else "")
 
 
 def check_separator(separator: str) -> None:
@@ -49,6 +58,7 @@ class DataConfig:
         limit: maximum number of tokens per example, end of sentence included.
         resolutions: resolutions of the training examples: ``mixture``, ``documents`` or ``sentences``.
         fingerprint: hash of the inputs and all options, used to recognise an unchanged rerun.
+        joined_dictionary: whether both languages share one subword model and one dictionary.
     """
 
     source_lang: str
@@ -59,6 +69,12 @@ class DataConfig:
     limit: int
     resolutions: str
     fingerprint: str
+    joined_dictionary: bool = True
+
+    @property
+    def models_for(self) -> tuple[str, ...]:
+        """The languages that have a subword model each; a single empty name if they share one."""
+        return ("",) if self.joined_dictionary else (self.source_lang, self.target_lang)
 
     def save(self, folder: Path) -> None:
         atomic_write(folder / SETTINGS, json.dumps(asdict(self), indent=1) + "\n")
@@ -100,75 +116,103 @@ class SubwordCodec:
     characters, so that it survives as text.
 
     Args:
-        folder: folder that contains ``bpe.codes`` or ``sentencepiece.model``.
+        folder: folder that contains the subword models; see :func:`subword_model`.
         tokenizer: see :class:`DataConfig`.
         bpe: see :class:`DataConfig`.
         separator: the data's separator; empty for none.
+        models_for: see :class:`DataConfig`.
 
     Raises:
-        InputError: the subword model is missing or damaged.
+        InputError: a subword model is missing or damaged.
     """
 
-    def __init__(self, folder: str | Path, tokenizer: str, bpe: str, separator: str = "") -> None:
+    def __init__(
+        self, folder: str | Path, tokenizer: str, bpe: str, separator: str = "", models_for: Sequence[str] = ("",)
+    ) -> None:
         if bpe not in SUBWORDS or tokenizer not in TOKENIZERS:
             raise InputError(f"{Path(folder) / SETTINGS}: unknown subwords or tokenizer ({bpe}, {tokenizer})")
         self.tokenizer, self.bpe, self.separator = tokenizer, bpe, separator
         self._reserved = frozenset((*SYMBOLS, separator) if separator else SYMBOLS)
-        path = Path(folder) / SUBWORDS[bpe]
-        if not path.exists():
-            raise InputError(f"{path}: not found; prepare the data again")
-        self._subwords: Callable[[str], str]
-        try:
-            if bpe == "subword-nmt":
-                from subword_nmt.apply_bpe import BPE
-
-                with open(path, encoding="utf-8") as codes:
-                    self._subwords = BPE(codes).process_line
-            else:
-                from sentencepiece import SentencePieceProcessor
-
-                pieces = SentencePieceProcessor(model_file=str(path))
-                self._subwords = lambda text: " ".join(pieces.encode(text, out_type=str))
-        except (Exception, SystemExit) as e:  # subword-nmt exits the process, sentencepiece raises its C++ errors
-            raise InputError(f"{path}: damaged; prepare the data again") from e
+        self._models = {language: _load(subword_model(folder, bpe, language), bpe) for language in models_for}
 
     @classmethod
     def of(cls, folder: str | Path, settings: DataConfig) -> SubwordCodec:
         """The codec of a prepared folder."""
-        return cls(folder, settings.tokenizer, settings.bpe, settings.separator)
+        return cls(folder, settings.tokenizer, settings.bpe, settings.separator, settings.models_for)
 
     def encode(self, sentence: str, language: str) -> str:
         """Subword tokens of a raw sentence, separated by spaces."""
-        return self.encode_words(tokenize(sentence, language, self.tokenizer))
+        return self.encode_words(tokenize(sentence, language, self.tokenizer), language)
 
-    def encode_words(self, words: str) -> str:
-        """Subword tokens of a tokenised sentence, separated by spaces."""
-        tokens = self._subwords(words)
+    def encode_words(self, words: str, language: str, alpha: float = 0.0) -> str:
+        """Subword tokens of a tokenised sentence, separated by spaces.
+
+        Args:
+            alpha: 0 for the usual subwords. Otherwise others are drawn at random: with sentencepiece in proportion to
+                their probability to this power (Kudo, arXiv 1804.10959), with subword-nmt by leaving out each merge
+                with this probability (BPE-dropout, arXiv 1910.13267).
+        """
+        model = self._models.get("") or self._models[language]
+        tokens = model(words, alpha)
         if any(symbol in tokens for symbol in self._reserved):
             between = "@@ " if self.bpe == "subword-nmt" else " "
             tokens = " ".join(between.join(t) if t in self._reserved else t for t in tokens.split())
         return tokens
 
+    def words(self, tokens: str) -> str:
+        """The words of subword tokens, separated by spaces."""
+        if self.bpe == "sentencepiece":
+            return tokens.replace(" ", "").replace("\u2581", " ").strip()
+        return (tokens + " ").replace("@@ ", "").strip()
+
     def decode(self, tokens: str, language: str) -> str:
         """The text of subword tokens."""
-        if self.bpe == "sentencepiece":
-            text = tokens.replace(" ", "").replace("\u2581", " ").strip()
-        else:
-            text = (tokens + " ").replace("@@ ", "").strip()
+        text = self.words(tokens)
         if self.tokenizer == "none":
             return text
         return _moses(language)[2].detokenize(text.split(), return_str=True)
 
 
-def learn_subwords(folder: Path, sentences: Sequence[str], bpe: str, size: int) -> None:
-    """Learns joint subwords from tokenised sentences of both sides.
+def _load(path: Path, bpe: str) -> Callable[[str, float], str]:
+    """The function of a subword model: from words, and alpha as in :meth:`SubwordCodec.encode_words`, to subwords."""
+    if not path.exists():
+        raise InputError(f"{path}: not found; prepare the data again")
+    try:
+        if bpe == "subword-nmt":
+            from subword_nmt.apply_bpe import BPE
+
+            with open(path, encoding="utf-8") as codes:
+                return BPE(codes).process_line
+        from sentencepiece import SentencePieceProcessor
+
+        pieces = SentencePieceProcessor(model_file=str(path))
+    except (Exception, SystemExit) as e:  # subword-nmt exits the process, sentencepiece raises its C++ errors
+        raise InputError(f"{path}: damaged; prepare the data again") from e
+
+    def encode(text: str, alpha: float) -> str:
+        if not alpha:
+            return " ".join(pieces.encode(text, out_type=str))
+        return " ".join(pieces.encode(text, out_type=str, enable_sampling=True, alpha=alpha, nbest_size=-1))
+
+    return encode
+
+
+def vocabulary(path: Path) -> list[str]:
+    """The pieces of a sentencepiece model that a text may be cut into."""
+    from sentencepiece import SentencePieceProcessor
+
+    pieces = SentencePieceProcessor(model_file=str(path))
+    return [pieces.id_to_piece(i) for i in range(len(pieces)) if not (pieces.is_control(i) or pieces.is_unknown(i))]
+
+
+def learn_subwords(path: Path, sentences: Sequence[str], bpe: str, size: int) -> None:
+    """Learns subwords from tokenised sentences, for joint ones of both sides.
 
     Args:
-        folder: folder to write the subword model to.
+        path: file of the subword model; see :func:`subword_model`.
         bpe: see :class:`DataConfig`.
         size: number of merges for subword-nmt, vocabulary size for sentencepiece (reduced if the text is too small).
     """
-    path = folder / SUBWORDS[bpe]
     if bpe == "subword-nmt":
         from subword_nmt.learn_bpe import learn_bpe
 
@@ -216,20 +260,31 @@ class Tokenisation(Worker[list[str], list[str]]):
 
 
 class Encoding(Worker[list[str], list[str]]):
-    """Cuts tokenised sentences into subwords; the arguments are those of :class:`SubwordCodec`."""
+    """Cuts tokenised sentences into subwords.
+
+    Args:
+        folder: folder of the subword models.
+        settings: how the data is prepared.
+        language: language of the sentences.
+    """
 
     kind = "encode"
 
-    def __init__(self, folder: str, tokenizer: str, bpe: str, separator: str) -> None:
-        self.folder, self.options = folder, (tokenizer, bpe, separator)
+    def __init__(self, folder: str, settings: DataConfig, language: str) -> None:
+        self.folder, self.settings, self.language = folder, settings, language
         self.codec: SubwordCodec | None = None
 
+    @property
+    def options(self) -> tuple[str, ...]:
+        """What the subwords depend on, besides the models."""
+        return self.settings.bpe, self.settings.separator
+
     def begin(self) -> None:
-        self.codec = SubwordCodec(self.folder, *self.options)
+        self.codec = SubwordCodec.of(self.folder, self.settings)
 
     def __call__(self, item: list[str], report: Report) -> list[str]:
         assert self.codec is not None
-        tokens = [self.codec.encode_words(words) for words in item]
+        tokens = [self.codec.encode_words(words, self.language) for words in item]
         report(len(item))
         return tokens
 

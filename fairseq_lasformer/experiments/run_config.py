@@ -22,7 +22,10 @@ from fairseq_lasformer.experiments.train import chosen_options
 from fairseq_lasformer.plugin.config import PRESETS
 from fairseq_lasformer.resume import Progress, key_of
 
-_PREPARE = ("tokenizer", "bpe", "size", "resolutions", "limit", "separator", "drop_empty", "clean", "workers")
+_PREPARE = (
+    *("tokenizer", "bpe", "size", "resolutions", "limit", "separator", "joined_dictionary", "drop_empty", "clean"),
+    "workers",
+)
 _TRAIN = ("small_corpus", *(field.name for field in fields(TrainOptions) if field.name != "options"))
 _TRANSLATE = {"beam": 5, "overlap": 3, "max_tokens": None, "shards": 4, "jobs": 1}
 _TOP = (

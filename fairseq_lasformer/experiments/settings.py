@@ -76,7 +76,8 @@ class TrainOptions:
         )
         made: list[Any] = [str(data.resolve()), "--user-dir", Path(__file__).parents[1], "--save-dir", out]
         made += ["--task", "document_translation", "-s", settings.source_lang, "-t", settings.target_lang]
-        made += ["--arch", self.arch, "--share-all-embeddings", "--dropout", self.dropout]
+        shared = "--share-all-embeddings" if settings.joined_dictionary else "--share-decoder-input-output-embed"
+        made += ["--arch", self.arch, shared, "--dropout", self.dropout]
         made += ["--word-dropout", self.word_dropout, "--criterion", criterion, "--label-smoothing", 0.1]
         made += ["--optimizer", "adam", "--adam-betas", "(0.9,0.98)", "--lr", self.lr]
         made += ["--lr-scheduler", "inverse_sqrt", "--warmup-updates", self.warmup]

@@ -174,10 +174,10 @@ def test_bad_input_on_the_command_line_is_one_line_and_exit_code_one(tmp_path):
 
 @pytest.mark.parametrize("bpe", ["subword-nmt", "sentencepiece"])
 def test_text_survives_encoding_and_decoding(tmp_path, bpe):
-    from fairseq_lasformer.data.subwords import learn_subwords
+    from fairseq_lasformer.data.subwords import learn_subwords, subword_model
 
     text = ["Mr. Smith didn't buy the co-chaired car, did he?", 'He said: "No (not yet)."'] * 20
-    learn_subwords(tmp_path, [tokenize(s, "en", "moses") for s in text], bpe, 80)
+    learn_subwords(subword_model(tmp_path, bpe), [tokenize(s, "en", "moses") for s in text], bpe, 80)
     codec = SubwordCodec(tmp_path, "moses", bpe)
     for sentence in text[:2]:
         assert codec.decode(codec.encode(sentence, "en"), "en") == sentence

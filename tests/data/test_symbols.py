@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 
 from fairseq_lasformer.data.prepare import prepare
 from fairseq_lasformer.data.prepare_config import PrepareConfig
-from fairseq_lasformer.data.subwords import SubwordCodec, check_separator, learn_subwords
+from fairseq_lasformer.data.subwords import SubwordCodec, check_separator, learn_subwords, subword_model
 from fairseq_lasformer.errors import InputError
 
 
 @pytest.mark.parametrize("bpe", ["subword-nmt", "sentencepiece"])
 def test_words_that_are_symbols_survive_as_text(tmp_path, bpe):
     text = ["a <pad> b </s> <sep> c <unk> <s>", "and <pad> </s> again <sep>", "no symbols p a d s e p u n k / < >"] * 9
-    learn_subwords(tmp_path, text, bpe, 60)
+    learn_subwords(subword_model(tmp_path, bpe), text, bpe, 60)
     codec = SubwordCodec(tmp_path, "none", bpe, "<sep>")
     for sentence in text[:3]:
         tokens = codec.encode(sentence, "en").split()
@@ -34,7 +34,9 @@ def test_no_text_turns_into_a_symbol(tmp_path_factory, parts):
     for bpe in ("subword-nmt", "sentencepiece"):
         if not (folder / bpe).exists():
             (folder / bpe).mkdir(parents=True)
-            learn_subwords(folder / bpe, ["<pad> </s> <sep> ab a b / < > @ s e p d u n k " * 3] * 9, bpe, 40)
+            learn_subwords(
+                subword_model(folder / bpe, bpe), ["<pad> </s> <sep> ab a b / < > @ s e p d u n k " * 3] * 9, bpe, 40
+            )
         tokens = SubwordCodec(folder / bpe, "none", bpe, "<sep>").encode(" ".join(parts), "en").split()
         assert not set(tokens) & {"<s>", "<pad>", "</s>", "<unk>", "<sep>"}
 

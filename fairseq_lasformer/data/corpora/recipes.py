@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import lzma
 import tarfile
+import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable, Sequence
@@ -13,7 +15,14 @@ from tqdm import tqdm
 
 from fairseq_lasformer.data.corpora.download import RemoteFile, fetch
 from fairseq_lasformer.data.corpora.formats import marked, opus, pair, segments, talks, without_empty
-from fairseq_lasformer.data.documents import Pair, join_documents, read_documents
+from fairseq_lasformer.data.documents import (
+    Document,
+    Pair,
+    join_documents,
+    read_cleaned_lines,
+    read_documents,
+    split_documents,
+)
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.files import atomic_write
 from fairseq_lasformer.resume import Progress, key_of
@@ -181,6 +190,37 @@ def pdc(files: Path, trust: bool) -> Splits:
     return {"train": train[:-PDC_DEV], "dev": train[-PDC_DEV:], "test": test}
 
 
+def tvsub(files: Path, trust: bool) -> Splits:
+    """TVsub, whole television episodes: all files must be placed in ``files`` by hand.
+
+    ``tvsub.{train,valid,test}.{zh,en}``, with or without ``.xz``: one sentence per line, a blank line between episodes.
+    """
+    splits: Splits = {}
+    for split, name in (("train", "train"), ("dev", "valid"), ("test", "test")):
+        paths = [files / f"tvsub.{name}.{language}" for language in ("zh", "en")]
+        splits[split] = pair(_documents(paths[0]), _documents(paths[1]), (paths[0], paths[1]))
+    return splits
+
+
+def _documents(path: Path) -> list[Document]:
+    """The documents of a raw file that may be compressed (``.xz``); its tabs are read as spaces."""
+    packed = path.with_name(f"{path.name}.xz")
+    if path.is_file():
+        return split_documents(read_cleaned_lines(path, clean=True)[0])
+    if not packed.is_file():
+        raise InputError(f"{path}: put it there, with or without .xz (see data/README.md)")
+    with tempfile.TemporaryDirectory() as folder, lzma.open(packed) as data:
+        unpacked = Path(folder) / path.name
+        try:
+            with open(unpacked, "wb") as out:
+                for block in iter(lambda: data.read(1 << 20), b""):
+                    out.write(block)
+                    _check_size(packed, out.tell())
+        except (lzma.LZMAError, EOFError) as e:
+            raise InputError(f"{packed}: damaged ({e})") from e
+        return split_documents(read_cleaned_lines(unpacked, clean=True)[0])
+
+
 class Recipe(NamedTuple):
     """One corpus.
 
@@ -204,6 +244,7 @@ CORPORA = {
     "pdc": Recipe(
         pdc, ("zh", "en"), {"test": CorpusCounts(148, 4858)}, annotations=("pdc.test.en.candidates", "pdc.test.en.tok")
     ),
+    "tvsub": Recipe(tvsub, ("zh", "en"), {"dev": CorpusCounts(10, 7080), "test": CorpusCounts(20, 13887)}),
 }
 """Every corpus by its name on the command line."""
 
