@@ -103,6 +103,28 @@ def load(path: str | Path) -> dict[str, Any]:
     return state
 
 
+def moving_average(path: str | Path) -> dict[str, Any]:
+    """A checkpoint whose weights are the moving average of those of the training, which it holds with ``--store-ema``.
+
+    Raises:
+        InputError: as :func:`load`, or it holds none, or one that does not fit its weights.
+    """
+    state = load(path)
+    weights = (state.get("extra_state") or {}).pop("ema", None)
+    if weights is None:
+        raise InputError(f"{path}: holds no moving average; train with --store-ema")
+    if not isinstance(weights, Mapping) or weights.keys() != state["model"].keys():
+        raise InputError(f"{path}: its moving average does not fit its weights")
+    for name, weight in state["model"].items():
+        found = weights[name]
+        if type(found) not in (torch.Tensor, torch.nn.Parameter) or found.shape != weight.shape:
+            raise InputError(f"{path}: its moving average does not fit its weights ({name})")
+        if weight.is_floating_point() and not bool(torch.isfinite(found).all()):
+            raise InputError(f"{path}: the moving average of {name} is not finite; the training has diverged")
+    state["model"] = {name: weights[name].to(weight.dtype) for name, weight in state["model"].items()}
+    return state
+
+
 def damaged(path: Path) -> str:
     """Why a file cannot be an intact checkpoint; empty if no damage is found."""
     try:
@@ -136,21 +158,24 @@ def updates(state: Mapping[str, Any]) -> int:
     return int(history[-1].get("num_updates", 0))
 
 
-def average(paths: Sequence[str | Path], out: str | Path) -> None:
+def average(paths: Sequence[str | Path], out: str | Path, ema: bool = False) -> None:
     """Writes the average of the checkpoints' weights.
 
     Everything that is not a floating-point tensor, kappa in particular, is taken from the last checkpoint.
 
     Args:
         paths: checkpoints of one run, ending with the last one.
+        ema: take the moving average that each checkpoint holds (fairseq's ``--store-ema``) instead of its weights.
 
     Raises:
-        InputError: as :func:`load`; or the checkpoints differ in architecture, or the average cannot be written.
+        InputError: as :func:`load`; or a checkpoint holds no moving average, the checkpoints differ in architecture, or
+            the average cannot be written.
     """
-    last = load(paths[-1])
+    read = moving_average if ema else load
+    last = read(paths[-1])
     total = {name: t.double() if t.is_floating_point() else t for name, t in last["model"].items()}
     for path in paths[:-1]:
-        weights = load(path)["model"]
+        weights = read(path)["model"]
         if weights.keys() != total.keys() or any(weights[n].shape != t.shape for n, t in total.items()):
             raise InputError(f"{path}: its architecture differs from {paths[-1]}; average checkpoints of one run")
         for name, t in total.items():

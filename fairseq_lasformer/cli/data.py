@@ -74,6 +74,9 @@ def add_prepare(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--limit", type=int, help="maximum number of tokens per example (default: 1024)")
     parser.add_argument(
+        "--max-lines", type=int, help="maximum number of sentences per example, such as 3 (default: no limit)"
+    )
+    parser.add_argument(
         "--separator",
         help="token between sentences, by which lines are aligned (default: <sep>); '' for none, as in the paper",
     )
@@ -206,13 +209,17 @@ def run_average(args: argparse.Namespace) -> None:
     from fairseq_lasformer.files import check_writable
 
     check_writable(args.out)
-    average(args.checkpoints, args.out)
-    print(f"{args.out}: mean of {len(args.checkpoints)} checkpoints, kappa of {args.checkpoints[-1]}")
+    average(args.checkpoints, args.out, args.ema)
+    what = "moving averages" if args.ema else "checkpoints"
+    print(f"{args.out}: mean of {len(args.checkpoints)} {what}, kappa of {args.checkpoints[-1]}")
 
 
 def add_average(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("checkpoints", type=Path, nargs="+", help="checkpoints of one run, ending with the last")
+    parser.add_argument(
+        "--ema", action="store_true", help="use the moving averages in the checkpoints (trained with --store-ema)"
+    )
 
 
 def run_convert(args: argparse.Namespace) -> None:

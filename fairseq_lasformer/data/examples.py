@@ -13,6 +13,7 @@ from typing import Any
 
 from fairseq_lasformer.data.documents import Span, chunks, parts
 from fairseq_lasformer.data.subwords import DataConfig, SubwordCodec
+from fairseq_lasformer.errors import InputError
 
 
 def line_spans(tokens: Sequence[Any], separator: Any) -> list[tuple[int, int]]:
@@ -40,7 +41,7 @@ class ExampleRule:
 
     def __init__(self, settings: DataConfig) -> None:
         self.limit, self.separator = settings.limit, settings.separator
-        self.resolutions = settings.resolutions
+        self.resolutions, self.max_lines = settings.resolutions, settings.max_lines
 
     def length(self, sentence: str) -> int:
         """Number of tokens that an encoded sentence takes up in an example.
@@ -51,6 +52,8 @@ class ExampleRule:
 
     def cut(self, document: int, *sides: Sequence[str], overlap: int = 0) -> list[Span]:
         """The parts of a document whose examples have at most ``limit`` tokens, end of sentence included.
+
+        None has more than ``max_lines`` sentences.
 
         Args:
             document: its number.
@@ -64,7 +67,13 @@ class ExampleRule:
         for i, pair in enumerate(lengths):
             if max(pair) > self.limit - 1:
                 raise TooLong(pair.index(max(pair)), i, max(pair))
-        return parts(document, lengths, self.limit - 1, overlap)
+        most = self.limit - 1
+        if self.max_lines:
+            if (self.max_lines + 1) * (most // self.max_lines) <= most:
+                raise InputError(f"--max-lines {self.max_lines}: too many for a --limit of {self.limit}")
+            for pair in lengths:  # as another side, which is full after that many sentences
+                pair.append(most // self.max_lines)
+        return parts(document, lengths, most, overlap)
 
     def examples(self, part: Span, training: bool = False) -> list[Span]:
         """The examples of one part.

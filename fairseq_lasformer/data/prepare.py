@@ -70,6 +70,8 @@ def prepare(config: PrepareConfig, overwrite: bool = False) -> Prepared:
     settings = config.settings()
     if settings.limit < 2:
         raise InputError(f"--limit {settings.limit}: at least 2 tokens are needed")
+    if settings.max_lines < 0:
+        raise InputError(f"--max-lines {settings.max_lines}: expected a number of sentences, or 0 for no limit")
     if config.workers < 1:
         raise InputError(f"--workers {config.workers}: at least one is needed")
     if config.source_lang == config.target_lang:
@@ -112,7 +114,7 @@ def _run(config: PrepareConfig, settings: DataConfig) -> None:
     known = None if config.reuse is None else [config.reuse / f"dict.{language}.txt" for language in config.languages]
     pieces: list[list[str]] = [[] for _ in settings.models_for]
     if settings.bpe == "sentencepiece":  # all of them, for subwords drawn at random in training
-        pieces = [vocabulary(subword_model(config.out, settings.bpe, language)) for language in settings.models_for]
+        pieces = [[*vocabulary(subword_model(config.out, settings.bpe, la))] for la in settings.models_for]
     binarise(text, list(corpora), config.languages, config.out, known or pieces)
     words = [_dictionary(config.out, language) for language in config.languages]
     for info in infos:

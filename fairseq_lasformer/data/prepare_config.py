@@ -12,8 +12,9 @@ from fairseq_lasformer.errors import InputError
 
 DEFAULTS = {
     **{"tokenizer": "moses", "bpe": "subword-nmt", "separator": "<sep>", "limit": 1024, "resolutions": "mixture"},
-    "joined_dictionary": True,
+    **{"joined_dictionary": True, "max_lines": 0},
 }
+_LATER = ("joined_dictionary", "max_lines")  # options that earlier versions did not have
 SIZE = 32000
 
 
@@ -38,6 +39,7 @@ class PrepareConfig:
         limit: see :class:`DataConfig`.
         separator: see :class:`DataConfig`.
         joined_dictionary: see :class:`DataConfig`.
+        max_lines: see :class:`DataConfig`.
         drop_empty: drop pairs with an empty side instead of rejecting them.
         clean: replace control characters in the text with spaces instead of rejecting them.
         reuse: a prepared folder whose subwords, dictionary and settings are reused.
@@ -59,6 +61,7 @@ class PrepareConfig:
     limit: int | None = None
     separator: str | None = None
     joined_dictionary: bool | None = None
+    max_lines: int | None = None
     drop_empty: bool = False
     clean: bool = False
     reuse: Path | None = None
@@ -110,8 +113,9 @@ class PrepareConfig:
         options |= {k: str(v) for k, v in vars(settings).items()} | {
             "size": str(SIZE if self.size is None else self.size)
         }
-        if settings.joined_dictionary:  # not an option when earlier data was prepared
-            del options["joined_dictionary"]
+        for name in _LATER:  # where they change nothing, data prepared by an earlier version is recognised
+            if getattr(settings, name) == DEFAULTS[name]:
+                del options[name]
         digest.update(json.dumps(options, sort_keys=True).encode())
         files = [f"{p}.{lang}" for _, prefixes in self.splits() for p in prefixes for lang in self.languages]
         if self.reuse is not None:

@@ -59,6 +59,7 @@ class DataConfig:
         resolutions: resolutions of the training examples: ``mixture``, ``documents`` or ``sentences``.
         fingerprint: hash of the inputs and all options, used to recognise an unchanged rerun.
         joined_dictionary: whether both languages share one subword model and one dictionary.
+        max_lines: maximum number of sentences per example; 0 for no limit.
     """
 
     source_lang: str
@@ -70,6 +71,7 @@ class DataConfig:
     resolutions: str
     fingerprint: str
     joined_dictionary: bool = True
+    max_lines: int = 0
 
     @property
     def models_for(self) -> tuple[str, ...]:
@@ -144,16 +146,10 @@ class SubwordCodec:
         """Subword tokens of a raw sentence, separated by spaces."""
         return self.encode_words(tokenize(sentence, language, self.tokenizer), language)
 
-    def encode_words(self, words: str, language: str, alpha: float = 0.0) -> str:
-        """Subword tokens of a tokenised sentence, separated by spaces.
-
-        Args:
-            alpha: 0 for the usual subwords. Otherwise others are drawn at random: with sentencepiece in proportion to
-                their probability to this power (Kudo, arXiv 1804.10959), with subword-nmt by leaving out each merge
-                with this probability (BPE-dropout, arXiv 1910.13267).
-        """
+    def encode_words(self, words: str, language: str) -> str:
+        """Subword tokens of a tokenised sentence, separated by spaces."""
         model = self._models.get("") or self._models[language]
-        tokens = model(words, alpha)
+        tokens = model(words)
         if any(symbol in tokens for symbol in self._reserved):
             between = "@@ " if self.bpe == "subword-nmt" else " "
             tokens = " ".join(between.join(t) if t in self._reserved else t for t in tokens.split())
@@ -173,8 +169,8 @@ class SubwordCodec:
         return _moses(language)[2].detokenize(text.split(), return_str=True)
 
 
-def _load(path: Path, bpe: str) -> Callable[[str, float], str]:
-    """The function of a subword model: from words, and alpha as in :meth:`SubwordCodec.encode_words`, to subwords."""
+def _load(path: Path, bpe: str) -> Callable[[str], str]:
+    """The function of a subword model, from words to subwords."""
     if not path.exists():
         raise InputError(f"{path}: not found; prepare the data again")
     try:
@@ -188,21 +184,16 @@ def _load(path: Path, bpe: str) -> Callable[[str, float], str]:
         pieces = SentencePieceProcessor(model_file=str(path))
     except (Exception, SystemExit) as e:  # subword-nmt exits the process, sentencepiece raises its C++ errors
         raise InputError(f"{path}: damaged; prepare the data again") from e
-
-    def encode(text: str, alpha: float) -> str:
-        if not alpha:
-            return " ".join(pieces.encode(text, out_type=str))
-        return " ".join(pieces.encode(text, out_type=str, enable_sampling=True, alpha=alpha, nbest_size=-1))
-
-    return encode
+    return lambda text: " ".join(pieces.encode(text, out_type=str))
 
 
-def vocabulary(path: Path) -> list[str]:
-    """The pieces of a sentencepiece model that a text may be cut into."""
+def vocabulary(path: Path) -> dict[str, float]:
+    """The pieces of a sentencepiece model that a text may be cut into, and their log probabilities."""
     from sentencepiece import SentencePieceProcessor
 
-    pieces = SentencePieceProcessor(model_file=str(path))
-    return [pieces.id_to_piece(i) for i in range(len(pieces)) if not (pieces.is_control(i) or pieces.is_unknown(i))]
+    model = SentencePieceProcessor(model_file=str(path))
+    numbers = [i for i in range(len(model)) if not (model.is_control(i) or model.is_unknown(i))]
+    return {model.id_to_piece(i): model.get_score(i) for i in numbers}
 
 
 def learn_subwords(path: Path, sentences: Sequence[str], bpe: str, size: int) -> None:

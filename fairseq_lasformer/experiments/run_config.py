@@ -23,8 +23,8 @@ from fairseq_lasformer.plugin.config import PRESETS
 from fairseq_lasformer.resume import Progress, key_of
 
 _PREPARE = (
-    *("tokenizer", "bpe", "size", "resolutions", "limit", "separator", "joined_dictionary", "drop_empty", "clean"),
-    "workers",
+    *("tokenizer", "bpe", "size", "resolutions", "limit", "separator", "joined_dictionary", "max_lines"),
+    *("drop_empty", "clean", "workers"),
 )
 _TRAIN = ("small_corpus", *(field.name for field in fields(TrainOptions) if field.name != "options"))
 _TRANSLATE = {"beam": 5, "overlap": 3, "max_tokens": None, "shards": 4, "jobs": 1}

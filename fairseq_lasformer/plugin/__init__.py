@@ -21,7 +21,7 @@ def register() -> None:
         from fairseq_lasformer.plugin import compat, timed_checkpoints, trainer
     except ModuleNotFoundError as e:
         raise ImportError(missing(e)) from e
-    from fairseq_lasformer.plugin import criterion, model, optimizer, task  # noqa: F401
+    from fairseq_lasformer.plugin import criterion, model, muon, optimizer, task  # noqa: F401
 
     compat.install()
     trainer.install()

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from fairseq_lasformer.data.manifest import SplitInfo, check_binarised
 from fairseq_lasformer.data.shortlist import hashes
+from fairseq_lasformer.data.subword_sampling import sampler
 from fairseq_lasformer.data.subwords import SETTINGS, DataConfig
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.memory import keep_freed
@@ -31,6 +32,8 @@ from fairseq_lasformer.plugin.criterion import LabelSmoothedCrossEntropyWithSele
 from fairseq_lasformer.plugin.generation import GenerationTask
 from fairseq_lasformer.plugin.log_lines import COLUMNS, SELECTION, by_selector, empty_sums
 from fairseq_lasformer.plugin.long_examples import LongExamplesOften
+from fairseq_lasformer.plugin.muon import mark_embeddings
+from fairseq_lasformer.plugin.subword_sampling import SampledSide, SampledSubwords
 from fairseq_lasformer.plugin.task_config import DocumentTranslationConfig
 from fairseq_lasformer.plugin.timed_checkpoints import interruption
 from fairseq_lasformer.plugin.trainer import make_expert_group
@@ -56,6 +59,8 @@ class DocumentTranslationTask(GenerationTask):
         super().__init__(cfg, src_dict, tgt_dict)
         if not 0.0 <= cfg.word_dropout < 1.0:
             raise InputError(f"--word-dropout {cfg.word_dropout}: expected a probability in [0, 1)")
+        if not 0.0 <= cfg.subword_sampling <= 1.0:
+            raise InputError(f"--subword-sampling {cfg.subword_sampling}: expected a number from 0 to 1")
         if cfg.upsample_long < 1:
             raise InputError(f"--upsample-long {cfg.upsample_long}: expected a number of times, at least 1")
         self.folder = Path(utils.split_paths(cfg.data)[0])
@@ -127,6 +132,7 @@ class DocumentTranslationTask(GenerationTask):
             group = make_expert_group(int(getattr(cfg, "moe_experts", 0)))
         self.run_options = self.run_options._replace(expert_group=group)
         model = super().build_model(cfg, from_checkpoint)
+        mark_embeddings(model)
         if self.cfg.eval_bleu and self.settings and self.cfg.eval_bleu_remove_bpe is None:
             self.tokenizer = self.build_tokenizer(None)  # --eval-bleu scores text, not subwords
         return model
@@ -151,8 +157,26 @@ class DocumentTranslationTask(GenerationTask):
                 f"{info.path}: lists {info.n_examples} examples, but the binarised split holds "
                 f"{len(self.datasets[split])}; run the preprocessing again"
             )
-        if split == self.cfg.train_subset and self.cfg.upsample_long > 1:
+        if split != self.cfg.train_subset:
+            return
+        if self.cfg.subword_sampling:
+            self.datasets[split] = self._sampled(self.datasets[split])
+        if self.cfg.upsample_long > 1:
             self.datasets[split] = LongExamplesOften(self.datasets[split], self.cfg.upsample_long)
+
+    def _sampled(self, dataset: Any) -> SampledSubwords:
+        """Return a training set whose subwords are drawn anew in every epoch."""
+        if self.settings is None:
+            raise InputError(f"--subword-sampling: {self.folder} was not prepared by lasformer prepare")
+        cfg, separator = self.cfg, self.settings.separator
+
+        def side(dictionary: Any, language: str, limit: int) -> SampledSide:
+            draw = sampler(self.folder, self.settings, language, cfg.subword_sampling, dictionary)
+            return SampledSide(draw, dictionary, separator, limit)
+
+        source = side(self.source_dictionary, cfg.source_lang, cfg.max_source_positions)
+        target = side(self.target_dictionary, cfg.target_lang, cfg.max_target_positions)
+        return SampledSubwords(dataset, (source, target), cfg.seed)
 
     def filter_indices_by_size(
         self, indices: Any, dataset: Any, max_positions: Any = None, ignore_invalid_inputs: bool = False

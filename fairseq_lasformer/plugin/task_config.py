@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from fairseq.dataclass import ChoiceEnum
 from fairseq.tasks.translation import TranslationConfig
+from omegaconf import II
 
 from fairseq_lasformer.ops import BACKENDS
 
@@ -16,6 +17,15 @@ class DocumentTranslationConfig(TranslationConfig):
     word_dropout: float = field(
         default=0.0, metadata={"help": "probability of replacing a word by <unk>, on both sides, drawn every update"}
     )
+    subword_sampling: float = field(
+        default=0.0,
+        metadata={
+            "help": "training: draw other subwords in every epoch; with sentencepiece in proportion to their "
+            "probability to this power, such as 0.3, with subword-nmt without each merge with this probability, such "
+            "as 0.1; 0: never"
+        },
+    )
+    seed: int = II("common.seed")
     max_source_positions: int = field(default=4096, metadata={"help": "longest source example, in tokens"})
     max_target_positions: int = field(default=4096, metadata={"help": "longest target example, in tokens"})
     upsample_primary: int = field(

@@ -40,3 +40,22 @@ def test_useless_checkpoints_are_refused_in_one_line(tmp_path, build, capsys):
     with pytest.raises(InputError, match="of architecture transformer"):
         cost.checkpoint_cost(tmp_path / "transformer.pt", [100])
     assert "this must never run" not in capsys.readouterr().out
+
+
+def test_the_moving_average_takes_the_place_of_the_weights(tmp_path, build):
+    model = save_model(tmp_path / "1.pt", build, 0.5)
+    plain = torch.load(tmp_path / "1.pt")
+    moved = {n: t + 1 if t.is_floating_point() else t for n, t in model.state_dict().items()}
+    torch.save(plain | {"extra_state": {"ema": moved}}, tmp_path / "2.pt")
+    loading.average([tmp_path / "2.pt"], tmp_path / "ema.pt", ema=True)
+    made = loading.load(tmp_path / "ema.pt")
+    assert all(torch.equal(t, moved[n]) for n, t in made["model"].items()) and "ema" not in made["extra_state"]
+    with pytest.raises(InputError, match="1.pt: holds no moving average; train with --store-ema"):
+        loading.average([tmp_path / "2.pt", tmp_path / "1.pt"], tmp_path / "mean.pt", ema=True)
+    name = "decoder.embed_tokens.weight"
+    for bad in (None, moved[name][:-1], moved[name] * float("nan"), "words"):
+        other = {n: t for n, t in (moved | {name: bad}).items() if t is not None}
+        torch.save(plain | {"extra_state": {"ema": other}}, tmp_path / "bad.pt")
+        with pytest.raises(InputError, match="bad.pt: (its|the) moving average"):
+            loading.average([tmp_path / "bad.pt"], tmp_path / "mean.pt", ema=True)
+    assert not (tmp_path / "mean.pt").exists()

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from fairseq_lasformer.data.examples import ExampleRule, TooLong, line_spans
 from fairseq_lasformer.data.subwords import DataConfig
 from fairseq_lasformer.documents.batching import batches
+from fairseq_lasformer.errors import InputError
 
 
 def rule(limit: int = 12, separator: str = "<sep>", resolutions: str = "mixture") -> ExampleRule:
@@ -28,6 +29,25 @@ def test_every_part_fits_and_none_is_lost(source, target):
     for side in (source, target):
         for p in parts:
             assert len(made.join(side[p.start : p.start + p.size]).split()) + 1 <= 12
+
+
+@given(st.lists(SENTENCE, min_size=1, max_size=20), st.integers(1, 4), st.integers(0, 3))
+def test_no_part_has_more_lines_than_allowed(source, most, overlap):
+    made = ExampleRule(DataConfig("xx", "yy", "none", "subword-nmt", "<sep>", 30, "mixture", "", max_lines=most))
+    parts = made.cut(0, source)
+    free = ExampleRule(DataConfig("xx", "yy", "none", "subword-nmt", "<sep>", 30, "mixture", "")).cut(0, source)
+    assert sum(p.size for p in parts) == len(source) and max(p.size for p in parts) <= most
+    assert len(parts) >= max(len(free), -(-len(source) // most))
+    lapped = made.cut(0, source, overlap=overlap)
+    assert sum(p.size for p in lapped) == len(source) and max(p.size + p.context for p in lapped) <= most
+
+
+def test_short_sentences_fill_the_lines():
+    made = ExampleRule(DataConfig("xx", "yy", "none", "subword-nmt", "<sep>", 512, "mixture", "", max_lines=3))
+    assert [p.size for p in made.cut(0, ["a"] * 12)] == [3] * 4
+    assert [(p.size, p.context) for p in made.cut(0, ["a"] * 6, overlap=2)][1:] == [(1, 1), *[(1, 2)] * 4]
+    with pytest.raises(InputError, match="--max-lines 300: too many for a --limit of 512"):
+        ExampleRule(DataConfig("xx", "yy", "none", "subword-nmt", "", 512, "mixture", "", max_lines=300)).cut(0, ["a"])
 
 
 @given(st.lists(SENTENCE, min_size=1, max_size=5))

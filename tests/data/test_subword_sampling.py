@@ -1,0 +1,63 @@
+"""Subwords drawn at random: the right text, the right distribution, nothing that the dictionary lacks."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+
+import pytest
+
+from fairseq_lasformer.data.subword_sampling import BpeDropout, UnigramSampler
+from fairseq_lasformer.data.subwords import learn_subwords
+
+PIECES = {"a": -2.0, "b": -1.5, "ab": -1.0, "ba": -2.5, "aba": -2.0}
+
+
+def segmentations(text: str) -> list[tuple[str, ...]]:
+    if not text:
+        return [()]
+    return [
+        (text[:i], *rest) for i in range(1, len(text) + 1) if text[:i] in PIECES for rest in segmentations(text[i:])
+    ]
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.3, 1.0])
+def test_segmentations_are_drawn_by_their_probability(alpha):
+    ways = segmentations("ababa")
+    weights = [math.exp(alpha * sum(PIECES[piece] for piece in way)) for way in ways]
+    draw, generator, n = UnigramSampler(PIECES, alpha), random.Random(4), 20_000
+    found = Counter(tuple(draw(["abab", "a"], generator)) for _ in range(n))
+    assert set(found) == set(ways) and len(ways) > 8
+    for way, weight in zip(ways, weights):
+        p = weight / sum(weights)
+        assert abs(found[way] / n - p) < 5 * (p * (1 - p) / n) ** 0.5  # five standard deviations
+
+
+def test_unknown_characters_stay(tmp_path):
+    draw = UnigramSampler(PIECES, 0.5)
+    drawn = [draw(["a", "ξ", "ab"], random.Random(n)) for n in range(50)]
+    assert all("".join(pieces) == "aξab" and "ξ" in pieces for pieces in drawn)
+    assert draw([], random.Random(1)) == []
+
+
+def test_the_generator_alone_decides(tmp_path):
+    draw = UnigramSampler(PIECES, 0.5)
+    random.seed(1)
+    first = [draw(["ababab"], random.Random(n)) for n in range(9)]
+    random.seed(2)
+    assert first == [draw(["ababab"], random.Random(n)) for n in range(9)]
+
+
+def test_merges_are_left_out_unless_the_dictionary_lacks_the_result(tmp_path):
+    learn_subwords(tmp_path / "codes", ["banana bandana"] * 9, "subword-nmt", 20)
+    usual = ["banana"]
+    known = {"b@@", "a@@", "n@@", "a", "an@@", "ban@@", "ana", "na", "banana"}
+    for p, few in ((0.0, True), (0.4, False)):
+        draw = BpeDropout(tmp_path / "codes", p, known)
+        drawn = {tuple(draw(["ban@@", "ana"], random.Random(n))) for n in range(60)}
+        assert (drawn == {tuple(usual)}) == few
+        assert draw(["ban@@", "an@@"], random.Random(1)) == ["ban@@", "an@@"]  # cut off within a word
+        assert all("".join(w.removesuffix("@@") for w in word) == "banana" and set(word) <= known for word in drawn)
+    alone = BpeDropout(tmp_path / "codes", 0.9, {"banana"})
+    assert all(alone(["banana"], random.Random(n)) == usual for n in range(20))
