@@ -93,6 +93,9 @@ def add_train(parser: argparse.ArgumentParser) -> None:
         ("save_every", int, "UPDATES", "save and validate"),
         ("save_minutes", float, "MINUTES", "save this often, too"),
         ("log_every", int, "UPDATES", "write a line of the log"),
+        ("optimizer", str, None, "adam, or muon: muon for matrices and Adam for the rest"),
+        ("subword_sampling", float, None, "draw other subwords in every epoch: 0.3 for sentencepiece, 0.1 for BPE"),
+        ("ema_decay", float, None, "keep a moving average of the weights, such as 0.999"),
         ("precision", str, None, "auto, fp16 or fp32; auto: fp16 on a GPU, fp32 without"),
     ):
         option, usual = f"--{name.replace('_', '-')}", getattr(TrainOptions, name)

@@ -14,6 +14,8 @@ from fairseq_lasformer.data.manifest import SplitInfo
 from fairseq_lasformer.data.subwords import DataConfig
 from fairseq_lasformer.errors import InputError
 
+OPTIMIZERS = ("adam", "muon")
+
 PRECISIONS = ("auto", "fp16", "bf16", "fp32")
 """``auto`` is fp16 on a GPU and float32 without one."""
 
@@ -30,7 +32,11 @@ class TrainOptions:
         update_freq: batches per update.
         lr: peak learning rate, reached after ``warmup`` updates.
         warmup: number of updates.
+        optimizer: ``adam``, or ``muon`` for matrices and Adam for the rest, which needs fewer updates.
         dropout, word_dropout: probabilities.
+        subword_sampling: how subwords are drawn anew in every epoch; 0 keeps them. See docs/training.md.
+        ema_decay: decay of a moving average of the weights, kept in the checkpoints and used for translation; 0 for
+            none.
         save_every: updates between checkpoints, at which the model is also validated.
         save_minutes: minutes between checkpoints, on a single worker.
         precision: one of :data:`PRECISIONS`; ``auto`` is fp16 on a GPU and float32 without one.
@@ -45,8 +51,11 @@ class TrainOptions:
     update_freq: int = 8
     lr: float = 0.0007
     warmup: int = 4000
+    optimizer: str = "adam"
     dropout: float = 0.1
     word_dropout: float = 0.1
+    subword_sampling: float = 0.0
+    ema_decay: float = 0.0
     save_every: int = 500
     save_minutes: float = 10.0
     log_every: int = 10
@@ -66,6 +75,8 @@ class TrainOptions:
             raise InputError(
                 "--precision bf16: fairseq-train crashes with it (docs/training.md, Half precision); use fp16 or fp32"
             )
+        if self.optimizer not in OPTIMIZERS:
+            raise InputError(f"--optimizer {self.optimizer}: expected one of {', '.join(OPTIMIZERS)}")
         if self.precision not in PRECISIONS:
             raise InputError(f"--precision {self.precision}: expected one of auto, fp16, fp32")
         ours = self.arch.startswith(("lasformer", "delight"))
@@ -79,7 +90,9 @@ class TrainOptions:
         shared = "--share-all-embeddings" if settings.joined_dictionary else "--share-decoder-input-output-embed"
         made += ["--arch", self.arch, shared, "--dropout", self.dropout]
         made += ["--word-dropout", self.word_dropout, "--criterion", criterion, "--label-smoothing", 0.1]
-        made += ["--optimizer", "adam", "--adam-betas", "(0.9,0.98)", "--lr", self.lr]
+        made += ["--optimizer", self.optimizer, "--adam-betas", "(0.9,0.98)", "--lr", self.lr]
+        made += ["--subword-sampling", self.subword_sampling] if self.subword_sampling else []
+        made += ["--store-ema", "--ema-decay", self.ema_decay] if self.ema_decay else []
         made += ["--lr-scheduler", "inverse_sqrt", "--warmup-updates", self.warmup]
         made += ["--max-tokens", tokens, "--update-freq", self.update_freq, "--max-update", self.max_update]
         made += ["--save-interval-updates", self.save_every, "--keep-interval-updates", 1, "--no-epoch-checkpoints"]
