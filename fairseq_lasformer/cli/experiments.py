@@ -106,11 +106,14 @@ def add_train(parser: argparse.ArgumentParser) -> None:
 def run_run(args: argparse.Namespace) -> None:
     from fairseq_lasformer.experiments.run_config import run_from_config
 
-    run_from_config(args.config)
+    run_from_config(args.config, args.only)
 
 
 def add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("config", type=Path, help="YAML file, such as examples/own_data.yaml")
+    parser.add_argument(
+        "--only", nargs="+", default=[], metavar="SYSTEM", help="these of its systems, and those that they start from"
+    )
 
 
 def run_reproduce(args: argparse.Namespace) -> None:

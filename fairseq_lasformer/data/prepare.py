@@ -198,9 +198,8 @@ def _encode(
         encoded[name] = []
         for language, sentences in zip(config.languages, sides):
             model = subword_model(config.out, settings.bpe, "" if settings.joined_dictionary else language)
-            work = Encoding(str(config.out), settings, language)
-            what = f"{name}.{language}: subwords"
-            encoded[name].append(_cached_transform(what, sentences, work, config, model.read_bytes()))
+            encoding, what = Encoding(str(config.out), settings, language), f"{name}.{language}: subwords"
+            encoded[name].append(_cached_transform(what, sentences, encoding, config, model.read_bytes()))
     return encoded
 
 

@@ -82,6 +82,7 @@ class Experiment:
         folder: folder of the checkpoints and, unless specified otherwise, of everything else.
         averaged: number of checkpoints before the last that are averaged with it; None uses one checkpoint alone.
         best: without averaging, whether that is the best one instead of the last.
+        ema: whether the moving average in that checkpoint is used instead of its weights.
         shards, jobs: shards of the translation, and how many are translated in parallel; see :func:`generate`.
         log: log file of the training; by default, ``train.log`` in the folder.
         hypotheses: file for the translations; by default, ``hypotheses`` in the folder.
@@ -95,6 +96,7 @@ class Experiment:
     generation: tuple[str, ...] = ()
     averaged: int | None = None
     best: bool = False
+    ema: bool = False
     shards: int = 4
     jobs: int = 1
     log: Path | None = None
@@ -104,9 +106,16 @@ class Experiment:
     @property
     def checkpoint(self) -> Path:
         """The checkpoint used for translation."""
-        if self.best and self.averaged is None:
-            return chosen(self.folder)
-        return self.folder / ("checkpoint_last.pt" if self.averaged is None else "averaged.pt")
+        return self.folder / "averaged.pt" if self._averages else self._trained
+
+    @property
+    def _averages(self) -> bool:
+        return self.averaged is not None or self.ema
+
+    @property
+    def _trained(self) -> Path:
+        """The checkpoint that the training leaves, without averaging."""
+        return chosen(self.folder) if self.best else self.folder / "checkpoint_last.pt"
 
     @property
     def translation(self) -> Path:
@@ -115,7 +124,7 @@ class Experiment:
 
     def stages(self) -> list[str]:
         """Names of the stages, in order."""
-        names = ["train", "translate"] if self.averaged is None else ["train", "average", "translate"]
+        names = ["train", "average", "translate"] if self._averages else ["train", "translate"]
         return [f"{name} {self.name}" for name in names]
 
     def run(
@@ -151,7 +160,7 @@ class Experiment:
         if stage == "train":
             return self.training.settings(self.data, self.folder)
         if stage == "average":
-            return average
+            return average if self.averaged is not None else key_of("ema", identity(self._trained))
         settings = " ".join((average, *self.generation)).strip()
         return key_of(settings, identity(self.checkpoint)) if self.best else settings
 
@@ -173,6 +182,9 @@ class Experiment:
         return self.training.run(self)
 
     def _average(self) -> str:
+        if self.averaged is None:
+            average([self._trained], self.checkpoint, ema=True)
+            return ""
         last = self.folder / "checkpoint_last.pt"
         earlier = sorted(self.folder.glob("checkpoint_*_*.pt"), key=_updates)[-self.averaged :] if self.averaged else []
         if earlier and filecmp.cmp(earlier[-1], last, shallow=False):

@@ -1,8 +1,9 @@
-"""From raw documents to a model and its report, as one configuration file describes it: ``lasformer run``."""
+"""From raw documents to models and their report, as one configuration file describes it: ``lasformer run``."""
 
 from __future__ import annotations
 
 import difflib
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -22,16 +23,30 @@ from fairseq_lasformer.experiments.train import chosen_options
 from fairseq_lasformer.plugin.config import PRESETS
 from fairseq_lasformer.resume import Progress, key_of
 
-_PREPARE = (
-    *("tokenizer", "bpe", "size", "resolutions", "limit", "separator", "joined_dictionary", "max_lines"),
-    *("drop_empty", "clean", "workers"),
-)
+_SUBWORDS = ("tokenizer", "bpe", "size", "separator", "joined_dictionary", "drop_empty", "clean", "workers")
+_EXAMPLES = ("resolutions", "limit", "max_lines")  # what systems on the same subwords may differ in
 _TRAIN = ("small_corpus", *(field.name for field in fields(TrainOptions) if field.name != "options"))
 _TRANSLATE = {"beam": 5, "overlap": 3, "max_tokens": None, "shards": 4, "jobs": 1}
-_TOP = (
-    *("source", "target", "train", "valid", "test", "out", "prepare", "training", "fairseq", "translation"),
-    "baseline",
-)
+_SECTIONS = {"prepare": (*_SUBWORDS, *_EXAMPLES), "training": _TRAIN, "translation": tuple(_TRANSLATE)}
+_TOP = ("source", "target", "train", "valid", "test", "out", *_SECTIONS, "fairseq", "baseline", "systems")
+
+
+@dataclass(frozen=True)
+class System:
+    """One of several systems on the same corpus with the same subwords.
+
+    Attributes:
+        start: name of the system from whose weights the training starts; empty for none.
+        prepare: ``resolutions``, ``limit`` and ``max_lines`` of its examples, where they differ from the others'.
+        training, fairseq, translation: as those of :class:`RunConfig`, in addition to them.
+    """
+
+    name: str
+    start: str
+    prepare: dict[str, Any]
+    training: dict[str, Any]
+    fairseq: tuple[str, ...]
+    translation: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -47,6 +62,7 @@ class RunConfig:
         fairseq: further options of fairseq-train, as a list of words.
         translation: ``beam``, ``overlap``, ``max_tokens``, ``shards`` and ``jobs`` of ``lasformer generate``.
         baseline: also train a sentence-level model of the same size with plain attention, and compare.
+        systems: several systems instead of one, each in a folder of its own.
     """
 
     source: str
@@ -60,6 +76,7 @@ class RunConfig:
     fairseq: tuple[str, ...]
     translation: dict[str, Any]
     baseline: bool = False
+    systems: tuple[System, ...] = ()
 
     @classmethod
     def read(cls, path: Path) -> RunConfig:
@@ -80,16 +97,8 @@ class RunConfig:
         for name in ("source", "target", "train", "out"):
             if not given.get(name):
                 raise InputError(f"{path}: {name} is missing")
-        sections = {}
-        for name, known in (("prepare", _PREPARE), ("training", _TRAIN), ("translation", tuple(_TRANSLATE))):
-            section = given.get(name) or {}
-            if not isinstance(section, dict):
-                raise InputError(f"{path}: {name}: expected names and values")
-            _known(path, f"{name}.", section, known)
-            sections[name] = section
-        words = given.get("fairseq") or []
-        if not isinstance(words, list):
-            raise InputError(f"{path}: fairseq: expected a list of words, such as [--clip-norm, 1.0]")
+        sections = {name: _section(path, name, given.get(name), known) for name, known in _SECTIONS.items()}
+        words = _words(path, "fairseq", given.get("fairseq"))
         prefixes = {name: _prefixes(path, name, given.get(name)) for name in ("train", "valid", "test")}
         if len(prefixes["test"]) > 1:
             raise InputError(f"{path}: test: expected a single prefix")
@@ -102,15 +111,86 @@ class RunConfig:
             Path(str(given["out"])),
             sections["prepare"],
             sections["training"],
-            tuple(map(str, words)),
+            words,
             sections["translation"],
             _yes(path, "baseline", given.get("baseline", False)),
+            _systems(path, given.get("systems") or {}),
         )
 
     def options(self, data: Path, out: Path) -> tuple[TrainOptions, str]:
         """The options of the training, and what was chosen by the size of the corpus, in words."""
         given = {name: value for name, value in self.training.items() if name != "small_corpus"}
         return chosen_options(data, out, given | {"options": self.fairseq}, self.training.get("small_corpus"))
+
+    def of(self, system: System) -> RunConfig:
+        """The configuration of one of the systems, by itself."""
+        return replace(
+            self,
+            out=self.out / system.name,
+            training=self.training | system.training,
+            fairseq=(*self.fairseq, *system.fairseq),
+            translation=self.translation | system.translation,
+            systems=(),
+        )
+
+    def chosen(self, names: Sequence[str]) -> list[System]:
+        """The systems of these names, or all of them, each after the one that it starts from.
+
+        Raises:
+            InputError: there is no system of such a name.
+        """
+        known, found = {system.name: system for system in self.systems}, dict[str, System]()
+        for name in names or known:
+            if name not in known:
+                raise InputError(f"--only {name}: the systems are {', '.join(known) or 'none'}")
+            line = [known[name]]
+            while line[0].start:
+                line.insert(0, known[line[0].start])
+            found |= {system.name: system for system in line}
+        return list(found.values())
+
+
+def _section(path: Path, where: str, section: Any, known: tuple[str, ...]) -> dict[str, Any]:
+    if section is None:
+        return {}
+    if not isinstance(section, dict):
+        raise InputError(f"{path}: {where}: expected names and values")
+    _known(path, f"{where}.", section, known)
+    return section
+
+
+def _words(path: Path, where: str, words: Any) -> tuple[str, ...]:
+    if not isinstance(words, list | None):
+        raise InputError(f"{path}: {where}: expected a list of words, such as [--clip-norm, 1.0]")
+    return tuple(map(str, words or ()))
+
+
+def _systems(path: Path, given: Any) -> tuple[System, ...]:
+    if not isinstance(given, dict):
+        raise InputError(f"{path}: systems: expected names and what is special about each")
+    systems: list[System] = []
+    for name, special in given.items():
+        where = f"systems.{name}"
+        if not str(name).replace("_", "").replace("-", "").isalnum() or name in ("data", "text"):
+            raise InputError(f"{path}: {where}: not a name for a folder")
+        special = _section(path, where, special, ("start", "fairseq", *_SECTIONS))
+        start = str(special.get("start") or "")
+        if start and start not in map(str, given):
+            raise InputError(f"{path}: {where}: start: there is no system {start}")
+        allowed = _SECTIONS | {"prepare": _EXAMPLES}
+        sections = {k: _section(path, f"{where}.{k}", special.get(k), known) for k, known in allowed.items()}
+        words = _words(path, f"{where}.fairseq", special.get("fairseq"))
+        systems.append(
+            System(str(name), start, sections["prepare"], sections["training"], words, sections["translation"])
+        )
+    starts = {system.name: system.start for system in systems}
+    for name in starts:
+        before, steps = starts[name], 1
+        while before:
+            if steps > len(starts):
+                raise InputError(f"{path}: systems.{name}: start: it would start from itself")
+            before, steps = starts[before], steps + 1
+    return tuple(systems)
 
 
 def _yes(path: Path, name: str, value: Any) -> bool:
@@ -137,70 +217,112 @@ def _prefixes(path: Path, name: str, value: Any) -> tuple[str, ...]:
     raise InputError(f"{path}: {name}: expected a prefix of raw files, or a list of them")
 
 
-def run_from_config(config: Path, tell: Any = print) -> None:
+def run_from_config(config: Path, only: Sequence[str] = (), tell: Any = print) -> None:
     """Runs what a configuration file describes, or resumes it where it stopped.
 
-    Writes ``OUT/data``, ``OUT/model``, ``OUT/translation``, ``OUT/model/scores.json`` and ``OUT/report.html``.
+    Writes ``OUT/data``, ``OUT/model``, ``OUT/translation``, ``OUT/model/scores.json`` and ``OUT/report.html``; with
+    several systems, all but data and report in a folder for each.
 
     Args:
+        only: names of systems; they and those that they start from are run, instead of all.
         tell: called with what there is to read.
 
     Raises:
         InputError: the file is wrong, or a stage failed.
     """
     whole = RunConfig.read(config)
-    data, model = whole.out / "data", whole.out / "model"
-    preparation = PrepareConfig(whole.source, whole.target, whole.train, whole.valid, whole.test, data, **whole.prepare)
+    chosen, data = whole.chosen(only), whole.out / "data"
+    text = whole.out / "text" if chosen else None
+    preparation = PrepareConfig(
+        whole.source, whole.target, whole.train, whole.valid, whole.test, data, text=text, **whole.prepare
+    )
     tell(prepared(preparation, prepare(preparation, overwrite=True)).rpartition("\nnext:")[0])
-    options, note = whole.options(data, model)
-    if note:
-        tell(note)
-    _run(whole, data, model, options, whole.out, tell)
-    runs = [model]
-    if whole.baseline:
-        runs.insert(0, _baseline(whole, preparation, options, tell))
+    if chosen:
+        runs = _several(whole, preparation, chosen, tell)
+    else:
+        options, note = whole.options(data, whole.out / "model")
+        if note:
+            tell(note)
+        runs = [_run(whole, data, options, tell)]
+        if whole.baseline:
+            runs.insert(0, _baseline(whole, preparation, options, tell))
     source = Path(f"{whole.test[0]}.{whole.source}") if whole.test else None
     report(runs, whole.out / "report.html", source, title=whole.out.name)
-    tell(f"report: {whole.out / 'report.html'}\nnext: lasformer translate {model} FILE")
+    tell(f"report: {whole.out / 'report.html'}\nnext: lasformer translate {runs[-1]} FILE")
+
+
+def _several(whole: RunConfig, preparation: PrepareConfig, systems: Sequence[System], tell: Any) -> list[Path]:
+    """Trains, translates and scores systems, each after the one that it starts from; the folders of their models."""
+    checkpoints: dict[str, Path] = {}
+    for system in systems:
+
+        def say(text: str, name: str = system.name) -> None:
+            tell(f"{name}: {text}")
+
+        own, data = whole.of(system), preparation.out
+        if system.prepare:
+            data = whole.out / "-".join(["data", *(f"{k}-{v}" for k, v in sorted(system.prepare.items()))])
+            other = _other_examples(preparation, data, system.prepare)
+            say(prepared(other, prepare(other, overwrite=True)).rpartition("\nnext:")[0])
+        options, note = own.options(data, own.out / "model")
+        if note:
+            say(note)
+        if system.start:
+            begin = ("--finetune-from-model", str(checkpoints[system.start]))
+            options = replace(options, options=(*begin, *options.options))
+        _run(own, data, options, say)
+        checkpoints[system.name] = _experiment(own, data, options).checkpoint
+    return [whole.out / name / "model" for name in checkpoints]
+
+
+def _other_examples(preparation: PrepareConfig, out: Path, special: dict[str, Any]) -> PrepareConfig:
+    """The same text in the same subwords, in other examples."""
+    inherited: dict[str, Any] = dict.fromkeys(("tokenizer", "bpe", "size", "separator", "joined_dictionary"))
+    return replace(preparation, out=out, reuse=preparation.out, **inherited | special)
 
 
 def _baseline(whole: RunConfig, preparation: PrepareConfig, options: TrainOptions, tell: Any) -> Path:
     """Trains, translates and scores what a document model must beat: sentences alone, plain attention, same size."""
     folder = whole.out / "baseline"
-    data, model = folder / "data", folder / "model"
-    sentences = replace(preparation, out=data, reuse=whole.out / "data", resolutions="sentences")
-    prepare(sentences, overwrite=True)
+    prepare(_other_examples(preparation, folder / "data", {"resolutions": "sentences"}), overwrite=True)
     dense = options.arch if "dense" in options.arch else options.arch.replace("lasformer", "lasformer_dense", 1)
     if dense not in PRESETS:
         raise InputError(f"baseline: there is no dense model of the size of {options.arch}; leave baseline out")
-    _run(whole, data, model, replace(options, arch=dense), folder, lambda text: tell(f"baseline: {text}"))
-    return model
+    own = replace(whole, out=folder)
+    return _run(own, folder / "data", replace(options, arch=dense), lambda text: tell(f"baseline: {text}"))
 
 
-def _run(whole: RunConfig, data: Path, model: Path, options: TrainOptions, folder: Path, tell: Any) -> None:
-    """Trains a model, and translates and scores the test set, if there is one."""
+def _experiment(whole: RunConfig, data: Path, options: TrainOptions) -> Experiment:
+    """The experiment of a system whose folder is ``whole.out``."""
     import torch
 
     settings = _TRANSLATE | whole.translation
     generation = ["--beam", str(settings["beam"]), "--overlap", str(settings["overlap"])]
     generation += [] if settings["max_tokens"] is None else ["--max-tokens", str(settings["max_tokens"])]
     generation += [] if torch.cuda.is_available() else ["--cpu"]
-    experiment = Experiment(
-        name=folder.name,
+    return Experiment(
+        name=whole.out.name,
         training=OptionsTraining(options),
         data=data,
-        folder=model,
+        folder=whole.out / "model",
         generation=tuple(generation),
         best=True,
+        ema=bool(options.ema_decay),
         shards=settings["shards"],
         jobs=settings["jobs"],
-        hypotheses=folder / "translation",
+        hypotheses=whole.out / "translation",
         form="raw",
     )
-    progress = Progress(folder, key_of("run"))
-    progress.open(f"{folder}: holds something else; choose another folder")
-    stages = experiment.stages() if whole.test else experiment.stages()[:1]
+
+
+def _run(whole: RunConfig, data: Path, options: TrainOptions, tell: Any) -> Path:
+    """Trains a model, and translates and scores the test set, if there is one; the folder of the model."""
+    experiment = _experiment(whole, data, options)
+    progress = Progress(whole.out, key_of("run"))
+    progress.open(f"{whole.out}: holds something else; choose another folder")
+    stages = [stage for stage in experiment.stages() if whole.test or not stage.startswith("translate")]
     experiment.run(progress, stages, tell=True, say=tell)
     reference = Path(f"{whole.test[0]}.{whole.target}") if whole.test else None
     if reference is not None and reference.exists():
         tell(table({experiment.name: experiment.score(read_documents(reference))}))
+    return experiment.folder

@@ -155,6 +155,9 @@ def _restarting(original: Callable[..., Any]) -> Callable[..., Any]:
         def load_state(*args: Any, **options: Any) -> dict[str, Any]:
             state = load_checkpoint_to_cpu(*args, **options)
             trainer.task.load_state_dict(state.get("task_state") or {})  # fairseq does so for inference only
+            if trainer.cfg.ema.store_ema and isinstance(state.get("extra_state"), dict):
+                # from a checkpoint without one, the moving average starts from the weights; fairseq fails there
+                state["extra_state"].setdefault("ema", state["model"])
             return state
 
         checkpoint_utils.load_checkpoint_to_cpu = load_state

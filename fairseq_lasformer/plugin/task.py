@@ -168,11 +168,11 @@ class DocumentTranslationTask(GenerationTask):
         """Return a training set whose subwords are drawn anew in every epoch."""
         if self.settings is None:
             raise InputError(f"--subword-sampling: {self.folder} was not prepared by lasformer prepare")
-        cfg, separator = self.cfg, self.settings.separator
+        cfg, settings = self.cfg, self.settings
 
         def side(dictionary: Any, language: str, limit: int) -> SampledSide:
-            draw = sampler(self.folder, self.settings, language, cfg.subword_sampling, dictionary)
-            return SampledSide(draw, dictionary, separator, limit)
+            draw = sampler(self.folder, settings, language, cfg.subword_sampling, dictionary)
+            return SampledSide(draw, dictionary, settings.separator, limit)
 
         source = side(self.source_dictionary, cfg.source_lang, cfg.max_source_positions)
         target = side(self.target_dictionary, cfg.target_lang, cfg.max_target_positions)

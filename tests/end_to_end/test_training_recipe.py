@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -166,6 +167,39 @@ def test_a_configuration_runs_from_raw_documents_to_the_report(raw, tmp_path):
     assert again.stdout.splitlines()[-1] == done.stdout.splitlines()[-1]
 
 
+@pytest.mark.slow
+def test_systems_start_from_a_common_trunk(raw, tmp_path):
+    pytest.importorskip("plotly")
+    special = {"ema_decay": 0.5, "optimizer": "muon", "subword_sampling": 0.3}
+    systems = {
+        "trunk": {"prepare": {"limit": 15}, "training": {"arch": "lasformer_dense"} | special},
+        "threes": {"start": "trunk", "prepare": {"max_lines": 3}, "training": {"arch": "lasformer_dense"}},
+        "selecting": {"start": "trunk", "training": {"max_update": 2, "ema_decay": 0.5}},
+    }
+    prepare = {"tokenizer": "none", "bpe": "sentencepiece", "size": 80, "joined_dictionary": False, "limit": 60}
+    config = configuration(tmp_path / "run.yaml", raw, systems=systems, prepare=prepare)
+    done = run("lasformer", "run", config, "--only", "selecting")
+    out = tmp_path / "out"
+    assert not (out / "threes").exists() and (out / "data-limit-15/settings.json").exists()
+    started = f"loading pretrained model from {out / 'trunk/model/averaged.pt'}"
+    assert started in (out / "selecting/model/train.log").read_text()
+    assert started not in (out / "trunk/model/train.log").read_text()
+    trunk, tuned = (load(out / name / "model/averaged.pt")["model"] for name in ("trunk", "selecting"))
+    name = "encoder.layers.0.fc1.weight"
+    assert 0 < (tuned[name] - trunk[name]).abs().max() < 0.1  # a few updates away
+    assert any("selector" in name for name in tuned) and not any("selector" in name for name in trunk)
+    lines = (raw / "test.xx").read_text(encoding="utf-8").count("\n")
+    assert (out / "selecting/translation").read_text(encoding="utf-8").count("\n") == lines
+    assert "trunk" in done.stdout and f"next: lasformer translate {out / 'selecting/model'} FILE" in done.stdout
+    run("lasformer", "run", config, "--only", "threes")
+    info = json.loads((out / "data-max_lines-3/documents.test.json").read_text())
+    assert max(n for _, _, n in info["examples"]) == 3
+    refused = run("lasformer", "run", config, "--only", "nothing", check=False)
+    assert refused.stderr.strip().splitlines()[-1] == (
+        "error: --only nothing: the systems are selecting, threes, trunk"
+    )
+
+
 @pytest.mark.parametrize(
     "change, message",
     [
@@ -176,6 +210,13 @@ def test_a_configuration_runs_from_raw_documents_to_the_report(raw, tmp_path):
         ({"fairseq": "--lr 1"}, "fairseq: expected a list of words"),
         ({"train": {"a": 1}}, "train: expected a prefix"),
         ({"test": ["a", "b"]}, "test: expected a single prefix"),
+        ({"systems": ["a"]}, "systems: expected names and what is special about each"),
+        ({"systems": {"a": {"stert": "b"}}}, "systems.a.stert: unknown; is start meant?"),
+        ({"systems": {"a": {"start": "b"}}}, "systems.a: start: there is no system b"),
+        ({"systems": {"a": {"start": "b"}, "b": {"start": "a"}}}, "systems.a: start: it would start from itself"),
+        ({"systems": {"a": {"prepare": {"size": 9}}}}, "systems.a.prepare.size: unknown"),
+        ({"systems": {"data": {}}}, "systems.data: not a name for a folder"),
+        ({"systems": {"../a": {}}}, "systems.../a: not a name for a folder"),
     ],
 )
 def test_mistakes_in_a_configuration_are_named(change, message, raw, tmp_path, capsys):
