@@ -98,7 +98,7 @@ def follow(command: Sequence[str], log: Path, total: int, what: str) -> None:
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     with (
-        open(log, "a", encoding="utf-8") as file,
+        open(log, "a", encoding="utf-8", buffering=1) as file,  # by line: what is cut off is logged, too
         tqdm(total=total, desc=f"training {what}", unit=" updates") as bar,
         start(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=os.environ | {"PWD": os.getcwd()}
