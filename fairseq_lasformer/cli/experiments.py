@@ -131,8 +131,12 @@ def run_reproduce(args: argparse.Namespace) -> None:
 def add_reproduce(parser: argparse.ArgumentParser) -> None:
     from fairseq_lasformer.experiments.settings import RowOptions
 
-    parser.add_argument("experiment", help="ted_en-de, news_en-de, europarl_en-de, pdc_zh-en or ted_en-de_whole")
-    parser.add_argument("system", help="transformer, lasformer, lasformer_moe, ...: configs/EXPERIMENT_SYSTEM.yaml")
+    parser.add_argument(
+        "experiment", help="ted_en-de, news_en-de, europarl_en-de, pdc_zh-en, ted_en-de_whole or tvsub_zh-en"
+    )
+    parser.add_argument(
+        "system", help="transformer, lasformer, ...: configs/EXPERIMENT_SYSTEM.yaml, examples/tvsub.yaml"
+    )
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="Hydra override of the training"
     )

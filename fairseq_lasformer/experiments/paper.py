@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import sysconfig
 from pathlib import Path
@@ -15,6 +16,7 @@ from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.evaluation import tcp
 from fairseq_lasformer.evaluation.scores import table
 from fairseq_lasformer.experiments.pipeline import ConfiguredTraining, Experiment
+from fairseq_lasformer.experiments.run_config import RunConfig, run_from_config
 from fairseq_lasformer.experiments.settings import PRECISIONS, RowOptions
 from fairseq_lasformer.experiments.training import read_config
 from fairseq_lasformer.resume import Progress, key_of
@@ -26,13 +28,44 @@ def configs_folder() -> Path:
     return clone if clone.is_dir() else Path(sysconfig.get_path("data")) / "share/fairseq_lasformer/configs"
 
 
+def described(experiment: str) -> Path | None:
+    """The configuration of ``lasformer run`` for an experiment that is not the paper's; None for the paper's own."""
+    path = configs_folder().parent / "examples" / f"{experiment.partition('_')[0]}.yaml"
+    return path if path.is_file() and RunConfig.read(path).out == Path("runs") / experiment else None
+
+
+def run_system(experiment: str, config: Path, system: str, options: RowOptions) -> tuple[str, dict[str, Any]]:
+    """Runs one of the systems that a configuration of ``lasformer run`` describes, from the corpus on.
+
+    Args:
+        config: see :func:`described`.
+        options: ``files``, ``trust``; what the configuration says must not be given.
+
+    Raises:
+        InputError: as :func:`run_row`.
+    """
+    for name in ("beam", "average", "max_update", "max_tokens", "limit", "size", "overrides"):
+        if getattr(options, name) != getattr(RowOptions, name):
+            what = "--set" if name == "overrides" else f"--{name.replace('_', '-')}"
+            raise InputError(f"{what}: {experiment} is described by {config.name}; copy it, and use lasformer run")
+    whole = RunConfig.read(config)
+    for line in build(
+        experiment.partition("_")[0], options.files, Path("data-bin") / experiment / "raw", options.trust
+    ):
+        print(line, file=sys.stderr)
+    run_from_config(config, (system,), tell=lambda text: print(text, file=sys.stderr))
+    scores = json.loads((whole.out / system / "model/scores.json").read_text(encoding="utf-8"))["systems"]
+    return table(scores), scores[system]
+
+
 def run_row(experiment: str, system: str, options: RowOptions) -> tuple[str, dict[str, Any]]:
     """Runs one row, or resumes it where it stopped.
 
     Writes to ``data-bin/EXPERIMENT`` and ``runs/EXPERIMENT/SYSTEM`` in the working directory.
 
     Args:
-        experiment: ``ted_en-de``, ``news_en-de``, ``europarl_en-de``, ``pdc_zh-en`` or ``ted_en-de_whole``.
+        experiment: ``ted_en-de``, ``news_en-de``, ``europarl_en-de``, ``pdc_zh-en`` or ``ted_en-de_whole``; or
+            ``tvsub_zh-en``, see :func:`run_system`.
         system: ``transformer``, ``lasformer``, ``lasformer_moe``, …: there must be a configuration with that name.
         options: how to run the row.
 
@@ -43,6 +76,8 @@ def run_row(experiment: str, system: str, options: RowOptions) -> tuple[str, dic
         InputError: the configuration does not exist, the options are invalid, the folder contains a run with other
             settings, or a stage failed.
     """
+    if (description := described(experiment)) is not None:
+        return run_system(experiment, description, system, options)
     config = configs_folder() / f"{experiment}_{system}.yaml"
     corpus, pair = [*experiment.split("_"), ""][:2]
     if not config.is_file() or corpus not in CORPORA:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import lzma
 import re
 import subprocess
 
 import pytest
-from helpers import ROOT, run, write_corpus
+import yaml
+from helpers import ROOT, SIZES, run, write_corpus
 
+from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.experiments import paper
+from fairseq_lasformer.experiments.settings import RowOptions
 from fairseq_lasformer.resume import Progress, key_of
 
 
@@ -56,3 +61,40 @@ def test_one_command_makes_a_row_of_the_main_table(tmp_path):
     assert re.findall(r"(\w+) lasformer_moe: already done", wider.stderr) == ["train"]
     refused = row(check=False, MAX_UPDATE="5")
     assert refused.returncode == 1 and "contains a run with other settings" in refused.stderr
+
+
+@pytest.mark.slow
+def test_one_command_makes_a_system_of_another_corpus(tmp_path, monkeypatch):
+    """From compressed files to scores: the pipeline of examples/tvsub.yaml at a small size."""
+    pytest.importorskip("plotly")
+    files = tmp_path / "files"
+    for split, n in (("train", 20), ("valid", 3), ("test", 4)):
+        prefix = write_corpus(files, f"tvsub.{split}", n, seed=n)
+        for own, language in (("xx", "zh"), ("yy", "en")):
+            text = (files / f"{prefix.name}.{own}").read_bytes().replace(b"w1 ", b"w1\t", 1)
+            (files / f"{prefix.name}.{language}.xz").write_bytes(lzma.compress(text))
+    example = yaml.safe_load((ROOT / "examples/tvsub.yaml").read_text())
+    small = {"max_update": 2, "max_tokens": 300, "update_freq": 1, "save_every": 2, "save_minutes": 0.0}
+    example["prepare"] |= {"size": 60, "limit": 60}
+    example["training"] |= small
+    example["fairseq"] = [str(word) for word in SIZES]
+    for system in example["systems"].values():
+        system["training"] = system.get("training", {}) | small
+    config = tmp_path / "tvsub.yaml"
+    config.write_text(yaml.safe_dump(example, sort_keys=False))
+    assert paper.described("tvsub_zh-en") == ROOT / "examples/tvsub.yaml" and paper.described("ted_en-de") is None
+    monkeypatch.setattr(paper, "described", lambda experiment: config)
+    monkeypatch.chdir(tmp_path)
+    text, scores = paper.run_row("tvsub_zh-en", "concatenation", RowOptions(files=files))
+    assert "d-BLEU" in text and scores["documents"] == 4 and (tmp_path / "runs/tvsub_zh-en/trunk").is_dir()
+    with pytest.raises(InputError, match="--only nothing: the systems are trunk, transformer, "):
+        paper.run_row("tvsub_zh-en", "nothing", RowOptions(files=files))
+    with pytest.raises(InputError, match="--max-update: tvsub_zh-en is described by tvsub.yaml"):
+        paper.run_row("tvsub_zh-en", "lasformer", RowOptions(max_update=5))
+    (files / "tvsub.test.zh.xz").write_bytes(b"damaged")
+    monkeypatch.chdir(files)
+    with pytest.raises(InputError, match=r"tvsub.test.zh.xz: damaged"):
+        paper.run_row("tvsub_zh-en", "lasformer", RowOptions(files=files))
+    (files / "tvsub.test.zh.xz").unlink()
+    with pytest.raises(InputError, match="tvsub.test.zh: put it there"):
+        paper.run_row("tvsub_zh-en", "lasformer", RowOptions(files=files))
