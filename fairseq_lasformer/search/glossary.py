@@ -7,7 +7,6 @@ constrained one (Post and Vilar, NAACL 2018; Hu et al., NAACL 2019), with the co
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +16,7 @@ from fairseq.search import LexicallyConstrainedBeamSearch
 from fairseq.token_generation_constraints import UnorderedConstraintState, pack_constraints
 from torch import Tensor
 
-from fairseq_lasformer.data.lines import split_lines
+from fairseq_lasformer.data.terms import parse_terms, read_terms, term_pattern
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.search.processors import Candidates, Scores, StepProcessor
 
@@ -26,10 +25,6 @@ _UNMET = 100.0
 
 Terms = Sequence[Sequence[Sequence[int]]]
 """Required terms of a document: for each line, the tokens of each of its terms."""
-
-
-LONGEST_TERM = 50
-"""Words of a term."""
 
 
 class Glossary:
@@ -49,40 +44,17 @@ class Glossary:
             if self.translations.setdefault(source, target) != target:
                 raise InputError(f"glossary: {source} has two translations, {self.translations[source]} and {target}")
         # the longest first: "post office" is not an office
-        self.patterns = [
-            (re.compile(rf"(?<!\w){re.escape(term)}(?!\w)", re.IGNORECASE if term == term.lower() else 0), term)
-            for term in sorted(self.translations, key=len, reverse=True)
-        ]
+        self.patterns = [(term_pattern(term), term) for term in sorted(self.translations, key=len, reverse=True)]
 
     @classmethod
     def read(cls, path: str | Path) -> Glossary:
-        """Reads a file of lines ``source term<TAB>target term``.
-
-        Raises:
-            InputError: the file cannot be read, or a line is malformed (the message names it).
-        """
-        try:
-            text = Path(path).read_text(encoding="utf-8-sig")
-        except (OSError, UnicodeDecodeError) as e:
-            raise InputError(f"{path}: the glossary cannot be read ({e})") from e
-        return cls.parse(text, str(path))
+        """The glossary in a file; see :func:`read_terms`."""
+        return cls(read_terms(path))
 
     @classmethod
     def parse(cls, text: str, path: str) -> Glossary:
         """The glossary in the text of such a file; ``path`` names it in errors."""
-        entries = []
-        for number, line in enumerate(split_lines(text), 1):
-            terms = [term.strip() for term in line.split("\t")]
-            if not any(terms):
-                continue
-            if max(len(term.split()) for term in terms) > LONGEST_TERM:
-                raise InputError(f"{path}:{number}: a term of more than {LONGEST_TERM} words")
-            if len(terms) != 2 or not all(terms):
-                raise InputError(f"{path}:{number}: expected a source term, a tab, and its translation")
-            entries.append((terms[0], terms[1]))
-        if not entries:
-            raise InputError(f"{path}: the glossary is empty")
-        return cls(entries)
+        return cls(parse_terms(text, path))
 
     def required(self, sentence: str) -> list[str]:
         """The translations of the terms in a source sentence, each once."""

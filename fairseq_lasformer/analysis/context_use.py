@@ -1,0 +1,157 @@
+"""How much does a model use the context? Conditional cross-mutual information (CXMI), arXiv 2105.03482, equation 3.
+
+The log probability of each reference line, given the lines before it on both sides, less that of the line alone: bits
+that the context is worth to the model. Needs no translation and no annotation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from torch import Tensor
+from tqdm import tqdm
+
+from fairseq_lasformer.data.documents import Pair
+from fairseq_lasformer.documents.hub import DocumentHubInterface
+from fairseq_lasformer.documents.scoring import log_probabilities
+from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.ops import KAPPA_ONE
+
+
+class Place(NamedTuple):
+    """A line of a document: the document's number, and its own."""
+
+    document: int
+    line: int
+
+
+def places(documents: Sequence[Pair], most: int | None) -> list[Place]:
+    """Lines to score, evenly drawn from all of them; the first of a document has no context, and is left out.
+
+    Args:
+        most: about how many; None for all.
+    """
+    found = [Place(d, i) for d, pair in enumerate(documents) for i in range(1, len(pair.source))]
+    step = 1 if most is None else max(1, math.ceil(len(found) / most))
+    return found[step // 2 :: step]
+
+
+class ContextUse:
+    """Scores lines with different amounts of context.
+
+    Args:
+        hub: the model with its data, which must have been prepared with a separator.
+        documents: source and reference.
+
+    Raises:
+        InputError: the data has no separator.
+    """
+
+    def __init__(self, hub: DocumentHubInterface, documents: Sequence[Pair]) -> None:
+        self.hub, self.codec, self.documents = hub, hub.codec, documents
+        if not self.codec.separator:
+            raise InputError("the model's data has no separator between lines, so that a line cannot be scored alone")
+        self.source = [[self.codec.encode_source(s) for s in tqdm(p.source, leave=False)] for p in documents]
+        self.target = [[self.codec.encode_target(s) for s in tqdm(p.target, leave=False)] for p in documents]
+
+    def example(self, place: Place, lines: int, tokens: int | None = None) -> tuple[Tensor, Tensor, int]:
+        """Source, target, and the target position at which the line itself begins.
+
+        Args:
+            lines: lines of context, at most; fewer where the document begins, or the model's limit is reached.
+            tokens: tokens of context on either side, at most.
+        """
+        document, line = place
+        source, target = self.source[document], self.target[document]
+        first, limit = line, self.codec.limit - 1
+        filled = [self.codec.length(side[line]) for side in (source, target)]
+        own = list(filled)
+        while first > max(0, line - lines):
+            more = [f + self.codec.length(side[first - 1]) for f, side in zip(filled, (source, target))]
+            if max(more) > limit or tokens is not None and max(m - o for m, o in zip(more, own)) > tokens:
+                break
+            filled, first = more, first - 1
+        encoded = self.hub.tgt_dict.encode_line(self.codec.join(target[first : line + 1]), add_if_not_exist=False)
+        start = sum(map(self.codec.length, target[first:line]))
+        return self.hub.binarize(self.codec.join(source[first : line + 1])), encoded.long(), start
+
+    def bits(self, chosen: Sequence[Place], lines: int, tokens: int | None, max_tokens: int, what: str) -> list[float]:
+        """Bits of each line, its end included; see :meth:`example`."""
+        examples = [self.example(place, lines, tokens) for place in chosen]
+        with tqdm(total=len(examples), desc=what, unit=" lines") as bar:
+            pairs = [(source, target) for source, target, _ in examples]
+            found = log_probabilities(
+                self.hub.models[0], self.hub.tgt_dict, pairs, max_tokens, self.hub.device, bar.update
+            )
+        return [-float(scores[start:].sum()) / math.log(2) for scores, (_, _, start) in zip(found, examples)]
+
+
+def set_kappa(hub: DocumentHubInterface, share: float) -> None:
+    """Makes all selectors of a model keep this share of the keys.
+
+    Raises:
+        InputError: the model selects nothing.
+    """
+    selectors = list(hub.models[0].selectors())
+    if not selectors:
+        raise InputError(f"--kappa {share}: the model selects nothing")
+    for _, selector in selectors:
+        selector.kappa.fill_(round(share * KAPPA_ONE))
+
+
+def evaluate(use: ContextUse, chosen: Sequence[Place], tokens: Sequence[int], max_tokens: int = 4096) -> dict[str, Any]:
+    """Bits per token of the lines, alone and with more and more context.
+
+    Args:
+        tokens: maximum numbers of tokens of context, ascending.
+        max_tokens: maximum number of tokens per batch, padding included.
+
+    Returns:
+        ``lines``, ``target_tokens``; ``alone``: bits per token without context; ``rows``: for each number of tokens,
+        ``tokens``, ``bits`` per token, ``cxmi`` per token, its standard error ``error`` over lines, and ``more``: what
+        the tokens beyond those of the row before add, with its error ``more_error``.
+    """
+    lengths = [use.codec.length(use.target[p.document][p.line]) for p in chosen]
+    total = sum(lengths)
+    alone = use.bits(chosen, 0, None, max_tokens, "no context")
+    before, rows = alone, []
+    for most in tokens:
+        bits = use.bits(chosen, 10**9, most, max_tokens, f"{most} tokens")
+        rows.append(
+            {
+                "tokens": most,
+                "bits": sum(bits) / total,
+                "cxmi": (sum(alone) - sum(bits)) / total,
+                "error": _error(alone, bits, lengths),
+                "more": (sum(before) - sum(bits)) / total,
+                "more_error": _error(before, bits, lengths),
+            }
+        )
+        before = bits
+    return {"lines": len(chosen), "target_tokens": total, "alone": sum(alone) / total, "rows": rows}
+
+
+def _error(before: Sequence[float], after: Sequence[float], lengths: Sequence[int]) -> float:
+    """Standard error of the difference in bits per token: a ratio of sums, over lines."""
+    n, total = len(lengths), sum(lengths)
+    ratio = (sum(before) - sum(after)) / total
+    spread = sum((b - a - ratio * k) ** 2 for b, a, k in zip(before, after, lengths))
+    return math.sqrt(spread * n / max(1, n - 1)) / total
+
+
+def table(found: dict[str, Any]) -> str:
+    """Formats the result for a terminal."""
+    lines = [
+        f"{found['lines']:,} lines, {found['target_tokens']:,} tokens; bits per token without context: "
+        f"{found['alone']:.4f}",
+        f"{'context':>14}{'bits':>9}{'CXMI':>9}{'+-':>8}{'more':>9}{'+-':>8}",
+    ]
+    for row in found["rows"]:
+        what = f"{row['tokens']:,} tokens"
+        numbers = (
+            f"{row['bits']:>9.4f}{row['cxmi']:>9.4f}{row['error']:>8.4f}{row['more']:>9.4f}{row['more_error']:>8.4f}"
+        )
+        lines.append(f"{what:>14}{numbers}")
+    return "\n".join([*lines, "more: bits that the tokens beyond those of the line above add; +-: standard errors"])

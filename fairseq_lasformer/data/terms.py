@@ -1,0 +1,54 @@
+"""Terms and their translations, as files hold them, and where a term stands in a text."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from fairseq_lasformer.data.lines import split_lines
+from fairseq_lasformer.errors import InputError
+
+LONGEST_TERM = 50
+"""Words of a term."""
+
+_UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
+"""Letters of scripts without spaces between words: Thai, Lao, Burmese, Khmer, Japanese, Chinese."""
+
+
+def read_terms(path: str | Path) -> list[tuple[str, str]]:
+    """The lines of a file of ``source term<TAB>target term``.
+
+    Raises:
+        InputError: the file cannot be read, or a line is malformed (the message names it).
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as e:
+        raise InputError(f"{path}: the glossary cannot be read ({e})") from e
+    return parse_terms(text, str(path))
+
+
+def parse_terms(text: str, path: str) -> list[tuple[str, str]]:
+    """The terms in the text of such a file; ``path`` names it in errors."""
+    entries = []
+    for number, line in enumerate(split_lines(text), 1):
+        terms = [term.strip() for term in line.split("\t")]
+        if not any(terms):
+            continue
+        if max(len(term.split()) for term in terms) > LONGEST_TERM:
+            raise InputError(f"{path}:{number}: a term of more than {LONGEST_TERM} words")
+        if len(terms) != 2 or not all(terms):
+            raise InputError(f"{path}:{number}: expected a source term, a tab, and its translation")
+        entries.append((terms[0], terms[1]))
+    if not entries:
+        raise InputError(f"{path}: the glossary is empty")
+    return entries
+
+
+def term_pattern(term: str) -> re.Pattern[str]:
+    """Where a term stands in a text: as whole words, except where its script has no spaces between them.
+
+    A term without capital letters is found in any spelling of them, another one only as it is.
+    """
+    left, right = ("" if _UNSPACED.match(end) else edge for end, edge in ((term[0], r"(?<!\w)"), (term[-1], r"(?!\w)")))
+    return re.compile(f"{left}{re.escape(term)}{right}", re.IGNORECASE if term == term.lower() else 0)

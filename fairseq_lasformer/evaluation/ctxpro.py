@@ -1,0 +1,120 @@
+"""ctxpro's test sets (Wicks & Post 2023): is the word that only the context decides in the last sentence's translation?
+
+An item passes if the expected form stands, as a word, in the last sentence of its translation, without regard to case
+and punctuation: the rule of the ``ctxpro`` package, whose numbers these are.
+"""
+
+from __future__ import annotations
+
+import json
+import string
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fairseq_lasformer.data.documents import Document
+from fairseq_lasformer.errors import InputError
+
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+
+class Item(NamedTuple):
+    """One example of a set.
+
+    Attributes:
+        expected: the form that the last sentence of the translation must hold.
+        rule: the class of the example.
+        distance: sentences between the last one and what decides, if the set says so.
+    """
+
+    expected: str
+    rule: str
+    distance: int | None = None
+
+
+def read_set(path: Path) -> tuple[list[Item], str]:
+    """The items of a set, ``SET.json``, and the target language, as far as their documents' names tell it.
+
+    Raises:
+        InputError: the file cannot be read, or is no such set.
+    """
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        items = [Item(str(i["expected"]), str(i["rule"]), i.get("ante distance")) for i in found]
+        pair = str(found[0].get("document id", "")).partition("/")[0].split("-")
+    except OSError as e:
+        raise InputError(f"{path}: cannot be read ({e.strerror})") from e
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as e:
+        raise InputError(f"{path}: not a set of ctxpro, a list of examples with expected and rule") from e
+    return items, next((language for language in pair if language != "en"), "")
+
+
+def splitter(language: str) -> Callable[[str], list[str]]:
+    """A function that splits text into sentences, as the ``ctxpro`` package does.
+
+    Raises:
+        InputError: it is not installed, or does not know the language.
+    """
+    try:
+        from sentence_splitter import SentenceSplitter, SentenceSplitterException
+    except ImportError as e:
+        raise InputError(
+            "--ctxpro: translations without tabs between their sentences need sentence-splitter: pip install "
+            "sentence-splitter"
+        ) from e
+    try:
+        return SentenceSplitter(language=language).split
+    except SentenceSplitterException as e:
+        raise InputError(f"--target-lang {language}: sentence-splitter does not know it") from e
+
+
+def last_sentence(translation: Document, split: Callable[[str], list[str]]) -> str:
+    """The last line of a translation of several lines; otherwise, the last sentence of the line."""
+    if len(translation) > 1:
+        return translation[-1]
+    return (split(translation[0].strip()) or translation)[-1]
+
+
+def passes(sentence: str, expected: str) -> bool:
+    """Whether a sentence holds the expected form as a word."""
+    return f" {expected.lower()} " in f" {sentence.lower().translate(_PUNCTUATION)} "
+
+
+def evaluate(translations: Sequence[Document], items: Sequence[Item], language: str) -> dict[str, Any]:
+    """How many items pass.
+
+    Args:
+        translations: one for each item, context and last sentence.
+        language: of the translations.
+
+    Returns:
+        ``right``, ``total``, and [right, total] ``by_rule`` and ``by_distance``.
+
+    Raises:
+        InputError: there are more or fewer translations than items; or as :func:`splitter`.
+    """
+    if len(translations) != len(items):
+        raise InputError(f"{len(translations)} translations for {len(items)} examples")
+    alone = any(len(translation) < 2 for translation in translations)
+    split = splitter(language) if alone else lambda text: [text]
+    by_rule: dict[str, list[int]] = {}
+    by_distance: dict[int, list[int]] = {}
+    right = 0
+    for translation, item in zip(translations, items):
+        passed = passes(last_sentence(translation, split), item.expected)
+        right += passed
+        counts = [by_rule.setdefault(item.rule, [0, 0])]
+        if item.distance is not None:
+            counts.append(by_distance.setdefault(item.distance, [0, 0]))
+        for count in counts:
+            count[0] += passed
+            count[1] += 1
+    ordered = {str(k): by_distance[k] for k in sorted(by_distance)}
+    return {"right": right, "total": len(items), "by_rule": by_rule, "by_distance": ordered}
+
+
+def text(found: dict[str, Any]) -> str:
+    """Formats the result for a terminal; the last line is ``accuracy: RIGHT / TOTAL``."""
+    lines = [f"{rule}: {right} / {total}" for rule, (right, total) in sorted(found["by_rule"].items())]
+    lines += [f"distance {d}: {right} / {total}" for d, (right, total) in found["by_distance"].items()]
+    return "\n".join([*lines, f"accuracy: {found['right']} / {found['total']}"])

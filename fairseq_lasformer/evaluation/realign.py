@@ -1,0 +1,45 @@
+"""Lines for translations that have none, or other ones than their reference: by minimum word error rate.
+
+Matusov et al. 2005, in the package mweralign (Post 2025).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tqdm import tqdm
+
+from fairseq_lasformer.data.documents import Document
+from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.evaluation.scores import UNSPACED
+
+
+def realign(hypotheses: Sequence[Document], references: Sequence[Document], tokenize: str = "13a") -> list[Document]:
+    """The hypotheses, cut into as many lines as their references; those that have as many stay as they are.
+
+    Args:
+        hypotheses, references: documents, as many of each.
+        tokenize: sacrebleu's tokeniser; with one for text without spaces, every character is a word.
+
+    Raises:
+        InputError: mweralign is not installed.
+    """
+    try:
+        from mweralign.mweralign import align_texts
+    except ImportError as e:
+        raise InputError("--realign: needs mweralign: pip install mweralign") from e
+
+    def cut(hypothesis: Document, reference: Document) -> Document:
+        sides = ["\n".join(reference), " ".join(hypothesis)]
+        if tokenize in UNSPACED:
+            lines = [[" ".join(line.replace(" ", "\u2581")) for line in side.split("\n")] for side in sides]
+            found = align_texts("\n".join(lines[0]), lines[1][0])
+            return [
+                line.replace(" ", "").replace("\u2581", " ").strip() for line in found.split("\n")[: len(reference)]
+            ]
+        return [line.strip() for line in align_texts(*sides).split("\n")[: len(reference)]]
+
+    return [
+        hypothesis if len(hypothesis) == len(reference) else cut(hypothesis, reference)
+        for hypothesis, reference in zip(tqdm(hypotheses, desc="aligning lines", unit=" documents"), references)
+    ]

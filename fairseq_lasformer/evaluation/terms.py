@@ -1,0 +1,89 @@
+"""Terms: are they translated as asked for, and in one way throughout a document?
+
+The two figures of WMT25's terminology task: success, and consistency. Terms are those of a glossary file (source term,
+tab, target term); a source term may have several lines, one for each translation that is right.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+from fairseq_lasformer.data.documents import Document
+from fairseq_lasformer.data.terms import term_pattern
+from fairseq_lasformer.errors import InputError
+
+Terms = dict[str, tuple[str, ...]]
+
+
+def grouped(entries: Sequence[tuple[str, str]]) -> Terms:
+    """The right translations of each source term."""
+    found: dict[str, list[str]] = {}
+    for source, target in entries:
+        found.setdefault(source, []).append(target)
+    return {source: tuple(dict.fromkeys(targets)) for source, targets in found.items()}
+
+
+_pattern = lru_cache(maxsize=100_000)(term_pattern)
+
+
+def occurrences(text: str, term: str) -> int:
+    """How often a term occurs; see :func:`term_pattern`."""
+    return len(_pattern(term).findall(text))
+
+
+def evaluate(hypotheses: Sequence[Document], sources: Sequence[Document], terms: Terms) -> dict[str, Any]:
+    """Success and consistency.
+
+    A term counts as many times as it occurs in the source line; it is found as many times as its translations occur in
+    that line of the translation, or, where the numbers of lines differ, in the whole document.
+
+    Args:
+        hypotheses, sources: documents, as many of each.
+
+    Returns:
+        ``found`` and ``asked``, whose ratio is the success rate; ``same`` and ``repeated``, whose ratio is the
+        consistency: of the found occurrences of terms that occur more than once in a document, how many are in the
+        form that is most frequent there (terms with a single translation: all that are found, of all).
+
+    Raises:
+        InputError: there are more or fewer hypotheses than source documents.
+    """
+    if len(hypotheses) != len(sources):
+        raise InputError(f"{len(hypotheses)} hypotheses for {len(sources)} source documents")
+    total, longest_first = Counter[str](), sorted(terms, key=len, reverse=True)  # "post office" is not an office
+    for hypothesis, source in zip(hypotheses, sources):
+        aligned = len(hypothesis) == len(source)
+        places = list(zip(source, hypothesis)) if aligned else [(" ".join(source), " ".join(hypothesis))]
+        by_term: dict[str, Counter[str]] = {}
+        asked = Counter[str]()
+        for original, translation in places:
+            for term in longest_first:
+                original, n = _pattern(term).subn("\n", original)
+                if not n:
+                    continue
+                asked[term] += n
+                left = n
+                forms = by_term.setdefault(term, Counter())
+                for target in sorted(terms[term], key=lambda t: -len(t)):
+                    some = min(left, occurrences(translation, target))
+                    forms[target] += some
+                    left -= some
+        for term, n in asked.items():
+            total["asked"] += n
+            total["found"] += by_term[term].total()
+            if n > 1:
+                total["repeated"] += n
+                total["same"] += max(by_term[term].values(), default=0)
+    return {name: total[name] for name in ("found", "asked", "same", "repeated")}
+
+
+def text(name: str, found: dict[str, Any]) -> str:
+    """Formats the result of a system for a terminal."""
+
+    def share(part: str, whole: str) -> str:
+        return f"{found[part] / found[whole]:.1%} ({found[part]} of {found[whole]})" if found[whole] else "none"
+
+    return f"{name}: terms translated {share('found', 'asked')}, in one form where repeated {share('same', 'repeated')}"

@@ -1,0 +1,93 @@
+"""Windows of lines for neural metrics: a document metric out of one of segments.
+
+Overlapping windows of lines are scored as if each were a segment (Vernikos et al. 2022; SLIDE, arXiv 2309.08832). The
+metrics themselves need weights that are not part of this project: a TSV file serves any of them, and COMET can be run
+where its package and a model are at hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from fairseq_lasformer.data.documents import Document
+from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.files import atomic_write
+
+
+class Window(NamedTuple):
+    """Some lines of a document on all sides.
+
+    Attributes:
+        document: number of the document, from 1.
+        first: number of the first line, from 1.
+    """
+
+    document: int
+    first: int
+    source: str
+    hypothesis: str
+    reference: str
+
+
+def windows(
+    hypotheses: Sequence[Document],
+    references: Sequence[Document],
+    sources: Sequence[Document],
+    size: int = 6,
+    step: int = 6,
+) -> list[Window]:
+    """The windows of all documents; the last of a document ends with it, and may begin before the step.
+
+    Args:
+        hypotheses, references, sources: documents of the same lines.
+        size: lines of a window.
+        step: lines from the beginning of one to that of the next.
+
+    Raises:
+        InputError: documents have different numbers of lines.
+    """
+    found = []
+    for number, sides in enumerate(zip(sources, hypotheses, references, strict=True), 1):
+        if len({len(side) for side in sides}) > 1:
+            raise InputError(
+                f"windows need the same lines on all sides; document {number} has {len(sides[0])} (source), "
+                f"{len(sides[1])} (translation) and {len(sides[2])} (reference); --realign cuts the translation"
+            )
+        n = len(sides[0])
+        starts = list(range(0, max(1, n - size + 1), step))
+        if starts[-1] + size < n:
+            starts.append(n - size)
+        for start in starts:
+            found.append(Window(number, start + 1, *(" ".join(side[start : start + size]) for side in sides)))
+    return found
+
+
+def write(path: Path, found: Sequence[Window]) -> None:
+    """Write windows as tab-separated values with a header: document, line, source, hypothesis, reference."""
+    atomic_write(path, "".join("\t".join(map(str, row)) + "\n" for row in [Window._fields, *found]))
+
+
+def comet(model: str, found: Sequence[Window], device: str = "auto") -> float:
+    """The mean score of windows by COMET.
+
+    Args:
+        model: a checkpoint of COMET, or the name of a model that its package has downloaded.
+
+    Raises:
+        InputError: the package or the model is missing.
+    """
+    try:
+        from comet import download_model, load_from_checkpoint
+    except ImportError as e:
+        raise InputError("--comet: needs the package unbabel-comet; --windows FILE writes a table without it") from e
+    import torch
+
+    try:
+        loaded = load_from_checkpoint(model if Path(model).is_file() else download_model(model))
+    except Exception as e:  # its errors are those of huggingface_hub, torch and yaml
+        raise InputError(f"--comet {model}: no such model, and it cannot be downloaded ({type(e).__name__})") from e
+    gpus = int(device != "cpu" and torch.cuda.is_available())
+    rows = [{"src": w.source, "mt": w.hypothesis, "ref": w.reference} for w in found]
+    return float(loaded.predict(rows, batch_size=8, gpus=gpus).system_score)
