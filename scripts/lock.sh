@@ -9,7 +9,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 tools=$(mktemp -d)
 trap 'rm -rf "$tools"' EXIT
 .venv/bin/python -m venv "$tools"
-"$tools/bin/python" -m pip install --quiet pip-tools
+"$tools/bin/python" -m pip install --quiet pip-tools 'setuptools>=77' wheel
 "$tools/bin/pip-compile" --quiet --generate-hashes --allow-unsafe --strip-extras --no-header --no-emit-index-url \
   --no-emit-find-links --no-emit-trusted-host --no-build-isolation --no-annotate \
-  --extra build --extra dev --extra report --extra server --output-file constraints.txt "$@" setup.py
+  --extra build --extra dev --extra evaluation --extra report --extra server --output-file constraints.txt "$@" setup.py

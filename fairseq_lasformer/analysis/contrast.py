@@ -1,45 +1,22 @@
-"""Contrastive test sets in ContraPro's format: does the model prefer the correct translation to incorrect ones?
-
-Files ``PREFIX.SRC`` and ``PREFIX.TGT``: one candidate per line, ``context <SEP> sentence``; ``PREFIX.groups``: the
-index of the first line of each group, from 0, followed by the total number of lines. The first line of each group is
-the correct translation.
-"""
+"""Contrastive test sets: does the model prefer the right translation to wrong ones, and does it write it by itself?"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from fairseq_lasformer.data.documents import read_lines
+from fairseq_lasformer.analysis.contrast_sets import Candidate, Group
 from fairseq_lasformer.documents.hub import DocumentHubInterface
 from fairseq_lasformer.documents.scoring import log_probabilities
 from fairseq_lasformer.errors import InputError
 
 POLICIES = ("none", "source", "both")
-SEPARATOR = "<SEP>"
 PRONOUNS = ("er", "sie", "es")
-
-
-class Candidate(NamedTuple):
-    """One line of a set: the preceding sentences (possibly none) and the sentence itself, on both sides."""
-
-    source_context: tuple[str, ...]
-    source: str
-    target_context: tuple[str, ...]
-    target: str
-
-
-class Group(NamedTuple):
-    """The candidates for one sentence, the correct one first, and its distance in sentences if the set specifies it."""
-
-    candidates: list[Candidate]
-    distance: int | None = None
 
 
 def policies(names: str) -> list[str]:
@@ -54,52 +31,6 @@ def policies(names: str) -> list[str]:
     return found
 
 
-def _split(line: str, path: Path, number: int) -> tuple[tuple[str, ...], str]:
-    *context, sentence = (part.strip() for part in line.split(SEPARATOR))
-    if not sentence:
-        raise InputError(f"{path}:{number}: no sentence after the last {SEPARATOR}")
-    return tuple(c for c in context if c), sentence
-
-
-def read_groups(prefix: Path, source_lang: str, target_lang: str) -> list[Group]:
-    """Reads the groups of a set; ``PREFIX.distance``, if it exists, contains the distance of each group, one per line.
-
-    Args:
-        prefix: common prefix of the files.
-        source_lang, target_lang: suffixes of the files with the two sides.
-
-    Raises:
-        InputError: a file is missing, or the files are inconsistent (the message says which file and where).
-    """
-    files = [prefix.with_name(f"{prefix.name}.{end}") for end in (source_lang, target_lang, "groups", "distance")]
-    sides = [read_lines(f) for f in files[:2]]
-    if len(sides[0]) != len(sides[1]):
-        raise InputError(f"{files[0]}: {len(sides[0])} lines, but {files[1]} has {len(sides[1])}")
-    starts: list[int] = []
-    for number, line in enumerate(read_lines(files[2]), 1):
-        if not line.isdecimal() or (starts and int(line) <= starts[-1]):
-            raise InputError(f"{files[2]}:{number}: expected a line number greater than the previous group's")
-        starts.append(int(line))
-    if len(starts) < 2 or starts[0] != 0 or starts[-1] != len(sides[0]):
-        raise InputError(f"{files[2]}: must begin with 0 and end with {len(sides[0])}, the number of lines")
-    distances: Sequence[str] = read_lines(files[3]) if files[3].exists() else ()
-    if distances and len(distances) != len(starts) - 1:
-        raise InputError(f"{files[3]}: {len(distances)} distances for {len(starts) - 1} groups")
-    for number, line in enumerate(distances, 1):
-        if not line.isdecimal():
-            raise InputError(f"{files[3]}:{number}: expected a number of sentences")
-    groups = []
-    for i, (begin, end) in enumerate(zip(starts, starts[1:])):
-        if end - begin < 2:
-            raise InputError(f"{files[2]}:{i + 1}: a group of one line; at least two candidates are needed")
-        found = [
-            Candidate(*_split(sides[0][j], files[0], j + 1), *_split(sides[1][j], files[1], j + 1))
-            for j in range(begin, end)
-        ]
-        groups.append(Group(found, int(distances[i]) if distances else None))
-    return groups
-
-
 def pronoun(group: Group) -> str:
     """The pronoun at which the correct target first differs from the first incorrect one; otherwise ``other``."""
     right, wrong = (re.findall(r"\w+", c.target.lower()) for c in group.candidates[:2])
@@ -107,8 +38,15 @@ def pronoun(group: Group) -> str:
     return differing if differing in PRONOUNS else "other"
 
 
-def encoded(candidate: Candidate, policy: str, hub: DocumentHubInterface) -> tuple[Tensor, Tensor, int]:
-    """Source and target tokens of a candidate, and the target position at which the sentence itself begins.
+def differing(group: Group) -> bool:
+    """Whether the candidates of a group differ before the last sentence."""
+    return len({c.target_context for c in group.candidates}) > 1
+
+
+def encoded(
+    candidate: Candidate, policy: str, hub: DocumentHubInterface, whole: bool = False
+) -> tuple[Tensor, Tensor, int]:
+    """Source and target tokens of a candidate, and the target position at which what is scored begins: the sentence.
 
     If the context exceeds the limit of the model's examples, its earliest sentences are dropped.
 
@@ -116,6 +54,7 @@ def encoded(candidate: Candidate, policy: str, hub: DocumentHubInterface) -> tup
         policy: ``none`` for the sentence alone, ``source`` for context on the source side only, ``both`` for context on
             both sides.
         hub: the model with its data.
+        whole: score the context in the target, too, because that of the candidates differs.
     """
     codec = hub.codec
     source = [
@@ -128,7 +67,7 @@ def encoded(candidate: Candidate, policy: str, hub: DocumentHubInterface) -> tup
         while len(side) > 1 and sum(map(codec.length, side)) + 1 > codec.limit:
             del side[0]
     tokens = hub.tgt_dict.encode_line(codec.join(target), add_if_not_exist=False).long()
-    return hub.binarize(codec.join(source)), tokens, sum(map(codec.length, target[:-1]))
+    return hub.binarize(codec.join(source)), tokens, 0 if whole else sum(map(codec.length, target[:-1]))
 
 
 def target_scores(
@@ -159,7 +98,7 @@ def evaluate(hub: DocumentHubInterface, groups: Sequence[Group], policy: str, ma
         ``policy``; ``groups``; ``accuracy`` by length-normalised and ``accuracy_raw`` by summed log probability;
         ``by_pronoun`` and ``by_distance`` (empty if unknown): name -> accuracy, number of groups.
     """
-    flat = [encoded(c, policy, hub) for group in groups for c in group.candidates]
+    flat = [encoded(c, policy, hub, differing(group)) for group in groups for c in group.candidates]
     scores = iter(target_scores(hub, flat, max_tokens))
     right: dict[str, list[bool]] = {"accuracy": [], "accuracy_raw": []}
     for group in groups:
@@ -168,17 +107,58 @@ def evaluate(hub: DocumentHubInterface, groups: Sequence[Group], policy: str, ma
             values = [float(value(s)) for s in own]
             right[name].append(values[0] > max(values[1:]))
 
-    def by(keys: Sequence[Any]) -> dict[str, tuple[float, int]]:
-        names = sorted({k for k in keys if k is not None})
-        picked = {k: [r for r, key in zip(right["accuracy"], keys) if key == k] for k in names}
-        return {str(k): (sum(v) / len(v), len(v)) for k, v in picked.items()}
-
     return {
         "policy": policy,
         "groups": len(groups),
         **{name: sum(r) / len(r) for name, r in right.items()},
-        "by_pronoun": by([pronoun(g) for g in groups]),
-        "by_distance": by([g.distance for g in groups]),
+        "by_pronoun": _by([pronoun(g) for g in groups], right["accuracy"]),
+        "by_distance": _by([g.distance for g in groups], right["accuracy"]),
+    }
+
+
+def _by(keys: Sequence[Any], right: Sequence[bool]) -> dict[str, tuple[float, int]]:
+    """Share and number of groups by key; groups without one are left out."""
+    names = sorted({k for k in keys if k is not None})
+    picked = {k: [r for r, key in zip(right, keys) if key == k] for k in names}
+    return {str(k): (sum(v) / len(v), len(v)) for k, v in picked.items()}
+
+
+def generate(
+    hub: DocumentHubInterface, groups: Sequence[Group], policy: str, beam: int = 5, max_tokens: int = 4096
+) -> dict[str, Any]:
+    """Translates the sentences, and counts those whose translation holds the pronoun of the right candidate.
+
+    What a model prefers among given translations says little of what it writes (arXiv 2304.12959). Groups that do not
+    differ in a pronoun are left out.
+
+    Args:
+        policy: ``none`` translates each sentence alone, ``source`` with its context, as a document.
+
+    Returns:
+        ``policy``; ``groups`` and ``generated``, the share of them; ``by_pronoun`` and ``by_distance`` as of
+        :func:`evaluate`.
+
+    Raises:
+        InputError: no group differs in a pronoun, or the policy is another one.
+    """
+    if policy not in POLICIES[:2]:
+        raise InputError(f"--context {policy}: with --generative, expected none or source: the model writes the target")
+    chosen = [group for group in groups if pronoun(group) in PRONOUNS]
+    if not chosen:
+        raise InputError(f"--generative: no group differs in one of the pronouns {', '.join(PRONOUNS)}")
+    sources = [group.candidates[0] for group in chosen]
+    documents = ["\n".join((*(c.source_context if policy == "source" else ()), c.source)) for c in sources]
+    translated = hub.translate_documents(documents, beam, max_tokens, lines=True)
+    right = [
+        pronoun(group) in re.findall(r"\w+", lines[-1].translation.lower() if lines else "")
+        for group, lines in zip(chosen, translated)
+    ]
+    return {
+        "policy": policy,
+        "groups": len(chosen),
+        "generated": sum(right) / len(right),
+        "by_pronoun": _by([pronoun(g) for g in chosen], right),
+        "by_distance": _by([g.distance for g in chosen], right),
     }
 
 
@@ -186,10 +166,13 @@ def table(results: Sequence[dict[str, Any]]) -> str:
     """Formats accuracy by policy, pronoun and distance for a terminal."""
     lines = []
     for r in results:
-        lines.append(
-            f"context {r['policy']}: {r['accuracy']:.1%} of {r['groups']} groups, by score per token "
-            f"({r['accuracy_raw']:.1%} by summed score)"
-        )
+        if "generated" in r:
+            lines.append(f"context {r['policy']}: {r['generated']:.1%} of {r['groups']} pronouns translated right")
+        else:
+            lines.append(
+                f"context {r['policy']}: {r['accuracy']:.1%} of {r['groups']} groups, by score per token "
+                f"({r['accuracy_raw']:.1%} by summed score)"
+            )
         for what in ("by_pronoun", "by_distance"):
             for name, (share, n) in r[what].items():
                 lines.append(f"  {what[3:]} {name}: {share:.1%} of {n}")

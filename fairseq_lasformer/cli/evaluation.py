@@ -6,21 +6,25 @@ import argparse
 import json
 from pathlib import Path
 
-from fairseq_lasformer.cli import Renamed, add_device, add_max_tokens
+from fairseq_lasformer.cli import Renamed, add_beam, add_device, add_max_tokens
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.files import atomic_write, check_writable
 
 
 def run_contrast(args: argparse.Namespace) -> None:
     from fairseq_lasformer.analysis import contrast
+    from fairseq_lasformer.analysis.contrast_sets import read_set
     from fairseq_lasformer.documents.hub import load_model
 
     if args.json:
         check_writable(args.json)
-    policies = contrast.policies(args.context)
+    policies = contrast.policies(args.context or ("none,source" if args.generative else "none,source,both"))
     hub = load_model(args.checkpoint, args.data, args.device)
-    groups = contrast.read_groups(args.prefix, hub.settings.source_lang, hub.settings.target_lang)
-    results = [contrast.evaluate(hub, groups, policy, args.max_tokens) for policy in policies]
+    groups = read_set(args.prefix, hub.settings.source_lang, hub.settings.target_lang)
+    if args.generative:
+        results = [contrast.generate(hub, groups, policy, args.beam, args.max_tokens) for policy in policies]
+    else:
+        results = [contrast.evaluate(hub, groups, policy, args.max_tokens) for policy in policies]
     print(contrast.table(results))
     if args.json:
         atomic_write(args.json, json.dumps({"results": results}, indent=1) + "\n")
@@ -28,11 +32,21 @@ def run_contrast(args: argparse.Namespace) -> None:
 
 def add_contrast(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("checkpoint", type=Path)
-    parser.add_argument("prefix", type=Path, help="the set: PREFIX.SRC, PREFIX.TGT, PREFIX.groups, PREFIX.distance")
+    parser.add_argument(
+        "prefix",
+        type=Path,
+        help="the set: PREFIX.SRC, PREFIX.TGT, PREFIX.groups, PREFIX.distance; or SET.json (Voita et al.)",
+    )
     parser.add_argument("--data", type=Path, help="prepared folder (default: the one used in training)")
     parser.add_argument(
-        "--context", default="none,source,both", help="context policies: none, source, both (default: %(default)s)"
+        "--context", help="context policies, of none,source,both (default: all; --generative: the first two)"
     )
+    parser.add_argument(
+        "--generative",
+        action="store_true",
+        help="translate, and count the sentences whose translation holds the right pronoun (er, sie, es)",
+    )
+    add_beam(parser)
     add_max_tokens(parser, 4096)
     add_device(parser)
     parser.add_argument("--cuda", dest="device", action=Renamed, now="--device cuda", value="cuda")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from helpers import run
 
-from fairseq_lasformer.analysis import contrast
+from fairseq_lasformer.analysis import contrast, contrast_sets
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.plugin.model import LasformerModel
 
@@ -33,7 +34,7 @@ LINES = [
 
 
 def test_contrastive_scores_are_those_of_one_candidate_at_a_time(trained_folder, prepared, tmp_path):
-    groups = contrast.read_groups(write_set(tmp_path, LINES, "0\n2\n5\n", "1\n0\n"), "xx", "yy")
+    groups = contrast_sets.read_groups(write_set(tmp_path, LINES, "0\n2\n5\n", "1\n0\n"), "xx", "yy")
     assert [len(g.candidates) for g in groups] == [2, 3] and [g.distance for g in groups] == [1, 0]
     assert [contrast.pronoun(g) for g in groups] == ["er", "other"]
     model = LasformerModel.from_pretrained(trained_folder)
@@ -68,4 +69,75 @@ def test_contrastive_scores_are_those_of_one_candidate_at_a_time(trained_folder,
 )
 def test_damaged_contrastive_sets_are_refused(tmp_path, lines, groups, message):
     with pytest.raises(InputError, match=message):
-        contrast.read_groups(write_set(tmp_path, lines, groups), "xx", "yy")
+        contrast_sets.read_groups(write_set(tmp_path, lines, groups), "xx", "yy")
+
+
+def consistency_set(path: Path, **change) -> Path:
+    items = [
+        {"src": "w1 w2 _eos w3 w4", "dst": ["W1 W2 _eos W5", "W1 W2 _eos W3 W4"], "true_ind": 1, "ctx_dist": 1},
+        {"src": "w1 _eos w3 w4", "dst": ["W1 _eos W4", "W2 _eos W4", "W1 _eos W5"], "true_ind": 0, "ctx_dist": 3},
+    ]
+    items[0] |= change
+    path.write_text(json.dumps(items))
+    return path
+
+
+def test_consistency_sets_put_the_right_one_first(trained_folder, tmp_path):
+    groups = contrast_sets.read_set(consistency_set(tmp_path / "set.json"), "xx", "yy")
+    first = groups[0].candidates[0]
+    assert first == (("w1 w2",), "w3 w4", ("W1 W2",), "W3 W4") and [g.distance for g in groups] == [1, 3]
+    assert [contrast.differing(g) for g in groups] == [False, True]
+    model = LasformerModel.from_pretrained(trained_folder)
+    last, whole = (contrast.encoded(first, "both", model, w) for w in (False, True))
+    assert last[2] == len(model.codec.encode_target("W1 W2").split()) + 1 and whole[2] == 0
+    result = contrast.evaluate(model, groups, "both")
+    assert result["groups"] == 2 and result["by_distance"].keys() == {"1", "3"}
+    # the second group is judged by all that differs
+    scores = contrast.target_scores(model, [contrast.encoded(c, "both", model, True) for c in groups[1].candidates])
+    best = torch.stack([s.mean() for s in scores]).argmax() == 0
+    assert result["by_distance"]["3"] == (float(best), 1)
+    done = run(
+        "lasformer", "contrast", trained_folder / "checkpoint_last.pt", tmp_path / "set.json", "--context", "both"
+    )
+    assert "of 2 groups" in done.stdout
+
+
+@pytest.mark.parametrize("change", [{"dst": ["a"]}, {"true_ind": 9}, {"src": "a _eos"}, {"dst": 5}, {"src": None}])
+def test_other_files_are_no_consistency_sets(tmp_path, change):
+    with pytest.raises(InputError, match="set.json: not a consistency test set"):
+        contrast_sets.read_set(consistency_set(tmp_path / "set.json", **change), "xx", "yy")
+    (tmp_path / "set.json").write_text("[]")
+    with pytest.raises(InputError, match="it is empty"):
+        contrast_sets.read_set(tmp_path / "set.json", "xx", "yy")
+
+
+def test_written_pronouns_are_counted_in_the_last_line(trained_folder, tmp_path, monkeypatch):
+    groups = contrast_sets.read_groups(write_set(tmp_path, LINES, "0\n2\n5\n", "1\n0\n"), "xx", "yy")
+    model = LasformerModel.from_pretrained(trained_folder)
+    seen, words = [], [""]
+
+    def translate(documents, beam, max_tokens, lines):
+        seen.append(documents)
+        made = type(model).translate_documents(model, documents, beam, max_tokens, lines=lines)
+        assert [len(m) for m in made] == [d.count("\n") + 1 for d in documents]
+        return [
+            [SimpleNamespace(translation="Er")] * (len(m) - 1) + [SimpleNamespace(translation=words[0])] for m in made
+        ]
+
+    monkeypatch.setattr(model, "translate_documents", translate, raising=False)
+    for words[0], right in (("Dann kam er.", 1.0), ("Dann kam sie, der.", 0.0)):
+        found = contrast.generate(model, groups, "source", beam=1)
+        assert (found["groups"], found["generated"]) == (1, right) and found["by_distance"] == {"1": (right, 1)}
+    contrast.generate(model, groups, "none", beam=1)
+    assert seen == [["w1 w2\nw3 w4"], ["w1 w2\nw3 w4"], ["w3 w4"]]
+    with pytest.raises(InputError, match="--context both: with --generative"):
+        contrast.generate(model, groups, "both")
+    with pytest.raises(InputError, match="no group differs in one of the pronouns er, sie, es"):
+        contrast.generate(model, groups[1:], "none")
+
+
+@pytest.mark.slow
+def test_generative_contrast_from_the_command_line(trained_folder, tmp_path):
+    prefix = write_set(tmp_path, LINES, "0\n2\n5\n")
+    done = run("lasformer", "contrast", trained_folder / "checkpoint_last.pt", prefix, "--generative", "--beam", 1)
+    assert done.stdout.count("of 1 pronouns translated right") == 2

@@ -1,0 +1,96 @@
+"""CXMI: bits that the context is worth."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+import torch
+from helpers import run, write_corpus
+
+from fairseq_lasformer.analysis import context_use
+from fairseq_lasformer.data.documents import Pair
+from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.plugin.model import LasformerModel
+
+DOCUMENTS = [
+    Pair(["w1 w2", "w3", "w4 w5 w6", "w7"], ["W1 W2", "W3", "W4 W5 W6", "W7"]),
+    Pair(["w8", "w9"], ["W8", "W9"]),
+]
+
+
+@pytest.fixture(scope="module")
+def use(trained_folder):
+    return context_use.ContextUse(LasformerModel.from_pretrained(trained_folder), DOCUMENTS)
+
+
+def test_lines_are_drawn_evenly_and_have_context():
+    every = context_use.places(DOCUMENTS, None)
+    assert every == [(0, 1), (0, 2), (0, 3), (1, 1)]
+    assert context_use.places(DOCUMENTS, 2) == [(0, 2), (1, 1)]
+
+
+def test_context_is_whole_lines_up_to_the_limits(use):
+    codec = use.codec
+    place = context_use.Place(0, 3)
+    own = codec.length(use.target[0][3])
+    for lines, tokens, kept in ((0, None, 0), (2, None, 2), (9, None, 3), (9, 3, 0), (9, 1000, 3)):
+        source, target, start = use.example(place, lines, tokens)
+        text = codec.decode(use.hub.tgt_dict.string(target))
+        if tokens == 3:
+            assert len(text) == 1 + sum(
+                sum(map(codec.length, use.target[0][3 - k : 3])) <= 3
+                and sum(map(codec.length, use.source[0][3 - k : 3])) <= 3
+                for k in (1, 2, 3)
+            )
+        else:
+            assert text == DOCUMENTS[0].target[3 - kept :]
+        assert len(target) - start == own and len(use.hub.src_dict.string(source).split("<sep>")) == len(text)
+
+
+def test_bits_are_those_of_the_definition(use):
+    chosen = context_use.places(DOCUMENTS, None)
+    found = context_use.evaluate(use, chosen, [4, 100], max_tokens=60)
+    model = use.hub.models[0]
+
+    def bits(place, tokens):
+        source, target, start = use.example(place, 10**9 if tokens else 0, tokens)
+        previous = torch.cat([target[-1:], target[:-1]])[None]
+        with torch.no_grad():
+            out = model(source[None], torch.tensor([len(source)]), previous)[0]
+        return -float(out.log_softmax(-1)[0].gather(1, target[:, None])[start:].sum()) / math.log(2)
+
+    n = found["target_tokens"]
+    alone = sum(bits(p, None) for p in chosen) / n
+    assert found["alone"] == pytest.approx(alone, rel=1e-4)
+    rows = [sum(bits(p, t) for p in chosen) / n for t in (4, 100)]
+    for row, expected, before in zip(found["rows"], rows, [alone, rows[0]]):
+        assert row["bits"] == pytest.approx(expected, rel=1e-4)
+        assert row["cxmi"] == pytest.approx(alone - expected, abs=1e-3)
+        assert row["more"] == pytest.approx(before - expected, abs=1e-3)
+
+
+def test_the_standard_error_is_that_of_a_ratio():
+    before, after, lengths = [3.0, 5.0, 4.0, 8.0], [2.0, 5.0, 3.0, 7.0], [2, 2, 2, 2]
+    gains = torch.tensor([0.5, 0.0, 0.5, 0.5])
+    assert context_use._error(before, after, lengths) == pytest.approx(float(gains.std() / 2))
+
+
+def test_kappa_can_be_set_where_there_are_selectors(use, build):
+    context_use.set_kappa(use.hub, 0.25)
+    assert {s.share for _, s in use.hub.models[0].selectors()} == {0.25}
+    dense = type("Hub", (), {"models": [build(select_modules="none")]})()
+    with pytest.raises(InputError, match="the model selects nothing"):
+        context_use.set_kappa(dense, 0.25)
+
+
+@pytest.mark.slow
+def test_the_command_prints_a_table(trained_folder, tmp_path):
+    prefix = write_corpus(tmp_path, "set", 5, seed=4)
+    command = ["lasformer", "context", trained_folder / "checkpoint_last.pt", prefix, "--tokens", "5,20"]
+    done = run(*command, "--kappa", "0.1,1", "--json", tmp_path / "out.json")
+    assert done.stdout.count("20 tokens") == 2 and "CXMI" in done.stdout
+    assert [r["kappa"] for r in json.loads((tmp_path / "out.json").read_text())["results"]] == [0.1, 1.0]
+    refused = run(*command, "--kappa", "2", check=False)
+    assert refused.returncode == 1 and "--kappa: shares from 0 to 1" in refused.stderr
