@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import lzma
 import os
 import re
 import subprocess
@@ -14,6 +15,7 @@ from typing import Any
 import forkserver
 import pytest
 import torch
+import yaml
 from fairseq import options, tasks
 from fairseq.data import Dictionary, indexed_dataset
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
@@ -295,6 +297,23 @@ def batches(task: Any) -> list[dict[str, Any]]:
     chosen = list(found.next_epoch_itr(shuffle=False))[-12::9]
     assert len(chosen) == 2 and chosen[0]["ntokens"] != chosen[1]["ntokens"]
     return chosen
+
+
+def small_tvsub(files: Path) -> dict[str, Any]:
+    """``examples/tvsub.yaml`` at a small size; its corpus is written to a folder, compressed as some have it."""
+    for split, n in (("train", 20), ("valid", 3), ("test", 4)):
+        prefix = write_corpus(files, f"tvsub.{split}", n, seed=n)
+        for own, language in (("xx", "zh"), ("yy", "en")):
+            text = (files / f"{prefix.name}.{own}").read_bytes().replace(b"w1 ", b"w1\t", 1)
+            (files / f"{prefix.name}.{language}.xz").write_bytes(lzma.compress(text))
+    example = yaml.safe_load((ROOT / "examples/tvsub.yaml").read_text())
+    small = {"max_update": 2, "max_tokens": 300, "update_freq": 1, "save_every": 2, "save_minutes": 0.0}
+    example["prepare"] |= {"size": 60, "limit": 60}
+    example["training"] |= small
+    example["fairseq"] = [str(word) for word in SIZES]
+    for system in example["systems"].values():
+        system["training"] = system.get("training", {}) | small
+    return example
 
 
 def read_split(folder: Path, split: str, language: str, pair: str = "xx-yy") -> list[str]:

@@ -14,7 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from helpers import ROOT, run
+import yaml
+from helpers import ROOT, run, small_tvsub
 
 from fairseq_lasformer.cli.main import COMMANDS, main
 from fairseq_lasformer.resume import Progress, key_of
@@ -181,6 +182,7 @@ def workplace(top: Path) -> Path:
         assert printed in example
         example = example.replace(printed, short)
     (clone / "own_data.yaml").write_text(example)
+    (clone / "examples/tvsub.yaml").write_text(yaml.safe_dump(small_tvsub(clone / "downloads"), sort_keys=False))
     # run.sh finds its corpus unpacked
     ted = clone / "data-bin" / "ted_en-de" / "raw"
     ted.mkdir(parents=True)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import lzma
 import re
 import subprocess
 
 import pytest
 import yaml
-from helpers import ROOT, SIZES, run, write_corpus
+from helpers import ROOT, run, small_tvsub, write_corpus
 
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.experiments import paper
@@ -68,18 +67,7 @@ def test_one_command_makes_a_system_of_another_corpus(tmp_path, monkeypatch):
     """From compressed files to scores: the pipeline of examples/tvsub.yaml at a small size."""
     pytest.importorskip("plotly")
     files = tmp_path / "files"
-    for split, n in (("train", 20), ("valid", 3), ("test", 4)):
-        prefix = write_corpus(files, f"tvsub.{split}", n, seed=n)
-        for own, language in (("xx", "zh"), ("yy", "en")):
-            text = (files / f"{prefix.name}.{own}").read_bytes().replace(b"w1 ", b"w1\t", 1)
-            (files / f"{prefix.name}.{language}.xz").write_bytes(lzma.compress(text))
-    example = yaml.safe_load((ROOT / "examples/tvsub.yaml").read_text())
-    small = {"max_update": 2, "max_tokens": 300, "update_freq": 1, "save_every": 2, "save_minutes": 0.0}
-    example["prepare"] |= {"size": 60, "limit": 60}
-    example["training"] |= small
-    example["fairseq"] = [str(word) for word in SIZES]
-    for system in example["systems"].values():
-        system["training"] = system.get("training", {}) | small
+    example = small_tvsub(files)
     config = tmp_path / "tvsub.yaml"
     config.write_text(yaml.safe_dump(example, sort_keys=False))
     assert paper.described("tvsub_zh-en") == ROOT / "examples/tvsub.yaml" and paper.described("ted_en-de") is None
