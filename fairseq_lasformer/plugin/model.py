@@ -25,6 +25,7 @@ from fairseq_lasformer.plugin import build
 from fairseq_lasformer.plugin.config import PRESETS, LasformerConfig, ModuleConfig, module_config
 from fairseq_lasformer.plugin.decoder import LasformerDecoder
 from fairseq_lasformer.plugin.encoder import LasformerEncoder
+from fairseq_lasformer.plugin.upcycling import complete
 
 if TYPE_CHECKING:
     from fairseq_lasformer.documents.hub import DocumentHubInterface
@@ -141,15 +142,9 @@ class LasformerModel(TransformerModelBase):
         return out, extra | {"kappa": {name: selector.kappa for name, selector in self.selectors()}}
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
-        """Allow a selecting model to start from a dense checkpoint of the same sizes.
-
-        Its selectors keep their initial weights.
-        """
+        """Allow a model to start from a dense checkpoint of the same sizes; see :func:`upcycling.complete`."""
         super().upgrade_state_dict_named(state_dict, name)
-        own = {key: value for key, value in self.state_dict().items() if ".selector." in key}
-        if own and not any(key in state_dict for key in own):
-            logger.warning("the checkpoint has no selectors; they start from their initialisation, kappa from 1")
-            state_dict.update(own)
+        complete(state_dict, self.state_dict())
 
     def set_num_updates(self, num_updates: int) -> None:
         """Called by fairseq before every update."""
