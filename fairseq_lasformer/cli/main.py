@@ -31,6 +31,7 @@ COMMANDS = {
     "serve": Command("a translation server with a page", "serve"),
     "generate": Command("translate a prepared split, whole documents", "data"),
     "score": Command("d-BLEU, s-BLEU and chrF of translated documents", "scores"),
+    "terms": Command("find names and their translations in a parallel text, for scores of terms", "scores"),
     "contrast": Command("score a contrastive test set (ContraPro's format) with a checkpoint", "evaluation"),
     "context": Command("how much the context is worth to a model, in bits", "evaluation"),
     "reproduce": Command("run a row of the paper's main table: corpus, training, translation, scores", "experiments"),

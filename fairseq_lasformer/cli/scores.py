@@ -1,4 +1,4 @@
-"""The subcommand that scores translations."""
+"""Subcommands that score translations, and find terms to score."""
 
 from __future__ import annotations
 
@@ -161,6 +161,30 @@ def _with_source(
                 systems[name]["comet"] = windows.comet(args.comet, cut)
                 said[name].append(f"{name}: COMET {systems[name]['comet']:.4f} over {len(cut)} windows ({args.comet})")
     return said
+
+
+def run_terms(args: argparse.Namespace) -> None:
+    from fairseq_lasformer.data.documents import read_corpus
+    from fairseq_lasformer.evaluation.term_pairs import find
+
+    check_writable(args.out)
+    sides = (args.prefix.with_name(f"{args.prefix.name}.{lang}") for lang in (args.source_lang, args.target_lang))
+    found = find(read_corpus(*sides).documents, args.least, args.random)
+    if not found:
+        raise InputError(f"{args.prefix}: no term stands in {args.least} lines with a sure translation; try --least")
+    atomic_write(args.out, "".join(f"{source}\t{target}\n" for source, target in found))
+    print(f"{args.out}: {len(found)} terms")
+
+
+def add_terms(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("prefix", type=Path, help="documents and their translation, raw form: PREFIX.SRC, PREFIX.TGT")
+    parser.add_argument("out", type=Path, help="file for the terms: source term, tab, target term")
+    parser.add_argument("-s", "--source-lang", required=True, help="source language, the suffix of its file")
+    parser.add_argument("-t", "--target-lang", required=True, help="target language, the suffix of its file")
+    parser.add_argument("--least", type=int, default=5, help="lines that a term stands in (default: %(default)s)")
+    parser.add_argument(
+        "--random", type=int, metavar="SEED", help="as many words drawn at random, instead of names, for comparison"
+    )
 
 
 def add_score(parser: argparse.ArgumentParser) -> None:

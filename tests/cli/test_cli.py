@@ -93,7 +93,7 @@ def test_device_beam_and_tokens_are_the_same_options_everywhere(capsys):
             name = option.split()[0]
             assert (name in text) == (option in text), (command, option)
             meant.setdefault(name, []).append(name in text)
-    assert all(meant["--device"]) and sum(meant["--beam"]) == 4 and sum(meant["--max-tokens"]) == 5
+    assert all(meant["--device"]) and sum(meant["--beam"]) == 5 and sum(meant["--max-tokens"]) == 5
 
 
 def test_the_device_of_generate_is_fairseqs(monkeypatch):

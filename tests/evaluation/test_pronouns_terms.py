@@ -74,3 +74,23 @@ def test_the_command_reports_both(tmp_path, capsys):
     (tmp_path / "src").write_text("他\n", encoding="utf-8")
     assert main(["score", *files, "--pronouns", "--source", str(tmp_path / "src")]) == 1
     assert "1 documents for 2 reference documents" in capsys.readouterr().err
+
+
+def test_names_are_found_with_their_translations(tmp_path, capsys):
+    names = (("阿曼达", "Amanda"), ("哈罗德", "Harold"))
+    lines = []
+    for i in range(24):
+        source, target = names[i % 2]
+        thing = (("面包", "bread"), ("水果", "fruit"), ("书本", "books"))[i % 3]
+        lines.append((f"{'甲乙丙丁'[i % 4]}看见{source}拿着{thing[0]}", f"Then he saw {target} and {thing[1]}"))
+    for side, language in enumerate(("zh", "en")):
+        (tmp_path / f"set.{language}").write_text("".join(line[side] + "\n" for line in lines), encoding="utf-8")
+    command = ["terms", str(tmp_path / "set"), str(tmp_path / "out"), "-s", "zh", "-t", "en"]
+    assert main(command) == 0
+    found = dict(line.split("\t")[::-1] for line in (tmp_path / "out").read_text(encoding="utf-8").splitlines())
+    assert found.keys() == {"Amanda", "Harold"} and all(found[t] in f"看见{s}拿着" and s in found[t] for s, t in names)
+    assert main([*command, "--random", "1"]) == 0
+    drawn = dict(line.split("\t")[::-1] for line in (tmp_path / "out").read_text(encoding="utf-8").splitlines())
+    assert len(drawn) == 2 and drawn.keys() < {"bread", "fruit", "books"}
+    assert main([*command, "--least", "30"]) == 1
+    assert "no term stands in 30 lines" in capsys.readouterr().err

@@ -1,0 +1,77 @@
+"""Terms of a parallel text: names, and words drawn at random, with their translations, for scores of terminology.
+
+As in WMT25's terminology task, translations are compared without terms, with the right ones (names) and with random
+ones. A pair is what stands together most: the source n-gram with the highest Dice coefficient over lines.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from fairseq_lasformer.data.documents import Pair
+
+SURE = 0.8
+"""Dice coefficient from which a pair counts as each other's translation."""
+
+_UNSPACED = re.compile("[\u3400-\u9fff\u3040-\u30ff]")
+_NAME = re.compile(r"(?<=[a-z,;] )[A-Z][a-z]+(?: [A-Z][a-z]+)?\b")
+_WORD = re.compile(r"\b[a-z]{4,}\b")
+
+
+def _ngrams(line: str) -> set[str]:
+    """What may be a term in a source line: 2 to 8 letters of a script without spaces, 1 to 3 words of another."""
+    found = set()
+    if _UNSPACED.search(line):
+        for part in re.findall(r"[\w·]+", line):
+            found |= {part[i : i + n] for n in range(2, 9) for i in range(len(part) - n + 1)}
+        return found
+    words = re.findall(r"\w+", line)
+    return {" ".join(words[i : i + n]) for n in range(1, 4) for i in range(len(words) - n + 1)}
+
+
+def _pairs(
+    lines: Sequence[tuple[set[str], str]], totals: Counter[str], targets: Iterable[str]
+) -> list[tuple[str, str]]:
+    """The source n-gram of each target term that is sure enough.
+
+    Args:
+        lines: n-grams of the source, and the target line.
+        totals: number of lines with each n-gram.
+    """
+    found = []
+    for target in targets:
+        pattern = re.compile(rf"\b{re.escape(target)}\b")
+        own = [ngrams for ngrams, line in lines if pattern.search(line)]
+        together = Counter(ngram for ngrams in own for ngram in ngrams)
+        best = max(together, key=lambda n: (2 * together[n] / (totals[n] + len(own)), len(n)), default="")
+        if best and 2 * together[best] / (totals[best] + len(own)) >= SURE:
+            found.append((best, target))
+    return found
+
+
+def find(documents: Sequence[Pair], least: int = 5, seed: int | None = None) -> list[tuple[str, str]]:
+    """Terms of documents and their translations.
+
+    Args:
+        documents: source, and target in a language that writes names with capital letters.
+        least: lines that a term stands in, at least.
+        seed: None for names; otherwise, as many other words, drawn at random.
+    """
+    lines = [(_ngrams(source), target) for pair in documents for source, target in zip(pair.source, pair.target)]
+    totals = Counter(ngram for ngrams, _ in lines for ngram in ngrams)
+    names = Counter(name for _, line in lines for name in set(_NAME.findall(line)))
+    made = _pairs(lines, totals, sorted(name for name, n in names.items() if n >= least))
+    if seed is None:
+        return made
+    words = Counter(word for _, line in lines for word in set(_WORD.findall(line)))
+    other = [word for word, n in sorted(words.items()) if least <= n <= 50]
+    random.Random(seed).shuffle(other)
+    drawn: list[tuple[str, str]] = []
+    for start in range(0, len(other), 100):
+        if len(drawn) >= len(made):
+            break
+        drawn += _pairs(lines, totals, other[start : start + 100])
+    return sorted(drawn[: len(made)])
