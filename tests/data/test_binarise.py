@@ -37,7 +37,7 @@ def test_the_files_are_those_of_fairseq_preprocess(tmp_path, words):
     expected = preprocessed(text, tmp_path / "expected", "--trainpref", str(text / "train"))
     out.mkdir()
     names = ("train", "valid", "test", "test1")
-    binarise(text, names, ("xx", "yy"), out, None)
+    binarise(text, names, ("xx", "yy"), out, [[]])
     assert {path.name: path.read_bytes() for path in out.iterdir()} == expected
     assert len(expected) == 2 * (1 + 2 * len(names))
     assert len(words) < 100 or sum(map(len, expected.values())) > 4 * 9_000
@@ -50,6 +50,6 @@ def test_a_known_dictionary_stays_as_it_is(tmp_path):
     known.write_text("a@@ 7\nA 3\nmadeupword0000 0\n", encoding="utf-8")
     expected = preprocessed(text, tmp_path / "expected", "--srcdict", str(known))
     out.mkdir()
-    binarise(text, ("valid", "test", "test1"), ("xx", "yy"), out, known)
+    binarise(text, ("valid", "test", "test1"), ("xx", "yy"), out, [known, known])
     assert {path.name: path.read_bytes() for path in out.iterdir()} == expected
     assert (out / "dict.yy.txt").read_bytes() == known.read_bytes()
