@@ -88,7 +88,7 @@ class SplitInfo:
             if examples and len(examples) != info.n_examples:
                 raise ValueError(f"it lists {len(examples)} of {info.n_examples} examples")
             return info
-        except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as e:
+        except (OSError, ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError) as e:
             raise InputError(f"{path}: not a manifest of this package ({e}); run the preprocessing again") from e
 
 
