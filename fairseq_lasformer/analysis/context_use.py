@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 from torch import Tensor
 from tqdm import tqdm
 
+from fairseq_lasformer.analysis.contrast import target_scores
 from fairseq_lasformer.data.documents import Pair
 from fairseq_lasformer.documents.hub import DocumentHubInterface
-from fairseq_lasformer.documents.scoring import log_probabilities
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.ops import KAPPA_ONE
 
@@ -80,12 +80,8 @@ class ContextUse:
     def bits(self, chosen: Sequence[Place], lines: int, tokens: int | None, max_tokens: int, what: str) -> list[float]:
         """Bits of each line, its end included; see :meth:`example`."""
         examples = [self.example(place, lines, tokens) for place in chosen]
-        with tqdm(total=len(examples), desc=what, unit=" lines") as bar:
-            pairs = [(source, target) for source, target, _ in examples]
-            found = log_probabilities(
-                self.hub.models[0], self.hub.tgt_dict, pairs, max_tokens, self.hub.device, bar.update
-            )
-        return [-float(scores[start:].sum()) / math.log(2) for scores, (_, _, start) in zip(found, examples)]
+        scores = target_scores(self.hub, examples, max_tokens, what, unit=" lines")
+        return [-float(line.sum()) / math.log(2) for line in scores]
 
 
 def set_kappa(hub: DocumentHubInterface, share: float) -> None:

@@ -71,7 +71,11 @@ def encoded(
 
 
 def target_scores(
-    hub: DocumentHubInterface, examples: Sequence[tuple[Tensor, Tensor, int]], max_tokens: int = 4096
+    hub: DocumentHubInterface,
+    examples: Sequence[tuple[Tensor, Tensor, int]],
+    max_tokens: int = 4096,
+    what: str = "scoring",
+    unit: str = " candidates",
 ) -> list[Tensor]:
     """Log probabilities of the tokens of each target sentence, end of sentence included: one tensor per example.
 
@@ -79,8 +83,9 @@ def target_scores(
         hub: the model with its data.
         examples: source, target, and the first target position that counts.
         max_tokens: maximum number of tokens per batch, padding included.
+        what, unit: for the progress bar.
     """
-    with tqdm(total=len(examples), desc="scoring", unit=" candidates") as bar:
+    with tqdm(total=len(examples), desc=what, unit=unit) as bar:
         pairs = [(source, target) for source, target, _ in examples]
         found = log_probabilities(hub.models[0], hub.tgt_dict, pairs, max_tokens, hub.device, bar.update)
     return [tokens[start:] for tokens, (_, _, start) in zip(found, examples)]

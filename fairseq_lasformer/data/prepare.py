@@ -38,8 +38,8 @@ from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.files import atomic_copy, atomic_write, check_writable, locked, remove_folder
 from fairseq_lasformer.resume import Progress, key_of
 
-# A call of subwords.transform: its kind, and the arguments of that kind.
 MANY_UNKNOWN = 0.01
+"""Share of unknown tokens in a split above which the summary says so."""
 
 
 class Prepared(NamedTuple):

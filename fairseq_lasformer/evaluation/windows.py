@@ -1,8 +1,8 @@
 """Windows of lines for neural metrics: a document metric out of one of segments.
 
-Overlapping windows of lines are scored as if each were a segment (Vernikos et al. 2022; SLIDE, arXiv 2309.08832). The
-metrics themselves need weights that are not part of this project: a TSV file serves any of them, and COMET can be run
-where its package and a model are at hand.
+Windows of lines, overlapping or side by side, are scored as if each were a segment (Vernikos et al. 2022; SLIDE, arXiv
+2309.08832). The metrics themselves need weights that are not part of this project: a TSV file serves any of them, and
+COMET can be run where its package and a model are at hand.
 """
 
 from __future__ import annotations

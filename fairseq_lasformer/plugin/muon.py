@@ -15,6 +15,7 @@ from fairseq.optim.adam import Adam, FairseqAdam, FairseqAdamConfig
 from torch import Tensor, nn
 
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.plugin.optimizer import restricted
 
 EMBEDDING = "embedding"
 
@@ -105,13 +106,9 @@ class MuonWithAdam(Adam):
 
     def step(self, closure: Callable | None = None) -> Any:  # type: ignore[override]
         """Update all parameters once."""
-        groups = self.param_groups
-        self.muon.param_groups, self.muon.state = [g for g in groups if g["matrices"]], self.state
-        self.param_groups = [g for g in groups if not g["matrices"]]
-        try:
+        with restricted(self, [g for g in self.param_groups if not g["matrices"]]):
             loss = super().step(closure)
-        finally:
-            self.param_groups = groups
+        self.muon.param_groups, self.muon.state = [g for g in self.param_groups if g["matrices"]], self.state
         self.muon.step()
         return loss
 

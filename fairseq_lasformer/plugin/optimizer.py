@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -11,6 +12,16 @@ from fairseq.optim.adam import Adam, FairseqAdam, FairseqAdamConfig
 from torch import Tensor
 
 from fairseq_lasformer.errors import InputError
+
+
+@contextmanager
+def restricted(optimizer: Any, groups: list[dict[str, Any]]) -> Iterator[None]:
+    """Let an optimizer see some of its groups alone, for a step."""
+    every, optimizer.param_groups = optimizer.param_groups, groups
+    try:
+        yield
+    finally:
+        optimizer.param_groups = every
 
 
 class ExpertAdam(Adam):
@@ -35,13 +46,9 @@ class ExpertAdam(Adam):
 
     def step(self, closure: Callable | None = None) -> Any:  # type: ignore[override]
         """Update all parameters once."""
-        groups = self.param_groups
-        self.param_groups = [g for g in groups if not g["factored"]]
-        try:
+        with restricted(self, [g for g in self.param_groups if not g["factored"]]):
             loss = super().step(closure)
-        finally:
-            self.param_groups = groups
-        for group in groups:
+        for group in self.param_groups:
             if group["factored"]:
                 for p in group["params"]:
                     if p.grad is not None:
