@@ -22,7 +22,7 @@ from torch import Tensor
 from fairseq_lasformer.data.shortlist import SPECIAL, Shortlist
 from fairseq_lasformer.search.beam_search import FastBeamSearch, fast
 from fairseq_lasformer.search.histories import Histories, Step
-from fairseq_lasformer.search.processors import Exclusions, GivenWords, ProcessedSearch, StepProcessor
+from fairseq_lasformer.search.processors import Exclusions, GivenWords, ProcessedSearch, StepProcessor, apart
 from fairseq_lasformer.search.shortlisted import JointList, ListedEnsemble
 
 LOOK_EVERY = 16
@@ -95,6 +95,8 @@ class BeamGenerator(SequenceGenerator):
     ``no_repeat_ngram_size``, and processors on the host (a glossary, a watched search) take fairseq's loop.
     So do other models, whose decoders may read more than the newest word.
 
+    A search changes nothing of the generator, so that several threads can search with it at a time.
+
     Args:
         models, dictionary, options: see fairseq's ``SequenceGenerator``.
         shortlist: words that are searched; None for all.
@@ -123,6 +125,13 @@ class BeamGenerator(SequenceGenerator):
         constraints: Tensor | None = None,
         bos_token: int | None = None,
     ) -> list[list[dict[str, Any]]]:
+        # fairseq's loop, its strategies and the lists and limits of a batch leave what they find on the generator
+        return apart(self, search=self.search.apart())._found(sample, prefix_tokens, constraints, bos_token)
+
+    def _found(
+        self, sample: dict[str, Any], prefix_tokens: Tensor | None, constraints: Tensor | None, bos_token: int | None
+    ) -> list[list[dict[str, Any]]]:
+        """See fairseq's ``generate``; the generator is this search's own."""
         if self.shortlist is None or (bos_token or 0) >= SPECIAL:
             return self._run(sample, prefix_tokens, constraints, bos_token)
         joint = JointList.of(self.shortlist, sample["net_input"]["src_tokens"], prefix_tokens, beam=self.beam_size)

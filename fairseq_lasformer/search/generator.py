@@ -14,7 +14,7 @@ from fairseq_lasformer.search.alignment import LineAlignment, SentenceLimits
 from fairseq_lasformer.search.beam_loop import BeamGenerator
 from fairseq_lasformer.search.beam_search import FastBeamSearch
 from fairseq_lasformer.search.glossary import GlossarySearch, RequiredTerms, Terms
-from fairseq_lasformer.search.processors import StepProcessor
+from fairseq_lasformer.search.processors import StepProcessor, apart
 from fairseq_lasformer.search.repair import flawed, split
 from fairseq_lasformer.search.repetition import NoRepetition
 from fairseq_lasformer.search.shortlisted import JointList
@@ -68,12 +68,8 @@ class AlignedGenerator(BeamGenerator):
         super().__init__(models, dictionary, **options)
         self.alignment, self.own_length, self.strategy = alignment, own_length, self.search.inner
 
-    def _generate(
-        self,
-        sample: dict[str, Any],
-        prefix_tokens: Tensor | None = None,
-        constraints: Tensor | None = None,
-        bos_token: int | None = None,
+    def _found(
+        self, sample: dict[str, Any], prefix_tokens: Tensor | None, constraints: Tensor | None, bos_token: int | None
     ) -> list[list[Hypothesis]]:
         if constraints is not None:
             raise InputError("constraints: lines are aligned; use a glossary, or --no-align-sentences")
@@ -145,7 +141,7 @@ class AlignedGenerator(BeamGenerator):
         required = RequiredTerms(terms, separator, self.eos) if terms else None
         if required and type(self.strategy) is not FastBeamSearch:
             raise InputError("a glossary needs plain beam search; leave out the options of other searches")
-        self.search.inner = GlossarySearch(self.tgt_dict, required) if required else self.strategy
+        self.search.inner = GlossarySearch(self.tgt_dict, required) if required else apart(self.strategy)
         a, b, source = self.max_len_a, self.max_len_b, sample["net_input"]["src_tokens"]
         if not self.own_length:
             # a prefix may exceed every limit, and fairseq insists on the minimum

@@ -8,13 +8,14 @@ Shapes: N items (documents, or parts of one), B hypotheses per item, k candidate
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from fairseq import search
-from torch import Tensor
+from torch import Tensor, nn
 
 
 class Scores(NamedTuple):
@@ -67,6 +68,16 @@ class StepProcessor:
         """Go on with some of the items, given by their rows."""
 
 
+M = TypeVar("M", bound=nn.Module)
+
+
+def apart(module: M, **parts: nn.Module) -> M:
+    """A module whose attributes can be set without changing another's, which shares all but the given parts."""
+    copied = copy.copy(module)
+    copied.__dict__["_modules"] = {**module._modules, **parts}
+    return copied
+
+
 class ProcessedSearch(search.Search):
     """A search strategy, and the processors that steer it."""
 
@@ -75,6 +86,10 @@ class ProcessedSearch(search.Search):
         self.inner = inner
         self.supports_constraints, self.stop_on_max_len = inner.supports_constraints, inner.stop_on_max_len
         self.processors: Sequence[StepProcessor] = ()
+
+    def apart(self) -> ProcessedSearch:
+        """The same strategy and no processors, for one search."""
+        return apart(self, inner=apart(self.inner))
 
     def begin(self, processors: Sequence[StepProcessor], n_items: int, beam: int, device: torch.device) -> None:
         """Start a batch.

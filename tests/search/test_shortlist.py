@@ -23,6 +23,7 @@ from fairseq_lasformer.plugin.config import LasformerConfig
 from fairseq_lasformer.plugin.model import LasformerModel
 from fairseq_lasformer.search.beam_loop import BeamGenerator
 from fairseq_lasformer.search.generator import AlignedGenerator, Alignment
+from fairseq_lasformer.search.processors import ProcessedSearch
 from fairseq_lasformer.search.shortlisted import JointList
 
 V, SEPARATOR, PAD, EOS = 64, 30, 1, 2
@@ -298,3 +299,28 @@ def test_without_training_data_there_is_none(broken, tmp_path, capsys):
         path.unlink()
     assert main(["shortlist", str(broken)]) == 1
     assert "has no training data" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("listed", [True, False])
+@pytest.mark.parametrize("kind", ["aligned", "free"])
+def test_a_search_within_another_changes_neither(model, words, monkeypatch, listed, kind):
+    """As in a server, where one thread searches alternatives with the generator that another translates with."""
+    given = shortlist(best=2) if listed else None
+    make = {"aligned": aligned, "free": BeamGenerator}[kind]
+    generator = make([model], words, shortlist=given, beam_size=3)
+    outer, inner = batch(*DOCUMENTS), batch((4, 2, 1))
+
+    def tokens(found):
+        return [[hypothesis["tokens"].tolist() for hypothesis in hypotheses] for hypotheses in found]
+
+    expected, inside, steps = tokens(generator.generate([], outer)), tokens(generator.generate([], inner)), []
+    step = ProcessedSearch.step
+
+    def interrupted(self, *args):
+        steps.append(None)
+        if len(steps) == 3:
+            assert tokens(generator.generate([], inner)) == inside
+        return step(self, *args)
+
+    monkeypatch.setattr(ProcessedSearch, "step", interrupted)
+    assert tokens(generator.generate([], outer)) == expected and len(steps) > 3
