@@ -65,7 +65,7 @@ class ContextUse:
         """
         document, line = place
         source, target = self.source[document], self.target[document]
-        first, limit = line, self.codec.limit - 1
+        first, limit = line, self.codec.room
         filled = [self.codec.length(side[line]) for side in (source, target)]
         own = list(filled)
         while first > max(0, line - lines):
@@ -73,9 +73,9 @@ class ContextUse:
             if max(more) > limit or tokens is not None and max(m - o for m, o in zip(more, own)) > tokens:
                 break
             filled, first = more, first - 1
-        encoded = self.hub.tgt_dict.encode_line(self.codec.join(target[first : line + 1]), add_if_not_exist=False)
-        start = sum(map(self.codec.length, target[first:line]))
-        return self.hub.binarize(self.codec.join(source[first : line + 1])), encoded.long(), start
+        encoded = self.hub.tgt_dict.encode_line(self.codec.join(target[first : line + 1], 1), add_if_not_exist=False)
+        start = bool(self.codec.tags[1]) + sum(map(self.codec.length, target[first:line]))
+        return self.hub.binarize(self.codec.join(source[first : line + 1], 0)), encoded.long(), start
 
     def bits(self, chosen: Sequence[Place], lines: int, tokens: int | None, max_tokens: int, what: str) -> list[float]:
         """Bits of each line, its end included; see :meth:`example`."""

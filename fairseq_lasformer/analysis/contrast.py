@@ -64,10 +64,11 @@ def encoded(
         codec.encode_target(s) for s in (*(candidate.target_context if policy == "both" else ()), candidate.target)
     ]
     for side in (source, target):
-        while len(side) > 1 and sum(map(codec.length, side)) + 1 > codec.limit:
+        while len(side) > 1 and sum(map(codec.length, side)) > codec.room:
             del side[0]
-    tokens = hub.tgt_dict.encode_line(codec.join(target), add_if_not_exist=False).long()
-    return hub.binarize(codec.join(source)), tokens, 0 if whole else sum(map(codec.length, target[:-1]))
+    tokens = hub.tgt_dict.encode_line(codec.join(target, 1), add_if_not_exist=False).long()
+    start = bool(codec.tags[1]) + (0 if whole else sum(map(codec.length, target[:-1])))
+    return hub.binarize(codec.join(source, 0)), tokens, start
 
 
 def target_scores(

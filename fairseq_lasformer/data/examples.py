@@ -40,7 +40,8 @@ class ExampleRule:
     """How sentences are turned into examples in a prepared folder."""
 
     def __init__(self, settings: DataConfig) -> None:
-        self.limit, self.separator = settings.limit, settings.separator
+        self.limit, self.room, self.separator = settings.limit, settings.room, settings.separator
+        self.tags = settings.tags
         self.resolutions, self.max_lines = settings.resolutions, settings.max_lines
 
     def length(self, sentence: str) -> int:
@@ -65,9 +66,9 @@ class ExampleRule:
         """
         lengths = [[self.length(sentence) for sentence in pair] for pair in zip(*sides, strict=True)]
         for i, pair in enumerate(lengths):
-            if max(pair) > self.limit - 1:
+            if max(pair) > self.room:
                 raise TooLong(pair.index(max(pair)), i, max(pair))
-        most = self.limit - 1
+        most = self.room
         if self.max_lines:
             if (self.max_lines + 1) * (most // self.max_lines) <= most:
                 raise InputError(f"--max-lines {self.max_lines}: too many for a --limit of {self.limit}")
@@ -87,12 +88,13 @@ class ExampleRule:
         known = self.resolutions if training or self.resolutions == "sentences" else "documents"
         return [part] if known == "documents" else list(chunks(part, known))
 
-    def join(self, sentences: Sequence[str]) -> str:
-        """Joins encoded sentences into one example."""
-        return (f" {self.separator} " if self.separator else " ").join(sentences)
+    def join(self, sentences: Sequence[str], side: int) -> str:
+        """Joins encoded sentences into one example, behind the tag of its side: 0 for the source, 1 for the target."""
+        joined = (f" {self.separator} " if self.separator else " ").join(sentences)
+        return f"{self.tags[side]} {joined}" if self.tags[side] else joined
 
     def split(self, example: str) -> list[str]:
-        """The sentences of an example (or a translation), as far as separators delimit them."""
+        """The sentences of a translation, as far as separators delimit them."""
         if not self.separator:
             return [example]
         tokens = example.split()
@@ -153,7 +155,7 @@ class LineCodec:
         if separator := self.codec.separator:
             pieces = [s for piece in pieces for s in re.split(rf"(?<!\S){re.escape(separator)}(?!\S)", piece)]
         sentences = [s.strip() for s in pieces if s.strip()]
-        return self.codec.join([self.codec.encode_source(s) for s in sentences])
+        return self.codec.join([self.codec.encode_source(s) for s in sentences], 0)
 
     def decode(self, tokens: str) -> str:
         """The text of a translation."""

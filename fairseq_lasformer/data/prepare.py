@@ -244,7 +244,7 @@ def _examples(
             for piece in pieces:
                 for span in rule.examples(piece, training=name == "train"):
                     spans.append(span)
-                    source, target = (rule.join(s[span.start : span.start + span.size]) for s in sides)
+                    source, target = (rule.join(s[span.start : span.start + span.size], i) for i, s in enumerate(sides))
                     lines.append((source, target))
             number += 1
     for side, language in enumerate(config.languages):

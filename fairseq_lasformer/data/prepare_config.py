@@ -86,6 +86,7 @@ class PrepareConfig:
         """
         chosen = {name: getattr(self, name) for name in DEFAULTS}
         inherited: dict[str, object] = dict(DEFAULTS)
+        tags = "", ""
         if self.reuse is not None:
             old = DataConfig.load(self.reuse)
             if {old.source_lang, old.target_lang} != {self.source_lang, self.target_lang}:
@@ -94,6 +95,7 @@ class PrepareConfig:
                     f"{self.source_lang}-{self.target_lang}"
                 )
             inherited = {name: getattr(old, name) for name in DEFAULTS}
+            tags = old.tags if old.source_lang == self.source_lang else old.tags[::-1]
             for name in ("tokenizer", "bpe", "separator", "joined_dictionary"):
                 if chosen[name] not in (None, inherited[name]):
                     option = f"--{name.replace('_', '-')} {chosen[name]}"
@@ -104,6 +106,7 @@ class PrepareConfig:
             if self.size is not None:
                 raise InputError(f"--size {self.size}: no subwords are learned with --reuse; leave one of them out")
         made = {name: inherited[name] if value is None else value for name, value in chosen.items()}
+        made |= dict(zip(("source_tag", "target_tag"), tags))
         return DataConfig(self.source_lang, self.target_lang, fingerprint="", **made)  # type: ignore[arg-type]
 
     def fingerprint(self, settings: DataConfig) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from fairseq_lasformer.files import atomic_write, replacing
 
 SETTINGS = "settings.json"
 SUBWORDS = {"subword-nmt": "bpe{}.codes", "sentencepiece": "sentencepiece{}.model"}
-TOKENIZERS = ("moses", "none")
+TOKENIZERS = ("moses", "moses-aggressive", "none")
 # Special symbols of fairseq's dictionaries: no text may be encoded as one of them.
 SYMBOLS = ("<s>", "<pad>", "</s>", "<unk>")
 
@@ -52,7 +52,8 @@ class DataConfig:
     """How the data in a folder was prepared; stored there as ``settings.json``.
 
     Attributes:
-        tokenizer: ``moses`` or ``none``.
+        tokenizer: ``moses``, ``none``, or ``moses-aggressive``, which splits at hyphens and escapes characters of XML,
+            as for fairseq's models of WMT 2019.
         bpe: ``subword-nmt`` or ``sentencepiece``.
         separator: token between sentences; empty for none.
         limit: maximum number of tokens per example, end of sentence included.
@@ -60,6 +61,8 @@ class DataConfig:
         fingerprint: hash of the inputs and all options, used to recognise an unchanged rerun.
         joined_dictionary: whether both languages share one subword model and one dictionary.
         max_lines: maximum number of sentences per example; 0 for no limit.
+        source_tag, target_tag: token that every example begins with, on each side; empty for none. Models of several
+            languages are told in this way which they read and write.
     """
 
     source_lang: str
@@ -72,6 +75,23 @@ class DataConfig:
     fingerprint: str
     joined_dictionary: bool = True
     max_lines: int = 0
+    source_tag: str = ""
+    target_tag: str = ""
+
+    @property
+    def tags(self) -> tuple[str, str]:
+        """The tags of source and target."""
+        return self.source_tag, self.target_tag
+
+    @property
+    def room(self) -> int:
+        """How many tokens of sentences an example can hold: the limit without end of sentence and tag."""
+        return self.limit - 1 - any(self.tags)
+
+    @property
+    def symbols(self) -> tuple[str, ...]:
+        """Tokens that no text is encoded as, besides fairseq's."""
+        return tuple(symbol for symbol in (self.separator, self.source_tag, self.target_tag) if symbol)
 
     @property
     def models_for(self) -> tuple[str, ...]:
@@ -85,7 +105,11 @@ class DataConfig:
     def load(cls, folder: str | Path) -> DataConfig:
         path = Path(folder) / SETTINGS
         try:
-            return cls(**json.loads(path.read_text(encoding="utf-8")))
+            made = cls(**json.loads(path.read_text(encoding="utf-8")))
+            for field in fields(cls):
+                if type(getattr(made, field.name)).__name__ != field.type:
+                    raise TypeError(f"{field.name}: expected {field.type}")
+            return made
         except OSError as e:
             raise InputError(f"{path}: not found; {folder} was not prepared by lasformer prepare") from e
         except (ValueError, TypeError, OverflowError, RecursionError) as e:
@@ -93,18 +117,22 @@ class DataConfig:
 
 
 @cache
-def _moses(language: str) -> tuple[Any, Any, Any]:
+def _moses(language: str, tokenizer: str) -> tuple[Any, Any, Any]:
     from sacremoses import MosesDetokenizer, MosesPunctNormalizer, MosesTokenizer
 
-    return MosesPunctNormalizer(lang=language), MosesTokenizer(lang=language), MosesDetokenizer(lang=language)
+    aggressive = {"pre_replace_unicode_punct": True, "post_remove_control_chars": True}
+    normalizer = MosesPunctNormalizer(lang=language, **(aggressive if tokenizer == "moses-aggressive" else {}))
+    return normalizer, MosesTokenizer(lang=language), MosesDetokenizer(lang=language)
 
 
 def tokenize(sentence: str, language: str, tokenizer: str) -> str:
     """The words of a sentence, separated by spaces."""
     if tokenizer == "none":
         return sentence
-    normalizer, words, _ = _moses(language)
-    return words.tokenize(normalizer.normalize(sentence), escape=False, return_str=True)
+    normalizer, words, _ = _moses(language, tokenizer)
+    aggressive = tokenizer == "moses-aggressive"
+    normalized = normalizer.normalize(sentence)
+    return words.tokenize(normalized, aggressive_dash_splits=aggressive, escape=aggressive, return_str=True)
 
 
 BATCH = 2000
@@ -114,14 +142,14 @@ BATCH = 2000
 class SubwordCodec:
     """Encodes sentences as subword tokens, and decodes model output to text.
 
-    A word of the text that equals one of fairseq's special symbols (``</s>``) or the separator is encoded as single
-    characters, so that it survives as text.
+    A word of the text that equals one of fairseq's special symbols (``</s>``), the separator or a tag is encoded as
+    single characters, so that it survives as text.
 
     Args:
         folder: folder that contains the subword models; see :func:`subword_model`.
         tokenizer: see :class:`DataConfig`.
         bpe: see :class:`DataConfig`.
-        separator: the data's separator; empty for none.
+        symbols: see :class:`DataConfig`.
         models_for: see :class:`DataConfig`.
 
     Raises:
@@ -129,18 +157,23 @@ class SubwordCodec:
     """
 
     def __init__(
-        self, folder: str | Path, tokenizer: str, bpe: str, separator: str = "", models_for: Sequence[str] = ("",)
+        self,
+        folder: str | Path,
+        tokenizer: str,
+        bpe: str,
+        symbols: Sequence[str] = (),
+        models_for: Sequence[str] = ("",),
     ) -> None:
         if bpe not in SUBWORDS or tokenizer not in TOKENIZERS:
             raise InputError(f"{Path(folder) / SETTINGS}: unknown subwords or tokenizer ({bpe}, {tokenizer})")
-        self.tokenizer, self.bpe, self.separator = tokenizer, bpe, separator
-        self._reserved = frozenset((*SYMBOLS, separator) if separator else SYMBOLS)
+        self.tokenizer, self.bpe = tokenizer, bpe
+        self._reserved = frozenset((*SYMBOLS, *symbols))
         self._models = {language: _load(subword_model(folder, bpe, language), bpe) for language in models_for}
 
     @classmethod
     def of(cls, folder: str | Path, settings: DataConfig) -> SubwordCodec:
         """The codec of a prepared folder."""
-        return cls(folder, settings.tokenizer, settings.bpe, settings.separator, settings.models_for)
+        return cls(folder, settings.tokenizer, settings.bpe, settings.symbols, settings.models_for)
 
     def encode(self, sentence: str, language: str) -> str:
         """Subword tokens of a raw sentence, separated by spaces."""
@@ -166,7 +199,7 @@ class SubwordCodec:
         text = self.words(tokens)
         if self.tokenizer == "none":
             return text
-        return _moses(language)[2].detokenize(text.split(), return_str=True)
+        return _moses(language, self.tokenizer)[2].detokenize(text.split(), return_str=True)
 
 
 def _load(path: Path, bpe: str) -> Callable[[str], str]:
@@ -268,7 +301,7 @@ class Encoding(Worker[list[str], list[str]]):
     @property
     def options(self) -> tuple[str, ...]:
         """What the subwords depend on, besides the models."""
-        return self.settings.bpe, self.settings.separator
+        return self.settings.bpe, *self.settings.symbols
 
     def begin(self) -> None:
         self.codec = SubwordCodec.of(self.folder, self.settings)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -42,6 +43,15 @@ REQUIRED = 32
 
 SCORED_TOKENS = 4096
 """Tokens per batch of single lines."""
+
+WINDOW = 256
+"""Parts without context that are sorted by length, and then translated together."""
+
+WINDOW_TOKENS = 8192
+"""Tokens per batch of such parts."""
+
+SCORES = 1 << 26
+"""Most scores of words in a step of such a batch: 256 MB."""
 
 
 class Source(NamedTuple):
@@ -92,7 +102,13 @@ class Translator:
         dictionary = task.source_dictionary
         self.ends = (task.separator_in(dictionary), task.separator_in(task.target_dictionary))
         self.eos = (dictionary.eos(), task.target_dictionary.eos())
+        self.tags = task.tag_in(dictionary, 0), task.tag_in(task.target_dictionary, 1)
         self.pad = task.target_dictionary.pad()
+
+    @property
+    def independent(self) -> bool:
+        """Whether the model knows single sentences alone, so that the parts of a document need not wait for others."""
+        return bool(self.task.settings.resolutions == "sentences") and not self.prefix_size
 
     def overlap(self, wanted: int) -> int:
         """Sentences that the parts of a long document can overlap by: none where lines are not aligned."""
@@ -182,12 +198,40 @@ class Translator:
         done: Callable[[int, list[Line]], object] = lambda document, lines: None,
     ) -> None:
         """Translates parts of each document, in order, and appends their lines to those found so far."""
+        if self.independent:
+            self._translate_windows(
+                [(i, part) for i, its in enumerate(parts) for part in its], documents, found, device, done
+            )
+            return
         for number in range(max(map(len, parts), default=0)):
             here = [i for i in range(len(documents)) if number < len(parts[i])]
             tasks = [(documents[i], parts[i][number], found[i]) for i in here]
             for i, lines in zip(here, self.translate_parts(tasks, device)):
                 found[i] += lines
                 done(i, lines)
+
+    def _translate_windows(
+        self,
+        tasks: Sequence[tuple[int, Span]],
+        documents: Sequence[Source],
+        found: Sequence[list[Line]],
+        device: torch.device | str,
+        done: Callable[[int, list[Line]], object],
+    ) -> None:
+        """Translates parts that have no context, many at a time; ``tasks`` are numbers of documents and their parts."""
+        most = max(1, SCORES // (self.generator.beam_size * len(self.task.target_dictionary)))
+        for start in range(0, len(tasks), WINDOW):
+            window = tasks[start : start + WINDOW]
+            lengths = [len(self.example(documents[i], part)) for i, part in window]
+            order = sorted(range(len(window)), key=lambda j: lengths[j])
+            lines: dict[int, list[Line]] = {}
+            for batch in batches(lengths, order, WINDOW_TOKENS, most):
+                chosen = [(documents[window[j][0]], window[j][1], ()) for j in batch]
+                lines |= dict(zip(batch, self.translate_parts(chosen, device)))
+            for i, its in groupby(range(len(window)), key=lambda j: window[j][0]):
+                new = [line for j in its for line in lines[j]]
+                found[i].extend(new)
+                done(i, new)
 
     @property
     def places_lines(self) -> bool:
@@ -204,8 +248,7 @@ class Translator:
         """
 
         def score(pairs: Sequence[tuple[Tensor, Tensor]]) -> list[float]:
-            ends = [torch.tensor([end]) for end in self.eos]
-            examples = [(torch.cat([source, ends[0]]), torch.cat([target, ends[1]])) for source, target in pairs]
+            examples = [(self._closed(source, 0), self._closed(target, 1)) for source, target in pairs]
             found = log_probabilities(self.models[0], self.task.target_dictionary, examples, SCORED_TOKENS, device)
             return [float(tokens.mean()) for tokens in found]
 
@@ -241,13 +284,18 @@ class Translator:
             here = list(lost)
 
     def example(self, document: Source, part: Span) -> Tensor:
-        """Tokens of a part and its context, with separators and the end of sentence."""
+        """Tokens of a part and its context, with separators, tag and the end of sentence."""
         joined: list[Tensor] = []
         for sentence in document.sentences[part.start - part.context : part.start + part.size]:
             if joined and self.ends[0] is not None:
                 joined.append(sentence.new_tensor([self.ends[0]]))
             joined.append(sentence)
-        return torch.cat([*joined, torch.tensor([self.eos[0]])])
+        return self._closed(torch.cat(joined), 0)
+
+    def _closed(self, tokens: Tensor, side: int) -> Tensor:
+        """The tokens behind the tag and before the end of sentence of a side, 0 for the source and 1 for the target."""
+        tag = self.tags[side]
+        return torch.cat([tokens.new_tensor([] if tag is None else [tag]), tokens, tokens.new_tensor([self.eos[side]])])
 
     def _given(self, document: Source, part: Span, found: Sequence[Line]) -> Tensor:
         """Tokens that a part's translation begins with: those of its context, or a prefix of its reference."""

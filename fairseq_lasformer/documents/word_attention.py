@@ -82,20 +82,18 @@ def document_attention(model: Any, source: Sequence[str], target: Sequence[str],
     """
     codec = model.codec
     sides = []
-    for lines, encode, dictionary in (
-        (source, codec.encode_source, model.src_dict),
-        (target, codec.encode_target, model.tgt_dict),
-    ):
+    both = ((source, codec.encode_source, model.src_dict), (target, codec.encode_target, model.tgt_dict))
+    for side, (lines, encode, dictionary) in enumerate(both):
         encoded = [encode(line) for line in lines]
         places: list[tuple[int, int]] = []
-        owners: list[int] = []
+        owners = [-1] if codec.tags[side] else []
         for number, (line, tokens) in enumerate(zip(lines, encoded)):
             if number and codec.separator:
                 owners.append(-1)
             spans = words(line)
             owners += [len(places) + i if spans else -1 for i in _owners(line, tokens.split(), spans)]
             places += [(number, i) for i in range(len(spans))]
-        index = dictionary.encode_line(codec.join(encoded), add_if_not_exist=False).long()
+        index = dictionary.encode_line(codec.join(encoded, side), add_if_not_exist=False).long()
         sides.append((index.to(model.device), places, np.array([*owners, -1])))
     (tokens, sources, columns), (translated, targets, rows) = sides
     ends = {"source": (columns, len(sources)), "target": (rows, len(targets))}

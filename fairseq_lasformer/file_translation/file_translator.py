@@ -114,7 +114,7 @@ class FileTranslator:
         self.unknown, self.n_words = model.src_dict.unk(), len(model.tgt_dict)
         self.split = whole if lines else splitter(model.settings.source_lang)
         # without separators, the lines of a document are only known if each is translated by itself
-        self.whole_documents = bool(model.codec.separator) and model.settings.resolutions != "sentences"
+        self.whole_documents = model.codec.keeps_boundaries
 
     @property
     def languages(self) -> tuple[str, str]:
@@ -178,7 +178,7 @@ class FileTranslator:
         codec = self.model.codec
 
         def fits(text: str) -> bool:
-            return codec.length(codec.encode_source(" ".join(text.split()))) < codec.limit
+            return codec.length(codec.encode_source(" ".join(text.split()))) <= codec.room
 
         def pieces(text: str, start: int, end: int) -> Iterable[tuple[int, int]]:
             # characters bound the subwords: most sentences need not be encoded twice

@@ -41,7 +41,8 @@ def documents_of(
     for number in range(info.documents):
         indices = examples[number]
         read = [dataset[i] for i in indices]
-        sources = [example["source"][:-1] for example in read]  # without the end of sentence
+        start = bool(settings.source_tag)
+        sources = [example["source"][start:-1] for example in read]  # without tag and end of sentence
         if separator is None or whole_examples or settings.resolutions == "sentences":
             spans = [Span(number, i, 1) for i in range(len(sources))]
             references = [example["target"] for example in read] if whole_examples else None
@@ -52,5 +53,5 @@ def documents_of(
             sentences += [source[start:end] for start, end in line_spans(source.tolist(), separator)]
         lengths = [[len(sentence) + 1] for sentence in sentences]
         required = None if terms is None else [terms(sentence) for sentence in sentences]
-        found.append(Source(sentences, parts(number, lengths, settings.limit - 1, overlap), terms=required))
+        found.append(Source(sentences, parts(number, lengths, settings.room, overlap), terms=required))
     return found

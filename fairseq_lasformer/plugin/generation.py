@@ -38,12 +38,20 @@ class GenerationTask(TranslationTask):
         Raises:
             InputError: the dictionary lacks it.
         """
-        separator = self.settings.separator if self.settings else ""
-        if not separator:
-            return None
-        index = int(dictionary.index(separator))
+        return self._index(dictionary, "separator", self.settings.separator if self.settings else "")
+
+    def tag_in(self, dictionary: Any, side: int) -> int | None:
+        """Return the index of the tag of a side, 0 for the source and 1 for the target; None if the data has none.
+
+        Raises:
+            InputError: the dictionary lacks it.
+        """
+        return self._index(dictionary, "tag", self.settings.tags[side] if self.settings else "")
+
+    def _index(self, dictionary: Any, what: str, symbol: str) -> int | None:
+        index = int(dictionary.index(symbol)) if symbol else None
         if index == dictionary.unk():
-            raise InputError(f"{self.folder}: its dictionaries lack the separator {separator}; prepare the data again")
+            raise InputError(f"{self.folder}: its dictionaries lack the {what} {symbol}; prepare the data again")
         return index
 
     def build_tokenizer(self, args: Any) -> Any:
@@ -101,6 +109,11 @@ class GenerationTask(TranslationTask):
             seq_gen_cls = functools.partial(AlignedGenerator, **options)
         elif seq_gen_cls is None and not getattr(args, "print_alignment", None):
             seq_gen_cls = functools.partial(BeamGenerator, backend=self.cfg.attention_backend)
+        elif self.settings and self.settings.target_tag:
+            raise InputError("--print-alignment: not with models whose translations begin with a tag")
+        tag = self.tag_in(self.target_dictionary, 1)
+        if tag is not None and not getattr(args, "score_reference", False):
+            extra_gen_cls_kwargs = {**(extra_gen_cls_kwargs or {}), "tag": tag, "symbols_to_strip_from_output": {tag}}
         if self.cfg.shortlist and not getattr(args, "score_reference", False):
             _check_shortlist(models, args, prefix_allowed_tokens_fn)
             extra_gen_cls_kwargs = {**(extra_gen_cls_kwargs or {}), "shortlist": self.shortlist}
@@ -148,7 +161,8 @@ class GenerationTask(TranslationTask):
         """Run fairseq's inference step; the translation of an empty source is empty."""
         hypotheses = super().inference_step(generator, models, sample, *args, **kwargs)
         source = sample["net_input"]["src_tokens"]
-        words = source.ne(self.source_dictionary.pad()) & source.ne(self.source_dictionary.eos())
+        none = self.source_dictionary.pad(), self.source_dictionary.eos(), self.tag_in(self.source_dictionary, 0)
+        words = torch.stack([source != symbol for symbol in none if symbol is not None]).all(0)
         for i in (~words.any(1)).nonzero()[:, 0].tolist():
             for hypothesis in hypotheses[i]:
                 hypothesis["tokens"] = hypothesis["tokens"].new_tensor([self.target_dictionary.eos()])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -21,13 +22,17 @@ class SampledSide(NamedTuple):
     Attributes:
         sampler: draws the subwords of a sentence.
         dictionary: fairseq's.
-        separator: the data's, between sentences; empty for none.
+        symbols: of the data's settings: separator and tags.
+        separator: the one of them between sentences; empty for none.
+        tag: the one that examples begin with; empty for none.
         limit: maximum number of tokens of an example.
     """
 
     sampler: Sampler
     dictionary: Any
+    symbols: Sequence[str]
     separator: str
+    tag: str
     limit: int
 
     def draw(self, tokens: Tensor, generator: random.Random) -> Tensor:
@@ -39,11 +44,12 @@ class SampledSide(NamedTuple):
             tokens: [n], an example, closed by end of sentence.
         """
         *words, end = (self.dictionary[int(i)] for i in tokens)
-        made: list[str] = []
+        tagged = bool(self.tag) and words[:1] == [self.tag]
+        made, words = words[:tagged], words[tagged:]
         for start, stop in line_spans(words, self.separator or None):
             sentence = words[start:stop]
             drawn = sentence if self.dictionary.unk_word in sentence else self.sampler(sentence, generator)
-            fixed = any(symbol in drawn for symbol in (*SYMBOLS, self.separator))
+            fixed = any(symbol in drawn for symbol in (*SYMBOLS, *self.symbols))
             made += [self.separator] * bool(start) + (sentence if fixed else drawn)
         if len(made) >= self.limit:
             return tokens

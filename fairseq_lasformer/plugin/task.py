@@ -65,10 +65,10 @@ class DocumentTranslationTask(GenerationTask):
             raise InputError(f"--upsample-long {cfg.upsample_long}: expected a number of times, at least 1")
         self.folder = Path(utils.split_paths(cfg.data)[0])
         self.settings = DataConfig.load(self.folder) if (self.folder / SETTINGS).exists() else None
-        separator = self.settings.separator if self.settings else ""
+        symbols = self.settings.symbols if self.settings else ()
         self.dropped_sides = (
-            dropped_side("src_tokens", src_dict, separator),
-            dropped_side("prev_output_tokens", tgt_dict, separator),
+            dropped_side("src_tokens", src_dict, symbols),
+            dropped_side("prev_output_tokens", tgt_dict, symbols),
         )
         self.sums: Tensor | None = None
         self.timed = False  # whether the first batch has been timed
@@ -170,12 +170,12 @@ class DocumentTranslationTask(GenerationTask):
             raise InputError(f"--subword-sampling: {self.folder} was not prepared by lasformer prepare")
         cfg, settings = self.cfg, self.settings
 
-        def side(dictionary: Any, language: str, limit: int) -> SampledSide:
+        def side(dictionary: Any, language: str, tag: str, limit: int) -> SampledSide:
             draw = sampler(self.folder, settings, language, cfg.subword_sampling, dictionary)
-            return SampledSide(draw, dictionary, settings.separator, limit)
+            return SampledSide(draw, dictionary, settings.symbols, settings.separator, tag, limit)
 
-        source = side(self.source_dictionary, cfg.source_lang, cfg.max_source_positions)
-        target = side(self.target_dictionary, cfg.target_lang, cfg.max_target_positions)
+        source = side(self.source_dictionary, cfg.source_lang, settings.source_tag, cfg.max_source_positions)
+        target = side(self.target_dictionary, cfg.target_lang, settings.target_tag, cfg.max_target_positions)
         return SampledSubwords(dataset, (source, target), cfg.seed)
 
     def filter_indices_by_size(

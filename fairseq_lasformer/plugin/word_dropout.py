@@ -25,12 +25,10 @@ class DroppedSide:
     spared: frozenset[int]
 
 
-def dropped_side(key: str, dictionary: Any, separator: str) -> DroppedSide:
-    """Return the side ``key`` of a batch; end of sentence, padding and the sentence separator are never dropped."""
-    spared = {dictionary.eos(), dictionary.bos(), dictionary.pad()}
-    if separator:
-        spared.add(dictionary.index(separator))
-    return DroppedSide(key, dictionary.unk(), frozenset(spared))
+def dropped_side(key: str, dictionary: Any, symbols: Sequence[str]) -> DroppedSide:
+    """Return the side ``key`` of a batch; end of sentence, padding and the data's symbols are never dropped."""
+    spared = {dictionary.eos(), dictionary.bos(), dictionary.pad(), *map(dictionary.index, symbols)}
+    return DroppedSide(key, dictionary.unk(), frozenset(spared - {dictionary.unk()}))
 
 
 def drop_words(sample: dict[str, Any], p: float, sides: Sequence[DroppedSide]) -> dict[str, Any]:

@@ -77,17 +77,25 @@ class LineAlignment(StepProcessor):
         separator, end, pad: their indices in the target dictionary.
         longest: step at which every hypothesis ends.
         prefix: int64 [N, P], padded: tokens that every translation begins with.
+        tagged: whether the first token is a tag, which belongs to no line.
     """
 
     def __init__(
-        self, limits: SentenceLimits, separator: int, end: int, pad: int, longest: int, prefix: Tensor | None = None
+        self,
+        limits: SentenceLimits,
+        separator: int,
+        end: int,
+        pad: int,
+        longest: int,
+        prefix: Tensor | None = None,
+        tagged: bool = False,
     ) -> None:
         self.limits, self.separator, self.end, self.pad = limits, separator, end, pad
-        self.longest, self.prefix = longest, prefix
+        self.longest, self.prefix, self.tagged = longest, prefix, tagged
 
     def begin(self, n_items: int, beam: int, device: torch.device) -> None:
         self.left = (self.limits.sentences - 1)[:, None].expand(n_items, beam)
-        self.length = torch.zeros(n_items, beam, device=device).long()
+        self.length = torch.full((n_items, beam), -int(self.tagged), device=device)
 
     def step(self, scores: Scores) -> None:
         step, lprobs = scores.step, scores.lprobs

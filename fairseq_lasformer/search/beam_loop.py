@@ -22,8 +22,9 @@ from torch import Tensor
 from fairseq_lasformer.data.shortlist import SPECIAL, Shortlist
 from fairseq_lasformer.search.beam_search import FastBeamSearch, fast
 from fairseq_lasformer.search.histories import Histories, Step
-from fairseq_lasformer.search.processors import Exclusions, GivenWords, ProcessedSearch, StepProcessor, apart
+from fairseq_lasformer.search.processors import Exclusions, FreeTag, GivenWords, ProcessedSearch, StepProcessor, apart
 from fairseq_lasformer.search.shortlisted import JointList, ListedEnsemble
+from fairseq_lasformer.search.watch import Observe
 
 LOOK_EVERY = 16
 """Number of steps from one look of the host to the next, on a GPU."""
@@ -100,6 +101,8 @@ class BeamGenerator(SequenceGenerator):
     Args:
         models, dictionary, options: see fairseq's ``SequenceGenerator``.
         shortlist: words that are searched; None for all.
+        tag: word that every translation begins with, at no cost, and which is taken off; None for none. Prefixes may
+            begin with it.
         backend: what finds candidates, one of :data:`ops.BACKENDS`.
     """
 
@@ -113,10 +116,18 @@ class BeamGenerator(SequenceGenerator):
     look_every: int | None = None
 
     def __init__(
-        self, models: Any, dictionary: Any, *, shortlist: Shortlist | None = None, backend: str = "auto", **options: Any
+        self,
+        models: Any,
+        dictionary: Any,
+        *,
+        shortlist: Shortlist | None = None,
+        tag: int | None = None,
+        backend: str = "auto",
+        **options: Any,
     ) -> None:
         super().__init__(models, dictionary, **options)
         self.search, self.shortlist = ProcessedSearch(dictionary, fast(self.search, backend)), shortlist
+        self.tag = tag
 
     def _generate(
         self,
@@ -126,7 +137,13 @@ class BeamGenerator(SequenceGenerator):
         bos_token: int | None = None,
     ) -> list[list[dict[str, Any]]]:
         # fairseq's loop, its strategies and the lists and limits of a batch leave what they find on the generator
-        return apart(self, search=self.search.apart())._found(sample, prefix_tokens, constraints, bos_token)
+        search = apart(self, search=self.search.apart())
+        if self.tag is None:
+            return search._found(sample, prefix_tokens, constraints, bos_token)
+        prefix = _tagged(self.tag, prefix_tokens, sample["net_input"]["src_tokens"])
+        observe = {item: _after_tag(its) for item, its in sample.get("observe", {}).items()}
+        sample = {**sample, "observe": observe} if observe else sample
+        return [list(map(_untagged, its)) for its in search._found(sample, prefix, constraints, bos_token)]
 
     def _found(
         self, sample: dict[str, Any], prefix_tokens: Tensor | None, constraints: Tensor | None, bos_token: int | None
@@ -150,6 +167,7 @@ class BeamGenerator(SequenceGenerator):
         """Search in the loop below, or, for what it does not know, in fairseq's, which excludes words itself."""
         if constraints is not None or not self._is_plain(processors) or _ends(prefix, self.eos):
             source = sample["net_input"]["src_tokens"]
+            processors = [*processors, FreeTag()] if self.tag is not None else processors
             self.search.begin(processors, source.size(0), self.beam_size, source.device)
             return super()._generate(sample, prefix, constraints, bos_token)
         return self._beam_search(sample, self.eos if bos_token is None else bos_token, prefix, processors)
@@ -183,7 +201,10 @@ class BeamGenerator(SequenceGenerator):
         given = 0 if prefix is None else min(prefix.size(1), longest)
         suppressed, shortest = self.token_indices_to_suppress, self.min_len
         always = Exclusions(self.pad, self.unk, self.eos, self.unk_penalty, shortest, longest, suppressed, given)
-        return [always] if prefix is None else [always, GivenWords(prefix, self.pad, longest)]
+        if prefix is None:
+            return [always]
+        given_words = GivenWords(prefix, self.pad, longest)
+        return [always, given_words] if self.tag is None else [always, given_words, FreeTag()]
 
     def _exhausted(self) -> Tensor | None:
         """Items that are finished as soon as a hypothesis ends, bool [N]."""
@@ -231,6 +252,33 @@ class BeamGenerator(SequenceGenerator):
             self.model.reorder_incremental_state(states, order.view(-1))
             encoded = self.model.reorder_encoder_out(encoded, order.view(-1))
         return histories.hypotheses(self.eos, self.len_penalty if self.normalize_scores else None, device)
+
+
+def _tagged(tag: int, prefix: Tensor | None, source: Tensor) -> Tensor:
+    """A prefix, int64 [N, P], that begins with the tag.
+
+    Args:
+        prefix: None for none.
+        source: [N, S], on the prefix' device.
+    """
+    tags = source.new_full((source.size(0), 1), tag)
+    if prefix is None:
+        return tags
+    return prefix if prefix.size(1) and bool((prefix[:, 0] == tag).all()) else torch.cat([tags, prefix], 1)
+
+
+def _untagged(hypothesis: dict[str, Any]) -> dict[str, Any]:
+    """A hypothesis without its first word."""
+    shorter = {name: hypothesis[name][1:] for name in ("tokens", "positional_scores")}
+    attention = hypothesis.get("attention")
+    if attention is not None and attention.dim() == 2:
+        shorter["attention"] = attention[:, 1:]
+    return {**hypothesis, **shorter}
+
+
+def _after_tag(observe: Observe) -> Observe:
+    """An observer that does not see the first word."""
+    return lambda tokens, scores: observe(tokens[:, 1:], scores[:, 1:]) if tokens.size(1) > 1 else None
 
 
 def _ends(prefix: Tensor | None, end: int) -> bool:

@@ -158,7 +158,8 @@ class AlignedGenerator(BeamGenerator):
             processors: list[StepProcessor] = [Watch(observe, self.eos)] if observe else []
             if block:
                 processors.append(NoRepetition(separator, int(limits.longest.max())))
-            processors.append(LineAlignment(limits, separator, self.eos, self.pad, longest, prefix))
+            tagged = self.tag is not None
+            processors.append(LineAlignment(limits, separator, self.eos, self.pad, longest, prefix, tagged))
             processors += [required] if required else []
             return self._run(sample, prefix, None, bos_token, processors)
         finally:
@@ -216,12 +217,12 @@ class AlignedGenerator(BeamGenerator):
             hypothesis["repaired"] = []
 
     def _words(self, tokens: Tensor) -> list[int]:
-        return [t for t in tokens.tolist() if t not in (self.pad, self.eos)]
+        return [t for t in tokens.tolist() if t not in (self.pad, self.eos, self.tag)]
 
     def _before(self, tokens: Tensor, line: int) -> Tensor:
-        """The tokens before a line."""
+        """The tokens before a line; the tag, if there is one, is before the first."""
         ends = (tokens == self.alignment.separators[1]).nonzero()[:, 0]
-        return tokens[: int(ends[line - 1]) + 1] if line else tokens[:0]
+        return tokens[: int(ends[line - 1]) + 1] if line else tokens[: self.tag is not None]
 
     def _exhausted(self) -> Tensor:
         return self.search.exhausted

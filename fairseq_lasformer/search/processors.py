@@ -187,6 +187,14 @@ class Exclusions(StepProcessor):
             lprobs.index_fill_(-1, self.suppressed, -math.inf)
 
 
+class FreeTag(StepProcessor):
+    """A first word that is prescribed costs nothing, so that it does not count in a normalised score."""
+
+    def step(self, scores: Scores) -> None:
+        if scores.step == 0:
+            scores.lprobs.masked_fill_(scores.lprobs > -math.inf, 0.0)
+
+
 class GivenWords(StepProcessor):
     """The words that translations begin with.
 

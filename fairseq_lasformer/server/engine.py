@@ -29,6 +29,10 @@ ALIKE = 4
 """Parts are translated together if none has this many times the tokens of another."""
 
 
+SENTENCES = 32
+"""Sentences of a document that are translated together by a model that knows single sentences alone."""
+
+
 class QueueFull(Exception):
     """The queue is full."""
 
@@ -61,10 +65,9 @@ class QueuedDocument:
         self.cancelled = threading.Event()
         self.taken = False  # by a lane
 
-    @property
-    def part(self) -> Span | None:
-        """The next part; None after the last."""
-        return next((part for part in self.source.parts if part.start >= len(self.lines)), None)
+    def parts(self, most: int) -> list[Span]:
+        """The next parts, at most ``most``; none after the last."""
+        return [part for part in self.source.parts if part.start >= len(self.lines)][:most]
 
     def emit(self, number: int, line: Line) -> None:
         """Pass a line on, unless it has been passed on before."""
@@ -77,7 +80,7 @@ class Engine:
     """The queue of a model.
 
     Args:
-        translators: one per lane; lines must be aligned.
+        translators: one per lane; lines must be aligned, or the model know single sentences alone.
         max_tokens: tokens, with padding, that are translated together.
         max_jobs: most documents in the queue.
     """
@@ -90,6 +93,7 @@ class Engine:
         self.jobs: deque[QueuedDocument] = deque()
         self.changed = threading.Condition()
         self.closed = False
+        self.most = SENTENCES if translators[0].independent else 1
         shorts = [SHORT, *[sys.maxsize] * (len(translators) - 1)] if len(translators) > 1 else [sys.maxsize]
         lanes = zip(translators, shorts)
         self.threads = [threading.Thread(target=self._run, args=lane, daemon=True) for lane in lanes]
@@ -153,8 +157,8 @@ class Engine:
         self.jobs = deque(job for job in self.jobs if job.taken or not job.cancelled.is_set())
         chosen: list[tuple[int, QueuedDocument]] = []
         for job in self.jobs:
-            part = job.part
-            length = len(translator.example(job.source, part)) if part else 0
+            parts = job.parts(self.most)
+            length = len(parts) * max((len(translator.example(job.source, part)) for part in parts), default=0)
             if job.taken or length > longest:
                 continue
             lengths = [length, *(n for n, _ in chosen)]
@@ -165,13 +169,12 @@ class Engine:
         return [job for _, job in chosen]
 
     def _step(self, translator: Translator, batch: Sequence[QueuedDocument]) -> None:
-        """Translates one part of each document."""
+        """Translates one part of each document, or several that need not wait for each other."""
         tasks, watches = [], []
         for job in batch:
-            part = job.part
-            if part is not None:
+            for part in job.parts(self.most):
                 tasks.append((job, part))
-                watches.append(self._watch(translator, job, part, batch))
+                watches.append(None if translator.independent else self._watch(translator, job, part, batch))
         if tasks:
             found = translator.translate_parts(
                 [(job.source._replace(terms=None), part, job.lines) for job, part in tasks], self.device, watches
@@ -181,7 +184,7 @@ class Engine:
                 job.lines += lines
                 for number, line in enumerate(lines, first):
                     job.emit(number, line)
-        self._finish(translator, [job for job in batch if job.part is None and not job.cancelled.is_set()])
+        self._finish(translator, [job for job in batch if not job.parts(1) and not job.cancelled.is_set()])
 
     def _finish(self, translator: Translator, jobs: Sequence[QueuedDocument]) -> None:
         """Looks at documents as a whole, tells what has changed, and ends them."""

@@ -55,7 +55,7 @@ class ServedModel:
         self.name, self.model = name, model
         self.files = FileTranslator(model, beam)
         if not self.files.whole_documents:
-            raise InputError(f"{name}: only models whose data has a separator are served")
+            raise InputError(f"{name}: only models of sentences, and those whose data has a separator, are served")
         self.engine = Engine([model.translator(beam) for _ in range(lanes)], model.device, max_tokens, max_jobs)
 
     @property

@@ -28,7 +28,7 @@ def test_every_part_fits_and_none_is_lost(source, target):
     assert all(p.document == 3 for p in parts)
     for side in (source, target):
         for p in parts:
-            assert len(made.join(side[p.start : p.start + p.size]).split()) + 1 <= 12
+            assert len(made.join(side[p.start : p.start + p.size], 0).split()) + 1 <= 12
 
 
 @given(st.lists(SENTENCE, min_size=1, max_size=20), st.integers(1, 4), st.integers(0, 3))
@@ -52,9 +52,9 @@ def test_short_sentences_fill_the_lines():
 
 @given(st.lists(SENTENCE, min_size=1, max_size=5))
 def test_splitting_undoes_joining(sentences):
-    assert rule().split(rule().join(sentences)) == sentences
+    assert rule().split(rule().join(sentences, 1)) == sentences
     bare = rule(separator="")
-    assert bare.split(bare.join(sentences)) == [" ".join(sentences)]
+    assert bare.split(bare.join(sentences, 1)) == [" ".join(sentences)]
 
 
 def test_a_separator_counts_as_a_token():

@@ -17,7 +17,7 @@ from fairseq_lasformer.errors import InputError
 def test_words_that_are_symbols_survive_as_text(tmp_path, bpe):
     text = ["a <pad> b </s> <sep> c <unk> <s>", "and <pad> </s> again <sep>", "no symbols p a d s e p u n k / < >"] * 9
     learn_subwords(subword_model(tmp_path, bpe), text, bpe, 60)
-    codec = SubwordCodec(tmp_path, "none", bpe, "<sep>")
+    codec = SubwordCodec(tmp_path, "none", bpe, ["<sep>"])
     for sentence in text[:3]:
         tokens = codec.encode(sentence, "en").split()
         assert not set(tokens) & {"<s>", "<pad>", "</s>", "<unk>", "<sep>"}
@@ -37,7 +37,7 @@ def test_no_text_turns_into_a_symbol(tmp_path_factory, parts):
             learn_subwords(
                 subword_model(folder / bpe, bpe), ["<pad> </s> <sep> ab a b / < > @ s e p d u n k " * 3] * 9, bpe, 40
             )
-        tokens = SubwordCodec(folder / bpe, "none", bpe, "<sep>").encode(" ".join(parts), "en").split()
+        tokens = SubwordCodec(folder / bpe, "none", bpe, ["<sep>"]).encode(" ".join(parts), "en").split()
         assert not set(tokens) & {"<s>", "<pad>", "</s>", "<unk>", "<sep>"}
 
 

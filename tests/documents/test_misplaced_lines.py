@@ -79,6 +79,7 @@ class Losing(Translator):
     """Loses its place at line 12 with more than three lines of context, and at line 20 unless it begins after it."""
 
     places_lines = True
+    tags = None, None
 
     def __init__(self, hopeless: bool = False) -> None:
         self.hopeless = hopeless

@@ -17,8 +17,10 @@ def test_the_rows_of_a_words_subwords_are_averaged_and_the_columns_summed(traine
     found = document_attention(model, SOURCE, TARGET)
     assert found.source == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1)] and found.target == [(0, 0), (0, 1), (1, 0)]
     tokens, owners = [], []
-    for lines, encode in ((SOURCE, model.codec.encode_source), (TARGET, model.codec.encode_target)):
-        pieces = model.codec.join([encode(line) for line in lines]).split()
+    for number, (lines, encode) in enumerate(
+        ((SOURCE, model.codec.encode_source), (TARGET, model.codec.encode_target))
+    ):
+        pieces = model.codec.join([encode(line) for line in lines], number).split()
         side, word = [], 0
         for piece in pieces:  # a word ends with its last subword, which has no mark of continuation
             side.append(-1 if piece == model.codec.separator else word)

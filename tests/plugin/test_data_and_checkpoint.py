@@ -48,6 +48,8 @@ def test_a_checkpoint_and_other_words_of_the_same_number_are_refused(checkpoint,
         ("bpe.codes", b"#version: 0.2\none\n"),
         ("settings.json", b"{"),
         ("settings.json", b'{"source_lang": "xx"}'),
+        ("settings.json", {"separator": [5]}),
+        ("settings.json", {"source_tag": 5}),
         ("documents.test.json", b"[]"),
         ("documents.test.json", b'{"documents": 1, "examples": []}'),
         ("test.xx-yy.xx.bin", 10),
@@ -62,6 +64,8 @@ def test_a_damaged_prepared_folder_is_refused_in_one_line(trained_small, broken,
     path = broken / name
     if damage is None:
         path.unlink()
+    elif isinstance(damage, dict):
+        path.write_text(json.dumps(json.loads(path.read_text()) | damage))
     elif isinstance(damage, int):
         path.write_bytes(path.read_bytes()[:damage])
     else:

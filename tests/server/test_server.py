@@ -261,7 +261,7 @@ def test_nothing_is_told_after_a_client_has_left(served, monkeypatch):
 
 def test_models_without_lines_are_not_served(model, monkeypatch):
     monkeypatch.setattr(model.codec, "separator", "")
-    with pytest.raises(InputError, match="only models whose data has a separator"):
+    with pytest.raises(InputError, match="only models of sentences, and those whose data has a separator"):
         ServedModel("mine", model)
 
 
