@@ -50,5 +50,4 @@ bench-encoder: NAME = prefill
 bench-decode: NAME = decoding
 bench-moe: NAME = moe
 $(BENCHES): setup  ## see benchmarks/; ARGS holds options
-	@$(if $(filter bench-decode,$@),$(VENV)/python -m pip install --quiet -e '.[bench]' --no-build-isolation)
 	@$(VENV)/python -m benchmarks $(NAME) $(ARGS)

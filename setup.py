@@ -87,6 +87,7 @@ setup(
         "regex>=2024.11",
         "sacrebleu>=2.5",
         "sacremoses>=0.1.1",
+        "safetensors>=0.5",
         "scikit-learn>=1.6",
         "sentencepiece>=0.2",
         "sentencex>=1.0.30",
@@ -105,6 +106,7 @@ setup(
             "python-docx>=1.2",
             "ruff>=0.9",
             "selenium>=4.20",
+            "transformers>=5",  # to compare imported models with
             "triton>=3.4",
         ],
         # further scores: ctxpro's for outputs of other systems, lines for outputs without them
@@ -112,7 +114,7 @@ setup(
         "build": ["cython>=3", "setuptools>=77", "wheel>=0.45"],
         "report": ["plotly>=6", "tensorboardX>=2.6"],
         "server": ["prometheus-client>=0.21", "python-multipart>=0.0.18", "starlette>=0.46", "uvicorn>=0.34"],
-        "bench": ["ctranslate2>=4.5"],
+        "export": ["ctranslate2>=4.5"],
     },
     entry_points={"console_scripts": ["lasformer=fairseq_lasformer.cli.main:run"]},
 )

@@ -78,11 +78,27 @@ def load(path: str | Path) -> dict[str, Any]:
         raise InputError(f"{path}: is a folder; {hint}")
     if not path.is_file():
         raise InputError(f"{path}: no such checkpoint")
+    state = unpickled(path)
+    if not isinstance(state, dict) or not isinstance(state.get("model"), Mapping):
+        raise InputError(f"{path}: not a fairseq checkpoint (it holds no model)")
+    if state.get("cfg") is None and state.get("args") is None:
+        raise InputError(f"{path}: not a fairseq checkpoint (it holds no settings)")
+    check_settings(state, path)
+    check_weights(state["model"], path)
+    return state
+
+
+def unpickled(path: Path) -> Any:
+    """What a file of torch's holds, under its ``weights_only`` restriction.
+
+    Raises:
+        InputError: it is damaged, or holds anything other than tensors and plain settings.
+    """
     if damage := damaged(path):
         raise InputError(f"{path}: refused, {damage}")
     try:
         with torch.serialization.safe_globals(SAFE_GLOBALS):
-            state = torch.load(path, map_location="cpu", weights_only=True)
+            return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as e:
         # torch's own message advises switching the restriction off
         code = re.search("unsupported|blocked", str(e), re.IGNORECASE)
@@ -90,17 +106,15 @@ def load(path: str | Path) -> dict[str, Any]:
         raise InputError(f"{path}: refused, {reason}") from e
     except Exception as e:  # the unpickler's own errors would not help the user
         raise InputError(f"{path}: refused, truncated or not a checkpoint ({type(e).__name__})") from e
-    if not isinstance(state, dict) or not isinstance(state.get("model"), Mapping):
-        raise InputError(f"{path}: not a fairseq checkpoint (it holds no model)")
-    if state.get("cfg") is None and state.get("args") is None:
-        raise InputError(f"{path}: not a fairseq checkpoint (it holds no settings)")
-    check_settings(state, path)
-    for name, weight in state["model"].items():
+
+
+def check_weights(weights: Mapping[str, Any], path: Path) -> None:
+    """Refuses what is no tensor of finite numbers."""
+    for name, weight in weights.items():
         if type(weight) not in (torch.Tensor, torch.nn.Parameter) or weight.layout != torch.strided:
             raise InputError(f"{path}: refused, its weight {name} is no tensor of numbers")
         if weight.is_floating_point() and not bool(torch.isfinite(weight).all()):
             raise InputError(f"{path}: {name} is not finite; the training has diverged, or the file is damaged")
-    return state
 
 
 def moving_average(path: str | Path) -> dict[str, Any]:

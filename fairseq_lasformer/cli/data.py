@@ -237,3 +237,48 @@ def add_convert(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             f"--{side}-layers-to-keep", metavar="N,N", help="layers that remain of a model trained with layer drop"
         )
+
+
+def run_import(args: argparse.Namespace) -> None:
+    from fairseq_lasformer.conversion.huggingface.importing import import_model
+
+    print(import_model(args.folder, args.out, (args.source_lang, args.target_lang), args.check))
+
+
+def add_import(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", type=Path, help="folder of the model: config.json, weights, vocabulary")
+    parser.add_argument("out", type=Path, help="folder to write, of checkpoint, dictionaries and subwords")
+    for side in ("source", "target"):
+        parser.add_argument(
+            f"-{side[0]}",
+            f"--{side}-lang",
+            metavar="LANG",
+            help=f"{side} language, as the model names it, such as de or deu_Latn (default: its own)",
+        )
+    parser.add_argument(
+        "--check",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="compare its scores with the original's, where transformers is installed (default: yes)",
+    )
+    parser.epilog = (
+        "Example: lasformer import opus-mt-en-de models/en-de && lasformer translate models/en-de letter.docx"
+    )
+
+
+def run_export(args: argparse.Namespace) -> None:
+    from fairseq_lasformer.conversion.export import export
+
+    print(export(args.checkpoint, args.out, args.data, args.quantization))
+
+
+def add_export(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("checkpoint", type=Path, help="a checkpoint at kappa 1, or the folder of one")
+    parser.add_argument("out", type=Path, help="folder to write, for CTranslate2")
+    parser.add_argument("--data", type=Path, help="prepared folder (default: the one used in training)")
+    parser.add_argument(
+        "--quantization",
+        choices=("float32", "int8", "int8_float32", "int16", "float16"),
+        default="float32",
+        help="type of the weights (default: %(default)s)",
+    )

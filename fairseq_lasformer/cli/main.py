@@ -42,6 +42,8 @@ COMMANDS = {
     "options": Command("list the options of model, criterion and task for fairseq-train", "data"),
     "params": Command("count an architecture's parameters, by part", "data"),
     "convert": Command("make a checkpoint of fairseq's transformer one of lasformer_dense", "data"),
+    "import": Command("make a Hugging Face model (OPUS-MT, NLLB, ...) one that every command takes", "data"),
+    "export": Command("write a model at kappa 1 for CTranslate2", "data"),
     "average": Command("average checkpoints, with kappa from the last", "data"),
 }
 

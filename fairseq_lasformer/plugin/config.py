@@ -22,6 +22,7 @@ from omegaconf import II
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.plugin.options import (
     CompactOptions,
+    ImportOptions,
     LengthOptions,
     MoeOptions,
     SelectionOptions,
@@ -34,7 +35,7 @@ MODULES = ("encoder", "decoder", "cross")
 
 
 @dataclass
-class LasformerConfig(LengthOptions, CompactOptions, MoeOptions, SelectionOptions, TransformerOptions):
+class LasformerConfig(ImportOptions, LengthOptions, CompactOptions, MoeOptions, SelectionOptions, TransformerOptions):
     """The flat form: options of fairseq's Transformer and our own."""
 
     max_source_positions: int = II("task.max_source_positions")
@@ -42,7 +43,7 @@ class LasformerConfig(LengthOptions, CompactOptions, MoeOptions, SelectionOption
 
 
 @dataclass
-class ModuleConfig(LengthOptions, CompactOptions, MoeOptions, SelectionOptions, TransformerConfig):
+class ModuleConfig(ImportOptions, LengthOptions, CompactOptions, MoeOptions, SelectionOptions, TransformerConfig):
     """The nested form, from which encoder, decoder and layers are built."""
 
 
@@ -160,6 +161,10 @@ def _check(cfg: ModuleConfig) -> None:
             "--position-offset: only sinusoidal positions can be shifted; leave out the option, or "
             "--encoder-learned-pos, --decoder-learned-pos and --no-token-positional-embeddings"
         )
+    if cfg.position_table != "fairseq" and (cfg.encoder.learned_pos or cfg.decoder.learned_pos):
+        raise InputError(f"--position-table {cfg.position_table}: is for sinusoidal positions, not for learned ones")
+    if cfg.output_bias and cfg.embedding != "lookup":
+        raise InputError(f"--output-bias: not with --embedding {cfg.embedding}")
     for name in ("dropout", "attention_dropout", "activation_dropout", "delight_dropout"):
         if not 0.0 <= getattr(cfg, name) < 1.0:
             raise InputError(f"--{name.replace('_', '-')} {getattr(cfg, name)}: expected a probability in [0, 1)")

@@ -94,7 +94,8 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
                 option = "--decode-dtype" if int8 else "--cache-dtype"
                 raise InputError(f"{option} int8: not with {e}; use float32") from None
             return
-        self.packed = PackedDecoder(stack, pack_linear(self.output_projection.weight, None, int8), self._weights())
+        output = pack_linear(self.output_projection.weight, self.output_projection.bias, int8)
+        self.packed = PackedDecoder(stack, output, self._weights())
 
     def forward(  # type: ignore[override]
         self,
@@ -129,7 +130,9 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
             return self.packed.output.outputs_of(words)
         weight: Tensor = self.output_projection.weight[words]  # type: ignore[index]
         reduce = self.output_projection.reduce if isinstance(self.output_projection, TableProjection) else None
-        return lambda features: F.linear(features if reduce is None else reduce(features), weight)
+        bias = getattr(self.output_projection, "bias", None)
+        chosen = None if bias is None else bias[words]
+        return lambda features: F.linear(features if reduce is None else reduce(features), weight, chosen)
 
     def extract_features(  # type: ignore[override]
         self,
@@ -158,7 +161,10 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
             positions = None
             if self.embed_positions is not None:
                 positions = self.embed_positions(prev_output_tokens, incremental_state=incremental_state)[:, -1]
-            return self._step(prev_output_tokens[:, -1], positions, encoder_out, incremental_state)
+            words = self.embed_scale * self.embed_tokens(prev_output_tokens[:, -1])
+            if self.cfg.zero_first_embedding and prev_output_tokens.size(1) == 1:
+                words = torch.zeros_like(words)
+            return self._step(self.embed_words(words, positions), encoder_out, incremental_state)
         memory_padding = encoder_out["encoder_padding_mask"][0]
         full = FullPass(
             AttentionMask(padding_of(prev_output_tokens, self.padding_idx), causal=not full_context_alignment),
@@ -166,11 +172,11 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
             AttentionMask(memory_padding if bool(memory_padding.any()) else None, False),
             sampling(self.cfg, update),
         )
+        words = self.embed_scale * self.embed_tokens(prev_output_tokens)
+        if self.cfg.zero_first_embedding:
+            words = torch.cat([torch.zeros_like(words[:, :1]), words[:, 1:]], 1)
         out = self.layers(
-            self.embed_words(
-                self.embed_scale * self.embed_tokens(prev_output_tokens),
-                self.position_embeddings(prev_output_tokens, position_offset),
-            ),
+            self.embed_words(words, self.position_embeddings(prev_output_tokens, position_offset)),
             full,
             supervision(self.cfg) if self.training else None,
             recompute=self.training and self.cfg.checkpoint_activations,
@@ -186,10 +192,9 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
         }
 
     def _step(
-        self, tokens: Tensor, positions: Tensor | None, encoder_out: EncoderOut, incremental_state: IncrementalState
+        self, x: Tensor, encoder_out: EncoderOut, incremental_state: IncrementalState
     ) -> tuple[Tensor, dict[str, Any]]:
-        """Compute features [R, 1, d] of the newest tokens [R], at positions [R, d], from the cache of earlier ones."""
-        x = self.embed_words(self.embed_scale * self.embed_tokens(tokens), positions)
+        """Compute features [R, 1, d] of the newest tokens, embedded [R, d], from the cache of earlier ones."""
         memory = encoder_out["encoder_out"][0].transpose(0, 1)
         cache = DecodingCache.of(incremental_state, functools.partial(self.new_cache, x.size(0), memory))
         source_index = cache.index_source(encoder_out["encoder_padding_mask"][0])
@@ -227,7 +232,9 @@ def _output_projection(dim: int, n_words: int, embed_tokens: Any, cfg: ModuleCon
         if not shared:
             table = nn.Parameter(torch.randn_like(table) * table.size(1) ** -0.5)
         return TableProjection(dim, table)
-    projection = nn.Linear(dim, n_words, bias=False)
+    projection = nn.Linear(dim, n_words, bias=cfg.output_bias)
+    if cfg.output_bias:
+        nn.init.zeros_(projection.bias)
     if shared:
         projection.weight = embed_tokens.weight
     else:

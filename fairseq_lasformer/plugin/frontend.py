@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from fairseq_lasformer.nn.dropout import Dropout
 from fairseq_lasformer.nn.options import RunOptions
+from fairseq_lasformer.nn.positions import VaswaniPositions
 from fairseq_lasformer.plugin.config import ModuleConfig
 
 
@@ -48,7 +49,10 @@ class Frontend(nn.Module):
         self.embed_positions: Any = None
         if not cfg.no_token_positional_embeddings:
             table = max_positions + cfg.position_offset
-            self.embed_positions = PositionalEmbedding(table, dim, self.padding_idx, learned=learned_pos)
+            if cfg.position_table == "vaswani":
+                self.embed_positions = VaswaniPositions(dim, self.padding_idx, table + self.padding_idx + 1)
+            else:
+                self.embed_positions = PositionalEmbedding(table, dim, self.padding_idx, learned=learned_pos)
         self.layernorm_embedding = nn.LayerNorm(dim) if cfg.layernorm_embedding else None
         self.longest = max_positions
 

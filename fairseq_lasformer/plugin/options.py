@@ -195,6 +195,20 @@ class CompactOptions(FairseqDataclass):
 
 
 @dataclass
+class ImportOptions(FairseqDataclass):
+    """What models of other toolkits have and fairseq's have not; ``lasformer import`` sets them."""
+
+    position_table: ChoiceEnum(["fairseq", "vaswani"]) = field(  # type: ignore[valid-type]
+        default="fairseq",
+        metadata={"help": "frequencies of sinusoidal positions: fairseq's, or those of Vaswani et al. 2017 and Marian"},
+    )
+    zero_first_embedding: bool = field(
+        default=False, metadata={"help": "the decoder begins with a vector of zeros instead of a symbol, as Marian's"}
+    )
+    output_bias: bool = field(default=False, metadata={"help": "add a bias to the scores of the words, as Marian's"})
+
+
+@dataclass
 class LengthOptions(FairseqDataclass):
     """Options for documents that are longer than those of the training."""
 

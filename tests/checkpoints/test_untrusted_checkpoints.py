@@ -222,6 +222,8 @@ LASFORMER = {
     "report": command("report", "FOLDER", "-o", "OUT/r.html", "--document", "OUT/text.txt", "--data", "DATA"),
     "cost": command("cost", "CHECKPOINT"),
     "convert": command("convert", "CHECKPOINT", "OUT/out.pt"),
+    "export": command("export", "CHECKPOINT", "OUT/out", "--data", "DATA"),
+    "import": NONE,  # takes no checkpoint of fairseq's; see test_huggingface
     "average": command("average", "OUT/out.pt", "CHECKPOINT", "CHECKPOINT"),
     # start fairseq-train or fairseq-hydra-train, each a process of seconds: see the test of those
     "train": ...,
