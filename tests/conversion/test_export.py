@@ -1,0 +1,65 @@
+"""Models for CTranslate2: the same translations there, and refusals by name."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+ctranslate2 = pytest.importorskip("ctranslate2")
+transformers = pytest.importorskip("transformers")
+
+from hf_models import FAMILIES, lines  # noqa: E402
+
+from fairseq_lasformer.checkpoints.loading import load  # noqa: E402
+from fairseq_lasformer.cli.main import main  # noqa: E402
+from fairseq_lasformer.conversion.huggingface.importing import import_model  # noqa: E402
+from fairseq_lasformer.documents.hub import from_pretrained  # noqa: E402
+from fairseq_lasformer.documents.scoring import log_probabilities  # noqa: E402
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def imported(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp(request.param)
+    torch.manual_seed(1)
+    original = FAMILIES[request.param](folder)
+    if original.model.config.encoder_attention_heads != original.model.config.decoder_attention_heads:
+        pytest.fail("CTranslate2 has one number of heads")
+    import_model(folder, folder / "out", original.languages, check=False)
+    return folder / "out"
+
+
+def test_scores_and_translations_are_equal(imported, tmp_path, capsys):
+    assert main(["export", str(imported), str(tmp_path / "out")]) == 0
+    told = capsys.readouterr().out
+    ours = from_pretrained(imported).eval()
+    there = ctranslate2.Translator(str(tmp_path / "out"), inter_threads=1, intra_threads=1)
+    tag = ours.settings.target_tag
+    assert (tag in told) if tag else "target_prefix" not in told
+    for line in lines()[:1000:50]:
+        words = [*ours.codec.join([ours.codec.encode_source(line)], 0).split()[-60:], "</s>"]
+        (found,) = there.translate_batch(
+            [words], target_prefix=[[tag]] if tag else None, beam_size=1, max_decoding_length=30
+        )
+        source = torch.tensor([ours.src_dict.index(word) for word in words])
+        mine = ours.generate(source, beam=1, max_len_a=0, max_len_b=40)[0]["tokens"]
+        expected = [ours.tgt_dict[int(i)] for i in mine if int(i) != 2]
+        assert found.hypotheses[0][bool(tag) :][:29] == expected[:29], line
+        (scored,) = there.score_batch([words], [found.hypotheses[0]])
+        target = torch.tensor([ours.tgt_dict.index(word) for word in (*found.hypotheses[0], "</s>")])
+        (scores,) = log_probabilities(ours.models[0], ours.tgt_dict, [(source, target)], 4096, "cpu")
+        torch.testing.assert_close(torch.tensor(scored.log_probs), scores, rtol=1e-4, atol=1e-4)
+    for path in imported.glob("*sentencepiece*"):
+        assert (tmp_path / "out" / path.name).read_bytes() == path.read_bytes()
+
+
+@pytest.mark.parametrize("kind", ["int8", "float16"])
+def test_weights_may_be_smaller(imported, tmp_path, kind):
+    assert main(["export", str(imported), str(tmp_path / kind), "--quantization", kind]) == 0
+    whole = sum(weight.numel() * 4 for weight in load(imported / "model.pt")["model"].values())
+    assert (tmp_path / kind / "model.bin").stat().st_size < whole * 0.7
+
+
+def test_what_cannot_be_exported_is_refused(checkpoint, trained_folder, prepared, tmp_path, capsys):
+    for model, message in ((trained_folder, "only models at kappa 1"), (checkpoint, "lasformer convert makes one")):
+        assert main(["export", str(model), str(tmp_path / "out"), "--data", str(prepared)]) == 1
+        assert message in capsys.readouterr().err and not (tmp_path / "out").exists()
