@@ -50,8 +50,11 @@ WINDOW = 256
 WINDOW_TOKENS = 8192
 """Tokens per batch of such parts."""
 
-SCORES = 1 << 26
-"""Most scores of words in a step of such a batch: 256 MB."""
+SCORES = 1 << 23
+"""Most scores of words in a step of such a batch, 32 MB: more do not fit into a processor's cache."""
+
+FEWEST = 16
+"""Parts of such a batch, even if there are more scores than that."""
 
 
 class Source(NamedTuple):
@@ -219,7 +222,9 @@ class Translator:
         done: Callable[[int, list[Line]], object],
     ) -> None:
         """Translates parts that have no context, many at a time; ``tasks`` are numbers of documents and their parts."""
-        most = max(1, SCORES // (self.generator.beam_size * len(self.task.target_dictionary)))
+        most = max(FEWEST, SCORES // (self.generator.beam_size * len(self.task.target_dictionary)))
+        if self.task.cfg.shortlist:  # far fewer words are scored
+            most = WINDOW
         for start in range(0, len(tasks), WINDOW):
             window = tasks[start : start + WINDOW]
             lengths = [len(self.example(documents[i], part)) for i, part in window]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 import random
@@ -51,8 +52,8 @@ class Original(NamedTuple):
     languages: tuple[str, str]
 
 
-def lines() -> list[str]:
-    """A thousand lines of real text: this repository's documentation, and other scripts.
+def documentation() -> list[str]:
+    """A thousand lines of real text: this repository's documentation.
 
     Words that the original takes for its own symbols are left out: in ours they are text.
     """
@@ -61,13 +62,33 @@ def lines() -> list[str]:
         for path in sorted((ROOT / "docs").rglob("*.md"))
         for line in path.read_text().splitlines()
     ]
-    others = [
+    return [line for line in text if line and not any(word in line for word in SPECIAL)][:1000]
+
+
+@functools.cache
+def lines() -> list[str]:
+    """A thousand lines of drawn words, some frequent and most rare, that no change of the documentation alters."""
+    draw = random.Random(5)
+    onsets, vowels, codas = "b d f g k l m n p r s t v w br st tr sch".split(), "a e i o u ä ie ei".split(), ["", *"nrslt"]
+    words = [
+        "".join(draw.choice(part) for _ in range(draw.randint(1, 3)) for part in (onsets, vowels, codas))
+        for _ in range(900)
+    ]
+    odds = [1 / rank for rank in range(2, len(words) + 2)]
+    made = [
         "你好，世界！这是一个测试。",
         "Съешь ещё этих мягких французских булок?",
         "¿Qué? «Señor…» — 50 % ﬁnal",
         "ｆｕｌｌ　ｗｉｄｔｈ",
     ]
-    return [*others, *[line for line in text if line and not any(word in line for word in SPECIAL)][:996]]
+    while len(made) < 1000:
+        chosen = draw.choices(words, odds, k=draw.randint(2, 14))
+        chosen = [word.capitalize() if draw.random() < 0.2 else word for word in chosen]
+        if draw.random() < 0.3:
+            number = draw.choice((str(draw.randrange(3000)), f"{draw.random():.2f}", "`--beam 5`", "(e.g. x_1)", "a-b"))
+            chosen.insert(draw.randrange(len(chosen)), number)
+        made.append(" ".join(chosen) + draw.choice((".", ".", "?", "!", ":", "")))
+    return made
 
 
 def pieces(path: Path, size: int, kind: str = "unigram", text: Sequence[str] = (), **options: str) -> list[str]:

@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 
 transformers = pytest.importorskip("transformers")
 
-from hf_models import FAMILIES, SPECIAL, lines  # noqa: E402
+from hf_models import FAMILIES, SPECIAL, documentation, lines  # noqa: E402
 
 from fairseq_lasformer.checkpoints.loading import load  # noqa: E402
 from fairseq_lasformer.cli.main import main  # noqa: E402
@@ -65,7 +65,7 @@ def rows(original, dictionary, side):
 def test_lines_are_cut_into_the_same_subwords(original, ours):
     there = rows(original, ours.src_dict, 0)
     unknown = original.vocabulary[0]["<unk>"]
-    for line in lines():
+    for line in [*lines(), *documentation()]:
         cut = ours.binarize(ours.codec.join([ours.codec.encode_source(line)], 0))
         found = [unknown if row < 0 else row for row in there[cut].tolist()]
         assert found == original.encode(line), line

@@ -98,7 +98,7 @@ def test_symbols_that_are_spelled_out_stay_so(data):
         draws.append(pieces)
         return ["</s>"]
 
-    side = SampledSide(sampler, words, "<sep>", 50)
+    side = SampledSide(sampler, words, ("<sep>",), "<sep>", "", 50)
     some = [w for w in (words[i] for i in range(4, 12)) if w != "<sep>"][:2]
     tokens = torch.tensor([words.index(w) for w in (*some, "<sep>", *some, "<unk>", "</s>")])
     assert torch.equal(side.draw(tokens, random.Random(1)), tokens) and draws == [some]
