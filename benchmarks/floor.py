@@ -43,7 +43,7 @@ def to_read(length: int) -> dict[str, float]:
     """Bytes of a step after ``length`` tokens on both sides; slots that several hypotheses keep count once."""
     model = System.named("lasformer_unpacked").model()
     source, state = fill(model, length, 1, lambda: torch.randint(BEAM, (BEAM,)), CPU)
-    share = model.decoder.layers.share
+    share = len(model.decoder.layers) // len(model.decoder.layers.starts)
     width = 2 * model.decoder.embed_tokens.embedding_dim * FLOAT * share  # keys and values of a group's layers
     found = {"weights": 0.0, "kept keys": 0.0, "selector keys": 0.0}
     topk_indices = ops.topk_indices

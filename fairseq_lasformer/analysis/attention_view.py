@@ -11,7 +11,7 @@ import numpy as np
 
 from fairseq_lasformer.documents.word_attention import WordAttention, document_attention
 from fairseq_lasformer.formats.projection import units
-from fairseq_lasformer.plugin.config import module_config
+from fairseq_lasformer.plugin.config import group_starts, module_config
 
 # Maximum number of source tokens: with more, the page is heavy and nobody finds anything.
 TOKENS = 400
@@ -126,8 +126,8 @@ def _readable(name: str, hub: Any) -> str:
     """``encoder.0`` as "encoder, layers 1–2"; without layers, if all of them share a selection."""
     cfg, (module, group) = module_config(hub.cfg.model), (name.split("."))
     layers = cfg.encoder.layers if module == "encoder" else cfg.decoder.layers
-    first = int(group) * cfg.select_share
-    last = min(first + cfg.select_share, layers)
+    starts = (*group_starts(cfg, module), layers)
+    first, last = starts[int(group)], starts[int(group) + 1]
     if last - first == layers:
         return module
     return f"{module}, layer {last}" if last - first == 1 else f"{module}, layers {first + 1}–{last}"

@@ -25,6 +25,7 @@ from fairseq_lasformer.plugin.config import (
     PRESETS,
     ModuleConfig,
     attention_widths,
+    group_starts,
     module_config,
 )
 
@@ -91,10 +92,10 @@ def module_cost(module: str, cfg: ModuleConfig, patterns: Sequence[Priced], leng
     dense = 2 * n * square * d
     projections, output = float(n * length) * (query + 2 * key) * d, float(n * length) * out * d
     sparse = extra = kept = 0.0
-    for group, pattern in enumerate(patterns):
-        layers = min(cfg.select_share, n - group * cfg.select_share)
+    starts = group_starts(cfg, module)
+    for start, end, pattern in zip(starts, (*starts[1:], n), patterns):
         cost = pattern.cost(length)
-        sparse += 2 * cost.kept * layers * square * d + cost.scores
+        sparse += 2 * cost.kept * (end - start) * square * d + cost.scores
         extra += cost.projections
         kept += (cost.kept if pattern.share is None else pattern.share) / len(patterns)
     return Cost(module, length, kept, dense, sparse, projections, projections + extra, output)
@@ -107,8 +108,7 @@ def module_patterns(module: str, cfg: ModuleConfig, kappas: Sequence[float]) -> 
         module: one of :data:`MODULES`.
         kappas: kappa of each group, as a share, if the pattern is learned.
     """
-    layers = cfg.encoder.layers if module == "encoder" else cfg.decoder.layers
-    patterns = [build.priced(cfg, module) for _ in range(0, layers, cfg.select_share)]
+    patterns = [build.priced(cfg, module) for _ in group_starts(cfg, module)]
     for pattern, kappa in zip(patterns, kappas):
         for _, selector in learned([(module, pattern)]):
             selector.kappa.fill_(round(kappa * KAPPA_ONE))

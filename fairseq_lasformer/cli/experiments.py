@@ -97,10 +97,50 @@ def add_train(parser: argparse.ArgumentParser) -> None:
         ("subword_sampling", float, None, "draw other subwords in every epoch: 0.3 for sentencepiece, 0.1 for BPE"),
         ("ema_decay", float, None, "keep a moving average of the weights, such as 0.999"),
         ("precision", str, None, "auto, fp16 or fp32; auto: fp16 on a GPU, fp32 without"),
+        ("tie_embeddings", str, None, "which share a table: all, decoder (its input and output), none, or auto"),
     ):
         option, usual = f"--{name.replace('_', '-')}", getattr(TrainOptions, name)
         parser.add_argument(option, type=kind, metavar=metavar, help=f"{text} (default: {usual})")
     parser.epilog = "After -- : further options of fairseq-train, such as --select-share 2; they take precedence."
+
+
+def run_upcycle(args: argparse.Namespace) -> None:
+    from fairseq_lasformer.conversion.dense_start import StartOptions
+    from fairseq_lasformer.experiments.upcycle import UpcycleOptions, upcycle
+
+    start = StartOptions(args.select_modules, args.select_dim, args.select_share, args.select_groups, args.words)
+    named = {name: getattr(args, name) for name in UpcycleOptions.__dataclass_fields__ if name != "options"}
+    print(upcycle(args.checkpoint, args.data, args.out, start, UpcycleOptions(**named, options=tuple(args.options))))
+
+
+def add_upcycle(parser: argparse.ArgumentParser) -> None:
+    from fairseq_lasformer.conversion.dense_start import StartOptions
+    from fairseq_lasformer.experiments.upcycle import UpcycleOptions
+
+    parser.add_argument("checkpoint", type=Path, help="dense checkpoint, as lasformer import and convert write them")
+    parser.add_argument("data", type=Path, help="prepared folder of documents, with the model's subwords (--reuse)")
+    parser.add_argument("out", type=Path, help="folder for checkpoints and logs; a killed run resumes there")
+    parser.add_argument("--words", type=Path, help="folder of the model's dictionaries (default: as in the checkpoint)")
+    numbers: tuple[tuple[str, type, str], ...] = (
+        ("select_modules", str, "attention modules that select"),
+        ("select_dim", int, "width of the selectors"),
+        ("select_share", int, "layers per group, on average"),
+        ("select_groups", str, "lowest layers of the groups, as encoder.0,decoder.0 (default: by their attention)"),
+        ("updates", int, "updates of the selectors alone"),
+        ("hold", int, "the first of them, in which they learn with kappa at 1"),
+        ("train_all", int, "updates of all weights afterwards, in which kappa falls instead"),
+        ("threshold", float, "share of the attention that the kept keys must hold before fewer are kept"),
+        ("lr", float, "peak learning rate of the selectors"),
+        ("train_all_lr", float, "peak learning rate of --train-all"),
+        ("max_tokens", int, "tokens per batch (default: 4096, or the longest example)"),
+        ("update_freq", int, "batches per update"),
+    )
+    defaults = StartOptions()._asdict() | vars(UpcycleOptions())
+    for name, kind, text in numbers:
+        default = defaults[name.removeprefix("select_")]
+        shown = text if default in (None, "") else f"{text} (default: %(default)s)"
+        parser.add_argument(f"--{name.replace('_', '-')}", type=kind, default=default, help=shown)
+    parser.epilog = "After -- : further options of fairseq-train, such as --seed 2; they take precedence."
 
 
 def run_run(args: argparse.Namespace) -> None:

@@ -26,6 +26,7 @@ COMMANDS = {
     "corpus": Command("convert one of the paper's corpora to raw documents", "data"),
     "prepare": Command("convert raw documents to binarised data", "data"),
     "train": Command("train on prepared data", "experiments"),
+    "upcycle": Command("make a dense model one that selects, in a few hundred updates", "experiments"),
     "run": Command("from raw documents to a model and its report, by a configuration file", "experiments"),
     "translate": Command("translate files, folders or standard input, in any known format", "translate"),
     "serve": Command("a translation server with a page", "serve"),
@@ -47,7 +48,7 @@ COMMANDS = {
     "average": Command("average checkpoints, with kappa from the last", "data"),
 }
 
-TAKING_MORE = ("train", "generate", "ablate", "params")
+TAKING_MORE = ("train", "upcycle", "generate", "ablate", "params")
 
 
 def _with_numbers(words: list[str]) -> list[str]:

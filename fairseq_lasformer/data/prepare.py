@@ -111,7 +111,7 @@ def _run(config: PrepareConfig, settings: DataConfig) -> None:
     text = config.out / "text"
     encoded = _encode(config, settings, corpora)
     infos = [_examples(config, settings, name, corpus, encoded[name], text) for name, corpus in corpora.items()]
-    known = None if config.reuse is None else [config.reuse / f"dict.{language}.txt" for language in config.languages]
+    known = None if config.reuse is None else _reused(config, config.reuse, settings.separator, text)
     pieces: list[list[str]] = [[] for _ in settings.models_for]
     if settings.bpe == "sentencepiece":  # all of them, for subwords drawn at random in training
         pieces = [[*vocabulary(subword_model(config.out, settings.bpe, la))] for la in settings.models_for]
@@ -122,6 +122,19 @@ def _run(config: PrepareConfig, settings: DataConfig) -> None:
         replace(info, unknown=(_unknown(sides[0], words[0]), _unknown(sides[1], words[1]))).save()
     settings.save(config.out)
     shutil.rmtree(text)
+
+
+def _reused(config: PrepareConfig, folder: Path, separator: str, text: Path) -> list[Path]:
+    """The dictionaries of a prepared folder, in a copy with the separator if they lack it."""
+    paths = []
+    for language in config.languages:
+        path = folder / f"dict.{language}.txt"
+        if separator and separator not in _dictionary(folder, language):
+            longer = text / path.name
+            atomic_write(longer, path.read_text(encoding="utf-8").rstrip("\n") + f"\n{separator} 1\n")
+            path = longer
+        paths.append(path)
+    return paths
 
 
 def _dictionary(folder: Path, language: str) -> set[str]:

@@ -42,7 +42,8 @@ class PrepareConfig:
         max_lines: see :class:`DataConfig`.
         drop_empty: drop pairs with an empty side instead of rejecting them.
         clean: replace control characters in the text with spaces instead of rejecting them.
-        reuse: a prepared folder whose subwords, dictionary and settings are reused.
+        reuse: a prepared folder whose subwords, dictionary and settings are reused; one without a separator may get
+            one, which is added to its dictionary.
         text: folder in which tokenised and encoded sentences are cached for other preparations of the same text; by
             default, they are kept in ``out`` until the preparation is done.
         workers: number of processes.
@@ -97,7 +98,8 @@ class PrepareConfig:
             inherited = {name: getattr(old, name) for name in DEFAULTS}
             tags = old.tags if old.source_lang == self.source_lang else old.tags[::-1]
             for name in ("tokenizer", "bpe", "separator", "joined_dictionary"):
-                if chosen[name] not in (None, inherited[name]):
+                added = name == "separator" and not inherited[name]  # for lasformer upcycle
+                if chosen[name] not in (None, inherited[name]) and not added:
                     option = f"--{name.replace('_', '-')} {chosen[name]}"
                     raise InputError(
                         f"{option}: {self.reuse} was prepared with {inherited[name] or 'none'}, and the"

@@ -16,6 +16,15 @@ from fairseq_lasformer.errors import InputError
 
 OPTIMIZERS = ("adam", "muon")
 
+TIED = {
+    "auto": "",
+    "all": "--share-all-embeddings",
+    "decoder": "--share-decoder-input-output-embed",
+    "none": "",
+}
+"""Which embeddings share a table, and fairseq's option for it. ``auto`` is ``all`` with a joined dictionary, otherwise
+``decoder``, its input and output."""
+
 PRECISIONS = ("auto", "fp16", "bf16", "fp32")
 """``auto`` is fp16 on a GPU and float32 without one."""
 
@@ -40,6 +49,7 @@ class TrainOptions:
         save_every: updates between checkpoints, at which the model is also validated.
         save_minutes: minutes between checkpoints, on a single worker.
         precision: one of :data:`PRECISIONS`; ``auto`` is fp16 on a GPU and float32 without one.
+        tie_embeddings: which embeddings share a table, one of :data:`TIED`.
         options: further options of fairseq-train; they take precedence.
     """
 
@@ -60,6 +70,7 @@ class TrainOptions:
     save_minutes: float = 10.0
     log_every: int = 10
     precision: str = "auto"
+    tie_embeddings: str = "auto"
     options: tuple[str, ...] = ()
 
     def command(self, data: Path, out: Path) -> list[str]:
@@ -87,8 +98,11 @@ class TrainOptions:
         )
         made: list[Any] = [str(data.resolve()), "--user-dir", Path(__file__).parents[1], "--save-dir", out]
         made += ["--task", "document_translation", "-s", settings.source_lang, "-t", settings.target_lang]
-        shared = "--share-all-embeddings" if settings.joined_dictionary else "--share-decoder-input-output-embed"
-        made += ["--arch", self.arch, shared, "--dropout", self.dropout]
+        if self.tie_embeddings not in TIED:
+            raise InputError(f"--tie-embeddings {self.tie_embeddings}: expected one of {', '.join(TIED)}")
+        usual = "all" if settings.joined_dictionary else "decoder"
+        tied = TIED[usual if self.tie_embeddings == "auto" else self.tie_embeddings]
+        made += ["--arch", self.arch, *([tied] if tied else []), "--dropout", self.dropout]
         made += ["--word-dropout", self.word_dropout, "--criterion", criterion, "--label-smoothing", 0.1]
         made += ["--optimizer", self.optimizer, "--adam-betas", "(0.9,0.98)", "--lr", self.lr]
         made += ["--subword-sampling", self.subword_sampling] if self.subword_sampling else []

@@ -39,23 +39,23 @@ class StackOutput(NamedTuple):
 
 
 class LayerStack(nn.ModuleList):
-    """Layers in groups of ``share``, lowest first; the last group may be smaller.
+    """Layers in groups of consecutive ones, lowest first.
 
     Args:
         layers: all layers of the stack.
-        share: layers per group (r, eq 8).
+        starts: the lowest layer of each group, in ascending order from 0.
         modules: a name for each attention of a layer, in order: ``("encoder",)`` or ``("decoder", "cross")``.
     """
 
-    def __init__(self, layers: Sequence[TransformerLayer], share: int, modules: tuple[str, ...]) -> None:
+    def __init__(self, layers: Sequence[TransformerLayer], starts: Sequence[int], modules: tuple[str, ...]) -> None:
         super().__init__(layers)
-        self.share, self.modules_of_layer = share, modules
+        self.starts, self.modules_of_layer = tuple(starts), modules
 
     def groups(self) -> Iterator[tuple[int, list[Any]]]:
         """Iterate over the groups, each with its index."""
         layers = list(self)
-        for i, start in enumerate(range(0, len(layers), self.share)):
-            yield i, layers[start : start + self.share]
+        for i, (start, end) in enumerate(zip(self.starts, (*self.starts[1:], len(layers)))):
+            yield i, layers[start:end]
 
     def patterns(self) -> Iterator[tuple[str, Pattern]]:
         """Iterate over the patterns of all groups with their names (``cross.0``), module by module."""

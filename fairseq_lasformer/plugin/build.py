@@ -16,7 +16,13 @@ from fairseq_lasformer.nn.options import RowSampling, RunOptions, SupervisionOpt
 from fairseq_lasformer.nn.patterns import Pattern, PatternOptions, build_pattern
 from fairseq_lasformer.nn.sparsity import SparsityRule
 from fairseq_lasformer.nn.stack import LayerStack
-from fairseq_lasformer.plugin.config import ModuleConfig, attention_widths, mixture_layers, pattern_spec
+from fairseq_lasformer.plugin.config import (
+    ModuleConfig,
+    attention_widths,
+    group_starts,
+    mixture_layers,
+    pattern_spec,
+)
 
 
 def encoder_stack(cfg: ModuleConfig, run: RunOptions) -> LayerStack:
@@ -27,7 +33,7 @@ def encoder_stack(cfg: ModuleConfig, run: RunOptions) -> LayerStack:
         parts, transformation = feed_forward(cfg, "encoder", i, run), _transformation(cfg, "encoder", i)
         dim, pre_norm = cfg.encoder.embed_dim, cfg.encoder.normalize_before
         layers.append(EncoderLayer(i, dim, self_attn, parts, transformation, cfg.dropout, pre_norm))
-    return LayerStack(layers, cfg.select_share, ("encoder",))
+    return LayerStack(layers, group_starts(cfg, "encoder"), ("encoder",))
 
 
 def decoder_stack(cfg: ModuleConfig, run: RunOptions) -> LayerStack:
@@ -38,7 +44,7 @@ def decoder_stack(cfg: ModuleConfig, run: RunOptions) -> LayerStack:
         parts, transformation = feed_forward(cfg, "decoder", i, run), _transformation(cfg, "decoder", i)
         dim, pre_norm = cfg.decoder.embed_dim, cfg.decoder.normalize_before
         layers.append(DecoderLayer(i, dim, self_attn, encoder_attn, parts, transformation, cfg.dropout, pre_norm))
-    return LayerStack(layers, cfg.select_share, ("decoder", "cross"))
+    return LayerStack(layers, group_starts(cfg, "decoder"), ("decoder", "cross"))
 
 
 def supervision(cfg: ModuleConfig) -> SupervisionOptions:
@@ -85,7 +91,8 @@ def attention(cfg: ModuleConfig, module: str, layer: int, run: RunOptions) -> At
             return ATTENTIONS[name].build(argument, options)
         except ValueError as e:
             raise InputError(f"--select-pattern {name}:{argument}: {e}") from e
-    return SelectedAttention(options, pattern(cfg, module, run.backend) if layer % cfg.select_share == 0 else None)
+    lowest = layer in group_starts(cfg, module)
+    return SelectedAttention(options, pattern(cfg, module, run.backend) if lowest else None)
 
 
 def priced(cfg: ModuleConfig, module: str) -> Pattern | Attention:

@@ -144,6 +144,8 @@ def _check(cfg: ModuleConfig) -> None:
         raise InputError(f"--select-window {cfg.select_window}: cannot be negative")
     if cfg.select_dim < 1 or cfg.select_share < 1:
         raise InputError("--select-dim and --select-share must be at least 1")
+    if cfg.sparsity_warmup < 0:
+        raise InputError(f"--sparsity-warmup {cfg.sparsity_warmup}: expected a number of updates, or 0")
     rows = str(cfg.supervise_rows)
     if rows != "all" and (not rows.isdecimal() or int(rows) < 1):
         raise InputError(f"--supervise-rows {rows}: expected all, or a number of at least 1")
@@ -190,6 +192,7 @@ def _check(cfg: ModuleConfig) -> None:
         )
     if not (1 <= cfg.delight_min_depth <= cfg.delight_max_depth and 1 <= cfg.delight_width < math.inf):
         raise InputError("--delight-min-depth must be 1 to --delight-max-depth, and --delight-width at least 1")
+    group_starts(cfg, "encoder")
     if cfg.moe_experts:
         _check_mixtures(cfg)
     if cfg.delight != "none":
@@ -242,6 +245,38 @@ def _check_mixtures(cfg: ModuleConfig) -> None:
         )
 
 
+def group_starts(cfg: ModuleConfig, module: str) -> Tuple[int, ...]:
+    """Return the lowest layer of each group of layers that share a selection of one of :data:`MODULES`, from 0.
+
+    Raises:
+        InputError: ``--select-groups`` names a layer that does not exist, or leaves out a side's first layer.
+    """
+    sides = {"encoder": cfg.encoder.layers, "decoder": cfg.decoder.layers}
+    side = "encoder" if module == "encoder" else "decoder"
+    if not cfg.select_groups:
+        return tuple(range(0, sides[side], cfg.select_share))
+    starts = _named_layers("--select-groups", cfg.select_groups, sides)
+    for name, layers in starts.items():
+        if layers[:1] != (0,):
+            raise InputError(f"--select-groups {cfg.select_groups}: lacks {name}.0, where the first group begins")
+    return starts[side]
+
+
+def _named_layers(option: str, value: str, sides: Mapping[str, int]) -> Dict[str, Tuple[int, ...]]:
+    """Read a list of layers, as ``encoder.1,decoder.3``, in ascending order by side.
+
+    Raises:
+        InputError: it names a layer that does not exist.
+    """
+    found: Dict[str, List[int]] = {side: [] for side in sides}
+    for name in value.split(","):
+        side, _, place = name.strip().partition(".")
+        if side not in sides or not place.isdecimal() or int(place) >= sides[side]:
+            raise InputError(f"{option} {value}: no layer {name.strip()}; expected e.g. encoder.1")
+        found[side].append(int(place))
+    return {side: tuple(sorted(set(layers))) for side, layers in found.items()}
+
+
 def mixture_layers(cfg: ModuleConfig) -> Dict[str, Tuple[int, ...]]:
     """Return the layers that have a mixture of experts, from 0, by side.
 
@@ -258,13 +293,7 @@ def mixture_layers(cfg: ModuleConfig) -> Dict[str, Tuple[int, ...]]:
             raise InputError("--moe-placement shazeer places its mixtures itself: leave --moe-layers out")
         return {"encoder": (max(0, sides["encoder"] - 2),), "decoder": (0,)}
     if cfg.moe_layers:
-        found: Dict[str, List[int]] = {side: [] for side in sides}
-        for name in cfg.moe_layers.split(","):
-            side, _, place = name.strip().partition(".")
-            if side not in sides or not place.isdecimal() or int(place) >= sides[side]:
-                raise InputError(f"--moe-layers {cfg.moe_layers}: no layer {name.strip()}; expected e.g. encoder.1")
-            found[side].append(int(place))
-        return {side: tuple(sorted(set(layers))) for side, layers in found.items()}
+        return _named_layers("--moe-layers", cfg.moe_layers, sides)
     every = [e.strip() for e in cfg.moe_every.split(",")]
     if len(every) > 2 or not all(e.isdecimal() for e in every):
         raise InputError(f"--moe-every {cfg.moe_every}: expected N or N,M")

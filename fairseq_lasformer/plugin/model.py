@@ -71,6 +71,8 @@ class LasformerModel(TransformerModelBase):
         encoder = LasformerEncoder(config, task.source_dictionary, source, run)
         model = cls(config, encoder, LasformerDecoder(config, task.target_dictionary, target, run))
         model.adapted = bool(getattr(task, "adapts_sparsity", False))
+        if config.select_only:
+            _train_selectors_alone(model)
         return model
 
     @classmethod
@@ -144,7 +146,8 @@ class LasformerModel(TransformerModelBase):
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
         """Allow a model to start from a dense checkpoint of the same sizes; see :func:`upcycling.complete`."""
         super().upgrade_state_dict_named(state_dict, name)
-        complete(state_dict, self.state_dict())
+        heads = {"encoder": self.cfg.encoder.attention_heads, "decoder": self.cfg.decoder.attention_heads}
+        complete(state_dict, self.state_dict(), heads)
 
     def set_num_updates(self, num_updates: int) -> None:
         """Called by fairseq before every update."""
@@ -159,6 +162,18 @@ class LasformerModel(TransformerModelBase):
     def selectors(self) -> Iterator[tuple[str, Selector]]:
         """Iterate over the patterns whose kappa adapts, with their names, in the same order."""
         return learned(self.patterns())
+
+
+def _train_selectors_alone(model: LasformerModel) -> None:
+    """Exclude all weights but the selectors' from the training.
+
+    Raises:
+        InputError: there are none.
+    """
+    if next(model.selectors(), None) is None:
+        raise InputError("--select-only: no attention has a learned selector (--select-modules, --select-pattern)")
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(".selector." in name)
 
 
 def _check_run(run: RunOptions, has_mixtures: bool) -> None:

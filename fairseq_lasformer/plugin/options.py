@@ -76,6 +76,16 @@ class SelectionOptions(FairseqDataclass):
     )
     select_dim: int = field(default=64, metadata={"help": "width of the selector's single head (d_s)"})
     select_share: int = field(default=3, metadata={"help": "layers that share one selection (r, eq 8)"})
+    select_groups: str = field(
+        default="",
+        metadata={
+            "help": "instead of --select-share: the lowest layer of each group of layers that share a selection, as "
+            "encoder.0,encoder.2,decoder.0 (from 0)"
+        },
+    )
+    select_only: bool = field(
+        default=False, metadata={"help": "train the selectors alone; all other weights stay as they are"}
+    )
     select_pattern: str = field(
         default="learned",
         metadata={"help": f"which keys those modules attend to: one of {usage()}"},
@@ -112,6 +122,9 @@ class SelectionOptions(FairseqDataclass):
     )
     sparsity_step: float = field(default=0.001, metadata={"help": "change of kappa per update (eq 7)"})
     sparsity_min: float = field(default=0.01, metadata={"help": "smallest kappa"})
+    sparsity_warmup: int = field(
+        default=0, metadata={"help": "updates in which kappa stays as it is, and selectors learn without selecting"}
+    )
     sparsity_freeze_above: float = field(default=0.5, metadata={"help": "kappa does not grow while it is above this"})
     sparsity_mass: ChoiceEnum(["selection", "attention"]) = field(  # type: ignore[valid-type]
         default="selection",

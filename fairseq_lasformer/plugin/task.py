@@ -288,6 +288,8 @@ class DocumentTranslationTask(GenerationTask):
         if not selectors:
             return
         sums, self.sums = self.sums, None
+        if update_num < model.cfg.sparsity_warmup:
+            return
         if sums is None:  # a worker without data
             sums = empty_sums(selectors, next(iter(selectors.values())).kappa.device)
         if distributed_utils.get_data_parallel_world_size() > 1:

@@ -3,29 +3,121 @@
 from __future__ import annotations
 
 import logging
+import re
+from collections.abc import Mapping
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 logger = logging.getLogger(__name__)
 
-_EXPERTS, _GATE = ".moe.experts.w1", ".moe.gate."
+_EXPERTS, _GATE, _SELECTOR = ".moe.experts.w1", ".moe.gate.", ".selector.q_proj.weight"
 
 
-def complete(weights: dict[str, Tensor], own: dict[str, Tensor]) -> None:
+def complete(weights: dict[str, Tensor], own: dict[str, Tensor], heads: Mapping[str, int]) -> None:
     """Complete the weights of a dense model, in place, for a model that selects or has mixtures of experts.
 
-    Selectors keep their initial weights, with kappa at 1. Each expert of a mixture that stands in for a dense network
-    begins as a copy of it (sparse upcycling, arXiv 2212.05055), without its biases, which experts do not have; gates
-    keep their initial weights. Weights that have selectors, or experts, are left as they are.
+    Selectors begin as the mean head of their group, see :func:`mean_head`, with kappa at 1. Each expert of a mixture
+    that stands in for a dense network begins as a copy of it (sparse upcycling, arXiv 2212.05055), without its biases,
+    which experts do not have; gates keep their initial weights. Learned positions are stretched to the model's length.
+    Weights that have selectors, or experts, are left as they are.
 
     Args:
         weights: of the checkpoint.
         own: the model's initial weights.
+        heads: number of attention heads of ``encoder`` and ``decoder``.
     """
+    _positions(weights, own)
+    _selectors(weights, own, heads)
+    _experts(weights, own)
+
+
+def mean_head(query: Tensor, key: Tensor, n_heads: int, select_dim: int) -> tuple[Tensor, Tensor]:
+    """Projections of a selector whose scores are nearest to the mean of an attention's heads.
+
+    The mean score is x W y^T with W = W_Q W_K^T / (H sqrt(D)), biases aside. Its best approximation of rank d_s is its
+    truncated singular value decomposition U S V^T (Eckart and Young 1936), which queries and keys share evenly.
+
+    Args:
+        query, key: weights of the attention's projections, [H * D, d] and [H * D, d_key].
+        n_heads: H.
+        select_dim: width of the selector (d_s).
+
+    Returns:
+        weights of the selector's projections, [d_s, d] and [d_s, d_key]; the scores are divided by sqrt(d_s).
+    """
+    scale = select_dim**0.5 / (n_heads * (query.size(0) // n_heads) ** 0.5)
+    left, values, right = torch.linalg.svd(query.float().T @ key.float() * scale, full_matrices=False)
+    roots = values[:select_dim].sqrt()[:, None]
+    made = roots * left.T[:select_dim], roots * right[:select_dim]
+    missing = (0, 0, 0, select_dim - roots.size(0))  # of an attention that is narrower than the selector
+    return F.pad(made[0], missing), F.pad(made[1], missing)
+
+
+def stretched(table: Tensor, rows: int, first: int) -> Tensor:
+    """A table of learned positions, [n, d], stretched to more rows, [rows, d], by linear interpolation.
+
+    Args:
+        first: row of position 0; those before it are kept.
+    """
+    long = F.interpolate(table[first:].float().T[None], size=rows - first, mode="linear", align_corners=True)
+    return torch.cat([table[:first], long[0].T.to(table.dtype)])
+
+
+def _positions(weights: dict[str, Tensor], own: dict[str, Tensor]) -> None:
+    for name in ("encoder.embed_positions.weight", "decoder.embed_positions.weight"):
+        table, longer = weights.get(name), own.get(name)
+        if table is None or longer is None or len(table) >= len(longer):
+            continue
+        padding = 1  # fairseq's dictionaries have it there; positions are counted from the row after it
+        weights[name] = stretched(table, len(longer), padding + 1)
+        lengths = len(table) - padding - 1, len(longer) - padding - 1
+        logger.warning("%s: the %d learned positions are stretched to %d", name, *lengths)
+
+
+def _selectors(weights: dict[str, Tensor], own: dict[str, Tensor], heads: Mapping[str, int]) -> None:
     selectors = {name: value for name, value in own.items() if ".selector." in name}
-    if selectors and not any(name in weights for name in selectors):
-        logger.warning("the checkpoint has no selectors; they start from their initialisation, kappa from 1")
-        weights.update(selectors)
+    if not selectors or any(name in weights for name in selectors):
+        return
+    weights.update(selectors)
+    begun = 0
+    places = sorted(_place(name) for name in selectors if name.endswith(_SELECTOR))
+    for side, attention, layer in places:
+        later = [other for *same, other in places if same == [side, attention] and other > layer]
+        ends = min(later, default=1 + max(place for place, _ in _projections(weights, side, attention)))
+        group = [pair for place, pair in _projections(weights, side, attention) if layer <= place < ends]
+        stem = f"{side}.layers.{layer}.{attention}.selector"
+        query, key = (own[f"{stem}.{name}_proj.weight"] for name in "qk")
+        widths = {(pair[0].size(1), pair[1].size(1)) for pair in group}
+        if widths != {(query.size(1), key.size(1))}:
+            continue
+        # the heads of all layers of the group teach the selector alike
+        queries, keys = (torch.cat(parts) for parts in zip(*group))
+        made = mean_head(queries, keys, heads[side] * len(group), query.size(0))
+        for name, weight in zip("qk", made):
+            weights[f"{stem}.{name}_proj.weight"] = weight.to(query.dtype)
+        begun += 1
+    how = "begin as the mean heads of their groups" if begun == len(places) else "start from their initialisation"
+    logger.warning("the checkpoint has no selectors; they %s, kappa from 1", how)
+
+
+def _place(name: str) -> tuple[str, str, int]:
+    side, _, layer, attention, *_ = name.split(".")
+    return side, attention, int(layer)
+
+
+def _projections(weights: Mapping[str, Tensor], side: str, attention: str) -> list[tuple[int, tuple[Tensor, Tensor]]]:
+    """Layer, and weights of queries' and keys' projections, of an attention in all layers."""
+    found = []
+    for name, query in weights.items():
+        match = re.fullmatch(rf"{side}\.layers\.(\d+)\.{attention}\.q_proj\.weight", name)
+        if match and (key := weights.get(name.replace("q_proj", "k_proj"))) is not None:
+            found.append((int(match[1]), (query, key)))
+    return found
+
+
+def _experts(weights: dict[str, Tensor], own: dict[str, Tensor]) -> None:
     layers = [name.removesuffix(_EXPERTS) for name in own if name.endswith(_EXPERTS)]
     if not layers or any(f"{layer}{_EXPERTS}" in weights for layer in layers):
         return

@@ -69,7 +69,11 @@ def documentation() -> list[str]:
 def lines() -> list[str]:
     """A thousand lines of drawn words, some frequent and most rare, that no change of the documentation alters."""
     draw = random.Random(5)
-    onsets, vowels, codas = "b d f g k l m n p r s t v w br st tr sch".split(), "a e i o u ä ie ei".split(), ["", *"nrslt"]
+    onsets, vowels, codas = (
+        ["b", "d", "f", "g", "k", "l", "m", "n", "p", "r", "s", "t", "v", "w", "br", "st", "tr", "sch"],
+        ["a", "e", "i", "o", "u", "ä", "ie", "ei"],
+        ["", *"nrslt"],
+    )
     words = [
         "".join(draw.choice(part) for _ in range(draw.randint(1, 3)) for part in (onsets, vowels, codas))
         for _ in range(900)

@@ -1,0 +1,242 @@
+"""A checkpoint that a selecting model starts from, made of a dense one: the same scores, with selectors at kappa 1."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping
+from enum import Enum
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from fairseq.data import Dictionary
+from omegaconf import OmegaConf
+from torch import Tensor
+
+from fairseq_lasformer.checkpoints.loading import architecture, load
+from fairseq_lasformer.conversion.groups import attention_of_layers, choose_groups
+from fairseq_lasformer.data.manifest import SplitInfo
+from fairseq_lasformer.data.shortlist import hashes
+from fairseq_lasformer.data.subwords import DataConfig
+from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.files import replacing
+from fairseq_lasformer.plugin import register
+from fairseq_lasformer.plugin.config import PRESETS, LasformerConfig
+from fairseq_lasformer.plugin.model import LasformerModel
+from fairseq_lasformer.plugin.task import DICTIONARIES, DocumentTranslationTask
+from fairseq_lasformer.plugin.task_config import DocumentTranslationConfig
+
+CALIBRATION = 16
+"""Documents on which layers are compared, and translations are scored."""
+
+_WORDS = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "decoder.output_projection.weight")
+_BIAS = "decoder.output_projection.bias"
+
+
+class StartOptions(NamedTuple):
+    """What is added to a dense model.
+
+    Attributes:
+        modules: attention modules that select, as ``--select-modules``.
+        dim: width of the selectors (d_s).
+        share: layers per group on average (r); which ones is chosen by their attention.
+        groups: the groups' lowest layers, as ``--select-groups``; empty to choose them.
+        words: folder of the dense model's dictionaries; None for the one that the checkpoint names.
+    """
+
+    modules: str = "encoder,decoder,cross"
+    dim: int = 64
+    share: int = 3
+    groups: str = ""
+    words: Path | None = None
+
+
+def write_start(checkpoint: Path, data: Path, out: Path, options: StartOptions) -> str:
+    """Writes the checkpoint.
+
+    Args:
+        checkpoint: dense checkpoint of ours.
+        data: prepared folder, whose dictionaries hold the model's words, and a separator that it may not know.
+        out: file to write.
+
+    Returns:
+        what was done, for the terminal: a line each.
+
+    Raises:
+        InputError: the model is not dense, or does not fit the data.
+    """
+    state = load(checkpoint)
+    register()
+    kind = architecture(state)
+    if kind not in ("lasformer", *PRESETS):
+        raise InputError(
+            f"{checkpoint}: is a checkpoint of {kind or 'an unknown kind'}; make it one of ours with lasformer convert"
+        )
+    if any(".selector." in name for name in state["model"]):
+        raise InputError(f"{checkpoint}: has selectors already; lasformer train --finetune-from-model goes on with it")
+    cfg = OmegaConf.to_container(state["cfg"]) if OmegaConf.is_config(state["cfg"]) else dict(state["cfg"])
+    assert isinstance(cfg, dict)
+    told: list[str] = []
+    settings = DataConfig.load(data)
+    longest = max(settings.limit, *(n for info in _splits(data) for n in info.longest))
+    task = _task(cfg["task"], data, settings, longest)
+    weights = dict(state["model"])
+    if (state.get("task_state") or {}).get(DICTIONARIES) not in (None, hashes(_dictionaries(task))):
+        told += _other_words(checkpoint, cfg["task"], weights, task, settings, options.words)
+    known = {field.name for field in dataclasses.fields(LasformerConfig) if not field.name.startswith("_")}
+    model_options = {name: value for name, value in dict(cfg["model"]).items() if name in known}
+    if str(model_options.get("select_modules", "")) != "none":
+        raise InputError(f"{checkpoint}: attends by {model_options.get('select_pattern')}, not to all keys")
+    for side, name in (("encoder", "max_source_positions"), ("decoder", "max_target_positions")):
+        before = int(model_options.get(name) or 0)
+        if longest > before:
+            model_options[name] = longest
+            learned = model_options.get(f"{side}_learned_pos")
+            how = "the learned positions are stretched" if learned else "sinusoidal positions extend by themselves"
+            told.append(f"{side}: {before} positions become {longest}; {how}")
+    torch.manual_seed(1)
+    dense = _built(model_options, task, weights, checkpoint)
+    chosen = model_options | {"select_modules": options.modules, "select_dim": options.dim}
+    chosen |= {"select_share": options.share, "select_groups": options.groups}
+    if not options.groups:
+        chosen["select_groups"], line = _groups(dense, task, options)
+        told.append(line)
+    model = _built(chosen, task, dense.state_dict(), checkpoint)
+    cfg["model"] = chosen | {"_name": "lasformer", "arch": "lasformer"}
+    limits = {"max_source_positions": longest, "max_target_positions": longest}
+    names = {"source_lang": settings.source_lang, "target_lang": settings.target_lang}
+    cfg["task"] = {**cfg["task"], "_name": "document_translation", "data": str(data.resolve()), **limits, **names}
+    state |= {"cfg": cfg, "args": None, "model": model.state_dict(), "last_optimizer_state": None, "extra_state": {}}
+    state["task_state"] = {DICTIONARIES: hashes(_dictionaries(task))}
+    with replacing(out, "wb") as f:
+        torch.save(state, f)
+    return "\n".join(told)
+
+
+def words_of_options(chosen: Mapping[str, Any]) -> list[str]:
+    """The words of fairseq-train's command line for options of a model."""
+    words: list[str] = []
+    for field in dataclasses.fields(LasformerConfig):
+        value = chosen.get(field.name)
+        value = value.value if isinstance(value, Enum) else value
+        default = None if field.default is dataclasses.MISSING else field.default
+        if field.name.startswith("_") or value is None or value == default or value == "":
+            continue
+        name = f"--{field.name.replace('_', '-')}"
+        if isinstance(value, bool):
+            words.append(name if value else f"--no-{name[2:]}")
+        else:
+            words += [name, str(value)]
+    return words
+
+
+def calibration(task: Any, split: str = "") -> Iterator[tuple[Tensor, Tensor]]:
+    """The longest examples of a split, source and target; without a name, of the one for validation or training."""
+    split = split or ("valid" if SplitInfo.load(task.folder, "valid") is not None else "train")
+    if split not in task.datasets:
+        task.load_dataset(split)
+    dataset = task.datasets[split]
+    order = sorted(range(len(dataset)), key=lambda i: (-int(dataset.num_tokens(i)), i))
+    for i in order[:CALIBRATION]:
+        yield dataset[i]["source"], dataset[i]["target"]
+
+
+def _splits(data: Path) -> list[SplitInfo]:
+    found = [SplitInfo.load(data, name) for name in ("train", "valid")]
+    if found[0] is None:
+        raise InputError(f"{data}: holds no training set; prepare it with lasformer prepare --train")
+    return [info for info in found if info is not None]
+
+
+def _task(trained: Mapping[str, Any], data: Path, settings: DataConfig, longest: int) -> DocumentTranslationTask:
+    cfg = DocumentTranslationConfig(
+        data=str(data),
+        source_lang=settings.source_lang,
+        target_lang=settings.target_lang,
+        max_source_positions=longest,
+        max_target_positions=longest,
+        left_pad_source=bool(trained.get("left_pad_source", True)),
+        train_subset="train",
+        dataset_impl=None,
+        seed=1,
+    )
+    cfg.required_seq_len_multiple = 1
+    return DocumentTranslationTask.setup_task(cfg)
+
+
+def _dictionaries(task: Any) -> tuple[Any, Any]:
+    return task.source_dictionary, task.target_dictionary
+
+
+def _other_words(
+    checkpoint: Path,
+    trained: Mapping[str, Any],
+    weights: dict[str, Tensor],
+    task: Any,
+    settings: DataConfig,
+    folder: Path | None,
+) -> list[str]:
+    """Moves the rows of words to where the data's dictionaries have them; a separator begins as end of sentence."""
+    place = Path(str(trained.get("data", ""))) if folder is None else folder
+    told = []
+    moved: dict[str, Tensor] = {}
+    for side, dictionary in zip(("encoder", "decoder"), _dictionaries(task)):
+        language = settings.source_lang if side == "encoder" else settings.target_lang
+        try:
+            old = Dictionary.load(str(place / f"dict.{language}.txt"))
+        except Exception as e:  # fairseq has no specific exception for bad dictionaries
+            raise InputError(
+                f"{place}/dict.{language}.txt: the model's dictionary cannot be read; name its folder with --words"
+            ) from e
+        unknown = [word for word in dictionary.symbols if word not in old.indices and word != settings.separator]
+        if unknown:
+            raise InputError(
+                f"{task.folder}: {len(unknown)} of its words are not the model's ({', '.join(unknown[:3])}); prepare "
+                f"it with lasformer prepare --reuse {place}"
+            )
+        rows = torch.tensor([old.indices.get(word, old.eos()) for word in dictionary.symbols])
+        for name in (*_WORDS, _BIAS):
+            table = weights.get(name)
+            if table is None or not name.startswith(side):
+                continue
+            if len(table) != len(old):
+                raise InputError(f"{checkpoint}: its {name} has {len(table)} rows, {place} has {len(old)} words")
+            moved[name] = table[rows]
+        if settings.separator and settings.separator not in old.indices:
+            told.append(f"{language}: {settings.separator} is added; it begins as the end of sentence")
+    if not moved:
+        raise InputError(f"{checkpoint}: words can be added to tables of words alone, not to compact embeddings")
+    weights.update(moved)
+    return told
+
+
+def _built(options: Mapping[str, Any], task: Any, weights: Mapping[str, Tensor], checkpoint: Path) -> LasformerModel:
+    model = LasformerModel.build_model(LasformerConfig(**options), task).eval()
+    given = dict(weights)
+    try:
+        model.upgrade_state_dict(given)
+        model.load_state_dict(given)
+    except RuntimeError as e:
+        raise InputError(f"{checkpoint}: its weights do not fit ({str(e).splitlines()[0]})") from e
+    return model
+
+
+def _groups(dense: LasformerModel, task: Any, options: StartOptions) -> tuple[str, str]:
+    """The groups as ``--select-groups`` has them, and what they lose, in words."""
+    sides = {"encoder": ("encoder",), "decoder": ("decoder", "cross")}
+    layers = {"encoder": len(dense.encoder.layers), "decoder": len(dense.decoder.layers)}
+    attention = attention_of_layers(dense, calibration(task), task.target_dictionary.eos())
+    names, told = [], []
+    for side, modules in sides.items():
+        selecting = [module for module in modules if module in options.modules] or modules
+        groups = choose_groups(
+            [each for module in selecting for each in attention[module]], math.ceil(layers[side] / options.share)
+        )
+        names += [f"{side}.{start}" for start in groups.starts]
+        ends = (*groups.starts[1:], layers[side])
+        spans = [
+            f"{start + 1}" if end - start == 1 else f"{start + 1}-{end}" for start, end in zip(groups.starts, ends)
+        ]
+        told.append(f"{side} {', '.join(spans)} (loses {groups.lost:.1%} of the attention)")
+    return ",".join(names), f"layers that share a selection: {'; '.join(told)}"

@@ -1,0 +1,127 @@
+"""Which layers of a dense model can share a selection: those whose attention falls on the same keys.
+
+The layers' attention is measured on a few documents, without any training (as IndexCache, arXiv 2603.12201, does to
+leave out indexers). Groups are consecutive layers, so that the best partition is found exactly.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+SHARE = 0.1
+"""Share of the keys that a selection keeps while groups are compared."""
+
+QUERIES = 64
+"""Queries of a document whose attention is looked at."""
+
+
+class Groups(NamedTuple):
+    """A partition of layers into groups.
+
+    Attributes:
+        starts: lowest layer of each group, from 0.
+        lost: share of its attention that a layer loses on average if its group's keys are kept instead of as many of
+            its own.
+    """
+
+    starts: tuple[int, ...]
+    lost: float
+
+
+def choose_groups(attentions: Sequence[Tensor], n_groups: int) -> Groups:
+    """Return the partition into at most ``n_groups`` groups that loses the least attention.
+
+    A group keeps the keys with the largest mean attention of its layers, as its selector is taught to (eq 4 of arXiv
+    2309.14174).
+
+    Args:
+        attentions: attention of all layers for some queries, [layers, queries, keys], one for each document and module
+            that shares the groups.
+    """
+    n = attentions[0].size(0)
+    n_groups = max(1, min(n_groups, n))
+    best: dict[tuple[int, int], tuple[float, tuple[int, ...]]] = {(0, 0): (0.0, ())}
+    for end in range(1, n + 1):
+        losses = [_loss(attentions, start, end) for start in range(end)]
+        for parts in range(1, min(end, n_groups) + 1):
+            found = [
+                (best[start, parts - 1][0] + losses[start], (*best[start, parts - 1][1], start))
+                for start in range(end)
+                if (start, parts - 1) in best
+            ]
+            best[end, parts] = min(found)
+    loss, starts = best[n, n_groups]
+    return Groups(starts, loss / n)
+
+
+def _loss(attentions: Sequence[Tensor], start: int, end: int) -> float:
+    """Attention that the layers from ``start`` to before ``end`` lose together as a group, in shares."""
+    total, n_rows = 0.0, 0
+    for attention in attentions:
+        layers = attention[start:end]
+        k = min(layers.size(-1), max(10, math.ceil(SHARE * layers.size(-1))))
+        kept = layers.mean(0).topk(k).indices.expand(len(layers), -1, -1)
+        total += float((layers.topk(k).values.sum(-1) - layers.gather(-1, kept).sum(-1)).sum())
+        n_rows += layers.size(1)
+    return total / max(1, n_rows)
+
+
+@torch.no_grad()
+def attention_of_layers(model: Any, examples: Iterable[tuple[Tensor, Tensor]], eos: int) -> dict[str, list[Tensor]]:
+    """Attention of all layers by module: for each example, the mean over heads [layers, queries, keys].
+
+    Args:
+        model: a dense model of ours, in evaluation mode.
+        examples: int64 tokens of source and target, each with its end of sentence.
+        eos: token that a translation begins with.
+    """
+    modules = {
+        "encoder": [layer.self_attn for layer in model.encoder.layers],
+        "decoder": [layer.self_attn for layer in model.decoder.layers],
+        "cross": [layer.encoder_attn for layer in model.decoder.layers],
+    }
+    found: dict[str, list[Tensor]] = {name: [] for name in modules}
+    for source, target in examples:
+        previous = torch.cat([target.new_tensor([eos]), target[:-1]])
+        with _projected([attention for module in modules.values() for attention in module]) as projected:
+            model(source[None], torch.tensor([len(source)]), previous[None])
+        for name, layers in modules.items():
+            found[name].append(torch.stack([_attention(a, projected[a], name == "decoder") for a in layers]))
+    return found
+
+
+@contextmanager
+def _projected(attentions: Sequence[Any]) -> Iterator[dict[Any, list[Tensor]]]:
+    """Collects queries and keys of attentions, in a pass over one example: [query, key], each [N, H * D]."""
+    found: dict[Any, list[Tensor]] = {attention: [torch.empty(0), torch.empty(0)] for attention in attentions}
+    hooks = []
+    for attention in attentions:
+        for side, projection in enumerate((attention.q_proj, attention.k_proj)):
+
+            def keep(module: Any, args: Any, out: Tensor, at: Any = attention, side: int = side) -> None:
+                found[at][side] = out[0]
+
+            hooks.append(projection.register_forward_hook(keep))
+    try:
+        yield found
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _attention(module: Any, projected: Sequence[Tensor], causal: bool) -> Tensor:
+    """The mean attention over heads of some queries, evenly spread: [queries, keys]."""
+    query, key = projected
+    n, heads = len(query), module.num_heads
+    rows = torch.linspace(0, n - 1, min(n, QUERIES)).round().long()
+    q, k = (t.unflatten(-1, (heads, -1)).transpose(0, 1) for t in (query[rows], key))
+    scores = q @ k.mT / math.sqrt(q.size(-1))
+    if causal:
+        scores = scores.masked_fill(torch.arange(len(key)) > rows[:, None], -math.inf)
+    return scores.softmax(-1).mean(0)

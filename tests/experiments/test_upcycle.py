@@ -1,0 +1,78 @@
+"""lasformer upcycle: a dense model becomes one that selects; it resumes, and says what was reached."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from helpers import train
+
+from fairseq_lasformer.checkpoints.loading import load
+from fairseq_lasformer.cli.main import main
+from fairseq_lasformer.ops import KAPPA_ONE
+
+pytestmark = pytest.mark.slow
+OPTIONS = ["--updates", "9", "--hold", "4", "--select-dim", "8", "--select-share", "2", "--max-tokens", "300"]
+
+
+@pytest.fixture(scope="module")
+def dense(prepared, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("dense")
+    train(prepared, folder, "--select-modules", "none", "--max-update", 5)
+    return folder / "checkpoint_last.pt"
+
+
+def kappas(state):
+    return [int(value) / KAPPA_ONE for name, value in state["model"].items() if name.endswith("kappa")]
+
+
+def test_selectors_alone(dense, prepared, tmp_path, capfd):
+    words = ["upcycle", str(dense), str(prepared), str(tmp_path / "out"), *OPTIONS]
+    assert main(words) == 0
+    told = capfd.readouterr().out
+    assert "bits per token before" in told and "next: lasformer translate" in told
+    made, before = load(tmp_path / "out/checkpoint_last.pt"), load(dense)["model"]
+    assert all(torch.equal(made["model"][name], value) for name, value in before.items())
+    assert max(kappas(made)) < 1 and made["cfg"]["model"]["select_dim"] == 8
+    assert not (tmp_path / "out/checkpoint_best.pt").exists()
+    first = (tmp_path / "out/checkpoint_last.pt").stat().st_mtime_ns
+    assert main(words) == 0
+    told, error = capfd.readouterr()
+    assert "selectors: already done" in error and "bits per token before" in told
+    assert (tmp_path / "out/checkpoint_last.pt").stat().st_mtime_ns == first
+    assert (
+        main(["translate", str(tmp_path / "out"), "--beam", "1", "-o", str(tmp_path / "t.txt"), str(source(tmp_path))])
+        == 0
+    )
+    assert (tmp_path / "t.txt").read_text().count("\n") == 2
+
+
+def source(folder):
+    (folder / "in.txt").write_text("w1 w2\nw3\n")
+    return folder / "in.txt"
+
+
+def test_then_everything(dense, prepared, tmp_path):
+    words = ["upcycle", str(dense), str(prepared), str(tmp_path / "out"), *OPTIONS, "--train-all", "6"]
+    assert main(words) == 0
+    alone, made = (load(tmp_path / name / "checkpoint_last.pt") for name in ("out/selectors", "out"))
+    assert set(kappas(alone)) == {1.0} and max(kappas(made)) < 1
+    assert not made["cfg"]["model"]["select_only"]
+    name = "encoder.layers.0.fc1.weight"
+    assert torch.equal(alone["model"][name], load(dense)["model"][name])
+    assert not torch.equal(made["model"][name], alone["model"][name])
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        (["--hold", "500"], "--hold 500"),
+        (["--train-all", "-1"], "--train-all -1"),
+        (["--threshold", "2"], "--threshold 2"),
+        (["--select-modules", "mouth"], "--select-modules mouth"),
+    ],
+)
+def test_bad_options_are_refused_in_one_line(dense, prepared, tmp_path, capfd, options, message):
+    assert main(["upcycle", str(dense), str(prepared), str(tmp_path / "out"), *options]) == 1
+    error = capfd.readouterr().err.strip().splitlines()
+    assert message in error[-1] and error[-1].startswith("error: ")
+    assert not (tmp_path / "out/start.pt").exists()
