@@ -31,7 +31,17 @@ EVALUATED = frozenset(
 )
 # Never evaluated, and a folder may legitimately be named "model (1)".
 PATHS = frozenset(
-    {"data", "save_dir", "user_dir", "restore_file", "finetune_from_model", "tensorboard_logdir", "log_file", "path"}
+    {
+        "data",
+        "save_dir",
+        "user_dir",
+        "restore_file",
+        "finetune_from_model",
+        "distil_from",
+        "tensorboard_logdir",
+        "log_file",
+        "path",
+    }
 )
 ARCHITECTURES = re.compile(r"(lasformer|transformer)(_\w+)?")
 FOREIGN = ("pretrained", "pipeline")  # transformer_from_pretrained_xlm and the like read files that the settings name

@@ -143,6 +143,23 @@ def add_upcycle(parser: argparse.ArgumentParser) -> None:
     parser.epilog = "After -- : further options of fairseq-train, such as --seed 2; they take precedence."
 
 
+def run_distil(args: argparse.Namespace) -> None:
+    from fairseq_lasformer.experiments.distil import distil
+
+    more = {"beam": args.beam, "originals": args.originals, "word_level": args.word_level}
+    distil(args.teacher, args.data, args.student, **more)
+
+
+def add_distil(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("teacher", type=Path, help="checkpoint, or the folder of one")
+    parser.add_argument("data", type=Path, help="prepared folder of the teacher; the student has its subwords")
+    parser.add_argument("student", type=Path, help="configuration of lasformer run; its train is what is translated")
+    parser.add_argument("--beam", type=int, default=5, help="of the teacher (default: %(default)s)")
+    parser.add_argument("--originals", action="store_true", help="train on the original translations, too")
+    parser.add_argument("--word-level", action="store_true", help="learn the teacher's likeliest words, too")
+    parser.epilog = "Everything is written to the student's out; a killed run resumes there."
+
+
 def run_run(args: argparse.Namespace) -> None:
     from fairseq_lasformer.experiments.run_config import run_from_config
 

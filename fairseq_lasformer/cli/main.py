@@ -27,6 +27,7 @@ COMMANDS = {
     "prepare": Command("convert raw documents to binarised data", "data"),
     "train": Command("train on prepared data", "experiments"),
     "upcycle": Command("make a dense model one that selects, in a few hundred updates", "experiments"),
+    "distil": Command("train a student on a teacher's translations of the training text", "experiments"),
     "run": Command("from raw documents to a model and its report, by a configuration file", "experiments"),
     "translate": Command("translate files, folders or standard input, in any known format", "translate"),
     "serve": Command("a translation server with a page", "serve"),

@@ -23,11 +23,14 @@ from fairseq_lasformer.experiments.train import chosen_options
 from fairseq_lasformer.plugin.config import PRESETS
 from fairseq_lasformer.resume import Progress, key_of
 
-_SUBWORDS = ("tokenizer", "bpe", "size", "separator", "joined_dictionary", "drop_empty", "clean", "workers")
+SUBWORDS = ("tokenizer", "bpe", "size", "separator", "joined_dictionary")
+"""Options of the preparation that are inherited with the subwords."""
+
+_CORPUS = (*SUBWORDS, "drop_empty", "clean", "workers")
 _EXAMPLES = ("resolutions", "limit", "max_lines")  # what systems on the same subwords may differ in
 _TRAIN = ("small_corpus", *(field.name for field in fields(TrainOptions) if field.name != "options"))
 _TRANSLATE = {"beam": 5, "overlap": 3, "max_tokens": None, "shards": 4, "jobs": 1}
-_SECTIONS = {"prepare": (*_SUBWORDS, *_EXAMPLES), "training": _TRAIN, "translation": tuple(_TRANSLATE)}
+_SECTIONS = {"prepare": (*_CORPUS, *_EXAMPLES), "training": _TRAIN, "translation": tuple(_TRANSLATE)}
 _TOP = ("source", "target", "train", "valid", "test", "out", *_SECTIONS, "fairseq", "baseline", "systems")
 
 
@@ -230,11 +233,19 @@ def run_from_config(config: Path, only: Sequence[str] = (), tell: Any = print) -
     Raises:
         InputError: the file is wrong, or a stage failed.
     """
-    whole = RunConfig.read(config)
+    run(RunConfig.read(config), only, tell)
+
+
+def run(whole: RunConfig, only: Sequence[str] = (), tell: Any = print, reuse: Path | None = None) -> None:
+    """Runs a configuration; see :func:`run_from_config`.
+
+    Args:
+        reuse: a prepared folder whose subwords and dictionaries are used.
+    """
     chosen, data = whole.chosen(only), whole.out / "data"
     text = whole.out / "text" if chosen else None
     preparation = PrepareConfig(
-        whole.source, whole.target, whole.train, whole.valid, whole.test, data, text=text, **whole.prepare
+        whole.source, whole.target, whole.train, whole.valid, whole.test, data, text=text, reuse=reuse, **whole.prepare
     )
     tell(prepared(preparation, prepare(preparation, overwrite=True)).rpartition("\nnext:")[0])
     if chosen:
@@ -277,7 +288,7 @@ def _several(whole: RunConfig, preparation: PrepareConfig, systems: Sequence[Sys
 
 def _other_examples(preparation: PrepareConfig, out: Path, special: dict[str, Any]) -> PrepareConfig:
     """The same text in the same subwords, in other examples."""
-    inherited: dict[str, Any] = dict.fromkeys(("tokenizer", "bpe", "size", "separator", "joined_dictionary"))
+    inherited: dict[str, Any] = dict.fromkeys(SUBWORDS)
     return replace(preparation, out=out, reuse=preparation.out, **inherited | special)
 
 

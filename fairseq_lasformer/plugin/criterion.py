@@ -18,7 +18,15 @@ from fairseq.criterions.label_smoothed_cross_entropy import (
 from torch import Tensor
 
 from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.plugin.log_lines import SELECTION, log_routers, log_selection, router_sums, selection_sums
+from fairseq_lasformer.plugin.log_lines import (
+    SELECTION,
+    log_distillation,
+    log_routers,
+    log_selection,
+    router_sums,
+    selection_sums,
+)
+from fairseq_lasformer.plugin.teacher import Teacher
 
 
 @dataclass
@@ -26,11 +34,21 @@ class SelectionCriterionConfig(LabelSmoothedCrossEntropyCriterionConfig):
     selection_weight: float = field(
         default=0.01, metadata={"help": "weight of the selectors' supervision (alpha, eq 6); 0 trains without it"}
     )
+    distil_from: str = field(
+        default="", metadata={"help": "checkpoint of a teacher with the same dictionaries, whose words are learned"}
+    )
+    distil_weight: float = field(
+        default=0.5, metadata={"help": "weight of the teacher's words; that of the reference is the rest"}
+    )
+    distil_top: int = field(default=16, metadata={"help": "likeliest words of the teacher that are learned"})
 
 
 @register_criterion("label_smoothed_cross_entropy_with_selection", dataclass=SelectionCriterionConfig)
 class LabelSmoothedCrossEntropyWithSelection(LabelSmoothedCrossEntropyCriterion):
     """fairseq's label-smoothed loss plus alpha times the KL of every selector and the balance loss of every mixture.
+
+    With a teacher, the translation loss is (1 - w) times fairseq's plus w times the cross-entropy with the teacher's
+    likeliest words, in training; the validation loss is fairseq's.
 
     L_s is averaged over a selector's valid queries and summed over modules and groups. The added terms are multiplied
     by the sample size, because fairseq divides the summed loss by it. Models with neither selectors nor mixtures are
@@ -45,13 +63,19 @@ class LabelSmoothedCrossEntropyWithSelection(LabelSmoothedCrossEntropyCriterion)
         selection_weight: float = 0.01,
         ignore_prefix_size: int = 0,
         report_accuracy: bool = False,
+        distil_from: str = "",
+        distil_weight: float = 0.5,
+        distil_top: int = 16,
     ) -> None:
         super().__init__(task, sentence_avg, label_smoothing, ignore_prefix_size, report_accuracy)
         if not 0 <= selection_weight < math.inf:
             raise InputError(f"--selection-weight {selection_weight}: expected a number, 0 or larger")
         if not 0 <= label_smoothing < 1:
             raise InputError(f"--label-smoothing {label_smoothing}: expected a share in [0, 1)")
-        self.selection_weight = selection_weight
+        if not 0 <= distil_weight <= 1:
+            raise InputError(f"--distil-weight {distil_weight}: expected a share, 0 to 1")
+        self.selection_weight, self.distil_weight = selection_weight, distil_weight
+        self.teacher = Teacher(distil_from, task, distil_top) if distil_from else None
 
     def forward(self, model: Any, sample: dict[str, Any], reduce: bool = True) -> tuple[Tensor, Any, dict[str, Any]]:
         """Return the loss (a sum), the sample size, and the sums that :meth:`reduce_metrics` turns into log lines."""
@@ -64,6 +88,11 @@ class LabelSmoothedCrossEntropyWithSelection(LabelSmoothedCrossEntropyCriterion)
             "sample_size": sample_size,
             "nll_loss": nll_loss.data,
         }
+        if self.teacher is not None and model.training:
+            words = model.get_normalized_probs(net_output, log_probs=True)
+            distilled = self.teacher.loss(words, sample, self.padding_idx)
+            loss = torch.lerp(loss, distilled, self.distil_weight)
+            logging_output["distil_loss"] = distilled.data
         extra = net_output[1]
         supervision = extra.get("supervision", {})
         if self.selection_weight > 0 and supervision:
@@ -88,6 +117,7 @@ class LabelSmoothedCrossEntropyWithSelection(LabelSmoothedCrossEntropyCriterion)
     def reduce_metrics(cls, logging_outputs: list[dict[str, Any]]) -> None:
         """Log fairseq's metrics, those of the selectors, and how evenly the experts of mixtures are used."""
         super().reduce_metrics(logging_outputs)
+        log_distillation(logging_outputs)
         log_routers(logging_outputs)
         log_selection(logging_outputs)
 

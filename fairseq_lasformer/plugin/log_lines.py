@@ -104,6 +104,15 @@ def log_selection(logging_outputs: list[dict[str, Any]]) -> None:
         metrics.log_scalar("selection_kl", total_kl / math.log(2), sample_size, round=4)
 
 
+def log_distillation(logging_outputs: list[dict[str, Any]]) -> None:
+    """Log the cross-entropy with the teacher's likeliest words, in bits per token."""
+    held = [log for log in logging_outputs if "distil_loss" in log]
+    if held:
+        n_tokens = sum(log["ntokens"] for log in held)
+        loss = sum(log["distil_loss"] for log in held)
+        metrics.log_scalar("distil_loss", loss / n_tokens / math.log(2), n_tokens, round=3)
+
+
 def router_sums(name: str, stats: RouterStats) -> dict[str, Tensor]:
     """Return a mixture's entries in a logging output."""
     fields = {key: value for key, value in stats._asdict().items() if key != "loss" and value is not None}
