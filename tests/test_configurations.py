@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 
 from fairseq_lasformer.experiments.training import composed, train
 from fairseq_lasformer.plugin.config import PRESETS, LasformerConfig, module_config
-from fairseq_lasformer.plugin.options import CompactOptions, LengthOptions, MoeOptions, SelectionOptions
+from fairseq_lasformer.plugin.options import CompactOptions, LengthOptions, MoeOptions, SelectionOptions, StudentOptions
 from fairseq_lasformer.plugin.task_config import DocumentTranslationConfig
 
 # what each configuration said when it was one file that held everything
@@ -68,7 +68,7 @@ def test_the_reference_explains_every_key_and_names_its_default():
     used = {key for path in LEAVES for key in flat(OmegaConf.to_container(composed(path), resolve=False))}
     assert used - set(reference) == {"lr_scheduler.total_num_update"}
     options = {
-        "model": (SelectionOptions, MoeOptions, CompactOptions, LengthOptions),
+        "model": (SelectionOptions, StudentOptions, MoeOptions, CompactOptions, LengthOptions),
         "task": (DocumentTranslationConfig,),
     }
     inherited = {f.name for f in fields(TranslationConfig)} - {"max_source_positions", "max_target_positions"}

@@ -239,6 +239,30 @@ def add_convert(parser: argparse.ArgumentParser) -> None:
         )
 
 
+def run_prune(args: argparse.Namespace) -> None:
+    from fairseq_lasformer.conversion.prune import prune
+
+    print(prune(args.checkpoint, args.out, args.groups, args.heads, args.data))
+
+
+def add_prune(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("checkpoint", type=Path, help="checkpoint of ours")
+    parser.add_argument("out", type=Path, help="checkpoint to write")
+    parser.add_argument(
+        "--groups",
+        default="",
+        metavar="SIDE.N,...",
+        help="groups of layers that remain, from 0, as decoder.0; a side that is not named keeps all",
+    )
+    parser.add_argument(
+        "--heads",
+        default="",
+        metavar="MODULE=N,...",
+        help="heads that remain in each layer of a module, as encoder=6,cross=4: those that the loss depends on most",
+    )
+    parser.add_argument("--data", type=Path, help="prepared folder (default: the one used in training)")
+
+
 def run_import(args: argparse.Namespace) -> None:
     from fairseq_lasformer.conversion.huggingface.importing import import_model
 

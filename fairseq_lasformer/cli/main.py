@@ -43,6 +43,7 @@ COMMANDS = {
     "shortlist": Command("list the words that may translate each word, for faster translation", "data"),
     "options": Command("list the options of model, criterion and task for fairseq-train", "data"),
     "params": Command("count an architecture's parameters, by part", "data"),
+    "prune": Command("a smaller checkpoint, without some groups of layers or heads", "data"),
     "convert": Command("make a checkpoint of fairseq's transformer one of lasformer_dense", "data"),
     "import": Command("make a Hugging Face model (OPUS-MT, NLLB, ...) one that every command takes", "data"),
     "export": Command("write a model at kappa 1 for CTranslate2", "data"),

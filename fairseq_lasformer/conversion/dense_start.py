@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,6 +15,7 @@ from omegaconf import OmegaConf
 from torch import Tensor
 
 from fairseq_lasformer.checkpoints.loading import architecture, load
+from fairseq_lasformer.conversion.calibration import calibration
 from fairseq_lasformer.conversion.groups import attention_of_layers, choose_groups
 from fairseq_lasformer.data.manifest import SplitInfo
 from fairseq_lasformer.data.shortlist import hashes
@@ -26,9 +27,6 @@ from fairseq_lasformer.plugin.config import PRESETS, LasformerConfig
 from fairseq_lasformer.plugin.model import LasformerModel
 from fairseq_lasformer.plugin.task import DICTIONARIES, DocumentTranslationTask
 from fairseq_lasformer.plugin.task_config import DocumentTranslationConfig
-
-CALIBRATION = 16
-"""Documents on which layers are compared, and translations are scored."""
 
 _WORDS = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "decoder.output_projection.weight")
 _BIAS = "decoder.output_projection.bias"
@@ -129,17 +127,6 @@ def words_of_options(chosen: Mapping[str, Any]) -> list[str]:
         else:
             words += [name, str(value)]
     return words
-
-
-def calibration(task: Any, split: str = "") -> Iterator[tuple[Tensor, Tensor]]:
-    """The longest examples of a split, source and target; without a name, of the one for validation or training."""
-    split = split or ("valid" if SplitInfo.load(task.folder, "valid") is not None else "train")
-    if split not in task.datasets:
-        task.load_dataset(split)
-    dataset = task.datasets[split]
-    order = sorted(range(len(dataset)), key=lambda i: (-int(dataset.num_tokens(i)), i))
-    for i in order[:CALIBRATION]:
-        yield dataset[i]["source"], dataset[i]["target"]
 
 
 def _splits(data: Path) -> list[SplitInfo]:

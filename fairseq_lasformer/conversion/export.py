@@ -15,6 +15,7 @@ from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.files import check_writable
 from fairseq_lasformer.nn.patterns.full import Full
 from fairseq_lasformer.ops import KAPPA_ONE
+from fairseq_lasformer.plugin.config import MODULES, heads_of
 from fairseq_lasformer.plugin.model import LasformerModel
 
 QUANTISATIONS = ("float32", "int8", "int8_float32", "int16", "float16")
@@ -84,7 +85,7 @@ def _spec(checkpoint: Path, hub: DocumentHubInterface) -> Any:
         "swish": Activation.SWISH,
         "gelu_accurate": Activation.GELUTanh,
     }
-    heads = {cfg.encoder.attention_heads, cfg.decoder.attention_heads}
+    heads = {heads_of(cfg, module) for module in MODULES}
     for what, there in (
         ("mixtures of experts", cfg.moe_experts),
         (f"--embedding {cfg.embedding}", cfg.embedding != "lookup"),

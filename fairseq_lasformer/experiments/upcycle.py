@@ -10,15 +10,13 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import torch
+from typing import Any, NamedTuple
 
 from fairseq_lasformer.checkpoints.loading import identity, load
-from fairseq_lasformer.conversion.dense_start import StartOptions, calibration, words_of_options, write_start
-from fairseq_lasformer.documents.hub import from_pretrained
-from fairseq_lasformer.documents.scoring import log_probabilities
+from fairseq_lasformer.conversion.calibration import scored
+from fairseq_lasformer.conversion.dense_start import StartOptions, words_of_options, write_start
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.experiments.pipeline import Experiment
 from fairseq_lasformer.experiments.settings import TrainOptions
 from fairseq_lasformer.experiments.training import follow
 from fairseq_lasformer.files import check_writable
@@ -131,33 +129,25 @@ def upcycle(checkpoint: Path, data: Path, out: Path, start: StartOptions, option
         work = lambda c=command, f=folder, t=training, n=name: follow(c, f / "train.log", t.max_update, n)  # noqa: E731
         progress.run(name, work, key_of(settings, shlex.join(command[1:])), tell=True)
     last = out / "checkpoint_last.pt"
-    before, after = (_scored(path, data) for path in (begun, last))
+    before, after = (scored(path, data) for path in (begun, last))
     shares = ", ".join(f"{name} {share:.1%}" for name, share in after.kappas.items())
     told.append(
         f"{last}: {before.bits:.3f} bits per token before, {after.bits:.3f} after, on the same "
-        f"{after.documents} documents of validation; kappa {after.mean:.1%} ({shares})"
+        f"{after.documents} documents of validation; kappa {after.mean_kappa:.1%} ({shares})"
     )
     return "\n".join([line for line in told if line] + [f"next: lasformer translate {out} FILE"])
 
 
-@dataclass(frozen=True)
-class _Scores:
-    """What a checkpoint is worth: bits per token of references, and kappa of each selector."""
+class UpcycleTraining(NamedTuple):
+    """The training of an :class:`Experiment` that upcycles a dense model."""
 
-    bits: float
-    documents: int
-    kappas: dict[str, float]
+    checkpoint: Path
+    start: StartOptions
+    options: UpcycleOptions
 
-    @property
-    def mean(self) -> float:
-        return sum(self.kappas.values()) / len(self.kappas)
+    def settings(self, data: Path, folder: Path) -> str:
+        return key_of(identity(self.checkpoint), str(data.resolve()), str(self.start), str(self.options))
 
-
-def _scored(checkpoint: Path, data: Path) -> _Scores:
-    hub: Any = from_pretrained(checkpoint, data=data).eval()
-    model = hub.models[0]
-    examples = list(calibration(hub.task))
-    longest = max(max(map(len, example)) for example in examples)
-    scores = torch.cat(log_probabilities(model, hub.task.target_dictionary, examples, max(4096, longest), "cpu"))
-    bits = float(-scores.mean() / torch.log(torch.tensor(2.0)))
-    return _Scores(bits, len(examples), {name: selector.share for name, selector in model.selectors()})
+    def run(self, experiment: Experiment) -> str:
+        made = upcycle(self.checkpoint, experiment.data, experiment.folder, self.start, self.options)
+        return made.partition("\nnext:")[0]

@@ -7,7 +7,7 @@ with the selections of the layer below it in its group.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from torch import Tensor, nn
 
@@ -98,6 +98,9 @@ class TransformerLayer(nn.Module):
         normalize_before: pre-norm instead of post-norm.
     """
 
+    attentions: ClassVar[tuple[str, ...]] = ()
+    """Names of the attentions, in order."""
+
     def __init__(self, index: int, dim: int, dropout: float, normalize_before: bool) -> None:
         super().__init__()
         self.index, self.dim, self.normalize_before = index, dim, normalize_before
@@ -151,6 +154,8 @@ class EncoderLayer(TransformerLayer):
         dropout, normalize_before: see :class:`TransformerLayer`.
     """
 
+    attentions = ("self_attn",)
+
     def __init__(
         self,
         index: int,
@@ -183,6 +188,8 @@ class DecoderLayer(TransformerLayer):
         feed_forward, transformation: see :class:`EncoderLayer`.
         dropout, normalize_before: see :class:`TransformerLayer`.
     """
+
+    attentions = ("self_attn", "encoder_attn")
 
     def __init__(
         self,

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -45,11 +46,14 @@ class LayerStack(nn.ModuleList):
         layers: all layers of the stack.
         starts: the lowest layer of each group, in ascending order from 0.
         modules: a name for each attention of a layer, in order: ``("encoder",)`` or ``("decoder", "cross")``.
+        drop: probability that a group is left out of a pass in training (LayerDrop, arXiv 1909.11556).
     """
 
-    def __init__(self, layers: Sequence[TransformerLayer], starts: Sequence[int], modules: tuple[str, ...]) -> None:
+    def __init__(
+        self, layers: Sequence[TransformerLayer], starts: Sequence[int], modules: tuple[str, ...], drop: float = 0.0
+    ) -> None:
         super().__init__(layers)
-        self.starts, self.modules_of_layer = tuple(starts), modules
+        self.starts, self.modules_of_layer, self.drop = tuple(starts), modules, drop
 
     def groups(self) -> Iterator[tuple[int, list[Any]]]:
         """Iterate over the groups, each with its index."""
@@ -59,9 +63,9 @@ class LayerStack(nn.ModuleList):
 
     def patterns(self) -> Iterator[tuple[str, Pattern]]:
         """Iterate over the patterns of all groups with their names (``cross.0``), module by module."""
-        for name, attention in zip(self.modules_of_layer, ("self_attn", "encoder_attn")):
+        for number, name in enumerate(self.modules_of_layer):
             for i, group in self.groups():
-                selector = getattr(group[0], attention).selector
+                selector = getattr(group[0], group[0].attentions[number]).selector
                 if selector is not None:
                     yield f"{name}.{i}", selector
 
@@ -87,6 +91,8 @@ class LayerStack(nn.ModuleList):
         router_stats: dict[int, RouterStats] = {}
         states: list[Tensor] = []
         for i, group in self.groups():
+            if self.drop and self.training and float(torch.rand(())) < self.drop:
+                continue
             if recompute:
                 x, outputs, sums, stats = checkpoint(_run, group, x, full, supervision, False, use_reentrant=False)
             else:

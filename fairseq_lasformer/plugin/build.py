@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from fairseq import utils
 from torch import nn
 
@@ -10,7 +12,7 @@ from fairseq_lasformer.nn.activations import FUNCTIONS
 from fairseq_lasformer.nn.attentions import ATTENTIONS, Attention, AttentionOptions, SelectedAttention
 from fairseq_lasformer.nn.embedding import ExpandedEmbedding, define_sizes, expanded_embedding
 from fairseq_lasformer.nn.group_linear import ExpandReduce, block_sizes, max_groups, official_sizes, paper_sizes
-from fairseq_lasformer.nn.layers import DecoderLayer, EncoderLayer, FeedForward
+from fairseq_lasformer.nn.layers import DecoderLayer, EncoderLayer, FeedForward, TransformerLayer
 from fairseq_lasformer.nn.moe import MixtureOfExperts, MoeConfig
 from fairseq_lasformer.nn.options import RowSampling, RunOptions, SupervisionOptions
 from fairseq_lasformer.nn.patterns import Pattern, PatternOptions, build_pattern
@@ -20,6 +22,7 @@ from fairseq_lasformer.plugin.config import (
     ModuleConfig,
     attention_widths,
     group_starts,
+    heads_of,
     mixture_layers,
     pattern_spec,
 )
@@ -33,7 +36,7 @@ def encoder_stack(cfg: ModuleConfig, run: RunOptions) -> LayerStack:
         parts, transformation = feed_forward(cfg, "encoder", i, run), _transformation(cfg, "encoder", i)
         dim, pre_norm = cfg.encoder.embed_dim, cfg.encoder.normalize_before
         layers.append(EncoderLayer(i, dim, self_attn, parts, transformation, cfg.dropout, pre_norm))
-    return LayerStack(layers, group_starts(cfg, "encoder"), ("encoder",))
+    return _stack(cfg, layers, ("encoder",))
 
 
 def decoder_stack(cfg: ModuleConfig, run: RunOptions) -> LayerStack:
@@ -44,7 +47,25 @@ def decoder_stack(cfg: ModuleConfig, run: RunOptions) -> LayerStack:
         parts, transformation = feed_forward(cfg, "decoder", i, run), _transformation(cfg, "decoder", i)
         dim, pre_norm = cfg.decoder.embed_dim, cfg.decoder.normalize_before
         layers.append(DecoderLayer(i, dim, self_attn, encoder_attn, parts, transformation, cfg.dropout, pre_norm))
-    return LayerStack(layers, group_starts(cfg, "decoder"), ("decoder", "cross"))
+    return _stack(cfg, layers, ("decoder", "cross"))
+
+
+def _stack(cfg: ModuleConfig, layers: Sequence[TransformerLayer], modules: tuple[str, ...]) -> LayerStack:
+    """Group the layers of a side; with ``--tie-groups``, those of later groups get the weights of the first's."""
+    starts = group_starts(cfg, modules[0])
+    if cfg.tie_groups:
+        for start, end in zip(starts[1:], (*starts[2:], len(layers))):
+            for layer, first in zip(layers[start:end], layers):
+                _tie(layer, first)
+    return LayerStack(layers, starts, modules, cfg.group_drop)
+
+
+def _tie(layer: TransformerLayer, first: TransformerLayer) -> None:
+    """Replace a layer's projections by another's; its layer norms and selectors remain its own (arXiv 1909.11942)."""
+    for owner, other in ((layer, first), *((getattr(layer, n), getattr(first, n)) for n in layer.attentions)):
+        for name, module in list(owner.named_children()):
+            if isinstance(module, nn.Linear):
+                setattr(owner, name, getattr(other, name))
 
 
 def supervision(cfg: ModuleConfig) -> SupervisionOptions:
@@ -80,7 +101,7 @@ def attention(cfg: ModuleConfig, module: str, layer: int, run: RunOptions) -> At
         InputError: unknown pattern or attention, or an invalid argument.
     """
     widths = attention_widths(cfg, module)
-    heads = (cfg.encoder if module == "encoder" else cfg.decoder).attention_heads
+    heads = heads_of(cfg, module)
     options = AttentionOptions(
         *(widths.attention, heads, widths.query, widths.key, widths.out),
         *(cfg.attention_dropout, run.backend, cfg.attention_length),

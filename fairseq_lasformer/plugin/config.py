@@ -26,6 +26,7 @@ from fairseq_lasformer.plugin.options import (
     LengthOptions,
     MoeOptions,
     SelectionOptions,
+    StudentOptions,
     TransformerOptions,
 )
 
@@ -35,7 +36,9 @@ MODULES = ("encoder", "decoder", "cross")
 
 
 @dataclass
-class LasformerConfig(ImportOptions, LengthOptions, CompactOptions, MoeOptions, SelectionOptions, TransformerOptions):
+class LasformerConfig(
+    ImportOptions, LengthOptions, StudentOptions, CompactOptions, MoeOptions, SelectionOptions, TransformerOptions
+):
     """The flat form: options of fairseq's Transformer and our own."""
 
     max_source_positions: int = II("task.max_source_positions")
@@ -43,7 +46,9 @@ class LasformerConfig(ImportOptions, LengthOptions, CompactOptions, MoeOptions, 
 
 
 @dataclass
-class ModuleConfig(ImportOptions, LengthOptions, CompactOptions, MoeOptions, SelectionOptions, TransformerConfig):
+class ModuleConfig(
+    ImportOptions, LengthOptions, StudentOptions, CompactOptions, MoeOptions, SelectionOptions, TransformerConfig
+):
     """The nested form, from which encoder, decoder and layers are built."""
 
 
@@ -133,13 +138,40 @@ def attention_widths(cfg: ModuleConfig, module: str) -> AttentionWidths:
     side = cfg.encoder if module == "encoder" else cfg.decoder
     query, key = side.embed_dim, cfg.encoder.embed_dim if module == "cross" else side.embed_dim
     if cfg.delight == "none":
-        return AttentionWidths(query, key, query, query)
+        return AttentionWidths(query, key, heads_of(cfg, module) * (query // side.attention_heads), query)
     half = query // 2
     return AttentionWidths(query, key, half, query) if module == "cross" else AttentionWidths(half, half, half, query)
 
 
+def heads_of(cfg: ModuleConfig, module: str) -> int:
+    """Return the number of heads of one of :data:`MODULES`.
+
+    Raises:
+        InputError: ``--fewer-heads`` cannot be read, or names more heads than there are.
+    """
+    fewer = {}
+    for part in filter(None, cfg.fewer_heads.split(",")):
+        name, _, number = part.strip().partition("=")
+        side = cfg.encoder if name == "encoder" else cfg.decoder
+        if name not in MODULES or not number.isdecimal() or not 1 <= int(number) <= side.attention_heads:
+            raise InputError(
+                f"--fewer-heads {cfg.fewer_heads}: {part.strip()}: expected a module ({', '.join(MODULES)}) and a "
+                "number of its heads, as cross=4"
+            )
+        fewer[name] = int(number)
+    return fewer.get(module, (cfg.encoder if module == "encoder" else cfg.decoder).attention_heads)
+
+
 def _check(cfg: ModuleConfig) -> None:
     selected_modules(cfg)
+    if not 0.0 <= cfg.group_drop < 1.0:
+        raise InputError(f"--group-drop {cfg.group_drop}: expected a probability in [0, 1)")
+    for module in MODULES:
+        heads_of(cfg, module)
+    if cfg.delight != "none" and cfg.fewer_heads:
+        raise InputError(f"--fewer-heads {cfg.fewer_heads}: DeLighT's attention has one head")
+    if cfg.tie_groups and (cfg.moe_experts or cfg.delight != "none"):
+        raise InputError("--tie-groups: not with mixtures of experts or DeLighT, whose layers differ")
     if cfg.select_window < 0:
         raise InputError(f"--select-window {cfg.select_window}: cannot be negative")
     if cfg.select_dim < 1 or cfg.select_share < 1:
@@ -315,6 +347,8 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     "transformer_moe": {"moe_experts": 8, "select_modules": "none"},
     "lasformer_small": _sizes(256, 1024, 4, 4, select_share=2, select_dim=32),
     "lasformer_tiny": _sizes(128, 256, 2, 2, select_share=2, select_dim=32),
+    "lasformer_6_2": {"decoder_layers": 2},
+    "lasformer_tiny_3_1": _sizes(128, 256, 2, 3, decoder_layers=1, select_share=3, select_dim=32),
     "lasformer_dense": {"select_modules": "none"},
     "lasformer_dense_small": _sizes(256, 1024, 4, 4, select_modules="none"),
     "lasformer_dense_tiny": _sizes(128, 256, 2, 2, select_modules="none"),

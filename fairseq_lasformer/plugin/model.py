@@ -22,7 +22,14 @@ from fairseq_lasformer.nn.options import RunOptions
 from fairseq_lasformer.nn.patterns import Pattern
 from fairseq_lasformer.nn.patterns.learned import Selector, learned
 from fairseq_lasformer.plugin import build
-from fairseq_lasformer.plugin.config import PRESETS, LasformerConfig, ModuleConfig, module_config
+from fairseq_lasformer.plugin.config import (
+    PRESETS,
+    LasformerConfig,
+    ModuleConfig,
+    attention_widths,
+    heads_of,
+    module_config,
+)
 from fairseq_lasformer.plugin.decoder import LasformerDecoder
 from fairseq_lasformer.plugin.encoder import LasformerEncoder
 from fairseq_lasformer.plugin.upcycling import complete
@@ -146,8 +153,9 @@ class LasformerModel(TransformerModelBase):
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
         """Allow a model to start from a dense checkpoint of the same sizes; see :func:`upcycling.complete`."""
         super().upgrade_state_dict_named(state_dict, name)
-        heads = {"encoder": self.cfg.encoder.attention_heads, "decoder": self.cfg.decoder.attention_heads}
-        complete(state_dict, self.state_dict(), heads)
+        sides = "encoder", "decoder"
+        widths = {side: attention_widths(self.cfg, side).attention // heads_of(self.cfg, side) for side in sides}
+        complete(state_dict, self.state_dict(), widths)
 
     def set_num_updates(self, num_updates: int) -> None:
         """Called by fairseq before every update."""

@@ -179,6 +179,30 @@ class MoeOptions(FairseqDataclass):
 
 
 @dataclass
+class StudentOptions(FairseqDataclass):
+    """Options of smaller models, beside widths and numbers of layers."""
+
+    group_drop: float = field(
+        default=0.0,
+        metadata={
+            "help": "training: probability that a group of layers that share a selection is left out in an update "
+            "(LayerDrop), so that a model can do without some of them afterwards"
+        },
+    )
+    fewer_heads: str = field(
+        default="",
+        metadata={
+            "help": "attention modules with fewer heads of the same width, as encoder=6,cross=4; lasformer prune makes "
+            "them"
+        },
+    )
+    tie_groups: bool = field(
+        default=False,
+        metadata={"help": "the groups of a stack share the weights of their layers (ALBERT), but not the selectors"},
+    )
+
+
+@dataclass
 class CompactOptions(FairseqDataclass):
     """Options of DeFINE embeddings (arXiv 1911.12385) and DeLighT blocks (arXiv 2008.00623)."""
 

@@ -6,6 +6,7 @@ likeliest words alone: the rest of its distribution is mostly noise.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -30,7 +31,9 @@ class Teacher:
     def __init__(self, checkpoint: str, task: Any, top: int) -> None:
         if top < 1:
             raise InputError(f"--distil-top {top}: expected a number of words, at least 1")
-        models, cfg, trained = checkpoint_utils.load_model_ensemble_and_task(
+        if not Path(checkpoint).is_file():
+            raise InputError(f"--distil-from {checkpoint}: no such checkpoint")
+        models, _, trained = checkpoint_utils.load_model_ensemble_and_task(
             [checkpoint], arg_overrides={"data": task.cfg.data, "attention_backend": "auto"}
         )
         for name in ("source_dictionary", "target_dictionary"):

@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 _EXPERTS, _GATE, _SELECTOR = ".moe.experts.w1", ".moe.gate.", ".selector.q_proj.weight"
 
 
-def complete(weights: dict[str, Tensor], own: dict[str, Tensor], heads: Mapping[str, int]) -> None:
+def complete(weights: dict[str, Tensor], own: dict[str, Tensor], widths: Mapping[str, int]) -> None:
     """Complete the weights of a dense model, in place, for a model that selects or has mixtures of experts.
 
     Selectors begin as the mean head of their group, see :func:`mean_head`, with kappa at 1. Each expert of a mixture
@@ -26,10 +26,10 @@ def complete(weights: dict[str, Tensor], own: dict[str, Tensor], heads: Mapping[
     Args:
         weights: of the checkpoint.
         own: the model's initial weights.
-        heads: number of attention heads of ``encoder`` and ``decoder``.
+        widths: width of an attention head of ``encoder`` and ``decoder`` (D).
     """
     _positions(weights, own)
-    _selectors(weights, own, heads)
+    _selectors(weights, own, widths)
     _experts(weights, own)
 
 
@@ -76,7 +76,7 @@ def _positions(weights: dict[str, Tensor], own: dict[str, Tensor]) -> None:
         logger.warning("%s: the %d learned positions are stretched to %d", name, *lengths)
 
 
-def _selectors(weights: dict[str, Tensor], own: dict[str, Tensor], heads: Mapping[str, int]) -> None:
+def _selectors(weights: dict[str, Tensor], own: dict[str, Tensor], widths: Mapping[str, int]) -> None:
     selectors = {name: value for name, value in own.items() if ".selector." in name}
     if not selectors or any(name in weights for name in selectors):
         return
@@ -89,12 +89,12 @@ def _selectors(weights: dict[str, Tensor], own: dict[str, Tensor], heads: Mappin
         group = [pair for place, pair in _projections(weights, side, attention) if layer <= place < ends]
         stem = f"{side}.layers.{layer}.{attention}.selector"
         query, key = (own[f"{stem}.{name}_proj.weight"] for name in "qk")
-        widths = {(pair[0].size(1), pair[1].size(1)) for pair in group}
-        if widths != {(query.size(1), key.size(1))}:
+        inputs = {(pair[0].size(1), pair[1].size(1)) for pair in group}
+        if inputs != {(query.size(1), key.size(1))}:
             continue
         # the heads of all layers of the group teach the selector alike
         queries, keys = (torch.cat(parts) for parts in zip(*group))
-        made = mean_head(queries, keys, heads[side] * len(group), query.size(0))
+        made = mean_head(queries, keys, len(queries) // widths[side], query.size(0))
         for name, weight in zip("qk", made):
             weights[f"{stem}.{name}_proj.weight"] = weight.to(query.dtype)
         begun += 1

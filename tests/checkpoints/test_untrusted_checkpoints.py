@@ -225,6 +225,7 @@ LASFORMER = {
     "export": command("export", "CHECKPOINT", "OUT/out", "--data", "DATA"),
     "import": NONE,  # takes no checkpoint of fairseq's; see test_huggingface
     "upcycle": command("upcycle", "CHECKPOINT", "DATA", "OUT/out"),
+    "prune": command("prune", "CHECKPOINT", "OUT/out.pt", "--groups", "decoder.0"),
     "average": command("average", "OUT/out.pt", "CHECKPOINT", "CHECKPOINT"),
     "distil": command("distil", "FOLDER", "DATA", "OUT/student.yaml"),
     # start fairseq-train or fairseq-hydra-train, each a process of seconds: see the test of those

@@ -7,7 +7,8 @@ import torch
 from helpers import train, write_corpus
 
 from fairseq_lasformer.checkpoints.loading import load
-from fairseq_lasformer.conversion.dense_start import StartOptions, calibration, words_of_options, write_start
+from fairseq_lasformer.conversion.calibration import calibration
+from fairseq_lasformer.conversion.dense_start import StartOptions, words_of_options, write_start
 from fairseq_lasformer.data.prepare import prepare
 from fairseq_lasformer.data.prepare_config import PrepareConfig
 from fairseq_lasformer.documents.hub import from_pretrained

@@ -1,0 +1,122 @@
+#!/usr/bin/env python3
+"""Upcycling on the demo's corpus: what a dense model keeps when it begins to select, and what a sentence model learns.
+
+    python examples/upcycling.py [--out runs/upcycling] [--seeds 1,2,3] [--threshold 0.8] [override ...]
+
+For each seed it trains a dense model of documents, a model of sentences and, to compare, a Lasformer from scratch
+(configs/demo_{dense,sentence,lasformer}.yaml), makes the first two models that select (lasformer upcycle), translates
+the test documents with all five, and prints a table. A killed run resumes where it stopped. Overrides
+(``optimization.max_update=50``) apply to the three trainings from scratch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+import demo
+
+from fairseq_lasformer.conversion.dense_start import StartOptions
+from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.experiments.pipeline import Experiment
+from fairseq_lasformer.experiments.upcycle import UpcycleOptions, UpcycleTraining
+from fairseq_lasformer.files import atomic_write, hold
+from fairseq_lasformer.resume import Progress, key_of
+
+SCRATCH = ("dense", "sentence", "lasformer")
+FROM = {"dense, upcycled": "dense", "sentence, upcycled": "sentence"}
+START = StartOptions(dim=32, share=2)  # as configs/system/small_lasformer.yaml
+
+
+def options(name: str, args: argparse.Namespace, seed: int) -> UpcycleOptions:
+    """How a model is upcycled: selectors alone; a model of sentences must learn what documents are, too."""
+    everything = args.train_all if FROM[name] == "sentence" else 0
+    return UpcycleOptions(
+        updates=args.updates if not everything else args.hold + 1,
+        hold=args.hold,
+        train_all=everything,
+        threshold=args.threshold,
+        lr=0.005,
+        train_all_lr=0.003,
+        max_tokens=1800,
+        options=("--seed", str(seed), "--clip-norm", "1.0", "--cpu"),
+    )
+
+
+def experiments(args: argparse.Namespace, out: Path, seed: int) -> list[Experiment]:
+    """All systems of a seed, those to start from first."""
+    runs, folder = [], out / f"seed{seed}"
+    for system in SCRATCH:
+        made = demo.experiment(system, folder, [*args.overrides, f"common.seed={seed}"])
+        runs.append(replaced(made, data=out / "data" / demo.data_of(system), name=f"{system}, seed {seed}"))
+    for name, start in FROM.items():
+        training = UpcycleTraining(folder / start / "checkpoint_last.pt", START, options(name, args, seed))
+        runs.append(
+            Experiment(
+                name=f"{name}, seed {seed}",
+                training=training,
+                data=out / "data" / "mixture",
+                folder=folder / f"{start}_upcycled",
+                generation=demo.TRANSLATE,
+                shards=2,
+                jobs=2,
+            )
+        )
+    return runs
+
+
+def replaced(experiment: Experiment, **changes: Any) -> Experiment:
+    return Experiment(**{**vars(experiment), **changes})
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """The results, a system per line."""
+    lines = ["| system | d-BLEU | context-dependent words | κ, mean | seconds of training |", "|---|---|---|---|---|"]
+    for row in rows:
+        accuracy, kappa = row["accuracy"]["all"], row["kappa"]
+        cells = (row["system"], f"{row['d_bleu']:.2f}", f"{accuracy:.1%}", f"{kappa:.1%}", f"{row['seconds']:.0f}")
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=demo.ROOT / "runs" / "upcycling")
+    parser.add_argument("--documents", type=int, default=2000)
+    parser.add_argument("--seeds", default="1,2,3")
+    parser.add_argument("--threshold", type=float, default=0.8, help="of lasformer upcycle (default: %(default)s)")
+    parser.add_argument("--updates", type=int, default=500, help="of the selectors (default: %(default)s)")
+    parser.add_argument("--hold", type=int, default=150, help="of lasformer upcycle (default: %(default)s)")
+    parser.add_argument("--train-all", type=int, default=800, help="of the model of sentences (default: %(default)s)")
+    parser.add_argument("overrides", nargs="*")
+    args = parser.parse_intermixed_args()
+    out = args.out.resolve()
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        hold(out / ".lock", "this example")
+        progress = Progress(out, key_of("upcycling", args.documents, args.overrides))
+        progress.open(f"{out}: holds something else; choose another folder with --out")
+        raw, rows = out / "raw", []
+        generator = [sys.executable, str(demo.ROOT / "data/demo/generate.py"), str(raw)]
+        generator += ["--documents", str(args.documents)]
+        progress.run("corpus", lambda: subprocess.run(generator, check=True, stdout=sys.stderr), tell=True)
+        progress.run("prepare", lambda: demo.prepare_data(raw, out / "data"), tell=True)
+        for seed in map(int, args.seeds.split(",")):
+            for run in experiments(args, out, seed):
+                run.run(progress, tell=True, say=lambda text: print(text, file=sys.stderr))
+                found = demo.evaluate(raw, [run], {})["systems"][run.name]
+                rows.append({"system": run.name, "seconds": progress.seconds[f"train {run.name}"], **found})
+                atomic_write(out / "results.json", json.dumps(rows, indent=1) + "\n")
+                print(f"{rows[-1]['system']}: {rows[-1]['d_bleu']:.2f}, {rows[-1]['accuracy']['all']:.1%}", flush=True)
+    except InputError as e:
+        sys.exit(f"error: {e}")
+    print(table(rows))
+
+
+if __name__ == "__main__":
+    main()

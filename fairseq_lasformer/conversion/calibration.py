@@ -1,0 +1,55 @@
+"""A few documents on which layers and heads are compared, and checkpoints are scored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fairseq_lasformer.data.manifest import SplitInfo
+from fairseq_lasformer.documents.hub import from_pretrained
+from fairseq_lasformer.documents.scoring import log_probabilities
+
+DOCUMENTS = 16
+
+
+class Scores(NamedTuple):
+    """What a checkpoint is worth.
+
+    Attributes:
+        bits: per token of the references.
+        documents: number of documents.
+        kappas: of each selector, as a share.
+    """
+
+    bits: float
+    documents: int
+    kappas: dict[str, float]
+
+    @property
+    def mean_kappa(self) -> float:
+        return sum(self.kappas.values()) / max(1, len(self.kappas))
+
+
+def calibration(task: Any, split: str = "") -> Iterator[tuple[Tensor, Tensor]]:
+    """The longest examples of a split, source and target; without a name, of the one for validation or training."""
+    split = split or ("valid" if SplitInfo.load(task.folder, "valid") is not None else "train")
+    if split not in task.datasets:
+        task.load_dataset(split)
+    dataset = task.datasets[split]
+    order = sorted(range(len(dataset)), key=lambda i: (-int(dataset.num_tokens(i)), i))
+    for i in order[:DOCUMENTS]:
+        yield dataset[i]["source"], dataset[i]["target"]
+
+
+def scored(checkpoint: Path, data: Path) -> Scores:
+    """Scores a checkpoint on the documents of :func:`calibration`."""
+    hub: Any = from_pretrained(checkpoint, data=data).eval()
+    examples = list(calibration(hub.task))
+    longest = max(max(map(len, example)) for example in examples)
+    found = log_probabilities(hub.models[0], hub.task.target_dictionary, examples, max(4096, longest), "cpu")
+    bits = float(-torch.cat(found).mean()) / torch.log(torch.tensor(2.0)).item()
+    return Scores(bits, len(examples), {name: selector.share for name, selector in hub.models[0].selectors()})
