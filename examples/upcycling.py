@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Upcycling on the demo's corpus: what a dense model keeps when it begins to select, and what a sentence model learns.
 
-    python examples/upcycling.py [--out runs/upcycling] [--seeds 1,2,3] [--threshold 0.8] [override ...]
+    python examples/upcycling.py [--out runs/upcycling] [--seeds 1,2,3] [--budget 0.02] [override ...]
 
 For each seed it trains a dense model of documents, a model of sentences and, to compare, a Lasformer from scratch
 (configs/demo_{dense,sentence,lasformer}.yaml), makes the first two models that select (lasformer upcycle), translates
@@ -37,8 +37,9 @@ def options(name: str, args: argparse.Namespace, seed: int) -> UpcycleOptions:
     """How a model is upcycled: selectors alone; a model of sentences must learn what documents are, too."""
     everything = args.train_all if FROM[name] == "sentence" else 0
     return UpcycleOptions(
-        updates=args.updates if not everything else args.hold + 1,
-        hold=args.hold,
+        updates=args.updates,
+        adapt=args.adapt,
+        budget=args.budget,
         train_all=everything,
         threshold=args.threshold,
         lr=0.005,
@@ -89,9 +90,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=demo.ROOT / "runs" / "upcycling")
     parser.add_argument("--documents", type=int, default=2000)
     parser.add_argument("--seeds", default="1,2,3")
-    parser.add_argument("--threshold", type=float, default=0.8, help="of lasformer upcycle (default: %(default)s)")
-    parser.add_argument("--updates", type=int, default=500, help="of the selectors (default: %(default)s)")
-    parser.add_argument("--hold", type=int, default=150, help="of lasformer upcycle (default: %(default)s)")
+    for name, default in (("updates", 250), ("adapt", 250), ("budget", 0.02), ("threshold", 0.8)):
+        text = "of lasformer upcycle (default: %(default)s)"
+        parser.add_argument(f"--{name}", type=type(default), default=default, help=text)
     parser.add_argument("--train-all", type=int, default=800, help="of the model of sentences (default: %(default)s)")
     parser.add_argument("overrides", nargs="*")
     args = parser.parse_intermixed_args()

@@ -25,7 +25,10 @@ FIRST = ("README.md", "data/README.md", "docs/training.md", "docs/alignment.md")
 # side by side: these translate, and these train
 LANES = (
     ("docs/translate.md", "docs/serve.md", "docs/report.md", "docs/results/alignment.md"),
-    ("docs/fairseq.md", "docs/reproduce.md", "docs/moe.md", "docs/compact.md", "docs/results/compact.md"),
+    (
+        *("docs/fairseq.md", "docs/reproduce.md", "docs/moe.md", "docs/compact.md", "docs/results/compact.md"),
+        *("docs/upcycling.md", "docs/students.md"),
+    ),
 )
 RUN = (*FIRST, *LANES[0], *LANES[1])
 OTHERS = [
@@ -70,6 +73,12 @@ MINIATURE = [
     (
         r"^(.venv/bin/lasformer train data-bin/mine checkpoints/mine)$",
         r"\1 --arch lasformer_tiny --max-tokens 2000 --update-freq 1 --max-update 2 --word-dropout 0",
+    ),
+    (r"(--arch lasformer_dense_tiny)$", r"\1 --max-tokens 2000 --update-freq 1 --max-update 2 --word-dropout 0"),
+    (r"^(.venv/bin/lasformer upcycle \S+ data-bin/mine .*)$", r"\1 --updates 2 --adapt 1"),
+    (
+        r"^(.venv/bin/python examples/upcycling.py).*$",
+        rf"\1 --documents 14 --seeds 1 --updates 2 --adapt 1 --train-all 2 {DEMO}",
     ),
     (r"lasformer_small --max-update 100000 -- --select-share 2", f"lasformer_tiny --max-update 2 -- {FLAGS}"),
     (

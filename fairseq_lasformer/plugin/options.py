@@ -6,6 +6,7 @@ fairseq reads the annotations at run time, hence no ``from __future__ import ann
 from dataclasses import MISSING, dataclass, field, fields, make_dataclass
 from typing import Any
 
+from fairseq import utils
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models.transformer.transformer_config import (
     DecoderConfig,
@@ -58,8 +59,9 @@ def _transformer_flags() -> list[tuple[str, Any, Any]]:
             name = prefix + f.name
             if f.name.startswith("_") or name in _LEFT_OUT or name.startswith("quant_noise"):
                 continue
+            kind = ChoiceEnum([*utils.get_available_activation_fns(), "swish"]) if name == "activation_fn" else f.type
             default = {"default": f.default} if f.default is not MISSING else {"default_factory": f.default_factory}
-            flags.append((name, f.type, field(metadata=dict(f.metadata), **default)))
+            flags.append((name, kind, field(metadata=dict(f.metadata), **default)))
     return flags
 
 

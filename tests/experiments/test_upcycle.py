@@ -11,7 +11,7 @@ from fairseq_lasformer.cli.main import main
 from fairseq_lasformer.ops import KAPPA_ONE
 
 pytestmark = pytest.mark.slow
-OPTIONS = ["--updates", "9", "--hold", "4", "--select-dim", "8", "--select-share", "2", "--max-tokens", "300"]
+OPTIONS = "--updates 4 --adapt 5 --budget 0.05 --select-dim 8 --select-share 2 --max-tokens 300".split()  # noqa: SIM905
 
 
 @pytest.fixture(scope="module")
@@ -32,12 +32,14 @@ def test_selectors_alone(dense, prepared, tmp_path, capfd):
     assert "bits per token before" in told and "next: lasformer translate" in told
     made, before = load(tmp_path / "out/checkpoint_last.pt"), load(dense)["model"]
     assert all(torch.equal(made["model"][name], value) for name, value in before.items())
-    assert max(kappas(made)) < 1 and made["cfg"]["model"]["select_dim"] == 8
+    assert min(kappas(made)) < 1 and kappas(made) == kappas(load(tmp_path / "out/budget.pt"))
+    assert made["cfg"]["model"]["select_dim"] == 8
     assert not (tmp_path / "out/checkpoint_best.pt").exists()
     first = (tmp_path / "out/checkpoint_last.pt").stat().st_mtime_ns
     assert main(words) == 0
     told, error = capfd.readouterr()
-    assert "selectors: already done" in error and "bits per token before" in told
+    stages = "start", "selectors", "kappa", "adaptation"
+    assert all(f"{stage}: already done" in error for stage in stages) and "bits per token before" in told
     assert (tmp_path / "out/checkpoint_last.pt").stat().st_mtime_ns == first
     assert (
         main(["translate", str(tmp_path / "out"), "--beam", "1", "-o", str(tmp_path / "t.txt"), str(source(tmp_path))])
@@ -56,6 +58,7 @@ def test_then_everything(dense, prepared, tmp_path):
     assert main(words) == 0
     alone, made = (load(tmp_path / name / "checkpoint_last.pt") for name in ("out/selectors", "out"))
     assert set(kappas(alone)) == {1.0} and max(kappas(made)) < 1
+    assert not (tmp_path / "out/budget.pt").exists()
     assert not made["cfg"]["model"]["select_only"]
     name = "encoder.layers.0.fc1.weight"
     assert torch.equal(alone["model"][name], load(dense)["model"][name])
@@ -65,7 +68,8 @@ def test_then_everything(dense, prepared, tmp_path):
 @pytest.mark.parametrize(
     "options, message",
     [
-        (["--hold", "500"], "--hold 500"),
+        (["--updates", "0"], "--updates 0"),
+        (["--budget", "0"], "--budget 0"),
         (["--train-all", "-1"], "--train-all -1"),
         (["--threshold", "2"], "--threshold 2"),
         (["--select-modules", "mouth"], "--select-modules mouth"),

@@ -1,0 +1,124 @@
+"""How far each kappa of a model can fall for a given loss: measured on a few documents, without training.
+
+The rule of eq 7 (arXiv 2309.14174) follows the attention that the kept keys hold. What modules lose by it differs much:
+a cross-attention that holds 94% of its attention may lose more than a decoder that holds 80%. Here each kappa is where
+it costs the same per key, and all together cost what was asked for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from tqdm import tqdm
+
+from fairseq_lasformer.checkpoints.loading import load
+from fairseq_lasformer.conversion.calibration import calibration
+from fairseq_lasformer.documents.hub import from_pretrained
+from fairseq_lasformer.documents.scoring import log_probabilities
+from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.files import replacing
+from fairseq_lasformer.ops import KAPPA_ONE
+
+SHARES = (1.0, 0.7, 0.5, 0.4, 0.3, 0.25, 0.2, 0.16, 0.13, 0.1, 0.08, 0.06, 0.05, 0.04, 0.03, 0.02, 0.01)
+"""Values of kappa that are tried, in descending order."""
+
+
+class Budgeted(NamedTuple):
+    """Kappas for a budget.
+
+    Attributes:
+        kappas: by selector, as shares.
+        before, after: bits per token with every kappa at 1, and with these.
+    """
+
+    kappas: dict[str, float]
+    before: float
+    after: float
+
+
+def cheapest(costs: Mapping[str, Sequence[float]], budget: float, shares: Sequence[float] = SHARES) -> dict[str, float]:
+    """The kappas that keep the fewest keys for a sum of costs, by repeatedly taking the cheapest step down.
+
+    Args:
+        costs: of each selector, in bits per token, at each of ``shares``; steps that gain count as free.
+        budget: largest sum.
+    """
+    monotone = {name: [max(0.0, *values[: i + 1]) for i in range(len(values))] for name, values in costs.items()}
+    at = dict.fromkeys(costs, 0)
+    while True:
+        spent = sum(monotone[name][i] for name, i in at.items())
+        steps = []
+        for name, i in at.items():
+            for to in range(i + 1, len(shares)):  # several values at once: a plateau may hide a cheap one behind it
+                cost = monotone[name][to] - monotone[name][i]
+                if spent + cost <= budget:
+                    steps.append((cost / (shares[i] - shares[to]), -to, name))
+        if not steps:
+            return {name: shares[i] for name, i in at.items()}
+        _, to, name = min(steps)
+        at[name] = -to
+
+
+def kappas_within(bits: Callable[[Mapping[str, float]], float], names: Sequence[str], budget: float) -> Budgeted:
+    """Measure what each selector costs alone, and return the kappas that cost no more than the budget together.
+
+    Args:
+        bits: returns the bits per token with given kappas; selectors that are not named have 1.
+        names: of all selectors.
+        budget: bits per token that may be lost.
+    """
+    before = bits({})
+    with tqdm(total=len(names) * (len(SHARES) - 1), desc="kappa", unit=" values") as bar:
+        costs: dict[str, list[float]] = {}
+        for name in names:
+            costs[name] = [0.0]
+            for share in SHARES[1:]:
+                # beyond several times the budget, smaller ones are not worth a pass
+                hopeless = costs[name][-1] > 3 * budget
+                costs[name].append(math.inf if hopeless else bits({name: share}) - before)
+                bar.update()
+    allowed = budget
+    while True:  # selectors that lose the same words cost less together, others more
+        found = cheapest(costs, allowed)
+        after = bits(found)
+        if after - before <= budget or allowed < budget / 64:
+            return Budgeted(found, before, after)
+        allowed *= 0.8
+
+
+def write_within_budget(checkpoint: Path, data: Path, out: Path, budget: float) -> Budgeted:
+    """Writes a checkpoint with every kappa as far down as a loss of ``budget`` bits per token allows.
+
+    Raises:
+        InputError: the budget is not positive, or the model has no selectors.
+    """
+    if not 0 < budget < math.inf:
+        raise InputError(f"--budget {budget}: expected bits per token, such as 0.02")
+    hub: Any = from_pretrained(checkpoint, data=data).eval()
+    model, dictionary = hub.models[0], hub.task.target_dictionary
+    selectors, examples = dict(model.selectors()), list(calibration(hub.task))
+    if not selectors:
+        raise InputError(f"{checkpoint}: has no selectors")
+    tokens = max(4096, *(max(map(len, example)) for example in examples))
+
+    def keep(kappas: Mapping[str, float]) -> None:
+        for name, selector in selectors.items():
+            selector.kappa.fill_(round(kappas.get(name, 1.0) * KAPPA_ONE))
+
+    def bits(kappas: Mapping[str, float]) -> float:
+        keep(kappas)
+        scores = torch.cat(log_probabilities(model, dictionary, examples, tokens, "cpu"))
+        return float(-scores.double().mean()) / math.log(2)
+
+    found = kappas_within(bits, list(selectors), budget)
+    keep(found.kappas)
+    state, trained = load(checkpoint), model.state_dict()
+    state["model"] = {n: trained[n].clone() if n.endswith(".kappa") else value for n, value in state["model"].items()}
+    state["last_optimizer_state"] = None
+    with replacing(out, "wb") as f:
+        torch.save(state, f)
+    return found

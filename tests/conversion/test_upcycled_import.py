@@ -1,0 +1,38 @@
+"""From a model of Hugging Face's library to one of documents that selects."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+transformers = pytest.importorskip("transformers")
+
+from hf_models import FAMILIES, lines  # noqa: E402
+
+from fairseq_lasformer.cli.main import main  # noqa: E402
+from fairseq_lasformer.conversion.huggingface.importing import import_model  # noqa: E402
+from fairseq_lasformer.documents.hub import load_model  # noqa: E402
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["marian", "m2m", "mbart50"])
+def test_an_imported_model_of_sentences(family, tmp_path, capfd):
+    """From Hugging Face's folder to documents: a separator is added, and a document keeps its lines."""
+    original = FAMILIES[family](tmp_path)
+    import_model(original.folder, tmp_path / "model", original.languages, check=False)
+    named = json.loads((tmp_path / "model/settings.json").read_text())
+    text = [line for line in lines() if len(line) < 40][4:44]
+    for language in (named["source_lang"], named["target_lang"]):
+        documents = ["\n".join(text[i : i + 4]) + "\n" for i in range(0, 40, 4)]
+        (tmp_path / f"raw.{language}").write_text("\n".join(documents))
+    words = ["prepare", str(tmp_path / "data"), "-s", named["source_lang"], "-t", named["target_lang"]]
+    words += ["--train", str(tmp_path / "raw"), "--valid", str(tmp_path / "raw"), "--reuse", str(tmp_path / "model")]
+    assert main([*words, "--separator", "<sep>", "--limit", "200", "--resolutions", "documents", "--workers", "1"]) == 0
+    words = ["upcycle", str(tmp_path / "model/model.pt"), str(tmp_path / "data"), str(tmp_path / "out")]
+    assert main([*words, "--updates", "2", "--select-share", "2", "--train-all", "2"]) == 0
+    told = capfd.readouterr().out
+    assert told.count("<sep> is added") == 2 and "bits per token before" in told
+    assert ("learned positions are stretched" in told) == (family == "mbart50")
+    found = load_model(tmp_path / "out", device="cpu").translate_documents(["\n".join(text[:3])], beam=1)
+    assert found[0].count("\n") == 2
