@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Upcycling on the demo's corpus: what a dense model keeps when it begins to select, and what a sentence model learns.
 
-    python examples/upcycling.py [--out runs/upcycling] [--seeds 1,2,3] [--budget 0.02] [override ...]
+    python examples/upcycling.py [--out runs/upcycling] [--seeds 1,2,3] [--budget 0.01] [override ...]
 
 For each seed it trains a dense model of documents, a model of sentences and, to compare, a Lasformer from scratch
 (configs/demo_{dense,sentence,lasformer}.yaml), makes the first two models that select (lasformer upcycle), translates
@@ -29,23 +29,20 @@ from fairseq_lasformer.files import atomic_write, hold
 from fairseq_lasformer.resume import Progress, key_of
 
 SCRATCH = ("dense", "sentence", "lasformer")
-FROM = {"dense, upcycled": "dense", "sentence, upcycled": "sentence"}
-START = StartOptions(dim=32, share=2)  # as configs/system/small_lasformer.yaml
+FROM = {"dense_upcycled": "dense", "sentence_upcycled": "sentence"}
+START = StartOptions(dim=32)  # as configs/system/small_lasformer.yaml
 
 
 def options(name: str, args: argparse.Namespace, seed: int) -> UpcycleOptions:
-    """How a model is upcycled: selectors alone; a model of sentences must learn what documents are, too."""
-    everything = args.train_all if FROM[name] == "sentence" else 0
+    """How a model is upcycled; one of sentences learns documents first."""
     return UpcycleOptions(
         updates=args.updates,
-        adapt=args.adapt,
         budget=args.budget,
-        train_all=everything,
-        threshold=args.threshold,
+        documents=args.document_updates if FROM[name] == "sentence" else 0,
         lr=0.005,
-        train_all_lr=0.003,
+        documents_lr=0.005,
         max_tokens=1800,
-        options=("--seed", str(seed), "--clip-norm", "1.0", "--cpu"),
+        options=("--seed", str(seed), "--clip-norm", "1.0", "--cpu", "--disable-validation"),
     )
 
 
@@ -90,10 +87,15 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=demo.ROOT / "runs" / "upcycling")
     parser.add_argument("--documents", type=int, default=2000)
     parser.add_argument("--seeds", default="1,2,3")
-    for name, default in (("updates", 250), ("adapt", 250), ("budget", 0.02), ("threshold", 0.8)):
-        text = "of lasformer upcycle (default: %(default)s)"
-        parser.add_argument(f"--{name}", type=type(default), default=default, help=text)
-    parser.add_argument("--train-all", type=int, default=800, help="of the model of sentences (default: %(default)s)")
+    text = "of lasformer upcycle (default: %(default)s)"
+    parser.add_argument("--updates", type=int, default=500, help=text)
+    parser.add_argument("--budget", type=float, default=0.01, help=text)
+    parser.add_argument(
+        "--document-updates", type=int, default=1000, help="of the model of sentences (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--systems", default=",".join((*SCRATCH, *FROM)), help="some of the systems (default: %(default)s)"
+    )
     parser.add_argument("overrides", nargs="*")
     args = parser.parse_intermixed_args()
     out = args.out.resolve()
@@ -109,6 +111,8 @@ def main() -> None:
         progress.run("prepare", lambda: demo.prepare_data(raw, out / "data"), tell=True)
         for seed in map(int, args.seeds.split(",")):
             for run in experiments(args, out, seed):
+                if run.name.rpartition(", seed")[0] not in args.systems.split(","):
+                    continue
                 run.run(progress, tell=True, say=lambda text: print(text, file=sys.stderr))
                 found = demo.evaluate(raw, [run], {})["systems"][run.name]
                 rows.append({"system": run.name, "seconds": progress.seconds[f"train {run.name}"], **found})

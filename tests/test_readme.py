@@ -75,10 +75,10 @@ MINIATURE = [
         r"\1 --arch lasformer_tiny --max-tokens 2000 --update-freq 1 --max-update 2 --word-dropout 0",
     ),
     (r"(--arch lasformer_dense_tiny)$", r"\1 --max-tokens 2000 --update-freq 1 --max-update 2 --word-dropout 0"),
-    (r"^(.venv/bin/lasformer upcycle \S+ data-bin/mine .*)$", r"\1 --updates 2 --adapt 1"),
+    (r"^(.venv/bin/lasformer upcycle \S+ data-bin/mine .*)$", r"\1 --updates 2"),
     (
         r"^(.venv/bin/python examples/upcycling.py).*$",
-        rf"\1 --documents 14 --seeds 1 --updates 2 --adapt 1 --train-all 2 {DEMO}",
+        rf"\1 --documents 14 --seeds 1 --updates 2 --document-updates 2 {DEMO}",
     ),
     (r"lasformer_small --max-update 100000 -- --select-share 2", f"lasformer_tiny --max-update 2 -- {FLAGS}"),
     (

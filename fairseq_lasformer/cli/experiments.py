@@ -108,7 +108,7 @@ def run_upcycle(args: argparse.Namespace) -> None:
     from fairseq_lasformer.conversion.dense_start import StartOptions
     from fairseq_lasformer.experiments.upcycle import UpcycleOptions, upcycle
 
-    start = StartOptions(args.select_modules, args.select_dim, args.select_share, args.select_groups, args.words)
+    start = StartOptions(args.select_modules, args.select_dim, args.share_loss, args.select_groups, args.words)
     named = {name: getattr(args, name) for name in UpcycleOptions.__dataclass_fields__ if name != "options"}
     print(upcycle(args.checkpoint, args.data, args.out, start, UpcycleOptions(**named, options=tuple(args.options))))
 
@@ -124,19 +124,13 @@ def add_upcycle(parser: argparse.ArgumentParser) -> None:
     numbers: tuple[tuple[str, type, str], ...] = (
         ("select_modules", str, "attention modules that select"),
         ("select_dim", int, "width of the selectors"),
-        ("select_share", int, "layers per group, on average"),
+        ("share_loss", float, "share of the attention that layers may lose by sharing a selection"),
         ("select_groups", str, "lowest layers of the groups, as encoder.0,decoder.0 (default: by their attention)"),
         ("updates", int, "updates of the selectors alone, with kappa at 1"),
-        ("budget", float, "bits per token that selecting may cost before the selectors adapt to it"),
-        ("adapt", int, "updates of the selectors alone with the kappas of the budget"),
-        ("train_all", int, "updates of all weights instead, in which kappa falls"),
-        (
-            "threshold",
-            float,
-            "of --train-all: share of the attention that the kept keys must hold",
-        ),
+        ("budget", float, "bits per token that selecting may cost"),
+        ("documents", int, "updates of all weights on the documents before, for models of sentences"),
         ("lr", float, "peak learning rate of the selectors"),
-        ("train_all_lr", float, "peak learning rate of --train-all"),
+        ("documents_lr", float, "peak learning rate of --documents"),
         ("max_tokens", int, "tokens per batch (default: 4096, or the longest example)"),
         ("update_freq", int, "batches per update"),
     )

@@ -97,7 +97,7 @@ def write_within_budget(checkpoint: Path, data: Path, out: Path, budget: float) 
         InputError: the budget is not positive, or the model has no selectors.
     """
     if not 0 < budget < math.inf:
-        raise InputError(f"--budget {budget}: expected bits per token, such as 0.02")
+        raise InputError(f"--budget {budget}: expected bits per token, such as 0.01")
     hub: Any = from_pretrained(checkpoint, data=data).eval()
     model, dictionary = hub.models[0], hub.task.target_dictionary
     selectors, examples = dict(model.selectors()), list(calibration(hub.task))

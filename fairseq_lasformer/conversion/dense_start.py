@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
@@ -16,7 +15,7 @@ from torch import Tensor
 
 from fairseq_lasformer.checkpoints.loading import architecture, load
 from fairseq_lasformer.conversion.calibration import calibration
-from fairseq_lasformer.conversion.groups import attention_of_layers, choose_groups
+from fairseq_lasformer.conversion.groups import attention_of_layers, fewest_groups
 from fairseq_lasformer.data.manifest import SplitInfo
 from fairseq_lasformer.data.shortlist import hashes
 from fairseq_lasformer.data.subwords import DataConfig
@@ -36,16 +35,17 @@ class StartOptions(NamedTuple):
     """What is added to a dense model.
 
     Attributes:
-        modules: attention modules that select, as ``--select-modules``.
+        modules: attention modules that select, as ``--select-modules``; ``none`` for a model that stays dense.
         dim: width of the selectors (d_s).
-        share: layers per group on average (r); which ones is chosen by their attention.
-        groups: the groups' lowest layers, as ``--select-groups``; empty to choose them.
+        share_loss: share of a layer's attention that may be lost, on average, by layers that share a selection; the
+            fewest groups within it are made.
+        groups: the groups' lowest layers instead, as ``--select-groups``.
         words: folder of the dense model's dictionaries; None for the one that the checkpoint names.
     """
 
     modules: str = "encoder,decoder,cross"
     dim: int = 64
-    share: int = 3
+    share_loss: float = 0.01
     groups: str = ""
     words: Path | None = None
 
@@ -95,12 +95,14 @@ def write_start(checkpoint: Path, data: Path, out: Path, options: StartOptions) 
             told.append(f"{side}: {before} positions become {longest}; {how}")
     torch.manual_seed(1)
     dense = _built(model_options, task, weights, checkpoint)
-    chosen = model_options | {"select_modules": options.modules, "select_dim": options.dim}
-    chosen |= {"select_share": options.share, "select_groups": options.groups}
-    if not options.groups:
-        chosen["select_groups"], line = _groups(dense, task, options)
-        told.append(line)
-    model = _built(chosen, task, dense.state_dict(), checkpoint)
+    chosen, model = model_options, dense
+    if options.modules != "none":
+        chosen = model_options | {"select_modules": options.modules, "select_dim": options.dim}
+        chosen["select_groups"] = options.groups
+        if not options.groups:
+            chosen["select_groups"], line = _groups(dense, task, options)
+            told.append(line)
+        model = _built(chosen, task, dense.state_dict(), checkpoint)
     cfg["model"] = chosen | {"_name": "lasformer", "arch": "lasformer"}
     limits = {"max_source_positions": longest, "max_target_positions": longest}
     names = {"source_lang": settings.source_lang, "target_lang": settings.target_lang}
@@ -217,9 +219,7 @@ def _groups(dense: LasformerModel, task: Any, options: StartOptions) -> tuple[st
     names, told = [], []
     for side, modules in sides.items():
         selecting = [module for module in modules if module in options.modules] or modules
-        groups = choose_groups(
-            [each for module in selecting for each in attention[module]], math.ceil(layers[side] / options.share)
-        )
+        groups = fewest_groups([each for module in selecting for each in attention[module]], options.share_loss)
         names += [f"{side}.{start}" for start in groups.starts]
         ends = (*groups.starts[1:], layers[side])
         spans = [

@@ -34,6 +34,13 @@ class Groups(NamedTuple):
     lost: float
 
 
+def fewest_groups(attentions: Sequence[Tensor], loss: float) -> Groups:
+    """Return the partition into the fewest groups that loses no more than ``loss`` of the attention."""
+    n = attentions[0].size(0)
+    found = (choose_groups(attentions, parts) for parts in range(1, n + 1))
+    return next(groups for groups in found if groups.lost <= loss or len(groups.starts) == n)
+
+
 def choose_groups(attentions: Sequence[Tensor], n_groups: int) -> Groups:
     """Return the partition into at most ``n_groups`` groups that loses the least attention.
 

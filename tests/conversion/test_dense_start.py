@@ -38,7 +38,7 @@ def plain(tmp_path_factory):
     return folder
 
 
-OPTIONS = StartOptions(dim=8, share=2)
+OPTIONS = StartOptions(dim=8, share_loss=1.0)
 
 
 def scores(checkpoint, data, examples):

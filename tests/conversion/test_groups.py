@@ -8,7 +8,7 @@ import pytest
 import torch
 from helpers import tokens
 
-from fairseq_lasformer.conversion.groups import _loss, attention_of_layers, choose_groups
+from fairseq_lasformer.conversion.groups import _loss, attention_of_layers, choose_groups, fewest_groups
 
 
 def attention(*places: int) -> torch.Tensor:
@@ -26,6 +26,14 @@ def test_layers_that_look_at_the_same_keys_are_a_group():
     assert found.starts == (0, 1) and found.lost == 0
     assert choose_groups([attention(0, 20)], 1).lost > 0.3
     assert choose_groups([attention(0, 20, 30)], 9).starts == (0, 1, 2)
+
+
+def test_no_more_groups_than_the_loss_asks_for():
+    given = [attention(0, 0, 20, 21, 22)]
+    assert fewest_groups(given, 1.0).starts == (0,)
+    assert fewest_groups(given, 0.1).starts == (0, 2)
+    assert fewest_groups(given, 0.0).starts == (0, 2, 3, 4)
+    assert fewest_groups([attention(0, 20, 30)], -1.0).starts == (0, 1, 2)
 
 
 @pytest.mark.parametrize("n_groups", [1, 2, 3, 5])

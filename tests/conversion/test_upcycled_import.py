@@ -30,7 +30,7 @@ def test_an_imported_model_of_sentences(family, tmp_path, capfd):
     words += ["--train", str(tmp_path / "raw"), "--valid", str(tmp_path / "raw"), "--reuse", str(tmp_path / "model")]
     assert main([*words, "--separator", "<sep>", "--limit", "200", "--resolutions", "documents", "--workers", "1"]) == 0
     words = ["upcycle", str(tmp_path / "model/model.pt"), str(tmp_path / "data"), str(tmp_path / "out")]
-    assert main([*words, "--updates", "2", "--select-share", "2", "--train-all", "2"]) == 0
+    assert main([*words, "--updates", "2", "--share-loss", "1", "--documents", "2"]) == 0
     told = capfd.readouterr().out
     assert told.count("<sep> is added") == 2 and "bits per token before" in told
     assert ("learned positions are stretched" in told) == (family == "mbart50")

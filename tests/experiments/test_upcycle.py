@@ -11,7 +11,7 @@ from fairseq_lasformer.cli.main import main
 from fairseq_lasformer.ops import KAPPA_ONE
 
 pytestmark = pytest.mark.slow
-OPTIONS = "--updates 4 --adapt 5 --budget 0.05 --select-dim 8 --select-share 2 --max-tokens 300".split()  # noqa: SIM905
+OPTIONS = "--updates 5 --budget 0.05 --select-dim 8 --share-loss 1 --max-tokens 300".split()  # noqa: SIM905
 
 
 @pytest.fixture(scope="module")
@@ -32,13 +32,13 @@ def test_selectors_alone(dense, prepared, tmp_path, capfd):
     assert "bits per token before" in told and "next: lasformer translate" in told
     made, before = load(tmp_path / "out/checkpoint_last.pt"), load(dense)["model"]
     assert all(torch.equal(made["model"][name], value) for name, value in before.items())
-    assert min(kappas(made)) < 1 and kappas(made) == kappas(load(tmp_path / "out/budget.pt"))
+    assert min(kappas(made)) < 1 and set(kappas(load(tmp_path / "out/selectors/checkpoint_last.pt"))) == {1.0}
     assert made["cfg"]["model"]["select_dim"] == 8
     assert not (tmp_path / "out/checkpoint_best.pt").exists()
     first = (tmp_path / "out/checkpoint_last.pt").stat().st_mtime_ns
     assert main(words) == 0
     told, error = capfd.readouterr()
-    stages = "start", "selectors", "kappa", "adaptation"
+    stages = "start", "selectors", "kappa"
     assert all(f"{stage}: already done" in error for stage in stages) and "bits per token before" in told
     assert (tmp_path / "out/checkpoint_last.pt").stat().st_mtime_ns == first
     assert (
@@ -53,16 +53,16 @@ def source(folder):
     return folder / "in.txt"
 
 
-def test_then_everything(dense, prepared, tmp_path):
-    words = ["upcycle", str(dense), str(prepared), str(tmp_path / "out"), *OPTIONS, "--train-all", "6"]
+def test_documents_first(dense, prepared, tmp_path, capfd):
+    words = ["upcycle", str(dense), str(prepared), str(tmp_path / "out"), *OPTIONS, "--documents", "6"]
     assert main(words) == 0
-    alone, made = (load(tmp_path / name / "checkpoint_last.pt") for name in ("out/selectors", "out"))
-    assert set(kappas(alone)) == {1.0} and max(kappas(made)) < 1
-    assert not (tmp_path / "out/budget.pt").exists()
-    assert not made["cfg"]["model"]["select_only"]
+    longer, made = (load(tmp_path / name / "checkpoint_last.pt") for name in ("out/documents", "out"))
+    assert not kappas(longer) and min(kappas(made)) < 1
     name = "encoder.layers.0.fc1.weight"
-    assert torch.equal(alone["model"][name], load(dense)["model"][name])
-    assert not torch.equal(made["model"][name], alone["model"][name])
+    assert not torch.equal(longer["model"][name], load(dense)["model"][name])
+    assert torch.equal(longer["model"][name], made["model"][name])
+    assert main(words) == 0
+    assert "documents: already done" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -70,8 +70,8 @@ def test_then_everything(dense, prepared, tmp_path):
     [
         (["--updates", "0"], "--updates 0"),
         (["--budget", "0"], "--budget 0"),
-        (["--train-all", "-1"], "--train-all -1"),
-        (["--threshold", "2"], "--threshold 2"),
+        (["--documents", "-1"], "--documents -1"),
+        (["--select-modules", "none"], "nothing would select"),
         (["--select-modules", "mouth"], "--select-modules mouth"),
     ],
 )
