@@ -25,7 +25,7 @@ from fairseq_lasformer.conversion.huggingface.importing import import_model
 from fairseq_lasformer.data.documents import Span
 from fairseq_lasformer.data.shortlist import Shortlist
 from fairseq_lasformer.documents.hub import load_model
-from fairseq_lasformer.documents.translator import Source
+from fairseq_lasformer.documents.source import Source
 from fairseq_lasformer.errors import InputError
 
 BASELINES = ("CTranslate2 int8",)

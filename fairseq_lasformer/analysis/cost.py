@@ -20,14 +20,8 @@ from fairseq_lasformer.nn.patterns import Pattern
 from fairseq_lasformer.nn.patterns.learned import learned
 from fairseq_lasformer.ops import KAPPA_ONE
 from fairseq_lasformer.plugin import build
-from fairseq_lasformer.plugin.config import (
-    MODULES,
-    PRESETS,
-    ModuleConfig,
-    attention_widths,
-    group_starts,
-    module_config,
-)
+from fairseq_lasformer.plugin.config import PRESETS, ModuleConfig, attention_widths, module_config
+from fairseq_lasformer.plugin.placement import MODULES, group_starts
 
 LONGEST = 10**9
 

@@ -15,8 +15,8 @@ from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.files import check_writable
 from fairseq_lasformer.nn.patterns.full import Full
 from fairseq_lasformer.ops import KAPPA_ONE
-from fairseq_lasformer.plugin.config import MODULES, heads_of
 from fairseq_lasformer.plugin.model import LasformerModel
+from fairseq_lasformer.plugin.placement import MODULES, heads_of
 
 QUANTISATIONS = ("float32", "int8", "int8_float32", "int16", "float16")
 LEARNED = 1

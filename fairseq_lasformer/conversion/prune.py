@@ -20,15 +20,8 @@ from fairseq_lasformer.documents.hub import from_pretrained
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.files import check_writable, replacing
 from fairseq_lasformer.plugin import register
-from fairseq_lasformer.plugin.config import (
-    MODULES,
-    PRESETS,
-    LasformerConfig,
-    ModuleConfig,
-    group_starts,
-    heads_of,
-    module_config,
-)
+from fairseq_lasformer.plugin.config import PRESETS, LasformerConfig, ModuleConfig, module_config
+from fairseq_lasformer.plugin.placement import MODULES, group_starts, heads_of
 
 PLACES = {
     "encoder": ("encoder", "self_attn"),

@@ -19,8 +19,9 @@ from fairseq_lasformer.checkpoints.loading import chosen, load
 from fairseq_lasformer.data.examples import ExampleCodec, TooLong
 from fairseq_lasformer.data.lines import clean_line, split_lines
 from fairseq_lasformer.data.subwords import SETTINGS, DataConfig
+from fairseq_lasformer.documents.source import Line, Source
 from fairseq_lasformer.documents.streaming import stream
-from fairseq_lasformer.documents.translator import Line, Source, Translator
+from fairseq_lasformer.documents.translator import Translator
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.plugin import register
 from fairseq_lasformer.search.generator import AlignedGenerator

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from fairseq_lasformer.data.documents import Span
-from fairseq_lasformer.documents.translator import Line, Source, Translator
+from fairseq_lasformer.documents.source import Line, Source
+from fairseq_lasformer.documents.translator import Translator
 from fairseq_lasformer.search.repair import gone_wrong
 
 

@@ -10,7 +10,7 @@ import functools
 from collections.abc import Callable, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from fairseq import utils
@@ -21,6 +21,7 @@ from fairseq_lasformer.data.examples import ExampleCodec, line_spans
 from fairseq_lasformer.documents.batching import batches
 from fairseq_lasformer.documents.misplaced_lines import MARGIN, first_misplaced
 from fairseq_lasformer.documents.scoring import log_probabilities
+from fairseq_lasformer.documents.source import Line, Source, rest_of, runs
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.search.generator import AlignedGenerator
 from fairseq_lasformer.search.glossary import Glossary, Terms, met
@@ -55,38 +56,6 @@ SCORES = 1 << 23
 
 FEWEST = 16
 """Parts of such a batch, even if there are more scores than that."""
-
-
-class Source(NamedTuple):
-    """A document to translate.
-
-    Attributes:
-        sentences: int64 tokens of its sentences; or of its parts, if the data has no boundaries between sentences.
-        parts: what is translated together; their ``start``, ``size`` and ``context`` count ``sentences``.
-        references: tokens of each part's reference, for forced prefixes; None for none.
-        terms: for each sentence, the tokens of the terms that its translation must contain; None for none.
-    """
-
-    sentences: Sequence[Tensor]
-    parts: Sequence[Span]
-    references: Sequence[Tensor] | None = None
-    terms: Terms | None = None
-
-
-class Line(NamedTuple):
-    """A line of a translation.
-
-    Attributes:
-        tokens: int64, without separator and end of sentence.
-        score: mean log probability of its tokens and its end.
-        repaired: whether it had gone wrong, and was translated again.
-        flawed: whether it reached its limit, repeats itself, is out of place, or lacks a required term.
-    """
-
-    tokens: Tensor
-    score: float
-    repaired: bool
-    flawed: bool
 
 
 class Translator:
@@ -270,7 +239,7 @@ class Translator:
             lost = {i: place for i, place in zip(here, places) if place is not None}
             if not lost:
                 return
-            parts = [_rest(documents[i].parts, place, CONTEXTS[failures[i]]) for i, place in lost.items()]
+            parts = [rest_of(documents[i].parts, place, CONTEXTS[failures[i]]) for i, place in lost.items()]
             new = [found[i][:place] for i, place in lost.items()]
             self._translate([documents[i] for i in lost], parts, new, device)
             for (i, place), lines in zip(lost.items(), new):
@@ -402,22 +371,3 @@ class Translator:
                 )
             )
         return lines
-
-
-def _rest(parts: Sequence[Span], place: int, context: int) -> list[Span]:
-    """The parts from a line on, the first of them with ``context`` lines of context, if its own part has as many."""
-    rest = [part for part in parts if part.start + part.size > place]
-    first = rest[0]
-    before = min(context, place - (first.start - first.context))
-    return [first._replace(start=place, size=first.start + first.size - place, context=before), *rest[1:]]
-
-
-def runs(numbers: Sequence[int], gap: int) -> list[tuple[int, int]]:
-    """The first and last of each run of ascending numbers that are at most ``gap`` apart."""
-    found: list[tuple[int, int]] = []
-    for number in numbers:
-        if found and number - found[-1][1] <= gap:
-            found[-1] = (found[-1][0], number)
-        else:
-            found.append((number, number))
-    return found

@@ -22,7 +22,7 @@ from fairseq_lasformer.executors import Report, Worker
 from fairseq_lasformer.experiments.pipeline import ConfiguredTraining, Experiment
 from fairseq_lasformer.experiments.training import read_config
 from fairseq_lasformer.files import atomic_write
-from fairseq_lasformer.plugin.config import MODULES
+from fairseq_lasformer.plugin.placement import MODULES
 from fairseq_lasformer.resume import Progress, key_of
 
 WINDOW = 20

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 
 from fairseq_lasformer.documents.hub import DocumentHubInterface, TranslatedLine
-from fairseq_lasformer.documents.translator import Line, Source
+from fairseq_lasformer.documents.source import Line, Source
 from fairseq_lasformer.documents.word_attention import word_alignment
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.files import replacing

@@ -12,7 +12,7 @@ from fairseq_lasformer.data.documents import Span, parts
 from fairseq_lasformer.data.examples import line_spans
 from fairseq_lasformer.data.manifest import SplitInfo
 from fairseq_lasformer.data.subwords import DataConfig
-from fairseq_lasformer.documents.translator import Source
+from fairseq_lasformer.documents.source import Source
 
 
 def documents_of(

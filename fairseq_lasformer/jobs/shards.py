@@ -16,7 +16,8 @@ from torch import Tensor
 
 from fairseq_lasformer.data.examples import ExampleCodec
 from fairseq_lasformer.data.manifest import SplitInfo
-from fairseq_lasformer.documents.translator import Line, Translator
+from fairseq_lasformer.documents.source import Line
+from fairseq_lasformer.documents.translator import Translator
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.executors import Report, Worker
 from fairseq_lasformer.files import replacing

@@ -18,14 +18,8 @@ from fairseq_lasformer.nn.options import RowSampling, RunOptions, SupervisionOpt
 from fairseq_lasformer.nn.patterns import Pattern, PatternOptions, build_pattern
 from fairseq_lasformer.nn.sparsity import SparsityRule
 from fairseq_lasformer.nn.stack import LayerStack
-from fairseq_lasformer.plugin.config import (
-    ModuleConfig,
-    attention_widths,
-    group_starts,
-    heads_of,
-    mixture_layers,
-    pattern_spec,
-)
+from fairseq_lasformer.plugin.config import ModuleConfig, attention_widths, pattern_spec
+from fairseq_lasformer.plugin.placement import group_starts, heads_of, mixture_layers
 
 
 def encoder_stack(cfg: ModuleConfig, run: RunOptions) -> LayerStack:

@@ -9,7 +9,7 @@ between them. fairseq reads the annotations at run time, hence no ``from __futur
 import logging
 import math
 from dataclasses import dataclass, fields
-from typing import Any, Dict, List, Mapping, NamedTuple, Tuple
+from typing import Any, Dict, Mapping, NamedTuple, Tuple
 
 from fairseq.models.transformer.transformer_config import (
     DecoderConfig,
@@ -29,10 +29,9 @@ from fairseq_lasformer.plugin.options import (
     StudentOptions,
     TransformerOptions,
 )
+from fairseq_lasformer.plugin.placement import MODULES, group_starts, heads_of, mixture_layers
 
 logger = logging.getLogger(__name__)
-
-MODULES = ("encoder", "decoder", "cross")
 
 
 @dataclass
@@ -141,25 +140,6 @@ def attention_widths(cfg: ModuleConfig, module: str) -> AttentionWidths:
         return AttentionWidths(query, key, heads_of(cfg, module) * (query // side.attention_heads), query)
     half = query // 2
     return AttentionWidths(query, key, half, query) if module == "cross" else AttentionWidths(half, half, half, query)
-
-
-def heads_of(cfg: ModuleConfig, module: str) -> int:
-    """Return the number of heads of one of :data:`MODULES`.
-
-    Raises:
-        InputError: ``--fewer-heads`` cannot be read, or names more heads than there are.
-    """
-    fewer = {}
-    for part in filter(None, cfg.fewer_heads.split(",")):
-        name, _, number = part.strip().partition("=")
-        side = cfg.encoder if name == "encoder" else cfg.decoder
-        if name not in MODULES or not number.isdecimal() or not 1 <= int(number) <= side.attention_heads:
-            raise InputError(
-                f"--fewer-heads {cfg.fewer_heads}: {part.strip()}: expected a module ({', '.join(MODULES)}) and a "
-                "number of its heads, as cross=4"
-            )
-        fewer[name] = int(number)
-    return fewer.get(module, (cfg.encoder if module == "encoder" else cfg.decoder).attention_heads)
 
 
 def _check(cfg: ModuleConfig) -> None:
@@ -275,62 +255,6 @@ def _check_mixtures(cfg: ModuleConfig) -> None:
             "--moe-gating batchwise lets a decoder's tokens depend on later ones; keep it to the encoder (--moe-every "
             "2,0, without --moe-placement shazeer) or add --moe-batchwise-decoder"
         )
-
-
-def group_starts(cfg: ModuleConfig, module: str) -> Tuple[int, ...]:
-    """Return the lowest layer of each group of layers that share a selection of one of :data:`MODULES`, from 0.
-
-    Raises:
-        InputError: ``--select-groups`` names a layer that does not exist, or leaves out a side's first layer.
-    """
-    sides = {"encoder": cfg.encoder.layers, "decoder": cfg.decoder.layers}
-    side = "encoder" if module == "encoder" else "decoder"
-    if not cfg.select_groups:
-        return tuple(range(0, sides[side], cfg.select_share))
-    starts = _named_layers("--select-groups", cfg.select_groups, sides)
-    for name, layers in starts.items():
-        if layers[:1] != (0,):
-            raise InputError(f"--select-groups {cfg.select_groups}: lacks {name}.0, where the first group begins")
-    return starts[side]
-
-
-def _named_layers(option: str, value: str, sides: Mapping[str, int]) -> Dict[str, Tuple[int, ...]]:
-    """Read a list of layers, as ``encoder.1,decoder.3``, in ascending order by side.
-
-    Raises:
-        InputError: it names a layer that does not exist.
-    """
-    found: Dict[str, List[int]] = {side: [] for side in sides}
-    for name in value.split(","):
-        side, _, place = name.strip().partition(".")
-        if side not in sides or not place.isdecimal() or int(place) >= sides[side]:
-            raise InputError(f"{option} {value}: no layer {name.strip()}; expected e.g. encoder.1")
-        found[side].append(int(place))
-    return {side: tuple(sorted(set(layers))) for side, layers in found.items()}
-
-
-def mixture_layers(cfg: ModuleConfig) -> Dict[str, Tuple[int, ...]]:
-    """Return the layers that have a mixture of experts, from 0, by side.
-
-    With ``--moe-placement shazeer``, these are the layers that the mixture follows.
-
-    Raises:
-        InputError: the options contradict each other, or name a layer that does not exist.
-    """
-    sides = {"encoder": cfg.encoder.layers, "decoder": cfg.decoder.layers}
-    if not cfg.moe_experts:
-        return {side: () for side in sides}
-    if cfg.moe_placement == "shazeer":
-        if cfg.moe_layers:
-            raise InputError("--moe-placement shazeer places its mixtures itself: leave --moe-layers out")
-        return {"encoder": (max(0, sides["encoder"] - 2),), "decoder": (0,)}
-    if cfg.moe_layers:
-        return _named_layers("--moe-layers", cfg.moe_layers, sides)
-    every = [e.strip() for e in cfg.moe_every.split(",")]
-    if len(every) > 2 or not all(e.isdecimal() for e in every):
-        raise InputError(f"--moe-every {cfg.moe_every}: expected N or N,M")
-    steps = dict(zip(sides, (int(e) for e in every * (3 - len(every)))))
-    return {side: tuple(range(steps[side] - 1, n, steps[side])) if steps[side] else () for side, n in sides.items()}
 
 
 def _sizes(dim: int, ffn: int, heads: int, layers: int, **more: Any) -> Dict[str, Any]:

@@ -13,7 +13,7 @@ from torch import Tensor
 from fairseq_lasformer.nn.moe import RouterStats
 from fairseq_lasformer.nn.moe.metrics import router_metrics
 from fairseq_lasformer.ops import KAPPA_ONE, Supervision
-from fairseq_lasformer.plugin.config import MODULES
+from fairseq_lasformer.plugin.placement import MODULES
 
 SELECTION = "selection"
 """Key of the selectors' sums in a logging output: float64 [modules, groups, :data:`COLUMNS`]."""

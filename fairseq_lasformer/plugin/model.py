@@ -22,16 +22,10 @@ from fairseq_lasformer.nn.options import RunOptions
 from fairseq_lasformer.nn.patterns import Pattern
 from fairseq_lasformer.nn.patterns.learned import Selector, learned
 from fairseq_lasformer.plugin import build
-from fairseq_lasformer.plugin.config import (
-    PRESETS,
-    LasformerConfig,
-    ModuleConfig,
-    attention_widths,
-    heads_of,
-    module_config,
-)
+from fairseq_lasformer.plugin.config import PRESETS, LasformerConfig, ModuleConfig, attention_widths, module_config
 from fairseq_lasformer.plugin.decoder import LasformerDecoder
 from fairseq_lasformer.plugin.encoder import LasformerEncoder
+from fairseq_lasformer.plugin.placement import heads_of
 from fairseq_lasformer.plugin.upcycling import complete
 
 if TYPE_CHECKING:

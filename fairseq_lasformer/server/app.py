@@ -29,7 +29,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from fairseq_lasformer import formats
-from fairseq_lasformer.documents.translator import Line
+from fairseq_lasformer.documents.source import Line
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.server.engine import QueueFull
 from fairseq_lasformer.server.fields import number, read_fields, texts, yes

@@ -17,8 +17,9 @@ from typing import Any, NamedTuple
 import torch
 
 from fairseq_lasformer.data.documents import Span
+from fairseq_lasformer.documents.source import Line, Source
 from fairseq_lasformer.documents.streaming import Stopped, line_watch
-from fairseq_lasformer.documents.translator import Line, Source, Translator
+from fairseq_lasformer.documents.translator import Translator
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fairseq_lasformer import formats
-from fairseq_lasformer.documents.translator import Line, Source
+from fairseq_lasformer.documents.source import Line, Source
 from fairseq_lasformer.documents.word_attention import document_attention
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.file_translation.file_translator import FileTranslator, TranslatedFile

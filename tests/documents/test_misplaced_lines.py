@@ -10,7 +10,8 @@ import torch
 from fairseq_lasformer.data.documents import Span
 from fairseq_lasformer.documents import translator as translating
 from fairseq_lasformer.documents.misplaced_lines import AROUND, SHARE, first_misplaced
-from fairseq_lasformer.documents.translator import Line, Translator
+from fairseq_lasformer.documents.source import Line
+from fairseq_lasformer.documents.translator import Translator
 
 
 def exact(pairs):

@@ -10,8 +10,9 @@ from helpers import SMALL, assert_steps_are_a_full_pass, tokens
 
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.nn.options import RunOptions
-from fairseq_lasformer.plugin.config import LasformerConfig, mixture_layers, module_config
+from fairseq_lasformer.plugin.config import LasformerConfig, module_config
 from fairseq_lasformer.plugin.model import LasformerModel
+from fairseq_lasformer.plugin.placement import mixture_layers
 
 
 @pytest.mark.parametrize(

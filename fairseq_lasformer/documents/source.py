@@ -1,0 +1,62 @@
+"""A document to translate, in parts, and the lines of its translation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from torch import Tensor
+
+from fairseq_lasformer.data.documents import Span
+from fairseq_lasformer.search.glossary import Terms
+
+
+class Source(NamedTuple):
+    """A document to translate.
+
+    Attributes:
+        sentences: int64 tokens of its sentences; or of its parts, if the data has no boundaries between sentences.
+        parts: what is translated together; their ``start``, ``size`` and ``context`` count ``sentences``.
+        references: tokens of each part's reference, for forced prefixes; None for none.
+        terms: for each sentence, the tokens of the terms that its translation must contain; None for none.
+    """
+
+    sentences: Sequence[Tensor]
+    parts: Sequence[Span]
+    references: Sequence[Tensor] | None = None
+    terms: Terms | None = None
+
+
+class Line(NamedTuple):
+    """A line of a translation.
+
+    Attributes:
+        tokens: int64, without separator and end of sentence.
+        score: mean log probability of its tokens and its end.
+        repaired: whether it had gone wrong, and was translated again.
+        flawed: whether it reached its limit, repeats itself, is out of place, or lacks a required term.
+    """
+
+    tokens: Tensor
+    score: float
+    repaired: bool
+    flawed: bool
+
+
+def rest_of(parts: Sequence[Span], place: int, context: int) -> list[Span]:
+    """The parts from a line on, the first of them with ``context`` lines of context, if its own part has as many."""
+    rest = [part for part in parts if part.start + part.size > place]
+    first = rest[0]
+    before = min(context, place - (first.start - first.context))
+    return [first._replace(start=place, size=first.start + first.size - place, context=before), *rest[1:]]
+
+
+def runs(numbers: Sequence[int], gap: int) -> list[tuple[int, int]]:
+    """The first and last of each run of ascending numbers that are at most ``gap`` apart."""
+    found: list[tuple[int, int]] = []
+    for number in numbers:
+        if found and number - found[-1][1] <= gap:
+            found[-1] = (found[-1][0], number)
+        else:
+            found.append((number, number))
+    return found
