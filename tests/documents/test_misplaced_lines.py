@@ -10,7 +10,7 @@ import torch
 from fairseq_lasformer.data.documents import Span
 from fairseq_lasformer.documents import translator as translating
 from fairseq_lasformer.documents.misplaced_lines import AROUND, SHARE, first_misplaced
-from fairseq_lasformer.documents.source import Line
+from fairseq_lasformer.documents.source import Line, rest_of
 from fairseq_lasformer.documents.translator import Translator
 
 
@@ -73,7 +73,7 @@ def test_few_lines_are_looked_at():
     ],
 )
 def test_what_is_left_of_the_parts(place, context, expected):
-    assert translating._rest([Span(0, 0, 10), Span(0, 10, 5, 2)], place, context) == expected
+    assert rest_of([Span(0, 0, 10), Span(0, 10, 5, 2)], place, context) == expected
 
 
 class Losing(Translator):
