@@ -61,6 +61,7 @@ def experiments(args: argparse.Namespace, out: Path, seed: int) -> list[Experime
                 data=out / "data" / "mixture",
                 folder=folder / f"{start}_upcycled",
                 generation=demo.TRANSLATE,
+                best=True,  # translated again when it was trained further
                 shards=2,
                 jobs=2,
             )
@@ -91,7 +92,7 @@ def main() -> None:
     parser.add_argument("--updates", type=int, default=500, help=text)
     parser.add_argument("--budget", type=float, default=0.01, help=text)
     parser.add_argument(
-        "--document-updates", type=int, default=1000, help="of the model of sentences (default: %(default)s)"
+        "--document-updates", type=int, default=1650, help="of the model of sentences (default: %(default)s)"
     )
     parser.add_argument(
         "--systems", default=",".join((*SCRATCH, *FROM)), help="some of the systems (default: %(default)s)"

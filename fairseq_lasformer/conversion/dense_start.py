@@ -80,7 +80,7 @@ def write_start(checkpoint: Path, data: Path, out: Path, options: StartOptions) 
     longest = max(settings.limit, *(n for info in _splits(data) for n in info.longest))
     task = _task(cfg["task"], data, settings, longest)
     weights = dict(state["model"])
-    if (state.get("task_state") or {}).get(DICTIONARIES) not in (None, hashes(_dictionaries(task))):
+    if not _same_words(state, _dictionaries(task)):
         told += _other_words(checkpoint, cfg["task"], weights, task, settings, options.words)
     known = {field.name for field in dataclasses.fields(LasformerConfig) if not field.name.startswith("_")}
     model_options = {name: value for name, value in dict(cfg["model"]).items() if name in known}
@@ -156,6 +156,15 @@ def _task(trained: Mapping[str, Any], data: Path, settings: DataConfig, longest:
 
 def _dictionaries(task: Any) -> tuple[Any, Any]:
     return task.source_dictionary, task.target_dictionary
+
+
+def _same_words(state: Mapping[str, Any], dictionaries: tuple[Any, Any]) -> bool:
+    """Whether a checkpoint knows the words of these dictionaries, as far as can be told."""
+    trained = (state.get("task_state") or {}).get(DICTIONARIES)
+    if trained is not None:
+        return bool(trained == hashes(dictionaries))
+    tables = [state["model"].get(name) for name in _WORDS[:2]]  # a checkpoint of fairseq's own task
+    return all(table is None or len(table) == len(words) for table, words in zip(tables, dictionaries))
 
 
 def _other_words(

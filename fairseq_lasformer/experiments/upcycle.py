@@ -21,7 +21,7 @@ from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.experiments.pipeline import Experiment
 from fairseq_lasformer.experiments.settings import TrainOptions
 from fairseq_lasformer.experiments.training import follow
-from fairseq_lasformer.files import check_writable
+from fairseq_lasformer.files import check_writable, remove_folder
 from fairseq_lasformer.resume import Progress, key_of
 
 
@@ -126,6 +126,10 @@ def upcycle(checkpoint: Path, data: Path, out: Path, start: StartOptions, option
         folder = out / name
         command = training.command(data, folder)
         so_far = key_of(so_far, shlex.join(command[1:]))
+        mark = Progress(folder, so_far)
+        if not mark.matches:  # of other options, or of what another stage made: fairseq would go on with it
+            remove_folder(folder)
+            mark.begin()
         work = lambda: follow(command, folder / "train.log", training.max_update, name)  # noqa: E731
         progress.run(name, work, so_far, tell=True)
         return folder / "checkpoint_last.pt"

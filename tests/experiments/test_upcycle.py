@@ -6,7 +6,7 @@ import pytest
 import torch
 from helpers import train
 
-from fairseq_lasformer.checkpoints.loading import load
+from fairseq_lasformer.checkpoints.loading import load, updates
 from fairseq_lasformer.cli.main import main
 from fairseq_lasformer.ops import KAPPA_ONE
 
@@ -63,6 +63,11 @@ def test_documents_first(dense, prepared, tmp_path, capfd):
     assert torch.equal(longer["model"][name], made["model"][name])
     assert main(words) == 0
     assert "documents: already done" in capfd.readouterr().err
+    words[-1] = "8"  # everything that depends on it is made anew
+    assert main(words) == 0
+    again, then = (load(tmp_path / name / "checkpoint_last.pt") for name in ("out/documents", "out"))
+    assert updates(again) == 8 and not torch.equal(again["model"][name], longer["model"][name])
+    assert torch.equal(again["model"][name], then["model"][name])
 
 
 @pytest.mark.parametrize(
