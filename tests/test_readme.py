@@ -78,7 +78,7 @@ MINIATURE = [
     (r"^(.venv/bin/lasformer upcycle \S+ data-bin/mine .*)$", r"\1 --updates 2"),
     (
         r"^(.venv/bin/python examples/upcycling.py).*$",
-        rf"\1 --documents 14 --seeds 1 --updates 2 --document-updates 2 {DEMO}",
+        rf"\1 --documents 14 --seeds 1 --systems dense,dense_upcycled --updates 2 {DEMO}",
     ),
     (r"lasformer_small --max-update 100000 -- --select-share 2", f"lasformer_tiny --max-update 2 -- {FLAGS}"),
     (

@@ -114,7 +114,7 @@ torch.distributed.init_process_group("gloo", init_method="file://" + sys.argv[2]
 task = DocumentTranslationTask.__new__(DocumentTranslationTask)
 selectors = {n: Selector(4, 4, 2, SparsityRule(step=0.1)) for n in ("encoder.0", "cross.0")}
 for s in selectors.values(): s.kappa.fill_(400000)
-model = N(selectors=lambda: selectors.items(), cfg=N(sparsity_mass="selection"))
+model = N(selectors=lambda: selectors.items(), cfg=N(sparsity_mass="selection", sparsity_warmup=0))
 optimizer = N(step=lambda: None)
 # mean mass over all queries: encoder (9 + 99) / 110 > 0.95; cross (9.9 + 80) / 110 < 0.95, unlike worker 0's own
 mine = [((9.0, 10.0), (9.9, 10.0)), ((99.0, 100.0), (80.0, 100.0))][rank]
