@@ -16,9 +16,8 @@ import torch
 from tqdm import tqdm
 
 from fairseq_lasformer.checkpoints.loading import load
-from fairseq_lasformer.conversion.calibration import calibration
+from fairseq_lasformer.conversion.calibration import bits_per_token, calibration
 from fairseq_lasformer.documents.hub import from_pretrained
-from fairseq_lasformer.documents.scoring import log_probabilities
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.files import replacing
 from fairseq_lasformer.ops import KAPPA_ONE
@@ -99,11 +98,10 @@ def write_within_budget(checkpoint: Path, data: Path, out: Path, budget: float) 
     if not 0 < budget < math.inf:
         raise InputError(f"--budget {budget}: expected bits per token, such as 0.01")
     hub: Any = from_pretrained(checkpoint, data=data).eval()
-    model, dictionary = hub.models[0], hub.task.target_dictionary
+    model = hub.models[0]
     selectors, examples = dict(model.selectors()), list(calibration(hub.task))
     if not selectors:
         raise InputError(f"{checkpoint}: has no selectors")
-    tokens = max(4096, *(max(map(len, example)) for example in examples))
 
     def keep(kappas: Mapping[str, float]) -> None:
         for name, selector in selectors.items():
@@ -111,8 +109,7 @@ def write_within_budget(checkpoint: Path, data: Path, out: Path, budget: float) 
 
     def bits(kappas: Mapping[str, float]) -> float:
         keep(kappas)
-        scores = torch.cat(log_probabilities(model, dictionary, examples, tokens, "cpu"))
-        return float(-scores.double().mean()) / math.log(2)
+        return bits_per_token(hub, examples)
 
     found = kappas_within(bits, list(selectors), budget)
     keep(found.kappas)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -45,11 +46,19 @@ def calibration(task: Any, split: str = "") -> Iterator[tuple[Tensor, Tensor]]:
         yield dataset[i]["source"], dataset[i]["target"]
 
 
+def bits_per_token(hub: Any, examples: Sequence[tuple[Tensor, Tensor]]) -> float:
+    """Bits that a loaded model needs per token of the targets."""
+    tokens = max(4096, *(max(map(len, example)) for example in examples))
+    scores = log_probabilities(hub.models[0], hub.task.target_dictionary, examples, tokens, "cpu")
+    return float(-torch.cat(scores).double().mean()) / math.log(2)
+
+
 def scored(checkpoint: Path, data: Path) -> Scores:
     """Scores a checkpoint on the documents of :func:`calibration`."""
     hub: Any = from_pretrained(checkpoint, data=data).eval()
     examples = list(calibration(hub.task))
-    longest = max(max(map(len, example)) for example in examples)
-    found = log_probabilities(hub.models[0], hub.task.target_dictionary, examples, max(4096, longest), "cpu")
-    bits = float(-torch.cat(found).mean()) / torch.log(torch.tensor(2.0)).item()
-    return Scores(bits, len(examples), {name: selector.share for name, selector in hub.models[0].selectors()})
+    return Scores(
+        bits_per_token(hub, examples),
+        len(examples),
+        {name: selector.share for name, selector in hub.models[0].selectors()},
+    )

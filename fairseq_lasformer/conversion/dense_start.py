@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import torch
 from fairseq.data import Dictionary
-from omegaconf import OmegaConf
 from torch import Tensor
 
 from fairseq_lasformer.checkpoints.loading import architecture, load
@@ -73,8 +72,7 @@ def write_start(checkpoint: Path, data: Path, out: Path, options: StartOptions) 
         )
     if any(".selector." in name for name in state["model"]):
         raise InputError(f"{checkpoint}: has selectors already; lasformer train --finetune-from-model goes on with it")
-    cfg = OmegaConf.to_container(state["cfg"]) if OmegaConf.is_config(state["cfg"]) else dict(state["cfg"])
-    assert isinstance(cfg, dict)
+    cfg = dict(state["cfg"])
     told: list[str] = []
     settings = DataConfig.load(data)
     longest = max(settings.limit, *(n for info in _splits(data) for n in info.longest))
@@ -82,8 +80,7 @@ def write_start(checkpoint: Path, data: Path, out: Path, options: StartOptions) 
     weights = dict(state["model"])
     if not _same_words(state, _dictionaries(task)):
         told += _other_words(checkpoint, cfg["task"], weights, task, settings, options.words)
-    known = {field.name for field in dataclasses.fields(LasformerConfig) if not field.name.startswith("_")}
-    model_options = {name: value for name, value in dict(cfg["model"]).items() if name in known}
+    model_options = options_of(cfg["model"])
     if str(model_options.get("select_modules", "")) != "none":
         raise InputError(f"{checkpoint}: attends by {model_options.get('select_pattern')}, not to all keys")
     for side, name in (("encoder", "max_source_positions"), ("decoder", "max_target_positions")):
@@ -112,6 +109,12 @@ def write_start(checkpoint: Path, data: Path, out: Path, options: StartOptions) 
     with replacing(out, "wb") as f:
         torch.save(state, f)
     return "\n".join(told)
+
+
+def options_of(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a model among the settings of a checkpoint."""
+    known = {field.name for field in dataclasses.fields(LasformerConfig) if not field.name.startswith("_")}
+    return {name: value for name, value in settings.items() if name in known}
 
 
 def words_of_options(chosen: Mapping[str, Any]) -> list[str]:

@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from omegaconf import OmegaConf
 from torch import Tensor, nn
 
 from fairseq_lasformer.checkpoints.loading import architecture, load
 from fairseq_lasformer.conversion.calibration import calibration, scored
-from fairseq_lasformer.conversion.dense_start import words_of_options
+from fairseq_lasformer.conversion.dense_start import options_of, words_of_options
 from fairseq_lasformer.documents.hub import from_pretrained
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.files import check_writable, replacing
@@ -58,10 +57,8 @@ def prune(checkpoint: Path, out: Path, groups: str = "", heads: str = "", data: 
         raise InputError(f"{checkpoint}: is a checkpoint of {kind or 'an unknown kind'}, not one of ours")
     if not groups and not heads:
         raise InputError("nothing to prune: name --groups or --heads")
-    settings = OmegaConf.to_container(state["cfg"]) if OmegaConf.is_config(state["cfg"]) else dict(state["cfg"])
-    assert isinstance(settings, dict)
-    options = {n: settings["model"][n] for n in LasformerConfig.__dataclass_fields__ if n in settings["model"]}
-    options.pop("_name", None)
+    settings = dict(state["cfg"])
+    options = options_of(settings["model"])
     cfg = module_config(LasformerConfig(**options))
     if cfg.tie_groups or cfg.moe_experts or cfg.delight != "none":
         raise InputError(f"{checkpoint}: models with tied groups, mixtures of experts or DeLighT cannot be pruned")
