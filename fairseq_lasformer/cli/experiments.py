@@ -128,6 +128,7 @@ def add_upcycle(parser: argparse.ArgumentParser) -> None:
         ("select_groups", str, "lowest layers of the groups, as encoder.0,decoder.0 (default: by their attention)"),
         ("updates", int, "updates of the selectors alone, with kappa at 1"),
         ("budget", float, "bits per token that selecting may cost"),
+        ("calibration", int, "documents on which the budget is measured"),
         ("documents", int, "updates of all weights on the documents before, for models of sentences"),
         ("lr", float, "peak learning rate of the selectors"),
         ("documents_lr", float, "peak learning rate of --documents"),
@@ -157,6 +158,20 @@ def add_distil(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--originals", action="store_true", help="train on the original translations, too")
     parser.add_argument("--word-level", action="store_true", help="learn the teacher's likeliest words, too")
     parser.epilog = "Everything is written to the student's out; a killed run resumes there."
+
+
+def run_back_translate(args: argparse.Namespace) -> None:
+    from fairseq_lasformer.experiments.back_translate import back_translate
+
+    back_translate(args.model, args.data, args.config, beam=args.beam)
+
+
+def add_back_translate(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", type=Path, help="checkpoint of the other direction, or the folder of one")
+    parser.add_argument("data", type=Path, help="prepared folder of that model")
+    parser.add_argument("config", type=Path, help="configuration of lasformer run; its mono is what is translated")
+    parser.add_argument("--beam", type=int, default=5, help="of the translation (default: %(default)s)")
+    parser.epilog = "Everything is written to the configuration's out; a killed run resumes there."
 
 
 def run_run(args: argparse.Namespace) -> None:

@@ -89,8 +89,10 @@ def kappas_within(bits: Callable[[Mapping[str, float]], float], names: Sequence[
         allowed *= 0.8
 
 
-def write_within_budget(checkpoint: Path, data: Path, out: Path, budget: float) -> Budgeted:
+def write_within_budget(checkpoint: Path, data: Path, out: Path, budget: float, documents: int) -> Budgeted:
     """Writes a checkpoint with every kappa as far down as a loss of ``budget`` bits per token allows.
+
+    The loss is measured on the longest ``documents`` examples of the validation set.
 
     Raises:
         InputError: the budget is not positive, or the model has no selectors.
@@ -99,7 +101,7 @@ def write_within_budget(checkpoint: Path, data: Path, out: Path, budget: float) 
         raise InputError(f"--budget {budget}: expected bits per token, such as 0.01")
     hub: Any = from_pretrained(checkpoint, data=data).eval()
     model = hub.models[0]
-    selectors, examples = dict(model.selectors()), list(calibration(hub.task))
+    selectors, examples = dict(model.selectors()), list(calibration(hub.task, documents=documents))
     if not selectors:
         raise InputError(f"{checkpoint}: has no selectors")
 

@@ -14,7 +14,7 @@ from fairseq_lasformer.data.manifest import SplitInfo
 from fairseq_lasformer.documents.hub import from_pretrained
 from fairseq_lasformer.documents.scoring import log_probabilities
 
-DOCUMENTS = 16
+DOCUMENTS = 16  # layers and heads are alike on few documents already; what words cost needs more of them
 
 
 class Scores(NamedTuple):
@@ -35,14 +35,14 @@ class Scores(NamedTuple):
         return sum(self.kappas.values()) / max(1, len(self.kappas))
 
 
-def calibration(task: Any, split: str = "") -> Iterator[tuple[Tensor, Tensor]]:
+def calibration(task: Any, split: str = "", documents: int = DOCUMENTS) -> Iterator[tuple[Tensor, Tensor]]:
     """The longest examples of a split, source and target; without a name, of the one for validation or training."""
     split = split or ("valid" if SplitInfo.load(task.folder, "valid") is not None else "train")
     if split not in task.datasets:
         task.load_dataset(split)
     dataset = task.datasets[split]
     order = sorted(range(len(dataset)), key=lambda i: (-int(dataset.num_tokens(i)), i))
-    for i in order[:DOCUMENTS]:
+    for i in order[:documents]:
         yield dataset[i]["source"], dataset[i]["target"]
 
 
@@ -53,10 +53,10 @@ def bits_per_token(hub: Any, examples: Sequence[tuple[Tensor, Tensor]]) -> float
     return float(-torch.cat(scores).double().mean()) / math.log(2)
 
 
-def scored(checkpoint: Path, data: Path) -> Scores:
+def scored(checkpoint: Path, data: Path, documents: int = DOCUMENTS) -> Scores:
     """Scores a checkpoint on the documents of :func:`calibration`."""
     hub: Any = from_pretrained(checkpoint, data=data).eval()
-    examples = list(calibration(hub.task))
+    examples = list(calibration(hub.task, documents=documents))
     return Scores(
         bits_per_token(hub, examples),
         len(examples),

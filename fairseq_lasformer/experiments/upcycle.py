@@ -32,6 +32,7 @@ class UpcycleOptions:
     Attributes:
         updates: of the selectors alone, with kappa at 1.
         budget: bits per token that selecting may cost.
+        calibration: documents of the validation set on which the budget is measured.
         documents: updates of all weights of the dense model on the documents before; 0 for none.
         lr, documents_lr: peak learning rates.
         max_tokens, update_freq: as of ``lasformer train``.
@@ -40,6 +41,7 @@ class UpcycleOptions:
 
     updates: int = 500
     budget: float = 0.01
+    calibration: int = 64
     documents: int = 0
     lr: float = 0.002
     documents_lr: float = 0.0005
@@ -55,6 +57,8 @@ class UpcycleOptions:
         """
         if self.updates < 1:
             raise InputError(f"--updates {self.updates}: expected a number of updates, at least 1")
+        if self.calibration < 1:
+            raise InputError(f"--calibration {self.calibration}: expected a number of documents, at least 1")
         if self.documents < 0:
             raise InputError(f"--documents {self.documents}: expected a number of updates, or 0")
         if not 0 < self.budget < math.inf:
@@ -135,7 +139,7 @@ def upcycle(checkpoint: Path, data: Path, out: Path, start: StartOptions, option
         return folder / "checkpoint_last.pt"
 
     def fall() -> None:
-        made = write_within_budget(learned, data, last, options.budget)
+        made = write_within_budget(learned, data, last, options.budget, options.calibration)
         told.append(f"kappa: {made.after - made.before:+.4f} bits per token for a budget of {options.budget:g}")
 
     dense, words = checkpoint, start
@@ -145,8 +149,8 @@ def upcycle(checkpoint: Path, data: Path, out: Path, start: StartOptions, option
         dense, words = train("documents", options.dense(longer)), start._replace(words=None)
     progress.run("start", lambda: write(dense, begun, words), so_far, tell=True)
     learned = train("selectors", options.selectors(begun))
-    progress.run("kappa", fall, key_of(so_far, options.budget), tell=True)
-    before, after = (scored(path, data) for path in (begun, last))
+    progress.run("kappa", fall, key_of(so_far, options.budget, options.calibration), tell=True)
+    before, after = (scored(path, data, options.calibration) for path in (begun, last))
     shares = ", ".join(f"{name} {share:.1%}" for name, share in after.kappas.items())
     told.append(
         f"{last}: {before.bits:.3f} bits per token before, {after.bits:.3f} after, on the same {after.documents} "

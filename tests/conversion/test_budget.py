@@ -59,14 +59,14 @@ def test_what_selectors_cost_together_counts():
 
 def test_a_checkpoint_within_its_budget(trained_folder, prepared, tmp_path):
     begun, out = trained_folder / "checkpoint_last.pt", tmp_path / "out.pt"
-    found = write_within_budget(begun, prepared, out, 0.05)
+    found = write_within_budget(begun, prepared, out, 0.05, 3)
     before, after = load(begun)["model"], load(out)["model"]
     moved = {name for name in after if not torch.equal(after[name], before[name])}
     assert moved and all(name.endswith("selector.kappa") for name in moved)
-    scores = scored(out, prepared)
+    scores = scored(out, prepared, 3)
     assert scores.kappas == pytest.approx(found.kappas) and scores.bits == pytest.approx(found.after, abs=1e-5)
     assert found.after - found.before <= 0.05
     for budget in (0, -1.0, math.inf):
         with pytest.raises(InputError, match="--budget"):
-            write_within_budget(begun, prepared, tmp_path / "none.pt", budget)
+            write_within_budget(begun, prepared, tmp_path / "none.pt", budget, 3)
     assert not (tmp_path / "none.pt").exists()

@@ -75,6 +75,7 @@ def test_documents_first(dense, prepared, tmp_path, capfd):
     [
         (["--updates", "0"], "--updates 0"),
         (["--budget", "0"], "--budget 0"),
+        (["--calibration", "0"], "--calibration 0"),
         (["--documents", "-1"], "--documents -1"),
         (["--select-modules", "none"], "nothing would select"),
         (["--select-modules", "mouth"], "--select-modules mouth"),
