@@ -47,7 +47,7 @@ def run_prepare(args: argparse.Namespace) -> None:
     from fairseq_lasformer.data.prepare_config import PrepareConfig
 
     options = {name: getattr(args, name) for name in PrepareConfig.__dataclass_fields__ if hasattr(args, name)}
-    config = PrepareConfig(**options | {name: tuple(options[name]) for name in ("train", "valid", "test")})
+    config = PrepareConfig(**options | {name: tuple(options[name]) for name in ("train", "valid", "mono", "test")})
     print(summary(config, prepare(config, args.overwrite)))
 
 
@@ -57,6 +57,13 @@ def add_prepare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-t", "--target-lang", required=True, help="target language, the suffix of its files")
     parser.add_argument("--train", nargs="+", default=[], metavar="PREFIX", help="raw files PREFIX.LANG, joined")
     parser.add_argument("--valid", nargs="+", default=[], metavar="PREFIX", help="raw files PREFIX.LANG, joined")
+    parser.add_argument(
+        "--mono",
+        nargs="+",
+        default=[],
+        metavar="PREFIX",
+        help="documents in one language, PREFIX.LANG, which the model learns to restore from noise",
+    )
     parser.add_argument(
         "--test",
         nargs="+",

@@ -27,6 +27,7 @@ COMMANDS = {
     "prepare": Command("convert raw documents to binarised data", "data"),
     "train": Command("train on prepared data", "experiments"),
     "upcycle": Command("make a dense model one that selects, in a few hundred updates", "experiments"),
+    "back-translate": Command("train on documents of the target language, translated back", "experiments"),
     "distil": Command("train a student on a teacher's translations of the training text", "experiments"),
     "run": Command("from raw documents to a model and its report, by a configuration file", "experiments"),
     "translate": Command("translate files, folders or standard input, in any known format", "translate"),
@@ -75,8 +76,9 @@ def main(argv: list[str] | None = None) -> int:
         sub = commands.add_parser(name, help=text, description=title + ".")
         if name in words:  # the options of the others are not needed, and their modules take time to import
             work = import_module(f"fairseq_lasformer.cli.{module}")
-            getattr(work, f"add_{name}")(sub)
-            sub.set_defaults(run=getattr(work, f"run_{name}"))
+            function = name.replace("-", "_")
+            getattr(work, f"add_{function}")(sub)
+            sub.set_defaults(run=getattr(work, f"run_{function}"))
     # argparse cannot separate the arguments after -- from both options and positionals
     end = words.index("--") if "--" in words else len(words)
     args, unknown = parser.parse_known_args(_with_numbers(words[:end]))

@@ -23,6 +23,7 @@ def binarise(
     languages: tuple[str, str],
     out: Path,
     known: Sequence[Path] | Sequence[Sequence[str]],
+    also: Sequence[str] = (),
 ) -> None:
     """Write fairseq's binarised data and the dictionaries.
 
@@ -32,6 +33,7 @@ def binarise(
         out: folder that gets ``NAME.SOURCE-TARGET.LANGUAGE.{bin,idx}`` and ``dict.LANGUAGE.txt``.
         known: the existing dictionaries of the two languages. Or, to build them from ``train``: the words that they
             contain even if the text does not; for a joint dictionary one list, otherwise one for each language.
+        also: further texts, ``NAME.LANGUAGE``, whose words a joint dictionary contains.
     """
     from fairseq.data import Dictionary  # brings torch, which reading raw text does without
 
@@ -41,7 +43,9 @@ def binarise(
     if isinstance(known[0], Path):
         dictionaries = [Dictionary.load(str(path)) for path in known]
     elif len(known) == 1:
-        dictionaries = [_dictionary([text / f"train.{la}" for la in languages], known[0])] * 2
+        dictionaries = [
+            _dictionary([*(text / f"train.{la}" for la in languages), *(text / name for name in also)], known[0])
+        ] * 2
     else:
         dictionaries = [_dictionary([text / f"train.{la}"], words) for la, words in zip(languages, known)]  # type: ignore[arg-type]
     for language, dictionary in zip(languages, dictionaries):

@@ -12,6 +12,11 @@ import numpy as np
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.files import atomic_write
 
+MONO = {"mono_source": 0, "mono_target": 1}
+"""Splits of documents in one language, and the side whose language they have: it stands on both sides."""
+TRAINING = ("train", *MONO)
+"""Splits whose examples are for training."""
+
 
 @dataclass(frozen=True)
 class SplitInfo:

@@ -19,9 +19,9 @@ from typing import NamedTuple
 from tqdm import tqdm
 
 from fairseq_lasformer.data.binarise import binarise
-from fairseq_lasformer.data.documents import Corpus, Span, read_corpus, read_source
+from fairseq_lasformer.data.documents import Corpus, Pair, Span, read_corpus, read_source
 from fairseq_lasformer.data.examples import ExampleRule, TooLong
-from fairseq_lasformer.data.manifest import SplitInfo
+from fairseq_lasformer.data.manifest import MONO, TRAINING, SplitInfo
 from fairseq_lasformer.data.prepare_config import SIZE, PrepareConfig
 from fairseq_lasformer.data.subwords import (
     DataConfig,
@@ -81,6 +81,9 @@ def prepare(config: PrepareConfig, overwrite: bool = False) -> Prepared:
     if ":" in str(config.out):
         raise InputError(f"{config.out}: fairseq splits paths at colons; choose another folder")
     check_separator(settings.separator)
+    for prefix in config.mono:
+        if not any(Path(f"{prefix}.{language}").exists() for language in config.languages):
+            raise InputError(f"--mono {prefix}: neither {prefix}.{config.source_lang} nor .{config.target_lang} exists")
     if not config.splits():
         raise InputError("nothing to prepare: name --train, --valid or --test")
     if not config.train and config.reuse is None:
@@ -115,7 +118,8 @@ def _run(config: PrepareConfig, settings: DataConfig) -> None:
     pieces: list[list[str]] = [[] for _ in settings.models_for]
     if settings.bpe == "sentencepiece":  # all of them, for subwords drawn at random in training
         pieces = [[*vocabulary(subword_model(config.out, settings.bpe, la))] for la in settings.models_for]
-    binarise(text, list(corpora), config.languages, config.out, known or pieces)
+    also = [f"{name}.{config.languages[side]}" for name, side in MONO.items() if name in corpora]
+    binarise(text, list(corpora), config.languages, config.out, known or pieces, also)
     words = [_dictionary(config.out, language) for language in config.languages]
     for info in infos:
         sides = encoded[info.name]
@@ -178,6 +182,10 @@ _OURS = re.compile(
 
 
 def _read(config: PrepareConfig, name: str, prefix: str) -> Corpus:
+    if name in MONO:
+        path = f"{prefix}.{config.languages[MONO[name]]}"
+        alone = read_source(path, path, config.clean)
+        return alone._replace(documents=[Pair(document.source, document.source) for document in alone.documents])
     source, target = (f"{prefix}.{language}" for language in config.languages)
     if name.startswith("test") and not Path(target).exists():
         return read_source(source, target, config.clean)
@@ -191,7 +199,8 @@ def _encode(
     words: dict[str, list[list[str]]] = {}
     for name, sets in corpora.items():
         words[name] = []
-        for side, language in enumerate(config.languages):
+        for side, of in enumerate(config.sides(name)):
+            language = config.languages[of]
             sentences = [s for corpus in sets for document in corpus.documents for s in document[side]]
             work = Tokenisation(language, settings.tokenizer)
             words[name].append(_cached_transform(f"{name}.{language}: words", sentences, work, config))
@@ -203,13 +212,15 @@ def _encode(
             size = SIZE if config.size is None else config.size
             sides = [s for la, s in zip(config.languages, words["train"]) if language in ("", la)]
             what = f"{settings.bpe}, {size}" + (f", {language}" if language else "")
+            sides += [words[mono][0] for mono in MONO if mono in words]
             print(f"learning subwords ({what}) ...", file=sys.stderr, flush=True)
             learn_subwords(model, [sentence for side in sides for sentence in side], settings.bpe, size)
     SubwordCodec.of(config.out, settings)  # rejects a damaged model before it is used
     encoded: dict[str, list[list[str]]] = {}
     for name, sides in words.items():
         encoded[name] = []
-        for language, sentences in zip(config.languages, sides):
+        for of, sentences in zip(config.sides(name), sides):
+            language = config.languages[of]
             model = subword_model(config.out, settings.bpe, "" if settings.joined_dictionary else language)
             encoding, what = Encoding(str(config.out), settings, language), f"{name}.{language}: subwords"
             encoded[name].append(_cached_transform(what, sentences, encoding, config, model.read_bytes()))
@@ -255,9 +266,12 @@ def _examples(
             n_cut += len(pieces) > 1
             n_parts += len(pieces)
             for piece in pieces:
-                for span in rule.examples(piece, training=name == "train"):
+                for span in rule.examples(piece, training=name in TRAINING):
                     spans.append(span)
-                    source, target = (rule.join(s[span.start : span.start + span.size], i) for i, s in enumerate(sides))
+                    source, target = (
+                        rule.join(s[span.start : span.start + span.size], of)
+                        for of, s in zip(config.sides(name), sides)
+                    )
                     lines.append((source, target))
             number += 1
     for side, language in enumerate(config.languages):
@@ -273,8 +287,8 @@ def _examples(
         cleaned=sum(corpus.cleaned for corpus in sets),
         reference=any(any(d.target) for corpus in sets for d in corpus.documents),
         longest=(max(len(s.split()) for s, _ in lines) + 1, max(len(t.split()) for _, t in lines) + 1),
-        examples=() if name == "train" else tuple((s.document, s.start, s.size) for s in spans),
-        blanks=() if name == "train" else _blanks(sets),
+        examples=() if name in TRAINING else tuple((s.document, s.start, s.size) for s in spans),
+        blanks=() if name in TRAINING else _blanks(sets),
     )
 
 
@@ -297,7 +311,7 @@ def summary(config: PrepareConfig, done: Prepared) -> str:
             f"{info.name}: {info.documents} documents, {info.sentences} sentences, {info.n_examples} examples{cut}; "
             f"longest example {info.longest[0]} / {info.longest[1]} tokens"
         )
-        if info.name != "train":
+        if info.name not in TRAINING:
             rates = [f"{rate:.1%} of {language}" for rate, language in zip(info.unknown, config.languages)]
             lines[-1] += f"; <unk>: {', '.join(rates[: 1 + info.reference])}"
         if not info.reference:

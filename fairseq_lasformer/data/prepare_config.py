@@ -7,6 +7,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from fairseq_lasformer.data.manifest import MONO
 from fairseq_lasformer.data.subwords import DataConfig, subword_model
 from fairseq_lasformer.errors import InputError
 
@@ -28,6 +29,9 @@ class PrepareConfig:
         source_lang, target_lang: language codes, the suffixes of the raw files.
         train: prefixes joined into one training set.
         valid: prefixes joined into one validation set.
+        mono: prefixes of documents in one language, ``PREFIX.SOURCE`` or ``PREFIX.TARGET`` or both, which need not be
+            translations; models learn to restore them, see :mod:`plugin.denoising`. Every example then begins with the
+            tag of its language.
         test: prefixes, each a split of its own (test, test1, …); one without ``PREFIX.TARGET`` is prepared without a
             reference.
         out: folder for the prepared data.
@@ -68,6 +72,7 @@ class PrepareConfig:
     reuse: Path | None = None
     text: Path | None = None
     workers: int = 2
+    mono: tuple[str, ...] = ()
 
     @property
     def languages(self) -> tuple[str, str]:
@@ -76,8 +81,16 @@ class PrepareConfig:
     def splits(self) -> list[tuple[str, tuple[str, ...]]]:
         """(name, prefixes) of every requested split."""
         named = [("train", self.train), ("valid", self.valid)]
+        for name, side in MONO.items():
+            of = self.languages[side]
+            named.append((name, tuple(p for p in self.mono if Path(f"{p}.{of}").exists())))
         named += [(f"test{i or ''}", (prefix,)) for i, prefix in enumerate(self.test)]
         return [(name, prefixes) for name, prefixes in named if prefixes]
+
+    @staticmethod
+    def sides(split: str) -> tuple[int, int]:
+        """Which of the languages stands on each side of a split."""
+        return (MONO[split], MONO[split]) if split in MONO else (0, 1)
 
     def settings(self) -> DataConfig:
         """The settings that result from the options and the reused folder.
@@ -87,7 +100,7 @@ class PrepareConfig:
         """
         chosen = {name: getattr(self, name) for name in DEFAULTS}
         inherited: dict[str, object] = dict(DEFAULTS)
-        tags = "", ""
+        tags = (f"<{self.source_lang}>", f"<{self.target_lang}>") if self.mono else ("", "")
         if self.reuse is not None:
             old = DataConfig.load(self.reuse)
             if {old.source_lang, old.target_lang} != {self.source_lang, self.target_lang}:
@@ -97,6 +110,8 @@ class PrepareConfig:
                 )
             inherited = {name: getattr(old, name) for name in DEFAULTS}
             tags = old.tags if old.source_lang == self.source_lang else old.tags[::-1]
+            if self.mono and not all(tags):
+                raise InputError(f"--mono: {self.reuse} was prepared without it, and has no tags of languages")
             for name in ("tokenizer", "bpe", "separator", "joined_dictionary"):
                 added = name == "separator" and not inherited[name]  # for lasformer upcycle
                 if chosen[name] not in (None, inherited[name]) and not added:
@@ -109,6 +124,8 @@ class PrepareConfig:
                 raise InputError(f"--size {self.size}: no subwords are learned with --reuse; leave one of them out")
         made = {name: inherited[name] if value is None else value for name, value in chosen.items()}
         made |= dict(zip(("source_tag", "target_tag"), tags))
+        if self.mono and not made["joined_dictionary"]:
+            raise InputError("--mono: both sides have the same language; this needs a dictionary for both languages")
         return DataConfig(self.source_lang, self.target_lang, fingerprint="", **made)  # type: ignore[arg-type]
 
     def fingerprint(self, settings: DataConfig) -> str:
@@ -121,8 +138,15 @@ class PrepareConfig:
         for name in _LATER:  # where they change nothing, data prepared by an earlier version is recognised
             if getattr(settings, name) == DEFAULTS[name]:
                 del options[name]
+        if not self.mono:
+            del options["mono"]
         digest.update(json.dumps(options, sort_keys=True).encode())
-        files = [f"{p}.{lang}" for _, prefixes in self.splits() for p in prefixes for lang in self.languages]
+        files = [
+            f"{prefix}.{self.languages[side]}"
+            for name, prefixes in self.splits()
+            for prefix in prefixes
+            for side in dict.fromkeys(self.sides(name))
+        ]
         if self.reuse is not None:
             files += [str(subword_model(self.reuse, settings.bpe, language)) for language in settings.models_for]
             files += [str(self.reuse / f"dict.{language or self.source_lang}.txt") for language in settings.models_for]

@@ -11,14 +11,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from fairseq_lasformer.checkpoints.loading import chosen, identity, load
-from fairseq_lasformer.data.documents import join_documents, read_lines, split_documents
-from fairseq_lasformer.data.prepare import prepare
-from fairseq_lasformer.data.prepare_config import PrepareConfig
+from fairseq_lasformer.checkpoints.loading import chosen, load
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.experiments.run_config import SUBWORDS, RunConfig, run
-from fairseq_lasformer.files import atomic_copy, atomic_write, check_writable
-from fairseq_lasformer.jobs.generate import generate, summary
+from fairseq_lasformer.experiments.synthetic import Translated
+from fairseq_lasformer.files import check_writable
 from fairseq_lasformer.resume import Progress, key_of
 
 
@@ -64,53 +61,11 @@ def distil(
     for i, prefix in enumerate(whole.train):
         made = folder / f"train{i}"
 
-        def translate(prefix: str = prefix, made: Path = made) -> None:
-            _translate(whole, checkpoint, data, prefix, made, beam, tell)
-
-        of = key_of(identity(checkpoint), str(data.resolve()), _content(f"{prefix}.{whole.source}"), beam)
-        progress.run(f"translate {prefix}", translate, of, tell=True)
+        of = Translated(whole.source, whole.target, checkpoint, data, beam, bool(whole.prepare.get("clean", False)))
+        of.write(prefix, made, progress, tell)
         translated.append(str(made))
     words = whole.fairseq
     if word_level:
         words = ("--distil-from", str(checkpoint.resolve()), *words)
     own = replace(whole, train=(*translated, *(whole.train if originals else ())), fairseq=words)
     run(own, tell=tell, reuse=data)
-
-
-def _translate(
-    whole: RunConfig,
-    checkpoint: Path,
-    data: Path,
-    prefix: str,
-    made: Path,
-    beam: int,
-    tell: Callable[[str], object],
-) -> None:
-    """Writes a training text and the teacher's translation of it, line by line, without the lines that went wrong."""
-    import torch
-
-    place = made.with_name(f"{made.name}.data")
-    alone = made.with_name(f"{made.name}.source")  # a prefix without target: no reference is needed
-    atomic_copy(Path(f"{prefix}.{whole.source}"), alone.with_name(f"{alone.name}.{whole.source}"))
-    clean = bool(whole.prepare.get("clean", False))
-    config = PrepareConfig(whole.source, whole.target, (), (), (str(alone),), place, reuse=data, clean=clean)
-    prepare(config, overwrite=True)
-    options = ["--beam", str(beam)] + ([] if torch.cuda.is_available() else ["--cpu"])
-    done = generate(place, checkpoint, made.with_name(f"{made.name}.translation"), shards=16, options=options)
-    assert done is not None
-    sources = split_documents(read_lines(f"{alone}.{whole.source}", clean))
-    lines = [[*zip(*pair, strict=True)] for pair in zip(sources, done.documents, strict=True)]
-    wrong = {*done.flawed, *((i, j) for i, d in enumerate(lines) for j, line in enumerate(d) if not line[1])}
-    kept = [[line for j, line in enumerate(d) if (i, j) not in wrong] for i, d in enumerate(lines)]
-    for side, language in enumerate((whole.source, whole.target)):
-        text = join_documents([[line[side] for line in document] for document in kept if document])
-        atomic_write(made.with_name(f"{made.name}.{language}"), text)
-    left_out = f"; {len(wrong)} lines that went wrong are left out" if wrong else ""
-    tell(f"{prefix}: {summary(done._replace(flawed=[]), 'lines')}{left_out}")
-
-
-def _content(path: str) -> bytes:
-    try:
-        return Path(path).read_bytes()
-    except OSError as e:
-        raise InputError(f"{path}: cannot be read ({e.strerror})") from e

@@ -31,7 +31,7 @@ _EXAMPLES = ("resolutions", "limit", "max_lines")  # what systems on the same su
 _TRAIN = ("small_corpus", *(field.name for field in fields(TrainOptions) if field.name != "options"))
 _TRANSLATE = {"beam": 5, "overlap": 3, "max_tokens": None, "shards": 4, "jobs": 1}
 _SECTIONS = {"prepare": (*_CORPUS, *_EXAMPLES), "training": _TRAIN, "translation": tuple(_TRANSLATE)}
-_TOP = ("source", "target", "train", "valid", "test", "out", *_SECTIONS, "fairseq", "baseline", "systems")
+_TOP = ("source", "target", "train", "valid", "test", "mono", "out", *_SECTIONS, "fairseq", "baseline", "systems")
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,7 @@ class RunConfig:
     Attributes:
         source, target: language codes, the ends of the names of the raw files.
         train, valid, test: prefixes of raw files, ``PREFIX.SOURCE`` and ``PREFIX.TARGET``; at most one for ``test``.
+        mono: prefixes of documents in one language, see ``lasformer prepare``.
         out: folder of everything that is made.
         prepare: options of ``lasformer prepare``, with underscores.
         training: options of ``lasformer train``, with underscores.
@@ -80,6 +81,7 @@ class RunConfig:
     translation: dict[str, Any]
     baseline: bool = False
     systems: tuple[System, ...] = ()
+    mono: tuple[str, ...] = ()
 
     @classmethod
     def read(cls, path: Path) -> RunConfig:
@@ -102,7 +104,7 @@ class RunConfig:
                 raise InputError(f"{path}: {name} is missing")
         sections = {name: _section(path, name, given.get(name), known) for name, known in _SECTIONS.items()}
         words = _words(path, "fairseq", given.get("fairseq"))
-        prefixes = {name: _prefixes(path, name, given.get(name)) for name in ("train", "valid", "test")}
+        prefixes = {name: _prefixes(path, name, given.get(name)) for name in ("train", "valid", "test", "mono")}
         if len(prefixes["test"]) > 1:
             raise InputError(f"{path}: test: expected a single prefix")
         return cls(
@@ -118,6 +120,7 @@ class RunConfig:
             sections["translation"],
             _yes(path, "baseline", given.get("baseline", False)),
             _systems(path, given.get("systems") or {}),
+            prefixes["mono"],
         )
 
     def options(self, data: Path, out: Path) -> tuple[TrainOptions, str]:
@@ -244,9 +247,8 @@ def run(whole: RunConfig, only: Sequence[str] = (), tell: Any = print, reuse: Pa
     """
     chosen, data = whole.chosen(only), whole.out / "data"
     text = whole.out / "text" if chosen else None
-    preparation = PrepareConfig(
-        whole.source, whole.target, whole.train, whole.valid, whole.test, data, text=text, reuse=reuse, **whole.prepare
-    )
+    files = whole.source, whole.target, whole.train, whole.valid, whole.test
+    preparation = PrepareConfig(*files, data, text=text, reuse=reuse, mono=whole.mono, **whole.prepare)
     tell(prepared(preparation, prepare(preparation, overwrite=True)).rpartition("\nnext:")[0])
     if chosen:
         runs = _several(whole, preparation, chosen, tell)

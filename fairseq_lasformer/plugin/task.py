@@ -6,6 +6,7 @@ Equations: arXiv 2309.14174.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import time
 from collections.abc import Iterator
@@ -20,7 +21,7 @@ from fairseq.distributed import utils as distributed_utils
 from fairseq.tasks import register_task
 from torch import Tensor
 
-from fairseq_lasformer.data.manifest import SplitInfo, check_binarised
+from fairseq_lasformer.data.manifest import MONO, SplitInfo, check_binarised
 from fairseq_lasformer.data.shortlist import hashes
 from fairseq_lasformer.data.subword_sampling import sampler
 from fairseq_lasformer.data.subwords import SETTINGS, DataConfig
@@ -29,6 +30,7 @@ from fairseq_lasformer.memory import keep_freed
 from fairseq_lasformer.nn.options import RunOptions
 from fairseq_lasformer.plugin import is_fairseqs_tool
 from fairseq_lasformer.plugin.criterion import LabelSmoothedCrossEntropyWithSelection
+from fairseq_lasformer.plugin.denoising import MixedByTemperature, Noise, NoisySource, Symbols
 from fairseq_lasformer.plugin.generation import GenerationTask
 from fairseq_lasformer.plugin.log_lines import COLUMNS, SELECTION, by_selector, empty_sums
 from fairseq_lasformer.plugin.long_examples import LongExamplesOften
@@ -61,6 +63,9 @@ class DocumentTranslationTask(GenerationTask):
             raise InputError(f"--word-dropout {cfg.word_dropout}: expected a probability in [0, 1)")
         if not 0.0 <= cfg.subword_sampling <= 1.0:
             raise InputError(f"--subword-sampling {cfg.subword_sampling}: expected a number from 0 to 1")
+        if not 0 <= cfg.denoise_temperature < math.inf or 0 < cfg.denoise_temperature < 1:
+            raise InputError(f"--denoise-temperature {cfg.denoise_temperature}: expected a number from 1 on, or 0")
+        Noise(cfg.denoise_mask, cfg.denoise_span, cfg.denoise_permute).check()
         if cfg.upsample_long < 1:
             raise InputError(f"--upsample-long {cfg.upsample_long}: expected a number of times, at least 1")
         self.folder = Path(utils.split_paths(cfg.data)[0])
@@ -163,6 +168,20 @@ class DocumentTranslationTask(GenerationTask):
             self.datasets[split] = self._sampled(self.datasets[split])
         if self.cfg.upsample_long > 1:
             self.datasets[split] = LongExamplesOften(self.datasets[split], self.cfg.upsample_long)
+        if self.cfg.denoise_temperature:
+            self._add_monolingual(split)
+
+    def _add_monolingual(self, split: str) -> None:
+        """Mix the documents of one language, if the data has some, with the pairs."""
+        cfg, mixed = self.cfg, [self.datasets[split]]
+        noise = Noise(cfg.denoise_mask, cfg.denoise_span, cfg.denoise_permute)
+        for name, side in MONO.items():
+            if self.settings and SplitInfo.load(self.folder, name):
+                self.load_dataset(name)
+                of = Symbols.of(self.source_dictionary, self.settings.separator, self.settings.tags[side])
+                mixed.append(NoisySource(self.datasets.pop(name), noise, of, cfg.seed + side))
+        if len(mixed) > 1:
+            self.datasets[split] = MixedByTemperature(mixed, cfg.denoise_temperature, cfg.seed)
 
     def _sampled(self, dataset: Any) -> SampledSubwords:
         """Return a training set whose subwords are drawn anew in every epoch."""

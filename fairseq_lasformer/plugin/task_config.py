@@ -25,6 +25,18 @@ class DocumentTranslationConfig(TranslationConfig):
             "as 0.1; 0: never"
         },
     )
+    denoise_temperature: float = field(
+        default=5.0,
+        metadata={
+            "help": "training with documents of one language (lasformer prepare --mono): they and the pairs are drawn "
+            "in proportion to their number to the power of 1 / this; 1: as many as there are; 0: none of them"
+        },
+    )
+    denoise_mask: float = field(default=0.35, metadata={"help": "share of their tokens that is masked"})
+    denoise_span: float = field(default=3.5, metadata={"help": "mean length of a masked span, in tokens"})
+    denoise_permute: float = field(
+        default=1.0, metadata={"help": "probability that the sentences of such an example change places"}
+    )
     seed: int = II("common.seed")
     max_source_positions: int = field(default=4096, metadata={"help": "longest source example, in tokens"})
     max_target_positions: int = field(default=4096, metadata={"help": "longest target example, in tokens"})

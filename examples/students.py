@@ -1,0 +1,93 @@
+#!/usr/bin/env python3
+"""Models of the demo's corpus side by side: size, speed on one thread, and quality.
+
+    python examples/students.py runs/demo/raw 6+6=runs/demo/lasformer 3+1=runs/student/model [--decode-dtype int8]
+
+Each model, a checkpoint or the folder of one, translates the first test documents (--documents, greedily), several
+times in turn with the others; the fastest of the times counts. Then it translates all of them with --beam, and is
+scored. The results are also written as JSON (--out).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+import demo  # noqa: F401  (sets up fairseq's logging)
+import torch
+from tqdm import tqdm
+
+from fairseq_lasformer.checkpoints.loading import chosen
+from fairseq_lasformer.data.documents import read_documents
+from fairseq_lasformer.documents.hub import load_model
+from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.evaluation.probe import accuracy, judge, read_probes
+from fairseq_lasformer.evaluation.scores import score
+from fairseq_lasformer.files import atomic_write
+
+HEAD = "| model | parameters | bytes | steps per second | d-BLEU | context-dependent words |\n|---|---|---|---|---|---|"
+
+
+def timed(model: Any, documents: list[str]) -> float:
+    """Decoding steps per second: of greedy search, one document at a time."""
+    start, steps = time.perf_counter(), 0
+    for document in documents:
+        (found,) = model.translate_documents([document], beam=1, progress=False)
+        steps += sum(len(model.codec.encode_target(line).split()) + 1 for line in found.split("\n"))
+    return steps / (time.perf_counter() - start)
+
+
+def size(model: Any) -> tuple[int, int]:
+    """Parameters of a loaded model, and its bytes: those that decoding reads in 8 bits count one each."""
+    weights = {id(p): p for p in model.models[0].parameters()}.values()
+    return sum(p.numel() for p in weights), sum(p.numel() * p.element_size() for p in weights)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("raw", type=Path, help="folder of test.en, test.de and test.probe.jsonl")
+    parser.add_argument("models", nargs="+", metavar="NAME=CHECKPOINT")
+    parser.add_argument("--data", type=Path, help="prepared folder (default: each model's own)")
+    parser.add_argument("--decode-dtype", choices=("float32", "int8"), default="float32")
+    parser.add_argument("--beam", type=int, default=2, help="of the scored translation (default: %(default)s)")
+    parser.add_argument("--documents", type=int, default=10, help="timed documents (default: %(default)s)")
+    parser.add_argument("--repeat", type=int, default=3, help="default: %(default)s")
+    parser.add_argument("--out", type=Path, default=Path("runs/students.json"))
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    try:
+        sources = ["\n".join(document) for document in read_documents(args.raw / "test.en")]
+        references, probes = read_documents(args.raw / "test.de"), read_probes(args.raw / "test.probe.jsonl")
+        models, speeds = {}, dict[str, float]()
+        for word in args.models:
+            name, separated, path = word.partition("=")
+            if not separated:
+                raise InputError(f"{word}: expected NAME=CHECKPOINT")
+            models[name] = load_model(chosen(Path(path)), args.data, "cpu", args.decode_dtype)
+        for _ in tqdm(range(args.repeat), desc="timing", unit=" rounds"):
+            for name, model in models.items():
+                speeds[name] = max(speeds.get(name, 0.0), timed(model, sources[: args.documents]))
+        rows = []
+        for name, model in models.items():
+            made = [d.split("\n") for d in model.translate_documents(sources, args.beam)]
+            parameters, of_bytes = size(model)
+            quality = accuracy(probes, judge(probes, made, references))["accuracy"]["all"]
+            row = {"model": name, "parameters": parameters, "bytes": of_bytes, "steps_per_second": speeds[name]}
+            rows.append(row | {"d_bleu": score(made, references)["d_bleu"], "accuracy": quality})
+    except InputError as e:
+        sys.exit(f"error: {e}")
+    atomic_write(args.out, json.dumps({"decode_dtype": args.decode_dtype, "rows": rows}, indent=1) + "\n")
+    print(HEAD)
+    for row in rows:
+        cells = [row["model"], f"{row['parameters'] / 1e6:.2f} M", f"{row['bytes'] / 1e6:.2f} M"]
+        cells += [f"{row['steps_per_second']:.0f}", f"{row['d_bleu']:.2f}", f"{row['accuracy']:.1%}"]
+        print(f"| {' | '.join(cells)} |")
+
+
+if __name__ == "__main__":
+    main()

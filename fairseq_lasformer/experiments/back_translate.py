@@ -1,0 +1,57 @@
+"""``lasformer back-translate``: documents in the target language become pairs, by a model of the other direction.
+
+Sennrich et al. 2016 (arXiv 1511.06709), document by document (Junczys-Dowmunt 2019, arXiv 1907.06170): what the model
+reads is its own translation, what it writes is what people wrote.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from fairseq_lasformer.checkpoints.loading import chosen, load
+from fairseq_lasformer.data.subwords import DataConfig
+from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.experiments.run_config import RunConfig, run
+from fairseq_lasformer.experiments.synthetic import Translated
+from fairseq_lasformer.files import check_writable
+from fairseq_lasformer.resume import Progress, key_of
+
+
+def back_translate(
+    model: Path, data: Path, config: Path, *, beam: int = 5, tell: Callable[[str], object] = print
+) -> None:
+    """Translates the documents of ``mono``, adds them to ``train``, and runs the configuration.
+
+    Everything is written to its ``out``: the folder ``back`` holds the made pairs. Resumes where it stopped.
+
+    Args:
+        model: checkpoint, or the folder of one, from the target language to the source language.
+        data: prepared folder of that model.
+        config: configuration file of ``lasformer run``; its ``mono`` names documents in the target language.
+        beam: of the translation.
+        tell: called with what there is to read.
+
+    Raises:
+        InputError: the configuration or a file is wrong, the model has another direction, or a stage failed.
+    """
+    checkpoint = chosen(model)
+    load(checkpoint)  # one that cannot be used is refused before anything is written
+    whole, settings = RunConfig.read(config), DataConfig.load(data)
+    if (settings.source_lang, settings.target_lang) != (whole.target, whole.source):
+        raise InputError(
+            f"{data}: is of a model from {settings.source_lang} to {settings.target_lang}; expected one from "
+            f"{whole.target} to {whole.source}"
+        )
+    if not whole.mono:
+        raise InputError(f"{config}: mono is missing: prefixes of documents in {whole.target}")
+    folder = whole.out / "back"
+    check_writable(folder / "mono")
+    progress = Progress(folder, key_of("back-translate"))
+    progress.open(f"{folder}: holds something else; choose another folder (out)")
+    made = [folder / f"mono{i}" for i in range(len(whole.mono))]
+    clean = bool(whole.prepare.get("clean", False))
+    for prefix, place in zip(whole.mono, made):
+        Translated(whole.target, whole.source, checkpoint, data, beam, clean).write(prefix, place, progress, tell)
+    run(replace(whole, train=(*whole.train, *map(str, made)), mono=()), tell=tell)

@@ -1,0 +1,80 @@
+"""Training text that a model wrote: translations of documents, line by line, without the lines that went wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from fairseq_lasformer.checkpoints.loading import identity
+from fairseq_lasformer.data.documents import join_documents, read_lines, split_documents
+from fairseq_lasformer.data.prepare import prepare
+from fairseq_lasformer.data.prepare_config import PrepareConfig
+from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.files import atomic_copy, atomic_write
+from fairseq_lasformer.jobs.generate import generate, summary
+from fairseq_lasformer.resume import Progress, key_of
+
+
+class Translated(NamedTuple):
+    """How training text is made.
+
+    Attributes:
+        source, target: languages of the model that translates.
+        checkpoint: of it.
+        data: its prepared folder.
+        beam: of the translation.
+        clean: replace control characters in the text with spaces instead of rejecting them.
+    """
+
+    source: str
+    target: str
+    checkpoint: Path
+    data: Path
+    beam: int
+    clean: bool
+
+    def write(self, prefix: str, made: Path, progress: Progress, tell: Callable[[str], object]) -> None:
+        """Writes ``MADE.SOURCE`` and ``MADE.TARGET``: ``PREFIX.SOURCE`` and its translation.
+
+        Lines that repeat themselves, reached their limit or are empty are left out on both sides, and counted. A
+        killed run resumes with the shard that it was translating.
+
+        Args:
+            progress: of what is being made; the translation is a stage of it.
+            tell: called with what there is to read.
+
+        Raises:
+            InputError: the text cannot be read.
+        """
+        file = f"{prefix}.{self.source}"
+        try:
+            content = Path(file).read_bytes()
+        except OSError as e:
+            raise InputError(f"{file}: cannot be read ({e.strerror})") from e
+        of = key_of(identity(self.checkpoint), str(self.data.resolve()), content, self.beam)
+        progress.run(f"translate {prefix}", lambda: self._translate(prefix, made, tell), of, tell=True)
+
+    def _translate(self, prefix: str, made: Path, tell: Callable[[str], object]) -> None:
+        import torch
+
+        place = made.with_name(f"{made.name}.data")
+        alone = made.with_name(f"{made.name}.source")  # a prefix without target: no reference is needed
+        atomic_copy(Path(f"{prefix}.{self.source}"), alone.with_name(f"{alone.name}.{self.source}"))
+        config = PrepareConfig(
+            self.source, self.target, (), (), (str(alone),), place, reuse=self.data, clean=self.clean
+        )
+        prepare(config, overwrite=True)
+        options = ["--beam", str(self.beam)] + ([] if torch.cuda.is_available() else ["--cpu"])
+        translation = made.with_name(f"{made.name}.translation")
+        done = generate(place, self.checkpoint, translation, shards=16, options=options)
+        assert done is not None
+        sources = split_documents(read_lines(f"{alone}.{self.source}", self.clean))
+        lines = [[*zip(*pair, strict=True)] for pair in zip(sources, done.documents, strict=True)]
+        wrong = {*done.flawed, *((i, j) for i, d in enumerate(lines) for j, line in enumerate(d) if not line[1])}
+        kept = [[line for j, line in enumerate(d) if (i, j) not in wrong] for i, d in enumerate(lines)]
+        for side, language in enumerate((self.source, self.target)):
+            text = join_documents([[line[side] for line in document] for document in kept if document])
+            atomic_write(made.with_name(f"{made.name}.{language}"), text)
+        left_out = f"; {len(wrong)} lines that went wrong are left out" if wrong else ""
+        tell(f"{prefix}: {summary(done._replace(flawed=[]), 'lines')}{left_out}")

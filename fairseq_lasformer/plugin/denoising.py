@@ -1,0 +1,193 @@
+"""Training on documents of one language: they are read with noise, and written as they were.
+
+Liu et al. 2020 (mBART, arXiv 2001.08210, 2.2): spans of words are masked, the sentences of an example are permuted.
+What is mixed with the parallel examples, and how often, follows a temperature (Arivazhagan et al. 2019, arXiv
+1907.05019, 4).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from fairseq.data import BaseWrapperDataset, FairseqDataset
+from torch import Tensor
+
+from fairseq_lasformer.data.examples import line_spans
+from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.resume import key_of
+
+
+class Noise(NamedTuple):
+    """How documents are disturbed.
+
+    Attributes:
+        mask: share of the tokens that are masked.
+        span: mean of the Poisson distribution of the spans' lengths, in tokens; each becomes a single mask.
+        permute: probability that the sentences of an example change places.
+    """
+
+    mask: float = 0.35
+    span: float = 3.5
+    permute: float = 1.0
+
+    def check(self) -> None:
+        """Rejects impossible values.
+
+        Raises:
+            InputError: names the option.
+        """
+        for name, value in (("mask", self.mask), ("permute", self.permute)):
+            if not 0 <= value <= 1:
+                raise InputError(f"--denoise-{name} {value}: expected a number from 0 to 1")
+        if not 1 <= self.span < 1000:
+            raise InputError(f"--denoise-span {self.span}: expected a number of tokens, at least 1")
+
+
+class Symbols(NamedTuple):
+    """Numbers of the words that noise respects.
+
+    Attributes:
+        mask: what stands for a masked span.
+        separator: between sentences; None for none.
+        tag: what examples begin with; None for none.
+    """
+
+    mask: int
+    separator: int | None
+    tag: int | None
+
+    @classmethod
+    def of(cls, dictionary: Any, separator: str, tag: str) -> Symbols:
+        """Those of a dictionary; without a ``<mask>`` of its own, as word dropout does, ``<unk>`` masks."""
+        mask = dictionary.index("<mask>")  # <unk>, if there is none
+        return cls(mask, dictionary.index(separator) if separator else None, dictionary.index(tag) if tag else None)
+
+
+def noised(tokens: Tensor, noise: Noise, symbols: Symbols, seed: str) -> Tensor:
+    """An example with noise. It is never longer than the original, and has as many sentences.
+
+    Args:
+        tokens: [n], closed by end of sentence.
+        seed: what all draws depend on.
+    """
+    *words, end = tokens.tolist()
+    drawn = np.random.Generator(np.random.PCG64(int(key_of(seed)[:16], 16)))
+    tagged = words[:1] == [symbols.tag]
+    head, words = words[:tagged], words[tagged:]
+    lines = [words[start:stop] for start, stop in line_spans(words, symbols.separator)]
+    if drawn.random() < noise.permute:
+        lines = [lines[i] for i in drawn.permutation(len(lines))]
+    lengths = [len(line) for line in lines]
+    hidden = np.zeros(sum(lengths), dtype=bool)
+    ends = np.repeat(np.cumsum(lengths), lengths)  # of the sentence that a word stands in: no span crosses it
+    left = round(noise.mask * len(hidden))
+    while left > 0:
+        start = drawn.choice(np.flatnonzero(~hidden))
+        stop = min(start + min(left, max(1, drawn.poisson(noise.span))), ends[start])
+        left -= int((~hidden[start:stop]).sum())
+        hidden[start:stop] = True
+    made, at = list(head), 0
+    for i, line in enumerate(lines):
+        made += [symbols.separator] if i else []
+        for j, word in enumerate(line):
+            if not hidden[at + j]:
+                made.append(word)
+            elif not j or not hidden[at + j - 1]:
+                made.append(symbols.mask)
+        at += len(line)
+    return torch.tensor([*made, end], dtype=tokens.dtype)
+
+
+class NoisySource(BaseWrapperDataset):
+    """A dataset of pairs whose sources are disturbed anew in every epoch.
+
+    The noise depends on seed, epoch and example alone, so that a resumed training continues as it would have.
+    """
+
+    def __init__(self, dataset: Any, noise: Noise, symbols: Symbols, seed: int) -> None:
+        super().__init__(dataset)
+        self.noise, self.symbols, self.seed, self.epoch = noise, symbols, seed, 1
+
+    def set_epoch(self, epoch: int) -> None:
+        super().set_epoch(epoch)
+        self.epoch = epoch
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        item, seed = self.dataset[index], key_of(self.seed, self.epoch, int(index))
+        return {**item, "source": noised(item["source"], self.noise, self.symbols, seed)}
+
+    def num_tokens_vec(self, indices: Any) -> Any:
+        return self.dataset.num_tokens_vec(indices)
+
+
+class MixedByTemperature(FairseqDataset):
+    """Several datasets in one, each as often as its size to the power of 1 / temperature says.
+
+    An epoch holds every example at least once: those of datasets that would come too seldom are repeated, a pass over
+    the dataset at a time, and what is left over is drawn anew in every epoch.
+
+    Args:
+        datasets: of pairs, with the same collater.
+        temperature: 1 keeps the natural shares, infinity makes all equal.
+    """
+
+    can_reuse_epoch_itr_across_epochs = False
+
+    def __init__(self, datasets: Sequence[Any], temperature: float, seed: int) -> None:
+        super().__init__()
+        self.datasets, self.temperature, self.seed, self.epoch = datasets, temperature, seed, 1
+        self.starts = np.cumsum([0, *(len(dataset) for dataset in datasets)])
+        self.tokens = np.concatenate([dataset.num_tokens_vec(np.arange(len(dataset))) for dataset in datasets])
+
+    def set_epoch(self, epoch: int) -> None:
+        super().set_epoch(epoch)
+        self.epoch = epoch
+        for dataset in self.datasets:
+            dataset.set_epoch(epoch)
+
+    def __len__(self) -> int:
+        return int(self.starts[-1])
+
+    def _place(self, index: int) -> tuple[Any, int]:
+        which = int(np.searchsorted(self.starts, index, side="right")) - 1
+        return self.datasets[which], int(index - self.starts[which])
+
+    def __getitem__(self, index: int) -> Any:
+        dataset, own = self._place(index)
+        return {**dataset[own], "id": int(index)}
+
+    def collater(self, samples: list[Any], **kwargs: Any) -> Any:
+        return self.datasets[0].collater(samples, **kwargs)
+
+    def num_tokens(self, index: int) -> int:
+        return int(self.tokens[index])
+
+    def num_tokens_vec(self, indices: Any) -> Any:
+        return self.tokens[indices]
+
+    def size(self, index: int) -> Any:
+        dataset, own = self._place(index)
+        return dataset.size(own)
+
+    def ordered_indices(self) -> Any:
+        """Return the indices of an epoch; each pass over a dataset is ordered by length."""
+        passes = [dataset.ordered_indices() + start for dataset, start in zip(self.datasets, self.starts)]
+        sizes = [len(own) for own in passes]
+        found = []
+        for own, times in zip(passes, repeats(sizes, self.temperature)):
+            whole = int(times)
+            found += [own] * whole
+            rest = round((times - whole) * len(own))
+            drawn = random.Random(key_of(self.seed, self.epoch, len(found))).sample(range(len(own)), rest)
+            found.append(own[sorted(drawn)])
+        return np.concatenate(found)
+
+
+def repeats(sizes: Sequence[int], temperature: float) -> list[float]:
+    """How often each dataset occurs in an epoch, at least once."""
+    each = [size ** (1 / temperature - 1) for size in sizes]
+    return [value / min(each) for value in each]
