@@ -18,6 +18,7 @@ from fairseq_lasformer.cli import (
 from fairseq_lasformer.data.documents import RESOLUTIONS
 from fairseq_lasformer.data.hypotheses import FORMS
 from fairseq_lasformer.data.subwords import SUBWORDS, TOKENIZERS
+from fairseq_lasformer.errors import InputError
 
 
 def run_corpus(args: argparse.Namespace) -> None:
@@ -299,13 +300,25 @@ def add_import(parser: argparse.ArgumentParser) -> None:
 
 def run_export(args: argparse.Namespace) -> None:
     from fairseq_lasformer.conversion.export import export
+    from fairseq_lasformer.conversion.huggingface.exporting import export_like
 
-    print(export(args.checkpoint, args.out, args.data, args.quantization))
+    if args.like is None:
+        print(export(args.checkpoint, args.out, args.data, args.quantization))
+    elif args.quantization != "float32":
+        raise InputError(f"--quantization {args.quantization}: only for CTranslate2; with --like, leave it out")
+    else:
+        print(export_like(args.checkpoint, args.out, args.like, args.data))
 
 
 def add_export(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("checkpoint", type=Path, help="a checkpoint at kappa 1, or the folder of one")
     parser.add_argument("out", type=Path, help="folder to write, for CTranslate2")
+    parser.add_argument(
+        "--like",
+        type=Path,
+        metavar="FOLDER",
+        help="write a model of Hugging Face's library, like the one in this folder, from which it was imported",
+    )
     parser.add_argument("--data", type=Path, help="prepared folder (default: the one used in training)")
     parser.add_argument(
         "--quantization",

@@ -43,7 +43,7 @@ def export(checkpoint: Path, out: Path, data: Path | None = None, quantisation: 
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(f"{out}: is not empty; choose another folder")
     check_writable(out / "model.bin")
-    model = from_pretrained(checkpoint, data=data).eval()
+    model = loaded_for_export(checkpoint, data)
     spec = _spec(checkpoint, model)
     spec.validate()
     spec.optimize(quantization=None if quantisation == "float32" else quantisation)
@@ -65,20 +65,35 @@ def export(checkpoint: Path, out: Path, data: Path | None = None, quantisation: 
     return told + (f"; target_prefix: {tag}" if tag else "")
 
 
+def loaded_for_export(checkpoint: Path, data: Path | None) -> DocumentHubInterface:
+    """A trained model.
+
+    Raises:
+        InputError: it cannot be loaded, or is not ours.
+    """
+    hub = from_pretrained(checkpoint, data=data).eval()
+    if not isinstance(hub.models[0], LasformerModel):
+        raise InputError(f"{checkpoint}: is not a model of this package; lasformer convert makes one of fairseq's")
+    return hub
+
+
+def check_reads_everything(checkpoint: Path, model: LasformerModel, what: str) -> None:
+    """Refuses a model whose attention reads only some of the keys, which ``what`` cannot."""
+    selectors = [name for name, selector in model.selectors() if int(selector.kappa) == KAPPA_ONE]
+    if partial := [n for n, pattern in model.patterns() if not isinstance(pattern, Full) and n not in selectors]:
+        raise InputError(
+            f"{checkpoint}: {', '.join(partial)} read only some of the keys, which {what} cannot; "
+            "only models at kappa 1 can be exported"
+        )
+
+
 def _spec(checkpoint: Path, hub: DocumentHubInterface) -> Any:
     """The model as CTranslate2 describes it."""
     from ctranslate2.specs import TransformerSpec
     from ctranslate2.specs.common_spec import Activation
 
     model, cfg = hub.models[0], hub.models[0].cfg
-    if not isinstance(model, LasformerModel):
-        raise InputError(f"{checkpoint}: is not a model of this package; lasformer convert makes one of fairseq's")
-    selectors = [name for name, selector in model.selectors() if int(selector.kappa) == KAPPA_ONE]
-    if partial := [n for n, pattern in model.patterns() if not isinstance(pattern, Full) and n not in selectors]:
-        raise InputError(
-            f"{checkpoint}: {', '.join(partial)} read only some of the keys, which CTranslate2 cannot; "
-            "only models at kappa 1 can be exported"
-        )
+    check_reads_everything(checkpoint, model, "CTranslate2")
     activations = {
         "relu": Activation.RELU,
         "gelu": Activation.GELU,
