@@ -22,7 +22,7 @@ import demo  # noqa: F401  (sets up fairseq's logging)
 import torch
 from tqdm import tqdm
 
-from fairseq_lasformer.checkpoints.loading import chosen
+from fairseq_lasformer.checkpoints.loading import chosen, load
 from fairseq_lasformer.data.documents import read_documents
 from fairseq_lasformer.documents.hub import load_model
 from fairseq_lasformer.errors import InputError
@@ -42,10 +42,12 @@ def timed(model: Any, documents: list[str]) -> float:
     return steps / (time.perf_counter() - start)
 
 
-def size(model: Any) -> tuple[int, int]:
-    """Parameters of a loaded model, and its bytes: those that decoding reads in 8 bits count one each."""
-    weights = {id(p): p for p in model.models[0].parameters()}.values()
-    return sum(p.numel() for p in weights), sum(p.numel() * p.element_size() for p in weights)
+def size(checkpoint: Path) -> tuple[int, int]:
+    """Parameters of a checkpoint, tied ones once, and their bytes in it."""
+    weights = {
+        w.data_ptr(): w for w in load(checkpoint)["model"].values() if w.is_floating_point() and w.dim()
+    }.values()
+    return sum(w.numel() for w in weights), sum(w.numel() * w.element_size() for w in weights)
 
 
 def main() -> None:
@@ -63,19 +65,20 @@ def main() -> None:
     try:
         sources = ["\n".join(document) for document in read_documents(args.raw / "test.en")]
         references, probes = read_documents(args.raw / "test.de"), read_probes(args.raw / "test.probe.jsonl")
-        models, speeds = {}, dict[str, float]()
+        models, places, speeds = {}, {}, dict[str, float]()
         for word in args.models:
             name, separated, path = word.partition("=")
             if not separated:
                 raise InputError(f"{word}: expected NAME=CHECKPOINT")
-            models[name] = load_model(chosen(Path(path)), args.data, "cpu", args.decode_dtype)
+            places[name] = chosen(Path(path))
+            models[name] = load_model(places[name], args.data, "cpu", args.decode_dtype)
         for _ in tqdm(range(args.repeat), desc="timing", unit=" rounds"):
             for name, model in models.items():
                 speeds[name] = max(speeds.get(name, 0.0), timed(model, sources[: args.documents]))
         rows = []
         for name, model in models.items():
             made = [d.split("\n") for d in model.translate_documents(sources, args.beam)]
-            parameters, of_bytes = size(model)
+            parameters, of_bytes = size(places[name])
             quality = accuracy(probes, judge(probes, made, references))["accuracy"]["all"]
             row = {"model": name, "parameters": parameters, "bytes": of_bytes, "steps_per_second": speeds[name]}
             rows.append(row | {"d_bleu": score(made, references)["d_bleu"], "accuracy": quality})
