@@ -37,8 +37,8 @@ def timed(model: Any, documents: list[str]) -> float:
     """Decoding steps per second: of greedy search, one document at a time."""
     start, steps = time.perf_counter(), 0
     for document in documents:
-        (found,) = model.translate_documents([document], beam=1, progress=False)
-        steps += sum(len(model.codec.encode_target(line).split()) + 1 for line in found.split("\n"))
+        (translation,) = model.translate_documents([document], beam=1, progress=False)
+        steps += sum(len(model.codec.encode_target(line).split()) + 1 for line in translation.split("\n"))
     return steps / (time.perf_counter() - start)
 
 

@@ -129,6 +129,33 @@ def remove_folder(folder: Path) -> None:
     shutil.rmtree(away)
 
 
+def check_new_folder(folder: Path) -> None:
+    """Rejects a folder that :func:`new_folder` could not write, before the work whose result it should hold begins.
+
+    Raises:
+        InputError: it is not empty or not a folder, or cannot be created.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise InputError(f"{folder}: is not empty; choose another folder")
+    check_writable(folder / "file")
+
+
+@contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """A folder to be filled, which becomes ``folder`` once it is complete; a failure leaves nothing behind.
+
+    Args:
+        folder: new or empty, see :func:`check_new_folder`.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as unfinished:
+        place = Path(unfinished) / "folder"
+        place.mkdir()
+        yield place
+        folder.mkdir(exist_ok=True)
+        place.replace(folder)
+
+
 @contextmanager
 def locked(file: Path, what: str, patience: float = 0.0) -> Iterator[None]:
     """Holds the lock ``file``, which is released when the process ends, however it ends.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import torch
 from fairseq_lasformer.data.subwords import subword_model
 from fairseq_lasformer.documents.hub import DocumentHubInterface, from_pretrained
 from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.files import check_writable
+from fairseq_lasformer.files import check_new_folder, new_folder
 from fairseq_lasformer.nn.patterns.full import Full
 from fairseq_lasformer.ops import KAPPA_ONE
 from fairseq_lasformer.plugin.model import LasformerModel
@@ -40,23 +39,16 @@ def export(checkpoint: Path, out: Path, data: Path | None = None, quantisation: 
     """
     import ctranslate2
 
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise InputError(f"{out}: is not empty; choose another folder")
-    check_writable(out / "model.bin")
+    check_new_folder(out)
     model = loaded_for_export(checkpoint, data)
     spec = _spec(checkpoint, model)
     spec.validate()
     spec.optimize(quantization=None if quantisation == "float32" else quantisation)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as unfinished:
-        place = Path(unfinished) / "model"
-        place.mkdir()
+    with new_folder(out) as place:
         spec.save(str(place))
         for language in model.settings.models_for:
             file = subword_model(model.task.folder, model.settings.bpe, language)
             shutil.copyfile(file, place / file.name)
-        out.mkdir(exist_ok=True)
-        place.replace(out)
     source_tag, tag = model.settings.tags
     told = f"{out}: for CTranslate2 {ctranslate2.__version__}, {quantisation}; sources: "
     told += f"{source_tag} words </s>".strip() + (

@@ -43,9 +43,8 @@ def binarise(
     if isinstance(known[0], Path):
         dictionaries = [Dictionary.load(str(path)) for path in known]
     elif len(known) == 1:
-        dictionaries = [
-            _dictionary([*(text / f"train.{la}" for la in languages), *(text / name for name in also)], known[0])
-        ] * 2
+        counted = [*(text / f"train.{la}" for la in languages), *(text / name for name in also)]
+        dictionaries = [_dictionary(counted, known[0])] * 2
     else:
         dictionaries = [_dictionary([text / f"train.{la}"], words) for la, words in zip(languages, known)]  # type: ignore[arg-type]
     for language, dictionary in zip(languages, dictionaries):

@@ -15,8 +15,6 @@ from fairseq_lasformer.data.subwords import DataConfig
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.experiments.run_config import RunConfig, run
 from fairseq_lasformer.experiments.synthetic import Translated
-from fairseq_lasformer.files import check_writable
-from fairseq_lasformer.resume import Progress, key_of
 
 
 def back_translate(
@@ -46,12 +44,7 @@ def back_translate(
         )
     if not whole.mono:
         raise InputError(f"{config}: mono is missing: prefixes of documents in {whole.target}")
-    folder = whole.out / "back"
-    check_writable(folder / "mono")
-    progress = Progress(folder, key_of("back-translate"))
-    progress.open(f"{folder}: holds something else; choose another folder (out)")
-    made = [folder / f"mono{i}" for i in range(len(whole.mono))]
     clean = bool(whole.prepare.get("clean", False))
-    for prefix, place in zip(whole.mono, made):
-        Translated(whole.target, whole.source, checkpoint, data, beam, clean).write(prefix, place, progress, tell)
-    run(replace(whole, train=(*whole.train, *map(str, made)), mono=()), tell=tell)
+    of = Translated(whole.target, whole.source, checkpoint, data, beam, clean)
+    made = of.write_all(whole.mono, whole.out / "back", "mono", "back-translate", tell)
+    run(replace(whole, train=(*whole.train, *made), mono=()), tell=tell)

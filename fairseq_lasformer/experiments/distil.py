@@ -15,8 +15,6 @@ from fairseq_lasformer.checkpoints.loading import chosen, load
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.experiments.run_config import SUBWORDS, RunConfig, run
 from fairseq_lasformer.experiments.synthetic import Translated
-from fairseq_lasformer.files import check_writable
-from fairseq_lasformer.resume import Progress, key_of
 
 
 def distil(
@@ -53,17 +51,9 @@ def distil(
     for name in SUBWORDS:
         if name in whole.prepare:
             raise InputError(f"{student}: prepare.{name}: a student has its teacher's subwords; leave it out")
-    folder = whole.out / "teacher"
-    check_writable(folder / "train")
-    progress = Progress(folder, key_of("distil"))
-    progress.open(f"{folder}: holds something else; choose another folder (out)")
-    translated = []
-    for i, prefix in enumerate(whole.train):
-        made = folder / f"train{i}"
-
-        of = Translated(whole.source, whole.target, checkpoint, data, beam, bool(whole.prepare.get("clean", False)))
-        of.write(prefix, made, progress, tell)
-        translated.append(str(made))
+    clean = bool(whole.prepare.get("clean", False))
+    of = Translated(whole.source, whole.target, checkpoint, data, beam, clean)
+    translated = of.write_all(whole.train, whole.out / "teacher", "train", "distil", tell)
     words = whole.fairseq
     if word_level:
         words = ("--distil-from", str(checkpoint.resolve()), *words)

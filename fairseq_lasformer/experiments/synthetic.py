@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ from fairseq_lasformer.data.documents import join_documents, read_lines, split_d
 from fairseq_lasformer.data.prepare import prepare
 from fairseq_lasformer.data.prepare_config import PrepareConfig
 from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.files import atomic_copy, atomic_write
+from fairseq_lasformer.files import atomic_copy, atomic_write, check_writable
 from fairseq_lasformer.jobs.generate import generate, summary
 from fairseq_lasformer.resume import Progress, key_of
 
@@ -33,6 +33,30 @@ class Translated(NamedTuple):
     data: Path
     beam: int
     clean: bool
+
+    def write_all(
+        self, prefixes: Sequence[str], folder: Path, name: str, command: str, tell: Callable[[str], object]
+    ) -> tuple[str, ...]:
+        """Translates texts into a folder, or resumes where an earlier call stopped.
+
+        Args:
+            name: of the files, before their number.
+            command: whose folder it is.
+            tell: called with what there is to read.
+
+        Returns:
+            the prefixes of what was made, in the order of ``prefixes``.
+
+        Raises:
+            InputError: a text cannot be read, or the folder holds something else.
+        """
+        check_writable(folder / name)
+        progress = Progress(folder, key_of(command))
+        progress.open(f"{folder}: holds something else; choose another folder (out)")
+        made = [folder / f"{name}{i}" for i in range(len(prefixes))]
+        for prefix, place in zip(prefixes, made):
+            self.write(prefix, place, progress, tell)
+        return tuple(map(str, made))
 
     def write(self, prefix: str, made: Path, progress: Progress, tell: Callable[[str], object]) -> None:
         """Writes ``MADE.SOURCE`` and ``MADE.TARGET``: ``PREFIX.SOURCE`` and its translation.

@@ -13,11 +13,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from fairseq.data import BaseWrapperDataset, FairseqDataset
+from fairseq.data import FairseqDataset
 from torch import Tensor
 
 from fairseq_lasformer.data.examples import line_spans
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.plugin.epoch_draws import DrawnEveryEpoch
 from fairseq_lasformer.resume import key_of
 
 
@@ -102,26 +103,16 @@ def noised(tokens: Tensor, noise: Noise, symbols: Symbols, seed: str) -> Tensor:
     return torch.tensor([*made, end], dtype=tokens.dtype)
 
 
-class NoisySource(BaseWrapperDataset):
-    """A dataset of pairs whose sources are disturbed anew in every epoch.
-
-    The noise depends on seed, epoch and example alone, so that a resumed training continues as it would have.
-    """
+class NoisySource(DrawnEveryEpoch):
+    """A dataset of pairs whose sources are disturbed anew in every epoch."""
 
     def __init__(self, dataset: Any, noise: Noise, symbols: Symbols, seed: int) -> None:
-        super().__init__(dataset)
-        self.noise, self.symbols, self.seed, self.epoch = noise, symbols, seed, 1
-
-    def set_epoch(self, epoch: int) -> None:
-        super().set_epoch(epoch)
-        self.epoch = epoch
+        super().__init__(dataset, seed)
+        self.noise, self.symbols = noise, symbols
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        item, seed = self.dataset[index], key_of(self.seed, self.epoch, int(index))
-        return {**item, "source": noised(item["source"], self.noise, self.symbols, seed)}
-
-    def num_tokens_vec(self, indices: Any) -> Any:
-        return self.dataset.num_tokens_vec(indices)
+        item = self.dataset[index]
+        return {**item, "source": noised(item["source"], self.noise, self.symbols, self.seed_of(index))}
 
 
 class MixedByTemperature(FairseqDataset):
@@ -177,14 +168,13 @@ class MixedByTemperature(FairseqDataset):
         """Return the indices of an epoch; each pass over a dataset is ordered by length."""
         passes = [dataset.ordered_indices() + start for dataset, start in zip(self.datasets, self.starts)]
         sizes = [len(own) for own in passes]
-        found = []
+        epoch: list[Any] = []
         for own, times in zip(passes, repeats(sizes, self.temperature)):
             whole = int(times)
-            found += [own] * whole
             rest = round((times - whole) * len(own))
-            drawn = random.Random(key_of(self.seed, self.epoch, len(found))).sample(range(len(own)), rest)
-            found.append(own[sorted(drawn)])
-        return np.concatenate(found)
+            drawn = random.Random(key_of(self.seed, self.epoch, len(epoch) + whole)).sample(range(len(own)), rest)
+            epoch += [own] * whole + [own[sorted(drawn)]]
+        return np.concatenate(epoch)
 
 
 def repeats(sizes: Sequence[int], temperature: float) -> list[float]:

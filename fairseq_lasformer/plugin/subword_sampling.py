@@ -7,13 +7,12 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
-from fairseq.data import BaseWrapperDataset
 from torch import Tensor
 
 from fairseq_lasformer.data.examples import line_spans
 from fairseq_lasformer.data.subword_sampling import Sampler
 from fairseq_lasformer.data.subwords import SYMBOLS
-from fairseq_lasformer.resume import key_of
+from fairseq_lasformer.plugin.epoch_draws import DrawnEveryEpoch
 
 
 class SampledSide(NamedTuple):
@@ -56,33 +55,23 @@ class SampledSide(NamedTuple):
         return torch.tensor([self.dictionary.index(word) for word in (*made, end)], dtype=tokens.dtype)
 
 
-class SampledSubwords(BaseWrapperDataset):
+class SampledSubwords(DrawnEveryEpoch):
     """fairseq's language pair dataset with subwords drawn anew in every epoch.
-
-    They depend on seed, epoch and example alone, so that a resumed training continues as it would have. Batches are
-    made by the usual lengths.
 
     Args:
         sides: source and target.
-        seed: fairseq's ``--seed``.
+        seed: see :class:`DrawnEveryEpoch`.
     """
 
     def __init__(self, dataset: Any, sides: tuple[SampledSide, SampledSide], seed: int) -> None:
-        super().__init__(dataset)
-        self.sides, self.seed, self.epoch = sides, seed, 1
-
-    def set_epoch(self, epoch: int) -> None:
-        super().set_epoch(epoch)
-        self.epoch = epoch
+        super().__init__(dataset, seed)
+        self.sides = sides
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        item, generator = self.dataset[index], random.Random(key_of(self.seed, self.epoch, int(index)))
+        item, generator = self.dataset[index], random.Random(self.seed_of(index))
         source, target = self.sides
         return {
             **item,
             "source": source.draw(item["source"], generator),
             "target": target.draw(item["target"], generator),
         }
-
-    def num_tokens_vec(self, indices: Any) -> Any:
-        return self.dataset.num_tokens_vec(indices)

@@ -62,7 +62,7 @@ def test_noise_masks_spans_and_moves_sentences_whole(lines, mask, permute, tagge
 
 
 def test_noise_hits_all_parts_and_spans_have_their_length():
-    lines, spans, orders = [[*range(10, 30)]] * 4, [], set()
+    lines, spans = [[*range(10, 30)]] * 4, []
     tokens = torch.tensor([token for line in lines for token in (SEPARATOR, *line)][1:] + [END])
     for seed in range(300):
         made = noised(tokens, Noise(0.3, 4.0, 0.0), SYMBOLS, str(seed)).tolist()[:-1]

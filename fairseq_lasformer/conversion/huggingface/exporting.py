@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import json
 import shutil
-import tempfile
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from fairseq_lasformer.conversion.export import check_reads_everything, loaded_for_export
-from fairseq_lasformer.conversion.huggingface.folder import PICKLED, SAFE, Folder
+from fairseq_lasformer.conversion.huggingface.folder import SAFE, Folder
 from fairseq_lasformer.conversion.huggingface.importing import FAMILIES
 from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.files import check_writable
+from fairseq_lasformer.files import check_new_folder, new_folder
 
 
 class _Numbered(Folder):
@@ -54,9 +53,7 @@ def export_like(checkpoint: Path, out: Path, like: Path, data: Path | None = Non
     """
     from safetensors.torch import save_file
 
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise InputError(f"{out}: is not empty; choose another folder")
-    check_writable(out / SAFE)
+    check_new_folder(out)
     folder = _Numbered(like)
     kind = folder.config["model_type"]
     if kind not in FAMILIES:
@@ -67,19 +64,14 @@ def export_like(checkpoint: Path, out: Path, like: Path, data: Path | None = Non
     languages = hub.settings.source_lang, hub.settings.target_lang
     places = FAMILIES[kind].convert(folder, languages).weights
     written = _placed(checkpoint, like, folder.own, places, trained)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as unfinished:
-        place = Path(unfinished) / "model"
-        place.mkdir()
+    with new_folder(out) as place:
         for file in sorted(like.iterdir()):
             if file.is_file() and not file.name.startswith(("model.safetensors", "model-", "pytorch_model")):
                 shutil.copyfile(file, place / file.name)
         config = {name: "float32" if name in ("torch_dtype", "dtype") else v for name, v in folder.config.items()}
         (place / "config.json").write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         save_file(written, place / SAFE, metadata={"format": "pt"})
-        out.mkdir(exist_ok=True)
-        place.replace(out)
-    return f"{out}: {kind}, as {like}, float32 ({SAFE}, instead of {PICKLED} where the original had that)"
+    return f"{out}: {kind}, as {like}, with weights in float32"
 
 
 def _placed(

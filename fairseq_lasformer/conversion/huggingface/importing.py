@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from fairseq_lasformer.conversion.huggingface.multilingual import M2M100, MBart5
 from fairseq_lasformer.conversion.huggingface.proof import compared, possible
 from fairseq_lasformer.data.shortlist import hashes
 from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.files import atomic_copy, check_writable
+from fairseq_lasformer.files import atomic_copy, check_new_folder, new_folder
 from fairseq_lasformer.plugin import register
 
 FAMILIES: dict[str, Family] = {"fsmt": Fsmt(), "m2m_100": M2M100(), "marian": Marian(), "mbart": MBart50()}
@@ -61,8 +60,7 @@ def import_model(
     if kind not in FAMILIES:
         why = REFUSED.get(kind, f"known are {', '.join(FAMILIES)}")
         raise InputError(f"{path}: is a model of the kind {kind}, which cannot be imported: {why}")
-    if out.exists() and any(out.iterdir()):
-        raise InputError(f"{out}: is not empty; choose another folder")
+    check_new_folder(out)
     named = [language or own for language, own in zip(languages, own_languages(folder))]
     if None in named:
         raise InputError(f"{path}: does not say which languages it reads and writes; add --source-lang, --target-lang")
@@ -72,16 +70,10 @@ def import_model(
     for language in (source, target):  # a part of files' names, and perhaps a stranger's
         if not re.fullmatch(r"[A-Za-z0-9_-]{1,32}", language):
             raise InputError(f"{language!r}: not the name of a language")
-    check_writable(out / "model.pt")
     imported = FAMILIES[kind].convert(folder, (source, target))
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as unfinished:
-        place = Path(unfinished) / "model"
-        place.mkdir()
+    with new_folder(out) as place:
         sizes = _write(imported, place, out)
         proof = compared(path, place, imported) if check and possible() else "not compared with the original"
-        out.mkdir(exist_ok=True)
-        place.replace(out)
     layers = f"{imported.options['encoder_layers']}+{imported.options['decoder_layers']} layers"
     words = " and ".join(dict.fromkeys(f"{n:,}" for n in sizes))
     dim = imported.options["encoder_embed_dim"]
