@@ -35,12 +35,17 @@ DEEPEST = 48
 """How many levels of nested formatting are distinguished."""
 
 
-def escape(text: str) -> str:
-    """Text without anything that Markdown would take for markup."""
+def escape_within(text: str) -> str:
+    """Text without anything that Markdown would take for markup within a line, such as a cell of a table."""
     places = {m.start() for m in _SPECIAL.finditer(text)} | set(_emphasis(text))
     if places:
         text = "".join(f"\\{c}" if i in places else c for i, c in enumerate(text))
-    return re.sub(r"^(?=[-+*>#]+\s)|(?<=^\d)(?=[.)]\s)", r"\\", text)  # would begin a list, a quotation, a heading
+    return text
+
+
+def escape(text: str) -> str:
+    """The same for the text of a block, which must not begin a list, a quotation or a heading."""
+    return re.sub(r"^(?=[-+*>#]+\s)|(?<=^\d)(?=[.)]\s)", r"\\", escape_within(text))
 
 
 def read(text: str) -> Parsed:
@@ -59,7 +64,8 @@ def read(text: str) -> Parsed:
     position, sought = 0, 0  # how far the file has been written, and searched
     parser = MarkdownIt("commonmark").enable(["table", "strikethrough"])
     parser.core.ruler.disable(["inline"])  # blocks alone are asked for
-    for token in parser.parse(body):
+    tokens = parser.parse(body)
+    for before, token in zip([None, *tokens], tokens):
         if token.map is None:
             continue
         first, last = token.map
@@ -67,13 +73,14 @@ def read(text: str) -> Parsed:
             builder.keep(body[position : starts[first]])
             builder.write = html.escape
             html.add(builder, body[starts[first] : starts[last]])
-            builder.write = escape
             position = sought = starts[last]
         elif token.type == "inline" and token.content.strip():
             places = _find(body, token.content, max(sought, starts[first]), starts[last])
             if places is None:
                 continue
             builder.keep(body[position : places[0][0]])
+            in_cell = before is not None and before.type in ("th_open", "td_open")
+            builder.write = escape_within if in_cell else escape
             _inline(builder, body, places)
             position = sought = places[-1][1]
     builder.keep(body[position:])

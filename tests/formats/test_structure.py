@@ -326,6 +326,12 @@ def test_our_own_pages(path):
     assert re.findall(fences, made.decode(), re.S | re.M) == re.findall(fences, data.decode(), re.S | re.M)
 
 
+def test_what_begins_a_list_does_not_within_a_cell():
+    table = "| a | b |\n|---|---|\n| + 264 | 1. x |\n\n"
+    made = translated((table + "plain\n").encode(), "markdown", lambda text: text.replace("plain", "- 5 degrees"))[0]
+    assert made.decode() == table + "\\- 5 degrees\n"
+
+
 def test_a_document_made_by_python_docx():
     docx = pytest.importorskip("docx")
     document = docx.Document()
