@@ -227,6 +227,7 @@ LASFORMER = {
     "upcycle": command("upcycle", "CHECKPOINT", "DATA", "OUT/out"),
     "prune": command("prune", "CHECKPOINT", "OUT/out.pt", "--groups", "decoder.0"),
     "average": command("average", "OUT/out.pt", "CHECKPOINT", "CHECKPOINT"),
+    "back-translate": command("back-translate", "FOLDER", "DATA", "OUT/run.yaml"),
     "distil": command("distil", "FOLDER", "DATA", "OUT/student.yaml"),
     # start fairseq-train or fairseq-hydra-train, each a process of seconds: see the test of those
     "train": ...,
