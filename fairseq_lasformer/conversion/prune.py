@@ -86,7 +86,7 @@ def prune(checkpoint: Path, out: Path, groups: str = "", heads: str = "", data: 
     words = shlex.join(words_of_options(options))
     return (
         f"{out}: {after:,} of {before:,} numbers; {old.bits:.3f} bits per token before, {new.bits:.3f} after\n"
-        f"next: lasformer train {folder} FOLDER -- --finetune-from-model {out} {words}"
+        f"next: lasformer train {shlex.quote(str(folder))} FOLDER -- --finetune-from-model {shlex.quote(str(out))} {words}"
     )
 
 

@@ -1,0 +1,121 @@
+#!/usr/bin/env python3
+"""Smaller models on the demo's corpus: what sharing, dropping and pruning cost, in one table.
+
+    python examples/compression.py [--out runs/compression] [--jobs 2] [override ...]
+
+It trains the demo's Lasformer with four layers on each side (configs/demo_lasformer_deep.yaml) as it is, with
+--tie-groups, and with --group-drop 0.2; prunes the first to half its heads and the third to half its decoder
+(lasformer prune), and trains these two further. Then it compares all of them, in 32 and in 8 bits
+(examples/students.py). A killed run resumes where it stopped. Overrides (``optimization.max_update=50``) apply to the
+three trainings from scratch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+import demo
+
+from fairseq_lasformer.checkpoints.loading import load
+from fairseq_lasformer.conversion.dense_start import words_of_options
+from fairseq_lasformer.conversion.prune import prune
+from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.experiments.pipeline import ConfiguredTraining
+from fairseq_lasformer.experiments.settings import TrainOptions
+from fairseq_lasformer.experiments.train import train_own
+from fairseq_lasformer.files import hold
+from fairseq_lasformer.resume import Progress, key_of
+
+TRAINED = {
+    "whole": (),
+    "tied": ("+model.tie_groups=true",),
+    "dropping": ("+model.group_drop=0.2",),
+}
+"""Models trained from scratch, and how each differs from configs/demo_lasformer_deep.yaml."""
+
+PRUNED = {
+    "half_the_heads": ("whole", {"heads": "encoder=1,decoder=1,cross=1"}),
+    "half_the_decoder": ("dropping", {"groups": "decoder.0"}),
+}
+"""Models made from these, and how."""
+
+
+def further(start: Path, updates: int) -> TrainOptions:
+    """How a pruned model is trained further."""
+    model = load(start)["cfg"]["model"]
+    own = ["--finetune-from-model", str(start), *words_of_options(model), "--clip-norm", "1.0", "--cpu"]
+    own += ["--lr-scheduler", "polynomial_decay", "--total-num-update", str(updates + updates // 20 + 1)]
+    return TrainOptions(
+        arch="lasformer",
+        max_update=updates,
+        max_tokens=1800,
+        update_freq=1,
+        lr=0.002,
+        warmup=min(50, updates // 4 or 1),
+        dropout=0.0,
+        word_dropout=0.0,
+        tie_embeddings="none",
+        options=(*own, "--disable-validation"),
+    )
+
+
+def make(name: str, out: Path, updates: int, overrides: list[str]) -> None:
+    """Trains a model and makes what is made from it, or resumes; each step once."""
+    folder = out / name
+    folder.mkdir(parents=True, exist_ok=True)
+    progress = Progress(folder, key_of("compression", updates, overrides))
+    progress.open(f"{folder}: holds something else; choose another folder with --out")
+    config, data = demo.ROOT / "configs/demo_lasformer_deep.yaml", out / "data" / "mixture"
+    training = ConfiguredTraining(config, (*TRAINED[name], *overrides), folder / "hydra")
+    run = demo.experiment("lasformer_deep", folder, ())
+    run = type(run)(**{**vars(run), "name": name, "training": training, "data": data})
+    progress.run("train", lambda: training.run(run) and None, tell=True)
+    for made, (start, how) in PRUNED.items():
+        if start == name:
+            pruned = out / f"{made}.pt"
+            progress.run(f"prune {made}", lambda p=pruned, h=how: print(prune(run.checkpoint, p, **h)), tell=True)
+            progress.run(
+                f"train {made}", lambda p=pruned: train_own(data, p.with_suffix(""), further(p, updates)), tell=True
+            )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=demo.ROOT / "runs" / "compression")
+    parser.add_argument("--documents", type=int, default=2000)
+    parser.add_argument("--jobs", type=int, default=1, help="trainings at the same time (default: %(default)s)")
+    parser.add_argument("--updates", type=int, default=400, help="of pruned models (default: %(default)s)")
+    parser.add_argument("overrides", nargs="*")
+    args = parser.parse_intermixed_args()
+    out = args.out.resolve()
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        hold(out / ".lock", "this example")
+        progress = Progress(out, key_of("compression", args.documents))
+        progress.open(f"{out}: holds something else; choose another folder with --out")
+        raw = out / "raw"
+        generator = [sys.executable, str(demo.ROOT / "data/demo/generate.py"), str(raw)]
+        generator += ["--documents", str(args.documents)]
+        progress.run("corpus", lambda: subprocess.run(generator, check=True, stdout=sys.stderr), tell=True)
+        progress.run("prepare", lambda: demo.prepare_data(raw, out / "data"), tell=True)
+        with ThreadPoolExecutor(args.jobs) as pool:
+            list(pool.map(lambda name: make(name, out, args.updates, args.overrides), TRAINED))
+    except InputError as e:
+        sys.exit(f"error: {e}")
+    models = {name: out / name / "lasformer_deep" / "checkpoint_last.pt" for name in TRAINED}
+    for made in PRUNED:
+        models |= {f"{made},_as_cut": out / f"{made}.pt", made: out / made / "checkpoint_last.pt"}
+    for dtype in ("float32", "int8"):
+        words = [str(raw), *(f"{name}={path}" for name, path in models.items()), "--data", str(out / "data/mixture")]
+        words += ["--decode-dtype", dtype, "--out", str(out / f"{dtype}.json")]
+        print(f"\n{dtype}:", flush=True)
+        subprocess.run([sys.executable, str(Path(__file__).with_name("students.py")), *words], check=True)
+
+
+if __name__ == "__main__":
+    main()
