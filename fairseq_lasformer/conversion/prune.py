@@ -83,10 +83,10 @@ def prune(checkpoint: Path, out: Path, groups: str = "", heads: str = "", data: 
     folder = Path(str(settings["task"]["data"])) if data is None else data
     old, new = scored(checkpoint, folder), scored(out, folder)
     after = sum(value.numel() for value in weights.values())
-    words = shlex.join(words_of_options(options))
+    command = ["lasformer", "train", str(folder), "FOLDER", "--", "--finetune-from-model", str(out)]
     return (
         f"{out}: {after:,} of {before:,} numbers; {old.bits:.3f} bits per token before, {new.bits:.3f} after\n"
-        f"next: lasformer train {shlex.quote(str(folder))} FOLDER -- --finetune-from-model {shlex.quote(str(out))} {words}"
+        f"next: {shlex.join([*command, *words_of_options(options)])}"
     )
 
 

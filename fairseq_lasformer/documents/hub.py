@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import difflib
+import functools
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -19,12 +20,12 @@ from fairseq_lasformer.checkpoints.loading import chosen, load
 from fairseq_lasformer.data.examples import ExampleCodec, TooLong
 from fairseq_lasformer.data.lines import clean_line, split_lines
 from fairseq_lasformer.data.subwords import SETTINGS, DataConfig
+from fairseq_lasformer.documents.given_lines import Given, check_given, with_given
 from fairseq_lasformer.documents.source import Line, Source
 from fairseq_lasformer.documents.streaming import stream
 from fairseq_lasformer.documents.translator import Translator
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.plugin import register
-from fairseq_lasformer.search.generator import AlignedGenerator
 from fairseq_lasformer.search.glossary import Glossary
 
 
@@ -76,6 +77,7 @@ class DocumentHubInterface(hub_utils.GeneratorHubInterface):
         lines: bool = False,
         overlap: int | None = None,
         glossary: Glossary | str | Path | None = None,
+        given: Sequence[Given | None] | None = None,
         **options: Any,
     ) -> list[Any]:
         """Translate whole documents; the order is preserved.
@@ -88,8 +90,12 @@ class DocumentHubInterface(hub_utils.GeneratorHubInterface):
             overlap: sentences that each part of a document beyond the limit repeats from the part before, as context;
                 default: the task's (``--overlap``).
             glossary: required translations, or a file of them; see :class:`Glossary`.
-            options: options of fairseq's generation (``lenpen=1.0``, ``max_len_a=1.5``, …), and
-                ``no_align_sentences=True``.
+            given: for each document, translations of some of its lines, by the number of the line, from 1
+                (``[{3: "Ja."}]``), or None. They stand in the output as they are; the lines after them follow them, and
+                the lines before are chosen by how likely they make them, too.
+            options: options of fairseq's generation (``lenpen=1.0``, ``max_len_a=1.5``, …),
+                ``no_align_sentences=True``, and ``no_look_ahead=True``: the lines before given ones do not depend on
+                them.
 
         Returns:
             one translation per document. If the training data had separators, line i of a translation is that of line i
@@ -99,19 +105,22 @@ class DocumentHubInterface(hub_utils.GeneratorHubInterface):
 
         Raises:
             InputError: ``documents`` is not a list of texts, fairseq does not have an option, a sentence is too long,
-                or a glossary cannot be used.
+                a glossary cannot be used, or a given line is not one of the document.
         """
         check_documents(documents)
         translator = self.translator(beam, **options)
         required = None if glossary is None else translator.required(glossary, self.codec)
-        sources = [self.source(i, d, translator, overlap, required) for i, d in enumerate(documents)]
+        if given is not None and len(given) != len(documents):
+            raise InputError(f"given: for {len(given)} documents instead of {len(documents)}")
+        its = [None] * len(documents) if given is None else given
+        sources = [self.source(i, d, translator, overlap, required, its[i]) for i, d in enumerate(documents)]
         here = [i for i, source in enumerate(sources) if source.sentences]
         found: dict[int, list[TranslatedLine]] = {}
         with tqdm(total=len(here), desc="translating", unit=" documents", disable=not progress or len(here) < 2) as bar:
             for group in translator.groups([sources[i] for i in here], max_tokens):
                 chosen = [here[i] for i in group]
                 for i, translated in zip(chosen, translator.translate([sources[i] for i in chosen], self.device)):
-                    found[i] = self._lines(documents[i], translated)
+                    found[i] = with_given(self._lines(documents[i], translated), its[i])
                 bar.update(len(group))
         if lines:
             return [found.get(i, []) for i in range(len(documents))]
@@ -124,6 +133,7 @@ class DocumentHubInterface(hub_utils.GeneratorHubInterface):
         *,
         overlap: int | None = None,
         glossary: Glossary | str | Path | None = None,
+        given: Given | None = None,
         **options: Any,
     ) -> Iterator[TranslatedLine]:
         """Translate one document, yielding each line as soon as it is settled.
@@ -134,6 +144,7 @@ class DocumentHubInterface(hub_utils.GeneratorHubInterface):
         Args:
             document: raw text, one sentence per line.
             beam, overlap, glossary, options: see :meth:`translate_documents`.
+            given: translations of some lines, by their numbers, from 1.
 
         Raises:
             InputError: as :meth:`translate_documents`; or lines are not aligned, for want of a separator or by request.
@@ -141,12 +152,12 @@ class DocumentHubInterface(hub_utils.GeneratorHubInterface):
         if not isinstance(document, str):
             raise InputError("translate_lines takes one document, a string")
         translator = self.translator(beam, **options)
-        if not isinstance(translator.generator, AlignedGenerator):
+        if not translator.aligned:
             raise InputError("translate_lines: only aligned lines are settled one by one; see translate_documents")
         required = None if glossary is None else translator.required(glossary, self.codec)
-        source = self.source(0, document, translator, overlap, required)
+        source = self.source(0, document, translator, overlap, required, given)
         for (number, original), line in zip(_sentences(document), stream(translator, source, self.device)):
-            yield self.line(number, original, line)
+            yield from with_given([self.line(number, original, line)], given)
 
     def translator(self, beam: int = 5, **options: Any) -> Translator:
         """The translator of these models; for ``options``, see :meth:`translate_documents`."""
@@ -164,6 +175,7 @@ class DocumentHubInterface(hub_utils.GeneratorHubInterface):
         translator: Translator,
         overlap: int | None = None,
         required: Callable[[str], list[list[int]]] | None = None,
+        given: Given | None = None,
     ) -> Source:
         """Encode a document, and cut it as the data preparation does.
 
@@ -172,23 +184,37 @@ class DocumentHubInterface(hub_utils.GeneratorHubInterface):
             document: see :meth:`translate_documents`.
             overlap: see :meth:`translate_documents`.
             required: finds the terms that a sentence requires; see :meth:`Translator.required`.
+            given: see :meth:`translate_lines`.
 
         Raises:
-            InputError: a sentence is too long.
+            InputError: a sentence is too long, or a given line cannot be used.
         """
-        sentences = [sentence for _, sentence in _sentences(document)]
+        numbered = _sentences(document)
+        sentences = [sentence for _, sentence in numbered]
         encoded = [self.codec.encode_source(s) for s in sentences]
+        sides = [encoded]
+        if given:
+            check_given(given, [n for n, _ in numbered], f"document {number + 1}")
+            if not translator.aligned and not translator.independent:
+                raise InputError("given lines need aligned lines: data with a separator, and no --no-align-sentences")
+            sides.append([self.codec.encode_target(clean_line(given.get(n, ""))) for n, _ in numbered])
         try:
             wanted = self.task.cfg.overlap if overlap is None else overlap
-            cut = self.codec.cut(number, encoded, overlap=translator.overlap(wanted)) if sentences else []
+            cut = self.codec.cut(number, *sides, overlap=translator.overlap(wanted)) if sentences else []
         except TooLong as e:
+            what = "the given translation of sentence" if e.side else "sentence"
             raise InputError(
-                f"document {number + 1}: sentence {e.sentence + 1} has {e.tokens} tokens, more than the limit of "
+                f"document {number + 1}: {what} {e.sentence + 1} has {e.tokens} tokens, more than the limit of "
                 f"{self.codec.limit} that the model was trained with; split it"
             ) from None
         parts = [span for part in cut for span in self.codec.examples(part)]
         terms = None if required is None else [required(sentence) for sentence in sentences]
-        return Source([self.binarize(s)[:-1] for s in encoded], parts, terms=terms)
+        fixed: list[Tensor | None] | None = None
+        if given and translator.aligned:  # the sentences of other models do not depend on each other
+            encode = functools.partial(self.tgt_dict.encode_line, add_if_not_exist=False, append_eos=False)
+            fixed = [encode(line).long() if line else None for line in sides[1]]
+            terms = terms and [[] if line is not None else its for its, line in zip(terms, fixed)]
+        return Source([self.binarize(s)[:-1] for s in encoded], parts, terms=terms, given=fixed)
 
     def line(self, number: int, source: str, line: Line) -> TranslatedLine:
         """A translated line as text, beside its source."""
@@ -235,7 +261,7 @@ def check_documents(documents: Any) -> None:
 
 def _check_options(generation: Any, options: dict[str, Any]) -> None:
     """Reject options unknown to fairseq's generation, or incompatible with one translation per document."""
-    names = [*map(str, generation), "no_align_sentences"]
+    names = [*map(str, generation), "no_align_sentences", "no_look_ahead"]
     for name in options:
         if name not in names:
             close = difflib.get_close_matches(name, names, 1)

@@ -19,12 +19,14 @@ class Source(NamedTuple):
         parts: what is translated together; their ``start``, ``size`` and ``context`` count ``sentences``.
         references: tokens of each part's reference, for forced prefixes; None for none.
         terms: for each sentence, the tokens of the terms that its translation must contain; None for none.
+        given: for each sentence, the tokens of its translation, if it is given; None for none.
     """
 
     sentences: Sequence[Tensor]
     parts: Sequence[Span]
     references: Sequence[Tensor] | None = None
     terms: Terms | None = None
+    given: Sequence[Tensor | None] | None = None
 
 
 class Line(NamedTuple):

@@ -82,9 +82,14 @@ class Translator:
         """Whether the model knows single sentences alone, so that the parts of a document need not wait for others."""
         return bool(self.task.settings.resolutions == "sentences") and not self.prefix_size
 
+    @property
+    def aligned(self) -> bool:
+        """Whether line i of a translation is that of line i of its source."""
+        return isinstance(self.generator, AlignedGenerator)
+
     def overlap(self, wanted: int) -> int:
         """Sentences that the parts of a long document can overlap by: none where lines are not aligned."""
-        return wanted if isinstance(self.generator, AlignedGenerator) and not self.prefix_size else 0
+        return wanted if self.aligned and not self.prefix_size else 0
 
     def groups(self, documents: Sequence[Source], max_tokens: int, max_documents: int | None = None) -> list[list[int]]:
         """Documents that are translated together: of similar length, at most ``max_tokens`` with padding.
@@ -104,7 +109,7 @@ class Translator:
         Raises:
             InputError: the glossary cannot be read, or lines are not aligned.
         """
-        if not isinstance(self.generator, AlignedGenerator):
+        if not self.aligned:
             raise InputError("a glossary needs aligned lines: data with a separator, and no --no-align-sentences")
         found = glossary if isinstance(glossary, Glossary) else Glossary.read(glossary)
         encode = functools.partial(self.task.target_dictionary.encode_line, add_if_not_exist=False, append_eos=False)
@@ -137,6 +142,10 @@ class Translator:
         if self.places_lines:
             self._place([document._replace(terms=None) for document in documents], found, device)
         self._require(documents, found, device)
+        for document, lines in zip(documents, found):
+            for i, (line, given) in enumerate(zip(lines, document.given or ())):
+                if given is not None:
+                    lines[i] = line._replace(repaired=False, flawed=False)
 
     def _require(self, documents: Sequence[Source], found: list[list[Line]], device: torch.device | str) -> None:
         """Replaces the lines that lack a term, translating only them once more, after a few lines of context."""
@@ -210,7 +219,7 @@ class Translator:
     @property
     def places_lines(self) -> bool:
         """Whether lines out of place are looked for: if the model knows single sentences, and may repair lines."""
-        if not isinstance(self.generator, AlignedGenerator) or self.prefix_size:
+        if not self.aligned or self.prefix_size:
             return False
         return self.generator.alignment.repairs > 0 and self.task.settings.resolutions == "mixture"
 
@@ -271,7 +280,7 @@ class Translator:
         tag = self.tags[side]
         return torch.cat([tokens.new_tensor([] if tag is None else [tag]), tokens, tokens.new_tensor([self.eos[side]])])
 
-    def _given(self, document: Source, part: Span, found: Sequence[Line]) -> Tensor:
+    def _beginning(self, document: Source, part: Span, found: Sequence[Line]) -> Tensor:
         """Tokens that a part's translation begins with: those of its context, or a prefix of its reference."""
         if document.references is not None and self.prefix_size:
             return document.references[document.parts.index(part)][: self.prefix_size]
@@ -283,6 +292,11 @@ class Translator:
         """Terms of each line of a part; none for its context, which is translated."""
         terms = document.terms or [[]] * len(document.sentences)
         return [*[[]] * part.context, *terms[part.start : part.start + part.size]]
+
+    def _given_lines(self, document: Source, part: Span) -> list[list[int]]:
+        """Tokens of the given lines of a part; none for its context, which is given in another way."""
+        given = (document.given or [None] * len(document.sentences))[part.start : part.start + part.size]
+        return [*[[]] * part.context, *([] if line is None else line.tolist() for line in given)]
 
     @torch.no_grad()
     def translate_parts(
@@ -337,7 +351,7 @@ class Translator:
     ) -> list[list[dict[str, Any]]]:
         """fairseq's hypotheses for each part, the best one first; see :meth:`translate_parts`."""
         examples = [self.example(document, part) for document, part, _ in tasks]
-        given = [self._given(*task) for task in tasks]
+        beginnings = [self._beginning(*task) for task in tasks]
         terms = [self._terms(document, part) for document, part, _ in tasks]
         lengths = torch.tensor([len(example) for example in examples])
         dataset = self.task.build_dataset_for_inference(examples, lengths)
@@ -345,13 +359,16 @@ class Translator:
         batch = utils.apply_to_sample(lambda t: t.to(device), batch)
         if any(line for document in terms for line in document):
             batch["terms"] = dict(enumerate(terms))
+        lines = [self._given_lines(document, part) for document, part, _ in tasks]
+        if any(map(any, lines)):
+            batch["given"] = dict(enumerate(lines))
         order = batch["id"].tolist()  # the collater sorts by length
         watches = {row: watch for row, i in enumerate(order) if i < len(observe) and (watch := observe[i]) is not None}
         if watches:
             batch["observe"] = watches
         prefix = None
-        if any(map(len, given)):
-            rows = [given[i] for i in order]
+        if any(map(len, beginnings)):
+            rows = [beginnings[i] for i in order]
             prefix = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=self.pad).to(device)
         hypotheses = self.task.inference_step(self.generator, self.models, batch, prefix_tokens=prefix)
         found = dict(zip(order, hypotheses))

@@ -155,7 +155,8 @@ class GenerationTask(TranslationTask):
             raise InputError(f"--sentence-max-len-a {a}, --sentence-max-len-b {b}: leave no room for a word")
         if self.cfg.repair < 0:
             raise InputError(f"--repair {self.cfg.repair}: expected a number of times, at least 0")
-        return Alignment((source, target), a, b, int(self.cfg.repair))
+        look_ahead = not getattr(args, "no_look_ahead", False)
+        return Alignment((source, target), a, b, int(self.cfg.repair), look_ahead)
 
     def inference_step(self, generator: Any, models: Any, sample: Any, *args: Any, **kwargs: Any) -> Any:
         """Run fairseq's inference step; the translation of an empty source is empty."""

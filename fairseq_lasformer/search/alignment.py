@@ -57,6 +57,14 @@ class SentenceLimits(NamedTuple):
         """Tokens of the longest possible translation, without its end of sentence."""
         return int((self.longest.sum(1) + self.sentences - 1).max())
 
+    def with_given(self, lengths: Tensor) -> SentenceLimits:
+        """The limits with room for given lines.
+
+        Args:
+            lengths: int64 [N, S], tokens of each given line; 0 for lines that are to be translated.
+        """
+        return self._replace(longest=torch.where(lengths > 0, lengths + 1, self.longest))
+
     def take(self, items: Tensor) -> SentenceLimits:
         """The limits of some of the items, or of each item several times."""
         return SentenceLimits(self.sentences[items], self.longest[items])

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import torch
@@ -13,6 +14,7 @@ from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.search.alignment import LineAlignment, SentenceLimits
 from fairseq_lasformer.search.beam_loop import BeamGenerator
 from fairseq_lasformer.search.beam_search import FastBeamSearch
+from fairseq_lasformer.search.given import Given, GivenLines, lengths
 from fairseq_lasformer.search.glossary import GlossarySearch, RequiredTerms, Terms
 from fairseq_lasformer.search.processors import StepProcessor, apart
 from fairseq_lasformer.search.repair import flawed, split
@@ -32,19 +34,21 @@ class Alignment(NamedTuple):
         separators: index of the separator in the source and in the target dictionary.
         a, b: a sentence of n tokens is translated by at most ``a * n + b`` tokens.
         repairs: how often a document is searched again at most.
+        look_ahead: whether lines before a given one are chosen by how likely they make it, too.
     """
 
     separators: tuple[int, int]
     a: float
     b: float
     repairs: int
+    look_ahead: bool = True
 
 
 class AlignedGenerator(BeamGenerator):
     """Generates translations with as many lines as their sources.
 
-    A batch may have two entries besides fairseq's: ``terms``, required terms by the number of the item (see
-    :mod:`glossary`), and ``observe``, observers by the number of the item (see :mod:`watch`).
+    A batch may have three entries besides fairseq's, by the number of the item: ``terms``, required terms (see
+    :mod:`glossary`), ``given``, given lines (see :mod:`given`), and ``observe``, observers (see :mod:`watch`).
 
     Each hypothesis has, besides fairseq's entries, ``flawed`` and ``repaired``: the indices of lines that reached their
     limit or repeat themselves, and of those that did so before they were searched again.
@@ -74,17 +78,20 @@ class AlignedGenerator(BeamGenerator):
         if constraints is not None:
             raise InputError("constraints: lines are aligned; use a glossary, or --no-align-sentences")
         source = sample["net_input"]["src_tokens"]
-        limits = self.limits(source)
+        limits, given = self.limits(source), _of_items(sample, "given")
+        if given:
+            limits = limits.with_given(lengths(given, limits.longest.size(1), source.device))
         found = self._search(sample, limits, prefix_tokens, bos_token, observe=sample.get("observe"))
         lines = [split(self._words(row), self.alignment.separators[0]) for row in source]
         longest = [row[:n] for row, n in zip(limits.longest.tolist(), limits.sentences.tolist())]
-        given = torch.zeros(len(found), dtype=torch.int64)
+        fixed = [{j for j, line in enumerate(its) if line} for its in given] if given else [set() for _ in found]
         if prefix_tokens is not None:
-            given = (prefix_tokens == self.alignment.separators[1]).sum(1).cpu()
+            for its, n in zip(fixed, (prefix_tokens == self.alignment.separators[1]).sum(1).tolist()):
+                its |= set(range(n))
         for i, hypotheses in enumerate(found):
-            self._mark(hypotheses, lines[i], longest[i], int(given[i]))
+            self._mark(hypotheses, lines[i], longest[i], fixed[i])
         if self.alignment.repairs:
-            self._repair(found, sample, limits, lines, longest, bos_token)
+            self._repair(found, sample, limits, lines, longest, bos_token, fixed)
         for i, hypotheses in enumerate(found):
             if hypotheses and hypotheses[0]["flawed"]:
                 number = int(sample["id"][i]) if "id" in sample else i
@@ -107,19 +114,19 @@ class AlignedGenerator(BeamGenerator):
         observe: Mapping[int, Observe] | None = None,
     ) -> list[list[Hypothesis]]:
         """Search among the words of the shortlist, if there is one, and with ``block`` among all words."""
-        terms = [sample["terms"][i] for i in sample["id"].tolist()] if "terms" in sample else []
+        terms, given = _of_items(sample, "terms"), _of_items(sample, "given")
         rest = limits, bos_token, block
         source = sample["net_input"]["src_tokens"]
         if self.shortlist is None or block:
-            return self._among(sample, self.alignment.separators[1], prefix, terms, observe or {}, *rest)
-        joint = JointList.of(self.shortlist, source, prefix, terms, self.beam_size)
+            return self._among(sample, self.alignment.separators[1], prefix, terms, given, observe or {}, *rest)
+        needed = [[*its, *lines] for its, lines in zip_longest(map(_flat, terms), given, fillvalue=())]
+        joint = JointList.of(self.shortlist, source, prefix, needed, self.beam_size)
         numbered = None if prefix is None else joint.numbers(prefix)
         watched = {item: joint.watched(its) for item, its in (observe or {}).items()}
         separator = joint.number(self.alignment.separators[1])
         with self._listed(joint):
-            return joint.widened(
-                self._among(sample, separator, numbered, list(map(joint.terms, terms)), watched, *rest)
-            )
+            required, fixed = list(map(joint.terms, terms)), list(map(joint.numbered, given))
+            return joint.widened(self._among(sample, separator, numbered, required, fixed, watched, *rest))
 
     def _among(
         self,
@@ -127,12 +134,13 @@ class AlignedGenerator(BeamGenerator):
         separator: int,
         prefix: Tensor | None,
         terms: Sequence[Terms],
+        given: Sequence[Given],
         observe: Mapping[int, Observe],
         limits: SentenceLimits,
         bos_token: int | None,
         block: bool,
     ) -> list[list[Hypothesis]]:
-        """Run fairseq's search with limits of its own length, and with the terms of a glossary.
+        """Run fairseq's search with limits of its own length, the terms of a glossary, and given lines.
 
         Raises:
             InputError: the options' maximum length is too short for one word per sentence, or a glossary is used with
@@ -161,6 +169,9 @@ class AlignedGenerator(BeamGenerator):
             tagged = self.tag is not None
             processors.append(LineAlignment(limits, separator, self.eos, self.pad, longest, prefix, tagged))
             processors += [required] if required else []
+            if given and any(map(any, given)):
+                ahead = self.alignment.look_ahead
+                processors.append(GivenLines(given, separator, self.eos, self.pad, ahead, tagged))
             return self._run(sample, prefix, None, bos_token, processors)
         finally:
             self.max_len_a, self.max_len_b = a, b
@@ -173,6 +184,7 @@ class AlignedGenerator(BeamGenerator):
         lines: Sequence[Sequence[Sequence[int]]],
         longest: Sequence[Sequence[int]],
         bos_token: int | None,
+        fixed: Sequence[Collection[int]],
     ) -> None:
         """Search items again from their first flawed line on, with the lines before it as prefix, and no loops.
 
@@ -194,7 +206,7 @@ class AlignedGenerator(BeamGenerator):
             prefix = torch.nn.utils.rnn.pad_sequence(prefixes, batch_first=True, padding_value=self.pad)
             again = self._search(_take(sample, items), limits.take(items), prefix, bos_token, block=True)
             for i, hypotheses in zip(wanted, again):
-                self._mark(hypotheses, lines[i], longest[i], 0)
+                self._mark(hypotheses, lines[i], longest[i], fixed[i])
                 old = found[i][0]
                 if hypotheses and len(hypotheses[0]["flawed"]) < len(old["flawed"]):
                     mended = {*old["flawed"], *old["repaired"]} - {*hypotheses[0]["flawed"]}
@@ -206,14 +218,14 @@ class AlignedGenerator(BeamGenerator):
         hypotheses: Sequence[Hypothesis],
         source: Sequence[Sequence[int]],
         longest: Sequence[int],
-        given: int,
+        fixed: Collection[int],
     ) -> None:
-        """Set the flawed lines of an item's hypotheses, without the first ``given`` ones, which were a prefix."""
+        """Set the flawed lines of an item's hypotheses, without the ``fixed`` ones, which were given."""
         for hypothesis in hypotheses:
             target = split(self._words(hypothesis["tokens"]), self.alignment.separators[1])
             # only a prefix can have other lines than the source
             found = flawed(source, target, longest) if len(target) == len(source) else []
-            hypothesis["flawed"] = [line for line in found if line >= given]
+            hypothesis["flawed"] = [line for line in found if line not in fixed]
             hypothesis["repaired"] = []
 
     def _words(self, tokens: Tensor) -> list[int]:
@@ -239,6 +251,13 @@ def _take(sample: dict[str, Any], items: Tensor) -> dict[str, Any]:
     taken: dict[str, Any] = {"net_input": inputs}
     if isinstance(sample.get("id"), Tensor):
         taken["id"] = sample["id"].to(items.device)[items]
-    if "terms" in sample:
-        taken["terms"] = sample["terms"]
-    return taken
+    return taken | {name: sample[name] for name in ("terms", "given") if name in sample}
+
+
+def _of_items(sample: dict[str, Any], name: str) -> list[Any]:
+    """An entry of a batch, in the order of its items; none if it is missing."""
+    return [sample[name][i] for i in sample["id"].tolist()] if name in sample else []
+
+
+def _flat(terms: Terms) -> list[Sequence[int]]:
+    return [term for line in terms for term in line]

@@ -38,7 +38,7 @@ class JointList(NamedTuple):
         shortlist: Shortlist,
         source: Tensor,
         prefix: Tensor | None = None,
-        terms: Sequence[Terms] = (),
+        needed: Sequence[Sequence[Sequence[int]]] = (),
         beam: int = 1,
     ) -> JointList:
         """The joint list of some documents.
@@ -46,13 +46,13 @@ class JointList(NamedTuple):
         Args:
             source: int64 [N, K], padded.
             prefix: int64 [N, P], padded, what the translations begin with.
-            terms: required terms of each document.
+            needed: for each document, sequences of words that must be possible: required terms, given lines.
             beam: size of the beam, which takes twice as many candidates, possible or not.
         """
         more: list[list[int]] = [[] for _ in range(source.size(0))]
         for i, its in enumerate(more):
             its += [] if prefix is None else prefix[i].tolist()
-            its += [word for line in terms[i] for term in line for word in term] if terms else []
+            its += [word for words in needed[i] for word in words] if needed else []
         allowed = torch.from_numpy(shortlist.allowed(source.cpu().numpy(), more)).to(source.device)
         wanted = allowed.any(0)
         wanted[: 2 * beam + 1] = True
@@ -79,7 +79,11 @@ class JointList(NamedTuple):
 
     def terms(self, terms: Terms) -> Terms:
         """Required terms in new numbers."""
-        return [[self.numbers(self.words.new_tensor(term)).tolist() for term in line] for line in terms]
+        return [self.numbered(line) for line in terms]
+
+    def numbered(self, sequences: Sequence[Sequence[int]]) -> list[list[int]]:
+        """Sequences of words in new numbers."""
+        return [self.numbers(self.words.new_tensor(list(words))).tolist() for words in sequences]
 
 
 class Encoded(NamedTuple):

@@ -1,0 +1,71 @@
+"""Translations of lines that are given: what they may be, and how files hold them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+from fairseq_lasformer.data.lines import clean_line, split_lines
+from fairseq_lasformer.errors import InputError
+
+Given = Mapping[int, str]
+"""Translations of some lines of a document, by the number of the line, from 1."""
+
+L = TypeVar("L", bound=Any)
+
+
+def check_given(given: Given, numbers: Sequence[int], name: str) -> None:
+    """Reject given lines that a document does not have, or that are no lines.
+
+    Args:
+        numbers: numbers of the document's lines that are not blank.
+        name: what the document is called in errors.
+
+    Raises:
+        InputError: names the line.
+    """
+    known, last = set(numbers), max(numbers, default=0)
+    for number, text in given.items():
+        if type(number) is not int or number not in known:
+            why = "is blank" if type(number) is int and 0 < number < last else f"does not exist; it has {last} lines"
+            raise InputError(f"{name}: a translation is given for line {number}, which {why}")
+        if not isinstance(text, str) or not clean_line(text):
+            raise InputError(f"{name}: the translation given for line {number} is no text")
+        if len(split_lines(text)) > 1:
+            raise InputError(f"{name}: the translation given for line {number} has more than one line")
+
+
+def with_given(lines: Sequence[L], given: Given | None) -> list[L]:
+    """Translated lines, with those that were given as they are."""
+    known = given or {}
+    return [line._replace(translation=known.get(line.number, line.translation)) for line in lines]
+
+
+def parse_given(text: str, n_lines: int, path: str) -> dict[int, str]:
+    """The given lines in the text of a file.
+
+    It is a table of the number of a line, a tab, and its translation; or as many lines as the document has, in which
+    empty ones are to be translated.
+
+    Args:
+        n_lines: number of the document's lines.
+        path: names the file in errors.
+
+    Raises:
+        InputError: it is neither.
+    """
+    lines = split_lines(text.removeprefix("\ufeff"))
+    rows = [(i, *line.partition("\t")) for i, line in enumerate(lines, 1) if line.strip()]
+    if rows and all(tab and number.strip().isdecimal() for _, number, tab, _ in rows):
+        found: dict[int, str] = {}
+        for i, number, _, translation in rows:
+            if int(number) in found:
+                raise InputError(f"{path}, line {i}: gives a second translation for line {int(number)}")
+            found[int(number)] = translation
+        return found
+    if len(lines) != n_lines:
+        raise InputError(
+            f"{path}: has {len(lines)} lines, but the document has {n_lines}; expected as many, empty where the "
+            "translation is missing, or a table of line number, tab, translation"
+        )
+    return {i: line for i, line in enumerate(lines, 1) if line.strip()}
