@@ -22,6 +22,22 @@ def log_probabilities(
 ) -> list[Tensor]:
     """Log probabilities of every token of each target, end of sentence included: one float32 tensor per example.
 
+    See :func:`against_best`.
+    """
+    return [tokens for tokens, _ in against_best(model, dictionary, examples, max_tokens, device, done)]
+
+
+@torch.no_grad()
+def against_best(
+    model: Any,
+    dictionary: Any,
+    examples: Sequence[tuple[Tensor, Tensor]],
+    max_tokens: int,
+    device: torch.device | str,
+    done: Callable[[int], object] = lambda n: None,
+) -> list[tuple[Tensor, Tensor]]:
+    """Log probabilities of every token of each target, end of sentence included, and of the likeliest word there.
+
     Args:
         model: a model in evaluation mode.
         examples: int64 tokens of source and target, each with its end of sentence.
@@ -30,7 +46,7 @@ def log_probabilities(
     """
     order = sorted(range(len(examples)), key=lambda i: (len(examples[i][1]), len(examples[i][0])))
     pad, eos = dictionary.pad(), dictionary.eos()
-    found: dict[int, Tensor] = {}
+    found: dict[int, tuple[Tensor, Tensor]] = {}
 
     def padded(rows: list[Tensor]) -> Tensor:
         return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=pad).to(device)
@@ -41,9 +57,11 @@ def log_probabilities(
         previous[:, 0] = eos
         previous = previous.masked_fill(targets == pad, pad)
         output = model(sources, (sources != pad).sum(1), previous)
-        scores = model.get_normalized_probs(output, log_probs=True).gather(2, targets[..., None])[..., 0]
+        every = model.get_normalized_probs(output, log_probs=True)
+        scores, best = every.gather(2, targets[..., None])[..., 0], every.max(2).values
         for row, i in enumerate(batch):
-            found[i] = scores[row, : len(examples[i][1])].float().cpu()
+            n = len(examples[i][1])
+            found[i] = scores[row, :n].float().cpu(), best[row, :n].float().cpu()
         done(len(batch))
 
     return [found[i] for i in range(len(examples))]

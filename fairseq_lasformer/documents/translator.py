@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from itertools import groupby
+from itertools import groupby, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -275,18 +275,32 @@ class Translator:
             joined.append(sentence)
         return self._closed(torch.cat(joined), 0)
 
+    def target(self, part: Span, lines: Sequence[Line]) -> Tensor:
+        """Tokens of the translation of a part and its context, as :meth:`example`."""
+        joined: list[Tensor] = []
+        for line in lines[part.start - part.context : part.start + part.size]:
+            if joined and self.ends[1] is not None:
+                joined.append(line.tokens.new_tensor([self.ends[1]]))
+            joined.append(line.tokens)
+        return self._closed(torch.cat(joined), 1)
+
     def _closed(self, tokens: Tensor, side: int) -> Tensor:
         """The tokens behind the tag and before the end of sentence of a side, 0 for the source and 1 for the target."""
         tag = self.tags[side]
         return torch.cat([tokens.new_tensor([] if tag is None else [tag]), tokens, tokens.new_tensor([self.eos[side]])])
 
     def _beginning(self, document: Source, part: Span, found: Sequence[Line]) -> Tensor:
-        """Tokens that a part's translation begins with: those of its context, or a prefix of its reference."""
+        """Tokens that a part's translation begins with.
+
+        They are those of its context and of the given lines that follow it, or a prefix of its reference.
+        """
         if document.references is not None and self.prefix_size:
             return document.references[document.parts.index(part)][: self.prefix_size]
         end = torch.tensor([self.ends[1]] if self.ends[1] is not None else [], dtype=torch.int64)
-        lines = found[len(found) - part.context :] if part.context else []
-        return torch.cat([torch.tensor([], dtype=torch.int64), *(t for line in lines for t in (line.tokens, end))])
+        lines = [line.tokens for line in found[len(found) - part.context :]] if part.context else []
+        given = document.given[part.start : part.start + part.size - 1] if document.given is not None else ()
+        lines += [line for line in takewhile(lambda line: line is not None, given) if line is not None]
+        return torch.cat([torch.tensor([], dtype=torch.int64), *(t for line in lines for t in (line, end))])
 
     def _terms(self, document: Source, part: Span) -> Terms:
         """Terms of each line of a part; none for its context, which is translated."""

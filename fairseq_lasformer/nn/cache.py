@@ -53,15 +53,17 @@ class DecodingCache:
         n_rows: number of hypotheses (R), a multiple of ``n_items``.
         n_items: number of items (N).
         device: where the index is stored.
+        int8: whether keys and values are kept in 8 bits.
 
     Raises:
         ValueError: ``n_rows`` is not a multiple of ``n_items``.
     """
 
-    def __init__(self, n_rows: int, n_items: int, device: torch.device) -> None:
+    def __init__(self, n_rows: int, n_items: int, device: torch.device, int8: bool = False) -> None:
         if n_rows % n_items:
             raise ValueError(f"{n_rows} hypotheses for {n_items} items: not equally many each")
         self.n_items = self.n_live = n_items
+        self.int8 = int8
         self.beam = n_rows // n_items
         self.length = self.used = 0
         self.capacity = FIRST_POSITIONS * self.beam
@@ -101,6 +103,20 @@ class DecodingCache:
 
     def _longer_table(self) -> None:
         self.table = torch.cat([self.table, torch.zeros_like(self.table)], 1)
+
+    def begin_with(self, n_positions: int) -> None:
+        """Let all hypotheses of an item begin with the same positions, whose keys and values :meth:`fill` writes."""
+        assert not self.length, "only before the first step"
+        self.capacity = max(self.capacity, n_positions + FIRST_POSITIONS * self.beam)
+        while self.table.size(1) <= n_positions:
+            self._longer_table()
+        self.table[:, :n_positions] = torch.arange(n_positions, device=self.table.device)
+        self.used = self.length = n_positions
+        self.count[:] = n_positions
+
+    def fill(self, name: str, values: Tensor) -> None:
+        """Write the keys or values of the first positions, [N, P, W]."""
+        self.slots(name, values)[:, : values.size(1)] = values
 
     def append(self, name: str, new: Tensor) -> Tensor:
         """Write this step's ``new`` [R, W]; return all slots, [N, C, W]."""

@@ -31,12 +31,14 @@ class FullPass(NamedTuple):
         memory: the encoder's output [B, K, d], in decoders.
         memory_mask: attention mask of the cross-attention.
         sampling: which queries learned patterns learn from.
+        into: cache of a decoding that begins with these positions; None for none.
     """
 
     mask: AttentionMask
     memory: Tensor | None = None
     memory_mask: AttentionMask = AttentionMask(None, False)
     sampling: RowSampling = EVERY_QUERY
+    into: DecodingCache | None = None
 
     def run(self, layer: TransformerLayer, x: Tensor, selections: tuple[Selection | None, ...]) -> LayerOutput:
         return layer(x, self, selections)
@@ -212,6 +214,8 @@ class DecoderLayer(TransformerLayer):
     def forward(self, x: Tensor, full: FullPass, selections: tuple[Selection | None, ...]) -> LayerOutput:
         """x [B, N, d] -> x, and the output of the self-attention, the cross-attention and a mixture."""
         y = self.transformation(self.before(self.self_attn_layer_norm, x))
+        if full.into is not None:
+            self.self_attn.remember(y, full.into, f"{self.index}.self")
         attended = self.self_attn(y, None, full.mask, selections[0], full.sampling)
         x = self.after(self.self_attn_layer_norm, x, attended.out)
         y = self.before(self.encoder_attn_layer_norm, x)

@@ -143,6 +143,7 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
         observe: Observer | None = None,
         position_offset: Tensor | None = None,
         update: int = 0,
+        into: DecodingCache | None = None,
         **_: Any,
     ) -> tuple[Tensor, dict[str, Any]]:
         """Compute features [B, N, d] and extra outputs; with ``incremental_state``, only of the newest position.
@@ -156,6 +157,7 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
             observe: called with the output of every attention of a full pass.
             position_offset: int64 [B, 1], added to all positions of an example in a full pass.
             update: number of the update, in training.
+            into: cache that a full pass writes its keys and values into.
         """
         if incremental_state is not None:
             positions = None
@@ -171,6 +173,7 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
             encoder_out["encoder_out"][0].transpose(0, 1),
             AttentionMask(memory_padding if bool(memory_padding.any()) else None, False),
             sampling(self.cfg, update),
+            into,
         )
         words = self.embed_scale * self.embed_tokens(prev_output_tokens)
         if self.cfg.zero_first_embedding:
@@ -190,6 +193,28 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
             "supervision": {**encoder_out.get("supervision", {}), **out.supervision},
             "router_stats": {**encoder_out.get("router_stats", {}), **router_stats},
         }
+
+    def read_beginning(
+        self, tokens: Tensor, encoder_out: EncoderOut, incremental_state: IncrementalState, beam: int
+    ) -> Tensor | None:
+        """Read what all hypotheses of an item begin with in one pass, instead of a step per token.
+
+        Args:
+            tokens: int64 [N, P], the start symbol and the first P - 1 words of each item, without padding.
+            incremental_state: an empty decoding state, which continues after these tokens.
+            beam: hypotheses per item.
+
+        Returns:
+            features [N, P, d]; None, with the state as it was, if the model can only read step by step.
+        """
+        attentions: list[Any] = [layer.self_attn for layer in self.layers]
+        if self.run_options.cuda_graph or not all(attention.remembers for attention in attentions):
+            return None
+        memory = encoder_out["encoder_out"][0].transpose(0, 1)
+        n_rows = tokens.size(0) * beam
+        cache = DecodingCache.of(incremental_state, functools.partial(self.new_cache, n_rows, memory))
+        cache.begin_with(tokens.size(1))
+        return self.extract_features(tokens, encoder_out, into=cache)[0]
 
     def _step(
         self, x: Tensor, encoder_out: EncoderOut, incremental_state: IncrementalState
@@ -214,7 +239,8 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
         if self.packed is not None and self.packed.of != self._weights():
             self.make_generation_fast_()
         if not self.run_options.cuda_graph:
-            return DecodingCache(n_rows, memory.size(0), memory.device)
+            int8 = self.packed is not None and self.packed.stack.int8_cache
+            return DecodingCache(n_rows, memory.size(0), memory.device, int8)
         kappas = tuple(p.millionths for _, p in learned(self.layers.patterns()))
         return FixedCache(Size.first(n_rows, memory.size(0), memory.size(1), memory, kappas), self.pool)
 

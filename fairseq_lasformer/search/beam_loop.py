@@ -21,8 +21,17 @@ from torch import Tensor
 
 from fairseq_lasformer.data.shortlist import SPECIAL, Shortlist
 from fairseq_lasformer.search.beam_search import FastBeamSearch, fast
+from fairseq_lasformer.search.beginning import beginning, read_beginning
 from fairseq_lasformer.search.histories import Histories, Step
-from fairseq_lasformer.search.processors import Exclusions, FreeTag, GivenWords, ProcessedSearch, StepProcessor, apart
+from fairseq_lasformer.search.processors import (
+    Candidates,
+    Exclusions,
+    FreeTag,
+    GivenWords,
+    ProcessedSearch,
+    StepProcessor,
+    apart,
+)
 from fairseq_lasformer.search.shortlisted import JointList, ListedEnsemble
 from fairseq_lasformer.search.watch import Observe
 
@@ -225,12 +234,33 @@ class BeamGenerator(SequenceGenerator):
         self.search.init_constraints(None, beam)
         beams, histories, first = Beams.first(n, beam, start, device), Histories(n), places[::beam, None]
         recent = beams.words.view(-1, 1) if any(p.reads_tokens for p in processors) else None
+        sums = beams.scores.new_empty(n, beam, 0)  # of all steps, if somebody reads them
+        given = beginning(prefix, self.pad, longest)
+        read = (
+            None if given is None else read_beginning(self.model, states, encoded, start, given, beam, self.temperature)
+        )
+        if given is not None and read is not None:
+            if self.tag is not None:
+                read[:, 0] = 0.0  # see FreeTag
+            so_far = read.cumsum(1)
+            # all hypotheses are alike: one goes on
+            alive = torch.where(torch.arange(beam, device=device) == 0, 0.0, -math.inf)
+            of_item = torch.arange(beam, device=device).expand(n, -1)
+            for word, score in zip(given.unbind(1), so_far.unbind(1)):
+                words, scores = word[:, None].expand(-1, beam), score[:, None] + alive
+                histories.add(Step(words, of_item, torch.full_like(of_item, -1), scores, scores))
+                self.search.candidates = Candidates(scores, words, of_item)
+                self.search.update_constraints(of_item)
+            beams = beams._replace(words=words.contiguous(), scores=scores)
+            if recent is not None:
+                recent = torch.cat([recent, given.repeat_interleave(beam, 0)], 1)
+                sums = so_far[:, None] + alive[:, None]
 
-        for step in range(longest + 1):
+        for step in range(0 if read is None else read.size(1), longest + 1):
             # the decoder reads the newest words, and how many there are; the search, the newest scores
             so_far = beams.words.view(-1, 1).expand(-1, step + 1)
             lprobs, _ = self.model.forward_decoder(so_far, encoded, states, self.temperature)
-            past = beams.scores[..., None].expand(-1, -1, step)
+            past = beams.scores[..., None].expand(-1, -1, step) if recent is None else sums
             scores, words, parents = self.search.step(step, lprobs.view(n, -1, self.vocab_size), past, recent)
             beams, record, chosen = advance(beams, scores, words, parents, self.eos, self._exhausted())
             histories.add(record)
@@ -242,12 +272,15 @@ class BeamGenerator(SequenceGenerator):
                 if not going:
                     break
                 if len(going) < n:
+                    sums = sums[going]
                     n, items = len(going), torch.tensor(going, device=device)
                     histories.remove(going)
                     self.search.prune_sentences(items)
                     beams, chosen, order = beams.take(items), chosen[items], order[items]
             if recent is not None:
                 recent = torch.cat([recent[order.view(-1)], beams.words.view(-1, 1)], 1)
+                parents = (order - first[:n])[..., None].expand(-1, -1, sums.size(2))
+                sums = torch.cat([sums.gather(1, parents), beams.scores[..., None]], 2)
             self.search.update_constraints(chosen)
             self.model.reorder_incremental_state(states, order.view(-1))
             encoded = self.model.reorder_encoder_out(encoded, order.view(-1))

@@ -24,7 +24,7 @@ class Watch(StepProcessor):
         end: index of the end of sentence.
     """
 
-    reads_tokens = on_host = True
+    reads_tokens = True
 
     def __init__(self, observers: Mapping[int, Observe], end: int) -> None:
         self.observers, self.end = dict(observers), end

@@ -16,7 +16,7 @@ from fairseq_lasformer.nn.selection import Selection
 from fairseq_lasformer.ops import AttentionMask, KeptKeys
 
 if TYPE_CHECKING:
-    from fairseq_lasformer.nn.cache import LayerCache
+    from fairseq_lasformer.nn.cache import DecodingCache, LayerCache
 
 ATTENTIONS: dict[str, type[Attention]] = {}
 """Attentions that select nothing, by their names in ``--select-pattern``."""
@@ -118,6 +118,20 @@ class Attention(nn.Module):
             x: [R, d].
             keys: this layer's part of the cache: keys by slot, or a state per hypothesis.
             kept: the group's kept keys, for a layer without a pattern of its own.
+        """
+        raise NotImplementedError
+
+    @property
+    def remembers(self) -> bool:
+        """Whether :meth:`remember` is possible."""
+        return False
+
+    def remember(self, x: Tensor, cache: DecodingCache, name: str) -> None:
+        """Write what steps need to know of earlier positions into a cache.
+
+        Args:
+            x: [N, P, d], the inputs of all earlier positions.
+            name: prefix of this attention's entries.
         """
         raise NotImplementedError
 

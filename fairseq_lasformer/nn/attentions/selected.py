@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from fairseq_lasformer import ops
 from fairseq_lasformer.nn.attentions.base import Attention, AttentionOptions, AttentionOutput
-from fairseq_lasformer.nn.cache import LayerCache
+from fairseq_lasformer.nn.cache import DecodingCache, LayerCache
 from fairseq_lasformer.nn.dropout import Dropout
 from fairseq_lasformer.nn.options import EVERY_QUERY, RowSampling
 from fairseq_lasformer.nn.patterns import Pattern
@@ -85,6 +85,21 @@ class SelectedAttention(Attention):
         dropout_p = self.dropout_module.active_p
         out = ops.attend_kept(q, k, v, keys.key_index, kept, self.num_heads, self.backend, dropout_p)
         return AttentionOutput(self.out_proj(out), kept)
+
+    @property
+    def remembers(self) -> bool:
+        return self.selector is None or self.selector.packable
+
+    def remember(self, x: Tensor, cache: DecodingCache, name: str) -> None:
+        for what, projection in (("key", self.k_proj), ("value", self.v_proj)):
+            if cache.int8:
+                numbers, scales = ops.quantise_heads(projection(x), self.num_heads)
+                cache.fill(f"{name}.{what}", numbers)
+                cache.fill(f"{name}.{what}_scale", scales)
+            else:
+                cache.fill(f"{name}.{what}", projection(x))
+        if self.selector is not None and self.selector.scorers():
+            cache.fill(f"{name}.selector_key", self.selector.scorers()[1](x))
 
     def sharpened(self, q: Tensor, n_keys: Tensor) -> Tensor:
         """Scale queries by log n / log ``length`` where they see n > ``length`` keys.

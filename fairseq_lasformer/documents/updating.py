@@ -1,0 +1,245 @@
+"""A translation follows its source: what has not changed stays, what has is translated in its place.
+
+The lines of the old and the new source are aligned. Kept lines keep their translations, which are given to the search;
+changed runs are translated between them. A new line may contradict the translation of a later one: a pronoun whose
+antecedent has changed. So later lines are scored with the old and with the new context; where a word has become less
+likely, the line is translated again. The new translation is taken if the new context prefers it, and the old context
+preferred the old one.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+from fairseq_lasformer.data.documents import Span
+from fairseq_lasformer.data.examples import line_spans
+from fairseq_lasformer.documents.scoring import against_best
+from fairseq_lasformer.documents.source import Line, Source, runs
+from fairseq_lasformer.documents.translator import SCORED_TOKENS, TOGETHER, Translator
+
+AFTER = 1
+"""Given lines after a changed one that its translation must fit."""
+
+LOST = 0.1
+"""A line is looked at again where a word has lost so much probability by the new context."""
+
+UNLIKE = 4.0
+"""A line is taken for a human edit if a word in it is so much less likely than the model's own choice."""
+
+ROUNDS = 4
+"""How often later lines are looked at: lines that were translated again may contradict others."""
+
+KEPT, NEW, REREAD, EDITED = "kept", "new", "re-read", "edited"
+
+T = TypeVar("T")
+
+
+class Former(NamedTuple):
+    """A source as it was, and its translation.
+
+    Attributes:
+        document: the old source; ``given`` holds the translation of every line.
+        edited: numbers of lines that somebody has edited; None: those that the model would not write.
+    """
+
+    document: Source
+    edited: Collection[int] | None = None
+
+
+class Updated(NamedTuple):
+    """An updated translation.
+
+    Attributes:
+        lines: of the new document.
+        states: what became of each: ``kept``, ``new`` (translated), ``re-read`` (translated again, because the text
+            before it has changed) or ``edited`` (kept, and taken for a human edit).
+        contradicted: numbers of the edited lines that the new context contradicts.
+    """
+
+    lines: list[Line]
+    states: list[str]
+    contradicted: list[int]
+
+
+def kept_lines(old: Sequence[str], new: Sequence[str]) -> list[int | None]:
+    """For each new line, the number of the old one that it is; None for new and changed ones."""
+    found: list[int | None] = [None] * len(new)
+    for block in difflib.SequenceMatcher(None, old, new, autojunk=False).get_matching_blocks():
+        found[block.b : block.b + block.size] = range(block.a, block.a + block.size)
+    return found
+
+
+class Updater:
+    """Updates translations.
+
+    Args:
+        translator: translator whose generator aligns lines.
+        touch_edits: whether edited lines may be translated again.
+    """
+
+    def __init__(self, translator: Translator, device: torch.device | str, touch_edits: bool = False) -> None:
+        self.translator, self.device, self.touch_edits = translator, device, touch_edits
+
+    def update(
+        self,
+        former: Former,
+        document: Source,
+        kept: Sequence[int | None],
+        tick: Callable[[int], object] = lambda n: None,
+    ) -> Updated:
+        """Translates what is new in a document, and what the new contradicts.
+
+        Args:
+            document: the new source; ``given`` holds the translations of kept lines.
+            kept: see :func:`kept_lines`.
+            tick: called with a number of lines that are settled.
+        """
+        n = len(document.sentences)
+        given = document.given or [None] * n
+        lines = [Line(document.sentences[0][:0] if line is None else line, 0.0, False, False) for line in given]
+        states = [NEW if line is None else KEPT for line in given]
+        tick(sum(line is not None for line in given))
+        fresh = [i for i, line in enumerate(given) if line is None]
+        for part in document.parts:
+            here = [i for i in fresh if part.start <= i < part.start + part.size]
+            for first, last in runs(here, TOGETHER):
+                for i, line in self._translated(document, part, first, last, lines).items():
+                    if given[i] is None:
+                        lines[i] = line
+                tick(sum(first <= i <= last for i in here))
+        gone = _gone(kept, len(former.document.sentences))
+        contradicted = []
+        if fresh or gone:
+            contradicted = self._reread(former, document, kept, lines, states, min([*fresh[:1], *gone[:1]]))
+        return Updated(lines, states, contradicted)
+
+    def _translated(
+        self, document: Source, part: Span, first: int, last: int, lines: Sequence[Line]
+    ) -> dict[int, Line]:
+        """Translates lines of a part after all lines of the part before them, and before a few given ones."""
+        end = part.start + part.size
+        after = 0
+        while after < AFTER and last + 1 + after < end and (document.given or ())[last + 1 + after] is not None:
+            after += 1
+        span = Span(part.document, first, last - first + 1 + after, first - part.start + part.context)
+        (found,) = self.translator.translate_parts([(document, span, lines[:first])], self.device)
+        return {i: line for i, line in enumerate(found, first) if i <= last}
+
+    def _reread(
+        self,
+        former: Former,
+        document: Source,
+        kept: Sequence[int | None],
+        lines: list[Line],
+        states: list[str],
+        first: int,
+    ) -> list[int]:
+        """Translates lines after the first changed one again if the new context contradicts them.
+
+        Changes lines and states; returns the numbers of edited lines that are contradicted and stay.
+        """
+        before = [_line(tokens) for tokens in former.document.given or ()]
+        old = self._scores(former.document, before)
+        edited = former.edited
+        if edited is None:
+            edited = {j for j, (tokens, best) in old.items() if float((best - tokens).max()) > UNLIKE}
+        states[:] = [EDITED if j in edited else state for j, state in zip(kept, states)]
+        looked: set[int] = set()
+        contradicted = []
+        for _ in range(ROUNDS):
+            new = self._scores(document, lines)
+            lost = {
+                i: float((old[j][0].exp() - new[i][0].exp()).max())
+                for i, j in enumerate(kept)
+                if j is not None and i >= first and i not in looked
+            }
+            found = [i for i, probability in lost.items() if probability > LOST]
+            if not found:
+                break
+            looked.update(found)
+            for group in runs(found, TOGETHER):
+                here = [i for i in found if group[0] <= i <= group[1]]
+                for i, again in self._again(document, lines, here).items():
+                    j = kept[i]
+                    if j is None or torch.equal(again.tokens, lines[i].tokens):
+                        continue
+                    was = float(old[j][0].sum()) - self._sum(former.document, _with(before, j, again), j)
+                    now = self._sum(document, lines, i) - self._sum(document, _with(lines, i, again), i)
+                    if was <= 0 or now >= 0:
+                        continue  # the better one of old, or still the worse one
+                    if states[i] == EDITED and not self.touch_edits:
+                        contradicted.append(i)
+                        continue
+                    lines[i], states[i] = again, REREAD
+                    document = document._replace(given=_with(document.given or (), i, again.tokens))
+        return contradicted
+
+    def _again(self, document: Source, lines: Sequence[Line], numbers: Sequence[int]) -> dict[int, Line]:
+        """Other translations of kept lines; those between them stay."""
+        given = [None if i in numbers else tokens for i, tokens in enumerate(document.given or ())]
+        found: dict[int, Line] = {}
+        for part in document.parts:
+            if here := [i for i in numbers if part.start <= i < part.start + part.size]:
+                free = document._replace(given=given)
+                translated = self._translated(free, part, here[0], here[-1], lines)
+                found |= {i: translated[i] for i in here}
+        return found
+
+    def _sum(self, document: Source, lines: Sequence[Line], i: int) -> float:
+        """Log probability of a line in the text before it."""
+        part = next(p for p in document.parts if p.start <= i < p.start + p.size)
+        size = i + 1 - part.start
+        return float(self._scores(document, lines, [part], size)[i][0].sum())
+
+    def _scores(
+        self,
+        document: Source,
+        lines: Sequence[Line],
+        parts: Sequence[Span] | None = None,
+        size: int | None = None,
+    ) -> dict[int, tuple[Tensor, Tensor]]:
+        """Log probabilities of the tokens of each line and its end, in the text before it, and of the best words.
+
+        Args:
+            parts: default: all of the document.
+            size: number of lines of a part whose translation is scored; default: all.
+        """
+        translator, separator = self.translator, self.translator.ends[1]
+        parts = document.parts if parts is None else parts
+        whole = [(part, part if size is None else part._replace(size=size)) for part in parts]
+        examples = [(translator.example(document, part), translator.target(scored, lines)) for part, scored in whole]
+        model, dictionary = translator.models[0], translator.task.target_dictionary
+        scored = against_best(model, dictionary, examples, SCORED_TOKENS, self.device)
+        found: dict[int, tuple[Tensor, Tensor]] = {}
+        for part, (_, target), (tokens, best) in zip(parts, examples, scored):
+            tag = int(translator.tags[1] is not None)
+            spans = line_spans(target.tolist()[tag:-1], separator)
+            for number, (start, end) in enumerate(spans, part.start - part.context):
+                if number >= part.start:
+                    found[number] = tokens[tag + start : tag + end + 1], best[tag + start : tag + end + 1]
+        return found
+
+
+def _line(tokens: Any) -> Line:
+    return Line(tokens, 0.0, False, False)
+
+
+def _with(items: Sequence[T], i: int, item: T) -> list[T]:
+    """A copy of a sequence with another item in a place."""
+    return [*items[:i], item, *items[i + 1 :]]
+
+
+def _gone(kept: Sequence[int | None], n_old: int) -> list[int]:
+    """Numbers of the new lines before which old ones are missing."""
+    found, expected = [], 0
+    for i, j in enumerate(kept):
+        if j is not None:
+            if j > expected:
+                found.append(i)
+            expected = j + 1
+    return found
