@@ -15,7 +15,9 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -103,8 +105,9 @@ def main() -> None:
         generator += ["--documents", str(args.documents)]
         progress.run("corpus", lambda: subprocess.run(generator, check=True, stdout=sys.stderr), tell=True)
         progress.run("prepare", lambda: demo.prepare_data(raw, out / "data"), tell=True)
-        with ThreadPoolExecutor(args.jobs) as pool:
-            list(pool.map(lambda name: make(name, out, args.updates, args.overrides), TRAINED))
+        work = partial(make, out=out, updates=args.updates, overrides=args.overrides)
+        with ProcessPoolExecutor(args.jobs, get_context("spawn")) as pool:  # Hydra is one per process
+            list(pool.map(work, TRAINED))
     except InputError as e:
         sys.exit(f"error: {e}")
     models = {name: out / name / "lasformer_deep" / "checkpoint_last.pt" for name in TRAINED}

@@ -31,6 +31,7 @@ COMMANDS = {
     "distil": Command("train a student on a teacher's translations of the training text", "experiments"),
     "run": Command("from raw documents to a model and its report, by a configuration file", "experiments"),
     "translate": Command("translate files, folders or standard input, in any known format", "translate"),
+    "update": Command("update a translation: translate what has changed in its source", "update"),
     "serve": Command("a translation server with a page", "serve"),
     "generate": Command("translate a prepared split, whole documents", "data"),
     "score": Command("d-BLEU, s-BLEU and chrF of translated documents", "scores"),

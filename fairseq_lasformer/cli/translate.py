@@ -19,6 +19,7 @@ from fairseq_lasformer.errors import InputError
 if TYPE_CHECKING:
     from fairseq_lasformer.file_translation.file_jobs import Job, Options
     from fairseq_lasformer.file_translation.file_translator import FileTranslator
+    from fairseq_lasformer.file_translation.reading import Blocks
 
 _BINARY = ("docx", "odt")
 
@@ -53,6 +54,19 @@ def add_translate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--overlap", type=int, metavar="SENTENCES", help="see lasformer generate")
     parser.add_argument(
         "--glossary", type=Path, metavar="FILE", help="required translations: source term, tab, target term"
+    )
+    parser.add_argument(
+        "--given",
+        type=Path,
+        metavar="FILE",
+        help="of a text: translations of some of its lines, as a table of line number, tab, translation, or as many "
+        "lines, empty where the translation is missing",
+    )
+    parser.add_argument("--no-look-ahead", action="store_true", help="lines before given ones do not depend on these")
+    parser.add_argument(
+        "--unreviewed",
+        action="store_true",
+        help="read fuzzy and unreviewed translations of .po and XLIFF files as context, too (default: finished ones)",
     )
     add_max_tokens(parser, 8192)
     add_device(parser)
@@ -111,6 +125,8 @@ def run_translate(args: argparse.Namespace) -> None:
     if args.max_tokens < 1 or (args.overlap or 0) < 0 or args.subtitle_width < 0:
         raise InputError("--max-tokens: at least 1; --overlap and --subtitle-width: at least 0")
     shard_of(args.shard)
+    if args.given and Path(args.input).is_dir():
+        raise InputError("--given: for one text, not for a folder")
     place = Path(args.input)
     _check_places(args, place)
     if args.input != "-" and place.is_dir():
@@ -166,7 +182,35 @@ def _translator(args: argparse.Namespace) -> FileTranslator:
         lines=args.lines,
         alternatives=args.nbest - 1,
         max_tokens=args.max_tokens,
+        unreviewed=args.unreviewed,
+        **({"no_look_ahead": True} if args.no_look_ahead else {}),
     )
+
+
+def _given(args: argparse.Namespace, data: bytes, form: str) -> Blocks | None:
+    """The translations of ``--given`` for the blocks of a text; None without it.
+
+    Raises:
+        InputError: the file cannot be read, or does not belong to the text.
+    """
+    from fairseq_lasformer.data.lines import split_lines
+    from fairseq_lasformer.documents.given_lines import check_given, parse_given
+    from fairseq_lasformer.formats import plain
+    from fairseq_lasformer.formats.encoding import decode
+
+    if args.given is None:
+        return None
+    if form != "text":
+        raise InputError(f"--given: only for plain text, not for {form}; finished units of .po and XLIFF are given")
+    try:
+        table = decode(args.given.read_bytes(), None).text
+    except OSError as e:
+        raise InputError(f"--given {args.given}: cannot be read ({e.strerror})") from e
+    lines = split_lines(decode(data, args.encoding).text)
+    found = parse_given(table, len(lines), str(args.given))
+    numbers = [i for i, line in enumerate(lines, 1) if line.strip()]
+    check_given(found, numbers, str(args.given))
+    return {numbers.index(number): plain.read(text).blocks[0] for number, text in found.items()}
 
 
 def _bar(hidden: bool) -> tqdm:
@@ -212,7 +256,8 @@ def _to_standard_output(args: argparse.Namespace, place: Path) -> None:
     except InputError as e:
         raise InputError(str(e) if str(e).startswith(str(args.model)) else f"{name}: {e}") from e
     with _bar(args.quiet or not sys.stderr.isatty()) as bar:
-        (done,) = translator.translate([file], bar.update, begin=_growing(bar))
+        given = _given(args, data, form)
+        (done,) = translator.translate([file], bar.update, begin=_growing(bar), given=[given])
     sys.stdout.buffer.write(present(done, args.format))
     sys.stdout.buffer.flush()
     if not args.quiet and (args.input != "-" or sys.stderr.isatty()):
@@ -265,13 +310,20 @@ def _run(args: argparse.Namespace, jobs: Sequence[Job], state: Path, inputs: Seq
     translator, options = _translator(args), _options(args, inputs)
     glossary = args.glossary.read_text(encoding="utf-8") if args.glossary else ""
     settings: tuple[object, ...] = (*identity(chosen(args.model)), translator.model.settings.fingerprint)
+    settings += (args.no_look_ahead, args.unreviewed, args.given and args.given.read_bytes().hex())
     settings += (args.beam, args.nbest, args.overlap, args.lines, glossary, args.decode_dtype, args.cache_dtype)
     settings += (hashlib.sha256(args.shortlist.read_bytes()).hexdigest() if args.shortlist else "",)
+    given = None
+    if args.given:
+        (job,) = jobs
+        if args.input == "-":
+            raise InputError("--given: name the file of the text, or write to standard output (without -o)")
+        given = {job.source: _given(args, job.source.read_bytes(), job.form)}
     failed = 0
     with _bar(args.quiet) as bar:
         begin = _growing(bar)
         for result in translate_jobs(
-            translator, jobs, state, settings, args.format, args.encoding, begin, bar.update, options
+            translator, jobs, state, settings, args.format, args.encoding, begin, bar.update, options, given
         ):
             failed += bool(result.error)
             name = result.job.source

@@ -192,19 +192,20 @@ class DocumentHubInterface(hub_utils.GeneratorHubInterface):
         numbered = _sentences(document)
         sentences = [sentence for _, sentence in numbered]
         encoded = [self.codec.encode_source(s) for s in sentences]
-        sides = [encoded]
+        sides, targets = [encoded], list[str]()
         if given:
             check_given(given, [n for n, _ in numbered], f"document {number + 1}")
             if not translator.aligned and not translator.independent:
                 raise InputError("given lines need aligned lines: data with a separator, and no --no-align-sentences")
-            sides.append([self.codec.encode_target(clean_line(given.get(n, ""))) for n, _ in numbered])
+            targets = [self.codec.encode_target(clean_line(given.get(n, ""))) for n, _ in numbered]
+            # a given line may be longer than what is cut by the limit
+            sides.append([" ".join(line.split()[: self.codec.room - 1]) for line in targets])
         try:
             wanted = self.task.cfg.overlap if overlap is None else overlap
             cut = self.codec.cut(number, *sides, overlap=translator.overlap(wanted)) if sentences else []
         except TooLong as e:
-            what = "the given translation of sentence" if e.side else "sentence"
             raise InputError(
-                f"document {number + 1}: {what} {e.sentence + 1} has {e.tokens} tokens, more than the limit of "
+                f"document {number + 1}: sentence {e.sentence + 1} has {e.tokens} tokens, more than the limit of "
                 f"{self.codec.limit} that the model was trained with; split it"
             ) from None
         parts = [span for part in cut for span in self.codec.examples(part)]
@@ -212,7 +213,7 @@ class DocumentHubInterface(hub_utils.GeneratorHubInterface):
         fixed: list[Tensor | None] | None = None
         if given and translator.aligned:  # the sentences of other models do not depend on each other
             encode = functools.partial(self.tgt_dict.encode_line, add_if_not_exist=False, append_eos=False)
-            fixed = [encode(line).long() if line else None for line in sides[1]]
+            fixed = [encode(line).long() if line else None for line in targets]
             terms = terms and [[] if line is not None else its for its, line in zip(terms, fixed)]
         return Source([self.binarize(s)[:-1] for s in encoded], parts, terms=terms, given=fixed)
 

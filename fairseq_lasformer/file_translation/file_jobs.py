@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,6 +12,7 @@ from fairseq_lasformer import formats
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.executors import InProcess, Report, Worker
 from fairseq_lasformer.file_translation.file_translator import FileTranslator, TranslatedFile, TranslatedSentence
+from fairseq_lasformer.file_translation.reading import Blocks
 from fairseq_lasformer.files import check_writable, locked, replacing
 from fairseq_lasformer.formats import OpenFile
 from fairseq_lasformer.resume import key_of
@@ -151,6 +152,7 @@ def translate_jobs(
     begin: Callable[[int], object] = lambda n: None,
     tick: Callable[[int], object] = lambda n: None,
     options: Options = Options(),  # noqa: B008
+    given: Mapping[Path, Blocks | None] | None = None,
 ) -> Iterator[Result]:
     """Translates files, and yields what became of each. What was done before, with the same settings, is not repeated.
 
@@ -162,12 +164,13 @@ def translate_jobs(
         begin: called with the number of sentences of files that are about to be translated.
         tick: called with the number of sentences translated.
         options: what is read, written and overwritten.
+        given: translations of some blocks, by the file.
 
     Raises:
         InputError: another process works on the same folder, or it cannot be written.
     """
     with locked(state / LOCK, "a translation"):
-        yield from _translated(translator, jobs, state, settings, output, encoding, begin, tick, options)
+        yield from _translated(translator, jobs, state, settings, output, encoding, begin, tick, options, given or {})
         (state / LOCK).unlink(missing_ok=True)
 
 
@@ -187,10 +190,11 @@ def _translated(
     begin: Callable[[int], object],
     tick: Callable[[int], object],
     options: Options,
+    given: Mapping[Path, Blocks | None],
 ) -> Iterator[Result]:
     done = _Done(state / DONE)
     batches = _batches(translator, jobs, done, output, encoding, options, settings)
-    for results in InProcess().map(_Files(translator, state, done, output, begin), batches, report=tick):
+    for results in InProcess().map(_Files(translator, state, done, output, begin, given), batches, report=tick):
         yield from results
     if (state / PARTS).is_dir() and not any((state / PARTS).iterdir()):
         (state / PARTS).rmdir()
@@ -236,14 +240,21 @@ class _Files(Worker["Sequence[_Open | Result]", "Iterator[Result]"]):
     """Translates files together and writes each when it is done; what has a result already keeps it."""
 
     def __init__(
-        self, translator: FileTranslator, state: Path, done: _Done, output: str, opening: Callable[[int], object]
+        self,
+        translator: FileTranslator,
+        state: Path,
+        done: _Done,
+        output: str,
+        opening: Callable[[int], object],
+        given: Mapping[Path, Blocks | None],
     ) -> None:
         self.translator, self.state, self.done, self.output, self.opening = translator, state, done, output, opening
+        self.given = given
 
     def __call__(self, item: Sequence[_Open | Result], report: Report) -> Iterator[Result]:
         yield from (one for one in item if isinstance(one, Result))
         waiting = [one for one in item if isinstance(one, _Open)]
-        for opened, made in _together(self.translator, waiting, self.state, self.opening, report):
+        for opened, made in _together(self.translator, waiting, self.state, self.opening, report, self.given):
             yield self._written(opened, made)
 
     def _written(self, opened: _Open, made: TranslatedFile | InputError) -> Result:
@@ -270,13 +281,15 @@ def _together(
     state: Path,
     begin: Callable[[int], object],
     tick: Callable[[int], object],
+    given: Mapping[Path, Blocks | None],
 ) -> Iterator[tuple[_Open, TranslatedFile | InputError]]:
     """Translates files together, each written when it is done; those that are left one by one, if one fails."""
     written: set[int] = set()
     failure: Exception | None = None
     journals = [_journal(state, w) for w in waiting]
     try:
-        for i, made in translator.translate_each([w.file for w in waiting], tick, journals, begin):
+        its = [given.get(w.job.source) for w in waiting]
+        for i, made in translator.translate_each([w.file for w in waiting], tick, journals, begin, its):
             written.add(i)
             yield waiting[i], made
     except Exception as e:  # whatever a file makes go wrong must not end the work on others
@@ -290,7 +303,7 @@ def _together(
             yield w, failure if isinstance(failure, InputError) else InputError(message)
         return
     for w in left:
-        yield from _together(translator, [w], state, lambda n: None, lambda n: None)
+        yield from _together(translator, [w], state, lambda n: None, lambda n: None, given)
 
 
 def _check_target(target: Path, inputs: set[Path], replaced: bool) -> None:

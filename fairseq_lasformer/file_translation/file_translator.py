@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,11 +15,14 @@ from fairseq_lasformer.documents.hub import DocumentHubInterface, TranslatedLine
 from fairseq_lasformer.documents.source import Line, Source
 from fairseq_lasformer.documents.word_attention import word_alignment
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.file_translation.reading import Blocks, FileDocument, FileReader
 from fairseq_lasformer.files import replacing
 from fairseq_lasformer.formats import OpenFile
 from fairseq_lasformer.formats.compose import compose
-from fairseq_lasformer.formats.sentences import Sentence, Splitter, sentences, splitter, trimmed, whole
 from fairseq_lasformer.search.glossary import Glossary
+
+Required = Callable[[str], list[list[int]]]
+"""Finds the tokens of the terms that a sentence requires."""
 
 MANY_UNKNOWN = 0.1
 """Share of unknown tokens above which a file's language is doubted."""
@@ -46,6 +49,7 @@ class SentenceCounts(NamedTuple):
         cut: that were too long for the model, and were translated in pieces.
         lost: pieces of markup whose text is empty now.
         unknown: share of the source's tokens that the model does not know.
+        context: number of finished texts that were read as context.
     """
 
     sentences: int
@@ -55,10 +59,13 @@ class SentenceCounts(NamedTuple):
     cleaned: int
     lost: int
     unknown: float = 0.0
+    context: int = 0
 
     def summary(self) -> str:
         """The counts in words."""
         words = [f"{self.sentences} sentence{'' if self.sentences == 1 else 's'}"]
+        if self.context:
+            words.append(f"{self.context} unit{'' if self.context == 1 else 's'} kept, used as context")
         if self.repaired:
             words.append(f"{self.repaired} translated again")
         if self.flawed:
@@ -91,6 +98,7 @@ class FileTranslator:
         lines: each line is one sentence; by default, sentences are looked for.
         alternatives: number of further translations of each sentence.
         max_tokens: maximum number of tokens per batch.
+        unreviewed: whether finished texts that somebody should look at are read as context, too.
         options: further options of fairseq's generation.
 
     Raises:
@@ -106,13 +114,14 @@ class FileTranslator:
         lines: bool = False,
         alternatives: int = 0,
         max_tokens: int = 8192,
+        unreviewed: bool = False,
         **options: Any,
     ) -> None:
         self.model, self.overlap, self.max_tokens, self.most = model, overlap, max_tokens, alternatives
         self.translator = model.translator(max(beam, alternatives + 1), **options)
         self.required = None if glossary is None else self.translator.required(glossary, model.codec)
         self.unknown, self.n_words = model.src_dict.unk(), len(model.tgt_dict)
-        self.split = whole if lines else splitter(model.settings.source_lang)
+        self.reader = FileReader(model.codec, lines, unreviewed)
         # without separators, the lines of a document are only known if each is translated by itself
         self.whole_documents = model.codec.keeps_boundaries
 
@@ -121,17 +130,13 @@ class FileTranslator:
         """Codes of source and target language."""
         return self.model.settings.source_lang, self.model.settings.target_lang
 
-    def sentences(self, file: OpenFile) -> tuple[list[list[Sentence]], int]:
-        """The sentences of each block, none longer than the model's limit; and how many had to be cut."""
-        cuts = [0]
-        return [sentences(block, self._fitting(cuts)) for block in file.blocks], cuts[0]
-
     def translate(
         self,
         files: Sequence[OpenFile],
         tick: Callable[[int], object] = lambda n: None,
         journals: Sequence[Path | None] | None = None,
         begin: Callable[[int], object] = lambda n: None,
+        given: Sequence[Blocks | None] | None = None,
     ) -> list[TranslatedFile]:
         """Translates files together; each is one document. See :meth:`translate_each`.
 
@@ -139,7 +144,7 @@ class FileTranslator:
             InputError: a file cannot be written.
         """
         found: dict[int, TranslatedFile] = {}
-        for i, made in self.translate_each(files, tick, journals, begin):
+        for i, made in self.translate_each(files, tick, journals, begin, given):
             if isinstance(made, InputError):
                 raise made
             found[i] = made
@@ -151,6 +156,7 @@ class FileTranslator:
         tick: Callable[[int], object] = lambda n: None,
         journals: Sequence[Path | None] | None = None,
         begin: Callable[[int], object] = lambda n: None,
+        given: Sequence[Blocks | None] | None = None,
     ) -> Iterator[tuple[int, TranslatedFile | InputError]]:
         """Translates files together, each one document, and yields each when its last sentence is done.
 
@@ -158,56 +164,32 @@ class FileTranslator:
             tick: called with a number of translated sentences.
             journals: for each file, where its lines are kept until it is done, so that a killed run resumes there.
             begin: called with the number of all sentences.
+            given: for each file, translations of some of its blocks.
 
         Yields:
             the number of a file, and the translated file, or why it could not be written.
         """
-        split = [self.sentences(file) for file in files]
-        texts = [[s.text for block in found for s in block] for found, _ in split]
-        begin(sum(map(len, texts)))
+        read = [self.reader.read(file, its) for file, its in zip(files, given or [None] * len(files))]
+        begin(sum(len(document.lines) for document in read))
         documents = [Journal(path) for path in journals or [None] * len(files)]
-        for i, lines, unknown in self._documents(texts, tick, documents):
+        for i, lines, unknown in self._documents(read, tick, documents):
             try:
-                made = self.rendered(files[i], *split[i], lines)
+                made = self.rendered(read[i], lines)
                 yield i, made._replace(counts=made.counts._replace(unknown=unknown))
             except InputError as e:
                 yield i, e
 
-    def _fitting(self, cuts: list[int]) -> Splitter:
-        """The splitter, with sentences beyond the limit cut between words."""
-        codec = self.model.codec
-
-        def fits(text: str) -> bool:
-            return codec.length(codec.encode_source(" ".join(text.split()))) <= codec.room
-
-        def pieces(text: str, start: int, end: int) -> Iterable[tuple[int, int]]:
-            # characters bound the subwords: most sentences need not be encoded twice
-            if end - start < codec.limit // 2 or fits(text[start:end]) or end - start < 2:
-                return [(start, end)]
-            cuts[0] += 1
-            middle = (start + end) // 2
-            places = [i for i in range(start + 1, end) if text[i].isspace()]
-            stops = [i for i in places if text[i - 1] in ",;:–—"]
-            cut = min(stops or places or [middle], key=lambda i: abs(i - middle))
-            return [*pieces(text, start, cut), *pieces(text, cut, end)]
-
-        def split(text: str) -> list[tuple[int, int]]:
-            return [
-                place for span in self.split(text) for piece in pieces(text, *span) for place in trimmed(text, *piece)
-            ]
-
-        return split
-
     def _documents(
-        self, texts: Sequence[Sequence[str]], tick: Callable[[int], object], journals: Sequence[Journal]
+        self, read: Sequence[FileDocument], tick: Callable[[int], object], journals: Sequence[Journal]
     ) -> Iterator[tuple[int, list[TranslatedSentence], float]]:
         """The translated documents, each when it is done: its number, its lines, the share of unknown tokens."""
+        texts = [document.lines for document in read]
         if self.whole_documents:
-            sources = [self._source(text) for text in texts]
+            sources = [self.source(document) for document in read]
             owner = list(range(len(texts)))
             known = [journal.lines(len(text), self.n_words) for journal, text in zip(journals, texts)]
         else:
-            sources = [self._source([sentence]) for text in texts for sentence in text]
+            sources = [self.source(FileDocument(d.file, [], 0, [s], {}, [], {})) for d in read for s in d.lines]
             owner = [i for i, text in enumerate(texts) for _ in text]
             known = [[] for _ in sources]
         here = [i for i, source in enumerate(sources) if source.sentences]
@@ -223,8 +205,8 @@ class FileTranslator:
             unknown = float((tokens == self.unknown).float().mean()) if tokens.numel() else 0.0
             lines = [line for i in of.get(document, ()) for line in translated.get(i, [])]
             if not self.whole_documents:
-                return document, self.with_sources(texts[document], lines), unknown
-            return document, self.with_sources(texts[document], lines, self._others(sources[document], lines)), unknown
+                return document, self.with_sources(read[document], lines), unknown
+            return document, self.with_sources(read[document], lines, self._others(sources[document], lines)), unknown
 
         for document in range(len(texts)):
             if not waiting[document]:
@@ -246,8 +228,14 @@ class FileTranslator:
                 if not waiting[document]:
                     yield finished(document)
 
-    def _source(self, text: Sequence[str]) -> Source:
-        return self.model.source(0, "\n".join(text), self.translator, self.overlap, self.required)
+    def source(self, document: FileDocument, required: Required | None = None) -> Source:
+        """The tokens of a document.
+
+        Args:
+            required: finds the terms that a sentence requires; default: those of the glossary.
+        """
+        text = "\n".join(document.lines)
+        return self.model.source(0, text, self.translator, self.overlap, required or self.required, document.given)
 
     def _others(self, source: Source, lines: list[Line]) -> list[list[Line]]:
         """Other translations of each line, if there are to be some."""
@@ -256,37 +244,42 @@ class FileTranslator:
         return self.translator.alternatives(source, lines, self.most, self.model.device)
 
     def with_sources(
-        self, texts: Sequence[str], lines: Sequence[Line], others: Sequence[Sequence[Line]] = ()
+        self, document: FileDocument, lines: Sequence[Line], others: Sequence[Sequence[Line]] = ()
     ) -> list[TranslatedSentence]:
-        """Sentences beside their translations, as text.
+        """The sentences of a document beside their translations, as text.
 
         Args:
-            texts: the sentences of a document.
+            lines: the translations of all that is read.
             others: other translations of each; empty for none.
 
         Raises:
             InputError: there are not as many translations as sentences.
         """
+        texts = document.lines
         if len(texts) != len(lines):
             raise InputError(
                 f"{len(texts)} sentences have {len(lines)} translations; this model cannot keep lines apart"
             )
 
         found = []
-        for i, line in enumerate(lines):
-            more = [self.model.line(i + 1, texts[i], other) for other in (others[i] if others else ())]
-            best = self.model.line(i + 1, texts[i], line)
+        for number, i in enumerate(document.own, 1):
+            more = [self.model.line(number, texts[i], other) for other in (others[i] if others else ())]
+            best = self.model.line(number, texts[i], lines[i])
+            best = best._replace(translation=document.given.get(i + 1, best.translation))
             found.append(TranslatedSentence(best, [(other.translation, other.score) for other in more]))
         return found
 
-    def rendered(
-        self, file: OpenFile, found: list[list[Sentence]], cut: int, lines: list[TranslatedSentence]
-    ) -> TranslatedFile:
+    def rendered(self, document: FileDocument, lines: list[TranslatedSentence]) -> TranslatedFile:
         """A file made of its translated sentences."""
         following = iter(lines)
-        segments, lost = [], 0
-        for block, here in zip(file.blocks, found):
+        segments: list[Sequence[str]] = []
+        lost = 0
+        for i, (block, here) in enumerate(zip(document.file.blocks, document.sentences)):
             translations = [next(following).line.translation for _ in here]
+            kept = document.kept.get(i, ())
+            if len(kept) == len(block.segments):
+                segments.append(kept)
+                continue
             made = compose(block, here, translations, lambda a, b: word_alignment(self.model, a, b))
             segments.append(made.segments)
             lost += made.lost
@@ -294,11 +287,12 @@ class FileTranslator:
             len(lines),
             sum(line.line.repaired for line in lines),
             tuple(line.line.number for line in lines if line.line.flawed),
-            cut,
-            sum(sentence.cleaned for here in found for sentence in here),
+            document.cut,
+            sum(sentence.cleaned for here in document.sentences for sentence in here),
             lost,
+            context=document.n_context,
         )
-        return TranslatedFile(file.write(segments), lines, counts)
+        return TranslatedFile(document.file.write(segments), lines, counts)
 
 
 class Journal:

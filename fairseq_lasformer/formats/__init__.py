@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.formats import html, markdown, office, plain, po, subtitles, xliff
-from fairseq_lasformer.formats.block import Block, Parsed
+from fairseq_lasformer.formats.block import Block, Finished, Parsed
 from fairseq_lasformer.formats.encoding import decode
 from fairseq_lasformer.formats.markup import encoding_named
 
@@ -83,12 +83,14 @@ class OpenFile(NamedTuple):
         write: the file with other text, given the segments of each block.
         note: what its user should know, such as a guessed encoding; mostly nothing.
         languages: codes of source and target language, where the file names them.
+        finished: what is translated already, and may be read as context.
     """
 
     blocks: tuple[Block, ...]
     write: Callable[[Sequence[Sequence[str]]], bytes]
     note: str = ""
     languages: tuple[str | None, str | None] = (None, None)
+    finished: tuple[Finished, ...] = ()
 
 
 def format_of(name: str) -> str | None:
@@ -176,7 +178,7 @@ def _read(data: bytes, form: str, encoding: str | None, finishing: Finishing) ->
             made = chosen.finish(decoded.text, made, finishing)
         return decoded.encode(made, chosen.errors)
 
-    return OpenFile(parsed.blocks, finished, note, parsed.languages)
+    return OpenFile(parsed.blocks, finished, note, parsed.languages, parsed.finished)
 
 
 INSTEAD = {

@@ -9,6 +9,7 @@ import functools
 import itertools
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from fairseq_lasformer.formats.placeholders import ANYWHERE
 
@@ -63,6 +64,21 @@ class Block:
         return list(itertools.accumulate(int(fill == PLACEHOLDER) for fill in self.fills))
 
 
+class Finished(NamedTuple):
+    """A text that is translated already, and stays as it is; the model may read it.
+
+    Attributes:
+        before: number of blocks before it.
+        source, target: the text and its translation, with what stands for markup.
+        reviewed: whether the file does not say that somebody should look at it.
+    """
+
+    before: int
+    source: str
+    target: str
+    reviewed: bool = True
+
+
 @dataclass(frozen=True)
 class Parsed:
     """A file that has been read.
@@ -72,11 +88,13 @@ class Parsed:
             them stand in the markup of others.
         blocks: the blocks, in reading order.
         languages: codes of source and target language, where the file names them.
+        finished: what is translated already.
     """
 
     pieces: tuple[str | int, ...]
     blocks: tuple[Block, ...]
     languages: tuple[str | None, str | None] = (None, None)
+    finished: tuple[Finished, ...] = ()
 
     def of_languages(self, languages: tuple[str | None, str | None]) -> Parsed:
         """The same, with the languages that the file names."""
@@ -118,6 +136,7 @@ class BlockBuilder:
         self.write = write
         self.pieces: list[str | int] = []
         self.blocks: list[Block | None] = []
+        self.found: list[Finished] = []
         self._open: list[_OpenBlock] = []
 
     def begin(self) -> None:
@@ -144,6 +163,11 @@ class BlockBuilder:
             self.write,
         )
         self._piece(block.number)
+
+    def finished(self, source: str, target: str, reviewed: bool) -> None:
+        """Add what is translated already; what it consists of is added as what stays."""
+        if source.strip() and target.strip():
+            self.found.append(Finished(len(self.blocks), source, target, reviewed))
 
     def enter(self) -> None:
         """Begin a block, unless one is open."""
@@ -226,6 +250,7 @@ class BlockBuilder:
         return Parsed(
             renumber(self.pieces),
             tuple(Block(b.segments, tuple(renumber(m) for m in b.markup), b.states, b.fills, b.write) for b in blocks),
+            finished=tuple(f._replace(before=sum(old < f.before for old in numbers)) for f in self.found),
         )
 
 

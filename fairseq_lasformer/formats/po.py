@@ -112,6 +112,9 @@ def read(text: str) -> Parsed:
     fields, position = fields_of(lines), 0
     for field in fields:
         if not _open(field):
+            if field.name.startswith("msgstr") and field.value and field.source:
+                source, target = (_plain(value, _pattern(field)) for value in (field.source, field.value))
+                builder.finished(source, target, "fuzzy" not in field.flags)
             continue
         builder.keep("".join(lines[position : field.first]))
         before, after = _around(lines, field)
@@ -208,6 +211,13 @@ def _message(builder: BlockBuilder, source: str, pattern: re.Pattern[str]) -> No
                 position = placeholder.end()
             _text(builder, piece[position:])
             builder.end()
+
+
+def _plain(value: str, pattern: re.Pattern[str]) -> str:
+    """A message as one line of text."""
+    builder = BlockBuilder()
+    _message(builder, value, pattern)
+    return " ".join(block.text for block in builder.parsed().blocks)
 
 
 def _text(builder: BlockBuilder, raw: str) -> None:

@@ -127,6 +127,10 @@ def _has_text(pieces: list[Piece], place: tuple[int, int] | None) -> bool:
 def _unit(builder: BlockBuilder, pieces: list[Piece], skip: bool) -> None:
     """Adds a unit: all of it, and the translation of its source where its target is."""
     source, target = _element(pieces, "source"), _element(pieces, "target")
+    if source is not None and target is not None and not skip and _has_text(pieces, target):
+        said = pieces[0].attributes.get("state") or pieces[target[0]].attributes.get("state") or ""
+        texts = [_plain(pieces[place[0] + 1 : place[1]]) for place in (source, target)]
+        builder.finished(texts[0], texts[1], not said.startswith(("needs-", "new", "initial")))
     if source is None or skip or _has_text(pieces, target):
         for piece in pieces:
             builder.keep(piece.raw)
@@ -145,6 +149,13 @@ def _unit(builder: BlockBuilder, pieces: list[Piece], skip: bool) -> None:
             builder.keep(f"<{prefix}target>")
             _content(builder, pieces[source[0] + 1 : source[1]])
             builder.keep(f"</{prefix}target>")
+
+
+def _plain(pieces: list[Piece]) -> str:
+    """The content of a source or target as one line of text."""
+    builder = BlockBuilder()
+    _content(builder, pieces)
+    return " ".join(block.text for block in builder.parsed().blocks)
 
 
 def _content(builder: BlockBuilder, pieces: list[Piece]) -> None:

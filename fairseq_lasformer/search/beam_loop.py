@@ -240,21 +240,8 @@ class BeamGenerator(SequenceGenerator):
             None if given is None else read_beginning(self.model, states, encoded, start, given, beam, self.temperature)
         )
         if given is not None and read is not None:
-            if self.tag is not None:
-                read[:, 0] = 0.0  # see FreeTag
-            so_far = read.cumsum(1)
-            # all hypotheses are alike: one goes on
-            alive = torch.where(torch.arange(beam, device=device) == 0, 0.0, -math.inf)
-            of_item = torch.arange(beam, device=device).expand(n, -1)
-            for word, score in zip(given.unbind(1), so_far.unbind(1)):
-                words, scores = word[:, None].expand(-1, beam), score[:, None] + alive
-                histories.add(Step(words, of_item, torch.full_like(of_item, -1), scores, scores))
-                self.search.candidates = Candidates(scores, words, of_item)
-                self.search.update_constraints(of_item)
-            beams = beams._replace(words=words.contiguous(), scores=scores)
-            if recent is not None:
-                recent = torch.cat([recent, given.repeat_interleave(beam, 0)], 1)
-                sums = so_far[:, None] + alive[:, None]
+            beams, sums = self._begin(given, read, beams, histories)
+            recent = None if recent is None else torch.cat([recent, given.repeat_interleave(beam, 0)], 1)
 
         for step in range(0 if read is None else read.size(1), longest + 1):
             # the decoder reads the newest words, and how many there are; the search, the newest scores
@@ -267,24 +254,48 @@ class BeamGenerator(SequenceGenerator):
             if step == longest:
                 break
             order = record.parents + first[:n]
+            if recent is not None:
+                parents = record.parents[..., None].expand(-1, -1, sums.size(2))
+                sums = torch.cat([sums.gather(1, parents), beams.scores[..., None]], 2)
             if (step + 1) % look_every == 0:
                 going = [i for i, n_ended in enumerate(beams.n_ended[:, 0].tolist()) if n_ended < beam]
                 if not going:
                     break
                 if len(going) < n:
-                    sums = sums[going]
                     n, items = len(going), torch.tensor(going, device=device)
                     histories.remove(going)
                     self.search.prune_sentences(items)
-                    beams, chosen, order = beams.take(items), chosen[items], order[items]
+                    beams, chosen, order, sums = beams.take(items), chosen[items], order[items], sums[items]
             if recent is not None:
                 recent = torch.cat([recent[order.view(-1)], beams.words.view(-1, 1)], 1)
-                parents = (order - first[:n])[..., None].expand(-1, -1, sums.size(2))
-                sums = torch.cat([sums.gather(1, parents), beams.scores[..., None]], 2)
             self.search.update_constraints(chosen)
             self.model.reorder_incremental_state(states, order.view(-1))
             encoded = self.model.reorder_encoder_out(encoded, order.view(-1))
         return histories.hypotheses(self.eos, self.len_penalty if self.normalize_scores else None, device)
+
+    def _begin(self, given: Tensor, scores: Tensor, beams: Beams, histories: Histories) -> tuple[Beams, Tensor]:
+        """Go on after the words that all translations of an item begin with.
+
+        Args:
+            given, scores: the words and their log probabilities, [N, P].
+            histories: what the words are recorded in.
+
+        Returns:
+            the hypotheses of the newest step, of which one goes on, because all are alike; and the cumulative scores of
+            all steps, [N, B, P].
+        """
+        beam = beams.words.size(1)
+        if self.tag is not None:
+            scores = torch.cat([torch.zeros_like(scores[:, :1]), scores[:, 1:]], 1)  # see FreeTag
+        alive = torch.where(torch.arange(beam, device=given.device) == 0, 0.0, -math.inf)
+        sums = scores.cumsum(1)[:, None] + alive[:, None]
+        itself = torch.arange(beam, device=given.device).expand(given.size(0), -1)
+        nobody = torch.full_like(itself, -1)
+        for word, newest in zip(given[:, None].expand(-1, beam, -1).unbind(2), sums.unbind(2)):
+            histories.add(Step(word, itself, nobody, newest, newest))
+            self.search.candidates = Candidates(newest, word, itself)
+            self.search.update_constraints(itself)
+        return beams._replace(words=word.contiguous(), scores=newest.contiguous()), sums
 
 
 def _tagged(tag: int, prefix: Tensor | None, source: Tensor) -> Tensor:

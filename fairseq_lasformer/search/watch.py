@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
+import torch
 from torch import Tensor
 
 from fairseq_lasformer.search.processors import Candidates, Scores, StepProcessor
@@ -28,6 +29,9 @@ class Watch(StepProcessor):
 
     def __init__(self, observers: Mapping[int, Observe], end: int) -> None:
         self.observers, self.end = dict(observers), end
+
+    def begin(self, n_items: int, beam: int, device: torch.device) -> None:
+        self.items = list(range(n_items))
 
     def step(self, scores: Scores) -> None:
         self.items = scores.items.tolist()

@@ -32,7 +32,7 @@ from fairseq_lasformer import formats
 from fairseq_lasformer.documents.source import Line
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.server.engine import QueueFull
-from fairseq_lasformer.server.fields import number, read_fields, texts, yes
+from fairseq_lasformer.server.fields import given_lines, number, read_fields, texts, yes
 from fairseq_lasformer.server.hosts import Guard
 from fairseq_lasformer.server.models import PreparedText, ServedModel
 from fairseq_lasformer.server.pages import Limits, Pages
@@ -204,18 +204,21 @@ class Server(Pages):
         if form not in ("text", "html", "markdown"):
             raise HTTPException(400, "format: expected text, html or markdown")
         model, glossary = self._model(fields), str(fields.get("glossary") or "")
+        known = given_lines(fields.get("given"))
+        if known and len(given) > 1:
+            raise HTTPException(400, "given: one text at a time")
         most, encoded = number(fields.get("alternatives"), self.limits.alternatives), [text.encode() for text in given]
         if yes(fields.get("stream")):
             if len(given) > 1:
                 raise HTTPException(400, "stream: one text at a time")
             with self._turn(request):  # what cannot be read is refused before the answer begins
-                prepared = await self._work(request, model.prepare, encoded[0], form, glossary, "utf-8")
+                prepared = await self._work(request, model.prepare, encoded[0], form, glossary, "utf-8", known)
             return self._streamed(request, model, prepared)
         places = asyncio.Semaphore(TOGETHER)
 
         async def one(data: bytes) -> tuple[str, list[str]]:
             async with places:
-                prepared = await self._work(request, model.prepare, data, form, glossary, "utf-8")
+                prepared = await self._work(request, model.prepare, data, form, glossary, "utf-8", known)
                 lines = await self._lines(request, model, prepared)
                 text = (await self._work(request, model.finished, prepared, lines)).data.decode()
                 others = await self._work(request, model.alternatives, prepared, lines, most) if most else []
@@ -243,7 +246,7 @@ class Server(Pages):
                         async for event in found:
                             if event.line is not None:
                                 lines[event.number] = event.line
-                                line = model.model.line(event.number + 1, prepared.texts[event.number], event.line)
+                                line = model.line(prepared, event.number, event.line)
                                 yield _event(event.kind, line._asdict())
                             elif event.kind == "failed":
                                 yield _event("error", {"error": event.error})

@@ -103,6 +103,28 @@ def number(given: Any, most: int) -> int:
     return min(found, most)
 
 
+def given_lines(given: Any) -> dict[int, str]:
+    """Translations of some sentences in a request, an object of number and text (a form has it as JSON).
+
+    Raises:
+        HTTPException: it is none.
+    """
+    if isinstance(given, str) and given.strip():
+        try:
+            given = json.loads(given)
+        except ValueError:
+            given = None
+        if given is None:
+            raise HTTPException(400, 'given: expected an object of sentence number and text, {"1": "…"}')
+    if not given:
+        return {}
+    words = isinstance(given, dict) and all(isinstance(key, str) and key.isdecimal() for key in given)
+    if not words:
+        raise HTTPException(400, 'given: expected an object of sentence number and text, {"1": "…"}')
+    texts(list(given.values()), "given: expected texts")
+    return {int(key): text for key, text in given.items()}
+
+
 def yes(given: Any) -> bool:
     """Whether a field is switched on; forms have words only."""
     return str(given or "").strip().lower() not in ("", "0", "false", "no", "off", "none")

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fairseq_lasformer import formats
+from fairseq_lasformer.documents.given_lines import Given, check_given, with_given
+from fairseq_lasformer.documents.hub import TranslatedLine
 from fairseq_lasformer.documents.source import Line, Source
 from fairseq_lasformer.documents.word_attention import document_attention
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.file_translation.file_translator import FileTranslator, TranslatedFile
-from fairseq_lasformer.formats import OpenFile
-from fairseq_lasformer.formats.sentences import Sentence
+from fairseq_lasformer.file_translation.reading import FileDocument
 from fairseq_lasformer.search.glossary import Glossary
 from fairseq_lasformer.server.engine import Engine, Event
 
@@ -24,16 +25,17 @@ class PreparedText(NamedTuple):
     """A file that can be queued.
 
     Attributes:
-        blocks: the sentences of its blocks.
-        cut: how many were too long and had to be cut.
+        document: the file as a document.
         source: its tokens.
     """
 
-    file: OpenFile
-    blocks: list[list[Sentence]]
-    texts: list[str]
-    cut: int
+    document: FileDocument
     source: Source
+
+    @property
+    def texts(self) -> list[str]:
+        """Its sentences."""
+        return self.document.lines
 
 
 class ServedModel:
@@ -63,31 +65,39 @@ class ServedModel:
         """Codes of source and target."""
         return self.model.settings.source_lang, self.model.settings.target_lang
 
-    def prepare(self, data: bytes, form: str, glossary: str = "", encoding: str | None = None) -> PreparedText:
+    def prepare(
+        self, data: bytes, form: str, glossary: str = "", encoding: str | None = None, given: Given | None = None
+    ) -> PreparedText:
         """Reads a file.
 
         Args:
             form: its format, one of :data:`formats.FORMATS`.
             glossary: lines of source term, tab, target term.
             encoding: encoding of a text file.
+            given: translations of some sentences, by their numbers, from 1.
 
         Raises:
-            InputError: it cannot be read, or the glossary is wrong.
+            InputError: it cannot be read, or the glossary or a given line is wrong.
         """
         file = formats.read(data, form, encoding)
         formats.check_languages(file, *self.languages)
-        blocks, cut = self.files.sentences(file)
-        texts = [sentence.text for block in blocks for sentence in block]
+        document = self.files.reader.read(file._replace(finished=()))
+        if given:
+            check_given(given, range(1, len(document.lines) + 1), "the text")
+            document = document._replace(given=dict(given))
         required = None
         if glossary.strip():
             required = self.files.translator.required(Glossary.parse(glossary, "the glossary"), self.model.codec)
-        source = self.model.source(0, "\n".join(texts), self.files.translator, None, required)
-        return PreparedText(file, blocks, texts, cut, source)
+        return PreparedText(document, self.files.source(document, required))
 
     def finished(self, prepared: PreparedText, lines: list[Line]) -> TranslatedFile:
         """The translated file."""
-        with_sources = self.files.with_sources(prepared.texts, lines)
-        return self.files.rendered(prepared.file, prepared.blocks, prepared.cut, with_sources)
+        return self.files.rendered(prepared.document, self.files.with_sources(prepared.document, lines))
+
+    def line(self, prepared: PreparedText, number: int, line: Line) -> TranslatedLine:
+        """A line of a translation beside its source; ``number`` counts from 0."""
+        found: TranslatedLine = self.model.line(number + 1, prepared.texts[number], line)
+        return with_given([found], prepared.document.given)[0]
 
     def alternatives(self, prepared: PreparedText, lines: list[Line], most: int) -> list[list[str]]:
         """Other translations of each sentence."""

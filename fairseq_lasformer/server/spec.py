@@ -45,6 +45,7 @@ def openapi(version: str) -> dict[str, Any]:
     text_or_texts = {"oneOf": [_TEXT, {"type": "array", "items": _TEXT}]}
     texts = {"type": "array", "items": _TEXT}
     translate = {"q": text_or_texts, "format": {"enum": ["text", "html", "markdown"]}, "alternatives": _NUMBER}
+    translate |= {"given": {"type": "object", "additionalProperties": _TEXT}}
     translate |= {"stream": _YES | {"description": "server-sent events: source, line, revised, done, error"}}
     file = {"file": {"type": "string", "format": "binary"}, "stream": _YES}
     words = {"source_lines": texts, "target_lines": texts, "line": _NUMBER, "word": _NUMBER}

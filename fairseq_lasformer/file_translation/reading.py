@@ -1,0 +1,126 @@
+"""A file as the document that a model reads: its sentences, what is translated already, and what is given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from fairseq_lasformer.data.examples import ExampleCodec
+from fairseq_lasformer.data.lines import clean_line
+from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.formats import OpenFile
+from fairseq_lasformer.formats.block import Block, Finished
+from fairseq_lasformer.formats.sentences import Sentence, Splitter, sentences, splitter, trimmed, whole
+
+Blocks = Mapping[int, Block]
+"""Translations of some blocks of a file, by their numbers, from 0."""
+
+
+class FileDocument(NamedTuple):
+    """A file as a document.
+
+    Attributes:
+        sentences: of each block.
+        cut: how many were too long and had to be cut.
+        lines: what the model reads: the sentences, and finished texts between them.
+        given: translations of some lines, by the number of the line, from 1.
+        own: numbers of the lines that are sentences, from 0.
+        kept: for blocks whose translation is given, the text of their segments.
+    """
+
+    file: OpenFile
+    sentences: list[list[Sentence]]
+    cut: int
+    lines: list[str]
+    given: dict[int, str]
+    own: list[int]
+    kept: dict[int, tuple[str, ...]]
+
+    @property
+    def n_context(self) -> int:
+        """Number of finished texts that are read."""
+        return len(self.lines) - len(self.own)
+
+
+class FileReader:
+    """Reads files as documents.
+
+    Args:
+        lines: each line is one sentence; by default, sentences are looked for.
+        unreviewed: whether finished texts that somebody should look at are read, too.
+    """
+
+    def __init__(self, codec: ExampleCodec, lines: bool = False, unreviewed: bool = False) -> None:
+        languages = codec.settings.source_lang, codec.settings.target_lang
+        self.codec, self.unreviewed = codec, unreviewed
+        self.split, self.split_target = (whole if lines else splitter(language) for language in languages)
+
+    def read(self, file: OpenFile, given: Blocks | None = None) -> FileDocument:
+        """The document of a file; no sentence is longer than the model's limit.
+
+        Args:
+            given: translations of some blocks.
+
+        Raises:
+            InputError: a given translation is too long.
+        """
+        cuts = [0]
+        fitting = self._fitting(cuts)
+        found = FileDocument(file, [], 0, [], {}, [], {})
+        waiting = list(file.finished)
+        for i, block in enumerate(file.blocks):
+            while waiting and waiting[0].before <= i:
+                self._add_context(found, waiting.pop(0))
+            known = (given or {}).get(i)
+            here = sentences(block, fitting)
+            translations = [] if known is None else [s.text for s in sentences(known, self.split_target)]
+            if known is not None and len(translations) != len(here):
+                here = sentences(block, whole)
+                translations = [clean_line(known.text)]
+                if not all(self._fits(s.text) for s in here):
+                    raise InputError("a translation is given for a paragraph that is too long; give it line by line")
+            if known is not None:
+                found.kept[i] = known.segments
+            found.sentences.append(here)
+            for j, sentence in enumerate(here):
+                found.own.append(len(found.lines))
+                found.lines.append(sentence.text)
+                if translations:
+                    found.given[len(found.lines)] = translations[j]
+        for one in waiting:
+            self._add_context(found, one)
+        return found._replace(cut=cuts[0])
+
+    def _add_context(self, found: FileDocument, one: Finished) -> None:
+        source, target = clean_line(one.source), clean_line(one.target)
+        if source and target and (one.reviewed or self.unreviewed) and self._fits(source) and self._target_fits(target):
+            found.lines.append(source)
+            found.given[len(found.lines)] = target
+
+    def _fits(self, text: str) -> bool:
+        return self.codec.length(self.codec.encode_source(" ".join(text.split()))) <= self.codec.room
+
+    def _target_fits(self, text: str) -> bool:
+        return self.codec.length(self.codec.encode_target(text)) <= self.codec.room
+
+    def _fitting(self, cuts: list[int]) -> Splitter:
+        """The splitter, with sentences beyond the limit cut between words."""
+        codec = self.codec
+
+        def pieces(text: str, start: int, end: int) -> Iterable[tuple[int, int]]:
+            # characters bound the subwords: most sentences need not be encoded twice
+            if end - start < codec.limit // 2 or self._fits(text[start:end]) or end - start < 2:
+                return [(start, end)]
+            cuts[0] += 1
+            middle = (start + end) // 2
+            places = [i for i in range(start + 1, end) if text[i].isspace()]
+            stops = [i for i in places if text[i - 1] in ",;:–—"]
+            cut = min(stops or places or [middle], key=lambda i: abs(i - middle))
+            return [*pieces(text, start, cut), *pieces(text, cut, end)]
+
+        def split(text: str) -> list[tuple[int, int]]:
+            return [
+                place for span in self.split(text) for piece in pieces(text, *span) for place in trimmed(text, *piece)
+            ]
+
+        return split

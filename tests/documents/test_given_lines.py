@@ -1,0 +1,192 @@
+"""Given lines, the beginning that is read in one pass, and updates of documents."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from fairseq_lasformer.data.documents import Span
+from fairseq_lasformer.documents.given_lines import parse_given
+from fairseq_lasformer.documents.hub import load_model
+from fairseq_lasformer.documents.scoring import against_best, log_probabilities
+from fairseq_lasformer.documents.updating import EDITED, KEPT, NEW, Former, Updater, _gone, kept_lines
+from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.plugin.model import LasformerModel
+from fairseq_lasformer.search import beginning
+from fairseq_lasformer.search.given import GivenLines
+from fairseq_lasformer.search.processors import Candidates, Scores
+
+TEXT = ["w1 w2", "", "w3 w4 w5", "w6", "w7 w8", "w9 w1"]
+
+
+@pytest.fixture(scope="module")
+def model(trained_folder):
+    return LasformerModel.from_pretrained(trained_folder)
+
+
+def lines_of(model, given=None, text=TEXT, **options):
+    (made,) = model.translate_documents(["\n".join(text)], beam=3, progress=False, given=[given], **options)
+    return made.split("\n")
+
+
+def test_given_lines_stand_as_they_are(model):
+    free = lines_of(model)
+    given = {3: "W9  W9 W9 W9 W9 W9 W9 W9 W9 W9 W9 W9", 6: "W2"}  # longer than the limit of its line, and odd space
+    made = lines_of(model, given)
+    assert (made[2], made[5], made[1], len(made)) == (given[3], given[6], "", len(free))
+    marked = model.translate_documents(["\n".join(TEXT)], beam=3, progress=False, given=[given], lines=True)[0]
+    assert not any(line.flawed or line.repaired for line in marked if line.number in given)
+    # what the model writes itself changes nothing, and all lines may be given
+    assert lines_of(model, {1: " ".join(["W1"] * 60)})[0].count("W1") == 60  # beyond the limit of an example
+    same = lines_of(model, {i: line for i, line in enumerate(free, 1) if line})
+    assert same == free == lines_of(model, {3: free[2]}, no_look_ahead=True)
+    streamed = list(model.translate_lines("\n".join(TEXT), beam=3, given=given))
+    assert [line.translation for line in streamed] == [line for line in made if line]
+
+
+def test_lines_before_a_given_one_do_not_depend_on_it_without_look_ahead(model):
+    free, given = lines_of(model), {6: "W5 W4 W3"}
+    assert lines_of(model, given, no_look_ahead=True)[:5] == free[:5]
+
+
+@pytest.mark.parametrize(
+    "given, message",
+    [
+        ({7: "W1"}, "line 7, which does not exist; it has 6 lines"),
+        ({2: "W1"}, "line 2, which is blank"),
+        ({"1": "W1"}, "line 1, which does not exist"),
+        ({1: " "}, "line 1 is no text"),
+        ({1: "W1\nW2"}, "line 1 has more than one line"),
+    ],
+)
+def test_wrong_given_lines_are_refused(model, given, message):
+    with pytest.raises(InputError, match=message):
+        lines_of(model, given)
+    with pytest.raises(InputError, match="for 1 documents instead of 2"):
+        model.translate_documents(["w1", "w2"], given=[None])
+    with pytest.raises(InputError, match="given lines need aligned lines"):
+        lines_of(model, {1: "W1"}, no_align_sentences=True)
+
+
+def test_given_lines_are_read_from_a_table_or_from_lines():
+    assert parse_given("3\tJa. \n\n5\tNein.\tDoch.\n", 9, "f") == {3: "Ja. ", 5: "Nein.\tDoch."}
+    assert parse_given("a\n\nb\n", 3, "f") == {1: "a", 3: "b"}
+    with pytest.raises(InputError, match="f, line 2: gives a second translation for line 3"):
+        parse_given("3\ta\n3\tb\n", 9, "f")
+    with pytest.raises(InputError, match="has 2 lines, but the document has 3"):
+        parse_given("a\nb\n", 3, "f")
+
+
+def test_the_words_of_given_lines_are_prescribed():
+    rule = GivenLines([[[], [7, 8], []], [[9], [], []]], 4, 2, 1)
+    rule.begin(2, 2, torch.device("cpu"))
+
+    def allowed(step):
+        lprobs = torch.full((2, 2, 12), -1.0)
+        rule.step(Scores(step, torch.arange(2), lprobs, None, None))
+        return [[(row > -math.inf).nonzero()[:, 0].tolist() for row in item] for item in lprobs]
+
+    def write(words):
+        chosen = torch.arange(2).expand(2, -1)
+        rule.reorder(Candidates(torch.zeros(2, 2), torch.tensor(words), torch.tensor([[0, 0], [1, 1]])), chosen)
+
+    every = list(range(12))
+    assert allowed(0) == [[every, every], [[9], [9]]]
+    write([[4, 5], [9, 9]])  # the first hypothesis ends its line
+    assert allowed(1) == [[[7], every], [[4], [4]]]
+    write([[7, 7], [4, 4]])
+    assert allowed(2) == [[[8], [8]], [every, every]]
+    rule.prune(torch.tensor([1]))
+    assert rule.line.tolist() == [[1, 1]]
+
+
+@pytest.mark.parametrize("dtypes", [("float32", "float32"), ("float32", "int8")])
+def test_a_beginning_is_read_in_one_pass(trained_folder, dtypes, monkeypatch):
+    model = load_model(trained_folder, None, "cpu", *dtypes)
+    translator = model.translator(3)
+    document = model.source(0, "\n".join(line for line in TEXT if line), translator)
+    (lines,) = translator.translate([document], "cpu")
+    place = [(document, Span(0, 3, 2, 3), lines[:3])]
+    calls = []
+    read = type(model.models[0].decoder).read_beginning
+    monkeypatch.setattr(
+        type(model.models[0].decoder), "read_beginning", lambda *a: (calls.append(a[1].size(1)), read(*a))[1]
+    )
+    monkeypatch.setattr(beginning, "FEWEST", 2)
+    (fast,) = translator.translate_parts(place, "cpu")
+    assert calls and calls[0] == sum(len(line.tokens) + 1 for line in lines[:3])
+    monkeypatch.setattr(beginning, "FEWEST", 10**6)
+    (slow,) = translator.translate_parts(place, "cpu")
+    assert len(calls) == 1
+    assert [line.tokens.tolist() for line in fast] == [line.tokens.tolist() for line in slow]
+    tolerance = 1e-4 if dtypes[1] == "float32" else 0.05
+    assert [line.score for line in fast] == pytest.approx([line.score for line in slow], abs=tolerance)
+
+
+def test_lines_are_aligned_with_their_former_ones():
+    assert kept_lines(["a", "b", "c"], ["a", "x", "c", "d"]) == [0, None, 2, None]
+    assert _gone([0, None, 2], 3) == [2] and _gone([1, 2], 3) == [0] and _gone([0, 1, 2], 3) == []
+
+
+def test_an_update_translates_what_is_new(model):
+    old = [line for line in TEXT if line]
+    translated = [line for line in lines_of(model) if line]
+    translator = model.translator(3)
+    new = [*old[:2], "w2 w2", *old[2:]]
+    kept = kept_lines(old, new)
+    former = model.source(0, "\n".join(old), translator, given=dict(enumerate(translated, 1)))
+    known = {i + 1: translated[j] for i, j in enumerate(kept) if j is not None}
+    document = model.source(0, "\n".join(new), translator, given=known)
+    ticks = []
+    found = Updater(translator, "cpu").update(Former(former, ()), document, kept, ticks.append)
+    assert sum(ticks) == len(new) and found.states[2] == NEW and found.states[:2] == [KEPT, KEPT]
+    assert all(torch.equal(found.lines[i].tokens, document.given[i]) for i in (0, 1, 3, 4, 5))
+    alone = translator.translate_parts([(document, Span(0, 2, 2, 2), found.lines[:2])], "cpu")[0]
+    assert torch.equal(found.lines[2].tokens, alone[0].tokens)  # with a given line after it
+    unchanged = Updater(translator, "cpu").update(Former(former, ()), former, range(len(old)))
+    assert unchanged.states == [KEPT] * len(old) and unchanged.contradicted == []
+
+
+def test_lines_that_the_new_context_contradicts_are_translated_again(model, monkeypatch):
+    old = [line for line in TEXT if line]
+    translator = model.translator(2)
+    translated = [line for line in lines_of(model) if line]
+    former = model.source(0, "\n".join(old), translator, given=dict(enumerate(translated, 1)))
+    new = ["w8 w8", *old[1:]]
+    kept = kept_lines(old, new)
+    document = model.source(
+        0, "\n".join(new), translator, given={i + 1: translated[j] for i, j in enumerate(kept) if j is not None}
+    )
+    other = torch.tensor([7, 8, 9])
+
+    def scores(self, document, lines, parts=None, size=None):
+        """As if the old text preferred the fourth line as it was, and the new text another one."""
+        is_old = len(document.sentences[0]) == len(former.sentences[0]) and torch.equal(
+            document.sentences[0], former.sentences[0]
+        )
+        found = {}
+        for i, line in enumerate(lines[: size or len(lines)]):
+            good = (i != 3) or (is_old != torch.equal(line.tokens, other))
+            found[i] = torch.full((1,), -0.01 if good else -5.0), torch.zeros(1)
+        return found
+
+    again = Former(former, ())._replace(edited=())
+    monkeypatch.setattr(Updater, "_scores", scores)
+    line = type(translator.translate([former], "cpu")[0][0])(other, -1.0, False, False)
+    monkeypatch.setattr(Updater, "_again", lambda self, d, lines, numbers: {i: line for i in numbers})
+    found = Updater(translator, "cpu").update(again, document, kept)
+    assert found.states == [NEW, KEPT, KEPT, "re-read", KEPT] and torch.equal(found.lines[3].tokens, other)
+    found = Updater(translator, "cpu").update(Former(former, (3,)), document, kept)
+    assert found.states[3] == EDITED and found.contradicted == [3]
+    found = Updater(translator, "cpu", touch_edits=True).update(Former(former, (3,)), document, kept)
+    assert found.states[3] == "re-read"
+
+
+def test_scores_are_given_beside_those_of_the_best_words(model):
+    words = model.tgt_dict
+    pair = torch.tensor([5, 6, words.eos()]), torch.tensor([7, 8, words.eos()])
+    ((tokens, best),) = against_best(model.models[0], words, [pair], 100, "cpu")
+    assert torch.equal(tokens, log_probabilities(model.models[0], words, [pair], 100, "cpu")[0])
+    assert bool((best >= tokens).all()) and len(best) == 3
