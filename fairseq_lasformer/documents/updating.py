@@ -149,19 +149,19 @@ class Updater:
         if edited is None:
             edited = {j for j, (tokens, best) in old.items() if float((best - tokens).max()) > UNLIKE}
         states[:] = [EDITED if j in edited else state for j, state in zip(kept, states)]
-        looked: set[int] = set()
-        contradicted = []
+        looked: dict[int, int] = {}  # how many lines before it had been translated again at that time
+        contradicted = set[int]()
         for _ in range(ROUNDS):
             new = self._scores(document, lines)
             lost = {
                 i: float((old[j][0].exp() - new[i][0].exp()).max())
                 for i, j in enumerate(kept)
-                if j is not None and i >= first and i not in looked
+                if j is not None and i >= first and looked.get(i, -1) < states[:i].count(REREAD)
             }
             found = [i for i, probability in lost.items() if probability > LOST]
             if not found:
                 break
-            looked.update(found)
+            looked |= {i: states[:i].count(REREAD) for i in found}
             for group in runs(found, TOGETHER):
                 here = [i for i in found if group[0] <= i <= group[1]]
                 for i, again in self._again(document, lines, here).items():
@@ -173,11 +173,12 @@ class Updater:
                     if was <= 0 or now >= 0:
                         continue  # the better one of old, or still the worse one
                     if states[i] == EDITED and not self.touch_edits:
-                        contradicted.append(i)
+                        contradicted.add(i)
                         continue
                     lines[i], states[i] = again, REREAD
+                    looked[i] = len(lines)
                     document = document._replace(given=_with(document.given or (), i, again.tokens))
-        return contradicted
+        return sorted(contradicted)
 
     def _again(self, document: Source, lines: Sequence[Line], numbers: Sequence[int]) -> dict[int, Line]:
         """Other translations of kept lines; those between them stay."""

@@ -55,6 +55,30 @@ def test_a_text_appears_sentence_by_sentence_and_words_tell_what_they_saw(addres
     assert [s.get_attribute("data-i") for s in find(".sentence.on")] == ["0", "0"]
     page.switch_to.active_element.send_keys(Keys.ENTER)
     until(lambda: any(w.get_attribute("title") for w in find("#source .word")))
+    # a correction stays, what follows is translated anew, and it can be undone
+    before = [s.text for s in find("#target .sentence")]
+    page.execute_script(
+        "window.asked = []; const f = fetch; window.fetch = (u, o) => { if (o) asked.push(o.body); return f(u, o); }"
+    )
+    page.execute_script(
+        "document.querySelector('#target .sentence').dispatchEvent(new MouseEvent('dblclick', {bubbles: true}))"
+    )
+    page.switch_to.active_element.send_keys("W9  W9 nein", Keys.ENTER)
+    until(lambda: find("#save")[0].is_enabled() and find("#target .sentence.mine"))
+    until(lambda: not find("#target .sentence.old"))
+    assert find("#target .sentence")[0].text == "W9 W9 nein" and len(find("#target .sentence")) == 2
+    assert '"given":{"1":"W9 W9 nein"}' in page.execute_script("return asked[0]")
+    assert page.execute_script("return result.text").startswith("W9 W9 nein")
+    after = find("#target .sentence")[1]
+    known = before[1].split()
+    assert [w.text in known for w in find('#target [data-i="1"] .word')] == [
+        "new" not in w.get_attribute("class").split() for w in after.find_elements("css selector", ".word")
+    ]
+    find("#undo")[0].click()
+    assert [s.text for s in find("#target .sentence")] == before and not find("#undo")[0].is_enabled()
+    page.execute_script("correct(document.querySelectorAll('#target .sentence')[1])")
+    page.switch_to.active_element.send_keys("W1", Keys.ESCAPE)
+    assert [s.text for s in find("#target .sentence")] == before
     # a file is translated in its format
     (tmp_path / "a.md").write_text("# w1 w2\n\nw3 *w4*.\n")
     find("#file")[0].send_keys(str(tmp_path / "a.md"))
