@@ -310,7 +310,6 @@ def _run(args: argparse.Namespace, jobs: Sequence[Job], state: Path, inputs: Seq
     translator, options = _translator(args), _options(args, inputs)
     glossary = args.glossary.read_text(encoding="utf-8") if args.glossary else ""
     settings: tuple[object, ...] = (*identity(chosen(args.model)), translator.model.settings.fingerprint)
-    settings += (args.no_look_ahead, args.unreviewed, args.given and args.given.read_bytes().hex())
     settings += (args.beam, args.nbest, args.overlap, args.lines, glossary, args.decode_dtype, args.cache_dtype)
     settings += (hashlib.sha256(args.shortlist.read_bytes()).hexdigest() if args.shortlist else "",)
     given = None
@@ -318,7 +317,12 @@ def _run(args: argparse.Namespace, jobs: Sequence[Job], state: Path, inputs: Seq
         (job,) = jobs
         if args.input == "-":
             raise InputError("--given: name the file of the text, or write to standard output (without -o)")
-        given = {job.source: _given(args, job.source.read_bytes(), job.form)}
+        try:
+            given = {job.source: _given(args, job.source.read_bytes(), job.form)}
+        except OSError as e:
+            raise InputError(f"{job.source}: cannot be read ({e.strerror})") from e
+    known = [(i, block.text) for its in (given or {}).values() for i, block in (its or {}).items()]
+    settings += (args.no_look_ahead, args.unreviewed, known)
     failed = 0
     with _bar(args.quiet) as bar:
         begin = _growing(bar)

@@ -56,7 +56,7 @@ def parse_given(text: str, n_lines: int, path: str) -> dict[int, str]:
     """
     lines = split_lines(text.removeprefix("\ufeff"))
     rows = [(i, *line.partition("\t")) for i, line in enumerate(lines, 1) if line.strip()]
-    if rows and all(tab and number.strip().isdecimal() for _, number, tab, _ in rows):
+    if rows and all(tab and number.strip().isdecimal() and len(number) < 10 for _, number, tab, _ in rows):
         found: dict[int, str] = {}
         for i, number, _, translation in rows:
             if int(number) in found:

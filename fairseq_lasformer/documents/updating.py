@@ -43,7 +43,7 @@ class Former(NamedTuple):
     """A source as it was, and its translation.
 
     Attributes:
-        document: the old source; ``given`` holds the translation of every line.
+        document: the old source; ``given`` holds the translation of every line that has one.
         edited: numbers of lines that somebody has edited; None: those that the model would not write.
     """
 
@@ -114,7 +114,7 @@ class Updater:
                 tick(sum(first <= i <= last for i in here))
         gone = _gone(kept, len(former.document.sentences))
         contradicted = []
-        if fresh or gone:
+        if (fresh or gone) and any(j is not None for j in kept):
             contradicted = self._reread(former, document, kept, lines, states, min([*fresh[:1], *gone[:1]]))
         return Updated(lines, states, contradicted)
 
@@ -143,7 +143,8 @@ class Updater:
 
         Changes lines and states; returns the numbers of edited lines that are contradicted and stay.
         """
-        before = [_line(tokens) for tokens in former.document.given or ()]
+        nothing = torch.empty(0, dtype=torch.int64)
+        before = [_line(nothing if tokens is None else tokens) for tokens in former.document.given or ()]
         old = self._scores(former.document, before)
         edited = former.edited
         if edited is None:

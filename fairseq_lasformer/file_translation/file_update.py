@@ -85,7 +85,7 @@ class FileUpdater:
         now = reader.read(new._replace(finished=()), {i: translated.blocks[j] for i, j in same.items()})
         kept = kept_lines(before.lines, now.lines)
         for i, line in enumerate(kept):  # sentences of paragraphs in which others have changed
-            if line is not None:
+            if line is not None and line + 1 in before.given:
                 now.given.setdefault(i + 1, before.given[line + 1])
         kept = [line if i + 1 in now.given else None for i, line in enumerate(kept)]
         begin(len(now.lines))

@@ -72,6 +72,8 @@ class FileReader:
             while waiting and waiting[0].before <= i:
                 self._add_context(found, waiting.pop(0))
             known = (given or {}).get(i)
+            if known is not None and not clean_line(known.text):
+                known = None
             here = sentences(block, fitting)
             translations = [] if known is None else [s.text for s in sentences(known, self.split_target)]
             if known is not None and len(translations) != len(here):

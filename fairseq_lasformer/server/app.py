@@ -205,6 +205,8 @@ class Server(Pages):
             raise HTTPException(400, "format: expected text, html or markdown")
         model, glossary = self._model(fields), str(fields.get("glossary") or "")
         known = given_lines(fields.get("given"))
+        if sum(map(len, known.values())) > self.limits.characters:
+            raise HTTPException(413, f"given: too long: at most {self.limits.characters} characters")
         if known and len(given) > 1:
             raise HTTPException(400, "given: one text at a time")
         most, encoded = number(fields.get("alternatives"), self.limits.alternatives), [text.encode() for text in given]

@@ -118,8 +118,8 @@ def given_lines(given: Any) -> dict[int, str]:
             raise HTTPException(400, 'given: expected an object of sentence number and text, {"1": "…"}')
     if not given:
         return {}
-    words = isinstance(given, dict) and all(isinstance(key, str) and key.isdecimal() for key in given)
-    if not words:
+    keys = given if isinstance(given, dict) else [None]
+    if not all(isinstance(key, str) and key.isdecimal() and len(key) < 10 for key in keys):
         raise HTTPException(400, 'given: expected an object of sentence number and text, {"1": "…"}')
     texts(list(given.values()), "given: expected texts")
     return {int(key): text for key, text in given.items()}

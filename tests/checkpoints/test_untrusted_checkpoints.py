@@ -228,7 +228,9 @@ LASFORMER = {
     "prune": command("prune", "CHECKPOINT", "OUT/out.pt", "--groups", "decoder.0"),
     "average": command("average", "OUT/out.pt", "CHECKPOINT", "CHECKPOINT"),
     "back-translate": command("back-translate", "FOLDER", "DATA", "OUT/run.yaml"),
-    "update": command("update", "FOLDER", "TEXT", "TEXT", "TEXT", "-o", "OUT/updated.txt"),
+    "update": command(
+        "update", "FOLDER", "OUT/text.txt", "OUT/text.txt", "OUT/text.txt", "-o", "OUT/updated.txt", "--data", "DATA"
+    ),
     "distil": command("distil", "FOLDER", "DATA", "OUT/student.yaml"),
     # start fairseq-train or fairseq-hydra-train, each a process of seconds: see the test of those
     "train": ...,

@@ -190,3 +190,7 @@ def test_scores_are_given_beside_those_of_the_best_words(model):
     ((tokens, best),) = against_best(model.models[0], words, [pair], 100, "cpu")
     assert torch.equal(tokens, log_probabilities(model.models[0], words, [pair], 100, "cpu")[0])
     assert bool((best >= tokens).all()) and len(best) == 3
+
+
+def test_numbers_beyond_all_documents_are_text():
+    assert parse_given("9" * 5000 + "\tJa.\n", 1, "f") == {1: "9" * 5000 + "\tJa."}

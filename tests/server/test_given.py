@@ -28,3 +28,9 @@ def test_wrong_given_sentences_are_refused(served, given, message):
     answer = page(served).post("/translate", json={"q": "w1", "given": given})
     assert answer.status_code == 400 and message in answer.json()["error"]
     assert page(served).post("/translate", json={"q": ["w1", "w2"], "given": {"1": "W"}}).status_code == 400
+
+
+def test_endless_numbers_and_texts_are_refused(served):
+    assert page(served).post("/translate", json={"q": "w1", "given": {"9" * 5000: "W"}}).status_code == 400
+    long = page(served, characters=20).post("/translate", json={"q": "w1", "given": {"1": "W" * 21}})
+    assert long.status_code == 413
