@@ -100,11 +100,7 @@ def main() -> None:
         hold(out / ".lock", "this example")
         progress = Progress(out, key_of("compression", args.documents))
         progress.open(f"{out}: holds something else; choose another folder with --out")
-        raw = out / "raw"
-        generator = [sys.executable, str(demo.ROOT / "data/demo/generate.py"), str(raw)]
-        generator += ["--documents", str(args.documents)]
-        progress.run("corpus", lambda: subprocess.run(generator, check=True, stdout=sys.stderr), tell=True)
-        progress.run("prepare", lambda: demo.prepare_data(raw, out / "data"), tell=True)
+        raw = demo.make_corpus(progress, out, args.documents)
         work = partial(make, out=out, updates=args.updates, overrides=args.overrides)
         with ProcessPoolExecutor(args.jobs, get_context("spawn")) as pool:  # Hydra is one per process
             list(pool.map(work, TRAINED))

@@ -91,6 +91,15 @@ def prepare_data(raw: Path, out: Path) -> None:
     shutil.rmtree(out / "text", ignore_errors=True)
 
 
+def make_corpus(progress: Progress, out: Path, documents: int) -> Path:
+    """Generates the corpus and prepares it, each once; the folder of its text."""
+    raw = out / "raw"
+    generator = [sys.executable, str(ROOT / "data/demo/generate.py"), str(raw), "--documents", str(documents)]
+    progress.run("corpus", lambda: subprocess.run(generator, check=True, stdout=sys.stderr), tell=True)
+    progress.run("prepare", lambda: prepare_data(raw, out / "data"), tell=True)
+    return raw
+
+
 def experiment(system: str, out: Path, overrides: Sequence[str]) -> Experiment:
     """The experiment of one system; its log is OUT/<system>.log, its translation OUT/<system>.de."""
     return Experiment(
@@ -203,11 +212,7 @@ def main() -> None:
         out.mkdir(parents=True, exist_ok=True)
         hold(out / ".lock", "a demo")
         progress = begin(out, key(args), args.overwrite)
-        raw = out / "raw"
-        generator = [sys.executable, str(ROOT / "data/demo/generate.py"), str(raw), "--documents", str(args.documents)]
-        corpus = lambda: subprocess.run(generator, check=True, stdout=sys.stderr)  # noqa: E731
-        progress.run("corpus", corpus, tell=True)
-        progress.run("prepare", lambda: prepare_data(raw, out / "data"), tell=True)
+        raw = make_corpus(progress, out, args.documents)
         runs = [experiment(system, out, args.overrides) for system in systems]
         for stage in range(2):  # all systems are trained before the first one translates
             for run in runs:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -105,11 +104,7 @@ def main() -> None:
         hold(out / ".lock", "this example")
         progress = Progress(out, key_of("upcycling", args.documents, args.overrides))
         progress.open(f"{out}: holds something else; choose another folder with --out")
-        raw, rows = out / "raw", []
-        generator = [sys.executable, str(demo.ROOT / "data/demo/generate.py"), str(raw)]
-        generator += ["--documents", str(args.documents)]
-        progress.run("corpus", lambda: subprocess.run(generator, check=True, stdout=sys.stderr), tell=True)
-        progress.run("prepare", lambda: demo.prepare_data(raw, out / "data"), tell=True)
+        raw, rows = demo.make_corpus(progress, out, args.documents), []
         for seed in map(int, args.seeds.split(",")):
             for run in experiments(args, out, seed):
                 if run.name.rpartition(", seed")[0] not in args.systems.split(","):

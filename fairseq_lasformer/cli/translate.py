@@ -210,7 +210,8 @@ def _given(args: argparse.Namespace, data: bytes, form: str) -> Blocks | None:
     found = parse_given(table, len(lines), str(args.given))
     numbers = [i for i, line in enumerate(lines, 1) if line.strip()]
     check_given(found, numbers, str(args.given))
-    return {numbers.index(number): plain.read(text).blocks[0] for number, text in found.items()}
+    blocks = {number: block for block, number in enumerate(numbers)}
+    return {blocks[number]: plain.read(text).blocks[0] for number, text in found.items()}
 
 
 def _bar(hidden: bool) -> tqdm:

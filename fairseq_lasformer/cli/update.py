@@ -79,9 +79,8 @@ def run_update(args: argparse.Namespace) -> None:
     files = FileTranslator(model, args.beam, glossary=args.glossary, lines=args.lines)
     updater = FileUpdater(files, args.edits == "may-change")
     with tqdm(total=0, desc="updating", unit=" sentences", disable=args.quiet) as bar:
-        bar.set_postfix_str("")
         try:
-            found = updater.update(read[0], read[1], read[2], bar.update, lambda n: bar.reset(n))
+            found = updater.update(read[0], read[1], read[2], bar.update, bar.reset)
         except InputError as e:
             raise InputError(f"{args.translated}: {e}") from e
     with replacing(args.out, "wb") as file:

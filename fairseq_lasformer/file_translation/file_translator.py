@@ -189,7 +189,7 @@ class FileTranslator:
             owner = list(range(len(texts)))
             known = [journal.lines(len(text), self.n_words) for journal, text in zip(journals, texts)]
         else:
-            sources = [self.source(FileDocument(d.file, [], 0, [s], {}, [], {})) for d in read for s in d.lines]
+            sources = [self.source(d._replace(lines=[s], given={})) for d in read for s in d.lines]
             owner = [i for i, text in enumerate(texts) for _ in text]
             known = [[] for _ in sources]
         here = [i for i, source in enumerate(sources) if source.sentences]

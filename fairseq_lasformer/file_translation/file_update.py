@@ -80,9 +80,9 @@ class FileUpdater:
             )
         reader = self.files.reader
         before = reader.read(old._replace(finished=()), dict(enumerate(translated.blocks)))
-        known = {i: j for i, j in enumerate(kept_lines([b.text for b in old.blocks], [b.text for b in new.blocks]))}
-        same = {i: j for i, j in known.items() if j is not None and old.blocks[j] == new.blocks[i]}
-        now = reader.read(new._replace(finished=()), {i: translated.blocks[j] for i, j in same.items()})
+        alike = enumerate(kept_lines([b.text for b in old.blocks], [b.text for b in new.blocks]))
+        same = {i: translated.blocks[j] for i, j in alike if j is not None and old.blocks[j] == new.blocks[i]}
+        now = reader.read(new._replace(finished=()), same)
         kept = kept_lines(before.lines, now.lines)
         for i, line in enumerate(kept):  # sentences of paragraphs in which others have changed
             if line is not None and line + 1 in before.given:
