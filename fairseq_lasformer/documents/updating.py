@@ -18,9 +18,10 @@ from torch import Tensor
 
 from fairseq_lasformer.data.documents import Span
 from fairseq_lasformer.data.examples import line_spans
+from fairseq_lasformer.documents.part_search import SCORED_TOKENS, TOGETHER
 from fairseq_lasformer.documents.scoring import against_best
 from fairseq_lasformer.documents.source import Line, Source, runs
-from fairseq_lasformer.documents.translator import SCORED_TOKENS, TOGETHER, Translator
+from fairseq_lasformer.documents.translator import Translator
 
 AFTER = 1
 """Given lines after a changed one that its translation must fit."""

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from fairseq_lasformer.data.documents import Span
-from fairseq_lasformer.documents import translator as translating
+from fairseq_lasformer.documents import placing
 from fairseq_lasformer.documents.misplaced_lines import AROUND, SHARE, first_misplaced
-from fairseq_lasformer.documents.source import Line, rest_of
+from fairseq_lasformer.documents.source import Line, Source, rest_of, runs
 from fairseq_lasformer.documents.translator import Translator
 
 
@@ -86,7 +86,7 @@ class Losing(Translator):
         self.hopeless = hopeless
         self.tries: list[tuple[int, int]] = []
 
-    def _translate(self, documents, parts, found, device, done=None):
+    def translate_in_order(self, documents, parts, found, device, done=None):
         for i, document in enumerate(documents):
             for part in parts[i]:
                 first = part.start - part.context
@@ -102,10 +102,10 @@ def place(translator, monkeypatch):
     def scores(model, dictionary, examples, *_):
         return [torch.tensor([s]) for s in exact(examples)]
 
-    monkeypatch.setattr(translating, "log_probabilities", scores)
+    monkeypatch.setattr(placing, "log_probabilities", scores)
     translator.models, translator.eos = [None], (2, 2)
     translator.task = type("Task", (), {"target_dictionary": None})
-    source = translating.Source(document(30)[0], [Span(0, 0, 30)])
+    source = Source(document(30)[0], [Span(0, 0, 30)])
     return translator.translate([source], "cpu")[0]
 
 
@@ -127,5 +127,5 @@ def test_what_cannot_be_placed_is_reported(monkeypatch):
 
 
 def test_runs_of_lines():
-    assert translating.runs([1, 3, 6, 10, 11, 20], 3) == [(1, 6), (10, 11), (20, 20)]
-    assert translating.runs([], 3) == []
+    assert runs([1, 3, 6, 10, 11, 20], 3) == [(1, 6), (10, 11), (20, 20)]
+    assert runs([], 3) == []

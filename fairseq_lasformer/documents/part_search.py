@@ -1,0 +1,261 @@
+"""Searches for translations of parts of documents: what a part's example is, and what its translation begins with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import groupby, takewhile
+from typing import Any
+
+import torch
+from fairseq import utils
+from torch import Tensor
+
+from fairseq_lasformer.data.documents import Span
+from fairseq_lasformer.data.examples import line_spans
+from fairseq_lasformer.documents.batching import batches
+from fairseq_lasformer.documents.source import Line, Source
+from fairseq_lasformer.search.generator import AlignedGenerator
+from fairseq_lasformer.search.glossary import Terms
+from fairseq_lasformer.search.watch import Observe
+
+CONTEXTS = (10, 3, 0)
+"""Lines of context with which a document is translated again, at the first attempt and at the next ones."""
+
+TOGETHER = 3
+"""Lines that are translated again, and are no further apart than this, are translated together."""
+
+GROUPS = 32
+"""Groups of such lines per batch."""
+
+SCORED_TOKENS = 4096
+"""Tokens per batch of single lines."""
+
+WINDOW = 256
+"""Parts without context that are sorted by length, and then translated together."""
+
+WINDOW_TOKENS = 8192
+"""Tokens per batch of such parts."""
+
+SCORES = 1 << 23
+"""Most scores of words in a step of such a batch, 32 MB: more do not fit into a processor's cache."""
+
+FEWEST = 16
+"""Parts of such a batch, even if there are more scores than that."""
+
+
+class PartSearch:
+    """Beam search over parts of documents.
+
+    Args:
+        task: a translation task that has been set up.
+        models: loaded models, in evaluation mode, on the device used for translation.
+        generation: fairseq's ``generation`` options.
+    """
+
+    def __init__(self, task: Any, models: Sequence[Any], generation: Any) -> None:
+        self.task, self.models = task, list(models)
+        self.prefix_size = int(getattr(generation, "prefix_size", 0))
+        self.generator = task.build_generator(self.models, generation)
+        dictionary = task.source_dictionary
+        self.ends = (task.separator_in(dictionary), task.separator_in(task.target_dictionary))
+        self.eos = (dictionary.eos(), task.target_dictionary.eos())
+        self.tags = task.tag_in(dictionary, 0), task.tag_in(task.target_dictionary, 1)
+        self.pad = task.target_dictionary.pad()
+
+    @property
+    def independent(self) -> bool:
+        """Whether the model knows single sentences alone, so that the parts of a document need not wait for others."""
+        return bool(self.task.settings.resolutions == "sentences") and not self.prefix_size
+
+    @property
+    def aligned(self) -> bool:
+        """Whether line i of a translation is that of line i of its source."""
+        return isinstance(self.generator, AlignedGenerator)
+
+    def overlap(self, wanted: int) -> int:
+        """Sentences that the parts of a long document can overlap by: none where lines are not aligned."""
+        return wanted if self.aligned and not self.prefix_size else 0
+
+    def example(self, document: Source, part: Span) -> Tensor:
+        """Tokens of a part and its context, with separators, tag and the end of sentence."""
+        joined: list[Tensor] = []
+        for sentence in document.sentences[part.start - part.context : part.start + part.size]:
+            if joined and self.ends[0] is not None:
+                joined.append(sentence.new_tensor([self.ends[0]]))
+            joined.append(sentence)
+        return self.closed(torch.cat(joined), 0)
+
+    def target(self, part: Span, lines: Sequence[Line]) -> Tensor:
+        """Tokens of the translation of a part and its context, as :meth:`example`."""
+        joined: list[Tensor] = []
+        for line in lines[part.start - part.context : part.start + part.size]:
+            if joined and self.ends[1] is not None:
+                joined.append(line.tokens.new_tensor([self.ends[1]]))
+            joined.append(line.tokens)
+        return self.closed(torch.cat(joined), 1)
+
+    def closed(self, tokens: Tensor, side: int) -> Tensor:
+        """The tokens behind the tag and before the end of sentence of a side, 0 for the source and 1 for the target."""
+        tag = self.tags[side]
+        return torch.cat([tokens.new_tensor([] if tag is None else [tag]), tokens, tokens.new_tensor([self.eos[side]])])
+
+    def _beginning(self, document: Source, part: Span, found: Sequence[Line]) -> Tensor:
+        """Tokens that a part's translation begins with.
+
+        They are those of its context and of the given lines that follow it, or a prefix of its reference.
+        """
+        if document.references is not None and self.prefix_size:
+            return document.references[document.parts.index(part)][: self.prefix_size]
+        end = torch.tensor([self.ends[1]] if self.ends[1] is not None else [], dtype=torch.int64)
+        lines = [line.tokens for line in found[len(found) - part.context :]] if part.context else []
+        given = document.given[part.start : part.start + part.size - 1] if document.given is not None else ()
+        lines += [line for line in takewhile(lambda line: line is not None, given) if line is not None]
+        return torch.cat([torch.tensor([], dtype=torch.int64), *(t for line in lines for t in (line, end))])
+
+    def _terms(self, document: Source, part: Span) -> Terms:
+        """Terms of each line of a part; none for its context, which is translated."""
+        terms = document.terms or [[]] * len(document.sentences)
+        return [*[[]] * part.context, *terms[part.start : part.start + part.size]]
+
+    def _given_lines(self, document: Source, part: Span) -> list[list[int]]:
+        """Tokens of the given lines of a part; none for its context, which is given in another way."""
+        given = (document.given or [None] * len(document.sentences))[part.start : part.start + part.size]
+        return [*[[]] * part.context, *([] if line is None else line.tolist() for line in given)]
+
+    @torch.no_grad()
+    def translate_parts(
+        self,
+        tasks: Sequence[tuple[Source, Span, Sequence[Line]]],
+        device: torch.device | str,
+        observe: Sequence[Observe | None] = (),
+    ) -> list[list[Line]]:
+        """Translates parts together; the lines of each, without its context.
+
+        Args:
+            tasks: for each part, its document, the part, and the lines of the document before it.
+            observe: for each part, what watches the search for it; see :mod:`search.watch`.
+        """
+        found = self._hypotheses(tasks, device, observe)
+        return [self._lines(best)[part.context :] for (_, part, _), (best, *_) in zip(tasks, found)]
+
+    @torch.no_grad()
+    def translate_in_order(
+        self,
+        documents: Sequence[Source],
+        parts: Sequence[Sequence[Span]],
+        found: Sequence[list[Line]],
+        device: torch.device | str,
+        done: Callable[[int, list[Line]], object] = lambda document, lines: None,
+    ) -> None:
+        """Translates parts of each document, in order, and appends their lines to those found so far."""
+        if self.independent:
+            self._translate_windows(
+                [(i, part) for i, its in enumerate(parts) for part in its], documents, found, device, done
+            )
+            return
+        for number in range(max(map(len, parts), default=0)):
+            here = [i for i in range(len(documents)) if number < len(parts[i])]
+            tasks = [(documents[i], parts[i][number], found[i]) for i in here]
+            for i, lines in zip(here, self.translate_parts(tasks, device)):
+                found[i] += lines
+                done(i, lines)
+
+    def _translate_windows(
+        self,
+        tasks: Sequence[tuple[int, Span]],
+        documents: Sequence[Source],
+        found: Sequence[list[Line]],
+        device: torch.device | str,
+        done: Callable[[int, list[Line]], object],
+    ) -> None:
+        """Translates parts that have no context, many at a time; ``tasks`` are numbers of documents and their parts."""
+        most = max(FEWEST, SCORES // (self.generator.beam_size * len(self.task.target_dictionary)))
+        if self.task.cfg.shortlist:  # far fewer words are scored
+            most = WINDOW
+        for start in range(0, len(tasks), WINDOW):
+            window = tasks[start : start + WINDOW]
+            lengths = [len(self.example(documents[i], part)) for i, part in window]
+            order = sorted(range(len(window)), key=lambda j: lengths[j])
+            lines: dict[int, list[Line]] = {}
+            for batch in batches(lengths, order, WINDOW_TOKENS, most):
+                chosen = [(documents[window[j][0]], window[j][1], ()) for j in batch]
+                lines |= dict(zip(batch, self.translate_parts(chosen, device)))
+            for i, its in groupby(range(len(window)), key=lambda j: window[j][0]):
+                new = [line for j in its for line in lines[j]]
+                found[i].extend(new)
+                done(i, new)
+
+    @torch.no_grad()
+    def alternatives(
+        self, document: Source, lines: Sequence[Line], most: int, device: torch.device | str
+    ) -> list[list[Line]]:
+        """Other translations of each line of a translated document, given the lines before it; the best ones first.
+
+        Args:
+            document: the document; its lines are aligned.
+            most: maximum number per line; fewer if the beam has fewer.
+        """
+        found: list[list[Line]] = []
+        places = [
+            Span(0, i, 1, min(CONTEXTS[0], i - part.start + part.context))
+            for part in document.parts
+            for i in range(part.start, part.start + part.size)
+        ]
+        for start in range(0, len(places), GROUPS):
+            tasks = [(document, place, lines[: place.start]) for place in places[start : start + GROUPS]]
+            for (_, place, _), hypotheses in zip(tasks, self._hypotheses(tasks, device)):
+                known = {tuple(lines[place.start].tokens.tolist())}
+                found.append([])
+                for line in (self._lines(hypothesis)[-1] for hypothesis in hypotheses):
+                    tokens = tuple(line.tokens.tolist())
+                    if tokens not in known and len(found[-1]) < most:
+                        found[-1].append(line)
+                    known.add(tokens)
+                found[-1].sort(key=lambda line: -line.score)
+        return found
+
+    def _hypotheses(
+        self,
+        tasks: Sequence[tuple[Source, Span, Sequence[Line]]],
+        device: torch.device | str,
+        observe: Sequence[Observe | None] = (),
+    ) -> list[list[dict[str, Any]]]:
+        """fairseq's hypotheses for each part, the best one first; see :meth:`translate_parts`."""
+        examples = [self.example(document, part) for document, part, _ in tasks]
+        beginnings = [self._beginning(*task) for task in tasks]
+        terms = [self._terms(document, part) for document, part, _ in tasks]
+        lengths = torch.tensor([len(example) for example in examples])
+        dataset = self.task.build_dataset_for_inference(examples, lengths)
+        batch = dataset.collater([dataset[i] for i in range(len(examples))])
+        batch = utils.apply_to_sample(lambda t: t.to(device), batch)
+        if any(line for document in terms for line in document):
+            batch["terms"] = dict(enumerate(terms))
+        lines = [self._given_lines(document, part) for document, part, _ in tasks]
+        if any(map(any, lines)):
+            batch["given"] = dict(enumerate(lines))
+        order = batch["id"].tolist()  # the collater sorts by length
+        watches = {row: watch for row, i in enumerate(order) if i < len(observe) and (watch := observe[i]) is not None}
+        if watches:
+            batch["observe"] = watches
+        prefix = None
+        if any(map(len, beginnings)):
+            rows = [beginnings[i] for i in order]
+            prefix = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=self.pad).to(device)
+        hypotheses = self.task.inference_step(self.generator, self.models, batch, prefix_tokens=prefix)
+        found = dict(zip(order, hypotheses))
+        return [found[i] for i in range(len(tasks))]
+
+    def _lines(self, hypothesis: dict[str, Any]) -> list[Line]:
+        tokens, scores = hypothesis["tokens"].cpu(), hypothesis["positional_scores"].float().cpu()
+        ended = len(tokens) > 0 and int(tokens[-1]) == self.eos[1]
+        lines = []
+        for i, (start, end) in enumerate(line_spans(tokens.tolist()[: len(tokens) - ended], self.ends[1])):
+            lines.append(
+                Line(
+                    tokens[start:end],
+                    float(scores[start : end + 1].mean()) if len(scores[start : end + 1]) else 0.0,
+                    i in hypothesis.get("repaired", ()),
+                    i in hypothesis.get("flawed", ()),
+                )
+            )
+        return lines

@@ -1,0 +1,38 @@
+"""Requires terms: a line that lacks one is translated once more."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from fairseq_lasformer.data.documents import Span
+from fairseq_lasformer.documents.part_search import CONTEXTS, GROUPS, TOGETHER, PartSearch
+from fairseq_lasformer.documents.source import Line, Source, runs
+from fairseq_lasformer.search.glossary import met
+
+
+def require_terms(
+    search: PartSearch, documents: Sequence[Source], found: list[list[Line]], device: torch.device | str
+) -> None:
+    """Replaces the lines that lack a term, translating only them once more, after a few lines of context."""
+    tasks: list[tuple[int, Span]] = []
+    for i, document in enumerate(documents):
+        missing = [
+            j
+            for j, (line, terms) in enumerate(zip(found[i], document.terms or ()))
+            if not met(line.tokens.tolist(), terms)
+        ]
+        for part in document.parts:
+            here = [j for j in missing if part.start <= j < part.start + part.size]
+            first = part.start - part.context
+            tasks += [(i, Span(i, a, b - a + 1, min(CONTEXTS[0], a - first))) for a, b in runs(here, TOGETHER)]
+    tasks.sort(key=lambda task: task[1].context + task[1].size)
+    for start in range(0, len(tasks), GROUPS):
+        batch = tasks[start : start + GROUPS]
+        again = search.translate_parts([(documents[i], part, found[i][: part.start]) for i, part in batch], device)
+        for (i, part), lines in zip(batch, again):
+            for j, line in enumerate(lines, part.start):
+                terms = (documents[i].terms or [])[j]
+                if not met(found[i][j].tokens.tolist(), terms):
+                    found[i][j] = line._replace(flawed=line.flawed or not met(line.tokens.tolist(), terms))
