@@ -100,6 +100,48 @@ def decoding_of(args: argparse.Namespace) -> dict[str, str]:
     return found if args.shortlist is None else {**found, "shortlist": str(args.shortlist.resolve())}
 
 
+def add_memory_options(parser: argparse.ArgumentParser, exact: bool = True) -> None:
+    """Declares ``--memory``, ``--memory-tokens`` and, if ``exact``, ``--exact``."""
+    parser.add_argument(
+        "--memory",
+        type=Path,
+        metavar="FILE",
+        help="a translation memory (lasformer memory build): its pairs that are like a text are read before it",
+    )
+    parser.add_argument(
+        "--memory-tokens",
+        type=int,
+        default=256,
+        metavar="N",
+        help="most tokens of these pairs before a part of a document (default: %(default)s)",
+    )
+    if exact:
+        parser.add_argument(
+            "--exact",
+            action="store_true",
+            help="sentences that the memory holds exactly are translated as they are there",
+        )
+
+
+def memory_of(args: argparse.Namespace, languages: tuple[str, str]) -> Any:
+    """The memory of :func:`add_memory_options`; None without one.
+
+    Args:
+        languages: of the model.
+
+    Raises:
+        InputError: it cannot be used, or its options stand alone.
+    """
+    exact = getattr(args, "exact", False)
+    if args.memory is None:
+        if exact:
+            raise InputError("--exact: needs --memory")
+        return None
+    from fairseq_lasformer.translation_memory.remembering import Memory
+
+    return Memory(args.memory, languages, args.memory_tokens, exact)
+
+
 def shard_of(text: str | None) -> tuple[int, int]:
     """The number of a shard, from 0, and how many there are.
 

@@ -11,6 +11,7 @@ from fairseq_lasformer.cli import (
     add_decoding,
     add_device,
     add_max_tokens,
+    add_memory_options,
     decoding_of,
     fairseqs_options,
     shard_of,
@@ -85,6 +86,17 @@ def add_prepare(parser: argparse.ArgumentParser) -> None:
         "--max-lines", type=int, help="maximum number of sentences per example, such as 3 (default: no limit)"
     )
     parser.add_argument(
+        "--memory-examples",
+        type=float,
+        default=0.0,
+        metavar="SHARE",
+        help="share of the training examples, such as 0.3, that begin with similar lines of other documents of their "
+        "file, as translations with a memory do (default: none)",
+    )
+    parser.add_argument(
+        "--memory-tokens", type=int, default=256, help="most tokens of these lines (default: %(default)s)"
+    )
+    parser.add_argument(
         "--separator",
         help="token between sentences, by which lines are aligned (default: <sep>); '' for none, as in the paper",
     )
@@ -120,6 +132,8 @@ def run_generate(args: argparse.Namespace) -> None:
         options += [f"--{name.replace('_', '-')}", value]
     if args.glossary is not None:
         options += ["--glossary", str(args.glossary.resolve())]
+    if args.memory is not None:
+        options += ["--memory", str(args.memory.resolve()), "--memory-tokens", str(args.memory_tokens)]
     number, shards = (None, args.shards) if args.shard is None else shard_of(args.shard)
     done = generate(args.data, args.checkpoint, args.out, args.split, shards, options, args.jobs, args.layout, number)
     if done is None:
@@ -162,6 +176,7 @@ def add_generate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--glossary", type=Path, metavar="FILE", help="required translations: source term, tab, target term"
     )
+    add_memory_options(parser, exact=False)
     parser.add_argument("--format", dest="layout", choices=FORMS, action=Renamed, now="--layout")
     add_device(parser)
     add_beam(parser)

@@ -32,6 +32,7 @@ COMMANDS = {
     "run": Command("from raw documents to a model and its report, by a configuration file", "experiments"),
     "translate": Command("translate files, folders or standard input, in any known format", "translate"),
     "update": Command("update a translation: translate what has changed in its source", "update"),
+    "memory": Command("build a translation memory, or look sentences up in one", "memory"),
     "serve": Command("a translation server with a page", "serve"),
     "generate": Command("translate a prepared split, whole documents", "data"),
     "score": Command("d-BLEU, s-BLEU and chrF of translated documents", "scores"),

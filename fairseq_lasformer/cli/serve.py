@@ -6,8 +6,17 @@ import argparse
 import re
 import socket
 from pathlib import Path
+from typing import Any
 
-from fairseq_lasformer.cli import add_beam, add_decoding, add_device, add_max_tokens, decoding_of
+from fairseq_lasformer.cli import (
+    add_beam,
+    add_decoding,
+    add_device,
+    add_max_tokens,
+    add_memory_options,
+    decoding_of,
+    memory_of,
+)
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.machine import cores
 
@@ -30,6 +39,7 @@ def add_serve(parser: argparse.ArgumentParser) -> None:
     add_beam(parser)
     add_device(parser)
     add_decoding(parser)
+    add_memory_options(parser)
     parser.add_argument("--lanes", type=int, help="threads that translate (default: 2; 1 on a GPU or a single core)")
     parser.add_argument(
         "--api-keys", type=Path, metavar="FILE", help="require one of the keys in this file, one per line"
@@ -70,13 +80,31 @@ def run_serve(args: argparse.Namespace) -> None:
             lanes = 1 if model.device.type == "cuda" or cores() == 1 else 2
         if model.device.type == "cpu":
             torch.set_num_threads(max(1, cores() // lanes))
-        models.append(ServedModel(name_of(path), model, args.beam, args.max_tokens, args.max_queue, lanes))
+        models.append(
+            ServedModel(name_of(path), model, args.beam, args.max_tokens, args.max_queue, lanes, _memory(args, model))
+        )
+    if args.memory is not None and not any(model.files.memory for model in models):
+        raise InputError(f"{args.memory}: no model that is served translates between its languages")
     limits = Limits(args.max_characters, args.max_bytes, args.max_seconds, per_client=args.per_client)
     local = args.host in LOCAL
     hosts = [*LOCAL, socket.gethostname(), *args.name]
     pairs = ", ".join(f"{model.name} ({'-'.join(model.languages)})" for model in models)
     print(f"http://{args.host}:{port} serves {pairs}; Ctrl-C ends it", flush=True)
     serve(Server(models, limits, keys).app(hosts, addresses=not local, origins=args.cors), listening, args.verbose)
+
+
+def _memory(args: argparse.Namespace, model: Any) -> Any:
+    """The memory for a model; None if it is of other languages, or there is none.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    from fairseq_lasformer.translation_memory.store import MemoryStore
+
+    languages = model.settings.source_lang, model.settings.target_lang
+    if args.memory is not None and MemoryStore(args.memory).languages != languages:
+        return None
+    return memory_of(args, languages)
 
 
 def _check(args: argparse.Namespace) -> None:

@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING
 
 from tqdm import tqdm
 
-from fairseq_lasformer.cli import add_beam, add_decoding, add_device, add_max_tokens, decoding_of, shard_of
+from fairseq_lasformer.cli import (
+    add_beam,
+    add_decoding,
+    add_device,
+    add_max_tokens,
+    add_memory_options,
+    decoding_of,
+    memory_of,
+    shard_of,
+)
 from fairseq_lasformer.errors import InputError
 
 if TYPE_CHECKING:
@@ -42,8 +51,8 @@ def add_translate(parser: argparse.ArgumentParser) -> None:
         "--format",
         default="text",
         metavar="FORMAT",
-        help="text: as the input; tsv or jsonl: source, translation, score and whether it was repaired, per sentence "
-        "(default: %(default)s)",
+        help="text: as the input; tsv or jsonl: source, translation, score and whether it was repaired, per sentence, "
+        "jsonl with the matches of a memory (default: %(default)s)",
     )
     parser.add_argument(
         "--lines", action="store_true", help="every line is one sentence (default: sentences are found)"
@@ -55,6 +64,7 @@ def add_translate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--glossary", type=Path, metavar="FILE", help="required translations: source term, tab, target term"
     )
+    add_memory_options(parser)
     parser.add_argument(
         "--given",
         type=Path,
@@ -174,8 +184,9 @@ def _translator(args: argparse.Namespace) -> FileTranslator:
     from fairseq_lasformer.documents.hub import load_model
     from fairseq_lasformer.file_translation.file_translator import FileTranslator
 
+    model = load_model(args.model, args.data, args.device, **decoding_of(args))
     return FileTranslator(
-        load_model(args.model, args.data, args.device, **decoding_of(args)),
+        model,
         args.beam,
         args.overlap,
         args.glossary,
@@ -183,6 +194,7 @@ def _translator(args: argparse.Namespace) -> FileTranslator:
         alternatives=args.nbest - 1,
         max_tokens=args.max_tokens,
         unreviewed=args.unreviewed,
+        memory=memory_of(args, (model.settings.source_lang, model.settings.target_lang)),
         **({"no_look_ahead": True} if args.no_look_ahead else {}),
     )
 
@@ -324,6 +336,7 @@ def _run(args: argparse.Namespace, jobs: Sequence[Job], state: Path, inputs: Seq
             raise InputError(f"{job.source}: cannot be read ({e.strerror})") from e
     known = [(i, block.text) for its in (given or {}).values() for i, block in (its or {}).items()]
     settings += (args.no_look_ahead, args.unreviewed, known)
+    settings += translator.memory.state if translator.memory is not None else ()
     failed = 0
     with _bar(args.quiet) as bar:
         begin = _growing(bar)

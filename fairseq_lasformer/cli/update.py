@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from fairseq_lasformer.cli import add_beam, add_decoding, add_device, decoding_of
+from fairseq_lasformer.cli import add_beam, add_decoding, add_device, add_memory_options, decoding_of, memory_of
 from fairseq_lasformer.cli.translate import set_verbosity
 from fairseq_lasformer.errors import InputError
 
@@ -36,6 +36,7 @@ def add_update(parser: argparse.ArgumentParser) -> None:
         "%(default)s)",
     )
     parser.add_argument("--glossary", type=Path, metavar="FILE", help="see lasformer translate")
+    add_memory_options(parser, exact=False)
     parser.add_argument(
         "--exit-code", action="store_true", help=f"exit with {CHANGED} if the translation differs from the old one"
     )
@@ -76,7 +77,8 @@ def run_update(args: argparse.Namespace) -> None:
         except InputError as e:
             raise InputError(f"{path}: {e}") from e
     model = load_model(args.model, args.data, args.device, **decoding_of(args))
-    files = FileTranslator(model, args.beam, glossary=args.glossary, lines=args.lines)
+    memory = memory_of(args, (model.settings.source_lang, model.settings.target_lang))
+    files = FileTranslator(model, args.beam, glossary=args.glossary, lines=args.lines, memory=memory)
     updater = FileUpdater(files, args.edits == "may-change")
     with tqdm(total=0, desc="updating", unit=" sentences", disable=args.quiet) as bar:
         try:

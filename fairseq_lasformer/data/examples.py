@@ -51,7 +51,7 @@ class ExampleRule:
         """
         return len(sentence.split()) + bool(self.separator)
 
-    def cut(self, document: int, *sides: Sequence[str], overlap: int = 0) -> list[Span]:
+    def cut(self, document: int, *sides: Sequence[str], overlap: int = 0, reserve: int = 0) -> list[Span]:
         """The parts of a document whose examples have at most ``limit`` tokens, end of sentence included.
 
         None has more than ``max_lines`` sentences.
@@ -60,6 +60,8 @@ class ExampleRule:
             document: its number.
             sides: encoded sentences of every side that counts, the same number on each.
             overlap: see :func:`parts`.
+            reserve: tokens that every part leaves free, for lines of a memory; at most half of the limit, and fewer
+                where a sentence needs them.
 
         Raises:
             TooLong: a single sentence exceeds the limit.
@@ -68,7 +70,7 @@ class ExampleRule:
         for i, pair in enumerate(lengths):
             if max(pair) > self.room:
                 raise TooLong(pair.index(max(pair)), i, max(pair))
-        most = self.room
+        most = max(self.room - reserve, self.room // 2, *(max(pair) for pair in lengths)) if reserve else self.room
         if self.max_lines:
             if (self.max_lines + 1) * (most // self.max_lines) <= most:
                 raise InputError(f"--max-lines {self.max_lines}: too many for a --limit of {self.limit}")

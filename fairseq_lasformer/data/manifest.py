@@ -36,6 +36,7 @@ class SplitInfo:
         unknown: share of the tokens that are missing from the dictionary, source and target.
         blanks: for a split in reading order, number of blank lines before each document, and after the last; empty if
             not known.
+        n_remembering: number of examples that begin with lines of other documents.
     """
 
     path: str
@@ -51,6 +52,7 @@ class SplitInfo:
     reference: bool = True
     unknown: tuple[float, float] = (0.0, 0.0)
     blanks: tuple[int, ...] = ()
+    n_remembering: int = 0
 
     @property
     def name(self) -> str:

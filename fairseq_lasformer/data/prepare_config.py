@@ -51,6 +51,9 @@ class PrepareConfig:
         text: folder in which tokenised and encoded sentences are cached for other preparations of the same text; by
             default, they are kept in ``out`` until the preparation is done.
         workers: number of processes.
+        memory_examples: share of the training examples that begin with lines of other documents of their file, as a
+            translation with a memory does; see :mod:`data.memory_examples`.
+        memory_tokens: most tokens of these lines.
     """
 
     source_lang: str
@@ -73,6 +76,8 @@ class PrepareConfig:
     text: Path | None = None
     workers: int = 2
     mono: tuple[str, ...] = ()
+    memory_examples: float = 0.0
+    memory_tokens: int = 256
 
     @property
     def languages(self) -> tuple[str, str]:
@@ -140,6 +145,8 @@ class PrepareConfig:
                 del options[name]
         if not self.mono:
             del options["mono"]
+        if not self.memory_examples:
+            del options["memory_examples"], options["memory_tokens"]
         digest.update(json.dumps(options, sort_keys=True).encode())
         files = [
             f"{prefix}.{self.languages[side]}"

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import copy
-import difflib
 import functools
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
 from fairseq import hub_utils, utils
 from omegaconf import open_dict
 from torch import Tensor
@@ -21,12 +19,14 @@ from fairseq_lasformer.data.examples import ExampleCodec, TooLong
 from fairseq_lasformer.data.lines import clean_line, split_lines
 from fairseq_lasformer.data.subwords import SETTINGS, DataConfig
 from fairseq_lasformer.documents.given_lines import Given, check_given, with_given
+from fairseq_lasformer.documents.requests import check_device, check_documents, check_options, numbered_sentences
 from fairseq_lasformer.documents.source import Line, Source
 from fairseq_lasformer.documents.streaming import stream
 from fairseq_lasformer.documents.translator import Translator
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.plugin import register
 from fairseq_lasformer.search.glossary import Glossary
+from fairseq_lasformer.translation_memory.remembering import Memory, Remembered
 
 
 class TranslatedLine(NamedTuple):
@@ -78,6 +78,7 @@ class DocumentHubInterface(hub_utils.GeneratorHubInterface):
         overlap: int | None = None,
         glossary: Glossary | str | Path | None = None,
         given: Sequence[Given | None] | None = None,
+        memory: Memory | str | Path | None = None,
         **options: Any,
     ) -> list[Any]:
         """Translate whole documents; the order is preserved.
@@ -93,6 +94,8 @@ class DocumentHubInterface(hub_utils.GeneratorHubInterface):
             given: for each document, translations of some of its lines, by the number of the line, from 1
                 (``[{3: "Ja."}]``), or None. They stand in the output as they are; the lines after them follow them, and
                 the lines before are chosen by how likely they make them, too.
+            memory: a translation memory, or the file of one: the pairs most like a document's sentences stand before
+                them as context; see :class:`Memory`.
             options: options of fairseq's generation (``lenpen=1.0``, ``max_len_a=1.5``, …),
                 ``no_align_sentences=True``, and ``no_look_ahead=True``: the lines before given ones do not depend on
                 them.
@@ -105,15 +108,16 @@ class DocumentHubInterface(hub_utils.GeneratorHubInterface):
 
         Raises:
             InputError: ``documents`` is not a list of texts, fairseq does not have an option, a sentence is too long,
-                a glossary cannot be used, or a given line is not one of the document.
+                a glossary or memory cannot be used, or a given line is not one of the document.
         """
         check_documents(documents)
         translator = self.translator(beam, **options)
         required = None if glossary is None else translator.required(glossary, self.codec)
         if given is not None and len(given) != len(documents):
             raise InputError(f"given: for {len(given)} documents instead of {len(documents)}")
-        its = [None] * len(documents) if given is None else given
-        sources = [self.source(i, d, translator, overlap, required, its[i]) for i, d in enumerate(documents)]
+        opened = self.memory(memory)
+        its = [self._known(d, g, opened) for d, g in zip(documents, given or [None] * len(documents))]
+        sources = [self.source(i, d, translator, overlap, required, its[i], opened) for i, d in enumerate(documents)]
         here = [i for i, source in enumerate(sources) if source.sentences]
         found: dict[int, list[TranslatedLine]] = {}
         with tqdm(total=len(here), desc="translating", unit=" documents", disable=not progress or len(here) < 2) as bar:
@@ -134,6 +138,7 @@ class DocumentHubInterface(hub_utils.GeneratorHubInterface):
         overlap: int | None = None,
         glossary: Glossary | str | Path | None = None,
         given: Given | None = None,
+        memory: Memory | str | Path | None = None,
         **options: Any,
     ) -> Iterator[TranslatedLine]:
         """Translate one document, yielding each line as soon as it is settled.
@@ -143,7 +148,7 @@ class DocumentHubInterface(hub_utils.GeneratorHubInterface):
 
         Args:
             document: raw text, one sentence per line.
-            beam, overlap, glossary, options: see :meth:`translate_documents`.
+            beam, overlap, glossary, memory, options: see :meth:`translate_documents`.
             given: translations of some lines, by their numbers, from 1.
 
         Raises:
@@ -155,14 +160,28 @@ class DocumentHubInterface(hub_utils.GeneratorHubInterface):
         if not translator.aligned:
             raise InputError("translate_lines: only aligned lines are settled one by one; see translate_documents")
         required = None if glossary is None else translator.required(glossary, self.codec)
-        source = self.source(0, document, translator, overlap, required, given)
-        for (number, original), line in zip(_sentences(document), stream(translator, source, self.device)):
+        opened = self.memory(memory)
+        given = self._known(document, given, opened)
+        source = self.source(0, document, translator, overlap, required, given, opened)
+        for (number, original), line in zip(numbered_sentences(document), stream(translator, source, self.device)):
             yield from with_given([self.line(number, original, line)], given)
+
+    def memory(self, memory: Memory | str | Path | None) -> Memory | None:
+        """An open memory; ``memory`` is one, or the file of one."""
+        if memory is None or isinstance(memory, Memory):
+            return memory
+        return Memory(memory, (self.settings.source_lang, self.settings.target_lang))
+
+    @staticmethod
+    def _known(document: str, given: Given | None, memory: Memory | None) -> Given | None:
+        """The given lines of a document, and those that a memory holds exactly."""
+        exact = memory.exact_lines(dict(numbered_sentences(document))) if memory is not None else {}
+        return {**exact, **(given or {})} if exact else given
 
     def translator(self, beam: int = 5, **options: Any) -> Translator:
         """The translator of these models; for ``options``, see :meth:`translate_documents`."""
         generation = copy.deepcopy(self.cfg.generation)
-        _check_options(generation, options)
+        check_options(generation, options)
         with open_dict(generation):
             generation.beam = beam
             generation.update(options)
@@ -176,6 +195,7 @@ class DocumentHubInterface(hub_utils.GeneratorHubInterface):
         overlap: int | None = None,
         required: Callable[[str], list[list[int]]] | None = None,
         given: Given | None = None,
+        memory: Memory | None = None,
     ) -> Source:
         """Encode a document, and cut it as the data preparation does.
 
@@ -185,11 +205,12 @@ class DocumentHubInterface(hub_utils.GeneratorHubInterface):
             overlap: see :meth:`translate_documents`.
             required: finds the terms that a sentence requires; see :meth:`Translator.required`.
             given: see :meth:`translate_lines`.
+            memory: see :meth:`translate_documents`.
 
         Raises:
-            InputError: a sentence is too long, or a given line cannot be used.
+            InputError: a sentence is too long, or a given line or a memory cannot be used.
         """
-        numbered = _sentences(document)
+        numbered = numbered_sentences(document)
         sentences = [sentence for _, sentence in numbered]
         encoded = [self.codec.encode_source(s) for s in sentences]
         sides, targets = [encoded], list[str]()
@@ -200,9 +221,13 @@ class DocumentHubInterface(hub_utils.GeneratorHubInterface):
             targets = [self.codec.encode_target(clean_line(given.get(n, ""))) for n, _ in numbered]
             # a given line may be longer than what is cut by the limit
             sides.append([" ".join(line.split()[: self.codec.room - 1]) for line in targets])
+        remembered = None if memory is None else self._remembered(memory, sentences, translator)
+        reserve = 0 if remembered is None else remembered.reserve
         try:
             wanted = self.task.cfg.overlap if overlap is None else overlap
-            cut = self.codec.cut(number, *sides, overlap=translator.overlap(wanted)) if sentences else []
+            cut = (
+                self.codec.cut(number, *sides, overlap=translator.overlap(wanted), reserve=reserve) if sentences else []
+            )
         except TooLong as e:
             raise InputError(
                 f"document {number + 1}: sentence {e.sentence + 1} has {e.tokens} tokens, more than the limit of "
@@ -215,7 +240,18 @@ class DocumentHubInterface(hub_utils.GeneratorHubInterface):
             encode = functools.partial(self.tgt_dict.encode_line, add_if_not_exist=False, append_eos=False)
             fixed = [encode(line).long() if line else None for line in targets]
             terms = terms and [[] if line is not None else its for its, line in zip(terms, fixed)]
-        return Source([self.binarize(s)[:-1] for s in encoded], parts, terms=terms, given=fixed)
+        return Source([self.binarize(s)[:-1] for s in encoded], parts, None, terms, fixed, remembered)
+
+    def _remembered(self, memory: Memory, sentences: Sequence[str], translator: Translator) -> Remembered:
+        if not translator.aligned or translator.independent:
+            raise InputError("a memory needs a model of documents whose lines are aligned (data with a separator)")
+        encode = functools.partial(self.tgt_dict.encode_line, add_if_not_exist=False, append_eos=False)
+        return memory.remembered(
+            sentences,
+            lambda text: self.binarize(self.codec.encode_source(text))[:-1],
+            lambda text: encode(self.codec.encode_target(text)).long(),
+            self.codec.room,
+        )
 
     def line(self, number: int, source: str, line: Line) -> TranslatedLine:
         """A translated line as text, beside its source."""
@@ -224,7 +260,7 @@ class DocumentHubInterface(hub_utils.GeneratorHubInterface):
 
     def _lines(self, document: str, translated: Sequence[Line]) -> list[TranslatedLine]:
         """The lines of a translation; beside their sources, if there are as many."""
-        sources = _sentences(document)
+        sources = numbered_sentences(document)
         if len(sources) != len(translated):
             sources = [(i + 1, "") for i in range(len(translated))]
         return [self.line(*source, line) for source, line in zip(sources, translated)]
@@ -235,41 +271,10 @@ class DocumentHubInterface(hub_utils.GeneratorHubInterface):
             return " ".join(line.translation for line in lines if line.translation)
         if not lines:
             return ""
-        if len(_sentences(document)) != len(lines):
+        if len(numbered_sentences(document)) != len(lines):
             return "\n".join(line.translation for line in lines)
         translated = {line.number: line.translation for line in lines}
         return "\n".join(translated.get(number, "") for number in range(1, len(split_lines(document)) + 1))
-
-
-def _sentences(document: str) -> list[tuple[int, str]]:
-    """The lines of a document that are not blank, with their numbers, from 1."""
-    cleaned = enumerate(map(clean_line, split_lines(document)), 1)
-    return [(number, line) for number, line in cleaned if line]
-
-
-def check_documents(documents: Any) -> None:
-    """Reject what is not a list of texts.
-
-    Raises:
-        InputError: names what it is.
-    """
-    if isinstance(documents, str | bytes):
-        raise InputError("translate_documents takes a list of documents, not one string: wrap it, [text]")
-    for i, document in enumerate(documents):
-        if not isinstance(document, str):
-            raise InputError(f"documents[{i}] is of type {type(document).__name__}; expected text")
-
-
-def _check_options(generation: Any, options: dict[str, Any]) -> None:
-    """Reject options unknown to fairseq's generation, or incompatible with one translation per document."""
-    names = [*map(str, generation), "no_align_sentences", "no_look_ahead"]
-    for name in options:
-        if name not in names:
-            close = difflib.get_close_matches(name, names, 1)
-            hint = f"; is {close[0]} meant?" if close else ""
-            raise InputError(f"{name}: not an option of fairseq's generation{hint}")
-    if options.get("nbest", 1) != 1:
-        raise InputError("nbest: one translation per document is returned; leave it out")
 
 
 def _trained_on(checkpoint: Path) -> str:
@@ -341,20 +346,7 @@ def load_model(
     Raises:
         InputError: as :func:`from_pretrained`; or there is no such device, or the model cannot decode in this type.
     """
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        place = torch.device(device)
-    except RuntimeError as e:
-        raise InputError(f"--device {device}: expected cpu, cuda or cuda:N") from e
-    if place.type not in ("cpu", "cuda"):
-        raise InputError(f"--device {device}: expected cpu, cuda or cuda:N")
-    if place.type == "cuda" and not torch.cuda.is_available():
-        raise InputError(f"--device {device}: there is no GPU here that torch can use")
-    if place.type != "cpu" and decode_dtype != "float32":
-        raise InputError(f"--decode-dtype {decode_dtype}: only on a CPU; add --device cpu, or leave it out")
-    if place.type != "cpu" and cache_dtype == "int8":
-        raise InputError(f"--cache-dtype {cache_dtype}: only on a CPU; add --device cpu, or leave it out")
+    place = check_device(device, decode_dtype, cache_dtype)
     options = {"decode_dtype": decode_dtype, "cache_dtype": cache_dtype, "shortlist": str(shortlist)}
     model = from_pretrained(path, data=data, **options).eval().to(place)
     if shortlist:

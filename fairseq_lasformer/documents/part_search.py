@@ -76,23 +76,41 @@ class PartSearch:
         """Sentences that the parts of a long document can overlap by: none where lines are not aligned."""
         return wanted if self.aligned and not self.prefix_size else 0
 
-    def example(self, document: Source, part: Span) -> Tensor:
-        """Tokens of a part and its context, with separators, tag and the end of sentence."""
-        joined: list[Tensor] = []
-        for sentence in document.sentences[part.start - part.context : part.start + part.size]:
-            if joined and self.ends[0] is not None:
-                joined.append(sentence.new_tensor([self.ends[0]]))
-            joined.append(sentence)
-        return self.closed(torch.cat(joined), 0)
+    def remembered(self, document: Source, part: Span) -> list[tuple[Tensor, Tensor]]:
+        """Tokens of the pairs of a memory that stand before a part and its context, source and target of each."""
+        if document.memory is None:
+            return []
+        first, end = part.start - part.context, part.start + part.size
+        filled = sum(len(sentence) + 1 for sentence in document.sentences[first:end])
+        return document.memory.before(part.start, end, filled)
 
-    def target(self, part: Span, lines: Sequence[Line]) -> Tensor:
-        """Tokens of the translation of a part and its context, as :meth:`example`."""
+    def lines_before(self, document: Source, part: Span) -> int:
+        """Number of lines before a part's own in its example: those of a memory, and its context."""
+        return len(self.remembered(document, part)) + part.context
+
+    def example(self, document: Source, part: Span) -> Tensor:
+        """Tokens of a part, its context and what is remembered, with separators, tag and the end of sentence."""
+        remembered = [source for source, _ in self.remembered(document, part)]
+        own = document.sentences[part.start - part.context : part.start + part.size]
+        return self._joined([*remembered, *own], 0)
+
+    def target(self, document: Source, part: Span, lines: Sequence[Line], size: int | None = None) -> Tensor:
+        """Tokens of the translation of a part, its context and what is remembered, as :meth:`example`.
+
+        Args:
+            size: number of the part's own lines, from the first on; default: all.
+        """
+        remembered = [target for _, target in self.remembered(document, part)]
+        end = part.start + (part.size if size is None else size)
+        return self._joined([*remembered, *(line.tokens for line in lines[part.start - part.context : end])], 1)
+
+    def _joined(self, lines: Sequence[Tensor], side: int) -> Tensor:
         joined: list[Tensor] = []
-        for line in lines[part.start - part.context : part.start + part.size]:
-            if joined and self.ends[1] is not None:
-                joined.append(line.tokens.new_tensor([self.ends[1]]))
-            joined.append(line.tokens)
-        return self.closed(torch.cat(joined), 1)
+        for line in lines:
+            if joined and self.ends[side] is not None:
+                joined.append(line.new_tensor([self.ends[side]]))
+            joined.append(line)
+        return self.closed(torch.cat(joined), side)
 
     def closed(self, tokens: Tensor, side: int) -> Tensor:
         """The tokens behind the tag and before the end of sentence of a side, 0 for the source and 1 for the target."""
@@ -102,25 +120,28 @@ class PartSearch:
     def _beginning(self, document: Source, part: Span, found: Sequence[Line]) -> Tensor:
         """Tokens that a part's translation begins with.
 
-        They are those of its context and of the given lines that follow it, or a prefix of its reference.
+        They are those of what is remembered, of its context and of the given lines that follow it; or a prefix of its
+        reference.
         """
         if document.references is not None and self.prefix_size:
             return document.references[document.parts.index(part)][: self.prefix_size]
         end = torch.tensor([self.ends[1]] if self.ends[1] is not None else [], dtype=torch.int64)
-        lines = [line.tokens for line in found[len(found) - part.context :]] if part.context else []
+        lines = [target for _, target in self.remembered(document, part)]
+        lines += [line.tokens for line in found[len(found) - part.context :]] if part.context else []
         given = document.given[part.start : part.start + part.size - 1] if document.given is not None else ()
         lines += [line for line in takewhile(lambda line: line is not None, given) if line is not None]
         return torch.cat([torch.tensor([], dtype=torch.int64), *(t for line in lines for t in (line, end))])
 
     def _terms(self, document: Source, part: Span) -> Terms:
-        """Terms of each line of a part; none for its context, which is translated."""
+        """Terms of each line of a part; none for those before it, which are translated."""
         terms = document.terms or [[]] * len(document.sentences)
-        return [*[[]] * part.context, *terms[part.start : part.start + part.size]]
+        return [*[[]] * self.lines_before(document, part), *terms[part.start : part.start + part.size]]
 
     def _given_lines(self, document: Source, part: Span) -> list[list[int]]:
         """Tokens of the given lines of a part; none for its context, which is given in another way."""
+        remembered = [target.tolist() for _, target in self.remembered(document, part)]
         given = (document.given or [None] * len(document.sentences))[part.start : part.start + part.size]
-        return [*[[]] * part.context, *([] if line is None else line.tolist() for line in given)]
+        return [*remembered, *[[]] * part.context, *([] if line is None else line.tolist() for line in given)]
 
     @torch.no_grad()
     def translate_parts(
@@ -136,7 +157,8 @@ class PartSearch:
             observe: for each part, what watches the search for it; see :mod:`search.watch`.
         """
         found = self._hypotheses(tasks, device, observe)
-        return [self._lines(best)[part.context :] for (_, part, _), (best, *_) in zip(tasks, found)]
+        before = [self.lines_before(document, part) for document, part, _ in tasks]
+        return [self._lines(best)[n:] for n, (best, *_) in zip(before, found)]
 
     @torch.no_grad()
     def translate_in_order(

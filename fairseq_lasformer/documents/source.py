@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fairseq_lasformer.data.documents import Span
 from fairseq_lasformer.search.glossary import Terms
+from fairseq_lasformer.translation_memory.remembering import Remembered
 
 
 class Source(NamedTuple):
@@ -20,6 +21,7 @@ class Source(NamedTuple):
         references: tokens of each part's reference, for forced prefixes; None for none.
         terms: for each sentence, the tokens of the terms that its translation must contain; None for none.
         given: for each sentence, the tokens of its translation, if it is given; None for none.
+        memory: pairs of a translation memory that are like its sentences; None for none.
     """
 
     sentences: Sequence[Tensor]
@@ -27,6 +29,7 @@ class Source(NamedTuple):
     references: Sequence[Tensor] | None = None
     terms: Terms | None = None
     given: Sequence[Tensor | None] | None = None
+    memory: Remembered | None = None
 
 
 class Line(NamedTuple):

@@ -135,14 +135,14 @@ def line_watch(translator: Translator, document: Source, part: Span, emit: Calla
         emit: called with each settled line and its number in the document; not with those of the part's context.
     """
     limits = translator.generator.limits(translator.example(document, part)[None]).longest[0].tolist()
-    first = part.start - part.context
-    sources = [s.tolist() for s in document.sentences[first : part.start + part.size]]
+    before = translator.lines_before(document, part)
+    sources = [s.tolist() for s in document.sentences[part.start : part.start + part.size]]
 
     def wrong(number: int, tokens: list[int]) -> bool:
-        return number >= part.context and gone_wrong(sources[number], tokens, limits[number])
+        return number >= before and gone_wrong(sources[number - before], tokens, limits[number])
 
     def own(number: int, line: Line) -> None:
-        if number >= part.context:
-            emit(first + number, line)
+        if number >= before:
+            emit(part.start + number - before, line)
 
     return LineWatch(translator.generator.alignment.separators[1], wrong, own)

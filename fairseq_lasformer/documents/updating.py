@@ -214,15 +214,16 @@ class Updater:
         """
         translator, separator = self.translator, self.translator.ends[1]
         parts = document.parts if parts is None else parts
-        whole = [(part, part if size is None else part._replace(size=size)) for part in parts]
-        examples = [(translator.example(document, part), translator.target(scored, lines)) for part, scored in whole]
+        examples = [
+            (translator.example(document, part), translator.target(document, part, lines, size)) for part in parts
+        ]
         model, dictionary = translator.models[0], translator.task.target_dictionary
         scored = against_best(model, dictionary, examples, SCORED_TOKENS, self.device)
         found: dict[int, tuple[Tensor, Tensor]] = {}
         for part, (_, target), (tokens, best) in zip(parts, examples, scored):
             tag = int(translator.tags[1] is not None)
             spans = line_spans(target.tolist()[tag:-1], separator)
-            for number, (start, end) in enumerate(spans, part.start - part.context):
+            for number, (start, end) in enumerate(spans, part.start - translator.lines_before(document, part)):
                 if number >= part.start:
                     found[number] = tokens[tag + start : tag + end + 1], best[tag + start : tag + end + 1]
         return found

@@ -27,7 +27,8 @@ SUBWORDS = ("tokenizer", "bpe", "size", "separator", "joined_dictionary")
 """Options of the preparation that are inherited with the subwords."""
 
 _CORPUS = (*SUBWORDS, "drop_empty", "clean", "workers")
-_EXAMPLES = ("resolutions", "limit", "max_lines")  # what systems on the same subwords may differ in
+# What systems on the same subwords may differ in.
+_EXAMPLES = ("resolutions", "limit", "max_lines", "memory_examples", "memory_tokens")
 _TRAIN = ("small_corpus", *(field.name for field in fields(TrainOptions) if field.name != "options"))
 _TRANSLATE = {"beam": 5, "overlap": 3, "max_tokens": None, "shards": 4, "jobs": 1}
 _SECTIONS = {"prepare": (*_CORPUS, *_EXAMPLES), "training": _TRAIN, "translation": tuple(_TRANSLATE)}
@@ -40,7 +41,8 @@ class System:
 
     Attributes:
         start: name of the system from whose weights the training starts; empty for none.
-        prepare: ``resolutions``, ``limit`` and ``max_lines`` of its examples, where they differ from the others'.
+        prepare: ``resolutions``, ``limit``, ``max_lines``, ``memory_examples`` and ``memory_tokens`` of its examples,
+            where they differ from the others'.
         training, fairseq, translation: as those of :class:`RunConfig`, in addition to them.
     """
 

@@ -139,6 +139,8 @@ def _json(sentence: TranslatedSentence) -> str:
     }
     if sentence.others:
         found["alternatives"] = [{"translation": text, "score": round(score, 4)} for text, score in sentence.others]
+    if sentence.matches:
+        found["matches"] = [match.shown() for match in sentence.matches]
     return json.dumps(found, ensure_ascii=False) + "\n"
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import collections
-import json
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,11 +13,13 @@ from fairseq_lasformer.documents.hub import DocumentHubInterface, TranslatedLine
 from fairseq_lasformer.documents.source import Line, Source
 from fairseq_lasformer.documents.word_attention import word_alignment
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.file_translation.journal import Journal
 from fairseq_lasformer.file_translation.reading import Blocks, FileDocument, FileReader
-from fairseq_lasformer.files import replacing
 from fairseq_lasformer.formats import OpenFile
 from fairseq_lasformer.formats.compose import compose
 from fairseq_lasformer.search.glossary import Glossary
+from fairseq_lasformer.translation_memory.matching import Match
+from fairseq_lasformer.translation_memory.remembering import Memory
 
 Required = Callable[[str], list[list[int]]]
 """Finds the tokens of the terms that a sentence requires."""
@@ -34,10 +34,12 @@ class TranslatedSentence(NamedTuple):
     Attributes:
         line: the sentence and its translation.
         others: other translations of it, the best ones first, each with its score.
+        matches: sentences of a memory that are like it, the best first.
     """
 
     line: TranslatedLine
     others: list[tuple[str, float]]
+    matches: Sequence[Match] = ()
 
 
 class SentenceCounts(NamedTuple):
@@ -50,6 +52,7 @@ class SentenceCounts(NamedTuple):
         lost: pieces of markup whose text is empty now.
         unknown: share of the source's tokens that the model does not know.
         context: number of finished texts that were read as context.
+        exact: that a memory held exactly.
     """
 
     sentences: int
@@ -60,12 +63,15 @@ class SentenceCounts(NamedTuple):
     lost: int
     unknown: float = 0.0
     context: int = 0
+    exact: int = 0
 
     def summary(self) -> str:
         """The counts in words."""
         words = [f"{self.sentences} sentence{'' if self.sentences == 1 else 's'}"]
         if self.context:
             words.append(f"{self.context} unit{'' if self.context == 1 else 's'} kept, used as context")
+        if self.exact:
+            words.append(f"{self.exact} from the memory")
         if self.repaired:
             words.append(f"{self.repaired} translated again")
         if self.flawed:
@@ -99,6 +105,7 @@ class FileTranslator:
         alternatives: number of further translations of each sentence.
         max_tokens: maximum number of tokens per batch.
         unreviewed: whether finished texts that somebody should look at are read as context, too.
+        memory: pairs of it stand before what is like them.
         options: further options of fairseq's generation.
 
     Raises:
@@ -115,9 +122,11 @@ class FileTranslator:
         alternatives: int = 0,
         max_tokens: int = 8192,
         unreviewed: bool = False,
+        memory: Memory | None = None,
         **options: Any,
     ) -> None:
         self.model, self.overlap, self.max_tokens, self.most = model, overlap, max_tokens, alternatives
+        self.memory = memory
         self.translator = model.translator(max(beam, alternatives + 1), **options)
         self.required = None if glossary is None else self.translator.required(glossary, model.codec)
         self.unknown, self.n_words = model.src_dict.unk(), len(model.tgt_dict)
@@ -169,7 +178,7 @@ class FileTranslator:
         Yields:
             the number of a file, and the translated file, or why it could not be written.
         """
-        read = [self.reader.read(file, its) for file, its in zip(files, given or [None] * len(files))]
+        read = [self.read(file, its) for file, its in zip(files, given or [None] * len(files))]
         begin(sum(len(document.lines) for document in read))
         documents = [Journal(path) for path in journals or [None] * len(files)]
         for i, lines, unknown in self._documents(read, tick, documents):
@@ -178,6 +187,22 @@ class FileTranslator:
                 yield i, made._replace(counts=made.counts._replace(unknown=unknown))
             except InputError as e:
                 yield i, e
+
+    def read(self, file: OpenFile, given: Blocks | None = None) -> FileDocument:
+        """The document of a file; sentences that the memory holds exactly are given, if this is asked for.
+
+        Raises:
+            InputError: see :meth:`FileReader.read`.
+        """
+        return self.with_exact(self.reader.read(file, given))
+
+    def with_exact(self, document: FileDocument) -> FileDocument:
+        """A document in which also those sentences are given that the memory holds exactly."""
+        if self.memory is None:
+            return document
+        free = {i + 1: document.lines[i] for i in document.own if i + 1 not in document.given}
+        found = self.memory.exact_lines(free)
+        return document._replace(given={**document.given, **found}, exact=len(found))
 
     def _documents(
         self, read: Sequence[FileDocument], tick: Callable[[int], object], journals: Sequence[Journal]
@@ -206,7 +231,8 @@ class FileTranslator:
             lines = [line for i in of.get(document, ()) for line in translated.get(i, [])]
             if not self.whole_documents:
                 return document, self.with_sources(read[document], lines), unknown
-            return document, self.with_sources(read[document], lines, self._others(sources[document], lines)), unknown
+            source = sources[document]
+            return document, self.with_sources(read[document], lines, self._others(source, lines), source), unknown
 
         for document in range(len(texts)):
             if not waiting[document]:
@@ -235,7 +261,8 @@ class FileTranslator:
             required: finds the terms that a sentence requires; default: those of the glossary.
         """
         text = "\n".join(document.lines)
-        return self.model.source(0, text, self.translator, self.overlap, required or self.required, document.given)
+        required = required or self.required
+        return self.model.source(0, text, self.translator, self.overlap, required, document.given, self.memory)
 
     def _others(self, source: Source, lines: list[Line]) -> list[list[Line]]:
         """Other translations of each line, if there are to be some."""
@@ -244,13 +271,18 @@ class FileTranslator:
         return self.translator.alternatives(source, lines, self.most, self.model.device)
 
     def with_sources(
-        self, document: FileDocument, lines: Sequence[Line], others: Sequence[Sequence[Line]] = ()
+        self,
+        document: FileDocument,
+        lines: Sequence[Line],
+        others: Sequence[Sequence[Line]] = (),
+        source: Source | None = None,
     ) -> list[TranslatedSentence]:
         """The sentences of a document beside their translations, as text.
 
         Args:
             lines: the translations of all that is read.
             others: other translations of each; empty for none.
+            source: what has been translated, with the matches of a memory.
 
         Raises:
             InputError: there are not as many translations as sentences.
@@ -266,7 +298,8 @@ class FileTranslator:
             more = [self.model.line(number, texts[i], other) for other in (others[i] if others else ())]
             best = self.model.line(number, texts[i], lines[i])
             best = best._replace(translation=document.given.get(i + 1, best.translation))
-            found.append(TranslatedSentence(best, [(other.translation, other.score) for other in more]))
+            matches = source.memory.matches[i] if source is not None and source.memory is not None else ()
+            found.append(TranslatedSentence(best, [(other.translation, other.score) for other in more], matches))
         return found
 
     def rendered(self, document: FileDocument, lines: list[TranslatedSentence]) -> TranslatedFile:
@@ -291,68 +324,6 @@ class FileTranslator:
             sum(sentence.cleaned for here in document.sentences for sentence in here),
             lost,
             context=document.n_context,
+            exact=document.exact,
         )
         return TranslatedFile(document.file.write(segments), lines, counts)
-
-
-class Journal:
-    """The lines of a document that have been translated so far, in a file.
-
-    Args:
-        path: the file; None keeps nothing.
-    """
-
-    def __init__(self, path: Path | None) -> None:
-        self.path = path
-
-    def lines(self, most: int, n_words: int) -> list[Line]:
-        """The lines that were kept; what a kill cut short is left out. One that does not parse or fit is begun anew.
-
-        Args:
-            most: number of the document's lines.
-            n_words: size of the target dictionary.
-        """
-        if self.path is None or not self.path.exists():
-            return []
-        try:
-            kept = self.path.read_bytes().decode("utf-8").split("\n")[:-1]
-            found = [_kept_line(entry, n_words) for text in kept for entry in json.loads(text)]
-            if len(found) > most:
-                raise ValueError
-            whole = "".join(line + "\n" for line in kept)
-            if self.path.stat().st_size != len(whole.encode()):
-                with replacing(self.path) as file:
-                    file.write(whole)
-        except (ValueError, TypeError, OverflowError, RecursionError, OSError):
-            print(f"note: {self.path}: damaged, so this file is translated from its beginning", file=sys.stderr)
-            self.path.unlink(missing_ok=True)
-            return []
-        return found
-
-    def add(self, lines: list[Line]) -> None:
-        """Keep the lines of a part.
-
-        Raises:
-            InputError: they cannot be written.
-        """
-        if self.path is None:
-            return
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            with open(self.path, "a", encoding="utf-8") as file:
-                file.write(json.dumps([[line.tokens.tolist(), *line[1:]] for line in lines]) + "\n")
-        except OSError as e:
-            raise InputError(f"{self.path}: cannot be written ({e.strerror})") from e
-
-
-def _kept_line(entry: Any, n_words: int) -> Line:
-    """A line of a journal.
-
-    Raises:
-        ValueError: it is none.
-    """
-    tokens, score, repaired, flawed = entry
-    words = isinstance(tokens, list) and all(type(t) is int and 0 <= t < n_words for t in tokens)
-    if not words or not isinstance(score, float) or not isinstance(repaired, bool) or not isinstance(flawed, bool):
-        raise ValueError("not a line")
-    return Line(torch.tensor(tokens, dtype=torch.int64), score, repaired, flawed)

@@ -26,6 +26,7 @@ class FileDocument(NamedTuple):
         given: translations of some lines, by the number of the line, from 1.
         own: numbers of the lines that are sentences, from 0.
         kept: for blocks whose translation is given, the text of their segments.
+        exact: how many sentences a memory held exactly.
     """
 
     file: OpenFile
@@ -35,6 +36,7 @@ class FileDocument(NamedTuple):
     given: dict[int, str]
     own: list[int]
     kept: dict[int, tuple[str, ...]]
+    exact: int = 0
 
     @property
     def n_context(self) -> int:

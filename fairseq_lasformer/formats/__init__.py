@@ -137,6 +137,11 @@ def _refusing(what: str) -> Iterator[None]:
         raise InputError(f"{what} ({type(e).__name__}: {' '.join(str(e).split())[:100]})") from e
 
 
+def language(code: str) -> str:
+    """The language of a code, without region and script: ``de`` of ``de_AT``."""
+    return re.split(r"[-_@]", code.strip())[0].lower()
+
+
 def check_languages(file: OpenFile, source: str, target: str) -> None:
     """Rejects a file that says that it is in other languages than a model's.
 
@@ -147,7 +152,7 @@ def check_languages(file: OpenFile, source: str, target: str) -> None:
         InputError: names both.
     """
     for side, said, ours in zip(("from", "into"), file.languages, (source, target)):
-        if said and re.split(r"[-_@]", said)[0].lower() != re.split(r"[-_@]", ours)[0].lower():
+        if said and language(said) != language(ours):
             raise InputError(
                 f"is to be translated {side} {said}, but the model translates {side} {ours}; --any-language does so "
                 "all the same"

@@ -130,7 +130,7 @@ def generate(
 def _files(options: Sequence[str]) -> list[Path]:
     """The files that options name, whose contents matter to a run that is resumed."""
     found = []
-    for name in ("--glossary", "--shortlist"):
+    for name in ("--glossary", "--shortlist", "--memory"):
         named = [b for a, b in zip(options, options[1:]) if a == name]
         named += [option.partition("=")[2] for option in options if option.startswith(f"{name}=")]
         if name == "--glossary":

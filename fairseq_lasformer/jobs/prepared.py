@@ -13,6 +13,7 @@ from fairseq_lasformer.data.examples import line_spans
 from fairseq_lasformer.data.manifest import SplitInfo
 from fairseq_lasformer.data.subwords import DataConfig
 from fairseq_lasformer.documents.source import Source
+from fairseq_lasformer.translation_memory.remembering import Remembered
 
 
 def documents_of(
@@ -23,6 +24,7 @@ def documents_of(
     overlap: int,
     whole_examples: bool,
     terms: Callable[[Tensor], Sequence[Sequence[int]]] | None = None,
+    remember: Callable[[Sequence[Tensor]], Remembered] | None = None,
 ) -> list[Source]:
     """The documents of a split, whose examples are in reading order.
 
@@ -33,6 +35,7 @@ def documents_of(
         overlap: number of sentences that each part of a long document repeats from the part before.
         whole_examples: keep the examples as they were prepared, with their references.
         terms: returns the required terms of a sentence, as tokens; None for no glossary.
+        remember: returns what a memory holds of some sentences; None for no memory.
     """
     examples: dict[int, list[int]] = defaultdict(list)
     for i, span in enumerate(info.examples):
@@ -53,5 +56,9 @@ def documents_of(
             sentences += [source[start:end] for start, end in line_spans(source.tolist(), separator)]
         lengths = [[len(sentence) + 1] for sentence in sentences]
         required = None if terms is None else [terms(sentence) for sentence in sentences]
-        found.append(Source(sentences, parts(number, lengths, settings.room, overlap), terms=required))
+        remembered = None if remember is None else remember(sentences)
+        room = settings.room
+        if remembered is not None:
+            room = max(room - remembered.reserve, room // 2, *(length for (length,) in lengths))
+        found.append(Source(sentences, parts(number, lengths, room, overlap), terms=required, memory=remembered))
     return found

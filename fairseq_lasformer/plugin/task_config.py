@@ -90,6 +90,16 @@ class DocumentTranslationConfig(TranslationConfig):
             "required where the terms occur"
         },
     )
+    memory: str = field(
+        default="",
+        metadata={
+            "help": "lasformer generate: a translation memory (lasformer memory build), whose pairs that are like a "
+            "document are read before it"
+        },
+    )
+    memory_tokens: int = field(
+        default=256, metadata={"help": "lasformer generate: most tokens of these pairs before a part of a document"}
+    )
     shortlist: str = field(
         default="",
         metadata={

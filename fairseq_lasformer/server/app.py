@@ -243,7 +243,8 @@ class Server(Pages):
             lines: dict[int, Line] = {}
             try:
                 with self._turn(request):
-                    yield _event("source", {"sentences": prepared.texts})
+                    matches = {"matches": prepared.matches} if prepared.matches else {}
+                    yield _event("source", {"sentences": prepared.texts, **matches})
                     async with aclosing(model.events(prepared, self.limits.seconds)) as found:
                         async for event in found:
                             if event.line is not None:

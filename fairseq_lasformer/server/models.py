@@ -19,6 +19,7 @@ from fairseq_lasformer.file_translation.file_translator import FileTranslator, T
 from fairseq_lasformer.file_translation.reading import FileDocument
 from fairseq_lasformer.search.glossary import Glossary
 from fairseq_lasformer.server.engine import Engine, Event
+from fairseq_lasformer.translation_memory.remembering import Memory
 
 
 class PreparedText(NamedTuple):
@@ -37,6 +38,12 @@ class PreparedText(NamedTuple):
         """Its sentences."""
         return self.document.lines
 
+    @property
+    def matches(self) -> list[list[dict[str, object]]]:
+        """Sentences of a memory that are like each of its sentences; empty without a memory."""
+        memory = self.source.memory
+        return [] if memory is None else [[match.shown() for match in its] for its in memory.matches]
+
 
 class ServedModel:
     """A model with its queue.
@@ -46,16 +53,24 @@ class ServedModel:
         max_tokens: tokens translated together.
         max_jobs: most documents in the queue.
         lanes: threads that translate; see :mod:`engine`.
+        memory: pairs of it stand before what is like them.
 
     Raises:
         InputError: its lines are not aligned.
     """
 
     def __init__(
-        self, name: str, model: Any, beam: int = 5, max_tokens: int = 4096, max_jobs: int = 256, lanes: int = 1
+        self,
+        name: str,
+        model: Any,
+        beam: int = 5,
+        max_tokens: int = 4096,
+        max_jobs: int = 256,
+        lanes: int = 1,
+        memory: Memory | None = None,
     ) -> None:
         self.name, self.model = name, model
-        self.files = FileTranslator(model, beam)
+        self.files = FileTranslator(model, beam, memory=memory)
         if not self.files.whole_documents:
             raise InputError(f"{name}: only models of sentences, and those whose data has a separator, are served")
         self.engine = Engine([model.translator(beam) for _ in range(lanes)], model.device, max_tokens, max_jobs)
@@ -88,6 +103,7 @@ class ServedModel:
         required = None
         if glossary.strip():
             required = self.files.translator.required(Glossary.parse(glossary, "the glossary"), self.model.codec)
+        document = self.files.with_exact(document)
         return PreparedText(document, self.files.source(document, required))
 
     def finished(self, prepared: PreparedText, lines: list[Line]) -> TranslatedFile:

@@ -1,0 +1,168 @@
+#!/usr/bin/env python3
+"""Generates the demo corpus with a fifth phenomenon: house terms, which each client calls as he likes.
+
+    python data/demo/house_terms.py OUT [--documents N] [--clients C] [--test-clients T] [--seed S]
+
+Every document belongs to a client. Some of its sentences name one of a few things that German has three words for; a
+client always uses the same of the three, and nothing in a document tells which before it is used: only his earlier
+documents do. It writes
+
+    OUT/client<c>.{en,de}            training documents of each client
+    OUT/valid.{en,de}, valid.probe.jsonl
+    OUT/test.{en,de}, test.probe.jsonl, test.clients.json     documents of clients that no training document is of
+    OUT/memory<t>.{en,de}            earlier documents of each of these, in which all terms occur
+
+The probes are those of generate.py, and one for each term.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+import generate as corpus
+import lexicon as lex
+
+TERMS = lex.rows("""
+device: das Gerät, den Apparat, die Maschine; notice: den Hinweis, die Mitteilung, das Schreiben;
+container: den Behälter, das Gefäß, die Dose; handbook: das Handbuch, die Anleitung, den Leitfaden;
+parcel: das Paket, die Sendung, den Karton; contract: den Vertrag, die Vereinbarung, das Abkommen;
+drawing: die Zeichnung, den Plan, das Schema; cover: den Deckel, die Abdeckung, das Gehäuse;
+switch: den Schalter, die Taste, das Pedal; label: das Etikett, die Marke, den Aufkleber;
+tool: das Werkzeug, das Instrument, die Zange; entrance: den Eingang, die Einfahrt, das Tor
+""")
+EARLIER = 4
+"""Earlier documents of each client of the test set."""
+
+
+def query(writer: corpus.Writer, term: tuple[str, ...], form: int) -> corpus.Sentence:
+    """A sentence that names a thing; ``form`` is the client's word for it, from 0."""
+    who, modal, adverb = writer.person(1), writer.pick(lex.MODALS), writer.pick(lex.ADVERBS)
+    verb = writer.pick(lex.VERBS)
+    article, german = term[1 + form].split()
+    wrong = [other.split()[1] for i, other in enumerate(term[1:]) if i != form]
+    return corpus.sentence(
+        f"{who[0]} {modal[0]} {verb[0]} the ?{term[0]} {adverb[0]} .",
+        f"{who[1]} {modal[1]} {adverb[1]} {article} ?{german} {verb[1]} .",
+        None,
+        "house term",
+        wrong,
+    )
+
+
+def with_terms(
+    rng: random.Random, split: str, n_sentences: int, forms: list[int], terms: list[int]
+) -> tuple[list[corpus.Sentence], list[dict]]:
+    """A document of the demo in which each of these terms occurs two to five times, and its probes."""
+    written, probes = corpus.document(rng, split, n_sentences)
+    writer = corpus.Writer(rng)
+    added: list[tuple[int, corpus.Sentence]] = []
+    for term in terms:
+        for _ in range(rng.randint(2, 5)):
+            while corpus.split_of(corpus.raw((s := query(writer, TERMS[term], forms[term])).source)) != split:
+                pass
+            added.append((rng.randint(0, len(written)), s))
+    added.sort(key=lambda entry: entry[0])
+    starts, position = [], 0
+    for s in written:
+        starts.append(position)
+        position += len(s.source)
+    made: list[corpus.Sentence] = []
+    new_number: list[int] = []
+    before = [0] * (len(written) + 1)  # words added before each sentence
+    left = list(added)
+    words, found = 0, []
+    for i, s in enumerate([*written, None]):
+        while left and left[0][0] == i:
+            extra = left.pop(0)[1]
+            found.append((len(made), extra))
+            made.append(extra)
+            words += len(extra.source)
+        before[i] = words
+        if s is not None:
+            new_number.append(len(made))
+            made.append(s)
+    moved = []
+    for probe in probes:
+        i = probe["sentence"]
+        if probe["distance"]:
+            cue = starts[i] + written[i].query[1] - probe["distance"]
+            of = max(j for j in range(i + 1) if starts[j] <= cue)
+            probe["distance"] += before[i] - before[of]
+        moved.append(probe | {"sentence": new_number[i]})
+    shown = set()
+    for number, s in found:
+        name, _, word, wrong = s.query
+        moved.append(
+            {
+                "sentence": number,
+                "word": word,
+                "phenomenon": name,
+                "right": s.target[word],
+                "wrong": wrong,
+                "distance": 10**9 - 1,  # what determines it is in another document
+                "first": s.source[s.query[1]] not in shown,
+            }
+        )
+        shown.add(s.source[s.query[1]])
+    return made, sorted(moved, key=lambda probe: (probe["sentence"], probe["word"]))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--documents", type=int, default=1800, help="for training (default: %(default)s)")
+    parser.add_argument("--clients", type=int, default=60, help="of these (default: %(default)s)")
+    parser.add_argument("--test-documents", type=int, default=80)
+    parser.add_argument("--test-clients", type=int, default=8)
+    parser.add_argument("--seed", type=int, default=1)
+    args = parser.parse_args()
+    if min(vars(args)[name] for name in ("documents", "clients", "test_documents", "test_clients")) < 1:
+        sys.exit("error: at least one document and one client are needed of each kind")
+    args.out.mkdir(parents=True, exist_ok=True)
+    rng = random.Random(args.seed * 1000)
+
+    def client() -> list[int]:
+        return [rng.randrange(3) for _ in TERMS]
+
+    def write(name: str, split: str, clients: list[tuple[list[int], list[list[int]]]], probed: bool = True) -> None:
+        """Writes documents: for each client his words, and the terms of each of his documents."""
+        sides: tuple[list[str], list[str]] = ([], [])
+        lines, d = [], 0
+        for forms, documents in clients:
+            for terms in documents:
+                written, probes = with_terms(rng, split, corpus.length(rng, d), forms, terms)
+                for side, tokens in zip(sides, ([s.source for s in written], [s.target for s in written])):
+                    side.append("".join(corpus.raw(t) + "\n" for t in tokens))
+                lines += [json.dumps({"document": d} | probe, ensure_ascii=False) + "\n" for probe in probes]
+                d += 1
+        for language, side in zip(("en", "de"), sides):
+            (args.out / f"{name}.{language}").write_text("\n".join(side), encoding="utf-8")
+        if probed:
+            (args.out / f"{name}.probe.jsonl").write_text("".join(lines), encoding="utf-8")
+
+    def some() -> list[int]:
+        return rng.sample(range(len(TERMS)), rng.randint(1, 4))
+
+    for c in range(args.clients):
+        n = len(range(c, args.documents, args.clients))
+        write(f"client{c}", "train", [(client(), [some() for _ in range(n)])], probed=False)
+    write("valid", "valid", [(client(), [some()]) for _ in range(20)])
+    tested = [client() for _ in range(args.test_clients)]
+    counts = [len(range(t, args.test_documents, args.test_clients)) for t in range(args.test_clients)]
+    write("test", "test", [(forms, [some() for _ in range(n)]) for forms, n in zip(tested, counts)])
+    owners = [t for t, n in enumerate(counts) for _ in range(n)]
+    (args.out / "test.clients.json").write_text(json.dumps(owners), encoding="utf-8")
+    for t, forms in enumerate(tested):  # sentences of the validation set: none of the test set
+        shuffled = rng.sample(range(len(TERMS)), len(TERMS))
+        halves = [shuffled[: len(TERMS) // 2], shuffled[len(TERMS) // 2 :]]
+        write(f"memory{t}", "valid", [(forms, [halves[i % 2] for i in range(EARLIER)])], probed=False)
+    print(f"train: {args.documents} documents of {args.clients} clients, test: {args.test_documents} of {len(tested)}")
+
+
+if __name__ == "__main__":
+    main()

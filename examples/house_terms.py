@@ -1,0 +1,144 @@
+#!/usr/bin/env python3
+"""A memory on the demo's corpus: the words of a client that only his earlier documents show.
+
+    python examples/house_terms.py [--out runs/house_terms] [--seed 1]
+
+Trains two Lasformers on documents of sixty clients (data/demo/house_terms.py), one of them with --memory-examples 0.3.
+Then it translates documents of eight other clients, with and without a memory of each one's earlier documents, and
+counts the house terms that are right.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from demo import ROOT
+
+from fairseq_lasformer.data.documents import read_documents
+from fairseq_lasformer.data.prepare import prepare
+from fairseq_lasformer.data.prepare_config import PrepareConfig
+from fairseq_lasformer.documents.hub import load_model
+from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.evaluation.probe import accuracy, judge, read_probes
+from fairseq_lasformer.evaluation.scores import score
+from fairseq_lasformer.experiments.pipeline import ConfiguredTraining, Experiment
+from fairseq_lasformer.files import atomic_write, hold
+from fairseq_lasformer.resume import Progress, key_of
+from fairseq_lasformer.translation_memory.building import build
+from fairseq_lasformer.translation_memory.remembering import Memory
+
+CLIENTS, TESTED = 60, 8
+SYSTEMS = {"plain": 0.0, "remembering": 0.3}
+TOKENS = 512
+BEAM = 2
+
+
+def prepare_all(raw: Path, out: Path) -> None:
+    """Prepares the data of both systems with the same subwords."""
+    common: dict[str, Any] = {
+        "source_lang": "en",
+        "target_lang": "de",
+        "train": tuple(str(raw / f"client{c}") for c in range(CLIENTS)),
+        "valid": (str(raw / "valid"),),
+        "test": (str(raw / "test"),),
+        "limit": 2048,
+    }
+    prepare(PrepareConfig(**common, size=4000, out=out / "plain"), overwrite=True)
+    share = SYSTEMS["remembering"]
+    prepare(
+        PrepareConfig(
+            **common, out=out / "remembering", reuse=out / "plain", memory_examples=share, memory_tokens=TOKENS
+        ),
+        overwrite=True,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=ROOT / "runs" / "house_terms")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("overrides", nargs="*")
+    args = parser.parse_intermixed_args()
+    out = args.out.resolve()
+    raw = out / "raw"
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        hold(out / ".lock", "this example")
+        progress = Progress(out, key_of(args.seed, args.overrides))
+        progress.open(f"{out}: holds something else; choose another folder with --out")
+        generator = [sys.executable, str(ROOT / "data/demo/house_terms.py"), str(raw), "--seed", str(args.seed)]
+        generator += ["--clients", str(CLIENTS), "--test-clients", str(TESTED)]
+        progress.run("corpus", lambda: subprocess.run(generator, check=True, stdout=sys.stderr), tell=True)
+        progress.run("prepare", lambda: prepare_all(raw, out / "data"), tell=True)
+        overrides = (f"common.seed={args.seed}", "dataset.max_tokens=2300", *args.overrides)
+        runs = [
+            Experiment(
+                name=system,
+                training=ConfiguredTraining(ROOT / "configs/demo_lasformer.yaml", overrides, out / "hydra"),
+                data=out / "data" / system,
+                folder=out / system,
+                log=out / f"{system}.log",
+            )
+            for system in SYSTEMS
+        ]
+        for run in runs:
+            run.run(progress, [run.stages()[0]], tell=True)
+        languages = "en", "de"
+        for t in range(TESTED):
+            build(out / f"memory{t}.tm", [raw / f"memory{t}"], languages)
+        report = {run.name: evaluated(run, raw, out) for run in runs}
+    except InputError as e:
+        sys.exit(f"error: {e}")
+    atomic_write(out / "report.json", json.dumps(report, indent=1) + "\n")
+    print(table(report))
+
+
+def evaluated(run: Experiment, raw: Path, out: Path) -> dict[str, Any]:
+    """Scores of a model with and without the memories."""
+    model = load_model(run.checkpoint, run.data, "cpu")
+    documents, references = read_documents(raw / "test.en"), read_documents(raw / "test.de")
+    probes, owners = read_probes(raw / "test.probe.jsonl"), json.loads((raw / "test.clients.json").read_text())
+    found = {}
+    for name, with_memory in (("no memory", False), ("the client's memory", True)):
+        hypotheses: list[Any] = [None] * len(documents)
+        begun = time.perf_counter()
+        for t in tqdm(range(TESTED), desc=f"{run.name}, {name}", unit=" clients"):
+            memory = Memory(out / f"memory{t}.tm", ("en", "de"), TOKENS) if with_memory else None
+            own = [i for i, owner in enumerate(owners) if owner == t]
+            made = model.translate_documents(
+                ["\n".join(documents[i]) for i in own], BEAM, progress=False, memory=memory
+            )
+            for i, text in zip(own, made):
+                hypotheses[i] = text.split("\n")
+        found[name] = {
+            **score(hypotheses, references),
+            **accuracy(probes, judge(probes, hypotheses, references)),
+            "seconds": time.perf_counter() - begun,
+        }
+    return found
+
+
+def table(report: dict[str, Any]) -> str:
+    """The table that is printed at the end."""
+    columns = {f"{system}, {name}": of for system, its in report.items() for name, of in its.items()}
+    first = next(iter(columns.values()))
+    rows: list[tuple[str, list[str]]] = [("d-BLEU", [f"{of['d_bleu']:.2f}" for of in columns.values()])]
+    for kind in first["accuracy"]:
+        label = f"{kind} (chance {first['chance'][kind]:.0%}, n={first['counts'][kind]})"
+        rows.append((label, [f"{of['accuracy'][kind]:.1%}" for of in columns.values()]))
+    rows.append(("seconds", [f"{of['seconds']:.0f}" for of in columns.values()]))
+    lines = [f"| | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
+    return "\n".join([*lines, *(f"| {label} | {' | '.join(cells)} |" for label, cells in rows)])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+"""What may be asked of a model in Python: documents, their lines, and options of the search."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any
+
+import torch
+
+from fairseq_lasformer.data.lines import clean_line, split_lines
+from fairseq_lasformer.errors import InputError
+
+
+def numbered_sentences(document: str) -> list[tuple[int, str]]:
+    """The lines of a document that are not blank, with their numbers, from 1."""
+    cleaned = enumerate(map(clean_line, split_lines(document)), 1)
+    return [(number, line) for number, line in cleaned if line]
+
+
+def check_documents(documents: Any) -> None:
+    """Reject what is not a list of texts.
+
+    Raises:
+        InputError: names what it is.
+    """
+    if isinstance(documents, str | bytes):
+        raise InputError("translate_documents takes a list of documents, not one string: wrap it, [text]")
+    for i, document in enumerate(documents):
+        if not isinstance(document, str):
+            raise InputError(f"documents[{i}] is of type {type(document).__name__}; expected text")
+
+
+def check_options(generation: Any, options: dict[str, Any]) -> None:
+    """Reject options unknown to fairseq's generation, or incompatible with one translation per document."""
+    names = [*map(str, generation), "no_align_sentences", "no_look_ahead"]
+    for name in options:
+        if name not in names:
+            close = difflib.get_close_matches(name, names, 1)
+            hint = f"; is {close[0]} meant?" if close else ""
+            raise InputError(f"{name}: not an option of fairseq's generation{hint}")
+    if options.get("nbest", 1) != 1:
+        raise InputError("nbest: one translation per document is returned; leave it out")
+
+
+def check_device(device: str, decode_dtype: str, cache_dtype: str) -> torch.device:
+    """The device that a model is put on; ``auto`` is the GPU if there is one.
+
+    Raises:
+        InputError: there is no such device, or models cannot decode in these types on it.
+    """
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        place = torch.device(device)
+    except RuntimeError as e:
+        raise InputError(f"--device {device}: expected cpu, cuda or cuda:N") from e
+    if place.type not in ("cpu", "cuda"):
+        raise InputError(f"--device {device}: expected cpu, cuda or cuda:N")
+    if place.type == "cuda" and not torch.cuda.is_available():
+        raise InputError(f"--device {device}: there is no GPU here that torch can use")
+    if place.type != "cpu" and decode_dtype != "float32":
+        raise InputError(f"--decode-dtype {decode_dtype}: only on a CPU; add --device cpu, or leave it out")
+    if place.type != "cpu" and cache_dtype == "int8":
+        raise InputError(f"--cache-dtype {cache_dtype}: only on a CPU; add --device cpu, or leave it out")
+    return place

@@ -1,0 +1,1 @@
+"""Translation memories: pairs of sentences that somebody translated, found again by their words."""

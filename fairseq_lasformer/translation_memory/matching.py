@@ -1,0 +1,130 @@
+"""The sentences of a memory that are like a given one: found by their rare words, ranked by likeness.
+
+A word that few sentences hold says more than one that many hold: each weighs the logarithm of the number of sentences
+over the number of those that hold it. Candidates are the sentences with the largest weight of shared words; among
+these, likeness is the mean of the share of the weight that is shared and of rapidfuzz's ratio of the characters.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import sqlite3
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from rapidfuzz import fuzz
+
+from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.translation_memory.store import FREQUENT, MemoryStore, StoredPair, words_of
+
+WORDS = 6
+"""Most words of a sentence, the rarest ones, that are looked up."""
+
+ENOUGH = 500
+"""Sentences that hold one of these words, after which no further word is looked up."""
+
+CANDIDATES = 24
+"""Sentences that are compared with it."""
+
+LIKENESS = 0.3
+"""Least likeness of a match."""
+
+
+class Match(NamedTuple):
+    """A sentence of a memory that is like one to be translated.
+
+    Attributes:
+        number: of the pair in the memory.
+        similarity: from 0 to 1, where 1 is the same sentence.
+        origin: see :class:`StoredPair`.
+        shared: words that both hold, with their weights.
+    """
+
+    number: int
+    source: str
+    target: str
+    similarity: float
+    origin: int
+    shared: Mapping[str, float]
+
+    def shown(self) -> dict[str, object]:
+        """What users see of it."""
+        return {"source": self.source, "translation": self.target, "similarity": round(self.similarity, 2)}
+
+
+class Matcher:
+    """Looks sentences up in a memory.
+
+    Args:
+        store: an open memory; what is added later is found, too.
+    """
+
+    def __init__(self, store: MemoryStore) -> None:
+        self.store = store
+        try:
+            self.frequent, self.size = store.frequent(), max(1, len(store))
+        except sqlite3.Error as e:
+            raise InputError(f"{store.path}: is damaged ({e})") from e
+
+    def find(
+        self,
+        sentence: str,
+        most: int = 5,
+        excluded: Callable[[StoredPair], bool] = lambda pair: False,
+    ) -> list[Match]:
+        """The sentences most like this one, the best first.
+
+        Args:
+            most: of them.
+            excluded: says which pairs may not be found.
+
+        Raises:
+            InputError: the memory is damaged.
+        """
+        try:
+            return self._find(sentence, most, excluded)
+        except sqlite3.Error as e:
+            raise InputError(f"{self.store.path}: is damaged ({e})") from e
+
+    def exact(self, sentence: str) -> str | None:
+        """The translation of exactly this sentence; None if there is none.
+
+        Raises:
+            InputError: the memory is damaged.
+        """
+        try:
+            return self.store.exact(sentence)
+        except sqlite3.Error as e:
+            raise InputError(f"{self.store.path}: is damaged ({e})") from e
+
+    def _find(self, sentence: str, most: int, excluded: Callable[[StoredPair], bool]) -> list[Match]:
+        own = set(words_of(sentence))
+        weights: dict[str, float] = {}
+        scores: defaultdict[int, float] = defaultdict(float)
+        rarest = sorted(own, key=lambda word: (self.frequent.get(word, 0), -len(word), word))[:WORDS]
+        for word in rarest:
+            if len(scores) >= ENOUGH:
+                break
+            held = self.store.holding([word])
+            weights[word] = math.log(1 + self.size / max(1, self.frequent.get(word, 0), len(held)))
+            for number in held:
+                scores[number] += weights[word]
+        if len(scores) < ENOUGH and len(common := [word for word in rarest if word in self.frequent]) > 1:
+            for number in self.store.holding(common[:3]):  # the lists of single frequent words are cut
+                scores[number] += sum(weights[word] for word in common[:3] if word in weights)
+        for word in own - weights.keys():
+            weights[word] = math.log(1 + self.size / max(FREQUENT, self.frequent.get(word, 0)))
+        best = heapq.nlargest(CANDIDATES, scores, key=scores.__getitem__)
+        total = sum(weights.values())
+        found = []
+        for number, pair in self.store.pairs(best).items():
+            if excluded(pair):
+                continue
+            shared = {word: weights[word] for word in words_of(pair.source) if word in weights}
+            ratio = fuzz.ratio(sentence, pair.source) / 100
+            similarity = 1.0 if pair.source == sentence else (sum(shared.values()) / total + ratio) / 2
+            if similarity >= LIKENESS:
+                found.append(Match(number, pair.source, pair.target, similarity, pair.origin, shared))
+        return sorted(found, key=lambda match: (-match.similarity, -match.number))[:most]

@@ -1,0 +1,147 @@
+"""The file of a memory, looking sentences up in it, and choosing among what is found."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+
+import pytest
+
+from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.translation_memory import matching, store
+from fairseq_lasformer.translation_memory.choosing import chosen
+from fairseq_lasformer.translation_memory.matching import Match, Matcher
+from fairseq_lasformer.translation_memory.remembering import Memory
+from fairseq_lasformer.translation_memory.store import MemoryStore, StoredPair, words_of
+
+PAIRS = [
+    StoredPair("The device is broken.", "Das Gerät ist kaputt.", 0),
+    StoredPair("The device is in the box.", "Das Gerät ist in der Kiste.", 0),
+    StoredPair("The box is green.", "Die Kiste ist grün.", 1),
+    StoredPair("Hello!", "Hallo!", 1),
+]
+
+
+@pytest.fixture
+def memory(tmp_path):
+    path = tmp_path / "m.tm"
+    made = MemoryStore(path, ("en", "de"), writable=True)
+    assert made.add(PAIRS) == len(PAIRS)
+    made.finish()
+    made.close()
+    return path
+
+
+def test_words_of_sentences_in_every_script():
+    assert words_of("The device's 2nd_part, Straße!") == ["the", "device", "s", "2nd", "part", "strasse"]
+    assert words_of("我爱你 A") == ["我爱", "爱你", "a"] and words_of("我") == ["我"]
+    assert words_of("… !") == []
+
+
+def test_pairs_are_held_once_and_found_again(memory):
+    again = MemoryStore(memory, writable=True)
+    assert again.languages == ("en", "de") and len(again) == 4
+    assert again.add([PAIRS[0], StoredPair("Hello!", "Guten Tag!")]) == 1
+    assert again.exact("Hello!") == "Guten Tag!" and again.exact("hello!") is None
+    again.close()
+
+
+def test_the_most_similar_sentence_comes_first(memory):
+    found = Matcher(MemoryStore(memory)).find("The device is in a box.")
+    assert [match.target for match in found][:2] == ["Das Gerät ist in der Kiste.", "Das Gerät ist kaputt."]
+    assert 0.7 < found[0].similarity < 1 and found[0].similarity > found[1].similarity
+    assert set(found[0].shared) == {"the", "device", "is", "in", "box"}
+    assert found[0].shared["device"] > found[0].shared["is"]  # fewer sentences hold it
+    (same, *_) = Matcher(MemoryStore(memory)).find("Hello!")
+    assert same.similarity == 1.0
+    assert Matcher(MemoryStore(memory)).find("… quite other words") == []
+    assert Matcher(MemoryStore(memory)).find('" AND NEAR(x) *') == []
+
+
+def test_excluded_pairs_are_not_found(memory):
+    found = Matcher(MemoryStore(memory)).find("The device is broken.", 5, lambda pair: pair.origin == 0)
+    assert [match.source for match in found] == ["The box is green."]
+
+
+def test_frequent_words_are_looked_up_together(tmp_path, monkeypatch):
+    monkeypatch.setattr(store, "FREQUENT", 20)
+    monkeypatch.setattr(matching, "FREQUENT", 20)
+    made = MemoryStore(":memory:", ("en", "de"), writable=True)
+    made.add([StoredPair(f"red n{i}", f"rot {i}") for i in range(100)])
+    made.add([StoredPair(f"ball n{i}", f"Ball {i}") for i in range(100)])
+    made.add([StoredPair("the red ball", "der rote Ball")])
+    made.finish()
+    assert made.frequent() == {"red": 101, "ball": 101}
+    monkeypatch.setattr(made, "holding", lambda words, most=20: MemoryStore.holding(made, words, most))
+    assert Matcher(made).find("a red ball")[0].target == "der rote Ball"  # beyond both words' lists
+
+
+def test_a_reader_reads_beside_a_writer(memory):
+    writer, reader = MemoryStore(memory, writable=True), Memory(memory, ("en", "de"), exact=True)
+    found = []
+    thread = threading.Thread(target=lambda: found.append(reader.exact_lines({1: "Hello!", 2: "Bye!"})))
+    with writer.database:
+        writer.database.execute("DELETE FROM frequent")  # begins a transaction
+        thread.start()
+        thread.join(10)
+        assert found == [{1: "Hallo!"}]
+    writer.add([StoredPair("Bye!", "Tschüs!")])
+    assert reader.exact_lines({2: "Bye!"}) == {2: "Tschüs!"}
+    assert Matcher(MemoryStore(memory)).find("Bye!")[0].target == "Tschüs!"
+    writer.close()
+
+
+def test_what_is_no_memory_is_refused(memory, tmp_path):
+    with pytest.raises(InputError, match=r"is a memory of en-de, not of de-en"):
+        MemoryStore(memory, ("de", "en"))
+    with pytest.raises(InputError, match="no such memory"):
+        MemoryStore(tmp_path / "none.tm")
+    (tmp_path / "text.tm").write_text("no database " * 100)
+    with pytest.raises(InputError, match="cannot be read as a memory"):
+        MemoryStore(tmp_path / "text.tm")
+    with sqlite3.connect(tmp_path / "other.tm") as other:
+        other.execute("CREATE TABLE pairs(id)")
+    with pytest.raises(InputError, match="is no translation memory"):
+        MemoryStore(tmp_path / "other.tm")
+    with sqlite3.connect(memory) as database:
+        database.execute("CREATE TRIGGER mine AFTER INSERT ON pairs BEGIN DELETE FROM pairs; END")
+    with pytest.raises(InputError, match="its tables are others"):
+        MemoryStore(memory, writable=True)
+    with sqlite3.connect(memory) as database:
+        database.execute("DROP TRIGGER mine")
+        database.execute("PRAGMA user_version = 9")
+    with pytest.raises(InputError, match="version 9; this program reads version 1"):
+        MemoryStore(memory)
+
+
+def test_a_damaged_index_is_told_in_one_line(memory):
+    data = bytearray(memory.read_bytes())
+    with sqlite3.connect(memory) as database:
+        size = database.execute("PRAGMA page_size").fetchone()[0]
+        roots = dict(database.execute("SELECT name, rootpage FROM sqlite_master"))
+    for name in ("words_data", "pairs"):
+        damaged = data[:]
+        start = (roots[name] - 1) * size
+        damaged[start : start + size] = b"\xee" * size
+        memory.write_bytes(damaged)
+        with pytest.raises(InputError, match="damaged|cannot be read") as refused:
+            Matcher(MemoryStore(memory)).find("The device is broken.")
+        assert "\n" not in str(refused.value)
+
+
+def match(number, shared, similarity=0.5):
+    return Match(number, f"s{number}", f"t{number}", similarity, 0, shared)
+
+
+def test_each_word_is_shown_once_before_others_are_shown_twice():
+    found = [
+        [match(1, {"device": 4.0, "is": 1.0}), match(2, {"device": 4.0, "the": 1.0})],
+        [match(3, {"box": 3.0}), match(4, {"is": 1.0})],
+    ]
+    assert [m.number for m in chosen(found, lambda m: 5, 100)] == [2, 3, 1]  # the best last; 4 shows nothing new
+    assert [m.number for m in chosen([*found, [match(4, {"new": 2.0})]], lambda m: 5, 100)] == [2, 4, 3, 1]
+    assert [m.number for m in chosen(found, lambda m: 5, 9)] == [1]
+    assert [m.number for m in chosen(found, lambda m: 90 if m.number == 1 else 5, 12)] == [3, 2]
+    assert chosen(found, lambda m: 5, 0) == [] and chosen([], lambda m: 5, 9) == []
+    alike = [[match(1, {"a": 2.0}, 0.4), match(2, {"a": 2.0}, 0.9)]]
+    assert [m.number for m in chosen(alike, lambda m: 5, 100)] == [2]
