@@ -66,6 +66,12 @@ def add_translate(parser: argparse.ArgumentParser) -> None:
     )
     add_memory_options(parser)
     parser.add_argument(
+        "--consistent",
+        action="store_true",
+        help="give each term of a document one translation: lines with another one are translated again, unless they "
+        "lose too much by it",
+    )
+    parser.add_argument(
         "--given",
         type=Path,
         metavar="FILE",
@@ -195,6 +201,7 @@ def _translator(args: argparse.Namespace) -> FileTranslator:
         max_tokens=args.max_tokens,
         unreviewed=args.unreviewed,
         memory=memory_of(args, (model.settings.source_lang, model.settings.target_lang)),
+        consistent=args.consistent,
         **({"no_look_ahead": True} if args.no_look_ahead else {}),
     )
 
@@ -335,7 +342,7 @@ def _run(args: argparse.Namespace, jobs: Sequence[Job], state: Path, inputs: Seq
         except OSError as e:
             raise InputError(f"{job.source}: cannot be read ({e.strerror})") from e
     known = [(i, block.text) for its in (given or {}).values() for i, block in (its or {}).items()]
-    settings += (args.no_look_ahead, args.unreviewed, known)
+    settings += (args.no_look_ahead, args.unreviewed, args.consistent, known)
     settings += translator.memory.state if translator.memory is not None else ()
     failed = 0
     with _bar(args.quiet) as bar:

@@ -18,6 +18,7 @@ from fairseq_lasformer.checkpoints.loading import chosen, load
 from fairseq_lasformer.data.examples import ExampleCodec, TooLong
 from fairseq_lasformer.data.lines import clean_line, split_lines
 from fairseq_lasformer.data.subwords import SETTINGS, DataConfig
+from fairseq_lasformer.documents.consistency import Unifier
 from fairseq_lasformer.documents.given_lines import Given, check_given, with_given
 from fairseq_lasformer.documents.requests import check_device, check_documents, check_options, numbered_sentences
 from fairseq_lasformer.documents.source import Line, Source
@@ -79,6 +80,7 @@ class DocumentHubInterface(hub_utils.GeneratorHubInterface):
         glossary: Glossary | str | Path | None = None,
         given: Sequence[Given | None] | None = None,
         memory: Memory | str | Path | None = None,
+        consistent: bool = False,
         **options: Any,
     ) -> list[Any]:
         """Translate whole documents; the order is preserved.
@@ -96,6 +98,7 @@ class DocumentHubInterface(hub_utils.GeneratorHubInterface):
                 the lines before are chosen by how likely they make them, too.
             memory: a translation memory, or the file of one: the pairs most like a document's sentences stand before
                 them as context; see :class:`Memory`.
+            consistent: give repeated terms one translation; see :mod:`documents.consistency`.
             options: options of fairseq's generation (``lenpen=1.0``, ``max_len_a=1.5``, …),
                 ``no_align_sentences=True``, and ``no_look_ahead=True``: the lines before given ones do not depend on
                 them.
@@ -115,7 +118,7 @@ class DocumentHubInterface(hub_utils.GeneratorHubInterface):
         required = None if glossary is None else translator.required(glossary, self.codec)
         if given is not None and len(given) != len(documents):
             raise InputError(f"given: for {len(given)} documents instead of {len(documents)}")
-        opened = self.memory(memory)
+        opened, unifier = self.memory(memory), Unifier(self, translator) if consistent else None
         its = [self._known(d, g, opened) for d, g in zip(documents, given or [None] * len(documents))]
         sources = [self.source(i, d, translator, overlap, required, its[i], opened) for i, d in enumerate(documents)]
         here = [i for i, source in enumerate(sources) if source.sentences]
@@ -124,6 +127,9 @@ class DocumentHubInterface(hub_utils.GeneratorHubInterface):
             for group in translator.groups([sources[i] for i in here], max_tokens):
                 chosen = [here[i] for i in group]
                 for i, translated in zip(chosen, translator.translate([sources[i] for i in chosen], self.device)):
+                    if unifier is not None:
+                        texts = [text for _, text in numbered_sentences(documents[i])]
+                        translated, _ = unifier.unify(sources[i], texts, translated)
                     found[i] = with_given(self._lines(documents[i], translated), its[i])
                 bar.update(len(group))
         if lines:

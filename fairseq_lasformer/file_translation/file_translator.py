@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from fairseq_lasformer.documents.consistency import Unifier
 from fairseq_lasformer.documents.hub import DocumentHubInterface, TranslatedLine
 from fairseq_lasformer.documents.source import Line, Source
 from fairseq_lasformer.documents.word_attention import word_alignment
@@ -53,6 +54,7 @@ class SentenceCounts(NamedTuple):
         unknown: share of the source's tokens that the model does not know.
         context: number of finished texts that were read as context.
         exact: that a memory held exactly.
+        unified: that were translated again, so that a term has one translation.
     """
 
     sentences: int
@@ -64,6 +66,7 @@ class SentenceCounts(NamedTuple):
     unknown: float = 0.0
     context: int = 0
     exact: int = 0
+    unified: int = 0
 
     def summary(self) -> str:
         """The counts in words."""
@@ -72,6 +75,8 @@ class SentenceCounts(NamedTuple):
             words.append(f"{self.context} unit{'' if self.context == 1 else 's'} kept, used as context")
         if self.exact:
             words.append(f"{self.exact} from the memory")
+        if self.unified:
+            words.append(f"{self.unified} made consistent")
         if self.repaired:
             words.append(f"{self.repaired} translated again")
         if self.flawed:
@@ -106,6 +111,7 @@ class FileTranslator:
         max_tokens: maximum number of tokens per batch.
         unreviewed: whether finished texts that somebody should look at are read as context, too.
         memory: pairs of it stand before what is like them.
+        consistent: give repeated terms one translation.
         options: further options of fairseq's generation.
 
     Raises:
@@ -123,11 +129,13 @@ class FileTranslator:
         max_tokens: int = 8192,
         unreviewed: bool = False,
         memory: Memory | None = None,
+        consistent: bool = False,
         **options: Any,
     ) -> None:
         self.model, self.overlap, self.max_tokens, self.most = model, overlap, max_tokens, alternatives
         self.memory = memory
         self.translator = model.translator(max(beam, alternatives + 1), **options)
+        self.unifier = Unifier(model, self.translator) if consistent else None
         self.required = None if glossary is None else self.translator.required(glossary, model.codec)
         self.unknown, self.n_words = model.src_dict.unk(), len(model.tgt_dict)
         self.reader = FileReader(model.codec, lines, unreviewed)
@@ -181,10 +189,10 @@ class FileTranslator:
         read = [self.read(file, its) for file, its in zip(files, given or [None] * len(files))]
         begin(sum(len(document.lines) for document in read))
         documents = [Journal(path) for path in journals or [None] * len(files)]
-        for i, lines, unknown in self._documents(read, tick, documents):
+        for i, lines, unknown, unified in self._documents(read, tick, documents):
             try:
                 made = self.rendered(read[i], lines)
-                yield i, made._replace(counts=made.counts._replace(unknown=unknown))
+                yield i, made._replace(counts=made.counts._replace(unknown=unknown, unified=unified))
             except InputError as e:
                 yield i, e
 
@@ -206,8 +214,12 @@ class FileTranslator:
 
     def _documents(
         self, read: Sequence[FileDocument], tick: Callable[[int], object], journals: Sequence[Journal]
-    ) -> Iterator[tuple[int, list[TranslatedSentence], float]]:
-        """The translated documents, each when it is done: its number, its lines, the share of unknown tokens."""
+    ) -> Iterator[tuple[int, list[TranslatedSentence], float, int]]:
+        """The translated documents, each when it is done.
+
+        Yields:
+            its number, its lines, the share of unknown tokens, and how many lines were made consistent.
+        """
         texts = [document.lines for document in read]
         if self.whole_documents:
             sources = [self.source(document) for document in read]
@@ -224,15 +236,19 @@ class FileTranslator:
         for i, document in enumerate(owner):
             of.setdefault(document, []).append(i)
 
-        def finished(document: int) -> tuple[int, list[TranslatedSentence], float]:
+        def finished(document: int) -> tuple[int, list[TranslatedSentence], float, int]:
             parts = [sources[i] for i in of.get(document, ())]
             tokens = torch.cat([t for source in parts for t in source.sentences] or [torch.empty(0)])
             unknown = float((tokens == self.unknown).float().mean()) if tokens.numel() else 0.0
             lines = [line for i in of.get(document, ()) for line in translated.get(i, [])]
             if not self.whole_documents:
-                return document, self.with_sources(read[document], lines), unknown
-            source = sources[document]
-            return document, self.with_sources(read[document], lines, self._others(source, lines), source), unknown
+                return document, self.with_sources(read[document], lines), unknown, 0
+            source, unified = sources[document], set[int]()
+            if self.unifier is not None and lines:
+                lines, terms = self.unifier.unify(source, texts[document], lines)
+                unified = {line for term in terms for line in term.lines}
+            shown = self.with_sources(read[document], lines, self._others(source, lines), source)
+            return document, shown, unknown, len(unified)
 
         for document in range(len(texts)):
             if not waiting[document]:

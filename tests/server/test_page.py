@@ -11,11 +11,15 @@ import uvicorn
 from fairseq_lasformer.plugin.model import LasformerModel
 from fairseq_lasformer.server.app import Limits, Server
 from fairseq_lasformer.server.models import ServedModel
+from fairseq_lasformer.translation_memory.building import build
 
 
 @pytest.fixture
-def address(trained_folder):
-    served = ServedModel("mine", LasformerModel.from_pretrained(trained_folder), beam=2)
+def address(trained_folder, tmp_path):
+    (tmp_path / "pairs.tsv").write_text("w1 w2 w8\tW9 W7\n")
+    build(tmp_path / "m.tm", [tmp_path / "pairs.tsv"], ("xx", "yy"))
+    model = LasformerModel.from_pretrained(trained_folder)
+    served = ServedModel("mine", model, beam=2, memory=model.memory(tmp_path / "m.tm"))
     server = uvicorn.Server(uvicorn.Config(Server([served], Limits()).app(), port=0, log_level="warning"))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
@@ -53,6 +57,7 @@ def test_a_text_appears_sentence_by_sentence_and_words_tell_what_they_saw(addres
     # by keyboard: a sentence and its counterpart, then what a word saw
     find("#target")[0].send_keys(Keys.ARROW_DOWN)
     assert [s.get_attribute("data-i") for s in find(".sentence.on")] == ["0", "0"]
+    assert find("#memory")[0].text.endswith("% alike: w1 w2 w8 – W9 W7")
     page.switch_to.active_element.send_keys(Keys.ENTER)
     until(lambda: any(w.get_attribute("title") for w in find("#source .word")))
     # a correction stays, what follows is translated anew, and it can be undone
@@ -83,4 +88,5 @@ def test_a_text_appears_sentence_by_sentence_and_words_tell_what_they_saw(addres
     (tmp_path / "a.md").write_text("# w1 w2\n\nw3 *w4*.\n")
     find("#file")[0].send_keys(str(tmp_path / "a.md"))
     until(lambda: find("#status")[0].text.startswith("a.yy.md: 2 sentences"))
+    assert not find("#memory")[0].is_displayed()
     assert [m for m in page.get_log("browser") if m["level"] == "SEVERE"] == []

@@ -1,0 +1,248 @@
+"""One translation for each term of a document: words that are repeated, and that the model translated in several ways.
+
+A term is a word of the source that several lines hold and that is not frequent in the language. The word of the
+translation that attends to it most is its form there. Where a term has several forms, each is tried in all lines, in
+order, so that later lines see what earlier ones were given: the line is translated again with the form required. The
+form with the largest sum of log probabilities over all lines is chosen, and taken where the line loses little by it.
+Forms that are spelt alike count as inflections of one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from rapidfuzz import fuzz
+
+from fairseq_lasformer.data.documents import Span
+from fairseq_lasformer.documents.part_search import CONTEXTS, SCORED_TOKENS
+from fairseq_lasformer.documents.scoring import log_probabilities
+from fairseq_lasformer.documents.source import Line, Source
+from fairseq_lasformer.documents.translator import Translator
+from fairseq_lasformer.documents.word_attention import word_alignment
+from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.formats.projection import units
+from fairseq_lasformer.search.glossary import contains
+
+LOSS = 3.0
+"""Log probability that a line may lose by another form."""
+
+SHORTEST = 3
+"""Characters of a term."""
+
+CANDIDATES = 3
+"""Forms of a term that are tried, the most frequent ones."""
+
+ALIKE = 75.0
+"""Similarity of the letters, in percent, from which on two forms are inflections of one."""
+
+ATTENDED = 0.2
+"""Share of its attention that a word must give to a term to be its form."""
+
+COMMON = 0.5
+"""Share of running words that the frequent ones make up."""
+
+
+class Unified(NamedTuple):
+    """A term that has got one form.
+
+    Attributes:
+        form: what it is in the translation now.
+        lines: numbers, from 0, of the lines that were changed.
+        others: numbers of the lines that keep another form, because they would lose too much.
+    """
+
+    term: str
+    form: str
+    lines: list[int]
+    others: list[int]
+
+
+def frequent_words(dictionary: Any) -> set[str]:
+    """The most frequent words of a dictionary, which make up half of the training text.
+
+    Nothing, if the dictionary does not know how frequent they are.
+    """
+    counts = sorted(zip(dictionary.count, dictionary.symbols), reverse=True)
+    counts = [(n, word) for n, word in counts if n > 1]
+    if not counts or counts[0][0] == counts[-1][0]:
+        return set()
+    total, found, left = sum(n for n, _ in counts), set(), 0
+    for n, word in counts:
+        if left >= COMMON * total:
+            break
+        left += n
+        found.add(word)
+    return found
+
+
+class Unifier:
+    """Gives terms one form.
+
+    Args:
+        model: a :class:`DocumentHubInterface`.
+        translator: its translator.
+
+    Raises:
+        InputError: its lines are not aligned, or it reads no documents.
+    """
+
+    def __init__(self, model: Any, translator: Translator) -> None:
+        if not translator.aligned or translator.independent:
+            raise InputError("--consistent needs a model of documents whose lines are aligned (data with a separator)")
+        self.model, self.translator = model, translator
+        self.frequent, self.frequent_forms = frequent_words(model.src_dict), frequent_words(model.tgt_dict)
+
+    def repeated(self, texts: Sequence[str]) -> dict[str, dict[int, int]]:
+        """The terms of a document, in lower case: for each line that holds one, the number of its word.
+
+        The most frequent terms come first.
+        """
+        found: dict[str, dict[int, int]] = {}
+        for line, text in enumerate(texts):
+            for word, (start, end) in enumerate(units(text)):
+                term = text[start:end].casefold()
+                if _may_be_term(term):
+                    found.setdefault(term, {}).setdefault(line, word)
+        several = {
+            term: places
+            for term, places in found.items()
+            if len(places) > 1 and not self._is_frequent(term, len(places) / len(texts))
+        }
+        return dict(sorted(several.items(), key=lambda item: -len(item[1])))
+
+    def _is_frequent(self, term: str, share: float) -> bool:
+        """Whether a word is too frequent for a term; ``share`` is that of the lines that hold it."""
+        if not self.frequent:
+            return share > COMMON
+        return self.model.codec.encode_source(term).removeprefix("\u2581") in self.frequent
+
+    @torch.no_grad()
+    def unify(self, document: Source, texts: Sequence[str], lines: Sequence[Line]) -> tuple[list[Line], list[Unified]]:
+        """The lines of a translation with one form for each term, and what was changed.
+
+        Given lines stay, and their forms are chosen.
+
+        Args:
+            texts: the lines of the source.
+            lines: those of its translation.
+        """
+        made, found = list(lines), list[Unified]()
+        required: list[list[list[int]]] = [[] for _ in lines]
+        alignments: dict[tuple[int, str], Any] = {}
+        for term, places in self.repeated(texts).items():
+            forms = {}
+            for i, word in places.items():
+                translation = self._text(made[i])
+                key = i, translation
+                if key not in alignments:
+                    alignments[key] = word_alignment(self.model, texts[i], translation).weights
+                form = _form(translation, alignments[key], word)
+                if form and self.model.codec.encode_target(form).removeprefix("\u2581") not in self.frequent_forms:
+                    forms[i] = form
+            if len(families := _families(list(forms.values()))) < 2:
+                continue
+            given = {i for i in forms if document.given is not None and document.given[i] is not None}
+            bound = [family for family in families if any(forms[i] in family for i in given)]
+            best: tuple[float, list[str], dict[int, tuple[Line, float]]] | None = None
+            for family in (bound or families)[:CANDIDATES]:
+                tried = self._tried(document, made, family, forms, required, given)
+                total = sum(max(difference, -2 * LOSS) for _, difference in tried.values())
+                if best is None or total > best[0]:
+                    best = total, family, tried
+            assert best is not None
+            _, family, tried = best
+            taken = [i for i, (_, difference) in tried.items() if difference > -LOSS]
+            for i in taken:
+                made[i] = tried[i][0]
+            for i in forms:
+                if i in taken or forms[i] in family:
+                    variant = next((self._tokens(v) for v in family if self._holds(made[i], v)), None)
+                    required[i] += [variant] if variant else []
+            others = [i for i in forms if i not in taken and forms[i] not in family]
+            if taken:
+                found.append(Unified(term, family[0], taken, others))
+        return made, found
+
+    def _tried(
+        self,
+        document: Source,
+        lines: Sequence[Line],
+        family: Sequence[str],
+        forms: dict[int, str],
+        required: Sequence[Sequence[list[int]]],
+        given: set[int],
+    ) -> dict[int, tuple[Line, float]]:
+        """The lines of other forms, translated again with this one, and how much more likely each is now."""
+        now, found = list(lines), {}
+        for i in (i for i in sorted(forms) if forms[i] not in family and i not in given):
+            options = []
+            for variant in family:
+                terms: list[list[list[int]]] = [[] for _ in lines]
+                terms[i] = [*required[i], self._tokens(variant)]
+                place = self._place(document, i)
+                free = document._replace(terms=terms)
+                ((line,),) = self.translator.translate_parts([(free, place, now[:i])], self.model.device)
+                if self._holds(line, variant):
+                    options.append((self._score(document, [*now[:i], line], i), line))
+            if options:
+                score, line = max(options, key=lambda option: option[0])
+                found[i] = line, score - self._score(document, lines, i)
+                now[i] = line
+        return found
+
+    def _place(self, document: Source, i: int) -> Span:
+        """A line as a part, after some of the lines before it."""
+        part = next(part for part in document.parts if part.start <= i < part.start + part.size)
+        return Span(part.document, i, 1, min(CONTEXTS[0], i - part.start + part.context))
+
+    def _score(self, document: Source, lines: Sequence[Line], i: int) -> float:
+        """Log probability of a line and its end, after those before it."""
+        place, translator = self._place(document, i), self.translator
+        example = translator.example(document, place), translator.target(document, place, lines)
+        dictionary = translator.task.target_dictionary
+        (scores,) = log_probabilities(translator.models[0], dictionary, [example], SCORED_TOKENS, self.model.device)
+        return float(scores[-len(lines[i].tokens) - 1 :].sum())
+
+    def _text(self, line: Line) -> str:
+        return str(self.model.codec.decode_line(self.model.tgt_dict.string(line.tokens)))
+
+    def _tokens(self, form: str) -> list[int]:
+        encoded = self.model.codec.encode_target(form)
+        return list(self.model.tgt_dict.encode_line(encoded, add_if_not_exist=False, append_eos=False).tolist())
+
+    def _holds(self, line: Line, form: str) -> bool:
+        return contains(line.tokens.tolist(), self._tokens(form))
+
+
+def _may_be_term(word: str) -> bool:
+    return len(word) >= SHORTEST and any(map(str.isalpha, word))
+
+
+def _form(translation: str, weights: Any, word: int) -> str:
+    """The word of a translation that attends most to a word of the source; empty if none does."""
+    places = [translation[start:end] for start, end in units(translation)]
+    if len(places) != len(weights) or word >= weights.shape[1]:
+        return ""
+    options = [
+        (float(weights[i, word]), place)
+        for i, place in enumerate(places)
+        if _may_be_term(place) and int(weights[i].argmax()) == word
+    ]
+    weight, form = max(options, default=(0.0, ""))
+    return form if weight >= ATTENDED else ""
+
+
+def _families(forms: Sequence[str]) -> list[list[str]]:
+    """Forms in groups that are spelt alike, the most frequent ones first."""
+    counts = Counter(forms)
+    families: list[list[str]] = []
+    for form in sorted(counts, key=lambda form: (-counts[form], form)):
+        alike = [family for family in families if fuzz.ratio(family[0].casefold(), form.casefold()) >= ALIKE]
+        if alike:
+            alike[0].append(form)
+        else:
+            families.append([form])
+    return sorted(families, key=lambda family: -sum(counts[form] for form in family))
