@@ -13,7 +13,21 @@ from benchmarks.rows import load, save, table
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.threads import wait_briefly
 
-BENCHMARKS = ("kernels", "training", "prefill", "decoding", "moe", "compact", "alignment", "serving", "imported")
+BENCHMARKS = (
+    *(
+        "kernels",
+        "training",
+        "prefill",
+        "decoding",
+        "memory",
+        "lookups",
+        "moe",
+        "compact",
+        "alignment",
+        "serving",
+        "imported",
+    ),
+)
 
 
 def main() -> None:

@@ -51,6 +51,12 @@ class Progress:
         """Duration of each finished stage, in order."""
         return {stage: seconds for stage, (seconds, _) in self._stages.items()}
 
+    @property
+    def known(self) -> set[str]:
+        """The stages that any job has finished in this folder."""
+        held = self._held()
+        return set() if held is None else set(held[1])
+
     def begin(self) -> None:
         """Marks the folder as belonging to this job, with no stage done."""
         self._stages = {}

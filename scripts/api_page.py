@@ -32,6 +32,7 @@ PUBLIC = {
         ],
         "file_translation.file_translator": ["FileTranslator"],
         "search.glossary": ["Glossary"],
+        "translation_memory.remembering": ["Memory"],
     },
     "Layers": {
         "nn.attentions": ["Attention", "AttentionOptions", "AttentionOutput", "SelectedAttention"],

@@ -19,6 +19,8 @@ CASES = {
         {"tokens_per_second", "peak MiB"},
         "/transformer",
     ),
+    "memory": ("--tokens 0,20 --part 8 --repeat 1", {"seconds"}, "/lasformer_dense"),
+    "lookups": ("--pairs 300 --look-ups 20", {"look-ups/s", "found, %", "peak MiB"}, "found, %"),
     "kernels": ("--repeat 1 --cases candidates", {"G/s", "GB/s", "microseconds"}, "microseconds"),
     "moe": ("--repeat 1 --tokens 64", {"ms", "importance_cv", "load_cv", "load_max_over_mean"}, "/dense"),
 }

@@ -28,12 +28,12 @@ import generate as corpus
 import lexicon as lex
 
 TERMS = lex.rows("""
-device: das Gerät, den Apparat, die Maschine; notice: den Hinweis, die Mitteilung, das Schreiben;
-container: den Behälter, das Gefäß, die Dose; handbook: das Handbuch, die Anleitung, den Leitfaden;
-parcel: das Paket, die Sendung, den Karton; contract: den Vertrag, die Vereinbarung, das Abkommen;
-drawing: die Zeichnung, den Plan, das Schema; cover: den Deckel, die Abdeckung, das Gehäuse;
-switch: den Schalter, die Taste, das Pedal; label: das Etikett, die Marke, den Aufkleber;
-tool: das Werkzeug, das Instrument, die Zange; entrance: den Eingang, die Einfahrt, das Tor
+device: das Gerät, das Instrument, das Aggregat; notice: die Mitteilung, die Meldung, die Bekanntgabe;
+container: den Behälter, den Kasten, den Kübel; handbook: die Anleitung, die Broschüre, die Fibel;
+parcel: das Paket, das Bündel, das Frachtstück; contract: den Vertrag, den Pakt, den Kontrakt;
+drawing: die Zeichnung, die Skizze, die Grafik; cover: die Abdeckung, die Haube, die Hülle;
+switch: den Schalter, den Knopf, den Hebel; label: das Etikett, das Schild, das Abzeichen;
+fee: die Gebühr, die Abgabe, die Taxe; entrance: den Eingang, den Zugang, den Einlass
 """)
 EARLIER = 4
 """Earlier documents of each client of the test set."""

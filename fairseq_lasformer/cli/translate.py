@@ -44,8 +44,8 @@ def add_translate(parser: argparse.ArgumentParser) -> None:
         "--from",
         dest="form",
         metavar="FORMAT",
-        help="text, wrapped (text whose lines are wrapped), markdown, html, docx, odt, subtitles, po or xliff "
-        "(default: by the end of the file's name)",
+        help="text, wrapped (text whose lines are wrapped), markdown, html, docx, odt, subtitles, cues (subtitles, "
+        "each for itself), po or xliff (default: by the end of the file's name)",
     )
     parser.add_argument(
         "--format",
@@ -75,8 +75,8 @@ def add_translate(parser: argparse.ArgumentParser) -> None:
         "--given",
         type=Path,
         metavar="FILE",
-        help="of a text: translations of some of its lines, as a table of line number, tab, translation, or as many "
-        "lines, empty where the translation is missing",
+        help="what is translated already. Of a text: a table of line number, tab, translation, or as many lines, empty "
+        "where the translation is missing; of another format: a copy of the file in which some texts are translated",
     )
     parser.add_argument("--no-look-ahead", action="store_true", help="lines before given ones do not depend on these")
     parser.add_argument(
@@ -207,30 +207,21 @@ def _translator(args: argparse.Namespace) -> FileTranslator:
 
 
 def _given(args: argparse.Namespace, data: bytes, form: str) -> Blocks | None:
-    """The translations of ``--given`` for the blocks of a text; None without it.
+    """The translations of ``--given`` for the blocks of a file; None without it.
 
     Raises:
-        InputError: the file cannot be read, or does not belong to the text.
+        InputError: the file cannot be read, or does not belong to what is translated.
     """
-    from fairseq_lasformer.data.lines import split_lines
-    from fairseq_lasformer.documents.given_lines import check_given, parse_given
-    from fairseq_lasformer.formats import plain
-    from fairseq_lasformer.formats.encoding import decode
+    from fairseq_lasformer.file_translation.reading import given_blocks, given_lines_of_text
 
     if args.given is None:
         return None
-    if form != "text":
-        raise InputError(f"--given: only for plain text, not for {form}; finished units of .po and XLIFF are given")
     try:
-        table = decode(args.given.read_bytes(), None).text
+        known = args.given.read_bytes()
     except OSError as e:
         raise InputError(f"--given {args.given}: cannot be read ({e.strerror})") from e
-    lines = split_lines(decode(data, args.encoding).text)
-    found = parse_given(table, len(lines), str(args.given))
-    numbers = [i for i, line in enumerate(lines, 1) if line.strip()]
-    check_given(found, numbers, str(args.given))
-    blocks = {number: block for block, number in enumerate(numbers)}
-    return {blocks[number]: plain.read(text).blocks[0] for number, text in found.items()}
+    given = given_lines_of_text if form == "text" else given_blocks
+    return given(data, known, form, args.encoding, str(args.given))
 
 
 def _bar(hidden: bool) -> tqdm:
@@ -251,9 +242,9 @@ def _form(args: argparse.Namespace, place: Path) -> str:
     """The format of a file; text if it comes from standard input."""
     from fairseq_lasformer.formats import check_format
 
-    if args.form:
-        return str(args.form)
-    return "text" if args.input == "-" else check_format(place.name, "; or choose one with --from")
+    form = args.form or ("text" if args.input == "-" else check_format(place.name, "; or choose one with --from"))
+    # a sentence of several cues can only be translated as a whole, but each cue may be given
+    return "cues" if args.given and form == "subtitles" else str(form)
 
 
 def _to_standard_output(args: argparse.Namespace, place: Path) -> None:

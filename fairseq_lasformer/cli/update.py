@@ -18,10 +18,12 @@ CHANGED = 3
 
 def add_update(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", type=Path, help="a checkpoint, or the folder of one")
-    parser.add_argument("old", type=Path, help="the source as it was")
-    parser.add_argument("translated", type=Path, help="its translation")
+    parser.add_argument("old", type=Path, help="the source as it was, a file or a folder")
+    parser.add_argument("translated", type=Path, help="its translation; in a folder, files have their source's names")
     parser.add_argument("new", type=Path, help="the source as it is now")
-    parser.add_argument("-o", "--out", type=Path, required=True, help="file to write; may be the old translation")
+    parser.add_argument(
+        "-o", "--out", type=Path, required=True, help="file or folder to write; may be the old translation"
+    )
     parser.add_argument("--data", type=Path, help="prepared folder (default: the one used in training)")
     parser.add_argument("--from", dest="form", metavar="FORMAT", help="see lasformer translate")
     parser.add_argument(
@@ -34,6 +36,15 @@ def add_update(parser: argparse.ArgumentParser) -> None:
         default="stay",
         help="lines of the translation that the model would not have written, which somebody has edited (default: "
         "%(default)s)",
+    )
+    parser.add_argument(
+        "--machine",
+        type=Path,
+        metavar="FILE|FOLDER",
+        help="the translation as the model wrote it: what differs from it has been edited",
+    )
+    parser.add_argument(
+        "--consistent", action="store_true", help="new lines use the terms of those that stay; see lasformer translate"
     )
     parser.add_argument("--glossary", type=Path, metavar="FILE", help="see lasformer translate")
     add_memory_options(parser, exact=False)
@@ -50,44 +61,66 @@ def add_update(parser: argparse.ArgumentParser) -> None:
 def run_update(args: argparse.Namespace) -> None:
     set_verbosity(args.verbose)
     from fairseq_lasformer import formats
+    from fairseq_lasformer.checkpoints.loading import chosen, identity
     from fairseq_lasformer.documents.hub import load_model
     from fairseq_lasformer.file_translation.file_translator import FileTranslator
-    from fairseq_lasformer.file_translation.file_update import FileUpdater
-    from fairseq_lasformer.files import check_writable, replacing
+    from fairseq_lasformer.file_translation.file_update import FileUpdater, UpdatedFile
+    from fairseq_lasformer.file_translation.update_jobs import (
+        STATE,
+        UpdateJob,
+        check_form,
+        plan_update,
+        update_all,
+        update_one,
+    )
 
-    form = args.form or formats.check_format(args.new.name, "; or choose one with --from")
-    if form not in formats.FORMATS:
-        raise InputError(f"--from {form}: expected one of {', '.join(formats.FORMATS)}")
-    if form in ("po", "xliff"):
-        raise InputError(
-            f"{args.new}: holds its own translation; merge the new source into it (msgmerge, your tool), and "
-            "lasformer translate fills what is missing, with the rest as context"
-        )
+    if args.form is not None and args.form not in formats.FORMATS:
+        raise InputError(f"--from {args.form}: expected one of {', '.join(formats.FORMATS)}")
     if args.beam < 1:
         raise InputError("--beam: at least 1")
-    if args.out.resolve() in (args.old.resolve(), args.new.resolve()):
-        raise InputError(f"{args.out}: is a source; choose another file with -o")
-    check_writable(args.out)
-    read = []
-    for path in (args.old, args.translated, args.new):
-        try:
-            read.append(formats.read(path.read_bytes(), form, args.encoding))
-        except OSError as e:
-            raise InputError(f"{path}: cannot be read ({e.strerror})") from e
-        except InputError as e:
-            raise InputError(f"{path}: {e}") from e
+    folder, gone = args.new.is_dir(), 0
+    if folder:
+        found = plan_update(args.old, args.translated, args.new, args.out, args.form, args.machine)
+        jobs, gone = found.jobs, len(found.gone)
+        if not jobs:
+            raise InputError(f"{args.new}: holds no file of a known format; choose one with --from")
+        for title, paths in (("gone, their translations left alone", found.gone), ("of unknown format", found.others)):
+            if paths and not args.quiet:
+                print(f"{title}: {', '.join(map(str, paths[:5]))} ({len(paths)})", file=sys.stderr)
+    else:
+        form = args.form or formats.check_format(args.new.name, "; or choose one with --from")
+        check_form(args.new, form)
+        if args.out.resolve() in (args.old.resolve(), args.new.resolve()):
+            raise InputError(f"{args.out}: is a source; choose another file with -o")
+        jobs = [UpdateJob(args.old, args.translated, args.new, args.out, form, args.machine)]
     model = load_model(args.model, args.data, args.device, **decoding_of(args))
     memory = memory_of(args, (model.settings.source_lang, model.settings.target_lang))
-    files = FileTranslator(model, args.beam, glossary=args.glossary, lines=args.lines, memory=memory)
+    files = FileTranslator(model, args.beam, None, args.glossary, args.lines, memory=memory, consistent=args.consistent)
     updater = FileUpdater(files, args.edits == "may-change")
+    failed, changed = 0, gone > 0
     with tqdm(total=0, desc="updating", unit=" sentences", disable=args.quiet) as bar:
-        try:
-            found = updater.update(read[0], read[1], read[2], bar.update, bar.reset)
-        except InputError as e:
-            raise InputError(f"{args.translated}: {e}") from e
-    with replacing(args.out, "wb") as file:
-        file.write(found.made.data)
-    if not args.quiet:
-        print(f"{args.out}: {found.summary()}", file=sys.stderr)
-    if args.exit_code and found.changed:
+
+        def begin(n: int) -> None:
+            bar.total += n
+            bar.refresh()
+
+        if folder:
+            glossary = args.glossary.read_text(encoding="utf-8") if args.glossary else ""
+            settings: tuple[object, ...] = (*identity(chosen(args.model)), model.settings.fingerprint, glossary)
+            settings += (args.beam, args.lines, args.edits, args.consistent, args.decode_dtype, args.cache_dtype)
+            settings += memory.state if memory is not None else ()
+            results = update_all(updater, jobs, args.out / STATE, settings, args.encoding, bar.update, begin)
+        else:
+            results = ((job, update_one(updater, job, args.encoding, bar.update, begin)) for job in jobs)
+        for job, made in results:
+            failed += isinstance(made, InputError)
+            changed |= isinstance(made, UpdatedFile) and made.changed
+            if isinstance(made, InputError):
+                bar.write(f"error: {made}", file=sys.stderr)
+            elif not args.quiet:
+                what = "done before" if made is None else made.summary()
+                bar.write(f"{job.out}: {what}", file=sys.stderr)
+    if failed:
+        raise InputError(f"{failed} of {len(jobs)} files could not be updated")
+    if args.exit_code and changed:
         sys.exit(CHANGED)

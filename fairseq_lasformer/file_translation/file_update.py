@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from fairseq_lasformer.documents.updating import EDITED, KEPT, NEW, REREAD, Former, Updater, kept_lines
+from fairseq_lasformer.documents.source import Source
+from fairseq_lasformer.documents.updating import EDITED, KEPT, NEW, REREAD, Former, Updated, Updater, kept_lines
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.file_translation.file_translator import FileTranslator, TranslatedFile
 from fairseq_lasformer.file_translation.reading import FileDocument
@@ -55,6 +56,7 @@ class FileUpdater:
         if not files.translator.aligned or files.translator.independent:
             raise InputError("an update needs a model of documents whose lines are aligned (data with a separator)")
         self.files, self.updater = files, Updater(files.translator, files.model.device, touch_edits)
+        self.unifier = files.unifier
 
     def update(
         self,
@@ -63,21 +65,25 @@ class FileUpdater:
         new: OpenFile,
         tick: Callable[[int], object] = lambda n: None,
         begin: Callable[[int], object] = lambda n: None,
+        machine: OpenFile | None = None,
     ) -> UpdatedFile:
         """Updates a translation.
 
         Args:
             old, translated: the source as it was, and its translation.
             new: the source as it is now.
+            machine: the translation as the model wrote it: what differs from it has been edited. Default: what the
+                model would not write.
 
         Raises:
             InputError: the translation is not one of the old source, or a file cannot be written.
         """
-        if len(old.blocks) != len(translated.blocks):
-            raise InputError(
-                f"the old source has {len(old.blocks)} paragraphs, but its translation has {len(translated.blocks)}; "
-                "they are no versions of each other"
-            )
+        for version in (translated, machine or translated):
+            if len(old.blocks) != len(version.blocks):
+                raise InputError(
+                    f"the old source has {len(old.blocks)} paragraphs, but its translation has {len(version.blocks)}; "
+                    "they are no versions of each other"
+                )
         reader = self.files.reader
         before = reader.read(old._replace(finished=()), dict(enumerate(translated.blocks)))
         alike = enumerate(kept_lines([b.text for b in old.blocks], [b.text for b in new.blocks]))
@@ -92,8 +98,11 @@ class FileUpdater:
         if not now.lines:
             made = self.files.rendered(now, [])
             return UpdatedFile(made, [], [], len(before.lines))
-        former = Former(self.files.source(before))
-        found = self.updater.update(former, self.files.source(now), kept, tick)
+        former = Former(self.files.source(before), None if machine is None else _edited(before, translated, machine))
+        source = self.files.source(now)
+        found = self.updater.update(former, source, kept, tick)
+        if self.unifier is not None:
+            found = self._unified(found, source, now)
         again = {i for i, state in enumerate(found.states) if state == REREAD}
         fresh = now._replace(
             given={n: text for n, text in now.given.items() if n - 1 not in again},
@@ -102,6 +111,20 @@ class FileUpdater:
         made = self.files.rendered(fresh, self.files.with_sources(fresh, found.lines))
         gone = len(before.lines) - len({line for line in kept if line is not None})
         return UpdatedFile(made, found.states, [i + 1 for i in found.contradicted], gone)
+
+    def _unified(self, found: Updated, source: Source, now: FileDocument) -> Updated:
+        """An update in which new lines use the terms of those that stay."""
+        assert self.unifier is not None
+        given = [line.tokens if s in (KEPT, EDITED) else None for line, s in zip(found.lines, found.states)]
+        lines, _ = self.unifier.unify(source._replace(given=given), now.lines, found.lines)
+        return found._replace(lines=lines)
+
+
+def _edited(before: FileDocument, translated: OpenFile, machine: OpenFile) -> set[int]:
+    """Numbers of the lines of the paragraphs whose translation is another one than the model wrote."""
+    pairs = enumerate(zip(translated.blocks, machine.blocks))
+    blocks = [i for i, (now, then) in pairs if now.segments != then.segments]
+    return {line for i in blocks for line in _lines_of(before, i)}
 
 
 def _lines_of(document: FileDocument, block: int) -> range:

@@ -6,10 +6,12 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from fairseq_lasformer.data.examples import ExampleCodec
-from fairseq_lasformer.data.lines import clean_line
+from fairseq_lasformer.data.lines import clean_line, split_lines
+from fairseq_lasformer.documents.given_lines import check_given, parse_given
 from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.formats import OpenFile
+from fairseq_lasformer.formats import OpenFile, plain, read
 from fairseq_lasformer.formats.block import Block, Finished
+from fairseq_lasformer.formats.encoding import decode
 from fairseq_lasformer.formats.sentences import Sentence, Splitter, sentences, splitter, trimmed, whole
 
 Blocks = Mapping[int, Block]
@@ -128,3 +130,45 @@ class FileReader:
             ]
 
         return split
+
+
+def given_lines_of_text(data: bytes, known: bytes, form: str, encoding: str | None, name: str) -> Blocks:
+    """The blocks of a plain text whose translation is given in a table or in as many lines; see :func:`parse_given`.
+
+    Args:
+        data: the text.
+        known: what is given.
+        encoding: of the text.
+        name: of the file in errors.
+
+    Raises:
+        InputError: it does not belong to the text.
+    """
+    lines = split_lines(decode(data, encoding).text)
+    found = parse_given(decode(known, None).text, len(lines), name)
+    numbers = [i for i, line in enumerate(lines, 1) if line.strip()]
+    check_given(found, numbers, name)
+    blocks = {number: block for block, number in enumerate(numbers)}
+    return {blocks[number]: plain.read(text).blocks[0] for number, text in found.items()}
+
+
+def given_blocks(data: bytes, known: bytes, form: str, encoding: str | None, name: str) -> Blocks:
+    """The blocks of a file that a half-translated copy of it has translated: those with another text.
+
+    Args:
+        data: the file.
+        known: the copy.
+
+    Raises:
+        InputError: the copy has other blocks, or the format holds translations itself.
+    """
+    if form in ("po", "xliff"):
+        raise InputError(f"--given: not for {form}, whose finished units are given without it")
+    source, copy = read(data, form, encoding).blocks, read(known, form, encoding).blocks
+    if len(source) != len(copy):
+        raise InputError(
+            f"{name}: has {len(copy)} paragraphs or cues, but what is translated has {len(source)}; expected a copy of "
+            "it in which some are translated"
+        )
+    pairs = enumerate(zip(source, copy))
+    return {i: b for i, (a, b) in pairs if clean_line(b.text) not in ("", clean_line(a.text))}

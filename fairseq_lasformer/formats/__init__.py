@@ -64,6 +64,7 @@ FORMATS: dict[str, TextFormat | ArchiveFormat] = {
     "subtitles": TextFormat(
         (".srt", ".vtt"), subtitles.read, finish=lambda old, new, how: subtitles.finish(old, new, how.width)
     ),
+    "cues": TextFormat((), subtitles.read_cues, finish=lambda old, new, how: subtitles.finish(old, new, how.width)),
     "po": TextFormat((".po", ".pot"), po.read, finish=lambda old, new, how: po.finish(old, new, how.mark)),
     "xliff": TextFormat(
         (".xlf", ".xliff"),

@@ -35,8 +35,11 @@ class Cue(NamedTuple):
     lines: list[str]
 
 
-def read(text: str) -> Parsed:
+def read(text: str, joined: bool = True) -> Parsed:
     """The text of all cues. Cues that a sentence runs over are one block, with the timings as markup in it.
+
+    Args:
+        joined: whether a sentence may run over several cues; otherwise, each cue is a block.
 
     Raises:
         InputError: there is no cue.
@@ -51,7 +54,7 @@ def read(text: str) -> Parsed:
         for line in lines[position:start]:
             builder.keep(line, BREAK if builder.inside else "")
         cue = Cue(_seconds(time.groups()[:4]), _seconds(time.groups()[4:]), lines[start:end])
-        previous = _add(builder, cue, previous, states)
+        previous = _add(builder, cue, previous, states, joined)
         position = end
     for line in lines[position:]:
         builder.keep(line, BREAK if builder.inside else "")
@@ -59,6 +62,11 @@ def read(text: str) -> Parsed:
     if previous is None:
         raise InputError("holds no subtitle with a time (00:00:01,000 --> 00:00:02,000)")
     return builder.parsed()
+
+
+def read_cues(text: str) -> Parsed:
+    """The text of all cues, each of which is a block; see :func:`read`."""
+    return read(text, joined=False)
 
 
 def _lines(text: str) -> list[str]:
@@ -163,7 +171,7 @@ def _plain(line: str) -> str:
     return _TAG.sub("", line).strip()
 
 
-def _add(builder: BlockBuilder, cue: Cue, previous: Cue | None, states: list[str]) -> Cue:
+def _add(builder: BlockBuilder, cue: Cue, previous: Cue | None, states: list[str], joined: bool) -> Cue:
     """Adds a cue's lines, to the open block if its sentence goes on."""
     before = _plain(previous.lines[-1]) if previous and previous.lines else ""
     for number, line in enumerate(cue.lines):
@@ -171,7 +179,7 @@ def _add(builder: BlockBuilder, cue: Cue, previous: Cue | None, states: list[str
         ended = not before or bool(_END.search(before)) or bool(_START.match(plain))
         if not number and previous is not None:
             ended = ended or cue.begin - previous.end > PAUSE
-        if ended:
+        if ended if joined else not number:
             builder.leave()
         body = line.rstrip("\r\n")
         dash = re.match(r"\s*(?:[-–—>]+\s*)?", body)

@@ -214,6 +214,7 @@ LASFORMER = {
     "options": NONE,
     "params": NONE,
     "shortlist": NONE,
+    "memory": NONE,
     "translate": command("translate", "CHECKPOINT", "OUT/text.txt", "--data", "DATA"),
     "serve": command("serve", "FOLDER", "--data", "DATA", "--port", "0"),
     "generate": command("generate", "DATA", "CHECKPOINT", "OUT/out", "--", "--cpu"),

@@ -10,8 +10,10 @@ import pytest
 from fairseq_lasformer import formats
 from fairseq_lasformer.cli.main import main
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.file_translation import update_jobs
 from fairseq_lasformer.file_translation.file_translator import FileTranslator
 from fairseq_lasformer.file_translation.file_update import FileUpdater
+from fairseq_lasformer.file_translation.reading import given_blocks
 from fairseq_lasformer.formats.block import Block
 from fairseq_lasformer.plugin.model import LasformerModel
 
@@ -113,7 +115,6 @@ def test_the_command_updates_a_text(trained_folder, tmp_path, capsys):
         ([*words[:3], str(tmp_path / "none.txt"), *words[4:]], "cannot be read"),
         ([*words[:4], str(paths["table"]), *words[5:], "--from", "po"], "holds its own translation"),
         (["translate", model, str(tmp_path), "-o", str(tmp_path / "o"), "--given", str(paths["table"])], "not for a"),
-        (["translate", model, str(paths["old"]), "--from", "html", "--given", str(paths["table"])], "only for plain"),
     ):
         assert main(wrong) == 1 and message in capsys.readouterr().err
     piped = subprocess.run(
@@ -123,3 +124,114 @@ def test_the_command_updates_a_text(trained_folder, tmp_path, capsys):
         check=True,
     )
     assert piped.stdout.startswith(b"W9 W9\n")
+
+
+def test_a_half_translated_copy_is_given(model, trained_folder, tmp_path, capsys):
+    cue = "{}\n00:00:0{}.000 --> 00:00:0{}.500\n{}\n\n"
+    cues = "".join(cue.format(i, i, i, line) for i, line in enumerate(["w1 w2", "w3 w4", "w5"]))
+    (tmp_path / "film.vtt").write_text("WEBVTT\n\n" + cues)
+    words = ["translate", trained_folder, tmp_path / "film.vtt", "-o", tmp_path / "out.vtt", "--beam", 2, "--quiet"]
+    (tmp_path / "film.yy.vtt").write_text((tmp_path / "film.vtt").read_text().replace("w3 w4", "W9 W9"))
+    assert main(list(map(str, [*words, "--given", tmp_path / "film.yy.vtt"]))) == 0
+    made = (tmp_path / "out.vtt").read_text().split("\n\n")
+    (text,) = model.translate_documents(["w1 w2\nw3 w4\nw5"], beam=2, progress=False, given=[{2: "W9 W9"}])
+    given = text.split("\n")
+    assert [" ".join(cue.split("\n")[2:]).strip() for cue in made[1:4]] == [given[0], "W9 W9", given[2]]
+    (tmp_path / "short.vtt").write_text("WEBVTT\n\n" + cue.format(0, 0, 0, "W1"))
+    assert main(list(map(str, [*words, "--overwrite", "--given", tmp_path / "short.vtt"]))) == 1
+    assert "has 1 paragraphs or cues, but what is translated has 3" in capsys.readouterr().err
+    with pytest.raises(InputError, match="not for po, whose finished units are given"):
+        given_blocks(b"", b"", "po", None, "f")
+
+
+def test_what_was_stored_tells_which_lines_were_edited(model):
+    updater = FileUpdater(FileTranslator(model, beam=2))
+    old, new = opened("w1 w2\nw3\nw4 w5\n"), opened("w6\nw1 w2\nw3\nw4 w5\n")
+    (made,) = updater.files.translate([old])
+    lines = made.data.decode().split("\n")
+    edited = opened("\n".join([lines[0], "W9 W9", *lines[2:]]))
+    found = updater.update(old, edited, new, machine=opened(made.data.decode()))
+    assert found.states[2] == "edited" and "edited" not in found.states[:2] + found.states[3:]
+    assert found.made.data.decode().split("\n")[2] == "W9 W9"
+    untouched = updater.update(old, edited, new, machine=edited)
+    assert "edited" not in untouched.states
+    with pytest.raises(InputError, match="no versions of each other"):
+        updater.update(old, edited, new, machine=opened("W1\n"))
+
+
+def test_new_lines_use_the_terms_of_those_that_stay(model, monkeypatch):
+    files = FileTranslator(model, beam=2, consistent=True)
+    asked = []
+    monkeypatch.setattr(
+        files.unifier, "unify", lambda source, texts, lines: (asked.append((source.given, texts)), (lines, []))[1]
+    )
+    old, new = opened("w1 w2\nw3\n"), opened("w1 w2\nw3\nw1 w4\n")
+    FileUpdater(files).update(old, opened("W1 W2\nW3\n"), new)
+    ((given, texts),) = asked
+    assert texts == ["w1 w2", "w3", "w1 w4"] and [line is None for line in given][2] and given[0] is not None
+
+
+def folders(tmp_path):
+    texts = {"same.txt": "w1 w2\nw3\n", "sub/changed.md": "# w1\n\nw2 w3.\n", "gone.txt": "w9\n"}
+    for folder in ("old", "new"):
+        for name, text in texts.items():
+            (tmp_path / folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / folder / name).write_text(text)
+    (tmp_path / "new/gone.txt").unlink()
+    (tmp_path / "new/sub/changed.md").write_text("# w1\n\nw2 w3.\n\nw5.\n")
+    (tmp_path / "new/fresh.txt").write_text("w7 w8\n")
+    (tmp_path / "new/picture.png").write_text("")
+
+
+def test_a_folder_is_updated_and_a_killed_run_resumes(trained_folder, tmp_path, capsys, monkeypatch):
+    folders(tmp_path)
+    old, new, known, out = (tmp_path / name for name in ("old", "new", "known", "out"))
+    beam = ["--beam", "2"]
+    assert main(["translate", str(trained_folder), str(old), "-o", str(known), *beam, "--quiet"]) == 0
+    words = ["update", str(trained_folder), *map(str, (old, known, new)), "-o", str(out), *beam]
+    update, calls = update_jobs.update_one, []
+
+    def dying(updater, job, *rest):
+        calls.append(job.new.name)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return update(updater, job, *rest)
+
+    monkeypatch.setattr(update_jobs, "update_one", dying)
+    assert main(words) == 130
+    assert len(list(out.glob("*.txt")) + list(out.glob("sub/*.md"))) == 1
+    capsys.readouterr()
+    assert main(words) == 0
+    shown = capsys.readouterr().err
+    assert calls == ["fresh.txt", "same.txt", "same.txt", "changed.md"] and "fresh.txt: done before" in shown
+    assert "gone, their translations left alone" in shown and "picture.png" in shown
+    assert (out / "same.txt").read_text() == (known / "same.txt").read_text()
+    before, after = ((folder / "sub/changed.md").read_text().split("\n\n") for folder in (known, out))
+    assert after[0] == before[0] and len(after) == 3 and (out / "fresh.txt").read_text().strip()
+    assert not (out / "gone.txt").exists()
+    # in place: the old translation is replaced, once
+    assert main([*words[:5], "-o", str(known), *beam]) == 0
+    assert (known / "sub/changed.md").read_text() == (out / "sub/changed.md").read_text()
+    capsys.readouterr()
+    assert main([*words[:5], "-o", str(known), *beam]) == 0
+    assert capsys.readouterr().err.count("done before") == 3
+
+
+def test_a_file_of_a_folder_fails_alone(trained_folder, tmp_path, capsys):
+    folders(tmp_path)
+    old, new, known, out = (tmp_path / name for name in ("old", "new", "known", "out"))
+    known.mkdir()
+    (known / "same.txt").write_text("W1 W2\n")  # a line is missing; the others have no translation
+    (out / "sub").mkdir(parents=True)
+    (out / "fresh.txt").write_text("mine")
+    words = ["update", str(trained_folder), *map(str, (old, known, new)), "-o", str(out), "--beam", "1"]
+    assert main(words) == 1
+    error = capsys.readouterr().err
+    assert "fresh.txt: exists, and no update wrote it" in error and "changed.md: its translation is missing" in error
+    assert "they are no versions of each other" in error and "3 of 3 files could not be updated" in error
+    assert (out / "fresh.txt").read_text() == "mine" and not (out / "same.txt").exists()
+    for wrong, message in (
+        ([*words[:3], str(known / "same.txt"), *words[4:]], "is no folder"),
+        ([*words[:6], str(new), *words[7:]], "is a folder of sources"),
+    ):
+        assert main(wrong) == 1 and message in capsys.readouterr().err

@@ -1,0 +1,181 @@
+"""Updates translated files and folders on disk: one output per new source, a failure stops only its own file."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from fairseq_lasformer import formats
+from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.file_translation.file_jobs import plan
+from fairseq_lasformer.file_translation.file_update import FileUpdater, UpdatedFile
+from fairseq_lasformer.files import check_writable, locked, replacing
+from fairseq_lasformer.formats import OpenFile
+from fairseq_lasformer.resume import Progress, key_of
+
+STATE = ".lasformer-update"
+
+
+class UpdateJob(NamedTuple):
+    """A file to update.
+
+    Attributes:
+        old, translated: the source as it was, and its translation; None for a file that is new.
+        new: the source as it is now.
+        out: the file to write; may be ``translated``.
+        form: format of all of them.
+        machine: the translation as the model wrote it, if it was stored.
+    """
+
+    old: Path | None
+    translated: Path | None
+    new: Path
+    out: Path
+    form: str
+    machine: Path | None = None
+
+
+class UpdatePlan(NamedTuple):
+    """The files of a folder.
+
+    Attributes:
+        gone: old sources that are not there any more; their translations are left alone.
+        others: files of unknown formats.
+    """
+
+    jobs: list[UpdateJob]
+    gone: list[Path]
+    others: list[Path]
+
+
+def check_form(path: Path, form: str) -> None:
+    """Refuses formats that hold their translation themselves.
+
+    Raises:
+        InputError: says what to do.
+    """
+    if form in ("po", "xliff"):
+        raise InputError(
+            f"{path}: holds its own translation; merge the new source into it (msgmerge, your tool), and "
+            "lasformer translate fills what is missing, with the rest as context"
+        )
+
+
+def plan_update(
+    old: Path, translated: Path, new: Path, out: Path, form: str | None = None, machine: Path | None = None
+) -> UpdatePlan:
+    """The files of a folder of new sources, and those of the other folders that have their names.
+
+    Args:
+        form: format of all files; default: by the ends of their names.
+        machine: folder of the translations as the model wrote them.
+
+    Raises:
+        InputError: a folder is missing, or would be overwritten.
+    """
+    for folder in (old, translated, *([machine] if machine else [])):
+        if not folder.is_dir():
+            raise InputError(f"{folder}: is no folder, but {new} is one")
+    if out.resolve() in (old.resolve(), new.resolve()):
+        raise InputError(f"{out}: is a folder of sources; choose another one with -o")
+    found = plan(new, out, form=form)
+    jobs = []
+    for job in found.jobs:
+        name = job.source.relative_to(new)
+        before = [path if path.is_file() else None for path in (old / name, translated / name)]
+        stored = machine / name if machine is not None and (machine / name).is_file() else None
+        jobs.append(UpdateJob(before[0], before[1], job.source, out / name, job.form, stored))
+    names = {job.new.relative_to(new) for job in jobs}
+    gone = [job.source for job in plan(old, out, form=form).jobs if job.source.relative_to(old) not in names]
+    return UpdatePlan(jobs, gone, found.others)
+
+
+def update_one(
+    updater: FileUpdater,
+    job: UpdateJob,
+    encoding: str | None = None,
+    tick: Callable[[int], object] = lambda n: None,
+    begin: Callable[[int], object] = lambda n: None,
+) -> UpdatedFile:
+    """Updates a file and writes it.
+
+    Raises:
+        InputError: a file cannot be read or written, or they are no versions of each other.
+    """
+    check_form(job.new, job.form)
+    if (job.old is None) != (job.translated is None):
+        missing = "the source as it was" if job.old is None else "its translation"
+        raise InputError(f"{job.new}: {missing} is missing")
+    check_writable(job.out)
+    new = _read(job.new, job.form, encoding)
+    old, translated = (_read(path, job.form, encoding) if path else None for path in (job.old, job.translated))
+    machine = None if job.machine is None else _read(job.machine, job.form, encoding)
+    try:
+        if old is None or translated is None:
+            nothing = new._replace(blocks=(), finished=())
+            found = updater.update(nothing, nothing, new, tick, begin)
+        else:
+            found = updater.update(old, translated, new, tick, begin, machine)
+    except InputError as e:
+        raise InputError(f"{job.translated or job.new}: {e}") from e
+    with replacing(job.out, "wb") as file:
+        file.write(found.made.data)
+    return found
+
+
+def _read(path: Path, form: str, encoding: str | None) -> OpenFile:
+    try:
+        return formats.read(path.read_bytes(), form, encoding)
+    except OSError as e:
+        raise InputError(f"{path}: cannot be read ({e.strerror})") from e
+    except InputError as e:
+        raise InputError(f"{path}: {e}") from e
+
+
+def update_all(
+    updater: FileUpdater,
+    jobs: Sequence[UpdateJob],
+    state: Path,
+    settings: Sequence[object],
+    encoding: str | None = None,
+    tick: Callable[[int], object] = lambda n: None,
+    begin: Callable[[int], object] = lambda n: None,
+) -> Iterator[tuple[UpdateJob, UpdatedFile | InputError | None]]:
+    """Updates files one after another. What was done before, with the same settings, is not repeated.
+
+    Args:
+        state: folder that remembers what is done.
+        settings: everything that updates depend on besides the files.
+
+    Yields:
+        each file, and what became of it; None if it had been done before.
+    """
+    with locked(state / ".lock", "an update"):
+        progress = Progress(state, key_of(*settings))
+        known = progress.known
+        if not progress.matches:
+            progress.begin()
+        for job in jobs:
+            try:
+                of, name = _key(job), str(job.new)
+                if progress.done(name, of) and job.out.exists():
+                    yield job, None
+                    continue
+                if job.out.exists() and job.out != job.translated and name not in known:
+                    raise InputError(f"{job.out}: exists, and no update wrote it; remove it, or choose another folder")
+                found = update_one(updater, job, encoding, tick, begin)
+                progress.finish(name, of=of)
+                yield job, found
+            except InputError as e:
+                yield job, e
+
+
+def _key(job: UpdateJob) -> str:
+    """Hash of what an update depends on: an old translation that it replaces is another one afterwards."""
+    paths = [job.old, job.new, job.machine, None if job.out == job.translated else job.translated]
+    try:
+        return key_of(*(path and hashlib.sha256(path.read_bytes()).hexdigest() for path in paths))
+    except OSError as e:
+        raise InputError(f"{e.filename}: cannot be read ({e.strerror})") from e
