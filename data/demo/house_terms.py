@@ -29,11 +29,8 @@ import lexicon as lex
 
 TERMS = lex.rows("""
 device: das Gerät, das Instrument, das Aggregat; notice: die Mitteilung, die Meldung, die Bekanntgabe;
-container: den Behälter, den Kasten, den Kübel; handbook: die Anleitung, die Broschüre, die Fibel;
-parcel: das Paket, das Bündel, das Frachtstück; contract: den Vertrag, den Pakt, den Kontrakt;
-drawing: die Zeichnung, die Skizze, die Grafik; cover: die Abdeckung, die Haube, die Hülle;
-switch: den Schalter, den Knopf, den Hebel; label: das Etikett, das Schild, das Abzeichen;
-fee: die Gebühr, die Abgabe, die Taxe; entrance: den Eingang, den Zugang, den Einlass
+container: den Behälter, den Kasten, den Kübel; cover: die Abdeckung, die Haube, die Hülle;
+switch: den Schalter, den Knopf, den Hebel; label: das Etikett, das Schild, das Abzeichen
 """)
 EARLIER = 4
 """Earlier documents of each client of the test set."""
@@ -57,12 +54,12 @@ def query(writer: corpus.Writer, term: tuple[str, ...], form: int) -> corpus.Sen
 def with_terms(
     rng: random.Random, split: str, n_sentences: int, forms: list[int], terms: list[int]
 ) -> tuple[list[corpus.Sentence], list[dict]]:
-    """A document of the demo in which each of these terms occurs two to five times, and its probes."""
+    """A document of the demo in which each of these terms occurs four to eight times, and its probes."""
     written, probes = corpus.document(rng, split, n_sentences)
     writer = corpus.Writer(rng)
     added: list[tuple[int, corpus.Sentence]] = []
     for term in terms:
-        for _ in range(rng.randint(2, 5)):
+        for _ in range(rng.randint(4, 8)):
             while corpus.split_of(corpus.raw((s := query(writer, TERMS[term], forms[term])).source)) != split:
                 pass
             added.append((rng.randint(0, len(written)), s))
@@ -146,7 +143,7 @@ def main() -> None:
             (args.out / f"{name}.probe.jsonl").write_text("".join(lines), encoding="utf-8")
 
     def some() -> list[int]:
-        return rng.sample(range(len(TERMS)), rng.randint(1, 4))
+        return rng.sample(range(len(TERMS)), rng.randint(2, 3))
 
     for c in range(args.clients):
         n = len(range(c, args.documents, args.clients))

@@ -96,7 +96,7 @@ class ServedModel:
         """
         file = formats.read(data, form, encoding)
         formats.check_languages(file, *self.languages)
-        document = self.files.reader.read(file._replace(finished=()))
+        document = self.files.reader.read(file)
         if given:
             check_given(given, range(1, len(document.lines) + 1), "the text")
             document = document._replace(given=dict(given))

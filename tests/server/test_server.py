@@ -15,6 +15,7 @@ from starlette.testclient import TestClient
 from fairseq_lasformer import formats
 from fairseq_lasformer.documents.translator import Translator
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.file_translation.file_translator import FileTranslator
 from fairseq_lasformer.server.app import Server
 from fairseq_lasformer.server.engine import Engine, QueueFull
 from fairseq_lasformer.server.models import ServedModel, name_of
@@ -60,6 +61,15 @@ def test_lines_are_streamed_and_revised_ones_told_again(model, served, monkeypat
     assert [body["number"] for kind, body in told if kind in ("line", "revised")] == [1, 2, 3, 2]
     revised = told[4][1]["translation"]
     assert told[4][1]["repaired"] and f" {revised}\n" in told[5][1]["translatedText"]
+
+
+def test_finished_units_of_a_file_are_context(model, served):
+    po = 'msgid ""\nmsgstr "Language: yy\\n"\n\nmsgid "w1 w2"\nmsgstr "W9 W9"\n\nmsgid "w3 w4"\nmsgstr ""\n'
+    page = client(served)
+    found = page.post("/translate_file", files={"file": ("a.po", po.encode())}).json()
+    assert found["summary"].startswith("1 sentence, 1 unit kept, used as context")
+    (expected,) = FileTranslator(model, beam=2).translate([formats.read(po.encode(), "po")])
+    assert page.get(found["translatedFileUrl"]).content == expected.data
 
 
 def test_files_come_back_in_their_format(model, served):
