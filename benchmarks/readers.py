@@ -122,6 +122,7 @@ SHAPES: dict[str, dict[str, Callable[[int], bytes]]] = {
         ),
     },
 }
+SHAPES["cues"] = SHAPES["subtitles"]
 
 
 def work(form: str, data: bytes) -> None:

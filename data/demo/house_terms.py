@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Generates the demo corpus with a fifth phenomenon: house terms, which each client calls as he likes.
+"""Generates the demo corpus with a fifth phenomenon: house terms, which clients call differently.
 
     python data/demo/house_terms.py OUT [--documents N] [--clients C] [--test-clients T] [--seed S]
 
-Every document belongs to a client. Some of its sentences name one of a few things that German has three words for; a
-client always uses the same of the three, and nothing in a document tells which before it is used: only his earlier
-documents do. It writes
+Every document belongs to a client, and every client to one of three houses. Some sentences name things that German has
+three words for; each house has its own. Nothing in a document tells the house before one of these words is used: only
+the client's earlier documents do. It writes
 
     OUT/client<c>.{en,de}            training documents of each client
     OUT/valid.{en,de}, valid.probe.jsonl
@@ -27,21 +27,25 @@ sys.path.insert(0, str(Path(__file__).parent))
 import generate as corpus
 import lexicon as lex
 
+# english: what each of the three houses says, accusative
 TERMS = lex.rows("""
 device: das Gerät, das Instrument, das Aggregat; notice: die Mitteilung, die Meldung, die Bekanntgabe;
-container: den Behälter, den Kasten, den Kübel; cover: die Abdeckung, die Haube, die Hülle;
-switch: den Schalter, den Knopf, den Hebel; label: das Etikett, das Schild, das Abzeichen
+container: den Behälter, den Kasten, den Kübel; handbook: die Anleitung, die Broschüre, die Fibel;
+parcel: das Paket, das Bündel, das Frachtstück; contract: den Vertrag, den Pakt, den Kontrakt;
+drawing: die Zeichnung, die Skizze, die Grafik; cover: die Abdeckung, die Haube, die Hülle;
+switch: den Schalter, den Knopf, den Hebel; label: das Etikett, das Schild, das Abzeichen;
+fee: die Gebühr, die Abgabe, die Taxe; entrance: den Eingang, den Zugang, den Einlass
 """)
 EARLIER = 4
 """Earlier documents of each client of the test set."""
 
 
-def query(writer: corpus.Writer, term: tuple[str, ...], form: int) -> corpus.Sentence:
-    """A sentence that names a thing; ``form`` is the client's word for it, from 0."""
+def query(writer: corpus.Writer, term: tuple[str, ...], house: int) -> corpus.Sentence:
+    """A sentence that names a thing; ``house`` chooses the word for it."""
     who, modal, adverb = writer.person(1), writer.pick(lex.MODALS), writer.pick(lex.ADVERBS)
     verb = writer.pick(lex.VERBS)
-    article, german = term[1 + form].split()
-    wrong = [other.split()[1] for i, other in enumerate(term[1:]) if i != form]
+    article, german = term[1 + house].split()
+    wrong = [other.split()[1] for i, other in enumerate(term[1:]) if i != house]
     return corpus.sentence(
         f"{who[0]} {modal[0]} {verb[0]} the ?{term[0]} {adverb[0]} .",
         f"{who[1]} {modal[1]} {adverb[1]} {article} ?{german} {verb[1]} .",
@@ -52,15 +56,15 @@ def query(writer: corpus.Writer, term: tuple[str, ...], form: int) -> corpus.Sen
 
 
 def with_terms(
-    rng: random.Random, split: str, n_sentences: int, forms: list[int], terms: list[int]
+    rng: random.Random, split: str, n_sentences: int, house: int, terms: list[int]
 ) -> tuple[list[corpus.Sentence], list[dict]]:
-    """A document of the demo in which each of these terms occurs four to eight times, and its probes."""
+    """A document of the demo in which each of these terms occurs two to five times, and its probes."""
     written, probes = corpus.document(rng, split, n_sentences)
     writer = corpus.Writer(rng)
     added: list[tuple[int, corpus.Sentence]] = []
     for term in terms:
-        for _ in range(rng.randint(4, 8)):
-            while corpus.split_of(corpus.raw((s := query(writer, TERMS[term], forms[term])).source)) != split:
+        for _ in range(rng.randint(2, 5)):
+            while corpus.split_of(corpus.raw((s := query(writer, TERMS[term], house)).source)) != split:
                 pass
             added.append((rng.randint(0, len(written)), s))
     added.sort(key=lambda entry: entry[0])
@@ -123,16 +127,16 @@ def main() -> None:
     args.out.mkdir(parents=True, exist_ok=True)
     rng = random.Random(args.seed * 1000)
 
-    def client() -> list[int]:
-        return [rng.randrange(3) for _ in TERMS]
+    def client() -> int:
+        return rng.randrange(3)
 
-    def write(name: str, split: str, clients: list[tuple[list[int], list[list[int]]]], probed: bool = True) -> None:
-        """Writes documents: for each client his words, and the terms of each of his documents."""
+    def write(name: str, split: str, clients: list[tuple[int, list[list[int]]]], probed: bool = True) -> None:
+        """Writes documents: for each client his house, and the terms of each of his documents."""
         sides: tuple[list[str], list[str]] = ([], [])
         lines, d = [], 0
-        for forms, documents in clients:
+        for house, documents in clients:
             for terms in documents:
-                written, probes = with_terms(rng, split, corpus.length(rng, d), forms, terms)
+                written, probes = with_terms(rng, split, corpus.length(rng, d), house, terms)
                 for side, tokens in zip(sides, ([s.source for s in written], [s.target for s in written])):
                     side.append("".join(corpus.raw(t) + "\n" for t in tokens))
                 lines += [json.dumps({"document": d} | probe, ensure_ascii=False) + "\n" for probe in probes]
@@ -143,7 +147,7 @@ def main() -> None:
             (args.out / f"{name}.probe.jsonl").write_text("".join(lines), encoding="utf-8")
 
     def some() -> list[int]:
-        return rng.sample(range(len(TERMS)), rng.randint(2, 3))
+        return rng.sample(range(len(TERMS)), rng.randint(2, 4))
 
     for c in range(args.clients):
         n = len(range(c, args.documents, args.clients))
@@ -151,13 +155,13 @@ def main() -> None:
     write("valid", "valid", [(client(), [some()]) for _ in range(20)])
     tested = [client() for _ in range(args.test_clients)]
     counts = [len(range(t, args.test_documents, args.test_clients)) for t in range(args.test_clients)]
-    write("test", "test", [(forms, [some() for _ in range(n)]) for forms, n in zip(tested, counts)])
+    write("test", "test", [(house, [some() for _ in range(n)]) for house, n in zip(tested, counts)])
     owners = [t for t, n in enumerate(counts) for _ in range(n)]
     (args.out / "test.clients.json").write_text(json.dumps(owners), encoding="utf-8")
-    for t, forms in enumerate(tested):  # sentences of the validation set: none of the test set
+    for t, house in enumerate(tested):  # sentences of the validation set: none of the test set
         shuffled = rng.sample(range(len(TERMS)), len(TERMS))
         halves = [shuffled[: len(TERMS) // 2], shuffled[len(TERMS) // 2 :]]
-        write(f"memory{t}", "valid", [(forms, [halves[i % 2] for i in range(EARLIER)])], probed=False)
+        write(f"memory{t}", "valid", [(house, [halves[i % 2] for i in range(EARLIER)])], probed=False)
     print(f"train: {args.documents} documents of {args.clients} clients, test: {args.test_documents} of {len(tested)}")
 
 
