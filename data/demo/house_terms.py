@@ -29,7 +29,7 @@ import lexicon as lex
 
 # english: what each of the three houses says, accusative
 TERMS = lex.rows("""
-device: das Gerät, das Instrument, das Aggregat; notice: die Mitteilung, die Meldung, die Bekanntgabe;
+customer: den Kunden, den Klienten, den Mandanten; device: das Gerät, das Instrument, das Aggregat; notice: die Mitteilung, die Meldung, die Bekanntgabe;
 container: den Behälter, den Kasten, den Kübel; handbook: die Anleitung, die Broschüre, die Fibel;
 parcel: das Paket, das Bündel, das Frachtstück; contract: den Vertrag, den Pakt, den Kontrakt;
 drawing: die Zeichnung, die Skizze, die Grafik; cover: die Abdeckung, die Haube, die Hülle;
@@ -58,12 +58,12 @@ def query(writer: corpus.Writer, term: tuple[str, ...], house: int) -> corpus.Se
 def with_terms(
     rng: random.Random, split: str, n_sentences: int, house: int, terms: list[int]
 ) -> tuple[list[corpus.Sentence], list[dict]]:
-    """A document of the demo in which each of these terms occurs two to five times, and its probes."""
+    """A document of the demo in which each of these terms, and the first of all, occur several times; its probes."""
     written, probes = corpus.document(rng, split, n_sentences)
     writer = corpus.Writer(rng)
     added: list[tuple[int, corpus.Sentence]] = []
-    for term in terms:
-        for _ in range(rng.randint(2, 5)):
+    for term in [0, *terms]:
+        for _ in range(rng.randint(2, 5) if term else rng.randint(4, 8)):
             while corpus.split_of(corpus.raw((s := query(writer, TERMS[term], house)).source)) != split:
                 pass
             added.append((rng.randint(0, len(written)), s))
@@ -147,7 +147,7 @@ def main() -> None:
             (args.out / f"{name}.probe.jsonl").write_text("".join(lines), encoding="utf-8")
 
     def some() -> list[int]:
-        return rng.sample(range(len(TERMS)), rng.randint(2, 4))
+        return rng.sample(range(1, len(TERMS)), rng.randint(2, 4))
 
     for c in range(args.clients):
         n = len(range(c, args.documents, args.clients))
@@ -159,7 +159,7 @@ def main() -> None:
     owners = [t for t, n in enumerate(counts) for _ in range(n)]
     (args.out / "test.clients.json").write_text(json.dumps(owners), encoding="utf-8")
     for t, house in enumerate(tested):  # sentences of the validation set: none of the test set
-        shuffled = rng.sample(range(len(TERMS)), len(TERMS))
+        shuffled = rng.sample(range(1, len(TERMS)), len(TERMS) - 1)
         halves = [shuffled[: len(TERMS) // 2], shuffled[len(TERMS) // 2 :]]
         write(f"memory{t}", "valid", [(house, [halves[i % 2] for i in range(EARLIER)])], probed=False)
     print(f"train: {args.documents} documents of {args.clients} clients, test: {args.test_documents} of {len(tested)}")
