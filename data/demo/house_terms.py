@@ -45,10 +45,11 @@ def query(writer: corpus.Writer, term: tuple[str, ...], house: int) -> corpus.Se
     who, modal, adverb = writer.person(1), writer.pick(lex.MODALS), writer.pick(lex.ADVERBS)
     verb = writer.pick(lex.VERBS)
     article, german = term[1 + house].split()
+    our = {"der": "unser", "das": "unser", "den": "unseren", "die": "unsere"}[article]
     wrong = [other.split()[1] for i, other in enumerate(term[1:]) if i != house]
     return corpus.sentence(
-        f"{who[0]} {modal[0]} {verb[0]} the ?{term[0]} {adverb[0]} .",
-        f"{who[1]} {modal[1]} {adverb[1]} {article} ?{german} {verb[1]} .",
+        f"{who[0]} {modal[0]} {verb[0]} our ?{term[0]} {adverb[0]} .",
+        f"{who[1]} {modal[1]} {adverb[1]} {our} ?{german} {verb[1]} .",
         None,
         "house term",
         wrong,

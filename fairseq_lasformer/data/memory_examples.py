@@ -1,7 +1,7 @@
 """Training examples that begin with lines of other documents, as a translation with a memory does.
 
 The lines are those that the memory of ``lasformer translate --memory`` would choose, from the other documents of the
-same file: never from the example's own document, and none whose source is one of the document's lines.
+same file: none whose source is one of the lines of the example's own document.
 """
 
 from __future__ import annotations
@@ -34,13 +34,11 @@ class MemoryExamples:
 
     def __init__(self, documents: Sequence[Pair], path: Path, share: float, most: int) -> None:
         self.share, self.most = share, most
-        self.firsts: list[int] = []
         path.unlink(missing_ok=True)
         self.store = MemoryStore(path, ("source", "target"), writable=True)
         pairs: list[StoredPair] = []
         n = 0
         for document in documents:
-            self.firsts.append(n)
             for source, target in zip(document.source, document.target):
                 pairs.append(StoredPair(source, target, n))
                 n += 1
@@ -73,11 +71,9 @@ class MemoryExamples:
         if self.known[0] != document:
             self.known = document, {}
         if line not in self.known[1]:
-            lines, first = self.documents[document].source, self.firsts[document]
-            own, numbers = set(lines), range(first, first + len(lines))
-            self.known[1][line] = self.matcher.find(
-                lines[line], MATCHES, lambda other: other.origin in numbers or other.source in own
-            )
+            lines = self.documents[document].source
+            own = set(lines)
+            self.known[1][line] = self.matcher.find(lines[line], MATCHES, lambda other: other.source in own)
         return self.known[1][line]
 
     def close(self) -> None:

@@ -124,7 +124,7 @@ class Matcher:
                 continue
             shared = {word: weights[word] for word in words_of(pair.source) if word in weights}
             ratio = fuzz.ratio(sentence, pair.source) / 100
-            similarity = 1.0 if pair.source == sentence else (sum(shared.values()) / total + ratio) / 2
+            similarity = (sum(shared.values()) / total + ratio) / 2
             if similarity >= LIKENESS:
                 found.append(Match(number, pair.source, pair.target, similarity, pair.origin, shared))
         return sorted(found, key=lambda match: (-match.similarity, -match.number))[:most]

@@ -43,7 +43,7 @@ def test_examples_begin_with_lines_of_other_documents_of_their_file(tmp_path):
     for seed, name in enumerate("pq"):
         corpus(tmp_path, name, seed)
     plain = prepared(tmp_path, "plain")
-    done = prepared(tmp_path, "with", memory_examples=0.5, memory_tokens=30)
+    done = prepared(tmp_path, "with", memory_examples=0.5, memory_tokens=100)
     before, after = (
         [list(map(lines_of, read_split(tmp_path / out, "train", side))) for side in ("xx", "yy")]
         for out in ("plain", "with")

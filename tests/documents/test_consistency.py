@@ -113,6 +113,8 @@ def test_given_lines_bind(unifier, model):
     unifier.worth = {(1, "W13"): -1.0, (0, "W20"): -2.0, (3, "W20"): -2.0}
     made, found = unified(unifier, model, texts, given={2: "W20 W5"})
     assert made == ["W20", "W20 W5", "W6", "W20"] and found[0].form == "W20"
+    made, _ = unified(unifier, model, texts, given={1: "W13 W3", 2: "W20 W5"})  # each of them stays
+    assert made[:2] == texts[:2]
 
 
 def test_one_form_changes_nothing(unifier, model):

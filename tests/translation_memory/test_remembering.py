@@ -14,7 +14,8 @@ from fairseq_lasformer.jobs.generate import generate
 from fairseq_lasformer.plugin.model import LasformerModel
 from fairseq_lasformer.server.models import ServedModel
 from fairseq_lasformer.translation_memory.building import build
-from fairseq_lasformer.translation_memory.remembering import Memory
+from fairseq_lasformer.translation_memory.matching import Match
+from fairseq_lasformer.translation_memory.remembering import Memory, Remembered
 
 TEXT = ["w1 w2", "w3 w4", "w5"]
 PAIRS = [("w1 w2 w8", "W9 W9 W7"), ("w7 w9", "W1"), ("w6", "W6 W6")]
@@ -95,6 +96,23 @@ def test_parts_of_long_documents_leave_room(model, path):
     assert len(lines_of(model, text, memory=memory(path, tokens=8))) == len(text)
 
 
+def test_what_is_remembered_leaves_room_for_the_text():
+    found = Match(0, "a", "b", 0.9, 0, {"a": 1.0})
+    held = Remembered([[found], []], {0: (torch.arange(3), torch.arange(4))}, 9, 20)
+    assert held.reserve == held.size(found) == 5 and len(held.before(0, 1, 15)) == 1
+    assert held.before(0, 1, 16) == [] and held.before(1, 2, 0) == []
+    assert held._replace(budget=4).before(0, 1, 0) == []
+
+
+def test_terms_are_required_of_the_text_alone(model, path, tmp_path):
+    (tmp_path / "terms.tsv").write_text("w1\tW14\nw5\tW6 W6\n")
+    glossary = tmp_path / "terms.tsv"
+    made = lines_of(model, TEXT, memory=path, glossary=glossary)
+    explicit = lines_of(model, [PAIRS[0][0], *TEXT], given=[{1: PAIRS[0][1]}], glossary=glossary)[1:]
+    assert [line.translation for line in made] == [line.translation for line in explicit]
+    assert "W14" in made[0].translation and "W6 W6" in made[2].translation
+
+
 def test_exact_matches_stand_as_they_are(model, path, tmp_path):
     (tmp_path / "more.tsv").write_text("w3 w4\tW9 W8 W7\n")
     build(path, [tmp_path / "more.tsv"])
@@ -128,6 +146,16 @@ def test_files_are_translated_with_a_memory(model, path, trained_folder, tmp_pat
     assert translated(path, trained_folder, tmp_path, capsys, "-o", out)[0] == 1  # another memory: not done yet
     code, shown = translated(path, trained_folder, tmp_path, capsys, "-o", out, "--exact", "--overwrite")
     assert code == 0 and "1 from the memory" in shown.err and out.read_text().splitlines()[2] == "W9"
+
+
+def test_what_is_given_comes_before_exact_matches(path, trained_folder, tmp_path, capsys):
+    (tmp_path / "more.tsv").write_text("w5\tW9\nw3 w4\tW8\n")
+    build(path, [tmp_path / "more.tsv"])
+    (tmp_path / "given.tsv").write_text("3\tW1\n")
+    words = ["--exact", "--given", tmp_path / "given.tsv", "-o", tmp_path / "out.txt"]
+    code, shown = translated(path, trained_folder, tmp_path, capsys, *words)
+    assert code == 0 and "1 from the memory" in shown.err
+    assert (tmp_path / "out.txt").read_text().splitlines()[1:] == ["W8", "W1"]
 
 
 def test_a_split_is_translated_with_a_memory(path, prepared, trained_folder, model, tmp_path):
