@@ -29,7 +29,8 @@ import lexicon as lex
 
 # english: what each of the three houses says, accusative
 TERMS = lex.rows("""
-customer: den Kunden, den Klienten, den Mandanten; device: das Gerät, das Instrument, das Aggregat; notice: die Mitteilung, die Meldung, die Bekanntgabe;
+customer: den Kunden, den Klienten, den Mandanten; device: das Gerät, das Instrument, das Aggregat;
+notice: die Mitteilung, die Meldung, die Bekanntgabe;
 container: den Behälter, den Kasten, den Kübel; handbook: die Anleitung, die Broschüre, die Fibel;
 parcel: das Paket, das Bündel, das Frachtstück; contract: den Vertrag, den Pakt, den Kontrakt;
 drawing: die Zeichnung, die Skizze, die Grafik; cover: die Abdeckung, die Haube, die Hülle;
