@@ -41,6 +41,9 @@ ALIKE = 75.0
 ATTENDED = 0.2
 """Share of its attention that a word must give to a term to be its form."""
 
+KEPT = 4096
+"""Aligned lines that are kept: those of a memory come again."""
+
 COMMON = 0.5
 """Share of running words that the frequent ones make up."""
 
@@ -93,12 +96,16 @@ class Unifier:
         if not translator.aligned or translator.independent:
             raise InputError("--consistent needs a model of documents whose lines are aligned (data with a separator)")
         self.model, self.translator = model, translator
+        self.alignments: dict[tuple[str, str], Any] = {}
         self.frequent, self.frequent_forms = frequent_words(model.src_dict), frequent_words(model.tgt_dict)
 
-    def repeated(self, texts: Sequence[str]) -> dict[str, dict[int, int]]:
+    def repeated(self, texts: Sequence[str], own: int | None = None) -> dict[str, dict[int, int]]:
         """The terms of a document, in lower case: for each line that holds one, the number of its word.
 
         The most frequent terms come first.
+
+        Args:
+            own: number of the lines that are the document's; at least one of them holds a term. Default: all.
         """
         found: dict[str, dict[int, int]] = {}
         for line, text in enumerate(texts):
@@ -109,7 +116,9 @@ class Unifier:
         several = {
             term: places
             for term, places in found.items()
-            if len(places) > 1 and not self._is_frequent(term, len(places) / len(texts))
+            if len(places) > 1
+            and min(places) < (len(texts) if own is None else own)
+            and not self._is_frequent(term, len(places) / len(texts))
         }
         return dict(sorted(several.items(), key=lambda item: -len(item[1])))
 
@@ -123,7 +132,7 @@ class Unifier:
     def unify(self, document: Source, texts: Sequence[str], lines: Sequence[Line]) -> tuple[list[Line], list[Unified]]:
         """The lines of a translation with one form for each term, and what was changed.
 
-        Given lines stay, and their forms are chosen.
+        Given lines and the pairs of a memory stay, and bind: their forms are chosen.
 
         Args:
             texts: the lines of the source.
@@ -131,53 +140,77 @@ class Unifier:
         """
         made, found = list(lines), list[Unified]()
         required: list[list[list[int]]] = [[] for _ in lines]
-        alignments: dict[tuple[int, str], Any] = {}
-        for term, places in self.repeated(texts).items():
-            forms = {}
-            for i, word in places.items():
-                translation = self._text(made[i])
-                key = i, translation
-                if key not in alignments:
-                    alignments[key] = word_alignment(self.model, texts[i], translation).weights
-                form = _form(translation, alignments[key], word)
-                if form and self.model.codec.encode_target(form).removeprefix("\u2581") not in self.frequent_forms:
-                    forms[i] = form
-            if len(families := _families(list(forms.values()))) < 2:
+        remembered = [] if document.memory is None else document.memory.used(document.parts)
+        every = [*texts, *(match.source for match in remembered)]
+        for term, places in self.repeated(every, len(texts)).items():
+            translations = {
+                i: self._text(made[i]) if i < len(made) else remembered[i - len(made)].target for i in places
+            }
+            forms = {i: form for i, word in places.items() if (form := self._form_of(every[i], translations[i], word))}
+            given = document.given or [None] * len(made)
+            fixed = {i for i in forms if i >= len(made) or given[i] is not None}
+            best = self._best(document, made, forms, fixed, required)
+            if best is None:
                 continue
-            given = {i for i in forms if document.given is not None and document.given[i] is not None}
-            bound = [family for family in families if any(forms[i] in family for i in given)]
-            best: tuple[float, list[str], dict[int, tuple[Line, float]]] | None = None
-            for family in (bound or families)[:CANDIDATES]:
-                tried = self._tried(document, made, family, forms, required, given)
-                total = sum(max(difference, -2 * LOSS) for _, difference in tried.values())
-                if best is None or total > best[0]:
-                    best = total, family, tried
-            assert best is not None
-            _, family, tried = best
+            family, tried = best
             taken = [i for i, (_, difference) in tried.items() if difference > -LOSS]
             for i in taken:
                 made[i] = tried[i][0]
-            for i in forms:
-                if i in taken or forms[i] in family:
-                    variant = next((self._tokens(v) for v in family if self._holds(made[i], v)), None)
-                    required[i] += [variant] if variant else []
-            others = [i for i in forms if i not in taken and forms[i] not in family]
+            for i in (i for i in forms if i < len(made) and (i in taken or forms[i] in family)):
+                variant = next((self._tokens(v) for v in family if self._holds(made[i], v)), None)
+                required[i] += [variant] if variant else []
             if taken:
-                found.append(Unified(term, family[0], taken, others))
+                kept = [i for i in forms if i < len(made) and i not in taken and forms[i] not in family]
+                found.append(Unified(term, family[0], taken, kept))
         return made, found
+
+    def _best(
+        self,
+        document: Source,
+        lines: Sequence[Line],
+        forms: dict[int, str],
+        fixed: set[int],
+        required: Sequence[Sequence[list[int]]],
+    ) -> tuple[list[str], dict[int, tuple[Line, float]]] | None:
+        """The best of a term's forms with its inflections, and the lines translated with it; None if there is one.
+
+        Args:
+            forms: of each line that holds the term.
+            fixed: lines that stay; one of their forms is chosen, if there are any.
+        """
+        families = _families(list(forms.values()))
+        if len(families) < 2:
+            return None
+        bound = [family for family in families if any(forms[i] in family for i in fixed)]
+        found = []
+        for family in (bound or families)[:CANDIDATES]:
+            others = [i for i in sorted(forms) if forms[i] not in family and i not in fixed]
+            tried = self._tried(document, lines, family, others, required)
+            found.append((sum(max(difference, -2 * LOSS) for _, difference in tried.values()), family, tried))
+        return max(found, key=lambda entry: entry[0])[1:]
+
+    def _form_of(self, source: str, translation: str, word: int) -> str:
+        """The form of a term in a line; empty if there is none."""
+        key = source, translation
+        if len(self.alignments) > KEPT:
+            self.alignments.clear()
+        if key not in self.alignments:
+            self.alignments[key] = word_alignment(self.model, source, translation).weights
+        form = _form(translation, self.alignments[key], word)
+        frequent = form and self.model.codec.encode_target(form).removeprefix("\u2581") in self.frequent_forms
+        return "" if frequent else form
 
     def _tried(
         self,
         document: Source,
         lines: Sequence[Line],
         family: Sequence[str],
-        forms: dict[int, str],
+        numbers: Sequence[int],
         required: Sequence[Sequence[list[int]]],
-        given: set[int],
     ) -> dict[int, tuple[Line, float]]:
-        """The lines of other forms, translated again with this one, and how much more likely each is now."""
+        """Lines of other forms, translated again with this one, and how much more likely each is now."""
         now, found = list(lines), {}
-        for i in (i for i in sorted(forms) if forms[i] not in family and i not in given):
+        for i in numbers:
             options = []
             for variant in family:
                 terms: list[list[list[int]]] = [[] for _ in lines]

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from fairseq_lasformer.data.documents import Span
 from fairseq_lasformer.data.lines import clean_line
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.translation_memory.choosing import chosen
@@ -54,6 +55,14 @@ class Remembered(NamedTuple):
         """
         found = chosen(self.matches[start:end], self.size, min(self.budget, self.room - filled))
         return [self.tokens[match.number] for match in found]
+
+    def used(self, parts: Sequence[Span]) -> list[Match]:
+        """The matches that stand before any of some parts, each once."""
+        found: dict[int, Match] = {}
+        for part in parts:
+            its = self.matches[part.start : part.start + part.size]
+            found |= {match.number: match for match in chosen(its, self.size, self.budget)}
+        return list(found.values())
 
 
 class Memory:

@@ -14,6 +14,7 @@ from fairseq_lasformer.documents.source import Line
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.formats.projection import AlignedWords
 from fairseq_lasformer.plugin.model import LasformerModel
+from fairseq_lasformer.translation_memory.building import build
 
 TEXT = ["wab wcd", "wab wef", "wgh", "wab"]
 
@@ -115,6 +116,21 @@ def test_given_lines_bind(unifier, model):
     assert made == ["W20", "W20 W5", "W6", "W20"] and found[0].form == "W20"
     made, _ = unified(unifier, model, texts, given={1: "W13 W3", 2: "W20 W5"})  # each of them stays
     assert made[:2] == texts[:2]
+
+
+def test_a_memory_binds(unifier, model, tmp_path):
+    (tmp_path / "pairs.tsv").write_text("wab w1\tW20 W1\nother\tW5\n")
+    build(tmp_path / "m.tm", [tmp_path / "pairs.tsv"], ("xx", "yy"))
+    memory = model.memory(tmp_path / "m.tm")
+    document = model.source(0, "\n".join(TEXT), unifier.translator, memory=memory)
+    assert [match.source for match in document.memory.used(document.parts)] == ["wab w1"]
+    lines = [Line(encoded(model, text), 0.0, False, False) for text in ("W13 W3", "W13 W5", "W6", "W13")]
+    unifier.worth = {(0, "W20"): -2.0, (1, "W20"): -4.0, (3, "W20"): 1.0}
+    made, found = unifier.unify(document, TEXT, lines)
+    assert [unifier._text(line) for line in made] == ["W20", "W13 W5", "W6", "W20"]
+    assert found == [("wab", "W20", [0, 3], [1])]
+    # a term of the memory alone is none of the document's
+    assert "other" not in unifier.repeated([*TEXT, "other", "other"], len(TEXT))
 
 
 def test_one_form_changes_nothing(unifier, model):

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A memory on the demo's corpus: the words of a client that only his earlier documents show.
 
-    python examples/house_terms.py [--out runs/house_terms] [--seed 1]
+    python examples/client_memory.py [--out runs/client_memory] [--seed 1]
 
 Trains two Lasformers on documents of sixty clients (data/demo/house_terms.py), one of them with --memory-examples 0.3.
 Then it translates documents of eight other clients, with and without a memory of each one's earlier documents, and
@@ -21,14 +21,16 @@ from typing import Any
 from tqdm import tqdm
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "data" / "demo"))
 from demo import ROOT
+from house_terms import TERMS
 
 from fairseq_lasformer.data.documents import read_documents
 from fairseq_lasformer.data.prepare import prepare
 from fairseq_lasformer.data.prepare_config import PrepareConfig
 from fairseq_lasformer.documents.hub import load_model
 from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.evaluation.probe import accuracy, judge, read_probes
+from fairseq_lasformer.evaluation.probe import accuracy, judge, read_probes, words
 from fairseq_lasformer.evaluation.scores import score
 from fairseq_lasformer.experiments.pipeline import ConfiguredTraining, Experiment
 from fairseq_lasformer.files import atomic_write, hold
@@ -40,8 +42,14 @@ CLIENTS, TESTED = 60, 8
 SYSTEMS = {"plain": 0.0, "remembering": 0.3}
 TOKENS = 512
 BEAM = 2
-LONGER = ("dataset.max_tokens=2300", "optimization.max_update=3300", "lr_scheduler.total_num_update=3600")
-"""Twice the demo's updates: which word a client uses is learnt late."""
+WAYS = {  # whether there is a memory, and whether terms are made consistent
+    "no memory": (False, False),
+    "consistent": (False, True),
+    "the client's memory": (True, False),
+    "the client's memory, consistent": (True, True),
+}
+LONGER = ("dataset.max_tokens=2300", "optimization.max_update=2300", "lr_scheduler.total_num_update=2500")
+"""The demo's training with room for lines of a memory, and a little longer."""
 
 
 def prepare_all(raw: Path, out: Path) -> None:
@@ -66,7 +74,7 @@ def prepare_all(raw: Path, out: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=ROOT / "runs" / "house_terms")
+    parser.add_argument("--out", type=Path, default=ROOT / "runs" / "client_memory")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--systems", default=",".join(SYSTEMS), help="those to train (default: %(default)s)")
     parser.add_argument("overrides", nargs="*")
@@ -108,28 +116,41 @@ def main() -> None:
 
 
 def evaluated(run: Experiment, raw: Path, out: Path) -> dict[str, Any]:
-    """Scores of a model with and without the memories."""
+    """Scores of a model with and without the memories and --consistent."""
     model = load_model(run.checkpoint, run.data, "cpu")
     documents, references = read_documents(raw / "test.en"), read_documents(raw / "test.de")
     probes, owners = read_probes(raw / "test.probe.jsonl"), json.loads((raw / "test.clients.json").read_text())
     found = {}
-    for name, with_memory in (("no memory", False), ("the client's memory", True)):
+    for name, (with_memory, consistent) in WAYS.items():
         hypotheses: list[Any] = [None] * len(documents)
         begun = time.perf_counter()
         for t in tqdm(range(TESTED), desc=f"{run.name}, {name}", unit=" clients"):
             memory = Memory(out / f"memory{t}.tm", ("en", "de"), TOKENS) if with_memory else None
             own = [i for i, owner in enumerate(owners) if owner == t]
-            made = model.translate_documents(
-                ["\n".join(documents[i]) for i in own], BEAM, progress=False, memory=memory
-            )
+            texts = ["\n".join(documents[i]) for i in own]
+            made = model.translate_documents(texts, BEAM, progress=False, memory=memory, consistent=consistent)
             for i, text in zip(own, made):
                 hypotheses[i] = text.split("\n")
         found[name] = {
             **score(hypotheses, references),
             **accuracy(probes, judge(probes, hypotheses, references)),
+            "one_form": one_form(documents, hypotheses),
             "seconds": time.perf_counter() - begun,
         }
     return found
+
+
+def one_form(documents: list[list[str]], hypotheses: list[list[str]]) -> float:
+    """Share of the house terms that several lines of a document hold, and that have one form in all of them."""
+    forms = {row[0]: [form.split()[1] for form in row[1:]] for row in TERMS}
+    several, same = 0, 0
+    for source, target in zip(documents, hypotheses):
+        for term, its in forms.items():
+            lines = [words(b) for a, b in zip(source, target) if term in words(a)]
+            if len(lines) > 1:
+                several += 1
+                same += len({tuple(form in line for form in its) for line in lines}) == 1
+    return same / max(1, several)
 
 
 def table(report: dict[str, Any]) -> str:
@@ -140,6 +161,7 @@ def table(report: dict[str, Any]) -> str:
     for kind in first["accuracy"]:
         label = f"{kind} (chance {first['chance'][kind]:.0%}, n={first['counts'][kind]})"
         rows.append((label, [f"{of['accuracy'][kind]:.1%}" for of in columns.values()]))
+    rows.append(("house terms of several lines with one form", [f"{of['one_form']:.1%}" for of in columns.values()]))
     rows.append(("seconds", [f"{of['seconds']:.0f}" for of in columns.values()]))
     lines = [f"| | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
     return "\n".join([*lines, *(f"| {label} | {' | '.join(cells)} |" for label, cells in rows)])
