@@ -213,8 +213,9 @@ class Unifier:
         for i in numbers:
             options = []
             for variant in family:
-                terms: list[list[list[int]]] = [[] for _ in lines]
-                terms[i] = [*required[i], self._tokens(variant)]
+                terms: list[list[Sequence[int]]] = [[] for _ in lines]
+                of_glossary = document.terms[i] if document.terms else []
+                terms[i] = [*of_glossary, *required[i], self._tokens(variant)]
                 place = self._place(document, i)
                 free = document._replace(terms=terms)
                 ((line,),) = self.translator.translate_parts([(free, place, now[:i])], self.model.device)

@@ -204,7 +204,7 @@ class Server(Pages):
         if form not in ("text", "html", "markdown"):
             raise HTTPException(400, "format: expected text, html or markdown")
         model, glossary = self._model(fields), str(fields.get("glossary") or "")
-        known = given_lines(fields.get("given"))
+        known, same = given_lines(fields.get("given")), yes(fields.get("consistent"))
         if sum(map(len, known.values())) > self.limits.characters:
             raise HTTPException(413, f"given: too long: at most {self.limits.characters} characters")
         if known and len(given) > 1:
@@ -214,13 +214,13 @@ class Server(Pages):
             if len(given) > 1:
                 raise HTTPException(400, "stream: one text at a time")
             with self._turn(request):  # what cannot be read is refused before the answer begins
-                prepared = await self._work(request, model.prepare, encoded[0], form, glossary, "utf-8", known)
+                prepared = await self._work(request, model.prepare, encoded[0], form, glossary, "utf-8", known, same)
             return self._streamed(request, model, prepared)
         places = asyncio.Semaphore(TOGETHER)
 
         async def one(data: bytes) -> tuple[str, list[str]]:
             async with places:
-                prepared = await self._work(request, model.prepare, data, form, glossary, "utf-8", known)
+                prepared = await self._work(request, model.prepare, data, form, glossary, "utf-8", known, same)
                 lines = await self._lines(request, model, prepared)
                 text = (await self._work(request, model.finished, prepared, lines)).data.decode()
                 others = await self._work(request, model.alternatives, prepared, lines, most) if most else []
@@ -281,11 +281,11 @@ class Server(Pages):
         if len(data) > self.limits.file_bytes:
             raise HTTPException(413, f"too large: at most {self.limits.file_bytes} bytes")
         form, model = formats.check_format(name), self._model(fields)
-        glossary = str(fields.get("glossary") or "")
+        ask = model.prepare, data, form, str(fields.get("glossary") or ""), None, None, yes(fields.get("consistent"))
         if yes(fields.get("stream")):
-            return self._followed(request, model, data, name, form, glossary)
+            return self._followed(request, model, name, ask)
         with self._turn(request):
-            prepared = await self._work(request, model.prepare, data, form, glossary)
+            prepared = await self._work(request, *ask)
             answer = await self._kept(request, model, name, prepared)
         self._count(request, 200)
         return JSONResponse(answer)
@@ -312,10 +312,13 @@ class Server(Pages):
     def _kept_bytes(self) -> int:
         return sum(len(data) + len(name) + 200 for name, data in self.files.values())
 
-    def _followed(
-        self, request: Request, model: ServedModel, data: bytes, name: str, form: str, glossary: str
-    ) -> Response:
-        """Server-sent events: ``progress`` with the numbers of sentences done and in all, ``done`` or ``error``."""
+    def _followed(self, request: Request, model: ServedModel, name: str, ask: tuple[Any, ...]) -> Response:
+        """Server-sent events: ``progress`` with the numbers of sentences done and in all, ``done`` or ``error``.
+
+        Args:
+            name: of the file.
+            ask: what prepares it, with its arguments.
+        """
         with self._turn(request):
             pass  # a refusal must come before the answer begins
         messages: asyncio.Queue[tuple[str, dict[str, Any]] | None] = asyncio.Queue()
@@ -323,7 +326,7 @@ class Server(Pages):
         async def work() -> None:
             try:
                 with self._turn(request):
-                    prepared = await self._work(request, model.prepare, data, form, glossary)
+                    prepared = await self._work(request, *ask)
                     total = len(prepared.texts)
                     messages.put_nowait(("progress", {"done": 0, "total": total}))
                     answer = await self._kept(

@@ -57,10 +57,11 @@ class QueuedDocument:
 
     Args:
         tell: called with each event, from the thread of the engine.
+        texts: its sentences, if its terms are to be consistent.
     """
 
-    def __init__(self, source: Source, tell: Callable[[Event], object]) -> None:
-        self.source, self.tell = source, tell
+    def __init__(self, source: Source, tell: Callable[[Event], object], texts: Sequence[str] = ()) -> None:
+        self.source, self.tell, self.texts = source, tell, texts
         self.lines: list[Line] = []
         self.shown = 0
         self.cancelled = threading.Event()
@@ -84,12 +85,18 @@ class Engine:
         translators: one per lane; lines must be aligned, or the model know single sentences alone.
         max_tokens: tokens, with padding, that are translated together.
         max_jobs: most documents in the queue.
+        unify: gives the terms of a translated document one translation each.
     """
 
     def __init__(
-        self, translators: Sequence[Translator], device: Any, max_tokens: int = 4096, max_jobs: int = 256
+        self,
+        translators: Sequence[Translator],
+        device: Any,
+        max_tokens: int = 4096,
+        max_jobs: int = 256,
+        unify: Callable[[Translator, QueuedDocument, list[Line]], list[Line]] = lambda translator, job, lines: lines,
     ) -> None:
-        self.device = device
+        self.device, self.unify = device, unify
         self.max_tokens, self.max_jobs = max_tokens, max_jobs
         self.jobs: deque[QueuedDocument] = deque()
         self.changed = threading.Condition()
@@ -106,13 +113,13 @@ class Engine:
         """Whether all lanes work."""
         return all(thread.is_alive() for thread in self.threads)
 
-    def submit(self, source: Source, tell: Callable[[Event], object]) -> QueuedDocument:
-        """Queue a document.
+    def submit(self, source: Source, tell: Callable[[Event], object], texts: Sequence[str] = ()) -> QueuedDocument:
+        """Queue a document; see :class:`QueuedDocument`.
 
         Raises:
             QueueFull: there are too many.
         """
-        job = QueuedDocument(source, tell)
+        job = QueuedDocument(source, tell, texts)
         with self.changed:
             if self.closed or len(self.jobs) >= self.max_jobs:
                 raise QueueFull
@@ -194,6 +201,7 @@ class Engine:
         before = [list(job.lines) for job in jobs]
         found = [list(job.lines) for job in jobs]
         translator.finish([job.source for job in jobs], found, self.device)
+        found = [self.unify(translator, job, lines) if job.texts else lines for job, lines in zip(jobs, found)]
         for job, old, new in zip(jobs, before, found):
             for number, (a, b) in enumerate(zip(old, new)):
                 if not torch.equal(a.tokens, b.tokens) or a[1:] != b[1:]:

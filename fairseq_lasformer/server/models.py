@@ -10,15 +10,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fairseq_lasformer import formats
+from fairseq_lasformer.documents.consistency import Unifier
 from fairseq_lasformer.documents.given_lines import Given, check_given, with_given
 from fairseq_lasformer.documents.hub import TranslatedLine
 from fairseq_lasformer.documents.source import Line, Source
+from fairseq_lasformer.documents.translator import Translator
 from fairseq_lasformer.documents.word_attention import document_attention
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.file_translation.file_translator import FileTranslator, TranslatedFile
 from fairseq_lasformer.file_translation.reading import FileDocument
 from fairseq_lasformer.search.glossary import Glossary
-from fairseq_lasformer.server.engine import Engine, Event
+from fairseq_lasformer.server.engine import Engine, Event, QueuedDocument
 from fairseq_lasformer.translation_memory.remembering import Memory
 
 
@@ -28,10 +30,12 @@ class PreparedText(NamedTuple):
     Attributes:
         document: the file as a document.
         source: its tokens.
+        consistent: whether its terms are given one translation each.
     """
 
     document: FileDocument
     source: Source
+    consistent: bool = False
 
     @property
     def texts(self) -> list[str]:
@@ -73,7 +77,11 @@ class ServedModel:
         self.files = FileTranslator(model, beam, memory=memory)
         if not self.files.whole_documents:
             raise InputError(f"{name}: only models of sentences, and those whose data has a separator, are served")
-        self.engine = Engine([model.translator(beam) for _ in range(lanes)], model.device, max_tokens, max_jobs)
+        translators = [model.translator(beam) for _ in range(lanes)]
+        # a model of single sentences has no terms that depend on others
+        free = not self.files.translator.aligned or self.files.translator.independent
+        self.unifiers = {} if free else {translator: Unifier(model, translator) for translator in translators}
+        self.engine = Engine(translators, model.device, max_tokens, max_jobs, self._unified)
 
     @property
     def languages(self) -> tuple[str, str]:
@@ -81,7 +89,13 @@ class ServedModel:
         return self.model.settings.source_lang, self.model.settings.target_lang
 
     def prepare(
-        self, data: bytes, form: str, glossary: str = "", encoding: str | None = None, given: Given | None = None
+        self,
+        data: bytes,
+        form: str,
+        glossary: str = "",
+        encoding: str | None = None,
+        given: Given | None = None,
+        consistent: bool = False,
     ) -> PreparedText:
         """Reads a file.
 
@@ -90,10 +104,13 @@ class ServedModel:
             glossary: lines of source term, tab, target term.
             encoding: encoding of a text file.
             given: translations of some sentences, by their numbers, from 1.
+            consistent: give each term one translation.
 
         Raises:
-            InputError: it cannot be read, or the glossary or a given line is wrong.
+            InputError: it cannot be read, the glossary or a given line is wrong, or the model knows single sentences.
         """
+        if consistent and not self.unifiers:
+            raise InputError("consistent: needs a model of documents")
         file = formats.read(data, form, encoding)
         formats.check_languages(file, *self.languages)
         document = self.files.reader.read(file)
@@ -104,7 +121,10 @@ class ServedModel:
         if glossary.strip():
             required = self.files.translator.required(Glossary.parse(glossary, "the glossary"), self.model.codec)
         document = self.files.with_exact(document)
-        return PreparedText(document, self.files.source(document, required))
+        return PreparedText(document, self.files.source(document, required), consistent)
+
+    def _unified(self, translator: Translator, job: QueuedDocument, lines: list[Line]) -> list[Line]:
+        return self.unifiers[translator].unify(job.source, job.texts, lines)[0]
 
     def finished(self, prepared: PreparedText, lines: list[Line]) -> TranslatedFile:
         """The translated file."""
@@ -152,7 +172,12 @@ class ServedModel:
         if not prepared.texts:
             yield Event("done")
             return
-        job = self.engine.submit(prepared.source, lambda event: loop.call_soon_threadsafe(found.put_nowait, event))
+        texts = prepared.texts if prepared.consistent else ()
+
+        def tell(event: Event) -> None:
+            loop.call_soon_threadsafe(found.put_nowait, event)
+
+        job = self.engine.submit(prepared.source, tell, texts)
         end = time.monotonic() + seconds
         try:
             while True:

@@ -45,9 +45,9 @@ def openapi(version: str) -> dict[str, Any]:
     text_or_texts = {"oneOf": [_TEXT, {"type": "array", "items": _TEXT}]}
     texts = {"type": "array", "items": _TEXT}
     translate = {"q": text_or_texts, "format": {"enum": ["text", "html", "markdown"]}, "alternatives": _NUMBER}
-    translate |= {"given": {"type": "object", "additionalProperties": _TEXT}}
+    translate |= {"given": {"type": "object", "additionalProperties": _TEXT}, "consistent": _YES}
     translate |= {"stream": _YES | {"description": "server-sent events: source, line, revised, done, error"}}
-    file = {"file": {"type": "string", "format": "binary"}, "stream": _YES}
+    file = {"file": {"type": "string", "format": "binary"}, "stream": _YES, "consistent": _YES}
     words = {"source_lines": texts, "target_lines": texts, "line": _NUMBER, "word": _NUMBER}
     links = {"type": "array", "items": {"type": "array", "items": {"type": "number"}}}
     detected = {"type": "object", "properties": {"language": _TEXT, "confidence": {"type": "number"}}}

@@ -118,6 +118,16 @@ def test_given_lines_bind(unifier, model):
     assert made[:2] == texts[:2]
 
 
+def test_the_terms_of_a_glossary_stay(unifier, model):
+    texts = ["W13 W3", "W20 W5", "W6", "W13"]
+    document = model.source(0, "\n".join(TEXT), unifier.translator)
+    terms = [[], [encoded(model, "W7").tolist()], [], []]
+    lines = [Line(encoded(model, text), 0.0, False, False) for text in texts]
+    unifier.worth = {(0, "W20"): -9.0, (3, "W20"): -9.0}
+    made, _ = unifier.unify(document._replace(terms=terms), TEXT, lines)
+    assert unifier._text(made[1]) == "W7 W13"
+
+
 def test_a_memory_binds(unifier, model, tmp_path):
     (tmp_path / "pairs.tsv").write_text("wab w1\tW20 W1\nother\tW5\n")
     build(tmp_path / "m.tm", [tmp_path / "pairs.tsv"], ("xx", "yy"))

@@ -79,6 +79,7 @@ def test_a_text_appears_sentence_by_sentence_and_words_tell_what_they_saw(addres
     assert [w.text in known for w in find('#target [data-i="1"] .word')] == [
         "new" not in w.get_attribute("class").split() for w in after.find_elements("css selector", ".word")
     ]
+    assert '"consistent":false' in page.execute_script("return asked[0]")
     find("#undo")[0].click()
     assert [s.text for s in find("#target .sentence")] == before and not find("#undo")[0].is_enabled()
     page.execute_script("correct(document.querySelectorAll('#target .sentence')[1])")
