@@ -42,11 +42,12 @@ CLIENTS, TESTED = 60, 8
 SYSTEMS = {"plain": 0.0, "remembering": 0.3}
 TOKENS = 512
 BEAM = 2
-WAYS = {  # whether there is a memory, and whether terms are made consistent
-    "no memory": (False, False),
-    "consistent": (False, True),
-    "the client's memory": (True, False),
-    "the client's memory, consistent": (True, True),
+WAYS: dict[str, tuple[int | None, bool]] = {  # tokens of the memory before a text, and whether terms are consistent
+    "no memory": (None, False),
+    "consistent": (None, True),
+    "memory": (TOKENS, False),
+    "memory, consistent": (TOKENS, True),
+    "memory for terms alone": (0, True),
 }
 LONGER = ("dataset.max_tokens=2300", "optimization.max_update=2300", "lr_scheduler.total_num_update=2500")
 """The demo's training with room for lines of a memory, and a little longer."""
@@ -121,11 +122,11 @@ def evaluated(run: Experiment, raw: Path, out: Path) -> dict[str, Any]:
     documents, references = read_documents(raw / "test.en"), read_documents(raw / "test.de")
     probes, owners = read_probes(raw / "test.probe.jsonl"), json.loads((raw / "test.clients.json").read_text())
     found = {}
-    for name, (with_memory, consistent) in WAYS.items():
+    for name, (tokens, consistent) in WAYS.items():
         hypotheses: list[Any] = [None] * len(documents)
         begun = time.perf_counter()
         for t in tqdm(range(TESTED), desc=f"{run.name}, {name}", unit=" clients"):
-            memory = Memory(out / f"memory{t}.tm", ("en", "de"), TOKENS) if with_memory else None
+            memory = None if tokens is None else Memory(out / f"memory{t}.tm", ("en", "de"), tokens)
             own = [i for i, owner in enumerate(owners) if owner == t]
             texts = ["\n".join(documents[i]) for i in own]
             made = model.translate_documents(texts, BEAM, progress=False, memory=memory, consistent=consistent)

@@ -140,7 +140,7 @@ class Unifier:
         """
         made, found = list(lines), list[Unified]()
         required: list[list[list[int]]] = [[] for _ in lines]
-        remembered = [] if document.memory is None else document.memory.used(document.parts)
+        remembered = [] if document.memory is None else document.memory.each
         every = [*texts, *(match.source for match in remembered)]
         for term, places in self.repeated(every, len(texts)).items():
             translations = {

@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from fairseq_lasformer.data.documents import Span
 from fairseq_lasformer.data.lines import clean_line
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.translation_memory.choosing import chosen
@@ -41,7 +40,7 @@ class Remembered(NamedTuple):
     @property
     def reserve(self) -> int:
         """Tokens that parts of the document leave free."""
-        return min(self.budget, sum(map(self.size, {m.number: m for its in self.matches for m in its}.values())))
+        return min(self.budget, sum(map(self.size, self.each)))
 
     def size(self, match: Match) -> int:
         """Tokens of a match, the longer side, and a separator."""
@@ -56,13 +55,10 @@ class Remembered(NamedTuple):
         found = chosen(self.matches[start:end], self.size, min(self.budget, self.room - filled))
         return [self.tokens[match.number] for match in found]
 
-    def used(self, parts: Sequence[Span]) -> list[Match]:
-        """The matches that stand before any of some parts, each once."""
-        found: dict[int, Match] = {}
-        for part in parts:
-            its = self.matches[part.start : part.start + part.size]
-            found |= {match.number: match for match in chosen(its, self.size, self.budget)}
-        return list(found.values())
+    @property
+    def each(self) -> list[Match]:
+        """The matches of all sentences, each once."""
+        return list({match.number: match for its in self.matches for match in its}.values())
 
 
 class Memory:

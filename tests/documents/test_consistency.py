@@ -133,7 +133,7 @@ def test_a_memory_binds(unifier, model, tmp_path):
     build(tmp_path / "m.tm", [tmp_path / "pairs.tsv"], ("xx", "yy"))
     memory = model.memory(tmp_path / "m.tm")
     document = model.source(0, "\n".join(TEXT), unifier.translator, memory=memory)
-    assert [match.source for match in document.memory.used(document.parts)] == ["wab w1"]
+    assert [match.source for match in document.memory.each] == ["wab w1"]
     lines = [Line(encoded(model, text), 0.0, False, False) for text in ("W13 W3", "W13 W5", "W6", "W13")]
     unifier.worth = {(0, "W20"): -2.0, (1, "W20"): -4.0, (3, "W20"): 1.0}
     made, found = unifier.unify(document, TEXT, lines)
