@@ -46,7 +46,6 @@ WAYS: dict[str, tuple[int | None, bool]] = {  # tokens of the memory before a te
     "no memory": (None, False),
     "consistent": (None, True),
     "memory": (TOKENS, False),
-    "memory, consistent": (TOKENS, True),
     "memory for terms alone": (0, True),
 }
 LONGER = ("dataset.max_tokens=2300", "optimization.max_update=2300", "lr_scheduler.total_num_update=2500")

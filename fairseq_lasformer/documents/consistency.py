@@ -35,6 +35,9 @@ SHORTEST = 3
 CANDIDATES = 3
 """Forms of a term that are tried, the most frequent ones."""
 
+INFLECTIONS = 2
+"""Inflections of a form that are tried, the most frequent ones."""
+
 ALIKE = 75.0
 """Similarity of the letters, in percent, from which on two forms are inflections of one."""
 
@@ -182,12 +185,12 @@ class Unifier:
         if len(families) < 2:
             return None
         bound = [family for family in families if any(forms[i] in family for i in fixed)]
-        found = []
-        for family in (bound or families)[:CANDIDATES]:
-            others = [i for i in sorted(forms) if forms[i] not in family and i not in fixed]
-            tried = self._tried(document, lines, family, others, required)
-            found.append((sum(max(difference, -2 * LOSS) for _, difference in tried.values()), family, tried))
-        return max(found, key=lambda entry: entry[0])[1:]
+        families = (bound or families)[:CANDIDATES]
+        numbers = [[i for i in sorted(forms) if forms[i] not in family and i not in fixed] for family in families]
+        tried = self._tried(document, lines, families, numbers, required)
+        sums = [sum(max(difference, -2 * LOSS) for _, difference in its.values()) for its in tried]
+        best = max(range(len(families)), key=lambda k: sums[k])
+        return families[best], tried[best]
 
     def _form_of(self, source: str, translation: str, word: int) -> str:
         """The form of a term in a line; empty if there is none."""
@@ -204,41 +207,49 @@ class Unifier:
         self,
         document: Source,
         lines: Sequence[Line],
-        family: Sequence[str],
-        numbers: Sequence[int],
+        families: Sequence[Sequence[str]],
+        numbers: Sequence[Sequence[int]],
         required: Sequence[Sequence[list[int]]],
-    ) -> dict[int, tuple[Line, float]]:
-        """Lines of other forms, translated again with this one, and how much more likely each is now."""
-        now, found = list(lines), {}
-        for i in numbers:
-            options = []
-            for variant in family:
-                terms: list[list[Sequence[int]]] = [[] for _ in lines]
-                of_glossary = document.terms[i] if document.terms else []
-                terms[i] = [*of_glossary, *required[i], self._tokens(variant)]
-                place = self._place(document, i)
-                free = document._replace(terms=terms)
-                ((line,),) = self.translator.translate_parts([(free, place, now[:i])], self.model.device)
-                if self._holds(line, variant):
-                    options.append((self._score(document, [*now[:i], line], i), line))
-            if options:
-                score, line = max(options, key=lambda option: option[0])
-                found[i] = line, score - self._score(document, lines, i)
-                now[i] = line
+    ) -> list[dict[int, tuple[Line, float]]]:
+        """For each of some forms, lines translated again with it, and how much more likely each is now.
+
+        Args:
+            families: the forms, with their inflections.
+            numbers: for each, the lines that have another one.
+        """
+        now, found = [list(lines) for _ in families], [dict[int, tuple[Line, float]]() for _ in families]
+        for i in sorted(set().union(*numbers)):
+            tasks = [(k, form) for k, its in enumerate(families) if i in numbers[k] for form in its[:INFLECTIONS]]
+            place = self._place(document, i)
+            parts = [(self._requiring(document, i, required[i], form), place, now[k][:i]) for k, form in tasks]
+            again = self.translator.translate_parts(parts, self.model.device)
+            options = [(k, line) for (k, form), (line,) in zip(tasks, again) if self._holds(line, form)]
+            *scores, before = self._scores(document, [*([*now[k][:i], line] for k, line in options), lines], i)
+            for (k, line), score in sorted(zip(options, scores), key=lambda option: option[1]):
+                found[k][i] = line, score - before  # the last one, which is the best
+                now[k][i] = line
         return found
+
+    def _requiring(self, document: Source, i: int, required: Sequence[list[int]], form: str) -> Source:
+        """A document that requires a form in a line, beside the terms that it has already."""
+        terms: list[list[Sequence[int]]] = [[] for _ in document.sentences]
+        of_glossary = document.terms[i] if document.terms else []
+        terms[i] = [*of_glossary, *required, self._tokens(form)]
+        return document._replace(terms=terms)
 
     def _place(self, document: Source, i: int) -> Span:
         """A line as a part, after some of the lines before it."""
         part = next(part for part in document.parts if part.start <= i < part.start + part.size)
         return Span(part.document, i, 1, min(CONTEXTS[0], i - part.start + part.context))
 
-    def _score(self, document: Source, lines: Sequence[Line], i: int) -> float:
-        """Log probability of a line and its end, after those before it."""
+    def _scores(self, document: Source, candidates: Sequence[Sequence[Line]], i: int) -> list[float]:
+        """Log probability of a line and its end, after those before it, in each of several translations."""
         place, translator = self._place(document, i), self.translator
-        example = translator.example(document, place), translator.target(document, place, lines)
+        source = translator.example(document, place)
+        examples = [(source, translator.target(document, place, lines)) for lines in candidates]
         dictionary = translator.task.target_dictionary
-        (scores,) = log_probabilities(translator.models[0], dictionary, [example], SCORED_TOKENS, self.model.device)
-        return float(scores[-len(lines[i].tokens) - 1 :].sum())
+        found = log_probabilities(translator.models[0], dictionary, examples, SCORED_TOKENS, self.model.device)
+        return [float(s[-len(lines[i].tokens) - 1 :].sum()) for s, lines in zip(found, candidates)]
 
     def _text(self, line: Line) -> str:
         return str(self.model.codec.decode_line(self.model.tgt_dict.string(line.tokens)))

@@ -127,4 +127,17 @@ class Matcher:
             similarity = (sum(shared.values()) / total + ratio) / 2
             if similarity >= LIKENESS:
                 found.append(Match(number, pair.source, pair.target, similarity, pair.origin, shared))
-        return sorted(found, key=lambda match: (-match.similarity, -match.number))[:most]
+        found.sort(key=lambda match: (-match.similarity, -match.number))
+        return _diverse(found, most)
+
+
+def _diverse(found: list[Match], most: int) -> list[Match]:
+    """The best of ranked matches, and after it those that share most of what no better one shares; the best first."""
+    left, taken, shown = list(found), list[Match](), set[str]()
+    while left and len(taken) < most:
+        best = max(left, key=lambda match: sum(w for word, w in match.shared.items() if word not in shown))
+        best = best if taken else left[0]
+        left.remove(best)
+        taken.append(best)
+        shown |= best.shared.keys()
+    return sorted(taken, key=lambda match: (-match.similarity, -match.number))

@@ -85,7 +85,9 @@ def unifier(model, monkeypatch):
         return found
 
     monkeypatch.setattr(made.translator, "translate_parts", parts)
-    monkeypatch.setattr(made, "_score", lambda document, lines, i: made.worth.get((i, made._text(lines[i])), 0.0))
+    monkeypatch.setattr(
+        made, "_scores", lambda document, its, i: [made.worth.get((i, made._text(lines[i])), 0.0) for lines in its]
+    )
     return made
 
 
