@@ -20,7 +20,7 @@ CASES = {
         "/transformer",
     ),
     "memory": ("--tokens 0,20 --part 8 --repeat 1", {"seconds"}, "/lasformer_dense"),
-    "lookups": ("--pairs 300 --look-ups 20", {"look-ups/s", "found, %", "peak MiB"}, "found, %"),
+    "lookups": ("--pairs 300 --look-ups 20", {"seconds", "file MiB", "look-ups/s", "found, %", "peak MiB"}, "found, %"),
     "kernels": ("--repeat 1 --cases candidates", {"G/s", "GB/s", "microseconds"}, "microseconds"),
     "moe": ("--repeat 1 --tokens 64", {"ms", "importance_cv", "load_cv", "load_max_over_mean"}, "/dense"),
 }

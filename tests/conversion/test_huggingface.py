@@ -18,7 +18,7 @@ from fairseq_lasformer.checkpoints.loading import load  # noqa: E402
 from fairseq_lasformer.cli.main import main  # noqa: E402
 from fairseq_lasformer.conversion.huggingface import importing  # noqa: E402
 from fairseq_lasformer.conversion.huggingface.importing import import_model  # noqa: E402
-from fairseq_lasformer.documents import translator  # noqa: E402
+from fairseq_lasformer.documents import part_search  # noqa: E402
 from fairseq_lasformer.documents.hub import from_pretrained, load_model  # noqa: E402
 from fairseq_lasformer.errors import InputError  # noqa: E402
 from fairseq_lasformer.ops import KAPPA_ONE  # noqa: E402
@@ -143,9 +143,9 @@ def document(n):
 def test_lines_of_a_document_are_translated_as_alone(imported, dtype, monkeypatch):
     """Many at a time, in windows; every line has one translation."""
     model = load_model(imported, device="cpu", decode_dtype=dtype)
-    monkeypatch.setattr(translator, "WINDOW", 7)
-    batches, parts = [], translator.Translator.translate_parts
-    monkeypatch.setattr(translator.Translator, "translate_parts", lambda *a: batches.append(len(a[1])) or parts(*a))
+    monkeypatch.setattr(part_search, "WINDOW", 7)
+    batches, parts = [], part_search.PartSearch.translate_parts
+    monkeypatch.setattr(part_search.PartSearch, "translate_parts", lambda *a: batches.append(len(a[1])) or parts(*a))
     text = document(10)
     options = {"beam": 2, "max_len_b": 20}
     (found,) = model.translate_documents([text], lines=True, **options)
