@@ -151,7 +151,7 @@ def test_lines_of_a_document_are_translated_as_alone(imported, dtype, monkeypatc
     (found,) = model.translate_documents([text], lines=True, **options)
     assert [line.source for line in found] == text.split("\n") and max(batches) > 2 and sum(batches) == len(found)
     alone = [model.translate_documents([line.source], **options)[0] for line in found]
-    # the order of float32's sums depends on the batch: of all in float32, and of attention in 8 bits (seen on Intel AMX)
+    # the order of sums depends on the batch: all in float32, those of attention in 8 bits (seen on Intel AMX)
     assert sum(line.translation == other for line, other in zip(found, alone)) >= len(found) - 1
 
 
