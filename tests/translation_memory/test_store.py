@@ -58,6 +58,17 @@ def test_the_most_similar_sentence_comes_first(memory):
     assert Matcher(MemoryStore(memory)).find('" AND NEAR(x) *') == []
 
 
+def test_matches_show_different_words(tmp_path):
+    made = MemoryStore(":memory:", ("en", "de"), writable=True)
+    texts = ["press the red key", "press the red key now", "press the red key twice", "a green lamp", "press it"]
+    made.add([StoredPair(text, text.upper()) for text in texts])
+    found = Matcher(made).find("press the red key and lamp", 2)
+    assert found[0].source in texts[:3] and found[1].source == "a green lamp"
+    found = Matcher(made).find("lamp: press the red key", 1)  # the most similar one, not the one that shares most
+    made.add([StoredPair("key lamp red the press x y z x y z x y z x y z x y z", "…")])
+    assert Matcher(made).find("lamp: press the red key", 1)[0].source == found[0].source == "press the red key"
+
+
 def test_excluded_pairs_are_not_found(memory):
     found = Matcher(MemoryStore(memory)).find("The device is broken.", 5, lambda pair: pair.origin == 0)
     assert [match.source for match in found] == ["The box is green."]
