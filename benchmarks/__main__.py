@@ -13,21 +13,8 @@ from benchmarks.rows import load, save, table
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.threads import wait_briefly
 
-BENCHMARKS = (
-    *(
-        "kernels",
-        "training",
-        "prefill",
-        "decoding",
-        "memory",
-        "lookups",
-        "moe",
-        "compact",
-        "alignment",
-        "serving",
-        "imported",
-    ),
-)
+NAMES = "kernels training prefill decoding memory lookups moe compact alignment serving imported"
+BENCHMARKS = tuple(NAMES.split())
 
 
 def main() -> None:

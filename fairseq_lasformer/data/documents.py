@@ -313,6 +313,11 @@ def parts(document: int, lengths: Sequence[Sequence[int]], limit: int, overlap: 
     return spans
 
 
+def room_beside(reserve: int, room: int, longest: Sequence[int]) -> int:
+    """Tokens of a part that leaves some free: at least half of the room, and those of the longest sentence."""
+    return max(room - reserve, room // 2, *longest) if reserve else room
+
+
 def chunks(part: Span, how: str) -> Iterator[Span]:
     """The training examples of one part: the whole part, its sentences, or chunks at every resolution.
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fairseq_lasformer.data.documents import Span, chunks, parts
+from fairseq_lasformer.data.documents import Span, chunks, parts, room_beside
 from fairseq_lasformer.data.subwords import DataConfig, SubwordCodec
 from fairseq_lasformer.errors import InputError
 
@@ -70,7 +70,7 @@ class ExampleRule:
         for i, pair in enumerate(lengths):
             if max(pair) > self.room:
                 raise TooLong(pair.index(max(pair)), i, max(pair))
-        most = max(self.room - reserve, self.room // 2, *(max(pair) for pair in lengths)) if reserve else self.room
+        most = room_beside(reserve, self.room, list(map(max, lengths)))
         if self.max_lines:
             if (self.max_lines + 1) * (most // self.max_lines) <= most:
                 raise InputError(f"--max-lines {self.max_lines}: too many for a --limit of {self.limit}")

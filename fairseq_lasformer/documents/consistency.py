@@ -96,7 +96,7 @@ class Unifier:
     """
 
     def __init__(self, model: Any, translator: Translator) -> None:
-        if not translator.aligned or translator.independent:
+        if not translator.reads_documents:
             raise InputError("--consistent needs a model of documents whose lines are aligned (data with a separator)")
         self.model, self.translator = model, translator
         self.alignments: dict[tuple[str, str], Any] = {}

@@ -27,7 +27,7 @@ from fairseq_lasformer.documents.translator import Translator
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.plugin import register
 from fairseq_lasformer.search.glossary import Glossary
-from fairseq_lasformer.translation_memory.remembering import Memory, Remembered
+from fairseq_lasformer.translation_memory.remembering import Memory
 
 
 class TranslatedLine(NamedTuple):
@@ -227,7 +227,7 @@ class DocumentHubInterface(hub_utils.GeneratorHubInterface):
             targets = [self.codec.encode_target(clean_line(given.get(n, ""))) for n, _ in numbered]
             # a given line may be longer than what is cut by the limit
             sides.append([" ".join(line.split()[: self.codec.room - 1]) for line in targets])
-        remembered = None if memory is None else self._remembered(memory, sentences, translator)
+        remembered = None if memory is None else translator.remember(memory, sentences, self.codec)
         reserve = 0 if remembered is None else remembered.reserve
         try:
             wanted = self.task.cfg.overlap if overlap is None else overlap
@@ -247,17 +247,6 @@ class DocumentHubInterface(hub_utils.GeneratorHubInterface):
             fixed = [encode(line).long() if line else None for line in targets]
             terms = terms and [[] if line is not None else its for its, line in zip(terms, fixed)]
         return Source([self.binarize(s)[:-1] for s in encoded], parts, None, terms, fixed, remembered)
-
-    def _remembered(self, memory: Memory, sentences: Sequence[str], translator: Translator) -> Remembered:
-        if not translator.aligned or translator.independent:
-            raise InputError("a memory needs a model of documents whose lines are aligned (data with a separator)")
-        encode = functools.partial(self.tgt_dict.encode_line, add_if_not_exist=False, append_eos=False)
-        return memory.remembered(
-            sentences,
-            lambda text: self.binarize(self.codec.encode_source(text))[:-1],
-            lambda text: encode(self.codec.encode_target(text)).long(),
-            self.codec.room,
-        )
 
     def line(self, number: int, source: str, line: Line) -> TranslatedLine:
         """A translated line as text, beside its source."""

@@ -72,6 +72,11 @@ class PartSearch:
         """Whether line i of a translation is that of line i of its source."""
         return isinstance(self.generator, AlignedGenerator)
 
+    @property
+    def reads_documents(self) -> bool:
+        """Whether it reads documents, line i of a translation being that of line i of its source."""
+        return self.aligned and not self.independent
+
     def overlap(self, wanted: int) -> int:
         """Sentences that the parts of a long document can overlap by: none where lines are not aligned."""
         return wanted if self.aligned and not self.prefix_size else 0

@@ -9,8 +9,10 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from fairseq_lasformer.data.examples import ExampleCodec
 from fairseq_lasformer.documents.batching import batches
@@ -20,6 +22,7 @@ from fairseq_lasformer.documents.requiring import require_terms
 from fairseq_lasformer.documents.source import Line, Source
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.search.glossary import Glossary
+from fairseq_lasformer.translation_memory.remembering import Memory, Remembered
 
 
 class Translator(PartSearch):
@@ -48,6 +51,26 @@ class Translator(PartSearch):
         found = glossary if isinstance(glossary, Glossary) else Glossary.read(glossary)
         encode = functools.partial(self.task.target_dictionary.encode_line, add_if_not_exist=False, append_eos=False)
         return lambda sentence: [encode(codec.encode_target(term)).tolist() for term in found.required(sentence)]
+
+    def remember(self, memory: Memory, sentences: Sequence[str], codec: ExampleCodec) -> Remembered:
+        """What a memory holds of a document's sentences.
+
+        Raises:
+            InputError: the model reads no documents, or its lines are not aligned.
+        """
+        if not self.reads_documents or self.prefix_size:
+            raise InputError("a memory needs a model of documents whose lines are aligned (data with a separator)")
+
+        def encode(dictionary: Any, text: str) -> Tensor:
+            tokens: Tensor = dictionary.encode_line(text, add_if_not_exist=False, append_eos=False)
+            return tokens.long()
+
+        return memory.remembered(
+            sentences,
+            lambda text: encode(self.task.source_dictionary, codec.encode_source(text)),
+            lambda text: encode(self.task.target_dictionary, codec.encode_target(text)),
+            codec.room,
+        )
 
     @torch.no_grad()
     def translate(

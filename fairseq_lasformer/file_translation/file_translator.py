@@ -186,7 +186,7 @@ class FileTranslator:
         Yields:
             the number of a file, and the translated file, or why it could not be written.
         """
-        read = [self.read(file, its) for file, its in zip(files, given or [None] * len(files))]
+        read = [self.with_exact(self.reader.read(file, its)) for file, its in zip(files, given or [None] * len(files))]
         begin(sum(len(document.lines) for document in read))
         documents = [Journal(path) for path in journals or [None] * len(files)]
         for i, lines, unknown, unified in self._documents(read, tick, documents):
@@ -195,14 +195,6 @@ class FileTranslator:
                 yield i, made._replace(counts=made.counts._replace(unknown=unknown, unified=unified))
             except InputError as e:
                 yield i, e
-
-    def read(self, file: OpenFile, given: Blocks | None = None) -> FileDocument:
-        """The document of a file; sentences that the memory holds exactly are given, if this is asked for.
-
-        Raises:
-            InputError: see :meth:`FileReader.read`.
-        """
-        return self.with_exact(self.reader.read(file, given))
 
     def with_exact(self, document: FileDocument) -> FileDocument:
         """A document in which also those sentences are given that the memory holds exactly."""

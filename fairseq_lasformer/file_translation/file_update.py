@@ -53,7 +53,7 @@ class FileUpdater:
     """
 
     def __init__(self, files: FileTranslator, touch_edits: bool = False) -> None:
-        if not files.translator.aligned or files.translator.independent:
+        if not files.translator.reads_documents:
             raise InputError("an update needs a model of documents whose lines are aligned (data with a separator)")
         self.files, self.updater = files, Updater(files.translator, files.model.device, touch_edits)
         self.unifier = files.unifier

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fairseq_lasformer.data.documents import Span, parts
+from fairseq_lasformer.data.documents import Span, parts, room_beside
 from fairseq_lasformer.data.examples import line_spans
 from fairseq_lasformer.data.manifest import SplitInfo
 from fairseq_lasformer.data.subwords import DataConfig
@@ -57,8 +57,7 @@ def documents_of(
         lengths = [[len(sentence) + 1] for sentence in sentences]
         required = None if terms is None else [terms(sentence) for sentence in sentences]
         remembered = None if remember is None else remember(sentences)
-        room = settings.room
-        if remembered is not None:
-            room = max(room - remembered.reserve, room // 2, *(length for (length,) in lengths))
+        reserve = 0 if remembered is None else remembered.reserve
+        room = room_beside(reserve, settings.room, [length for (length,) in lengths])
         found.append(Source(sentences, parts(number, lengths, room, overlap), terms=required, memory=remembered))
     return found

@@ -80,32 +80,20 @@ def required_terms(task: Any, translator: Translator, path: str) -> Callable[[Te
     return lambda sentence: required(codec.subwords.decode(words(sentence), codec.settings.source_lang))
 
 
-def matches(task: Any, translator: Translator, room: int) -> Callable[[Sequence[Tensor]], Remembered] | None:
+def matches(task: Any, translator: Translator) -> Callable[[Sequence[Tensor]], Remembered] | None:
     """A function from the tokens of a document's sentences to what a memory holds of it; None without a memory.
-
-    Args:
-        room: most tokens of an example.
 
     Raises:
         InputError: the memory cannot be used.
     """
     if not task.cfg.memory:
         return None
-    if not translator.aligned or translator.independent or translator.prefix_size:
-        raise InputError("--memory: needs a model of documents whose lines are aligned (data with a separator)")
     codec, words = ExampleCodec.load(task.folder), task.source_dictionary.string
     languages = codec.settings.source_lang, codec.settings.target_lang
     memory = Memory(task.cfg.memory, languages, task.cfg.memory_tokens)
-
-    def encode(dictionary: Any, text: str) -> Tensor:
-        tokens: Tensor = dictionary.encode_line(text, add_if_not_exist=False, append_eos=False)
-        return tokens.long()
-
-    return lambda sentences: memory.remembered(
-        [codec.subwords.decode(words(sentence), languages[0]) for sentence in sentences],
-        lambda text: encode(task.source_dictionary, codec.encode_source(text)),
-        lambda text: encode(task.target_dictionary, codec.encode_target(text)),
-        room,
+    translator.remember(memory, [], codec)  # refuses a model that cannot use it, also if there is no document
+    return lambda sentences: translator.remember(
+        memory, [codec.subwords.decode(words(sentence), languages[0]) for sentence in sentences], codec
     )
 
 
@@ -138,7 +126,7 @@ class ShardTranslator(Worker[int, Path]):
         separator = task.separator_in(task.source_dictionary)
         overlap = self.translator.overlap(cfg.task.overlap)
         whole, terms = self.translator.prefix_size > 0, required_terms(task, self.translator, cfg.task.glossary)
-        remember = matches(task, self.translator, task.settings.room)
+        remember = matches(task, self.translator)
         self.documents = documents_of(
             task.dataset(split), info, task.settings, separator, overlap, whole, terms, remember
         )

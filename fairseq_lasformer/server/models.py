@@ -79,8 +79,7 @@ class ServedModel:
             raise InputError(f"{name}: only models of sentences, and those whose data has a separator, are served")
         translators = [model.translator(beam) for _ in range(lanes)]
         # a model of single sentences has no terms that depend on others
-        free = not self.files.translator.aligned or self.files.translator.independent
-        self.unifiers = {} if free else {translator: Unifier(model, translator) for translator in translators}
+        self.unifiers = {each: Unifier(model, each) for each in translators if each.reads_documents}
         self.engine = Engine(translators, model.device, max_tokens, max_jobs, self._unified)
 
     @property

@@ -78,7 +78,7 @@ def build(
             raise InputError(f"{path}: does not exist; name the languages of a new memory, with -s and -t")
         if languages is not None:
             for file in files:
-                _paths(file, languages)  # what is missing is told before anything is written
+                _paths(file, languages)  # a missing file is reported before anything is written
         store = MemoryStore(path, languages, writable=True)
         try:
             counts = [0, 0, 0, 0]
