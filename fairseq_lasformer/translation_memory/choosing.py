@@ -20,11 +20,12 @@ def chosen(found: Sequence[Sequence[Match]], size: Callable[[Match], int], budge
         size: number of tokens of a match.
         budget: number of tokens of all of them; a match that does not fit is passed over.
     """
-    every = {match.number: match for matches in found for match in matches}
+    every: dict[int, Match] = {}
     shared: dict[int, dict[str, float]] = {}
     likeness: dict[int, float] = {}
     for matches in found:
         for match in matches:
+            every[match.number] = match
             shared.setdefault(match.number, {}).update(match.shared)
             likeness[match.number] = max(likeness.get(match.number, 0.0), match.similarity)
     shown = set[str]()

@@ -11,7 +11,8 @@ import heapq
 import math
 import sqlite3
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from rapidfuzz import fuzz
@@ -63,10 +64,16 @@ class Matcher:
 
     def __init__(self, store: MemoryStore) -> None:
         self.store = store
-        try:
+        with self._reading():
             self.frequent, self.size = store.frequent(), max(1, len(store))
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Tells of a damaged memory in one line."""
+        try:
+            yield
         except sqlite3.Error as e:
-            raise InputError(f"{store.path}: is damaged ({e})") from e
+            raise InputError(f"{self.store.path}: is damaged ({e})") from e
 
     def find(
         self,
@@ -83,10 +90,8 @@ class Matcher:
         Raises:
             InputError: the memory is damaged.
         """
-        try:
+        with self._reading():
             return self._find(sentence, most, excluded)
-        except sqlite3.Error as e:
-            raise InputError(f"{self.store.path}: is damaged ({e})") from e
 
     def exact(self, sentence: str) -> str | None:
         """The translation of exactly this sentence; None if there is none.
@@ -94,10 +99,8 @@ class Matcher:
         Raises:
             InputError: the memory is damaged.
         """
-        try:
+        with self._reading():
             return self.store.exact(sentence)
-        except sqlite3.Error as e:
-            raise InputError(f"{self.store.path}: is damaged ({e})") from e
 
     def _find(self, sentence: str, most: int, excluded: Callable[[StoredPair], bool]) -> list[Match]:
         own = set(words_of(sentence))
