@@ -71,11 +71,21 @@ class QueuedDocument:
         """The next parts, at most ``most``; none after the last."""
         return [part for part in self.source.parts if part.start >= len(self.lines)][:most]
 
+    def say(self, event: Event) -> None:
+        """Tell of an event; who cannot be told any more has gone, which is no failure of the translation."""
+        if self.cancelled.is_set():
+            return
+        try:
+            self.tell(event)
+        except Exception as e:
+            logger.warning("a client has gone: %s", e)
+            self.cancelled.set()
+
     def emit(self, number: int, line: Line) -> None:
         """Pass a line on, unless it has been passed on before."""
-        if number == self.shown and not self.cancelled.is_set():
+        if number == self.shown:
             self.shown += 1
-            self.tell(Event("line", number, line))
+            self.say(Event("line", number, line))
 
 
 class Engine:
@@ -205,8 +215,8 @@ class Engine:
         for job, old, new in zip(jobs, before, found):
             for number, (a, b) in enumerate(zip(old, new)):
                 if not torch.equal(a.tokens, b.tokens) or a[1:] != b[1:]:
-                    job.tell(Event("revised", number, b))
-            job.tell(Event("done"))
+                    job.say(Event("revised", number, b))
+            job.say(Event("done"))
             self._remove(job)
 
     def _remove(self, job: QueuedDocument) -> None:
@@ -219,7 +229,7 @@ class Engine:
         if len(batch) == 1:
             (job,) = batch
             self._remove(job)
-            job.tell(Event("failed", error=f"the translation failed ({type(error).__name__})"))
+            job.say(Event("failed", error=f"the translation failed ({type(error).__name__})"))
             return
         for job in batch:
             try:

@@ -293,6 +293,25 @@ def test_nothing_is_told_after_a_client_has_left(served, monkeypatch):
     assert other[1].wait(30) and found == []
 
 
+@pytest.mark.parametrize("last", ["line", "done", "failed"])
+def test_a_client_that_is_gone_ends_no_lane(served, monkeypatch, last):
+    if last == "failed":
+        monkeypatch.setattr(Translator, "translate_parts", lambda *given: 1 / 0)
+    reached = threading.Event()
+
+    def tell(event):
+        if event.kind == last:
+            reached.set()
+            raise RuntimeError("Event loop is closed")
+
+    served.engine.submit(prepare(served, "w1. w2."), tell)
+    assert reached.wait(30)
+    monkeypatch.undo()
+    other = collected()
+    served.engine.submit(prepare(served, "w3."), other[2])
+    assert other[1].wait(30) and other[0][-1].kind == "done" and served.engine.alive
+
+
 def test_models_without_lines_are_not_served(model, monkeypatch):
     monkeypatch.setattr(model.codec, "separator", "")
     with pytest.raises(InputError, match="only models of sentences, and those whose data has a separator"):
