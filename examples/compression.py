@@ -5,9 +5,9 @@
 
 It trains the demo's Lasformer with four layers on each side (configs/demo_lasformer_deep.yaml) as it is, with
 --tie-groups, and with --group-drop 0.2; prunes the first to half its heads and the third to half its decoder
-(lasformer prune), and trains these two further. Then it compares all of them, in 32 and in 8 bits
-(examples/students.py). A killed run resumes where it stopped. Overrides (``optimization.max_update=50``) apply to the
-three trainings from scratch.
+(lasformer prune), and trains these two further, the third also with --quantization-aware. Then it compares all of
+them, in 32 and in 8 bits (examples/students.py). A killed run resumes where it stopped. Overrides
+(``optimization.max_update=50``) apply to the three trainings from scratch.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from multiprocessing import get_context
@@ -41,17 +42,18 @@ TRAINED = {
 """Models trained from scratch, and how each differs from configs/demo_lasformer_deep.yaml."""
 
 PRUNED = {
-    "half_the_heads": ("whole", {"heads": "encoder=1,decoder=1,cross=1"}),
-    "half_the_decoder": ("dropping", {"groups": "decoder.0"}),
+    "half_the_heads": ("whole", {"heads": "encoder=1,decoder=1,cross=1"}, ()),
+    "half_the_decoder": ("dropping", {"groups": "decoder.0"}, ()),
+    "half_the_decoder_aware": ("dropping", {"groups": "decoder.0"}, ("--quantization-aware",)),
 }
-"""Models made from these, and how."""
+"""Models made from these, how, and how their further training differs."""
 
 
-def further(start: Path, updates: int) -> TrainOptions:
+def further(start: Path, updates: int, differing: Sequence[str]) -> TrainOptions:
     """How a pruned model is trained further."""
     model = load(start)["cfg"]["model"]
     own = ["--finetune-from-model", str(start), *words_of_options(model), "--clip-norm", "1.0", "--cpu"]
-    own += ["--lr-scheduler", "polynomial_decay", "--total-num-update", str(updates + updates // 20 + 1)]
+    own += ["--lr-scheduler", "polynomial_decay", "--total-num-update", str(updates + updates // 20 + 1), *differing]
     return TrainOptions(
         arch="lasformer",
         max_update=updates,
@@ -77,12 +79,14 @@ def make(name: str, out: Path, updates: int, overrides: list[str]) -> None:
     run = demo.experiment("lasformer_deep", folder, ())
     run = type(run)(**{**vars(run), "name": name, "training": training, "data": data})
     progress.run("train", lambda: training.run(run) and None, tell=True)
-    for made, (start, how) in PRUNED.items():
+    for made, (start, how, differing) in PRUNED.items():
         if start == name:
             pruned = out / f"{made}.pt"
             progress.run(f"prune {made}", lambda p=pruned, h=how: print(prune(run.checkpoint, p, **h)), tell=True)
             progress.run(
-                f"train {made}", lambda p=pruned: train_own(data, p.with_suffix(""), further(p, updates)), tell=True
+                f"train {made}",
+                lambda p=pruned, d=differing: train_own(data, p.with_suffix(""), further(p, updates, d)),
+                tell=True,
             )
 
 
@@ -92,8 +96,12 @@ def main() -> None:
     parser.add_argument("--documents", type=int, default=2000)
     parser.add_argument("--jobs", type=int, default=1, help="trainings at the same time (default: %(default)s)")
     parser.add_argument("--updates", type=int, default=400, help="of pruned models (default: %(default)s)")
+    parser.add_argument("--only", default=",".join(TRAINED), help="trainings from scratch (default: %(default)s)")
     parser.add_argument("overrides", nargs="*")
     args = parser.parse_intermixed_args()
+    trained = args.only.split(",")
+    if wrong := [name for name in trained if name not in TRAINED]:
+        parser.error(f"--only {wrong[0]}: choose from {', '.join(TRAINED)}")
     out = args.out.resolve()
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -103,12 +111,14 @@ def main() -> None:
         raw = demo.make_corpus(progress, out, args.documents)
         work = partial(make, out=out, updates=args.updates, overrides=args.overrides)
         with ProcessPoolExecutor(args.jobs, get_context("spawn")) as pool:  # Hydra is one per process
-            list(pool.map(work, TRAINED))
+            list(pool.map(work, trained))
     except InputError as e:
         sys.exit(f"error: {e}")
-    models = {name: out / name / "lasformer_deep" / "checkpoint_last.pt" for name in TRAINED}
-    for made in PRUNED:
-        models |= {f"{made},_as_cut": out / f"{made}.pt", made: out / made / "checkpoint_last.pt"}
+    models = {name: out / name / "lasformer_deep" / "checkpoint_last.pt" for name in trained}
+    for made, (start, _, differing) in PRUNED.items():
+        if start in trained:
+            models |= {} if differing else {f"{made},_as_cut": out / f"{made}.pt"}
+            models[made] = out / made / "checkpoint_last.pt"
     for dtype in ("float32", "int8"):
         words = [str(raw), *(f"{name}={path}" for name, path in models.items()), "--data", str(out / "data/mixture")]
         words += ["--decode-dtype", dtype, "--out", str(out / f"{dtype}.json")]

@@ -10,7 +10,7 @@ import math
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ from fairseq_lasformer.plugin.generation import GenerationTask
 from fairseq_lasformer.plugin.log_lines import COLUMNS, SELECTION, by_selector, empty_sums
 from fairseq_lasformer.plugin.long_examples import LongExamplesOften
 from fairseq_lasformer.plugin.muon import mark_embeddings
+from fairseq_lasformer.plugin.quantisation_aware import in_eight_bits
 from fairseq_lasformer.plugin.subword_sampling import SampledSide, SampledSubwords
 from fairseq_lasformer.plugin.task_config import DocumentTranslationConfig
 from fairseq_lasformer.plugin.timed_checkpoints import interruption
@@ -265,7 +266,7 @@ class DocumentTranslationTask(GenerationTask):
         if self.cfg.word_dropout > 0:
             sample = drop_words(sample, self.cfg.word_dropout, self.dropped_sides)
         begun = time.monotonic()
-        with self._abort_on_oom():
+        with self._abort_on_oom(), self._rounded(model):
             result = super().train_step(sample, model, criterion, optimizer, update_num, ignore_grad)
         if not self.timed:
             self.timed = True  # kernels are built in the first batch, so that it is an upper bound
@@ -276,8 +277,11 @@ class DocumentTranslationTask(GenerationTask):
         return result
 
     def valid_step(self, sample: Any, model: Any, criterion: Any) -> Any:
-        with self._abort_on_oom():
+        with self._abort_on_oom(), self._rounded(model):
             return super().valid_step(sample, model, criterion)
+
+    def _rounded(self, model: Any) -> AbstractContextManager[None]:
+        return in_eight_bits(model) if self.cfg.quantization_aware else nullcontext()
 
     @contextmanager
     def _abort_on_oom(self) -> Iterator[None]:

@@ -114,6 +114,13 @@ class DocumentTranslationConfig(TranslationConfig):
             "definitions, in plain PyTorch"
         },
     )
+    quantization_aware: bool = field(
+        default=False,
+        metadata={
+            "help": "training and validation: linear layers compute with weights rounded to 8 bits, so that a model "
+            "loses less with --decode-dtype int8"
+        },
+    )
     decode_dtype: ChoiceEnum(["float32", "int8"]) = field(  # type: ignore[valid-type]
         default="float32",
         metadata={
