@@ -135,7 +135,7 @@ class Unifier:
     def unify(self, document: Source, texts: Sequence[str], lines: Sequence[Line]) -> tuple[list[Line], list[Unified]]:
         """The lines of a translation with one form for each term, and what was changed.
 
-        Given lines and the pairs of a memory stay, and bind: their forms are chosen.
+        Given lines that are no drafts and the pairs of a memory stay, and bind: their forms are chosen.
 
         Args:
             texts: the lines of the source.
@@ -151,7 +151,7 @@ class Unifier:
             }
             forms = {i: form for i, word in places.items() if (form := self._form_of(every[i], translations[i], word))}
             given = document.given or [None] * len(made)
-            fixed = {i for i in forms if i >= len(made) or given[i] is not None}
+            fixed = {i for i in forms if i >= len(made) or (given[i] is not None and i not in document.drafts)}
             best = self._best(document, made, forms, fixed, required)
             if best is None:
                 continue
@@ -231,11 +231,12 @@ class Unifier:
         return found
 
     def _requiring(self, document: Source, i: int, required: Sequence[list[int]], form: str) -> Source:
-        """A document that requires a form in a line, beside the terms that it has already."""
+        """A document that requires a form in a line, beside the terms that it has already; the line is not given."""
         terms: list[list[Sequence[int]]] = [[] for _ in document.sentences]
         of_glossary = document.terms[i] if document.terms else []
         terms[i] = [*of_glossary, *required, self._tokens(form)]
-        return document._replace(terms=terms)
+        given = None if document.given is None else [*document.given[:i], None, *document.given[i + 1 :]]
+        return document._replace(terms=terms, given=given)
 
     def _place(self, document: Source, i: int) -> Span:
         """A line as a part, after some of the lines before it."""

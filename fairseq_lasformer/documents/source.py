@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from torch import Tensor
@@ -22,6 +22,7 @@ class Source(NamedTuple):
         terms: for each sentence, the tokens of the terms that its translation must contain; None for none.
         given: for each sentence, the tokens of its translation, if it is given; None for none.
         memory: pairs of a translation memory that are like its sentences; None for none.
+        drafts: numbers of given lines that stand as they are, unless consistent terms change them.
     """
 
     sentences: Sequence[Tensor]
@@ -30,6 +31,7 @@ class Source(NamedTuple):
     terms: Terms | None = None
     given: Sequence[Tensor | None] | None = None
     memory: Remembered | None = None
+    drafts: Collection[int] = ()
 
 
 class Line(NamedTuple):

@@ -32,7 +32,7 @@ from fairseq_lasformer import formats
 from fairseq_lasformer.documents.source import Line
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.server.engine import QueueFull
-from fairseq_lasformer.server.fields import given_lines, number, read_fields, texts, yes
+from fairseq_lasformer.server.fields import given_lines, number, numbers, read_fields, texts, yes
 from fairseq_lasformer.server.hosts import Guard
 from fairseq_lasformer.server.models import PreparedText, ServedModel
 from fairseq_lasformer.server.pages import Limits, Pages
@@ -205,6 +205,7 @@ class Server(Pages):
             raise HTTPException(400, "format: expected text, html or markdown")
         model, glossary = self._model(fields), str(fields.get("glossary") or "")
         known, same = given_lines(fields.get("given")), yes(fields.get("consistent"))
+        ask = form, glossary, "utf-8", known, same, numbers(fields.get("corrected"))
         if sum(map(len, known.values())) > self.limits.characters:
             raise HTTPException(413, f"given: too long: at most {self.limits.characters} characters")
         if known and len(given) > 1:
@@ -214,13 +215,13 @@ class Server(Pages):
             if len(given) > 1:
                 raise HTTPException(400, "stream: one text at a time")
             with self._turn(request):  # what cannot be read is refused before the answer begins
-                prepared = await self._work(request, model.prepare, encoded[0], form, glossary, "utf-8", known, same)
+                prepared = await self._work(request, model.prepare, encoded[0], *ask)
             return self._streamed(request, model, prepared)
         places = asyncio.Semaphore(TOGETHER)
 
         async def one(data: bytes) -> tuple[str, list[str]]:
             async with places:
-                prepared = await self._work(request, model.prepare, data, form, glossary, "utf-8", known, same)
+                prepared = await self._work(request, model.prepare, data, *ask)
                 lines = await self._lines(request, model, prepared)
                 text = (await self._work(request, model.finished, prepared, lines)).data.decode()
                 others = await self._work(request, model.alternatives, prepared, lines, most) if most else []

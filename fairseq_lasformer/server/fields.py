@@ -125,6 +125,24 @@ def given_lines(given: Any) -> dict[int, str]:
     return {int(key): text for key, text in given.items()}
 
 
+def numbers(given: Any) -> frozenset[int] | None:
+    """Numbers in a request, a list (a form has it as JSON); None if there is no such field.
+
+    Raises:
+        HTTPException: they are none.
+    """
+    if isinstance(given, str) and given.strip():
+        try:
+            given = json.loads(given)
+        except ValueError:
+            given = [None]
+    if given is None or given == "":
+        return None
+    if not isinstance(given, list) or not all(type(number) is int for number in given):
+        raise HTTPException(400, "corrected: expected a list of sentence numbers")
+    return frozenset(given)
+
+
 def yes(given: Any) -> bool:
     """Whether a field is switched on; forms have words only."""
     return str(given or "").strip().lower() not in ("", "0", "false", "no", "off", "none")

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Collection
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import torch
 
 from fairseq_lasformer import formats
 from fairseq_lasformer.documents.consistency import Unifier
@@ -41,6 +43,11 @@ class PreparedText(NamedTuple):
     def texts(self) -> list[str]:
         """Its sentences."""
         return self.document.lines
+
+    def stands(self, number: int, line: Line) -> bool:
+        """Whether a given sentence, by its number from 0, is what was given, and not changed by consistent terms."""
+        tokens = self.source.given[number] if self.source.given else None
+        return tokens is None or torch.equal(tokens, line.tokens)
 
     @property
     def matches(self) -> list[list[dict[str, object]]]:
@@ -95,6 +102,7 @@ class ServedModel:
         encoding: str | None = None,
         given: Given | None = None,
         consistent: bool = False,
+        corrected: Collection[int] | None = None,
     ) -> PreparedText:
         """Reads a file.
 
@@ -104,6 +112,7 @@ class ServedModel:
             encoding: encoding of a text file.
             given: translations of some sentences, by their numbers, from 1.
             consistent: give each term one translation.
+            corrected: those of the given translations that consistent terms must not change; default: all.
 
         Raises:
             InputError: it cannot be read, the glossary or a given line is wrong, or the model knows single sentences.
@@ -119,20 +128,23 @@ class ServedModel:
         required = None
         if glossary.strip():
             required = self.files.translator.required(Glossary.parse(glossary, "the glossary"), self.model.codec)
+        drafts = frozenset(n - 1 for n in document.given if corrected is not None and n not in corrected)
         document = self.files.with_exact(document)
-        return PreparedText(document, self.files.source(document, required), consistent)
+        return PreparedText(document, self.files.source(document, required)._replace(drafts=drafts), consistent)
 
     def _unified(self, translator: Translator, job: QueuedDocument, lines: list[Line]) -> list[Line]:
         return self.unifiers[translator].unify(job.source, job.texts, lines)[0]
 
     def finished(self, prepared: PreparedText, lines: list[Line]) -> TranslatedFile:
         """The translated file."""
-        return self.files.rendered(prepared.document, self.files.with_sources(prepared.document, lines))
+        given = {n: text for n, text in prepared.document.given.items() if prepared.stands(n - 1, lines[n - 1])}
+        document = prepared.document._replace(given=given)
+        return self.files.rendered(document, self.files.with_sources(document, lines))
 
     def line(self, prepared: PreparedText, number: int, line: Line) -> TranslatedLine:
         """A line of a translation beside its source; ``number`` counts from 0."""
         found: TranslatedLine = self.model.line(number + 1, prepared.texts[number], line)
-        return with_given([found], prepared.document.given)[0]
+        return with_given([found], prepared.document.given)[0] if prepared.stands(number, line) else found
 
     def alternatives(self, prepared: PreparedText, lines: list[Line], most: int) -> list[list[str]]:
         """Other translations of each sentence."""

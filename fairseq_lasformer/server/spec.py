@@ -46,6 +46,7 @@ def openapi(version: str) -> dict[str, Any]:
     texts = {"type": "array", "items": _TEXT}
     translate = {"q": text_or_texts, "format": {"enum": ["text", "html", "markdown"]}, "alternatives": _NUMBER}
     translate |= {"given": {"type": "object", "additionalProperties": _TEXT}, "consistent": _YES}
+    translate |= {"corrected": {"type": "array", "items": _NUMBER}}
     translate |= {"stream": _YES | {"description": "server-sent events: source, line, revised, done, error"}}
     file = {"file": {"type": "string", "format": "binary"}, "stream": _YES, "consistent": _YES}
     words = {"source_lines": texts, "target_lines": texts, "line": _NUMBER, "word": _NUMBER}

@@ -78,6 +78,7 @@ def unifier(model, monkeypatch):
     def parts(tasks, device):
         found = []
         for document, place, _ in tasks:
+            assert document.given is None or document.given[place.start] is None  # it would stand as it is
             terms = document.terms[place.start]
             made.tried.append((place.start, [model.tgt_dict.string(term) for term in terms]))
             tokens = torch.tensor([token for term in terms for token in term])
@@ -91,8 +92,8 @@ def unifier(model, monkeypatch):
     return made
 
 
-def unified(unifier, model, translations, given=None):
-    document = model.source(0, "\n".join(TEXT), unifier.translator, given=given)
+def unified(unifier, model, translations, given=None, drafts=()):
+    document = model.source(0, "\n".join(TEXT), unifier.translator, given=given)._replace(drafts=drafts)
     lines = [Line(encoded(model, text), 0.0, False, False) for text in translations]
     made, found = unifier.unify(document, TEXT, lines)
     return [unifier._text(line) for line in made], found
@@ -118,6 +119,14 @@ def test_given_lines_bind(unifier, model):
     assert made == ["W20", "W20 W5", "W6", "W20"] and found[0].form == "W20"
     made, _ = unified(unifier, model, texts, given={1: "W13 W3", 2: "W20 W5"})  # each of them stays
     assert made[:2] == texts[:2]
+
+
+def test_drafts_follow_what_is_given(unifier, model):
+    texts = ["W13 W3", "W20 W5", "W6", "W13"]
+    made, found = unified(unifier, model, texts, given={1: "W13 W3", 2: "W20 W5"}, drafts={0})
+    assert made == ["W20", "W20 W5", "W6", "W20"] and found == [("wab", "W20", [0, 3], [])]
+    unifier.worth = {(0, "W20"): -4.0}
+    assert unified(unifier, model, texts, given={1: "W13 W3", 2: "W20 W5"}, drafts={0})[0][0] == texts[0]
 
 
 def test_the_terms_of_a_glossary_stay(unifier, model):
