@@ -103,11 +103,15 @@ class PartSearch:
         """Tokens of the translation of a part, its context and what is remembered, as :meth:`example`.
 
         Args:
-            size: number of the part's own lines, from the first on; default: all.
+            size: number of the part's own lines, from the first on; default: all. Where it is not all, they end with
+                the separator that the following line is to come after.
         """
         remembered = [target for _, target in self.remembered(document, part)]
         end = part.start + (part.size if size is None else size)
-        return self._joined([*remembered, *(line.tokens for line in lines[part.start - part.context : end])], 1)
+        joined = self._joined([*remembered, *(line.tokens for line in lines[part.start - part.context : end])], 1)
+        if end < part.start + part.size and self.ends[1] is not None:
+            joined[-1] = self.ends[1]
+        return joined
 
     def _joined(self, lines: Sequence[Tensor], side: int) -> Tensor:
         joined: list[Tensor] = []

@@ -164,20 +164,22 @@ class Updater:
             if not found:
                 break
             looked |= {i: states[:i].count(REREAD) for i in found}
+            changed = False
             for group in runs(found, TOGETHER):
                 here = [i for i in found if group[0] <= i <= group[1]]
                 for i, again in self._again(document, lines, here).items():
                     j = kept[i]
                     if j is None or torch.equal(again.tokens, lines[i].tokens):
                         continue
-                    was = float(old[j][0].sum()) - self._sum(former.document, _with(before, j, again), j)
-                    now = self._sum(document, lines, i) - self._sum(document, _with(lines, i, again), i)
-                    if was <= 0 or now >= 0:
-                        continue  # the better one of old, or still the worse one
+                    now = self._sum(document, lines, i) if changed else float(new[i][0].sum())
+                    if now >= self._sum(document, _with(lines, i, again), i):
+                        continue  # still the better one
+                    if float(old[j][0].sum()) <= self._sum(former.document, _with(before, j, again), j):
+                        continue  # never was
                     if states[i] == EDITED and not self.touch_edits:
                         contradicted.add(i)
                         continue
-                    lines[i], states[i] = again, REREAD
+                    lines[i], states[i], changed = again, REREAD, True
                     looked[i] = len(lines)
                     document = document._replace(given=_with(document.given or (), i, again.tokens))
         return sorted(contradicted)

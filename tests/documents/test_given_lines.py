@@ -11,6 +11,7 @@ from fairseq_lasformer.data.documents import Span
 from fairseq_lasformer.documents.given_lines import parse_given
 from fairseq_lasformer.documents.hub import load_model
 from fairseq_lasformer.documents.scoring import against_best, log_probabilities
+from fairseq_lasformer.documents.source import Line
 from fairseq_lasformer.documents.updating import EDITED, KEPT, NEW, Former, Updater, _gone, kept_lines
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.plugin.model import LasformerModel
@@ -182,6 +183,17 @@ def test_lines_that_the_new_context_contradicts_are_translated_again(model, monk
     assert found.states[3] == EDITED and found.contradicted == [3]
     found = Updater(translator, "cpu", touch_edits=True).update(Former(former, (3,)), document, kept)
     assert found.states[3] == "re-read"
+
+
+def test_a_line_scored_with_what_is_before_it_scores_as_in_the_whole(model):
+    translator = model.translator(2)
+    texts = [line for line in lines_of(model) if line]
+    document = model.source(0, "\n".join(line for line in TEXT if line), translator, given=dict(enumerate(texts, 1)))
+    lines = [Line(tokens, 0.0, False, False) for tokens in document.given]
+    updater = Updater(translator, "cpu")
+    whole = updater._scores(document, lines)
+    for i in range(len(lines)):
+        assert updater._sum(document, lines, i) == pytest.approx(float(whole[i][0].sum()), abs=1e-3)
 
 
 def test_scores_are_given_beside_those_of_the_best_words(model):
