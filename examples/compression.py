@@ -42,11 +42,17 @@ TRAINED = {
 """Models trained from scratch, and how each differs from configs/demo_lasformer_deep.yaml."""
 
 PRUNED = {
-    "half_the_heads": ("whole", {"heads": "encoder=1,decoder=1,cross=1"}, ()),
-    "half_the_decoder": ("dropping", {"groups": "decoder.0"}, ()),
-    "half_the_decoder_aware": ("dropping", {"groups": "decoder.0"}, ("--quantization-aware",)),
+    "half_the_heads": ("whole", {"heads": "encoder=1,decoder=1,cross=1"}),
+    "half_the_decoder": ("dropping", {"groups": "decoder.0"}),
 }
-"""Models made from these, how, and how their further training differs."""
+"""Models made from these, and how."""
+
+FURTHER = {
+    "half_the_heads": ("half_the_heads", ()),
+    "half_the_decoder": ("half_the_decoder", ()),
+    "half_the_decoder_aware": ("half_the_decoder", ("--quantization-aware",)),
+}
+"""Models that are trained further, the pruned ones they start from, and how their training differs."""
 
 
 def further(start: Path, updates: int, differing: Sequence[str]) -> TrainOptions:
@@ -79,13 +85,15 @@ def make(name: str, out: Path, updates: int, overrides: list[str]) -> None:
     run = demo.experiment("lasformer_deep", folder, ())
     run = type(run)(**{**vars(run), "name": name, "training": training, "data": data})
     progress.run("train", lambda: training.run(run) and None, tell=True)
-    for made, (start, how, differing) in PRUNED.items():
-        if start == name:
-            pruned = out / f"{made}.pt"
-            progress.run(f"prune {made}", lambda p=pruned, h=how: print(prune(run.checkpoint, p, **h)), tell=True)
+    own = {cut: how for cut, (start, how) in PRUNED.items() if start == name}
+    for cut, how in own.items():
+        progress.run(f"prune {cut}", lambda p=out / f"{cut}.pt", h=how: print(prune(run.checkpoint, p, **h)), tell=True)
+    for made, (cut, differing) in FURTHER.items():
+        if cut in own:
+            start = out / f"{cut}.pt"
             progress.run(
                 f"train {made}",
-                lambda p=pruned, d=differing: train_own(data, p.with_suffix(""), further(p, updates, d)),
+                lambda m=made, s=start, d=differing: train_own(data, out / m, further(s, updates, d)),
                 tell=True,
             )
 
@@ -115,10 +123,9 @@ def main() -> None:
     except InputError as e:
         sys.exit(f"error: {e}")
     models = {name: out / name / "lasformer_deep" / "checkpoint_last.pt" for name in trained}
-    for made, (start, _, differing) in PRUNED.items():
-        if start in trained:
-            models |= {} if differing else {f"{made},_as_cut": out / f"{made}.pt"}
-            models[made] = out / made / "checkpoint_last.pt"
+    own = [cut for cut, (start, _) in PRUNED.items() if start in trained]
+    models |= {f"{cut},_as_cut": out / f"{cut}.pt" for cut in own}
+    models |= {made: out / made / "checkpoint_last.pt" for made, (cut, _) in FURTHER.items() if cut in own}
     for dtype in ("float32", "int8"):
         words = [str(raw), *(f"{name}={path}" for name, path in models.items()), "--data", str(out / "data/mixture")]
         words += ["--decode-dtype", dtype, "--out", str(out / f"{dtype}.json")]

@@ -19,7 +19,7 @@ from rapidfuzz import fuzz
 from fairseq_lasformer.data.documents import Span
 from fairseq_lasformer.documents.part_search import CONTEXTS, SCORED_TOKENS
 from fairseq_lasformer.documents.scoring import log_probabilities
-from fairseq_lasformer.documents.source import Line, Source
+from fairseq_lasformer.documents.source import Line, Source, with_item
 from fairseq_lasformer.documents.translator import Translator
 from fairseq_lasformer.documents.word_attention import word_alignment
 from fairseq_lasformer.errors import InputError
@@ -235,7 +235,7 @@ class Unifier:
         terms: list[list[Sequence[int]]] = [[] for _ in document.sentences]
         of_glossary = document.terms[i] if document.terms else []
         terms[i] = [*of_glossary, *required, self._tokens(form)]
-        given = None if document.given is None else [*document.given[:i], None, *document.given[i + 1 :]]
+        given = None if document.given is None else with_item(document.given, i, None)
         return document._replace(terms=terms, given=given)
 
     def _place(self, document: Source, i: int) -> Span:

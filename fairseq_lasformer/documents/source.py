@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from torch import Tensor
 
 from fairseq_lasformer.data.documents import Span
 from fairseq_lasformer.search.glossary import Terms
 from fairseq_lasformer.translation_memory.remembering import Remembered
+
+T = TypeVar("T")
 
 
 class Source(NamedTuple):
@@ -56,6 +58,11 @@ def rest_of(parts: Sequence[Span], place: int, context: int) -> list[Span]:
     first = rest[0]
     before = min(context, place - (first.start - first.context))
     return [first._replace(start=place, size=first.start + first.size - place, context=before), *rest[1:]]
+
+
+def with_item(items: Sequence[T], i: int, item: T) -> list[T]:
+    """A copy of a sequence with another item in a place."""
+    return [*items[:i], item, *items[i + 1 :]]
 
 
 def runs(numbers: Sequence[int], gap: int) -> list[tuple[int, int]]:

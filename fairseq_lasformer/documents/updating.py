@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ from fairseq_lasformer.data.documents import Span
 from fairseq_lasformer.data.examples import line_spans
 from fairseq_lasformer.documents.part_search import SCORED_TOKENS, TOGETHER
 from fairseq_lasformer.documents.scoring import against_best
-from fairseq_lasformer.documents.source import Line, Source, runs
+from fairseq_lasformer.documents.source import Line, Source, runs, with_item
 from fairseq_lasformer.documents.translator import Translator
 
 AFTER = 1
@@ -36,8 +36,6 @@ ROUNDS = 4
 """How often later lines are looked at: lines that were translated again may contradict others."""
 
 KEPT, NEW, REREAD, EDITED = "kept", "new", "re-read", "edited"
-
-T = TypeVar("T")
 
 
 class Former(NamedTuple):
@@ -172,16 +170,16 @@ class Updater:
                     if j is None or torch.equal(again.tokens, lines[i].tokens):
                         continue
                     now = self._sum(document, lines, i) if changed else float(new[i][0].sum())
-                    if now >= self._sum(document, _with(lines, i, again), i):
+                    if now >= self._sum(document, with_item(lines, i, again), i):
                         continue  # still the better one
-                    if float(old[j][0].sum()) <= self._sum(former.document, _with(before, j, again), j):
+                    if float(old[j][0].sum()) <= self._sum(former.document, with_item(before, j, again), j):
                         continue  # never was
                     if states[i] == EDITED and not self.touch_edits:
                         contradicted.add(i)
                         continue
                     lines[i], states[i], changed = again, REREAD, True
                     looked[i] = len(lines)
-                    document = document._replace(given=_with(document.given or (), i, again.tokens))
+                    document = document._replace(given=with_item(document.given or (), i, again.tokens))
         return sorted(contradicted)
 
     def _again(self, document: Source, lines: Sequence[Line], numbers: Sequence[int]) -> dict[int, Line]:
@@ -233,11 +231,6 @@ class Updater:
 
 def _line(tokens: Any) -> Line:
     return Line(tokens, 0.0, False, False)
-
-
-def _with(items: Sequence[T], i: int, item: T) -> list[T]:
-    """A copy of a sequence with another item in a place."""
-    return [*items[:i], item, *items[i + 1 :]]
 
 
 def _gone(kept: Sequence[int | None], n_old: int) -> list[int]:

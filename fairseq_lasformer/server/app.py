@@ -205,7 +205,8 @@ class Server(Pages):
             raise HTTPException(400, "format: expected text, html or markdown")
         model, glossary = self._model(fields), str(fields.get("glossary") or "")
         known, same = given_lines(fields.get("given")), yes(fields.get("consistent"))
-        ask = form, glossary, "utf-8", known, same, numbers(fields.get("corrected"))
+        corrected = numbers(fields.get("corrected"), "corrected: expected a list of sentence numbers")
+        ask = form, glossary, "utf-8", known, same, corrected
         if sum(map(len, known.values())) > self.limits.characters:
             raise HTTPException(413, f"given: too long: at most {self.limits.characters} characters")
         if known and len(given) > 1:

@@ -109,38 +109,46 @@ def given_lines(given: Any) -> dict[int, str]:
     Raises:
         HTTPException: it is none.
     """
-    if isinstance(given, str) and given.strip():
-        try:
-            given = json.loads(given)
-        except ValueError:
-            given = None
-        if given is None:
-            raise HTTPException(400, 'given: expected an object of sentence number and text, {"1": "…"}')
-    if not given:
+    message = 'given: expected an object of sentence number and text, {"1": "…"}'
+    pairs = _structure(given, message)
+    if not pairs:
         return {}
-    keys = given if isinstance(given, dict) else [None]
+    keys = pairs if isinstance(pairs, dict) else [None]
     if not all(isinstance(key, str) and key.isdecimal() and len(key) < 10 for key in keys):
-        raise HTTPException(400, 'given: expected an object of sentence number and text, {"1": "…"}')
-    texts(list(given.values()), "given: expected texts")
-    return {int(key): text for key, text in given.items()}
+        raise HTTPException(400, message)
+    texts(list(pairs.values()), "given: expected texts")
+    return {int(key): text for key, text in pairs.items()}
 
 
-def numbers(given: Any) -> frozenset[int] | None:
+def numbers(given: Any, message: str) -> frozenset[int] | None:
     """Numbers in a request, a list (a form has it as JSON); None if there is no such field.
 
     Raises:
         HTTPException: they are none.
     """
-    if isinstance(given, str) and given.strip():
-        try:
-            given = json.loads(given)
-        except ValueError:
-            given = [None]
-    if given is None or given == "":
+    listed = _structure(given, message)
+    if listed is None or listed == "":
         return None
-    if not isinstance(given, list) or not all(type(number) is int for number in given):
-        raise HTTPException(400, "corrected: expected a list of sentence numbers")
-    return frozenset(given)
+    if not isinstance(listed, list) or not all(type(number) is int for number in listed):
+        raise HTTPException(400, message)
+    return frozenset(listed)
+
+
+def _structure(given: Any, message: str) -> Any:
+    """A field that is an object or a list; a form has it as JSON.
+
+    Raises:
+        HTTPException: it is a text that is no JSON, or null.
+    """
+    if not isinstance(given, str) or not given.strip():
+        return given
+    try:
+        decoded = json.loads(given)
+    except (ValueError, RecursionError):
+        decoded = None
+    if decoded is None:
+        raise HTTPException(400, message)
+    return decoded
 
 
 def yes(given: Any) -> bool:

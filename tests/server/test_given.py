@@ -43,7 +43,7 @@ def test_consistent_terms_change_given_sentences_that_nobody_has_corrected(serve
     assert drafts == [[0, 1], [0, 1], [0, 1], [0, 1, 2], []]
 
 
-@pytest.mark.parametrize("corrected", ["[", "x", {"1": 2}, ["1"], [True], 7])
+@pytest.mark.parametrize("corrected", ["[", "x", "null", "[" * 100_000, {"1": 2}, ["1"], [True], 7])
 def test_wrong_numbers_of_corrected_sentences_are_refused(served, corrected):
     answer = page(served).post("/translate", json={"q": "w1", "given": {"1": "W"}, "corrected": corrected})
     assert answer.status_code == 400 and "corrected: expected a list" in answer.json()["error"]
@@ -51,7 +51,15 @@ def test_wrong_numbers_of_corrected_sentences_are_refused(served, corrected):
 
 @pytest.mark.parametrize(
     "given, message",
-    [("[", "an object"), ("{", "an object"), ([1], "an object"), ({"a": "W"}, "an object"), ({"9": "W1"}, "line 9")],
+    [
+        ("[", "an object"),
+        ("{", "an object"),
+        ("null", "an object"),
+        ("[" * 100_000, "an object"),
+        ([1], "an object"),
+        ({"a": "W"}, "an object"),
+        ({"9": "W1"}, "line 9"),
+    ],
 )
 def test_wrong_given_sentences_are_refused(served, given, message):
     answer = page(served).post("/translate", json={"q": "w1", "given": given})
