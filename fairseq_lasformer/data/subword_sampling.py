@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable, Container
 from pathlib import Path
 
-from fairseq_lasformer.data.subwords import DataConfig, subword_model, vocabulary
+from fairseq_lasformer.data.subwords import DataConfig, merges, subword_model, vocabulary
 
 Sampler = Callable[[list[str], random.Random], list[str]]
 """From the subwords of a sentence to others of the same text."""
@@ -71,10 +71,7 @@ class BpeDropout:
     """
 
     def __init__(self, codes: Path, p: float, known: Container[str]) -> None:
-        from subword_nmt.apply_bpe import BPE
-
-        with open(codes, encoding="utf-8") as file:
-            self.bpe = BPE(file)
+        self.bpe = merges(codes)
         self.p, self.known = p, known
 
     def __call__(self, pieces: list[str], generator: random.Random) -> list[str]:

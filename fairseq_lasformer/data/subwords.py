@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.executors import Executor, InProcess, Processes, Report, Resources, Worker
 from fairseq_lasformer.files import atomic_write, replacing
+
+if TYPE_CHECKING:
+    from subword_nmt.apply_bpe import BPE
 
 SETTINGS = "settings.json"
 SUBWORDS = {"subword-nmt": "bpe{}.codes", "sentencepiece": "sentencepiece{}.model"}
@@ -202,21 +206,35 @@ class SubwordCodec:
         return _moses(language, self.tokenizer)[2].detokenize(text.split(), return_str=True)
 
 
-def _load(path: Path, bpe: str) -> Callable[[str], str]:
-    """The function of a subword model, from words to subwords."""
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Says of a subword model that cannot be read where it is and what to do."""
     if not path.exists():
         raise InputError(f"{path}: not found; prepare the data again")
     try:
-        if bpe == "subword-nmt":
-            from subword_nmt.apply_bpe import BPE
-
-            with open(path, encoding="utf-8") as codes:
-                return BPE(codes).process_line
-        from sentencepiece import SentencePieceProcessor
-
-        pieces = SentencePieceProcessor(model_file=str(path))
+        yield
     except (Exception, SystemExit) as e:  # subword-nmt exits the process, sentencepiece raises its C++ errors
         raise InputError(f"{path}: damaged; prepare the data again") from e
+
+
+def merges(path: Path) -> BPE:
+    """The merges of a file of byte pair encoding."""
+    from subword_nmt.apply_bpe import BPE
+
+    with _reading(path), open(path, encoding="utf-8") as codes:
+        read = BPE(codes)
+        read.segment("ab")  # a version that subword-nmt does not know is only refused by the first word
+    return read
+
+
+def _load(path: Path, bpe: str) -> Callable[[str], str]:
+    """The function of a subword model, from words to subwords."""
+    if bpe == "subword-nmt":
+        return merges(path).process_line
+    from sentencepiece import SentencePieceProcessor
+
+    with _reading(path):
+        pieces = SentencePieceProcessor(model_file=str(path))
     return lambda text: " ".join(pieces.encode(text, out_type=str))
 
 

@@ -9,7 +9,8 @@ from collections import Counter
 import pytest
 
 from fairseq_lasformer.data.subword_sampling import BpeDropout, UnigramSampler
-from fairseq_lasformer.data.subwords import learn_subwords
+from fairseq_lasformer.data.subwords import learn_subwords, merges
+from fairseq_lasformer.errors import InputError
 
 PIECES = {"a": -2.0, "b": -1.5, "ab": -1.0, "ba": -2.5, "aba": -2.0}
 
@@ -61,3 +62,11 @@ def test_merges_are_left_out_unless_the_dictionary_lacks_the_result(tmp_path):
         assert all("".join(w.removesuffix("@@") for w in word) == "banana" and set(word) <= known for word in drawn)
     alone = BpeDropout(tmp_path / "codes", 0.9, {"banana"})
     assert all(alone(["banana"], random.Random(n)) == usual for n in range(20))
+
+
+@pytest.mark.parametrize("damage", ["#version: 0.3\na b\n", "#version: x\n", "a b c\n", "\udcff"])
+def test_damaged_merges_say_where(tmp_path, damage):
+    (tmp_path / "codes").write_bytes(damage.encode("utf-8", "surrogateescape"))
+    for read in (merges, lambda path: BpeDropout(path, 0.1, {"banana"})):
+        with pytest.raises(InputError, match="codes: damaged; prepare the data again"):
+            read(tmp_path / "codes")
