@@ -16,9 +16,15 @@ VARIABLES = (
 SETS = {
     "plain": ("plain", "default", "SSE41", "SSE4_2", "GENERIC"),
     "avx2": ("avx2", "avx2", "AVX2", "AVX2", "AVX2"),
+    "avx2_vnni": ("avx2_vnni", "avx2", "AVX2_VNNI", "AVX2", "AVX2"),
     "avx512": ("avx512", "avx512", "AVX512_CORE", "AVX512", "AVX512"),
     "avx512_vnni": ("avx512_vnni", "avx512", "AVX512_CORE_VNNI", "AVX512_E1", "AVX512"),
 }
+
+
+def environment(isa: str) -> dict[str, str]:
+    """The variables of an instruction set; none for an empty name or an unknown one, such as another architecture's."""
+    return dict(zip(VARIABLES, SETS.get(isa, ())))
 
 
 def restrict(isa: str) -> None:
@@ -26,6 +32,6 @@ def restrict(isa: str) -> None:
 
     Does nothing if they are set already.
     """
-    wanted = dict(zip(VARIABLES, SETS[isa]))
+    wanted = environment(isa)
     if any(os.environ.get(name) != value for name, value in wanted.items()):
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], os.environ | wanted)

@@ -71,7 +71,7 @@ def fairseqs_options(args: argparse.Namespace) -> list[str]:
 
 
 def add_decoding(parser: argparse.ArgumentParser) -> None:
-    """Declares ``--decode-dtype``, ``--cache-dtype`` and ``--shortlist``, the task's options of these names."""
+    """Declares ``--decode-dtype``, ``--cache-dtype``, ``--reproducible`` and ``--shortlist``, options of the task."""
     parser.add_argument(
         "--decode-dtype",
         choices=("float32", "int8"),
@@ -85,6 +85,12 @@ def add_decoding(parser: argparse.ArgumentParser) -> None:
         help="on a CPU: type of kept keys and values; int8 is faster for long texts (default: %(default)s)",
     )
     parser.add_argument(
+        "--reproducible",
+        action="store_true",
+        help="refuse what does not give the same translation to the byte in any batch, on any number of threads and "
+        "every processor (default: it is translated all the same)",
+    )
+    parser.add_argument(
         "--shortlist",
         type=Path,
         metavar="FILE",
@@ -93,10 +99,12 @@ def add_decoding(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def decoding_of(args: argparse.Namespace) -> dict[str, str]:
+def decoding_of(args: argparse.Namespace) -> dict[str, Any]:
     """The options of :func:`add_decoding` that were given another value than the default, by name."""
     asked = {"decode_dtype": args.decode_dtype, "cache_dtype": args.cache_dtype}
-    found = {name: value for name, value in asked.items() if value != "float32"}
+    found: dict[str, Any] = {name: value for name, value in asked.items() if value != "float32"}
+    if args.reproducible:
+        found["reproducible"] = True
     return found if args.shortlist is None else {**found, "shortlist": str(args.shortlist.resolve())}
 
 

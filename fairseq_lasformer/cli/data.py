@@ -129,7 +129,7 @@ def run_generate(args: argparse.Namespace) -> None:
     if args.overlap is not None:
         options += ["--overlap", str(args.overlap)]
     for name, value in decoding_of(args).items():
-        options += [f"--{name.replace('_', '-')}", value]
+        options += [f"--{name.replace('_', '-')}", *([] if value is True else [value])]
     if args.glossary is not None:
         options += ["--glossary", str(args.glossary.resolve())]
     if args.memory is not None:

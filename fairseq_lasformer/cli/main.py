@@ -31,6 +31,7 @@ COMMANDS = {
     "distil": Command("train a student on a teacher's translations of the training text", "experiments"),
     "run": Command("from raw documents to a model and its report, by a configuration file", "experiments"),
     "translate": Command("translate files, folders or standard input, in any known format", "translate"),
+    "verify": Command("make the translation of a receipt again, and compare the bytes", "verify"),
     "update": Command("update a translation: translate what has changed in its source", "update"),
     "memory": Command("build a translation memory, or look sentences up in one", "memory"),
     "serve": Command("a translation server with a page", "serve"),

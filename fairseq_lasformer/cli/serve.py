@@ -55,7 +55,7 @@ def add_serve(parser: argparse.ArgumentParser) -> None:
 
 
 def run_serve(args: argparse.Namespace) -> None:
-    from fairseq_lasformer.cli.translate import set_verbosity
+    from fairseq_lasformer.cli.translate_options import set_verbosity
 
     set_verbosity(args.verbose)
     try:

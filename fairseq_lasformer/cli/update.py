@@ -9,7 +9,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from fairseq_lasformer.cli import add_beam, add_decoding, add_device, add_memory_options, decoding_of, memory_of
-from fairseq_lasformer.cli.translate import set_verbosity
+from fairseq_lasformer.cli.translate_options import set_verbosity
 from fairseq_lasformer.errors import InputError
 
 CHANGED = 3
@@ -108,6 +108,7 @@ def run_update(args: argparse.Namespace) -> None:
             glossary = args.glossary.read_text(encoding="utf-8") if args.glossary else ""
             settings: tuple[object, ...] = (*identity(chosen(args.model)), model.settings.fingerprint, glossary)
             settings += (args.beam, args.lines, args.edits, args.consistent, args.decode_dtype, args.cache_dtype)
+            settings += (args.reproducible,)
             settings += memory.state if memory is not None else ()
             results = update_all(updater, jobs, args.out / STATE, settings, args.encoding, bar.update, begin)
         else:

@@ -272,10 +272,19 @@ class DocumentHubInterface(hub_utils.GeneratorHubInterface):
         return "\n".join(translated.get(number, "") for number in range(1, len(split_lines(document)) + 1))
 
 
-def _trained_on(checkpoint: Path) -> str:
-    """Return the prepared folder that a checkpoint was trained on."""
+def data_of(checkpoint: Path) -> Path:
+    """The prepared folder of a model: that of its checkpoint, if it is one, or the one that it was trained on.
+
+    Raises:
+        InputError: the checkpoint does not name it.
+    """
+    if (checkpoint.parent / SETTINGS).is_file():
+        return checkpoint.parent
     task = (load(checkpoint).get("cfg") or {}).get("task") or {}
-    return str(task.get("data", "") if isinstance(task, dict) else getattr(task, "data", "")).split(":")[0]
+    named = str(task.get("data", "") if isinstance(task, dict) else getattr(task, "data", "")).split(":")[0]
+    if not named:
+        raise InputError(f"{checkpoint}: does not say what it was trained on; name the prepared folder")
+    return Path(named)
 
 
 def from_pretrained(
@@ -299,10 +308,7 @@ def from_pretrained(
     checkpoint = folder / checkpoint_file if checkpoint_file else chosen(folder)
     if not checkpoint.is_file():
         raise InputError(f"{checkpoint}: no such checkpoint")
-    if data is None:
-        data = folder if (folder / SETTINGS).is_file() else _trained_on(checkpoint)
-        if not data:
-            raise InputError(f"{checkpoint}: does not say what it was trained on; name the prepared folder")
+    data = data_of(checkpoint) if data is None else data
     DataConfig.load(data)
     register()
     fairseqs = logging.getLogger("fairseq")
@@ -327,6 +333,7 @@ def load_model(
     decode_dtype: str = "float32",
     cache_dtype: str = "float32",
     shortlist: str | Path = "",
+    reproducible: bool = False,
 ) -> DocumentHubInterface:
     """Load a trained model for translation, onto a device.
 
@@ -337,14 +344,19 @@ def load_model(
         decode_dtype: ``float32`` or, on a CPU, ``int8``: type of the linear layers' weights.
         cache_dtype: ``float32`` or, on a CPU, ``int8``: type of the keys and values that are kept.
         shortlist: a file that ``lasformer shortlist`` wrote; only words that may translate a document are scored.
+        reproducible: refuse a model or options whose translations depend on what else is translated with them, the
+            number of threads or the processor.
 
     Raises:
         InputError: as :func:`from_pretrained`; or there is no such device, or the model cannot decode in this type.
     """
     place = check_device(device, decode_dtype, cache_dtype)
-    options = {"decode_dtype": decode_dtype, "cache_dtype": cache_dtype, "shortlist": str(shortlist)}
+    if reproducible and place.type != "cpu":
+        raise InputError("--reproducible: only on a CPU; add --device cpu, or leave it out")
+    options: dict[str, Any] = {"decode_dtype": decode_dtype, "cache_dtype": cache_dtype, "shortlist": str(shortlist)}
+    options["reproducible"] = reproducible
     model = from_pretrained(path, data=data, **options).eval().to(place)
-    if shortlist:
+    if shortlist or reproducible:
         model.translator()  # a list that cannot be used is refused now, not at the first translation
     # attention is read in passes that record what they select, which need no gradients of the weights
     return model.requires_grad_(False)

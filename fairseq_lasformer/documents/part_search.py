@@ -13,6 +13,7 @@ from torch import Tensor
 from fairseq_lasformer.data.documents import Span
 from fairseq_lasformer.data.examples import line_spans
 from fairseq_lasformer.documents.batching import batches
+from fairseq_lasformer.documents.scoring import mean
 from fairseq_lasformer.documents.source import Line, Source
 from fairseq_lasformer.search.generator import AlignedGenerator
 from fairseq_lasformer.search.glossary import Terms
@@ -284,7 +285,7 @@ class PartSearch:
             lines.append(
                 Line(
                     tokens[start:end],
-                    float(scores[start : end + 1].mean()) if len(scores[start : end + 1]) else 0.0,
+                    mean(scores[start : end + 1]),
                     i in hypothesis.get("repaired", ()),
                     i in hypothesis.get("flawed", ()),
                 )

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fairseq_lasformer.documents.misplaced_lines import MARGIN, first_misplaced
 from fairseq_lasformer.documents.part_search import CONTEXTS, SCORED_TOKENS, PartSearch
-from fairseq_lasformer.documents.scoring import log_probabilities
+from fairseq_lasformer.documents.scoring import log_probabilities, mean
 from fairseq_lasformer.documents.source import Line, Source, rest_of
 
 ROUNDS = 9
@@ -31,7 +31,7 @@ def place_lines(
     def score(pairs: Sequence[tuple[Tensor, Tensor]]) -> list[float]:
         examples = [(search.closed(source, 0), search.closed(target, 1)) for source, target in pairs]
         found = log_probabilities(search.models[0], search.task.target_dictionary, examples, SCORED_TOKENS, device)
-        return [float(tokens.mean()) for tokens in found]
+        return [mean(tokens) for tokens in found]
 
     starts, failures = [0] * len(documents), [0] * len(documents)
     here = [i for i in range(len(documents)) if len(found[i]) == len(documents[i].sentences) > 1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,6 +10,25 @@ import torch
 from torch import Tensor
 
 from fairseq_lasformer.documents.batching import batches
+
+
+def _output(model: Any, sources: Tensor, lengths: Tensor, previous: Tensor) -> Any:
+    """The model's output; if it can, as decoding steps have it: that of an example depends on that example alone."""
+    if hasattr(model.decoder, "read"):
+        output = model.decoder.read(previous, model.encoder(sources, lengths))
+        if output is not None:
+            return output
+    return model(sources, lengths, previous)
+
+
+def total(scores: Tensor) -> float:
+    """Sum of scores, the same on every processor."""
+    return math.fsum(scores.tolist())
+
+
+def mean(scores: Tensor) -> float:
+    """Mean of scores, the same on every processor; 0 for none."""
+    return total(scores) / max(1, len(scores))
 
 
 @torch.no_grad()
@@ -56,7 +76,7 @@ def against_best(
         previous = targets.roll(1, 1)
         previous[:, 0] = eos
         previous = previous.masked_fill(targets == pad, pad)
-        output = model(sources, (sources != pad).sum(1), previous)
+        output = _output(model, sources, (sources != pad).sum(1), previous)
         every = model.get_normalized_probs(output, log_probs=True)
         scores, best = every.gather(2, targets[..., None])[..., 0], every.max(2).values
         for row, i in enumerate(batch):

@@ -19,7 +19,7 @@ from torch import Tensor
 from fairseq_lasformer.data.documents import Span
 from fairseq_lasformer.data.examples import line_spans
 from fairseq_lasformer.documents.part_search import SCORED_TOKENS, TOGETHER
-from fairseq_lasformer.documents.scoring import against_best
+from fairseq_lasformer.documents.scoring import against_best, total
 from fairseq_lasformer.documents.source import Line, Source, runs, with_item
 from fairseq_lasformer.documents.translator import Translator
 
@@ -169,10 +169,10 @@ class Updater:
                     j = kept[i]
                     if j is None or torch.equal(again.tokens, lines[i].tokens):
                         continue
-                    now = self._sum(document, lines, i) if changed else float(new[i][0].sum())
+                    now = self._sum(document, lines, i) if changed else total(new[i][0])
                     if now >= self._sum(document, with_item(lines, i, again), i):
                         continue  # still the better one
-                    if float(old[j][0].sum()) <= self._sum(former.document, with_item(before, j, again), j):
+                    if total(old[j][0]) <= self._sum(former.document, with_item(before, j, again), j):
                         continue  # never was
                     if states[i] == EDITED and not self.touch_edits:
                         contradicted.add(i)
@@ -197,7 +197,7 @@ class Updater:
         """Log probability of a line in the text before it."""
         part = next(p for p in document.parts if p.start <= i < p.start + p.size)
         size = i + 1 - part.start
-        return float(self._scores(document, lines, [part], size)[i][0].sum())
+        return total(self._scores(document, lines, [part], size)[i][0])
 
     def _scores(
         self,

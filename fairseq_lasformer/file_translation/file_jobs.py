@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 from fairseq_lasformer import formats
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.executors import InProcess, Report, Worker
+from fairseq_lasformer.file_translation import receipt
 from fairseq_lasformer.file_translation.file_translator import FileTranslator, TranslatedFile, TranslatedSentence
 from fairseq_lasformer.file_translation.reading import Blocks
-from fairseq_lasformer.files import check_writable, locked, replacing
+from fairseq_lasformer.files import atomic_write, check_writable, locked, replacing
 from fairseq_lasformer.formats import OpenFile
 from fairseq_lasformer.resume import key_of
 
@@ -48,12 +49,14 @@ class Options(NamedTuple):
         any_language: translate files that say that they are in other languages than the model's.
         finishing: see :class:`formats.Finishing`.
         inputs: other files that must not be written, resolved.
+        receipts: makes receipts, which are written beside the translations; None for none.
     """
 
     overwrite: bool = False
     any_language: bool = False
     finishing: formats.Finishing = formats.Finishing()
     inputs: frozenset[Path] = frozenset()
+    receipts: receipt.Maker | None = None
 
 
 class Result(NamedTuple):
@@ -105,17 +108,18 @@ def suffix(output: str) -> str:
     return "" if output == "text" else f".{output}"
 
 
-def present(done: TranslatedFile, output: str) -> bytes:
+def present(done: TranslatedFile, output: str, key: str = "") -> bytes:
     """A translated file in a form of output.
 
     Args:
         output: ``text`` for the format of the input; ``tsv`` for source, translation, score and ``repaired``,
             ``doubtful`` or nothing; ``jsonl`` for an object of these per line. Further translations are columns of
             text and score, or a list.
+        key: that of a receipt, which stands in every object of ``jsonl``.
     """
     if output == "text":
         return done.data
-    return "".join(map(_json if output == "jsonl" else _row, done.lines)).encode()
+    return "".join(_json(line, key) if output == "jsonl" else _row(line) for line in done.lines).encode()
 
 
 def _row(sentence: TranslatedSentence) -> str:
@@ -127,7 +131,7 @@ def _row(sentence: TranslatedSentence) -> str:
     return "\t".join(cell.replace("\t", " ") for cell in cells) + "\n"
 
 
-def _json(sentence: TranslatedSentence) -> str:
+def _json(sentence: TranslatedSentence, key: str) -> str:
     line = sentence.line
     found: dict[str, Any] = {
         "line": line.number,
@@ -141,6 +145,8 @@ def _json(sentence: TranslatedSentence) -> str:
         found["alternatives"] = [{"translation": text, "score": round(score, 4)} for text, score in sentence.others]
     if sentence.matches:
         found["matches"] = [match.shown() for match in sentence.matches]
+    if key:
+        found["receipt"] = key
     return json.dumps(found, ensure_ascii=False) + "\n"
 
 
@@ -180,6 +186,7 @@ class _Open(NamedTuple):
     job: Job
     key: str
     file: OpenFile
+    receipt: receipt.Receipt | None = None
 
 
 def _translated(
@@ -226,7 +233,8 @@ def _batches(
             file = formats.read(data, job.form, encoding, options.finishing)
             if not options.any_language:
                 formats.check_languages(file, *translator.languages)
-            batch.append(_Open(job, key, file))
+            begun = options.receipts.begin(data, job.form) if options.receipts else None
+            batch.append(_Open(job, key, file, begun))
             size += len(data)
         except OSError as e:
             batch.append(Result(job, f"cannot be read ({e.strerror or e})"))
@@ -264,8 +272,12 @@ class _Files(Worker["Sequence[_Open | Result]", "Iterator[Result]"]):
         if isinstance(made, InputError):
             return Result(job, str(made), note=note)
         try:
+            text = present(made, self.output, opened.receipt.key if opened.receipt else "")
             with replacing(job.target, "wb") as file:
-                file.write(present(made, self.output))
+                file.write(text)
+            if opened.receipt:
+                made_so = opened.receipt._replace(translation=hashlib.sha256(text).hexdigest())
+                atomic_write(job.target.with_name(job.target.name + receipt.ENDING), made_so.text())
             self.done.add(opened.key, job.target)
             _journal(self.state, opened).unlink(missing_ok=True)
             return Result(job, summary=made.counts.summary(), note=note)

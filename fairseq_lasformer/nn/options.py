@@ -21,6 +21,8 @@ class RunOptions(NamedTuple):
         expert_group: the workers that share the experts of mixtures; None if every worker holds all of them.
         int8: whether linear layers decode in 8 bits (``--decode-dtype int8``).
         int8_cache: whether keys and values are kept in 8 bits in decoding (``--cache-dtype int8``).
+        reproducible: whether a model is refused whose translations depend on more than their source
+            (``--reproducible``).
     """
 
     backend: str = "auto"
@@ -28,6 +30,7 @@ class RunOptions(NamedTuple):
     expert_group: ExpertGroup | None = None
     int8: bool = False
     int8_cache: bool = False
+    reproducible: bool = False
 
 
 class RowSampling(NamedTuple):

@@ -12,55 +12,29 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_lasformer.nn.activations import KERNELS
-from fairseq_lasformer.nn.attentions import Attention, SelectedAttention
-from fairseq_lasformer.nn.cache import LayerCache
-from fairseq_lasformer.nn.layers import DecodeContext, DecoderLayer, EncoderLayer
-from fairseq_lasformer.nn.patterns import Pattern
+from fairseq_lasformer.nn.attentions import SelectedAttention
+from fairseq_lasformer.nn.cache import DecodingCache, LayerCache
+from fairseq_lasformer.nn.layers import DecodeContext, DecoderLayer
+from fairseq_lasformer.nn.packed_modules import check_layer, joined
 from fairseq_lasformer.nn.stack import LayerStack
-from fairseq_lasformer.ops import PackedLinear, decode_step, pack_linear
+from fairseq_lasformer.ops import KeyIndex, PackedLinear, decode_step
 
 # instead of a selector's kappa, see ops/binding/step.cpp
 AS_BELOW, EVERY, GIVEN = 0, -1, -2
 
 
-class Unsupported(Exception):
-    """A layer that cannot be packed; the message says why."""
-
-
 class _Layer(NamedTuple):
-    """A packed layer: its place in the stack, its attentions, and the packed projections of the source."""
+    """A packed layer: its place in the stack, its attentions, and the packed projections of the source.
+
+    ``source_scorer`` is that of the selector's keys; without outputs if the layer has none.
+    """
 
     place: int
     self_attn: SelectedAttention
     encoder_attn: SelectedAttention
     source_key: PackedLinear
     source_value: PackedLinear
-
-
-class PackedProjection(nn.Module):
-    """A linear layer in 8 bits, in the place of one in float32.
-
-    Args:
-        linear: the layer; its weights are copied.
-    """
-
-    def __init__(self, linear: nn.Linear) -> None:
-        super().__init__()
-        self.packed = _joined([linear], int8=True)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """[..., inputs] -> [..., outputs]."""
-        return self.packed(x)
-
-
-def quantise_encoder(layers: LayerStack) -> None:
-    """Replace an encoder's linear layers, other than its selectors', by 8-bit ones, in place."""
-    for layer in layers:
-        assert isinstance(layer, EncoderLayer)
-        for holder in (layer, layer.self_attn):
-            for name, module in list(holder.named_children()):
-                if isinstance(module, nn.Linear):
-                    setattr(holder, name, PackedProjection(module))
+    source_scorer: PackedLinear
 
 
 class PackedStack:
@@ -82,7 +56,7 @@ class PackedStack:
         self.layers: list[_Layer] = []
         for layer in layers:
             assert isinstance(layer, DecoderLayer)
-            _check(layer)
+            check_layer(layer)
             self._add(layer, int8)
         own, crossed = self.layers[0].self_attn, self.layers[0].encoder_attn
         self.heads = [own.num_heads, crossed.num_heads]
@@ -97,18 +71,44 @@ class PackedStack:
         assert fc1 is not None and fc2 is not None
         for norm in (layer.self_attn_layer_norm, layer.encoder_attn_layer_norm, layer.final_layer_norm):
             self.norms += [norm.weight.detach(), norm.bias.detach()]
-        packed = [_joined([own.q_proj, own.k_proj, own.v_proj], int8)]
-        packed += [_joined([linear], int8) for linear in (own.out_proj, crossed.q_proj, crossed.out_proj, fc1, fc2)]
-        packed.append(_joined(_scorers(own), False))
-        packed.append(_joined(_scorers(crossed)[:1], False))  # the source's keys are scored once
+        packed = [joined([own.q_proj, own.k_proj, own.v_proj], int8)]
+        packed += [joined([linear], int8) for linear in (own.out_proj, crossed.q_proj, crossed.out_proj, fc1, fc2)]
+        packed.append(joined(_scorers(own), False))
+        packed.append(joined(_scorers(crossed)[:1], False))  # the source's keys are scored once
         for linear in packed:
             self.linears += linear.tensors
             self.outputs.append(linear.outputs)
-        source = [_joined([linear], int8) for linear in (crossed.k_proj, crossed.v_proj)]
+        source = [joined([linear], int8) for linear in (crossed.k_proj, crossed.v_proj)]
+        source.append(joined(_scorers(crossed)[1:], False))
         self.layers.append(_Layer(layer.index, own, crossed, *source))
 
     def step(self, x: Tensor, context: DecodeContext) -> Tensor:
         """Run one decoding step: x [R, d] -> [R, d]."""
+        return self._run(x, context, context.cache.newest)
+
+    def read(self, x: Tensor, cache: DecodingCache, memory: Tensor, source: KeyIndex) -> Tensor:
+        """Read the positions that all hypotheses of an item begin with as if they were as many hypotheses of a step.
+
+        What they have of each step is the same to the last bit, and so is the cache.
+
+        Args:
+            x: [N, P, d].
+            cache: one that begins with so many positions.
+            memory: the encoder's output [N, K, d].
+            source: index of the source's keys.
+
+        Returns:
+            [N, P, d].
+        """
+        n, p, dim = x.shape
+        places = torch.arange(p)
+        seen = (places + 1).repeat(n)
+        index = KeyIndex(places.int().expand(n * p, p), torch.zeros_like(seen), seen, p)
+        rows = x.reshape(n * p, dim)
+        return self._run(rows, DecodeContext(cache, memory, index, source), places).view(x.shape)
+
+    def _run(self, x: Tensor, context: DecodeContext, newest: Tensor) -> Tensor:
+        """Run the layers on rows [R, d], of which those of an item are written to its slots ``newest`` [R / N]."""
         cache, index, source = context.cache, context.self_index, context.source_index
         stores: list[Tensor] = []
         given: list[Tensor] = []
@@ -125,7 +125,7 @@ class PackedStack:
                 stores.append(self.nothing)
             stores += [numbers for numbers, _ in kept[1]]
             scorers = _scorers(crossed)
-            stores.append(source_keys.project("selector_key", scorers[1]) if scorers else self.nothing)
+            stores.append(source_keys.project("selector_key", layer.source_scorer) if scorers else self.nothing)
             stores += [scales for pairs in kept for _, scales in pairs]
             for pattern, its_keys in ((own.selector, keys), (crossed.selector, source_keys)):
                 slots, counts = self.nothing, self.nothing
@@ -144,7 +144,7 @@ class PackedStack:
             self.linears,
             stores,
             given,
-            *(index.table, cache.newest, index.start, index.n_keys, source.start, source.n_keys),
+            *(index.table, newest, index.start, index.n_keys, source.start, source.n_keys),
             *(kappas, self.outputs, self.heads, index.end, self.pre_norm, self.activation, self.length, self.eps),
         )
 
@@ -161,37 +161,6 @@ class PackedStack:
         return found
 
 
-def _joined(linears: list[nn.Linear], int8: bool) -> PackedLinear:
-    """Linear layers with the same input as one, packed."""
-    if not linears:
-        nothing = torch.empty(0)
-        return PackedLinear(nothing, nothing, nothing.int(), nothing, 0)
-    biases: list[Tensor] = [linear.bias for linear in linears if linear.bias is not None]
-    weights: list[Tensor] = [linear.weight for linear in linears]
-    return pack_linear(torch.cat(weights), torch.cat(biases) if biases else None, int8)
-
-
 def _scorers(attention: SelectedAttention) -> list[nn.Linear]:
     """The projections of queries and keys by which an attention chooses its keys."""
     return [] if attention.selector is None else list(attention.selector.scorers())
-
-
-def _check(layer: DecoderLayer) -> None:
-    if layer.moe is not None or layer.fc1 is None:
-        raise Unsupported("mixtures of experts")
-    if not isinstance(layer.transformation, nn.Identity):
-        raise Unsupported("DeLighT's transformations")
-    if layer.activation_fn not in KERNELS:
-        raise Unsupported("this activation")
-    for attention in (layer.self_attn, layer.encoder_attn):
-        if not attention.packable:
-            raise Unsupported(f"the attention {_name(attention)}")
-        if attention.selector is not None and not attention.selector.packable:
-            raise Unsupported(f"the pattern {_name(attention.selector)}")
-    for name, parameter in layer.named_parameters():
-        if parameter.dtype != torch.float32 or parameter.device.type != "cpu":
-            raise Unsupported(f"{parameter.dtype} on {parameter.device} ({name})".replace("torch.", ""))
-
-
-def _name(module: Attention | Pattern) -> str:
-    return getattr(module, "name", type(module).__name__)

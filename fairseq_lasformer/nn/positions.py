@@ -1,16 +1,35 @@
-"""Sinusoidal positions as Vaswani et al. 2017 and Marian have them; fairseq's differ in their frequencies."""
+"""Sinusoidal positions as Vaswani et al. 2017 and Marian have them, and those of either kind that are reproducible."""
 
 from __future__ import annotations
 
+import decimal
 import math
 from typing import Any
 
+import numpy as np
 import torch
 from fairseq.modules import SinusoidalPositionalEmbedding
 from torch import Tensor
 
 
-class VaswaniPositions(SinusoidalPositionalEmbedding):
+class _Growing(SinusoidalPositionalEmbedding):
+    """Positions whose table grows with the longest input."""
+
+    weights: Tensor
+
+    def table(self, rows: int) -> Tensor:
+        """The table [rows, d]."""
+        raise NotImplementedError
+
+    def forward(self, input: Tensor, incremental_state: Any = None, *args: Any, **kwargs: Any) -> Tensor:
+        """int64 [B, N] -> [B, N, d]; see fairseq's."""
+        rows = self.padding_idx + 1 + input.size(1)
+        if rows > self.weights.size(0):
+            self.weights = self.table(2 * rows).to(self.weights)
+        return super().forward(input, incremental_state, *args, **kwargs)
+
+
+class VaswaniPositions(_Growing):
     """Position p has sin(p f_j) and, after all of them, cos(p f_j), with f_j = 10000^(-2j/d); the first position is 0.
 
     "Attention Is All You Need", section 3.5; fairseq's frequencies are 10000^(-j/(d/2-1)). Otherwise as fairseq's: rows
@@ -29,9 +48,61 @@ class VaswaniPositions(SinusoidalPositionalEmbedding):
         made[: self.padding_idx + 1] = 0
         return made
 
-    def forward(self, input: Tensor, incremental_state: Any = None, *args: Any, **kwargs: Any) -> Tensor:
-        """int64 [B, N] -> [B, N, d]; see fairseq's."""
-        rows = self.padding_idx + 1 + input.size(1)
-        if rows > self.weights.size(0):
-            self.weights = self.table(2 * rows).to(self.weights)
-        return super().forward(input, incremental_state, *args, **kwargs)
+
+class ReproduciblePositions(_Growing):
+    """The table of others, the same on every processor: PyTorch's sines differ in the last bit.
+
+    Args:
+        of: fairseq's positions, or :class:`VaswaniPositions`.
+    """
+
+    def __init__(self, of: SinusoidalPositionalEmbedding) -> None:
+        super().__init__(of.embedding_dim, of.padding_idx, of.padding_idx + 1)
+        self.first = of.padding_idx + 1 if isinstance(of, VaswaniPositions) else 0
+        dim, half = of.embedding_dim, of.embedding_dim // 2
+        if isinstance(of, VaswaniPositions):
+            exponents = np.arange(0, dim, 2, dtype=np.float32) * np.float32(-math.log(10000.0) / dim)
+        else:
+            exponents = np.arange(half, dtype=np.float32) * np.float32(-(math.log(10000) / (half - 1)))
+        self.frequencies = np.array([float(decimal.Decimal(float(x)).exp()) for x in exponents], np.float32)
+        self.weights = self.table(of.weights.size(0)).to(of.weights)
+
+    def table(self, rows: int) -> Tensor:
+        """See :class:`VaswaniPositions`; of fairseq's, row p is position p."""
+        positions = np.arange(rows, dtype=np.float32) - np.float32(self.first)
+        made = np.zeros((rows, self.embedding_dim), np.float32)
+        both = np.concatenate(_sines(positions[:, None] * self.frequencies), 1)
+        made[:, : both.shape[1]] = both
+        made[: self.padding_idx + 1 if self.first else 0] = 0
+        made[self.padding_idx] = 0
+        return torch.from_numpy(made)
+
+
+def _sines(angles: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Sine and cosine, by sums and products in float64 alone, which every processor rounds alike.
+
+    Args:
+        angles: float32, below 10^6 in size.
+
+    Returns:
+        float32, correctly rounded but for 1 in 10^7.
+    """
+    x = angles.astype(np.float64)
+    quarters = np.rint(x * (2 / math.pi))
+    # pi/2 in two parts, of which the first has so few bits that its products are exact
+    x = (x - quarters * 1.57079632673412561417) - quarters * 6.07710050650619224932e-11
+    square = x * x
+
+    def series(first: int) -> np.ndarray:
+        y = np.zeros_like(square)
+        for n in range(first + 16, first - 1, -2):
+            y = (1.0 / math.factorial(n)) - y * square
+        return y
+
+    sine, cosine = (x * series(1)).astype(np.float32), series(0).astype(np.float32)
+    turn = quarters.astype(np.int64) % 4
+    swapped = turn % 2 == 1
+    return (
+        np.where(swapped, cosine, sine) * np.where(turn >= 2, np.float32(-1), np.float32(1)),
+        np.where(swapped, sine, cosine) * np.where((turn == 1) | (turn == 2), np.float32(-1), np.float32(1)),
+    )

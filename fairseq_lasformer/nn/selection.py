@@ -15,9 +15,11 @@ from torch import Tensor
 from fairseq_lasformer import ops
 from fairseq_lasformer.ops import (
     EVERY_ROW,
+    KAPPA_ONE,
     AttentionMask,
     Choice,
     KeptKeys,
+    KeyIndex,
     RowSample,
     StraightThrough,
     Supervision,
@@ -134,6 +136,23 @@ class GatheredSelection(_Unsupervised):
 
 
 @dataclass(frozen=True)
+class EveryKey(_Unsupervised):
+    """Every key of an item, for a kernel that sums in an order which depends on nothing but the row (CPU inference).
+
+    Attributes:
+        index: the keys of each item.
+    """
+
+    index: KeyIndex
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, dropout_p: float, backend: str) -> Tensor:
+        n_heads, head_dim = q.size(1), q.size(3)
+        queries, keys, values = (t.transpose(1, 2).reshape(t.size(0), t.size(2), -1) for t in (q, k, v))
+        out = ops.dense_attention(queries, keys, values, self.index, n_heads)
+        return out.view(q.size(0), q.size(2), n_heads, head_dim).transpose(1, 2)
+
+
+@dataclass(frozen=True)
 class MaskSelection:
     """Kept keys as a mask, used in training, with attention dropout, and for short or dense passes.
 
@@ -244,6 +263,13 @@ def select(choice: Choice, q: Tensor, k: Tensor, mask: AttentionMask, kappa: int
     """
     if choice.form == "bitmask":
         return BitmaskSelection(ops.topk_bitmask(q, k, mask, kappa), mask, k.size(1), teaching)
+    if choice.form == "rows" and choice.keys is not None:
+        # which of the two does not depend on the lengths of a batch, as they add in another order
+        return (
+            EveryKey(choice.keys)
+            if kappa >= KAPPA_ONE
+            else GatheredSelection(ops.topk_of_rows(q, k, choice.keys, kappa))
+        )
     if choice.form == "gather" and choice.keys is not None:
         return GatheredSelection(ops.topk_gather(q, k, choice.keys, kappa))
     if choice.form == "slots" and choice.keys is not None:
@@ -259,8 +285,15 @@ def selected(choice: Choice, kept: KeptKeys, n_batch: int, n_keys: int, mask: At
         return BitmaskSelection(ops.bitmask_of(kept, n_batch, n_keys), mask, n_keys)
     if choice.form == "slots":
         return SlotSelection(kept, mask, n_batch, n_keys)
+    if choice.form == "rows":
+        return GatheredSelection(kept)
     form = ReferenceSelection if choice.form == "reference" else MaskSelection
     return form(ops.kept_mask(kept, n_batch, n_keys), mask)
+
+
+def every(choice: Choice, mask: AttentionMask) -> Selection:
+    """Return every key that the mask allows, in the form that an implementation takes."""
+    return EveryKey(choice.keys) if choice.form == "rows" and choice.keys is not None else FullSelection(mask)
 
 
 def _sample(teaching: Teaching | None) -> RowSample:

@@ -8,6 +8,14 @@ from fairseq_lasformer.ops.attend import selected_attention
 from fairseq_lasformer.ops.backends import BACKENDS, backend_for
 from fairseq_lasformer.ops.choice import Choice, PassShape, choose
 from fairseq_lasformer.ops.decode import attend_kept, topk_indices
+from fairseq_lasformer.ops.fixed import (
+    activate,
+    dense_attention,
+    fuse_multiply_adds,
+    layer_norm,
+    log_softmax,
+    topk_of_rows,
+)
 from fairseq_lasformer.ops.gather import gathered_attention, kept_mask, topk_slots
 from fairseq_lasformer.ops.packed import PackedLinear, decode_step, pack_linear, quantise_heads
 from fairseq_lasformer.ops.select import topk_mask
@@ -43,15 +51,21 @@ __all__ = [
     "StraightThrough",
     "Supervision",
     "Teachers",
+    "activate",
     "attend_kept",
     "backend_for",
     "bitmask_of",
     "choose",
     "decode_step",
+    "dense_attention",
+    "fuse_multiply_adds",
+    "layer_norm",
+    "log_softmax",
     "topk_bitmask",
     "topk_mask",
     "topk_gather",
     "topk_indices",
+    "topk_of_rows",
     "topk_slots",
     "selected_attention",
     "gathered_attention",

@@ -33,6 +33,7 @@ TARGETS = {
         "avx2_vnni": ["-mavx2", "-mfma", "-mavxvnni"],
         "avx2": ["-mavx2", "-mfma"],
         "plain": [],
+        "plain_fused": ["-DLASFORMER_FUSED"],
     },
     "aarch64": {"neon_dotprod": ["-march=armv8.2-a+dotprod"], "plain": []},
 }

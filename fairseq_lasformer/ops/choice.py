@@ -33,6 +33,7 @@ class PassShape(NamedTuple):
         teaches: whether a gradient, or the supervision, may need the selection.
         dropout: whether attention weights may be dropped.
         sampled: whether a sample of the queries teaches a learned pattern; blocks of a mask are made for all of them.
+        reproducible: whether a pass without gradients must sum in an order that depends on nothing but the row.
     """
 
     like: Tensor
@@ -44,14 +45,15 @@ class PassShape(NamedTuple):
     teaches: bool = True
     dropout: bool = True
     sampled: bool = True
+    reproducible: bool = False
 
 
 class Choice(NamedTuple):
     """An implementation, one of :data:`FORMS`, and why the ones before it do not take the pass; "" if there are none.
 
     Attributes:
-        form: ``reference``, ``bitmask``, ``gather``, ``slots`` or ``mask``.
-        keys: those of each item, for ``gather`` and ``slots``; None if padding lies between keys.
+        form: ``reference``, ``bitmask``, ``rows``, ``gather``, ``slots`` or ``mask``.
+        keys: those of each item, for ``rows``, ``gather`` and ``slots``; None if padding lies between keys.
     """
 
     form: str
@@ -68,7 +70,7 @@ def choose(full: PassShape, ranges: bool = True) -> Choice:
     reasons: list[str] = []
     for form, refusal in FORMS.items():
         why, index = refusal(full), None
-        if not why and ranges and form in ("gather", "slots"):
+        if not why and ranges and form in ("rows", "gather", "slots"):
             index = _index(full)
             why = "padding between keys" if index is None else ""
         if not why:
@@ -95,12 +97,22 @@ def _bitmask(full: PassShape) -> str:
     return "" if backend_for(full.like.device, full.backend) == "triton" else f"no Triton on {full.like.device.type}"
 
 
+def _rows(full: PassShape) -> str:
+    if not full.reproducible:
+        return "not asked for"
+    if full.like.dtype != torch.float32:
+        return f"type {full.like.dtype}"
+    return _inference(full) or _compiled(full)
+
+
 def _gather(full: PassShape) -> str:
+    return _inference(full) or _few(full, INFERENCE_FROM, INFERENCE_SHARE)
+
+
+def _inference(full: PassShape) -> str:
     if full.teaches or full.dropout:
         return "gradients or dropout"
-    if full.mask.causal:
-        return "causal"
-    return _few(full, INFERENCE_FROM, INFERENCE_SHARE)
+    return "causal" if full.mask.causal else ""
 
 
 def _slots(full: PassShape) -> str:
@@ -116,12 +128,17 @@ def _few(full: PassShape, least: int, share: float) -> str:
         return f"fewer than {least} queries"
     if full.share > share:
         return f"more than {share:.0%} of the keys"
+    return _compiled(full)
+
+
+def _compiled(full: PassShape) -> str:
     return "" if backend_for(full.like.device, full.backend) == "cpu" else "no compiled kernels"
 
 
 FORMS: dict[str, Callable[[PassShape], str]] = {
     "reference": _reference,
     "bitmask": _bitmask,
+    "rows": _rows,
     "gather": _gather,
     "slots": _slots,
     "mask": lambda full: "",

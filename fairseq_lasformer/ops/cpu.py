@@ -29,9 +29,10 @@ logger = logging.getLogger(__name__)
 OPERATORS = (
     *("topk_indices", "topk_scored", "attend_kept"),
     *("gather_forward", "gather_backward"),
-    *("packed_linear", "quantise_heads", "decode_step", "top_candidates"),
+    *("packed_linear", "activate", "layer_norm", "log_softmax", "dense_attention"),
+    *("quantise_heads", "decode_step", "top_candidates"),
     *("row_softmax", "softmax_gradient", "mask_gradient", "kept_gradient"),
-    *("instruction_sets", "use_instructions"),
+    *("instruction_sets", "instructions_in_use", "use_instructions"),
 )
 # a wheel's library, for the torch that it was compiled with: C++ programs of one minor version do not load with another
 PACKAGED = Path(__file__).with_name(f"kernels.torch{'.'.join(torch.__version__.split('.')[:2])}.so")
@@ -82,6 +83,11 @@ def use_instructions(name: str = "") -> str:
     except RuntimeError:
         known = ", ".join(torch.ops.fairseq_lasformer.instruction_sets())
         raise InputError(f"LASFORMER_ISA={name}: not among the instruction sets here: {known}") from None
+
+
+def instructions_in_use() -> str:
+    """Name of the instruction set that the kernels use in this process; empty without kernels."""
+    return torch.ops.fairseq_lasformer.instructions_in_use() if kernels() is not None else ""
 
 
 def _load() -> None:

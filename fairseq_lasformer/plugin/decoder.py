@@ -17,10 +17,17 @@ from fairseq_lasformer.nn.embedding import ExpandedEmbedding, TableProjection
 from fairseq_lasformer.nn.fixed_cache import BufferPool, FixedCache, Size
 from fairseq_lasformer.nn.layers import DecodeContext, FullPass
 from fairseq_lasformer.nn.options import RunOptions
-from fairseq_lasformer.nn.packed_stack import PackedStack, Unsupported
+from fairseq_lasformer.nn.packed_modules import Unsupported
+from fairseq_lasformer.nn.packed_stack import PackedStack
 from fairseq_lasformer.nn.patterns.learned import learned
 from fairseq_lasformer.nn.stack import Observer
-from fairseq_lasformer.ops import AttentionMask, PackedLinear, backend_for, pack_linear
+from fairseq_lasformer.ops import (
+    AttentionMask,
+    PackedLinear,
+    backend_for,
+    log_softmax,
+    pack_linear,
+)
 from fairseq_lasformer.plugin.build import decoder_stack, sampling, supervision
 from fairseq_lasformer.plugin.config import ModuleConfig
 from fairseq_lasformer.plugin.encoder import EncoderOut
@@ -76,7 +83,7 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
         Weights that change afterwards, or move, are packed again when the next batch begins.
 
         Raises:
-            InputError: 8 bits are asked for and not possible.
+            InputError: 8 bits, or reproducible translations, are asked for and not possible.
         """
         int8, int8_cache, self.packed = self.run_options.int8, self.run_options.int8_cache, None
         try:
@@ -93,7 +100,10 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
             if int8 or int8_cache:
                 option = "--decode-dtype" if int8 else "--cache-dtype"
                 raise InputError(f"{option} int8: not with {e}; use float32") from None
+            if self.run_options.reproducible:
+                raise InputError(f"--reproducible: not with {e}") from None
             return
+        self.fix()
         output = pack_linear(self.output_projection.weight, self.output_projection.bias, int8)
         self.packed = PackedDecoder(stack, output, self._weights())
 
@@ -116,13 +126,36 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
         x, extra = self.extract_features(prev_output_tokens, encoder_out, incremental_state, **kwargs)
         if features_only:
             return x, extra
-        if incremental_state is not None and self.packed is not None and x.device.type == "cpu":
-            return self.packed.output(x), extra
-        return self.output_layer(x), extra
+        return self.output_layer(x, packed=incremental_state is not None), extra
 
-    def output_layer(self, features: Tensor, **kwargs: Any) -> Tensor:
-        """[..., d] -> [..., vocabulary]."""
+    def read(self, tokens: Tensor, encoder_out: EncoderOut) -> tuple[Tensor, dict[str, Any]] | None:
+        """Compute scores of all words as steps that read these tokens would.
+
+        Args:
+            tokens: int64 [N, P], the start symbol and words, padded on the right.
+
+        Returns:
+            what :meth:`forward` returns; None if steps do not use the packed layers.
+        """
+        if self.packed is None or tokens.device.type != "cpu" or torch.is_grad_enabled():
+            return None
+        cache = self.new_cache(tokens.size(0), encoder_out["encoder_out"][0].transpose(0, 1))
+        if self.packed is None:  # the weights have changed, to another type
+            return None
+        return self.output_layer(self._read(tokens, encoder_out, cache), packed=True), {"attn": [None]}
+
+    def output_layer(self, features: Tensor, packed: bool = False, **kwargs: Any) -> Tensor:
+        """[..., d] -> [..., vocabulary]; ``packed``: as in a decoding step."""
+        if packed and self.packed is not None and features.device.type == "cpu":
+            return self.packed.output(features)
         return self.output_projection(features)
+
+    def get_normalized_probs(self, net_output: Any, log_probs: bool, sample: Any = None) -> Tensor:
+        """See fairseq's ``FairseqDecoder``."""
+        scores = net_output[0]
+        if log_probs and self.packed is not None and scores.device.type == "cpu" and not torch.is_grad_enabled():
+            return log_softmax(scores.float())
+        return super().get_normalized_probs(net_output, log_probs, sample)
 
     def output_of(self, words: Tensor) -> Callable[[Tensor], Tensor]:
         """Return the projection to scores of some words, int64 [U]: features [R, d] -> [R, U]."""
@@ -175,11 +208,8 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
             sampling(self.cfg, update),
             into,
         )
-        words = self.embed_scale * self.embed_tokens(prev_output_tokens)
-        if self.cfg.zero_first_embedding:
-            words = torch.cat([torch.zeros_like(words[:, :1]), words[:, 1:]], 1)
         out = self.layers(
-            self.embed_words(words, self.position_embeddings(prev_output_tokens, position_offset)),
+            self._embed(prev_output_tokens, position_offset),
             full,
             supervision(self.cfg) if self.training else None,
             recompute=self.training and self.cfg.checkpoint_activations,
@@ -213,8 +243,31 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
         memory = encoder_out["encoder_out"][0].transpose(0, 1)
         n_rows = tokens.size(0) * beam
         cache = DecodingCache.of(incremental_state, functools.partial(self.new_cache, n_rows, memory))
+        if self.packed is not None and tokens.device.type == "cpu":
+            return self._read(tokens, encoder_out, cache)
         cache.begin_with(tokens.size(1))
         return self.extract_features(tokens, encoder_out, into=cache)[0]
+
+    def _read(
+        self, tokens: Tensor, encoder_out: EncoderOut, cache: DecodingCache, position_offset: Tensor | None = None
+    ) -> Tensor:
+        """Read what all hypotheses of an item begin with by the packed layers; return features [N, P, d].
+
+        Padding may only follow the tokens of an item.
+        """
+        assert self.packed is not None
+        memory, padding = encoder_out["encoder_out"][0].transpose(0, 1), encoder_out["encoder_padding_mask"][0]
+        cache.begin_with(tokens.size(1))
+        x = self._embed(tokens, position_offset)
+        x = self.packed.stack.read(x, cache, memory, cache.index_source(padding))
+        return x if self.layer_norm is None else self.layer_norm(x)
+
+    def _embed(self, tokens: Tensor, position_offset: Tensor | None) -> Tensor:
+        """The input of the layers in a full pass: int64 [N, P] -> [N, P, d]."""
+        words = self.embed_scale * self.embed_tokens(tokens)
+        if self.cfg.zero_first_embedding:
+            words = torch.cat([torch.zeros_like(words[:, :1]), words[:, 1:]], 1)
+        return self.embed_words(words, self.position_embeddings(tokens, position_offset))
 
     def _step(
         self, x: Tensor, encoder_out: EncoderOut, incremental_state: IncrementalState

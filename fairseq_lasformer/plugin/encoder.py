@@ -8,12 +8,13 @@ import torch
 from fairseq.models import FairseqEncoder
 from torch import Tensor, nn
 
+from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.nn.cache import regroup
 from fairseq_lasformer.nn.layers import FullPass
 from fairseq_lasformer.nn.options import RunOptions
-from fairseq_lasformer.nn.packed_stack import quantise_encoder
+from fairseq_lasformer.nn.packed_modules import Unsupported, fix_encoder, quantise_encoder
 from fairseq_lasformer.nn.stack import Observer
-from fairseq_lasformer.ops import AttentionMask
+from fairseq_lasformer.ops import AttentionMask, backend_for
 from fairseq_lasformer.plugin.build import encoder_stack, sampling, supervision
 from fairseq_lasformer.plugin.config import ModuleConfig
 from fairseq_lasformer.plugin.frontend import Frontend, padding_of
@@ -35,9 +36,24 @@ class LasformerEncoder(Frontend, FairseqEncoder):
         self.layers = encoder_stack(cfg, run)
         self.layer_norm = nn.LayerNorm(embed_tokens.embedding_dim) if cfg.encoder.normalize_before else None
 
-    def make_generation_fast_(self, **_: Any) -> None:
-        """Quantise the layers if generation is in 8 bits; called by fairseq before generation."""
-        if self.run_options.int8:
+    def make_generation_fast_(self, retain_dropout: bool = False, **_: Any) -> None:
+        """Pack the layers for a CPU; called by fairseq before generation.
+
+        Raises:
+            InputError: translations are to be reproducible, which is not possible.
+        """
+        run = self.run_options
+        try:
+            if retain_dropout:
+                raise Unsupported("--retain-dropout")
+            if backend_for(next(self.layers.parameters()).device, run.backend) != "cpu":
+                raise Unsupported("a device or backend without these kernels")
+            fix_encoder(self.layers)
+            self.fix()
+        except Unsupported as e:
+            if run.reproducible:
+                raise InputError(f"--reproducible: not with {e}") from None
+        if run.int8:
             quantise_encoder(self.layers)
 
     def embed(

@@ -6,13 +6,15 @@ import math
 from typing import Any
 
 import torch
-from fairseq.modules import LearnedPositionalEmbedding, PositionalEmbedding
+from fairseq.modules import LearnedPositionalEmbedding, PositionalEmbedding, SinusoidalPositionalEmbedding
 from fairseq.utils import make_positions
 from torch import Tensor, nn
 
+from fairseq_lasformer import ops
 from fairseq_lasformer.nn.dropout import Dropout
 from fairseq_lasformer.nn.options import RunOptions
-from fairseq_lasformer.nn.positions import VaswaniPositions
+from fairseq_lasformer.nn.packed_modules import fixed
+from fairseq_lasformer.nn.positions import ReproduciblePositions, VaswaniPositions
 from fairseq_lasformer.plugin.config import ModuleConfig
 
 
@@ -24,6 +26,8 @@ def padding_of(tokens: Tensor, pad: int) -> Tensor | None:
 
 class Frontend(nn.Module):
     """Base of encoder and decoder, beside fairseq's."""
+
+    layer_norm: nn.Module | None
 
     def _add_embeddings(
         self,
@@ -53,8 +57,18 @@ class Frontend(nn.Module):
                 self.embed_positions = VaswaniPositions(dim, self.padding_idx, table + self.padding_idx + 1)
             else:
                 self.embed_positions = PositionalEmbedding(table, dim, self.padding_idx, learned=learned_pos)
-        self.layernorm_embedding = nn.LayerNorm(dim) if cfg.layernorm_embedding else None
+        self.layernorm_embedding: nn.Module | None = nn.LayerNorm(dim) if cfg.layernorm_embedding else None
         self.longest = max_positions
+
+    def fix(self) -> None:
+        """Compute what stands around the layers so that each row depends on that row alone."""
+        if self.run_options.reproducible:  # otherwise, a processor without them stays as fast as it is
+            ops.fuse_multiply_adds()
+        fixed(self.layernorm_embedding)
+        fixed(self.layer_norm)
+        plain = not isinstance(self.embed_positions, ReproduciblePositions)
+        if plain and isinstance(self.embed_positions, SinusoidalPositionalEmbedding):
+            self.embed_positions = ReproduciblePositions(self.embed_positions)
 
     def max_positions(self) -> int:
         """Return the maximum sequence length; sinusoidal positions do not restrict the task's limit."""

@@ -99,6 +99,8 @@ class GenerationTask(TranslationTask):
         for name in ("lenpen", "unkpen", "temperature", "max_len_a"):
             if not math.isfinite(float(getattr(args, name, 1.0))):
                 raise InputError(f"--{name.replace('_', '-')} {getattr(args, name)}: expected a number")
+        if self.cfg.reproducible:
+            self._check_reproducible(models, args)
         own_length = (getattr(args, "max_len_a", 0), getattr(args, "max_len_b", 200)) != (0, 200)
         if not own_length:
             args = copy.copy(args)
@@ -108,7 +110,8 @@ class GenerationTask(TranslationTask):
             options = {"alignment": alignment, "own_length": own_length, "backend": self.cfg.attention_backend}
             seq_gen_cls = functools.partial(AlignedGenerator, **options)
         elif seq_gen_cls is None and not getattr(args, "print_alignment", None):
-            seq_gen_cls = functools.partial(BeamGenerator, backend=self.cfg.attention_backend)
+            limits = bool(self.cfg.reproducible)
+            seq_gen_cls = functools.partial(BeamGenerator, backend=self.cfg.attention_backend, own_limits=limits)
         elif self.settings and self.settings.target_tag:
             raise InputError("--print-alignment: not with models whose translations begin with a tag")
         tag = self.tag_in(self.target_dictionary, 1)
@@ -118,6 +121,23 @@ class GenerationTask(TranslationTask):
             _check_shortlist(models, args, prefix_allowed_tokens_fn)
             extra_gen_cls_kwargs = {**(extra_gen_cls_kwargs or {}), "shortlist": self.shortlist}
         return super().build_generator(models, args, seq_gen_cls, extra_gen_cls_kwargs, prefix_allowed_tokens_fn)
+
+    def _check_reproducible(self, models: Any, args: Any) -> None:
+        """Refuse what a reproducible translation cannot be made with.
+
+        Raises:
+            InputError: names it.
+        """
+        refused = {
+            "several models": len(models) > 1,
+            "models of fairseq's (see lasformer convert)": not all(isinstance(m, LasformerModel) for m in models),
+            "a GPU": any(p.device.type != "cpu" for m in models for p in m.parameters()),
+            "--shortlist": bool(self.cfg.shortlist),
+            **{f"--{name.replace('_', '-')}": bool(getattr(args, name, None)) for name in ("sampling", "lm_path")},
+        }
+        for what, there in refused.items():
+            if there:
+                raise InputError(f"--reproducible: not with {what}")
 
     @functools.cached_property
     def shortlist(self) -> Shortlist:

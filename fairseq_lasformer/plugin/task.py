@@ -81,6 +81,7 @@ class DocumentTranslationTask(GenerationTask):
         self.pad = tgt_dict.pad()
         int8, int8_cache = (str(dtype) == "int8" for dtype in (cfg.decode_dtype, cfg.cache_dtype))
         self.run_options = RunOptions(str(cfg.attention_backend), cfg.cuda_graph, int8=int8, int8_cache=int8_cache)
+        self.run_options = self.run_options._replace(reproducible=cfg.reproducible)
 
     @classmethod
     def setup_task(cls, cfg: DocumentTranslationConfig, **kwargs: Any) -> DocumentTranslationTask:

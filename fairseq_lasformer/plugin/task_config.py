@@ -134,6 +134,13 @@ class DocumentTranslationConfig(TranslationConfig):
             "help": "generation on a CPU: type of the keys and values that are kept; int8 is faster for long texts"
         },
     )
+    reproducible: bool = field(
+        default=False,
+        metadata={
+            "help": "generation on a CPU: refuse models and options whose translations depend on what else is in the "
+            "batch, the number of threads or the processor"
+        },
+    )
     cuda_graph: bool = field(
         default=False,
         metadata={"help": "capture a decoding step in a CUDA graph and replay it (generation on a GPU with Triton)"},

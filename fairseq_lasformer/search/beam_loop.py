@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import torch
@@ -28,6 +29,7 @@ from fairseq_lasformer.search.processors import (
     Exclusions,
     FreeTag,
     GivenWords,
+    OwnLimits,
     ProcessedSearch,
     StepProcessor,
     apart,
@@ -113,6 +115,7 @@ class BeamGenerator(SequenceGenerator):
         tag: word that every translation begins with, at no cost, and which is taken off; None for none. Prefixes may
             begin with it.
         backend: what finds candidates, one of :data:`ops.BACKENDS`.
+        own_limits: whether the longest translation follows from an item's own length, not from the longest one's.
     """
 
     model: Any
@@ -132,11 +135,12 @@ class BeamGenerator(SequenceGenerator):
         shortlist: Shortlist | None = None,
         tag: int | None = None,
         backend: str = "auto",
+        own_limits: bool = False,
         **options: Any,
     ) -> None:
         super().__init__(models, dictionary, **options)
         self.search, self.shortlist = ProcessedSearch(dictionary, fast(self.search, backend)), shortlist
-        self.tag = tag
+        self.tag, self.own_limits = tag, own_limits
 
     def _generate(
         self,
@@ -159,7 +163,7 @@ class BeamGenerator(SequenceGenerator):
     ) -> list[list[dict[str, Any]]]:
         """See fairseq's ``generate``; the generator is this search's own."""
         if self.shortlist is None or (bos_token or 0) >= SPECIAL:
-            return self._run(sample, prefix_tokens, constraints, bos_token)
+            return self._run(sample, prefix_tokens, constraints, bos_token, self._limits(sample))
         joint = JointList.of(self.shortlist, sample["net_input"]["src_tokens"], prefix_tokens, beam=self.beam_size)
         with self._listed(joint):
             prefix = None if prefix_tokens is None else joint.numbers(prefix_tokens)
@@ -193,6 +197,13 @@ class BeamGenerator(SequenceGenerator):
             yield
         finally:
             self.model, self.vocab_size, self.token_indices_to_suppress = model, len(self.tgt_dict), suppressed
+
+    def _limits(self, sample: dict[str, Any]) -> list[StepProcessor]:
+        if not self.own_limits:
+            return []
+        words = (sample["net_input"]["src_tokens"] != self.pad).sum(1).tolist()
+        longest = [min(int(self.max_len_a * n + self.max_len_b), self.max_len - 1) for n in words]
+        return [OwnLimits(torch.tensor(longest), self.eos)]
 
     def _is_plain(self, processors: Sequence[StepProcessor] = ()) -> bool:
         if type(self.search.inner) is not FastBeamSearch or self.match_source_len:
@@ -288,7 +299,8 @@ class BeamGenerator(SequenceGenerator):
         if self.tag is not None:
             scores = torch.cat([torch.zeros_like(scores[:, :1]), scores[:, 1:]], 1)  # see FreeTag
         alive = torch.where(torch.arange(beam, device=given.device) == 0, 0.0, -math.inf)
-        sums = scores.cumsum(1)[:, None] + alive[:, None]
+        # added as steps do it, in float32: cumsum does so in double, and which words are read here depends on the batch
+        sums = torch.stack(list(accumulate(scores.unbind(1), torch.add)), 1)[:, None] + alive[:, None]
         itself = torch.arange(beam, device=given.device).expand(given.size(0), -1)
         nobody = torch.full_like(itself, -1)
         for word, newest in zip(given[:, None].expand(-1, beam, -1).unbind(2), sums.unbind(2)):

@@ -65,10 +65,11 @@ def read_beginning(
     found = []
     for first in range(0, words.size(1), TOGETHER):
         here = features[:, first : first + TOGETHER]
-        scores = decoder.output_layer(here) if listed is None else ensemble.outputs[0](here)
+        scores = decoder.output_layer(here, packed=True) if listed is None else ensemble.outputs[0](here)
         scores = scores.float() / temperature
         if listed is not None:
             scores = scores + listed.penalty[:, None]
         there = words[:, first : first + TOGETHER, None]
-        found.append(scores.log_softmax(-1).gather(2, there)[..., 0])
+        scores = decoder.get_normalized_probs((scores, None), True) if listed is None else scores.log_softmax(-1)
+        found.append(scores.gather(2, there)[..., 0])
     return torch.cat(found, 1)

@@ -187,6 +187,28 @@ class Exclusions(StepProcessor):
             lprobs.index_fill_(-1, self.suppressed, -math.inf)
 
 
+class OwnLimits(StepProcessor):
+    """Items end at limits of their own, whatever else is in the batch.
+
+    Args:
+        longest: int64 [N], the step at which each item's translations end.
+        end: index of the end of sentence.
+    """
+
+    def __init__(self, longest: Tensor, end: int) -> None:
+        self.longest, self.end = longest, end
+
+    def step(self, scores: Scores) -> None:
+        over = self.longest <= scores.step
+        if bool(over.any()):
+            ending = scores.lprobs[over, :, self.end]
+            scores.lprobs[over] = -math.inf
+            scores.lprobs[over, :, self.end] = ending
+
+    def prune(self, items: Tensor) -> None:
+        self.longest = self.longest[items]
+
+
 class FreeTag(StepProcessor):
     """A first word that is prescribed costs nothing, so that it does not count in a normalised score."""
 

@@ -27,6 +27,7 @@ from fairseq_lasformer.checkpoints import loading
 from fairseq_lasformer.cli.main import COMMANDS
 from fairseq_lasformer.documents import hub
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.file_translation.receipt import Maker
 from fairseq_lasformer.plugin import compat
 
 
@@ -205,6 +206,15 @@ def command(name: str, *words: str) -> Callable[..., list]:
     return made
 
 
+def verify(program: str, data: Path, folder: Path, out: Path) -> list:
+    """By a receipt in which the hash of this very checkpoint stands."""
+    text = out / "text.txt"
+    options = {"beam": 2, "lines": True, "format": "text"}
+    receipt = Maker.of(folder / "checkpoint_best.pt", data, options, {}).begin(text.read_bytes(), "text")
+    (out / "receipt.json").write_text(receipt.text())
+    return [program, "verify", out / "receipt.json", text]
+
+
 NONE = None  # reads no checkpoint
 LASFORMER = {
     "corpus": NONE,
@@ -216,6 +226,7 @@ LASFORMER = {
     "shortlist": NONE,
     "memory": NONE,
     "translate": command("translate", "CHECKPOINT", "OUT/text.txt", "--data", "DATA"),
+    "verify": verify,
     "serve": command("serve", "FOLDER", "--data", "DATA", "--port", "0"),
     "generate": command("generate", "DATA", "CHECKPOINT", "OUT/out", "--", "--cpu"),
     "contrast": command("contrast", "CHECKPOINT", "OUT/text", "--data", "DATA"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import product
 
 import pytest
 import torch
@@ -103,7 +104,7 @@ def test_the_words_of_given_lines_are_prescribed():
     assert rule.line.tolist() == [[1, 1]]
 
 
-@pytest.mark.parametrize("dtypes", [("float32", "float32"), ("float32", "int8")])
+@pytest.mark.parametrize("dtypes", product(("float32", "int8"), repeat=2), ids="-".join)
 def test_a_beginning_is_read_in_one_pass(trained_folder, dtypes, monkeypatch):
     model = load_model(trained_folder, None, "cpu", *dtypes)
     translator = model.translator(3)
@@ -122,8 +123,8 @@ def test_a_beginning_is_read_in_one_pass(trained_folder, dtypes, monkeypatch):
     (slow,) = translator.translate_parts(place, "cpu")
     assert len(calls) == 1
     assert [line.tokens.tolist() for line in fast] == [line.tokens.tolist() for line in slow]
-    tolerance = 1e-4 if dtypes[1] == "float32" else 0.05
-    assert [line.score for line in fast] == pytest.approx([line.score for line in slow], abs=tolerance)
+    # which of them are read at once depends on the batch, and must not be seen
+    assert [line.score for line in fast] == [line.score for line in slow]
 
 
 def test_lines_are_aligned_with_their_former_ones():

@@ -65,6 +65,7 @@ def test_activations_are_those_of_pytorch(build, name, size):
     assert steps(models[0], tokens(1, 9), tokens(1, 4), 2).isnan().all()
 
 
+@torch.no_grad()  # threads have their own
 def steps(model, src, prev, n_beams: int) -> torch.Tensor:
     order = torch.arange(src.size(0)).repeat_interleave(n_beams)
     encoded = model.encoder.reorder_encoder_out(model.encoder(src, src.ne(1).sum(1)), order)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from fractions import Fraction
+
 import pytest
 import torch
 
@@ -51,7 +54,11 @@ def of_rows(n: int) -> list[torch.Tensor]:
     KERNELS.softmax_gradient(softmax, mean)
     best, places = KERNELS.top_candidates(scores[0], scores[0, :, :, 0], min(7, n))
     packed = [ops.pack_linear(torch.randn(n, 37), torch.randn(n), int8=int8) for int8 in (False, True)]
-    x = torch.randn(9, 37)
+    x, keys = torch.randn(9, 37), torch.randn(2, n, 36)
+    start, count = torch.tensor([0, n // 2]), torch.tensor([n, n - n // 2])
+    found += [KERNELS.dense_attention(torch.randn(2, 7, 36), keys, keys.flip(1), start, count, 2)]
+    found += [KERNELS.layer_norm(scores, torch.randn(n), torch.randn(n), 1e-5), KERNELS.log_softmax(scores.view(-1, n))]
+    found += [KERNELS.activate(scores, activation) for activation in range(5)]
     return [*found, softmax, best, places, *(layer(x) for layer in packed)]
 
 
@@ -77,6 +84,32 @@ def test_all_instruction_sets_give_the_same_bits(case, instructions):
             torch.testing.assert_close(mine, best, rtol=close, atol=close)
         else:
             assert torch.equal(mine, best)
+
+
+def test_fused_multiply_adds_round_once(instructions):
+    """1 + 2^-24 (1 + 2^-30) lies just above the middle between two numbers; as a double, it is the middle."""
+    a, b = 25 * 13 * 41 * 61 * 2.0**-44, 1321 * 2.0**-10  # their product is 2^-24 + 2^-54
+    values = [
+        (a, b, 1.0),
+        (-a, b, -1.0),
+        (a, -b, 1.0),
+        (2.0**-80, 2.0**-69, 0.0),
+        (1e30, 1e30, -1.0),
+        (0.1, 0.3, -0.03),
+    ]
+    x, w = torch.tensor([[c, a] for a, _, c in values]), torch.tensor([[1.0, b] for _, b, _ in values])
+    found = ops.pack_linear(w)(x).diagonal()
+    if instructions == "plain":
+        assert found[0] == 1.0 != 1.0 + 2.0**-23
+        return
+    exact = [Fraction(float(x)) * Fraction(float(w)) + Fraction(float(c)) for (c, x), (_, w) in zip(x, w)]
+    for mine, sum_of in zip(found.tolist(), exact, strict=True):
+        if math.isinf(mine):
+            assert abs(sum_of) > Fraction(3.4e38)
+            continue
+        near = torch.tensor(mine)
+        others = [near.nextafter(torch.tensor(to)) for to in (-math.inf, math.inf)]
+        assert all(abs(Fraction(mine) - sum_of) <= abs(Fraction(float(other)) - sum_of) for other in others)
 
 
 def test_figures_name_the_instructions_that_the_kernels_use(monkeypatch):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-import torch
 from torch import Tensor, nn
 
 from fairseq_lasformer import ops
@@ -110,7 +109,7 @@ class SelectedAttention(Attention):
         Args:
             n_keys: int64, broadcastable to ``q``: the number of keys that each query may attend to.
         """
-        return q * (n_keys.clamp_min(self.length).to(torch.float32).log() / math.log(self.length)).to(q.dtype)
+        return q * (n_keys.clamp_min(self.length).double().log() / math.log(self.length)).to(q.dtype)
 
     def _heads(self, x: Tensor) -> Tensor:
         """[B, N, H * D] -> [B, H, N, D]."""

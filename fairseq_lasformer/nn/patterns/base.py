@@ -64,6 +64,7 @@ class Pattern(nn.Module):
         adaptive: whether its kappa adapts (eq 7).
         packable: whether the fast decoder takes it: it looks at positions alone, or scores keys as the selector does.
         backend: backend for inference, one of :data:`ops.BACKENDS`.
+        reproducible: whether passes without gradients sum in an order that depends on nothing but the row.
     """
 
     name: ClassVar[str]
@@ -72,6 +73,7 @@ class Pattern(nn.Module):
     adaptive: ClassVar[bool] = False
     packable: ClassVar[bool] = False
     backend: str = "auto"
+    reproducible: bool = False
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
+from fairseq_lasformer import ops
 from fairseq_lasformer.nn.options import EVERY_QUERY, RowSampling
 from fairseq_lasformer.nn.patterns.base import Pattern, PatternCost, PatternOptions
-from fairseq_lasformer.nn.selection import FullSelection
-from fairseq_lasformer.ops import AttentionMask
+from fairseq_lasformer.nn.selection import FullSelection, Selection, every
+from fairseq_lasformer.ops import AttentionMask, PassShape
 
 if TYPE_CHECKING:
     from fairseq_lasformer.nn.cache import LayerCache
@@ -35,7 +37,10 @@ class Full(Pattern):
         mask: AttentionMask,
         as_mask: bool = False,
         sampling: RowSampling = EVERY_QUERY,
-    ) -> FullSelection:
+    ) -> Selection:
+        if self.reproducible and not as_mask and not torch.is_grad_enabled():
+            full = PassShape(query, query.size(1), key.size(1), 1.0, mask, self.backend, teaches=False, dropout=False)
+            return every(ops.choose(full._replace(reproducible=True)), mask)
         return FullSelection(mask)
 
     def step(self, query: Tensor, keys: LayerCache) -> None:

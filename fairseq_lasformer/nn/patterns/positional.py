@@ -91,14 +91,17 @@ class Positional(Pattern):
         slots = slots.expand(n_batch, -1, -1).reshape(-1, most).int()
         kept = KeptKeys(slots, found.counts.expand(n_batch, -1).reshape(-1).int())
         full = PassShape(query, n_queries, n_keys, most / n_keys, mask, self.backend)
+        if self.reproducible and not as_mask and not torch.is_grad_enabled():
+            full = full._replace(teaches=False, dropout=False, reproducible=True)
         return selected(ops.choose(full, ranges=False), kept, n_batch, n_keys, mask)
 
     def step(self, query: Tensor, keys: LayerCache) -> KeptKeys:
-        index = keys.key_index
-        beam = query.size(0) // index.n_keys.numel()
-        found = self.kept(keys.position, index.n_keys, index.end)
+        index, position = keys.key_index, keys.position
+        beam, of_item = query.size(0) // position.numel(), position.numel() // index.n_keys.numel()
+        n_keys, start = (t.repeat_interleave(of_item) for t in (index.n_keys, index.start))
+        found = self.kept(position, n_keys, index.end)
         unused = (found.positions < 0).repeat_interleave(beam, 0)
-        slots = (index.start[:, None] + found.positions).clamp(0, index.end - 1).repeat_interleave(beam, 0)
+        slots = (start[:, None] + found.positions).clamp(0, index.end - 1).repeat_interleave(beam, 0)
         if index.table is not None:
             slots = index.table.gather(1, slots)
         return KeptKeys(slots.int().masked_fill(unused, -1), found.counts.int().repeat_interleave(beam))

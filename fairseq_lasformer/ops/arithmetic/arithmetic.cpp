@@ -20,6 +20,8 @@ const Arithmetic table = {
     quantise,
     product,
     layer_norm,
+    activate,
+    logarithm,
     score,
     candidates,
     next_above,
@@ -31,6 +33,7 @@ const Arithmetic table = {
     softmax_gradient,
     mask_gradient,
     kept_gradient,
+    log_softmax,
 };
 
 }  // namespace LASFORMER_TARGET

@@ -5,7 +5,8 @@
 // thread or allocates: the binding (ops/binding) divides the work and owns the memory.
 //
 // Sums run over 16 lanes on every target, folded in the same order (lanes.h), with fused multiply-adds where the target has
-// them, so that all targets but `plain` on x86-64 give the same bits in float32; integers are exact everywhere.
+// them, so that all targets but `plain` on x86-64 give the same bits in float32; integers are exact everywhere. Where
+// even `plain` has to, `plain_fused` is `plain` with fused multiply-adds in software.
 #pragma once
 
 #include <cstdint>
@@ -98,6 +99,8 @@ struct Arithmetic {
   void (*quantise)(const float* x, int64_t stride, int64_t rows, int64_t n, void* out, int64_t padded, float* scales);
   void (*product)(const Product& p, int64_t from_group, int64_t to_group);
   void (*layer_norm)(const float* x, int64_t rows, int64_t n, const float* weight, const float* bias, float eps, float* out);
+  void (*activate)(const float* x, int64_t n, Activation activation, float* out);
+  double (*logarithm)(double x);
 
   // selection.h: scores of keys [from, to) of a row; candidates of the highest; words above a bound
   void (*score)(Type type, const float* query, const void* keys, const int32_t* table, int64_t from, int64_t to,
@@ -121,6 +124,7 @@ struct Arithmetic {
                         float most, float* out, int64_t from, int64_t to);
   void (*kept_gradient)(const Block& b, float* scores, float* d_weights, const float* lse, const float* delta,
                         int64_t from, int64_t to, float* bias);
+  void (*log_softmax)(const float* x, int64_t rows, int64_t n, float* out);
 };
 
 inline int64_t gather_work(const Gather& g) { return 4 * g.width + 2 * (g.most + kTurn); }

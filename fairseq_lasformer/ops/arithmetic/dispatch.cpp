@@ -11,7 +11,7 @@
 namespace lasformer {
 
 #if defined(__x86_64__)
-#define LASFORMER_TARGETS(each) each(avx512_vnni) each(avx512) each(avx2_vnni) each(avx2) each(plain)
+#define LASFORMER_TARGETS(each) each(avx512_vnni) each(avx512) each(avx2_vnni) each(avx2) each(plain) each(plain_fused)
 #elif defined(__aarch64__)
 #define LASFORMER_TARGETS(each) each(neon_dotprod) each(plain)
 #else
@@ -43,7 +43,7 @@ std::atomic<const Arithmetic*> chosen{nullptr};
 }  // namespace
 
 bool available(const Arithmetic& target) {
-  if (is(target, "plain")) return true;
+  if (is(target, "plain") || is(target, "plain_fused")) return true;
 #if defined(__x86_64__)
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&

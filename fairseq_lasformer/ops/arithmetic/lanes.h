@@ -41,6 +41,28 @@ struct Half {
   uint16_t bits;
 };
 
+#if defined(LASFORMER_FUSED)
+// What a fused instruction gives, without one: product and sum in double, whose last bit then tells of what was rounded
+// away ("round to odd", Boldo and Melquiond 2008), so that the rounding to float is that of the exact sum.
+inline Vector multiply_add(Vector a, Vector b, Vector c) {
+  typedef double Doubles __attribute__((vector_size(8 * kWide)));
+  typedef int64_t Bits __attribute__((vector_size(8 * kWide)));
+  const Doubles product = __builtin_convertvector(a, Doubles) * __builtin_convertvector(b, Doubles);  // exact
+  const Doubles term = __builtin_convertvector(c, Doubles), none = {}, sum = product + term, back = sum - product;
+  const Doubles lost = (product - (sum - back)) + (term - back);
+  Bits bits;
+  std::memcpy(&bits, &sum, sizeof bits);
+  const Bits inexact = (lost > none) | (lost < none), away = (lost > none) == (sum > none), even = (bits & 1) == 0;
+  bits += inexact & even & ((away & 2) - 1);  // 1 away from zero, or 1 towards it
+  Doubles odd;
+  std::memcpy(&odd, &bits, sizeof odd);
+  return __builtin_convertvector(odd, Vector);
+}
+
+inline float multiply_add(float a, float b, float c) {
+  return multiply_add(Vector{a}, Vector{b}, Vector{c})[0];
+}
+#else
 inline Vector multiply_add(Vector a, Vector b, Vector c) {
 #if defined(__AVX512F__)
   return _mm512_fmadd_ps(a, b, c);
@@ -60,6 +82,7 @@ inline float multiply_add(float a, float b, float c) {
   return a * b + c;
 #endif
 }
+#endif
 
 inline Vector vector(float x) { return x - Vector{}; }  // not Vector{} + x, which changes -0 and so is computed
 
@@ -367,6 +390,25 @@ inline V activated(V x, Activation activation) {
     case Activation::kSwish: return x * sigmoid(x);
     default: return x;
   }
+}
+
+// log of a positive number in double, error below 1e-15: the same bits everywhere, which std::log does not promise.
+inline double logarithm(double x) {
+  if (!(x <= std::numeric_limits<double>::max())) return x;  // infinity and NaN
+  int64_t bits;
+  std::memcpy(&bits, &x, sizeof bits);
+  int64_t exponent = (bits >> 52) - 1023;
+  bits = (bits & 0xfffffffffffffLL) | (1023LL << 52);
+  double y;
+  std::memcpy(&y, &bits, sizeof y);
+  if (y > 1.4142135623730951) {
+    y *= 0.5;
+    ++exponent;
+  }
+  const double s = (y - 1.0) / (y + 1.0), z = s * s;
+  double sum = 1.0 / 21.0;
+  for (int k = 19; k > 0; k -= 2) sum = sum * z + 1.0 / k;
+  return 2.0 * s * sum + static_cast<double>(exponent) * 0.6931471805599453;
 }
 
 // x becomes x * factor.

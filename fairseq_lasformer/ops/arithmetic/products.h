@@ -395,5 +395,11 @@ void layer_norm(const float* x, int64_t rows, int64_t n, const float* weight, co
   }
 }
 
+void activate(const float* x, int64_t n, Activation activation, float* out) {
+  each(
+      n, [&](int64_t i) { store(out + i, activated(load(x + i), activation)); },
+      [&](int64_t i) { out[i] = activated(x[i], activation); });
+}
+
 }  // namespace LASFORMER_TARGET
 }  // namespace lasformer

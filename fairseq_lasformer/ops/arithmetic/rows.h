@@ -60,6 +60,17 @@ void row_softmax(const Block& b, float* scores, float* mean, float share, float*
   }
 }
 
+// log probabilities of rows [R, N]
+void log_softmax(const float* x, int64_t rows, int64_t n, float* out) {
+  for (int64_t r = 0; r < rows; ++r, x += n, out += n) {
+    const float top = largest(x, n);
+    const float total = reduce(n, [=](auto sum, int64_t i) { return sum + exp_or_zero(take(x + i, sum) - top); });
+    const float norm = static_cast<float>(logarithm(total));
+    each(
+        n, [&](int64_t i) { store(out + i, (load(x + i) - top) - norm); }, [&](int64_t i) { out[i] = (x[i] - top) - norm; });
+  }
+}
+
 void softmax_gradient(const Block& b, float* weights, const float* d_mean, int64_t from, int64_t to) {
   for (int64_t place = from; place < to; ++place) {
     const int64_t item = place / (b.heads * b.rows), r = place % b.rows;

@@ -20,6 +20,7 @@ namespace {
 using std::int32_t;
 using std::int64_t;
 
+constexpr int64_t kRowBlock = 32;   // rows of an item that read its keys by turns
 constexpr int64_t kKeyBlock = 256;  // keys scored per task: 64 KiB at 64 floats each, shared by the rows of an item
 
 int64_t keep_count(int64_t n, int64_t kappa) {
@@ -68,14 +69,14 @@ void highest(const float* scores, int64_t n, int64_t keep, int32_t* out, Scratch
   }
 }
 
-// Select the kept slots by score; the allowed positions of row r are start to start + count - 1 of its item.
+// Select the kept slots by score; the allowed positions of row r are start to start + count - 1 of entry r / each.
 void choose(const float* scores, int64_t stride, const int32_t* table, int64_t table_stride, const int64_t* start,
-            const int64_t* count, int64_t beam, int64_t kappa, int64_t rows, int64_t most, int32_t* slots,
+            const int64_t* count, int64_t each, int64_t kappa, int64_t rows, int64_t most, int32_t* slots,
             int32_t* kept) {
   at::parallel_for(0, rows, grain(16 * stride), [&](int64_t begin, int64_t end) {
     Scratch scratch;
     for (int64_t r = begin; r < end; ++r) {
-      const int64_t s = r / beam, first = start[s], keep = keep_count(count[s], kappa);
+      const int64_t s = r / each, first = start[s], keep = keep_count(count[s], kappa);
       int32_t* out = slots + r * most;
       highest(scores + r * stride + first, count[s], keep, out, scratch);
       for (int64_t i = 0; i < keep; ++i) {
@@ -106,17 +107,6 @@ void check_rows(const Tensor& q, const Tensor& keys) {
   TORCH_CHECK(keys.size(0) > 0 && q.size(0) % keys.size(0) == 0, "q: its rows must be a multiple of the keys' N");
 }
 
-void check_positions(const Tensor& start, const Tensor& count, int64_t n, int64_t end, int64_t kappa) {
-  TORCH_CHECK(start.scalar_type() == at::kLong && count.scalar_type() == at::kLong, "start, count: expected int64");
-  TORCH_CHECK(start.numel() == n && count.numel() == n, "start, count: expected one number for each of N");
-  TORCH_CHECK(kappa > 0 && kappa <= kOne, "kappa: expected millionths in (0, 1000000]");
-  const auto *first = start.const_data_ptr<int64_t>(), *number = count.const_data_ptr<int64_t>();
-  for (int64_t s = 0; s < n; ++s) {
-    TORCH_CHECK(first[s] >= 0 && number[s] >= 0 && first[s] <= end && number[s] <= end - first[s],
-                "start, count: positions beyond the ", end, " there are");
-  }
-}
-
 // Slots int32 [R, >= n]: the first n of each row (or each[r], if given) are used and must be below `slots`.
 void check_slots(const Tensor& table, int64_t rows, int64_t n, const int32_t* each, int64_t slots) {
   TORCH_CHECK(table.dim() == 2 && table.scalar_type() == at::kInt, "slots: expected int32 [R, n]");
@@ -135,6 +125,17 @@ void check_slots(const Tensor& table, int64_t rows, int64_t n, const int32_t* ea
 
 }  // namespace
 
+void check_positions(const Tensor& start, const Tensor& count, int64_t n, int64_t end, int64_t kappa) {
+  TORCH_CHECK(start.scalar_type() == at::kLong && count.scalar_type() == at::kLong, "start, count: expected int64");
+  TORCH_CHECK(start.numel() == n && count.numel() == n, "start, count: expected one number for each of N");
+  TORCH_CHECK(kappa > 0 && kappa <= kOne, "kappa: expected millionths in (0, 1000000]");
+  const auto *first = start.const_data_ptr<int64_t>(), *number = count.const_data_ptr<int64_t>();
+  for (int64_t s = 0; s < n; ++s) {
+    TORCH_CHECK(first[s] >= 0 && number[s] >= 0 && first[s] <= end && number[s] <= end - first[s],
+                "start, count: positions beyond the ", end, " there are");
+  }
+}
+
 // The same from precomputed scores [R, K] float32; R / N rows per item, slots are positions.
 std::tuple<Tensor, Tensor> topk_scored(const Tensor& scores_, const Tensor& start_, const Tensor& count_,
                                          int64_t kappa) {
@@ -151,6 +152,7 @@ std::tuple<Tensor, Tensor> topk_scored(const Tensor& scores_, const Tensor& star
   return {slots, kept};
 }
 
+// start, count: of each item, or of each row.
 std::tuple<Tensor, Tensor> topk_indices(const Tensor& q_, const Tensor& keys_, const std::optional<Tensor>& table_,
                                         const Tensor& start_, const Tensor& count_, int64_t kappa) {
   check_rows(q_, keys_);
@@ -158,7 +160,8 @@ std::tuple<Tensor, Tensor> topk_indices(const Tensor& q_, const Tensor& keys_, c
   std::optional<Tensor> table;
   if (table_) table = table_->dim() == 2 && table_->stride(1) == 1 ? *table_ : table_->contiguous();
   const int64_t rows = q.size(0), width = q.size(1), n = keys.size(0), beam = rows / n;
-  check_positions(start, count, n, table ? table->size(1) : keys.size(1), kappa);
+  const int64_t ranges = start.numel() == rows ? rows : n, each = rows / ranges;
+  check_positions(start, count, ranges, table ? table->size(1) : keys.size(1), kappa);
   const Tensor end_of = start.add(count);
   const int64_t longest = end_of.max().item<int64_t>(), most = widest(count, kappa);
   if (table) check_slots(*table, rows, longest, nullptr, keys.size(1));
@@ -175,13 +178,13 @@ std::tuple<Tensor, Tensor> topk_indices(const Tensor& q_, const Tensor& keys_, c
   at::parallel_for(0, n * blocks * beam, grain(std::min(longest, kKeyBlock) * width), [&](int64_t begin, int64_t end) {
     for (int64_t task = begin; task < end; ++task) {
       const int64_t s = task / (blocks * beam), block = task / beam % blocks, r = s * beam + task % beam;
-      const int64_t from = std::max(block * kKeyBlock, first[s]);
-      const int64_t to = std::min((block + 1) * kKeyBlock, first[s] + number[s]);
+      const int64_t from = std::max(block * kKeyBlock, first[r / each]);
+      const int64_t to = std::min((block + 1) * kKeyBlock, first[r / each] + number[r / each]);
       arithmetic().score(type_of(keys), queries + r * width, all + s * item_bytes, paths ? paths + r * path_stride : nullptr,
                          from, to, width, result + r * longest);
     }
   });
-  choose(result, longest, paths, path_stride, first, number, beam, kappa, rows, most,
+  choose(result, longest, paths, path_stride, first, number, each, kappa, rows, most,
          slots.mutable_data_ptr<int32_t>(), kept.mutable_data_ptr<int32_t>());
   return {slots, kept};
 }
@@ -210,15 +213,17 @@ Tensor attend_slots(const Tensor& q, const Tensor& keys, const Tensor& values, c
   const auto *all_keys = static_cast<const char*>(keys.const_data_ptr());
   const auto *all_values = static_cast<const char*>(values.const_data_ptr());
   const int64_t key_bytes = keys.stride(0) * keys.element_size(), value_bytes = values.stride(0) * values.element_size();
-  at::parallel_for(0, items * heads, grain(2 * beam * most * head_width), [&](int64_t begin, int64_t end) {
-    std::vector<float> weights(beam * std::min(heads, end - begin) * (most + kTurn));
-    while (begin < end) {  // the heads of an item within the chunk
-      const int64_t s = begin / heads, h0 = begin % heads, h1 = std::min(heads, h0 + end - begin), row = s * beam;
+  const int64_t blocks = (beam + kRowBlock - 1) / kRowBlock, most_rows = std::min(beam, kRowBlock);
+  at::parallel_for(0, items * blocks * heads, grain(2 * most_rows * most * head_width), [&](int64_t begin, int64_t end) {
+    std::vector<float> weights(most_rows * std::min(heads, end - begin) * (most + kTurn));
+    while (begin < end) {  // the heads of a block of an item's rows within the chunk
+      const int64_t s = begin / heads / blocks, block = begin / heads % blocks, row = s * beam + block * kRowBlock;
+      const int64_t h0 = begin % heads, h1 = std::min(heads, h0 + end - begin);
       // keys that lie in order are read once for all rows while the four of a turn are in the fastest cache
       const Kept kept{queries + row * width, all_keys + s * key_bytes, all_values + s * value_bytes,
                       scales_of_keys + s * item_scales, scales_of_values + s * item_scales,
-                      chosen ? chosen + row * slot_stride : nullptr, slot_stride, first ? first[s] : 0, counts + row, beam,
-                      width, head_width, chosen ? kTurn : 4, result + row * width};
+                      chosen ? chosen + row * slot_stride : nullptr, slot_stride, first ? first[s] : 0, counts + row,
+                      std::min(kRowBlock, beam - block * kRowBlock), width, head_width, chosen ? kTurn : 4, result + row * width};
       arithmetic().attend(type_of(keys), kept, h0, h1, scale, weights.data());
       begin += h1 - h0;
     }

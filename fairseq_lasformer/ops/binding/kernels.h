@@ -47,11 +47,19 @@ Tensor attend_kept(const Tensor& q, const Tensor& keys, const Tensor& values, co
 // Attention of all rows of an item over the keys from its start on. Scales: undefined, or of 8-bit keys and values.
 Tensor attend_range(const Tensor& q, const Tensor& keys, const Tensor& values, const Tensor& key_scales,
                     const Tensor& value_scales, const Tensor& start, const Tensor& count, int64_t heads);
+// Of N entries: positions start to start + count - 1 lie within the `end` there are.
+void check_positions(const Tensor& start, const Tensor& count, int64_t n, int64_t end, int64_t kappa);
 std::tuple<Tensor, Tensor> quantise_heads(const Tensor& x, int64_t heads);
+
+// dense.cpp
+Tensor dense_attention(const Tensor& q, const Tensor& keys, const Tensor& values, const Tensor& start, const Tensor& count,
+                       int64_t heads);
 
 // packed.cpp
 Tensor packed_linear(const Tensor& x, const Tensor& weight, const Tensor& scale, const Tensor& sums, const Tensor& bias,
                      int64_t outputs);
+Tensor activate(const Tensor& x, int64_t activation);
+Tensor layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps);
 
 // step.cpp
 Tensor decode_step(const Tensor& x, TensorList norms, TensorList linears, TensorList stores, TensorList given,
@@ -71,6 +79,7 @@ std::tuple<Tensor, Tensor, Tensor> gather_backward(const Tensor& d_out, const Te
                                                    const Tensor& lse, double p, int64_t seed);
 
 // rows.cpp
+Tensor log_softmax(const Tensor& scores);
 Tensor row_softmax(Tensor& scores, const std::optional<Tensor>& mask, const std::optional<Tensor>& mean, double share);
 void softmax_gradient(Tensor& weights, const Tensor& d_mean);
 Tensor mask_gradient(const Tensor& scores, const Tensor& lse, const Tensor& d_weights, const Tensor& delta,

@@ -27,6 +27,7 @@ std::string use_instructions(const std::string& name) {
 
 TORCH_LIBRARY(fairseq_lasformer, m) {
   m.def("instruction_sets() -> str[]", instruction_sets);
+  m.def("instructions_in_use() -> str", [] { return std::string(lasformer::arithmetic().name); });
   m.def("use_instructions(str name) -> str", use_instructions);
   m.def("topk_indices(Tensor q, Tensor keys, Tensor? table, Tensor start, Tensor count, int kappa) -> (Tensor, Tensor)");
   m.def("topk_scored(Tensor scores, Tensor start, Tensor count, int kappa) -> (Tensor, Tensor)");
@@ -34,6 +35,10 @@ TORCH_LIBRARY(fairseq_lasformer, m) {
         " Tensor? key_scales=None, Tensor? value_scales=None) -> Tensor");
   m.def("quantise_heads(Tensor x, int heads) -> (Tensor, Tensor)");
   m.def("packed_linear(Tensor x, Tensor weight, Tensor scale, Tensor sums, Tensor bias, int outputs) -> Tensor");
+  m.def("activate(Tensor x, int activation) -> Tensor");
+  m.def("layer_norm(Tensor x, Tensor weight, Tensor bias, float eps) -> Tensor");
+  m.def("log_softmax(Tensor scores) -> Tensor");
+  m.def("dense_attention(Tensor q, Tensor keys, Tensor values, Tensor start, Tensor count, int heads) -> Tensor");
   m.def("top_candidates(Tensor lprobs, Tensor? past, int k) -> (Tensor, Tensor)");
   m.def("decode_step(Tensor x, Tensor[] norms, Tensor[] linears, Tensor[] stores, Tensor[] given, Tensor table,"
         " Tensor newest, Tensor start, Tensor count, Tensor source_start, Tensor source_count, int[] kappas,"
@@ -55,6 +60,10 @@ TORCH_LIBRARY_IMPL(fairseq_lasformer, CPU, m) {
   m.impl("attend_kept", &lasformer::attend_kept);
   m.impl("quantise_heads", &lasformer::quantise_heads);
   m.impl("packed_linear", &lasformer::packed_linear);
+  m.impl("activate", &lasformer::activate);
+  m.impl("layer_norm", &lasformer::layer_norm);
+  m.impl("log_softmax", &lasformer::log_softmax);
+  m.impl("dense_attention", &lasformer::dense_attention);
   m.impl("top_candidates", &lasformer::top_candidates);
   m.impl("decode_step", &lasformer::decode_step);
   m.impl("gather_forward", &lasformer::gather_forward);

@@ -64,4 +64,36 @@ Tensor packed_linear(const Tensor& x_, const Tensor& weight, const Tensor& scale
   return out;
 }
 
+// Layer normalisation of x [..., N] float32. Definition: torch's layer_norm.
+Tensor layer_norm(const Tensor& x_, const Tensor& weight, const Tensor& bias, double eps) {
+  TORCH_CHECK(x_.dim() > 0 && x_.scalar_type() == at::kFloat, "x: expected float32 [..., N]");
+  const Tensor x = x_.contiguous();
+  const int64_t n = x.size(-1), rows = n ? x.numel() / n : 0;
+  for (const Tensor* t : {&weight, &bias}) {
+    TORCH_CHECK(t->scalar_type() == at::kFloat && t->is_contiguous() && t->numel() == n, "weight, bias: expected float32 [N]");
+  }
+  Tensor out = at::empty(x.sizes(), x.options());
+  const auto *from = x.const_data_ptr<float>(), *factors = weight.const_data_ptr<float>();
+  const auto* shifts = bias.const_data_ptr<float>();
+  auto* to = out.mutable_data_ptr<float>();
+  at::parallel_for(0, rows, grain(16 * n), [&](int64_t begin, int64_t end) {
+    arithmetic().layer_norm(from + begin * n, end - begin, n, factors, shifts, static_cast<float>(eps), to + begin * n);
+  });
+  return out;
+}
+
+// An activation of x, float32. Definitions: nn.activations.
+Tensor activate(const Tensor& x_, int64_t activation) {
+  TORCH_CHECK(activation >= 0 && activation <= static_cast<int64_t>(Activation::kSwish), "activation: unknown");
+  TORCH_CHECK(x_.scalar_type() == at::kFloat, "x: expected float32");
+  const Tensor x = x_.contiguous();
+  Tensor out = at::empty(x.sizes(), x.options());
+  const auto* from = x.const_data_ptr<float>();
+  auto* to = out.mutable_data_ptr<float>();
+  at::parallel_for(0, x.numel(), grain(16), [&](int64_t begin, int64_t end) {
+    arithmetic().activate(from + begin, end - begin, static_cast<Activation>(activation), to + begin);
+  });
+  return out;
+}
+
 }  // namespace lasformer

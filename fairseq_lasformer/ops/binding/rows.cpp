@@ -47,6 +47,20 @@ void check_scores(const Tensor& scores, const Tensor& d_weights, const Tensor& l
 
 }  // namespace
 
+// Log probabilities of scores [R, N] float32. Definition: torch's log_softmax.
+Tensor log_softmax(const Tensor& scores_) {
+  TORCH_CHECK(scores_.dim() == 2 && scores_.scalar_type() == at::kFloat, "scores: expected float32 [R, N]");
+  const Tensor scores = scores_.contiguous();
+  Tensor out = at::empty(scores.sizes(), scores.options());
+  const int64_t n = scores.size(1);
+  const auto* from = scores.const_data_ptr<float>();
+  auto* to = out.mutable_data_ptr<float>();
+  at::parallel_for(0, scores.size(0), grain(16 * n), [&](int64_t begin, int64_t end) {
+    arithmetic().log_softmax(from + begin * n, end - begin, n, to + begin * n);
+  });
+  return out;
+}
+
 // scores [B, H, R, N] become their softmax over the keys that the mask allows (0 in rows without any). Its sum over the
 // heads, times share, is added to mean [B, R, N], if there is one. Returns the log-normalisers [B, H, R], +inf in rows
 // without keys.

@@ -80,12 +80,11 @@ class Step {
         heads_(heads), table_(table.slice(1, 0, end)), newest_(newest), start_(start), count_(count),
         source_start_(source_start), source_count_(source_count), end_(end), pre_norm_(pre_norm),
         activation_(activation), eps_(static_cast<float>(eps)) {
-    const int64_t rows = table.size(0), items = count.numel();
-    const int64_t beam = rows / items;
-    sharpened_ = factors(count, beam, length);
-    source_sharpened_ = factors(source_count, beam, length);
+    const int64_t rows = table.size(0);
+    sharpened_ = factors(count, rows / count.numel(), length);
+    source_sharpened_ = factors(source_count, rows / source_count.numel(), length);
     plain_.assign(rows, 1.f);
-    every_ = {table_, count.to(at::kInt).repeat_interleave(beam)};
+    every_ = {table_, count.to(at::kInt).repeat_interleave(rows / count.numel())};
   }
 
   Tensor run(Tensor x) {
@@ -100,10 +99,11 @@ class Step {
  private:
   static std::vector<float> factors(const Tensor& count, int64_t beam, int64_t length) {
     std::vector<float> found;
+    const double least = length ? arithmetic().logarithm(static_cast<double>(length)) : 1.;
     const auto* n = count.const_data_ptr<int64_t>();
     for (int64_t i = 0; i < count.numel(); ++i) {
-      const auto keys = static_cast<float>(std::max(n[i], length));
-      found.insert(found.end(), beam, length ? std::log(keys) / static_cast<float>(std::log(static_cast<double>(length))) : 1.f);
+      const auto keys = static_cast<double>(std::max(n[i], length));
+      found.insert(found.end(), beam, length ? static_cast<float>(arithmetic().logarithm(keys) / least) : 1.f);
     }
     return found;
   }
@@ -209,7 +209,8 @@ class Step {
 
 }  // namespace
 
-// x [R, d] -> [R, d]. heads: of self- and cross-attention; outputs: of each of `linears`; end: of the table's positions;
+// x [R, d] -> [R, d]. start, count: of each item, or of each row: then rows of an item are positions that follow one
+// another, of which each sees those before it. heads: of self- and cross-attention; outputs: of each of `linears`; end: of the table's positions;
 // length: see SelectedAttention.sharpened.
 Tensor decode_step(const Tensor& x, TensorList norms, TensorList linears, TensorList stores, TensorList given,
                    const Tensor& table, const Tensor& newest, const Tensor& start, const Tensor& count,
@@ -219,8 +220,10 @@ Tensor decode_step(const Tensor& x, TensorList norms, TensorList linears, Tensor
   TORCH_CHECK(activation >= 0 && activation <= static_cast<int64_t>(Activation::kSwish), "activation: unknown");
   const auto layers = static_cast<int64_t>(norms.size()) / (2 * kNorms);
   TORCH_CHECK(x.dim() == 2 && x.scalar_type() == at::kFloat && x.is_contiguous(), "x: expected contiguous float32 [R, d]");
-  TORCH_CHECK(table.dim() == 2 && table.size(0) == x.size(0) && count.numel() > 0 && x.size(0) % count.numel() == 0 &&
-                  newest.numel() == x.size(0) / count.numel() && end <= table.size(1),
+  const int64_t items = source_count.numel();
+  TORCH_CHECK(table.dim() == 2 && table.size(0) == x.size(0) && items > 0 && x.size(0) % items == 0 &&
+                  (count.numel() == items || count.numel() == x.size(0)) && newest.numel() == x.size(0) / items &&
+                  end <= table.size(1),
               "table, newest, count: expected those of x's rows");
   const auto expected = [layers](size_t n, int64_t each) { return static_cast<int64_t>(n) == layers * each; };
   TORCH_CHECK(expected(linears.size(), 4 * kLinears) && expected(stores.size(), kStores) && expected(given.size(), 4) &&
@@ -230,7 +233,7 @@ Tensor decode_step(const Tensor& x, TensorList norms, TensorList linears, Tensor
     const Tensor& t = stores[i];
     const auto which = static_cast<int64_t>(i) % kStores;
     const bool kept = which == kKey || which == kValue || which == kSourceKey || which == kSourceValue;
-    TORCH_CHECK(t.numel() == 0 || (t.dim() == 3 && t.is_contiguous() && t.size(0) == count.numel() &&
+    TORCH_CHECK(t.numel() == 0 || (t.dim() == 3 && t.is_contiguous() && t.size(0) == items &&
                                    (t.scalar_type() == at::kFloat || (kept && t.scalar_type() == at::kChar))),
                 "stores: expected contiguous float32 [N, C, W], of keys and values int8, too");
     const int64_t scales = which == kKey     ? kKeyScale

@@ -1,0 +1,102 @@
+"""Subcommand ``verify``: makes the translation of a receipt again, and compares it."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+from pathlib import Path
+from typing import Any, NoReturn
+
+from fairseq_lasformer.cli.translate_options import (
+    FILES,
+    RECORDED,
+    add_translate,
+    check_options,
+    given_of,
+    options_of,
+    set_verbosity,
+    translator_of,
+)
+from fairseq_lasformer.errors import InputError
+
+
+def add_verify(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("receipt", type=Path, help="a receipt that lasformer translate --receipt wrote")
+    parser.add_argument("file", type=Path, help="the file that was translated")
+    parser.add_argument("--model", type=Path, help="the checkpoint (default: where it was)")
+    parser.add_argument("--data", type=Path, help="the prepared folder (default: where it was)")
+    for name in FILES:
+        parser.add_argument(
+            f"--{name}", type=Path, metavar="FILE", help="the file of this option (default: where it was)"
+        )
+    parser.add_argument("--quiet", action="store_true", help="say nothing if the translation is the same")
+    parser.add_argument("--verbose", action="store_true", help="show what fairseq logs")
+    parser.epilog = "Example: lasformer verify letter.de.txt.receipt.json letter.txt --model checkpoints/mine"
+
+
+class _Options(argparse.ArgumentParser):
+    """Options from a receipt, in which the wrong ones are errors like any other."""
+
+    def error(self, message: str) -> NoReturn:
+        raise InputError(f"the receipt's options: {message}")
+
+
+def run_verify(args: argparse.Namespace) -> None:
+    set_verbosity(args.verbose)
+    import fairseq_lasformer
+    from fairseq_lasformer import formats
+    from fairseq_lasformer.file_translation.file_jobs import present
+    from fairseq_lasformer.file_translation.receipt import Maker, Receipt, same
+
+    receipt = Receipt.read(args.receipt)
+    try:
+        data = args.file.read_bytes()
+    except OSError as e:
+        raise InputError(f"{args.file}: cannot be read ({e.strerror})") from e
+    if hashlib.sha256(data).hexdigest() != receipt.source:
+        raise InputError(f"{args.file}: is not the file that was translated: another SHA-256")
+    again = _as_then(args, receipt)
+    files = {name: getattr(again, name) for name in receipt.files}
+    now = Maker.of(again.model, again.data, receipt.options, files).begin(data, again.form)
+    same(receipt, now)
+    file = formats.read(data, again.form, again.encoding, options_of(again).finishing)
+    (done,) = translator_of(again).translate([file], given=[given_of(again, data, again.form)])
+    found = hashlib.sha256(present(done, again.format, receipt.key)).hexdigest()
+    if found != receipt.translation:
+        mine, other = fairseq_lasformer.__version__, receipt.version
+        hint = "" if mine == other else f"; it was made by version {other} of fairseq_lasformer, this is {mine}"
+        raise InputError(f"{args.file}: its translation is another one{hint}")
+    if not args.quiet:
+        print(f"{args.file}: the same translation, SHA-256 {found}")
+
+
+def _as_then(args: argparse.Namespace, receipt: Any) -> argparse.Namespace:
+    """The options of ``lasformer translate`` that a receipt holds.
+
+    Raises:
+        InputError: they are none, or a file is missing.
+    """
+    from fairseq_lasformer.checkpoints.loading import chosen
+
+    unknown = {*receipt.options} - {*RECORDED, "form"} | {*receipt.files} - {*FILES}
+    if unknown:
+        raise InputError(f"{args.receipt}: holds unknown options: {', '.join(sorted(unknown))[:200]}")
+    needed = ("model", "data", *receipt.files)
+    places = {name: getattr(args, name) or Path(receipt.places.get(name, "none")) for name in needed}
+    for name, place in places.items():
+        if not place.exists() or place.is_dir() != (name == "data") and name != "model":
+            raise InputError(f"{place}: no such file or folder; name it with --{name}")
+    places["model"] = chosen(places["model"])
+    words = [str(places["model"]), str(args.file), "--reproducible", f"--from={receipt.options.get('form')}"]
+    for name, value in receipt.options.items():
+        option = f"--{name.replace('_', '-')}"
+        if name != "form" and value is not None and value is not False:
+            words.append(option if value is True else f"{option}={value}")
+    parser = _Options(add_help=False)
+    add_translate(parser)
+    again = parser.parse_args(words)
+    check_options(again)
+    again.data = places["data"]
+    for name in receipt.files:
+        setattr(again, name, places[name])
+    return again

@@ -1,0 +1,141 @@
+"""Receipts: what a translation was made from, so that anybody who has that can make it again and compare the bytes.
+
+A receipt is a JSON object beside the translated file. Model, data and other files are named by the hash of their
+content; where they lay helps to find them, and proves nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import fairseq_lasformer
+from fairseq_lasformer.data.corpora.download import file_hash
+from fairseq_lasformer.data.subwords import DataConfig, subword_model
+from fairseq_lasformer.errors import InputError
+
+ENDING = ".receipt.json"
+"""What the name of a receipt ends with, after that of the translated file."""
+
+MOST = 1 << 20
+"""Bytes of the largest receipt that is read."""
+
+
+class Receipt(NamedTuple):
+    """What a translation was made from, and its own hash; all hashes are SHA-256.
+
+    Attributes:
+        source, translation: hashes of the two files.
+        model: hash of the checkpoint.
+        data: hash of what turns text into tokens: settings, dictionaries and subwords of the prepared folder.
+        options: all options that the translation depends on, by name.
+        files: hashes of the files that options name, by the option.
+        places: where checkpoint, prepared folder and those files were, by name.
+        version: of this package.
+    """
+
+    source: str
+    translation: str
+    model: str
+    data: str
+    options: Mapping[str, Any]
+    files: Mapping[str, str]
+    places: Mapping[str, str]
+    version: str
+
+    @property
+    def key(self) -> str:
+        """Hash of all that decides on the translation: alike for those that must be equal."""
+        decisive = {name: value for name, value in self._asdict().items() if name not in ("translation", "places")}
+        return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
+
+    def text(self) -> str:
+        """The receipt's file."""
+        return json.dumps(self._asdict(), indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+
+    @classmethod
+    def read(cls, path: Path) -> Receipt:
+        """Read a receipt, which may be a stranger's.
+
+        Raises:
+            InputError: it is missing, damaged or none.
+        """
+        try:
+            if path.stat().st_size > MOST:
+                raise ValueError
+            found = json.loads(path.read_text(encoding="utf-8"))
+            if not isinstance(found, dict) or set(found) != set(cls._fields):
+                raise ValueError
+            for name in ("options", "files", "places"):
+                if not isinstance(found[name], dict):
+                    raise ValueError
+            texts = [value for value in found.values() if not isinstance(value, dict)]
+            texts += [*found["files"].values(), *found["places"].values()]
+            if not all(isinstance(text, str) for text in texts):
+                raise ValueError
+        except OSError as e:
+            raise InputError(f"{path}: cannot be read ({e.strerror})") from e
+        except (ValueError, RecursionError) as e:
+            raise InputError(f"{path}: is no receipt (lasformer translate --receipt writes them)") from e
+        return cls(**found)
+
+
+class Maker(NamedTuple):
+    """Makes the receipts of a run.
+
+    Attributes:
+        common: what all have in common; source, translation and ``form`` differ.
+    """
+
+    common: Receipt
+
+    @classmethod
+    def of(cls, checkpoint: Path, data: Path, options: Mapping[str, Any], files: Mapping[str, Path]) -> Maker:
+        """For the translations by a model.
+
+        Args:
+            data: the prepared folder.
+            options: all that they depend on.
+            files: files that options name.
+        """
+        places = {name: str(path.resolve()) for name, path in {**files, "model": checkpoint, "data": data}.items()}
+        hashes = {name: file_hash(path) for name, path in files.items()}
+        version = fairseq_lasformer.__version__
+        return cls(Receipt("", "", file_hash(checkpoint), data_hash(data), dict(options), hashes, places, version))
+
+    def begin(self, source: bytes, form: str) -> Receipt:
+        """The receipt of a source in a format, before it is translated."""
+        options = {**self.common.options, "form": form}
+        return self.common._replace(source=hashlib.sha256(source).hexdigest(), options=options)
+
+
+def data_hash(data: Path) -> str:
+    """Hash of what turns text into tokens and back, in a prepared folder."""
+    settings = DataConfig.load(data)
+    languages = settings.source_lang, settings.target_lang
+    dictionaries = [data / f"dict.{language}.txt" for language in languages]
+    models = [subword_model(data, settings.bpe, language) for language in settings.models_for]
+    decisive = {**asdict(settings), "fingerprint": ""}  # that of what it was prepared from
+    digest = hashlib.sha256(json.dumps(decisive, sort_keys=True).encode())
+    for path in [*dictionaries, *models]:
+        if path.is_file():
+            digest.update(bytes.fromhex(file_hash(path)))
+    return digest.hexdigest()
+
+
+def same(receipt: Receipt, now: Receipt) -> None:
+    """Check that what a translation was made from is what there is now.
+
+    Raises:
+        InputError: names what is another.
+    """
+    for name, what in (("source", "the source"), ("model", "the model"), ("data", "the prepared folder")):
+        if getattr(receipt, name) != getattr(now, name):
+            raise InputError(f"{what} is not the one of the receipt: another SHA-256")
+    for name, digest in receipt.files.items():
+        if digest != now.files.get(name):
+            raise InputError(f"--{name}: the file is not the one of the receipt: another SHA-256")

@@ -1,0 +1,69 @@
+"""Operators of which a row's result depends on that row alone: not on other rows, threads or the processor (CPUs).
+
+PyTorch's add in an order that the processor's registers decide, and its own products that of a batch's size.
+Definitions: PyTorch's.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fairseq_lasformer.ops import cpu
+from fairseq_lasformer.ops.types import KeptKeys, KeyIndex
+
+
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+    """Layer normalisation: x [..., d], weight and bias [d], float32."""
+    return torch.ops.fairseq_lasformer.layer_norm(x, weight, bias, eps)
+
+
+def activate(x: Tensor, activation: int) -> Tensor:
+    """An activation of x, float32; ``activation`` is one of those of ``packed.py``."""
+    return torch.ops.fairseq_lasformer.activate(x, activation)
+
+
+def log_softmax(scores: Tensor) -> Tensor:
+    """Log probabilities of scores, float32 [..., V]."""
+    return torch.ops.fairseq_lasformer.log_softmax(scores.reshape(-1, scores.size(-1))).view(scores.shape)
+
+
+def topk_of_rows(sel_q: Tensor, sel_k: Tensor, index: KeyIndex, kappa: int) -> KeptKeys:
+    """Select the kept keys of all queries of a full pass (eq 1, 2 of arXiv 2309.14174).
+
+    Args:
+        sel_q: float32 [B, Q, S].
+        sel_k: [B, K, S].
+        index: the keys of each item, without a table.
+        kappa: fraction of keys to keep, in millionths.
+
+    Returns:
+        kept keys of B * Q rows.
+    """
+    queries = sel_q.flatten(0, 1) * sel_q.size(-1) ** -0.5
+    slots, counts = torch.ops.fairseq_lasformer.topk_indices(queries, sel_k, None, index.start, index.n_keys, kappa)
+    return KeptKeys(slots, counts)
+
+
+def dense_attention(q: Tensor, keys: Tensor, values: Tensor, index: KeyIndex, n_heads: int) -> Tensor:
+    """Attention of all queries over all keys of their item.
+
+    Args:
+        q: float32 [B, Q, H*D].
+        keys, values: [B, K, H*D].
+        index: the keys of each item, without a table.
+        n_heads: H.
+
+    Returns:
+        [B, Q, H*D]; 0 for items without keys.
+    """
+    return torch.ops.fairseq_lasformer.dense_attention(q, keys, values, index.start, index.n_keys, n_heads)
+
+
+def fuse_multiply_adds() -> None:
+    """Compute fused multiply-adds in software on a processor that lacks them, in this process from now on.
+
+    Such a processor rounds once more in each of them, so that its results differ from those of others.
+    """
+    if cpu.instruction_sets() and cpu.instructions_in_use() == "plain" and "plain_fused" in cpu.instruction_sets():
+        cpu.use_instructions("plain_fused")

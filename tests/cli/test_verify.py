@@ -1,0 +1,109 @@
+"""``lasformer translate --receipt`` and ``verify``: who has the same finds the same, others are told what differs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+from helpers import run
+
+from fairseq_lasformer.ops import cpu
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(cpu.kernels() is None, reason="no CPU kernels"),
+]
+
+TEXT = "w1 w2 w3\nw4 w5\n\nw9 w8 w7 w6\nw1\n"
+PAGE = "<p>w1 w2 w3. w4 w5.</p>"
+
+
+def error(*command: object, **env: str) -> str:
+    done = run("lasformer", *command, check=False, **env)
+    assert done.returncode == 1, done.stdout
+    (line,) = done.stderr.strip().splitlines()
+    return line.removeprefix("error: ")
+
+
+@pytest.fixture(scope="module")
+def made(trained_folder, tmp_path_factory):
+    """A translated folder with receipts."""
+    folder = tmp_path_factory.mktemp("receipts")
+    source, out = folder / "source", folder / "out"
+    source.mkdir()
+    (source / "a.txt").write_text(TEXT)
+    (source / "b.html").write_text(PAGE)
+    (source / "glossary.tsv").write_text("w1\tW5\n")
+    glossary = shutil.move(source / "glossary.tsv", folder / "glossary.tsv")
+    command = ("translate", trained_folder, source, "-o", out, "--lines", "--beam", 2, "--receipt")
+    run("lasformer", *command, "--glossary", glossary, "--quiet")
+    run(
+        "lasformer",
+        *command[:4],
+        folder / "json",
+        *command[5:],
+        "--format",
+        "jsonl",
+        "--decode-dtype",
+        "int8",
+        "--quiet",
+    )
+    return folder
+
+
+def test_the_same_is_found_on_other_processors_and_in_other_company(made):
+    for name, env in (("a.txt", {}), ("b.html", {"LASFORMER_ISA": "plain", "ATEN_CPU_CAPABILITY": "default"})):
+        done = run("lasformer", "verify", made / "out" / f"{name}.receipt.json", made / "source" / name, **env)
+        assert "the same translation" in done.stdout
+    lines = [json.loads(line) for line in (made / "json" / "a.txt.jsonl").read_text().splitlines()]
+    assert len({line["receipt"] for line in lines}) == 1 and len(lines[0]["receipt"]) == 64
+    done = run("lasformer", "verify", made / "json" / "a.txt.jsonl.receipt.json", made / "source" / "a.txt", "--quiet")
+    assert not done.stdout
+    assert not list((made / "out").glob("*.receipt.json.*"))
+
+
+def test_what_is_another_is_named(made, trained_folder, prepared, tmp_path):
+    receipt, source = made / "out" / "a.txt.receipt.json", made / "source" / "a.txt"
+    other = tmp_path / "a.txt"
+    other.write_text(TEXT + "w1\n")
+    assert "is not the file that was translated" in error("verify", receipt, other)
+    for name, content, message in (
+        ("translation", "0" * 64, "its translation is another one"),
+        ("model", "0" * 64, "the model is not the one of the receipt"),
+        ("data", "0" * 64, "the prepared folder is not the one of the receipt"),
+        ("files", {"glossary": "0" * 64}, "--glossary: the file is not the one"),
+        ("places", {}, "name it with --model"),
+        ("options", {"output": "x", "form": "text"}, "holds unknown options: output"),
+        ("options", {"beam": "many", "form": "text"}, "the receipt's options: argument --beam"),
+        ("options", {"decode_dtype": "f(x)", "form": "text"}, "the receipt's options: argument --decode-dtype"),
+        ("options", {"form": "exe"}, "--from exe: expected one of"),
+        ("options", [], "is no receipt"),
+    ):
+        held = json.loads(receipt.read_text()) | {name: content}
+        path = tmp_path / "receipt.json"
+        path.write_text(json.dumps(held))
+        assert message in error("verify", path, source), name
+    held = json.loads(receipt.read_text()) | {"translation": "0" * 64, "version": "0.0.1"}
+    path.write_text(json.dumps(held))
+    assert "made by version 0.0.1" in error("verify", path, source)
+    for text in ("", "[" * 100_000, "[]", json.dumps({"source": 1})):
+        path.write_text(text)
+        assert "is no receipt" in error("verify", path, source)
+    assert "cannot be read" in error("verify", tmp_path / "none", source)
+
+
+def test_a_moved_model_is_named_by_options(made, trained_folder, prepared, tmp_path):
+    held = json.loads((made / "out" / "a.txt.receipt.json").read_text())
+    held["places"] = {name: "/nowhere" for name in held["places"]}
+    path = tmp_path / "receipt.json"
+    path.write_text(json.dumps(held))
+    where = ("--model", trained_folder, "--data", prepared, "--glossary", made / "glossary.tsv")
+    assert "the same translation" in run("lasformer", "verify", path, made / "source" / "a.txt", *where).stdout
+
+
+def test_receipts_need_a_file_and_what_can_be_made_again(trained_folder, tmp_path):
+    (tmp_path / "a.txt").write_text(TEXT)
+    assert "--receipt: stands beside a file" in error("translate", trained_folder, tmp_path / "a.txt", "--receipt")
+    command = ("translate", trained_folder, tmp_path / "a.txt", "-o", tmp_path / "b.txt", "--lines", "--receipt")
+    assert "not with --consistent" in error(*command, "--consistent")
