@@ -115,6 +115,7 @@ setup(
         "report": ["plotly>=6", "tensorboardX>=2.6"],
         "server": ["prometheus-client>=0.21", "python-multipart>=0.0.18", "starlette>=0.46", "uvicorn>=0.34"],
         "export": ["ctranslate2>=4.5"],
+        "ray": ["ray[data]>=2.50"],
     },
     entry_points={"console_scripts": ["lasformer=fairseq_lasformer.cli.main:run"]},
 )

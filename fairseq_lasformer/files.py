@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import socket
 import stat
 import tempfile
 import time
@@ -112,6 +113,41 @@ def check_writable(path: str | Path) -> None:
             raise InputError(f"{path}: cannot be written ({place} is not a folder)")
     if not os.access(place, os.W_OK):
         raise InputError(f"{path}: cannot be written ({os.strerror(errno.EACCES)})")
+
+
+@contextmanager
+def first_wins(path: Path, same: bool = True) -> Iterator[IO[str]]:
+    """Opens a file for writing that becomes ``path`` once it is complete, unless another writer was there first.
+
+    Writers may be on several machines that share the folder. What comes second is compared with the first, and thrown
+    away.
+
+    Args:
+        same: whether it must be the same.
+
+    Raises:
+        InputError: the file cannot be written, or is another one than the first.
+    """
+    temporary = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}.{time.time_ns()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        remove_stale(path.parent, f".{path.name}.*.tmp")
+        with open(temporary, "x", encoding="utf-8", newline="\n") as f:
+            yield f
+            f.flush()
+            os.fsync(f.fileno())
+        try:
+            os.link(temporary, path)  # unlike a rename, this fails where the file exists
+        except FileExistsError:
+            if same and temporary.read_bytes() != path.read_bytes():
+                raise InputError(
+                    f"{path}: was made differently a second time, by {socket.gethostname()}: not all workers have the "
+                    "same model, data and version"
+                ) from None
+    except OSError as e:
+        raise InputError(f"{path}: cannot be written ({_reason(e)})") from e
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def _is_device(path: Path) -> bool:

@@ -108,6 +108,17 @@ def decoding_of(args: argparse.Namespace) -> dict[str, Any]:
     return found if args.shortlist is None else {**found, "shortlist": str(args.shortlist.resolve())}
 
 
+def add_engine(parser: argparse.ArgumentParser) -> None:
+    """Declares ``--engine``."""
+    parser.add_argument(
+        "--engine",
+        default="processes",
+        metavar="ENGINE",
+        help="what runs the work: processes on this machine, ray (workers of Ray Data on it), or ray=HOST:PORT or "
+        "ray=auto, those of a cluster (default: %(default)s)",
+    )
+
+
 def add_memory_options(parser: argparse.ArgumentParser, exact: bool = True) -> None:
     """Declares ``--memory``, ``--memory-tokens`` and, if ``exact``, ``--exact``."""
     parser.add_argument(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 from fairseq_lasformer.cli import (
     Renamed,
     add_beam,
     add_decoding,
     add_device,
+    add_engine,
     add_max_tokens,
     add_memory_options,
     decoding_of,
@@ -135,7 +137,8 @@ def run_generate(args: argparse.Namespace) -> None:
     if args.memory is not None:
         options += ["--memory", str(args.memory.resolve()), "--memory-tokens", str(args.memory_tokens)]
     number, shards = (None, args.shards) if args.shard is None else shard_of(args.shard)
-    done = generate(args.data, args.checkpoint, args.out, args.split, shards, options, args.jobs, args.layout, number)
+    work: dict[str, Any] = {"shards": shards, "jobs": args.jobs, "only": number, "engine": args.engine}
+    done = generate(args.data, args.checkpoint, args.out, args.split, options=options, form=args.layout, **work)
     if done is None:
         print(f"{args.out}: shard {args.shard} is done; the last one to be done writes the documents")
     else:
@@ -157,8 +160,8 @@ def add_generate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--shards",
         type=int,
-        default=4,
-        help="number of parts of the work; a killed run repeats at most JOBS of them (default: %(default)s)",
+        help="number of parts of the work; a killed run repeats at most JOBS of them (default: 4, or with Ray one per "
+        "2,000 lines)",
     )
     parser.add_argument(
         "--shard",
@@ -166,6 +169,7 @@ def add_generate(parser: argparse.ArgumentParser) -> None:
         help="translate only the Ith of N shards; the one that is done last writes the documents",
     )
     parser.add_argument("--jobs", type=int, default=1, help="shards translated in parallel (default: %(default)s)")
+    add_engine(parser)
     parser.add_argument(
         "--overlap",
         type=int,

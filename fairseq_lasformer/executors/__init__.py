@@ -2,7 +2,31 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.executors.base import Executor, InProcess, Report, Resources, Worker
 from fairseq_lasformer.executors.processes import Processes
 
-__all__ = ["Executor", "InProcess", "Processes", "Report", "Resources", "Worker"]
+__all__ = ["Executor", "InProcess", "Processes", "Report", "Resources", "Worker", "executor"]
+
+
+def executor(engine: str, what: str, logs: Path | None = None) -> Executor:
+    """The executor of ``--engine``.
+
+    Args:
+        engine: ``processes``, ``ray`` or ``ray=ADDRESS``.
+        what: what is being done, for error messages.
+        logs: see :class:`Processes`; Ray keeps what its workers print itself.
+
+    Raises:
+        InputError: there is no such engine.
+    """
+    name, _, address = engine.partition("=")
+    if engine == "processes":
+        return Processes(what, logs)
+    if name != "ray":
+        raise InputError(f"--engine {engine}: expected processes, ray or ray=ADDRESS")
+    from fairseq_lasformer.executors.ray_data import RayData
+
+    return RayData(what, address)

@@ -12,15 +12,16 @@ from typing import Any, NamedTuple
 from tqdm import tqdm
 
 from fairseq_lasformer.checkpoints.loading import identity, load
+from fairseq_lasformer.data.corpora.download import file_hash
 from fairseq_lasformer.data.documents import Document
 from fairseq_lasformer.data.examples import ExampleCodec
 from fairseq_lasformer.data.hypotheses import some, write_hypotheses
 from fairseq_lasformer.data.manifest import SplitInfo
 from fairseq_lasformer.data.subwords import DataConfig
 from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.executors import Processes, Resources
+from fairseq_lasformer.executors import Executor, Resources, executor
 from fairseq_lasformer.files import check_writable, locked, remove_folder
-from fairseq_lasformer.jobs.shards import ShardTranslator
+from fairseq_lasformer.jobs.shards import ShardTranslator, Unit, checked
 from fairseq_lasformer.resume import Progress, key_of
 from fairseq_lasformer.search.glossary import Glossary
 
@@ -29,6 +30,15 @@ _OURS = ("--gen-subset", "--path", "--task", "--user-dir", "--results-path", "--
 # Options that request other output than one translation per document.
 _OTHERS = ("--nbest", "--lm-path", "--constraints", "--score-reference", "--print-alignment", "--print-step")
 
+
+SHARDS = 4
+"""Shards, if their number is not chosen."""
+
+UNIT = 2000
+"""Lines of a shard with Ray, if their number is not chosen."""
+
+CHECKED = 100
+"""One shard of so many is translated twice with Ray."""
 
 PATIENCE = 60.0
 """Seconds that a shard waits for another one to begin or to collect."""
@@ -55,11 +65,12 @@ def generate(
     checkpoint: Path,
     out: Path,
     split: str = "test",
-    shards: int = 4,
+    shards: int | None = None,
     options: Sequence[str] = (),
     jobs: int = 1,
     form: str = "lines",
     only: int | None = None,
+    engine: str = "processes",
 ) -> Translation | None:
     """Writes the translated documents of a split, detokenised, in input order.
 
@@ -68,13 +79,15 @@ def generate(
 
     Args:
         out: file for the translated documents.
-        shards: number of shards.
+        shards: number of shards; default: 4, or with Ray one per :data:`UNIT` lines if these are more.
         options: further options of fairseq-generate (``--beam 5 --max-tokens 8192 …``).
         jobs: number of shards translated in parallel, each with its share of the processor cores.
         form: ``lines`` for one document per line with tabs between its sentences, or ``raw`` for one sentence per line,
             like the input.
         only: translate this shard alone (from 0); calls for others may run at the same time, on machines that share the
             folder. The one that finishes last collects the documents.
+        engine: where the work runs, see :func:`executors.executor`. With Ray, the machines share the folder of ``out``,
+            data and checkpoint, and one shard of a hundred is translated twice, to be compared.
 
     Returns:
         what was written; None if other shards are not done yet.
@@ -88,7 +101,11 @@ def generate(
     load(checkpoint)
     arguments = [*_arguments(data, checkpoint, split, codec.settings, info), *options]
     parts, lock = out.with_name(out.name + ".parts"), out.with_name(f".{out.name}.lock")
+    work = executor(engine, "the translation", parts)
+    if shards is None:
+        shards = SHARDS if engine == "processes" else max(SHARDS, -(-info.sentences // UNIT))
     shards = max(1, min(shards, info.documents))
+    shared = ShardTranslator(arguments, parts, "" if engine == "processes" else file_hash(checkpoint))
     logs = [parts / f"{i}" for i in range(shards)]
     arguments += ["--distributed-world-size", str(shards)]
     key = [
@@ -115,14 +132,16 @@ def generate(
     if only is None:
         with locked(lock, "a translation"):
             begin()
-            _translate(arguments, logs, range(shards), jobs, f"translating {split}", info)
+            units = [Unit(i) for i in range(shards)]
+            units += [] if engine == "processes" else [Unit(i, again=True) for i in range(0, shards, CHECKED)]
+            _translate(work, shared, logs, units, jobs, f"translating {split}", info)
             return finish()
     if only >= shards:
         return None  # there are fewer documents than shards
     with locked(lock, "a translation", PATIENCE):
         begin()
     with locked(out.with_name(f".{out.name}.{only}.lock"), "this shard"):
-        _translate(arguments, logs, [only], jobs, f"translating {split}, shard {only + 1} of {shards}", info)
+        _translate(work, shared, logs, [Unit(only)], jobs, f"translating {split}, shard {only + 1} of {shards}", info)
     with locked(lock, "a translation", PATIENCE):
         return finish() if all(log.exists() for log in logs) else None
 
@@ -203,17 +222,25 @@ def _arguments(data: Path, checkpoint: Path, split: str, settings: DataConfig, i
 
 
 def _translate(
-    arguments: list[str], logs: Sequence[Path], shards: Sequence[int], jobs: int, what: str, info: SplitInfo
+    engine: Executor,
+    worker: ShardTranslator,
+    logs: Sequence[Path],
+    units: Sequence[Unit],
+    jobs: int,
+    what: str,
+    info: SplitInfo,
 ) -> None:
-    """Runs those of the shards that have no log yet, at most ``jobs`` at a time; each process loads the models once."""
+    """Runs those of the units that are not done yet, at most ``jobs`` at a time; each worker loads the models once."""
     threads = max(1, (os.cpu_count() or 1) // jobs) if jobs > 1 else 0
-    total = info.documents if len(shards) == len(logs) else None
-    initial = sum(_documents_in(logs[i]) for i in shards if logs[i].exists())
+    total = info.documents if len(units) >= len(logs) else None
+    initial = sum(_documents_in(logs[unit.shard]) for unit in units if not unit.again and logs[unit.shard].exists())
+
+    def done(unit: Unit) -> Path | None:
+        log = logs[unit.shard]
+        return log if (checked(log) if unit.again else log).exists() else None
+
     with tqdm(total=total, initial=initial, desc=what, unit=" documents") as bar:
-        work, resources = ShardTranslator(arguments, logs[0].parent), Resources(jobs, threads)
-        for _ in Processes("the translation", logs[0].parent).map(
-            work, shards, resources, lambda i: logs[i] if logs[i].exists() else None, bar.update
-        ):
+        for _ in engine.map(worker, units, Resources(jobs, threads), done, bar.update):
             pass
 
 

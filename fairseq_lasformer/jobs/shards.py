@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import ast
 import json
+import socket
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from fairseq import checkpoint_utils, options, tasks, utils
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from torch import Tensor
 
+from fairseq_lasformer.data.corpora.download import file_hash
 from fairseq_lasformer.data.examples import ExampleCodec
 from fairseq_lasformer.data.manifest import SplitInfo
 from fairseq_lasformer.documents.source import Line
 from fairseq_lasformer.documents.translator import Translator
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.executors import Report, Worker
-from fairseq_lasformer.files import replacing
+from fairseq_lasformer.files import first_wins
 from fairseq_lasformer.jobs.prepared import documents_of
 from fairseq_lasformer.plugin import compat, register
 from fairseq_lasformer.translation_memory.remembering import Memory, Remembered
@@ -97,22 +99,43 @@ def matches(task: Any, translator: Translator) -> Callable[[Sequence[Tensor]], R
     )
 
 
-class ShardTranslator(Worker[int, Path]):
+def checked(path: Path) -> Path:
+    """What lies beside the file of a shard that was translated twice."""
+    return path.with_name(f"{path.name}.checked")
+
+
+class Unit(NamedTuple):
+    """A piece of work.
+
+    Attributes:
+        shard: number of the shard.
+        again: whether it is done a second time, to be compared.
+    """
+
+    shard: int
+    again: bool = False
+
+
+class ShardTranslator(Worker[Unit, Path]):
     """Translates the shards of a split, each into a file with a line of JSON per document.
 
-    The lines are ``{"document": …, "lines": [[tokens, score, repaired, flawed], …]}``.
+    The lines are ``{"document": …, "lines": [[tokens, score, repaired, flawed], …]}``. Where two workers translate a
+    shard, the first one's file stays, and on CPUs the second one's must be the same.
 
     Args:
         folder: folder of the files, which are named by the shards' numbers.
+        model: hash of the checkpoint, which is compared with the one that a worker finds; empty: it is not.
     """
 
-    def __init__(self, arguments: list[str], folder: Path) -> None:
-        self.arguments, self.folder = arguments, folder
+    def __init__(self, arguments: list[str], folder: Path, model: str = "") -> None:
+        self.arguments, self.folder, self.model = arguments, folder, model
 
     def begin(self) -> None:
         register()
         compat.errors_in_one_line()
         cfg = self.cfg = parse(self.arguments)
+        if self.model and file_hash(Path(cfg.common_eval.path)) != self.model:
+            raise InputError(f"{cfg.common_eval.path}: on {socket.gethostname()}, this is another model")
         utils.import_user_module(cfg.common)
         task = self.task = tasks.setup_task(cfg.task)
         split = cfg.dataset.gen_subset
@@ -132,19 +155,21 @@ class ShardTranslator(Worker[int, Path]):
         )
         self.groups = self.translator.groups(self.documents, cfg.dataset.max_tokens, cfg.dataset.batch_size)
 
-    def __call__(self, item: int, report: Report) -> Path:
-        cfg, path = self.cfg, self.folder / str(item)
+    def __call__(self, item: Unit, report: Report) -> Path:
+        cfg, path = self.cfg, self.folder / str(item.shard)
         if cfg.common.seed is not None and not cfg.generation.no_seed_provided:
             utils.set_torch_seed(cfg.common.seed)  # for --sampling: per shard, as if the shard were translated alone
-        with replacing(path) as out:
-            for group in self.groups[item :: cfg.distributed_training.distributed_world_size]:
+        with first_wins(path, same=self.device.type == "cpu") as out:
+            for group in self.groups[item.shard :: cfg.distributed_training.distributed_world_size]:
                 documents = [self.documents[i] for i in group]
                 for number, lines in zip(group, self.translator.translate(documents, self.device)):
                     out.write(
                         json.dumps({"document": number, "lines": list(map(self._line, lines))}, ensure_ascii=False)
                     )
                     out.write("\n")
-                    report(1)
+                    report(not item.again)
+        if item.again:
+            checked(path).touch()
         return path
 
     def _line(self, line: Line) -> tuple[str, float, bool, bool]:

@@ -24,11 +24,12 @@ def test_generation_is_whole_resumable_and_in_order(trained, prepared, tmp_path)
     code = """
 import os, sys, fairseq_lasformer.jobs.generate as g
 from pathlib import Path
-real = g.Processes.map
+from fairseq_lasformer.executors import Processes
+real = Processes.map
 def once(*args):
     for _ in real(*args):
         os._exit(9)
-g.Processes.map = once
+Processes.map = once
 g.generate(*map(Path, sys.argv[1:4]), shards=3, options=["--cpu", "--beam", "3"])
 """
     assert run("python", "-c", code, prepared, checkpoint, tmp_path / "three", check=False).returncode == 9
