@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import shutil
 import socket
@@ -15,6 +16,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from fairseq_lasformer.errors import InputError
+
+CHUNK = 1 << 20
+"""Bytes of a file that are read at a time."""
 
 _STALE = 3600.0  # seconds after which the leftovers of a killed process are removed
 
@@ -31,6 +35,15 @@ def remove_stale(folder: Path, pattern: str) -> None:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
         except OSError:
             continue  # owned by another user, or already gone
+
+
+def file_hash(path: Path, kind: str = "sha256") -> str:
+    """The checksum of a file, in hexadecimal."""
+    digest = hashlib.new(kind)
+    with open(path, "rb") as f:
+        while block := f.read(CHUNK):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 @contextmanager
@@ -138,8 +151,10 @@ def first_wins(path: Path, same: bool = True) -> Iterator[IO[str]]:
             os.fsync(f.fileno())
         try:
             os.link(temporary, path)  # unlike a rename, this fails where the file exists
-        except FileExistsError:
-            if same and temporary.read_bytes() != path.read_bytes():
+        except OSError as e:
+            if not isinstance(e, FileExistsError) and not path.exists():  # a file system without hard links
+                os.replace(temporary, path)
+            elif same and temporary.read_bytes() != path.read_bytes():
                 raise InputError(
                     f"{path}: was made differently a second time, by {socket.gethostname()}: not all workers have the "
                     "same model, data and version"

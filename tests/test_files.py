@@ -76,3 +76,23 @@ def test_a_file_system_without_locks_is_an_error(tmp_path, monkeypatch):
     with error, files.locked(tmp_path / "lock", "a translation"):
         pytest.fail("went on without a lock")
     assert not os.listdir(tmp_path) or (tmp_path / "lock").read_text() == ""
+
+
+@pytest.mark.parametrize("links", [True, False], ids=["links", "no hard links"])
+def test_the_first_writer_of_a_file_wins_and_others_are_compared(links, tmp_path, monkeypatch):
+    if not links:  # as on some network drives
+
+        def refused(*_):
+            raise PermissionError(errno.EPERM, "Operation not permitted")
+
+        monkeypatch.setattr(os, "link", refused)
+    path = tmp_path / "folder" / "0"
+    for text, same in (("one", True), ("one", True), ("two", False)):
+        with files.first_wins(path, same) as file:
+            file.write(text)
+        assert path.read_text() == "one"
+    with pytest.raises(InputError, match="0: was made differently a second time"), files.first_wins(path) as file:
+        file.write("two")
+    with pytest.raises(ZeroDivisionError), files.first_wins(tmp_path / "folder" / "1") as file:
+        file.write(str(1 / 0))
+    assert [p.name for p in path.parent.iterdir()] == ["0"] and path.read_text() == "one"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from fairseq_lasformer.cli.translate_options import (
     FILES,
@@ -18,6 +18,9 @@ from fairseq_lasformer.cli.translate_options import (
     translator_of,
 )
 from fairseq_lasformer.errors import InputError
+
+if TYPE_CHECKING:
+    from fairseq_lasformer.file_translation.receipt import Receipt
 
 
 def add_verify(parser: argparse.ArgumentParser) -> None:
@@ -70,7 +73,7 @@ def run_verify(args: argparse.Namespace) -> None:
         print(f"{args.file}: the same translation, SHA-256 {found}")
 
 
-def _as_then(args: argparse.Namespace, receipt: Any) -> argparse.Namespace:
+def _as_then(args: argparse.Namespace, receipt: Receipt) -> argparse.Namespace:
     """The options of ``lasformer translate`` that a receipt holds.
 
     Raises:

@@ -272,14 +272,18 @@ class DocumentHubInterface(hub_utils.GeneratorHubInterface):
         return "\n".join(translated.get(number, "") for number in range(1, len(split_lines(document)) + 1))
 
 
-def data_of(checkpoint: Path) -> Path:
-    """The prepared folder of a model: that of its checkpoint, if it is one, or the one that it was trained on.
+def data_of(checkpoint: Path, folder: Path | None = None) -> Path:
+    """The prepared folder of a model: the one that it is in, or that it was trained on.
+
+    Args:
+        folder: the model's folder; default: that of the checkpoint.
 
     Raises:
         InputError: the checkpoint does not name it.
     """
-    if (checkpoint.parent / SETTINGS).is_file():
-        return checkpoint.parent
+    folder = checkpoint.parent if folder is None else folder
+    if (folder / SETTINGS).is_file():
+        return folder
     task = (load(checkpoint).get("cfg") or {}).get("task") or {}
     named = str(task.get("data", "") if isinstance(task, dict) else getattr(task, "data", "")).split(":")[0]
     if not named:
@@ -308,7 +312,7 @@ def from_pretrained(
     checkpoint = folder / checkpoint_file if checkpoint_file else chosen(folder)
     if not checkpoint.is_file():
         raise InputError(f"{checkpoint}: no such checkpoint")
-    data = data_of(checkpoint) if data is None else data
+    data = data_of(checkpoint, folder) if data is None else data
     DataConfig.load(data)
     register()
     fairseqs = logging.getLogger("fairseq")

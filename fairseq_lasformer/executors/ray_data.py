@@ -11,13 +11,14 @@ import os
 import pickle
 import socket
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from typing import Any
 
 from fairseq_lasformer import __version__
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.executors.base import Executor, Item, Report, Resources, Result, Worker, nothing_done, silent
+from fairseq_lasformer.machine import cores
 
 PATIENCE = 5.0
 """Seconds within which a cluster must answer."""
@@ -43,14 +44,14 @@ class RayData(Executor):
         worker: Worker[Item, Result],
         items: Iterable[Item],
         resources: Resources = Resources(),  # noqa: B008
-        done: Any = nothing_done,
+        done: Callable[[Item], Result | None] = nothing_done,
         report: Report = silent,
         retries: int = 1,
     ) -> Iterator[Result]:
         known = [(item, done(item)) for item in items]
         waiting = {n: item for n, (item, result) in enumerate(known) if result is None}
         if not waiting:
-            yield from (result for _, result in known)
+            yield from (result for _, result in known)  # type: ignore[misc]
             return
         found: dict[int, Result] = {}
         with self._cluster(resources) as ray:
@@ -62,7 +63,7 @@ class RayData(Executor):
                         raise InputError(row["error"] if row["expected"] else f"{self.what} failed: {row['error']}")
                     report(row["units"])
                     found[row["number"]] = pickle.loads(row["result"])
-                yield found.pop(n) if n in waiting else result
+                yield found.pop(n) if n in waiting else result  # type: ignore[misc]
 
     @contextmanager
     def _cluster(self, resources: Resources) -> Iterator[Any]:
@@ -80,12 +81,9 @@ class RayData(Executor):
             raise InputError("--engine ray: Ray is not installed; pip install 'fairseq_lasformer[ray]'") from e
         given = ray.is_initialized()
         if not given:
-            cores = max(1, resources.threads) * resources.workers
-            where: dict[str, Any] = (
-                {"address": self.address} if self.address else {"address": "local", "num_cpus": cores}
-            )
+            where: dict[str, Any] = {"address": self.address or "local"}
             if not self.address:
-                where["include_dashboard"] = False
+                where |= {"num_cpus": self._threads(resources) * resources.workers, "include_dashboard": False}
             _reach(self.address)
             try:
                 ray.init(**where, log_to_driver=False, logging_level=logging.ERROR)
@@ -105,6 +103,10 @@ class RayData(Executor):
             if not given:
                 ray.shutdown()
 
+    def _threads(self, resources: Resources) -> int:
+        """Threads of a worker; one on a cluster, whose machines may have fewer cores than this one."""
+        return resources.threads or (1 if self.address else cores())
+
     def _rows(
         self, ray: Any, worker: Worker[Any, Any], waiting: dict[int, Any], resources: Resources, retries: int
     ) -> Iterator[dict[str, Any]]:
@@ -112,7 +114,7 @@ class RayData(Executor):
         context = ray.data.DataContext.get_current()
         context.enable_progress_bars = False
         rows = [{"number": n, "item": pickle.dumps(item)} for n, item in waiting.items()]
-        threads = max(1, resources.threads)
+        threads = self._threads(resources)
         variables = {"OMP_NUM_THREADS": str(threads)}
         if not self.address:
             variables |= {name: os.environ[name] for name in LOCAL if name in os.environ}

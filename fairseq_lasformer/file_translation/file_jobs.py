@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 from fairseq_lasformer import formats
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.executors import InProcess, Report, Worker
-from fairseq_lasformer.file_translation import receipt
 from fairseq_lasformer.file_translation.file_translator import FileTranslator, TranslatedFile, TranslatedSentence
 from fairseq_lasformer.file_translation.reading import Blocks
+from fairseq_lasformer.file_translation.receipt import ENDING, Maker, Receipt
 from fairseq_lasformer.files import atomic_write, check_writable, locked, replacing
 from fairseq_lasformer.formats import OpenFile
 from fairseq_lasformer.resume import key_of
@@ -56,7 +56,7 @@ class Options(NamedTuple):
     any_language: bool = False
     finishing: formats.Finishing = formats.Finishing()
     inputs: frozenset[Path] = frozenset()
-    receipts: receipt.Maker | None = None
+    receipts: Maker | None = None
 
 
 class Result(NamedTuple):
@@ -186,7 +186,7 @@ class _Open(NamedTuple):
     job: Job
     key: str
     file: OpenFile
-    receipt: receipt.Receipt | None = None
+    receipt: Receipt | None = None
 
 
 def _translated(
@@ -277,7 +277,7 @@ class _Files(Worker["Sequence[_Open | Result]", "Iterator[Result]"]):
                 file.write(text)
             if opened.receipt:
                 made_so = opened.receipt._replace(translation=hashlib.sha256(text).hexdigest())
-                atomic_write(job.target.with_name(job.target.name + receipt.ENDING), made_so.text())
+                atomic_write(job.target.with_name(job.target.name + ENDING), made_so.text())
             self.done.add(opened.key, job.target)
             _journal(self.state, opened).unlink(missing_ok=True)
             return Result(job, summary=made.counts.summary(), note=note)

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import fairseq_lasformer
-from fairseq_lasformer.data.corpora.download import file_hash
 from fairseq_lasformer.data.subwords import DataConfig, subword_model
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.files import file_hash
 
 ENDING = ".receipt.json"
 """What the name of a receipt ends with, after that of the translated file."""
@@ -128,12 +128,12 @@ def data_hash(data: Path) -> str:
 
 
 def same(receipt: Receipt, now: Receipt) -> None:
-    """Check that what a translation was made from is what there is now.
+    """Check that what a source was translated with is what there is now.
 
     Raises:
         InputError: names what is another.
     """
-    for name, what in (("source", "the source"), ("model", "the model"), ("data", "the prepared folder")):
+    for name, what in (("model", "the model"), ("data", "the prepared folder")):
         if getattr(receipt, name) != getattr(now, name):
             raise InputError(f"{what} is not the one of the receipt: another SHA-256")
     for name, digest in receipt.files.items():

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 from tqdm import tqdm
 
 from fairseq_lasformer.checkpoints.loading import identity, load
-from fairseq_lasformer.data.corpora.download import file_hash
 from fairseq_lasformer.data.documents import Document
 from fairseq_lasformer.data.examples import ExampleCodec
 from fairseq_lasformer.data.hypotheses import some, write_hypotheses
@@ -20,7 +19,7 @@ from fairseq_lasformer.data.manifest import SplitInfo
 from fairseq_lasformer.data.subwords import DataConfig
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.executors import Executor, Resources, executor
-from fairseq_lasformer.files import check_writable, locked, remove_folder
+from fairseq_lasformer.files import check_writable, file_hash, locked, remove_folder
 from fairseq_lasformer.jobs.shards import ShardTranslator, Unit, checked
 from fairseq_lasformer.resume import Progress, key_of
 from fairseq_lasformer.search.glossary import Glossary
@@ -101,11 +100,11 @@ def generate(
     load(checkpoint)
     arguments = [*_arguments(data, checkpoint, split, codec.settings, info), *options]
     parts, lock = out.with_name(out.name + ".parts"), out.with_name(f".{out.name}.lock")
-    work = executor(engine, "the translation", parts)
+    work, here = executor(engine, "the translation", parts), engine == "processes"
     if shards is None:
-        shards = SHARDS if engine == "processes" else max(SHARDS, -(-info.sentences // UNIT))
+        shards = SHARDS if here else max(SHARDS, -(-info.sentences // UNIT))
     shards = max(1, min(shards, info.documents))
-    shared = ShardTranslator(arguments, parts, "" if engine == "processes" else file_hash(checkpoint))
+    worker = ShardTranslator(arguments, parts, "" if here else file_hash(checkpoint))
     logs = [parts / f"{i}" for i in range(shards)]
     arguments += ["--distributed-world-size", str(shards)]
     key = [
@@ -133,15 +132,15 @@ def generate(
         with locked(lock, "a translation"):
             begin()
             units = [Unit(i) for i in range(shards)]
-            units += [] if engine == "processes" else [Unit(i, again=True) for i in range(0, shards, CHECKED)]
-            _translate(work, shared, logs, units, jobs, f"translating {split}", info)
+            units += [] if here else [Unit(i, again=True) for i in range(0, shards, CHECKED)]
+            _translate(work, worker, logs, units, jobs, f"translating {split}", info)
             return finish()
     if only >= shards:
         return None  # there are fewer documents than shards
     with locked(lock, "a translation", PATIENCE):
         begin()
     with locked(out.with_name(f".{out.name}.{only}.lock"), "this shard"):
-        _translate(work, shared, logs, [Unit(only)], jobs, f"translating {split}, shard {only + 1} of {shards}", info)
+        _translate(work, worker, logs, [Unit(only)], jobs, f"translating {split}, shard {only + 1} of {shards}", info)
     with locked(lock, "a translation", PATIENCE):
         return finish() if all(log.exists() for log in logs) else None
 

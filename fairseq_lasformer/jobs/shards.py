@@ -15,14 +15,13 @@ from fairseq import checkpoint_utils, options, tasks, utils
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from torch import Tensor
 
-from fairseq_lasformer.data.corpora.download import file_hash
 from fairseq_lasformer.data.examples import ExampleCodec
 from fairseq_lasformer.data.manifest import SplitInfo
 from fairseq_lasformer.documents.source import Line
 from fairseq_lasformer.documents.translator import Translator
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.executors import Report, Worker
-from fairseq_lasformer.files import first_wins
+from fairseq_lasformer.files import file_hash, first_wins
 from fairseq_lasformer.jobs.prepared import documents_of
 from fairseq_lasformer.plugin import compat, register
 from fairseq_lasformer.translation_memory.remembering import Memory, Remembered

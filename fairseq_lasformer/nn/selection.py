@@ -128,11 +128,9 @@ class GatheredSelection(_Unsupervised):
     slots: KeptKeys
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, dropout_p: float, backend: str) -> Tensor:
-        n_heads, head_dim = q.size(1), q.size(3)
-        queries, keys, values = (t.transpose(1, 2).reshape(t.size(0), t.size(2), -1) for t in (q, k, v))
-        rows = queries.view(-1, n_heads * head_dim)
-        out = ops.attend_kept(rows, keys, values, None, self.slots, n_heads, backend)
-        return out.view(q.size(0), q.size(2), n_heads, head_dim).transpose(1, 2)
+        queries, keys, values = _joined_heads(q, k, v)
+        out = ops.attend_kept(queries.flatten(0, 1), keys, values, None, self.slots, q.size(1), backend)
+        return _heads(out, like=q)
 
 
 @dataclass(frozen=True)
@@ -146,10 +144,8 @@ class EveryKey(_Unsupervised):
     index: KeyIndex
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, dropout_p: float, backend: str) -> Tensor:
-        n_heads, head_dim = q.size(1), q.size(3)
-        queries, keys, values = (t.transpose(1, 2).reshape(t.size(0), t.size(2), -1) for t in (q, k, v))
-        out = ops.dense_attention(queries, keys, values, self.index, n_heads)
-        return out.view(q.size(0), q.size(2), n_heads, head_dim).transpose(1, 2)
+        queries, keys, values = _joined_heads(q, k, v)
+        return _heads(ops.dense_attention(queries, keys, values, self.index, q.size(1)), like=q)
 
 
 @dataclass(frozen=True)
@@ -265,11 +261,9 @@ def select(choice: Choice, q: Tensor, k: Tensor, mask: AttentionMask, kappa: int
         return BitmaskSelection(ops.topk_bitmask(q, k, mask, kappa), mask, k.size(1), teaching)
     if choice.form == "rows" and choice.keys is not None:
         # which of the two does not depend on the lengths of a batch, as they add in another order
-        return (
-            EveryKey(choice.keys)
-            if kappa >= KAPPA_ONE
-            else GatheredSelection(ops.topk_of_rows(q, k, choice.keys, kappa))
-        )
+        if kappa >= KAPPA_ONE:
+            return EveryKey(choice.keys)
+        return GatheredSelection(ops.topk_of_rows(q, k, choice.keys, kappa))
     if choice.form == "gather" and choice.keys is not None:
         return GatheredSelection(ops.topk_gather(q, k, choice.keys, kappa))
     if choice.form == "slots" and choice.keys is not None:
@@ -294,6 +288,17 @@ def selected(choice: Choice, kept: KeptKeys, n_batch: int, n_keys: int, mask: At
 def every(choice: Choice, mask: AttentionMask) -> Selection:
     """Return every key that the mask allows, in the form that an implementation takes."""
     return EveryKey(choice.keys) if choice.form == "rows" and choice.keys is not None else FullSelection(mask)
+
+
+def _joined_heads(*tensors: Tensor) -> list[Tensor]:
+    """Each [B, H, N, D] -> [B, N, H * D]."""
+    return [t.transpose(1, 2).flatten(2) for t in tensors]
+
+
+def _heads(out: Tensor, like: Tensor) -> Tensor:
+    """[..., H * D] -> [B, H, Q, D], the shape of ``like``."""
+    n_batch, n_heads, n_queries, width = like.shape
+    return out.view(n_batch, n_queries, n_heads, width).transpose(1, 2)
 
 
 def _sample(teaching: Teaching | None) -> RowSample:

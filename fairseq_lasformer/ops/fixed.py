@@ -65,5 +65,5 @@ def fuse_multiply_adds() -> None:
 
     Such a processor rounds once more in each of them, so that its results differ from those of others.
     """
-    if cpu.instruction_sets() and cpu.instructions_in_use() == "plain" and "plain_fused" in cpu.instruction_sets():
+    if cpu.instructions_in_use() == "plain" and "plain_fused" in cpu.instruction_sets():
         cpu.use_instructions("plain_fused")

@@ -21,13 +21,7 @@ from fairseq_lasformer.nn.packed_modules import Unsupported
 from fairseq_lasformer.nn.packed_stack import PackedStack
 from fairseq_lasformer.nn.patterns.learned import learned
 from fairseq_lasformer.nn.stack import Observer
-from fairseq_lasformer.ops import (
-    AttentionMask,
-    PackedLinear,
-    backend_for,
-    log_softmax,
-    pack_linear,
-)
+from fairseq_lasformer.ops import AttentionMask, PackedLinear, log_softmax, pack_linear
 from fairseq_lasformer.plugin.build import decoder_stack, sampling, supervision
 from fairseq_lasformer.plugin.config import ModuleConfig
 from fairseq_lasformer.plugin.encoder import EncoderOut
@@ -87,12 +81,9 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
         """
         int8, int8_cache, self.packed = self.run_options.int8, self.run_options.int8_cache, None
         try:
-            if retain_dropout:
-                raise Unsupported("--retain-dropout")
+            self.check_kernels(retain_dropout)
             if self.run_options.cuda_graph:
                 raise Unsupported("--cuda-graph")
-            if backend_for(next(self.layers.parameters()).device, self.run_options.backend) != "cpu":
-                raise Unsupported("a device or backend without these kernels")
             if not isinstance(self.output_projection, nn.Linear):
                 raise Unsupported("an expanded table of words")
             stack = PackedStack(self.layers, int8, int8_cache)
@@ -137,7 +128,7 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
         Returns:
             what :meth:`forward` returns; None if steps do not use the packed layers.
         """
-        if self.packed is None or tokens.device.type != "cpu" or torch.is_grad_enabled():
+        if self._packed_for(tokens) is None or torch.is_grad_enabled():
             return None
         cache = self.new_cache(tokens.size(0), encoder_out["encoder_out"][0].transpose(0, 1))
         if self.packed is None:  # the weights have changed, to another type
@@ -146,14 +137,17 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
 
     def output_layer(self, features: Tensor, packed: bool = False, **kwargs: Any) -> Tensor:
         """[..., d] -> [..., vocabulary]; ``packed``: as in a decoding step."""
-        if packed and self.packed is not None and features.device.type == "cpu":
-            return self.packed.output(features)
-        return self.output_projection(features)
+        kernels = self._packed_for(features) if packed else None
+        return self.output_projection(features) if kernels is None else kernels.output(features)
+
+    def _packed_for(self, x: Tensor) -> PackedDecoder | None:
+        """What steps on tensors like this one read packed; None if they do not."""
+        return self.packed if x.device.type == "cpu" else None
 
     def get_normalized_probs(self, net_output: Any, log_probs: bool, sample: Any = None) -> Tensor:
         """See fairseq's ``FairseqDecoder``."""
         scores = net_output[0]
-        if log_probs and self.packed is not None and scores.device.type == "cpu" and not torch.is_grad_enabled():
+        if log_probs and self._packed_for(scores) is not None and not torch.is_grad_enabled():
             return log_softmax(scores.float())
         return super().get_normalized_probs(net_output, log_probs, sample)
 
@@ -243,14 +237,12 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
         memory = encoder_out["encoder_out"][0].transpose(0, 1)
         n_rows = tokens.size(0) * beam
         cache = DecodingCache.of(incremental_state, functools.partial(self.new_cache, n_rows, memory))
-        if self.packed is not None and tokens.device.type == "cpu":
+        if self._packed_for(tokens) is not None:
             return self._read(tokens, encoder_out, cache)
         cache.begin_with(tokens.size(1))
         return self.extract_features(tokens, encoder_out, into=cache)[0]
 
-    def _read(
-        self, tokens: Tensor, encoder_out: EncoderOut, cache: DecodingCache, position_offset: Tensor | None = None
-    ) -> Tensor:
+    def _read(self, tokens: Tensor, encoder_out: EncoderOut, cache: DecodingCache) -> Tensor:
         """Read what all hypotheses of an item begin with by the packed layers; return features [N, P, d].
 
         Padding may only follow the tokens of an item.
@@ -258,11 +250,11 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
         assert self.packed is not None
         memory, padding = encoder_out["encoder_out"][0].transpose(0, 1), encoder_out["encoder_padding_mask"][0]
         cache.begin_with(tokens.size(1))
-        x = self._embed(tokens, position_offset)
+        x = self._embed(tokens)
         x = self.packed.stack.read(x, cache, memory, cache.index_source(padding))
         return x if self.layer_norm is None else self.layer_norm(x)
 
-    def _embed(self, tokens: Tensor, position_offset: Tensor | None) -> Tensor:
+    def _embed(self, tokens: Tensor, position_offset: Tensor | None = None) -> Tensor:
         """The input of the layers in a full pass: int64 [N, P] -> [N, P, d]."""
         words = self.embed_scale * self.embed_tokens(tokens)
         if self.cfg.zero_first_embedding:
@@ -281,8 +273,8 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
             function = functools.partial(self.layers.step, context=context)
             x = cache.buffers.step(function, x, cache.table.size(0), eager=cache.length == 1)
         else:
-            stack = self.layers if self.packed is None or x.device.type != "cpu" else self.packed.stack
-            x = stack.step(x, context)
+            packed = self._packed_for(x)
+            x = (self.layers if packed is None else packed.stack).step(x, context)
         if self.layer_norm is not None:
             x = self.layer_norm(x)
         return x[:, None], {"attn": [None], "inner_states": []}

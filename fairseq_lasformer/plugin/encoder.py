@@ -14,7 +14,7 @@ from fairseq_lasformer.nn.layers import FullPass
 from fairseq_lasformer.nn.options import RunOptions
 from fairseq_lasformer.nn.packed_modules import Unsupported, fix_encoder, quantise_encoder
 from fairseq_lasformer.nn.stack import Observer
-from fairseq_lasformer.ops import AttentionMask, backend_for
+from fairseq_lasformer.ops import AttentionMask
 from fairseq_lasformer.plugin.build import encoder_stack, sampling, supervision
 from fairseq_lasformer.plugin.config import ModuleConfig
 from fairseq_lasformer.plugin.frontend import Frontend, padding_of
@@ -44,10 +44,7 @@ class LasformerEncoder(Frontend, FairseqEncoder):
         """
         run = self.run_options
         try:
-            if retain_dropout:
-                raise Unsupported("--retain-dropout")
-            if backend_for(next(self.layers.parameters()).device, run.backend) != "cpu":
-                raise Unsupported("a device or backend without these kernels")
+            self.check_kernels(retain_dropout)
             fix_encoder(self.layers)
             self.fix()
         except Unsupported as e:

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from fairseq_lasformer import ops
 from fairseq_lasformer.nn.dropout import Dropout
 from fairseq_lasformer.nn.options import RunOptions
-from fairseq_lasformer.nn.packed_modules import fixed
+from fairseq_lasformer.nn.packed_modules import Unsupported, fixed
 from fairseq_lasformer.nn.positions import ReproduciblePositions, VaswaniPositions
+from fairseq_lasformer.nn.stack import LayerStack
 from fairseq_lasformer.plugin.config import ModuleConfig
 
 
@@ -28,6 +29,7 @@ class Frontend(nn.Module):
     """Base of encoder and decoder, beside fairseq's."""
 
     layer_norm: nn.Module | None
+    layers: LayerStack
 
     def _add_embeddings(
         self,
@@ -59,6 +61,13 @@ class Frontend(nn.Module):
                 self.embed_positions = PositionalEmbedding(table, dim, self.padding_idx, learned=learned_pos)
         self.layernorm_embedding: nn.Module | None = nn.LayerNorm(dim) if cfg.layernorm_embedding else None
         self.longest = max_positions
+
+    def check_kernels(self, retain_dropout: bool) -> None:
+        """Raise :class:`Unsupported` if generation is not on a CPU with the kernels, or drops as training does."""
+        if retain_dropout:
+            raise Unsupported("--retain-dropout")
+        if ops.backend_for(next(self.layers.parameters()).device, self.run_options.backend) != "cpu":
+            raise Unsupported("a device or backend without these kernels")
 
     def fix(self) -> None:
         """Compute what stands around the layers so that each row depends on that row alone."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import http.client
 import os
 import re
@@ -14,9 +13,7 @@ from typing import NamedTuple
 from tqdm import tqdm
 
 from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.files import atomic_write, check_writable
-
-CHUNK = 1 << 20
+from fairseq_lasformer.files import CHUNK, atomic_write, check_writable, file_hash
 
 
 class RemoteFile(NamedTuple):
@@ -32,15 +29,6 @@ class RemoteFile(NamedTuple):
     name: str
     url: str
     checksum: str = ""
-
-
-def file_hash(path: Path, kind: str = "sha256") -> str:
-    """The checksum of a file, in hexadecimal."""
-    digest = hashlib.new(kind)
-    with open(path, "rb") as f:
-        while block := f.read(CHUNK):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def fetch(source: RemoteFile, folder: Path, trust: bool = False) -> Path:

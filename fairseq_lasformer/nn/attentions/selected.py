@@ -91,12 +91,7 @@ class SelectedAttention(Attention):
 
     def remember(self, x: Tensor, cache: DecodingCache, name: str) -> None:
         for what, projection in (("key", self.k_proj), ("value", self.v_proj)):
-            if cache.int8:
-                numbers, scales = ops.quantise_heads(projection(x), self.num_heads)
-                cache.fill(f"{name}.{what}", numbers)
-                cache.fill(f"{name}.{what}_scale", scales)
-            else:
-                cache.fill(f"{name}.{what}", projection(x))
+            cache.fill(f"{name}.{what}", projection(x))
         if self.selector is not None and self.selector.scorers():
             cache.fill(f"{name}.selector_key", self.selector.scorers()[1](x))
 

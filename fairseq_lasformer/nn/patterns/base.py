@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from fairseq_lasformer.nn.options import EVERY_QUERY, RowSampling
@@ -120,6 +121,10 @@ class Pattern(nn.Module):
             keys: the keys so far and their index; it also caches projections of the pattern.
         """
         raise NotImplementedError
+
+    def fixes_sums(self, as_mask: bool) -> bool:
+        """Whether a full pass is one of those in which sums have an order of their own; see ``reproducible``."""
+        return self.reproducible and not as_mask and not torch.is_grad_enabled()
 
     @property
     def share(self) -> float | None:

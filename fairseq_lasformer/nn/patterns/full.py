@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor
 
 from fairseq_lasformer import ops
@@ -38,7 +37,7 @@ class Full(Pattern):
         as_mask: bool = False,
         sampling: RowSampling = EVERY_QUERY,
     ) -> Selection:
-        if self.reproducible and not as_mask and not torch.is_grad_enabled():
+        if self.fixes_sums(as_mask):
             full = PassShape(query, query.size(1), key.size(1), 1.0, mask, self.backend, teaches=False, dropout=False)
             return every(ops.choose(full._replace(reproducible=True)), mask)
         return FullSelection(mask)

@@ -80,7 +80,7 @@ class Selector(Pattern):
         teaching = Teaching(q, k, self.gradient, sampling.sample(q.size(0), n_queries, share))
         teaches = torch.is_grad_enabled() or as_mask
         full = PassShape(q, n_queries, n_keys, share, mask, self.backend, teaches, as_mask, bool(sampling.rows))
-        full = full._replace(reproducible=self.reproducible)
+        full = full._replace(reproducible=self.fixes_sums(as_mask))
         return select(ops.choose(full), q, k, mask, kappa, teaching)
 
     def step(self, query: Tensor, keys: LayerCache) -> KeptKeys | None:

@@ -91,7 +91,7 @@ class Positional(Pattern):
         slots = slots.expand(n_batch, -1, -1).reshape(-1, most).int()
         kept = KeptKeys(slots, found.counts.expand(n_batch, -1).reshape(-1).int())
         full = PassShape(query, n_queries, n_keys, most / n_keys, mask, self.backend)
-        if self.reproducible and not as_mask and not torch.is_grad_enabled():
+        if self.fixes_sums(as_mask):
             full = full._replace(teaches=False, dropout=False, reproducible=True)
         return selected(ops.choose(full, ranges=False), kept, n_batch, n_keys, mask)
 

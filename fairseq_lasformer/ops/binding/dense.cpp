@@ -66,10 +66,12 @@ Tensor dense_attention(const Tensor& q_, const Tensor& keys_, const Tensor& valu
     for (int64_t task = begin; task < end; ++task) {
       const int64_t item = task / heads, from = task % heads * head_width, n = number[item];
       const int64_t place = (item * n_keys + first[item]) * width + from;
-      if (n > 0) {
-        pack_rows(all_keys + place, width, n, head_width, packed_keys.data());
-        pack_columns(all_values + place, width, n, head_width, packed_values.data());
+      if (n == 0) {
+        for (int64_t r = 0; r < rows; ++r) std::fill_n(result + (item * rows + r) * width + from, head_width, 0.f);
+        continue;
       }
+      pack_rows(all_keys + place, width, n, head_width, packed_keys.data());
+      pack_columns(all_values + place, width, n, head_width, packed_values.data());
       Packed scorer, mixer;
       scorer.weight = packed_keys.data();
       scorer.outputs = n;
@@ -81,21 +83,13 @@ Tensor dense_attention(const Tensor& q_, const Tensor& keys_, const Tensor& valu
         const int64_t height = std::min(kBlock, rows - r);
         const float* own = queries + (item * rows + r) * width + from;
         float* to = result + (item * rows + r) * width + from;
-        if (n > 0) {
-          for (int64_t i = 0; i < height; ++i) {
-            for (int64_t c = 0; c < head_width; ++c) scaled[i * head_width + c] = own[i * width + c] * factor;
-          }
-          compute.product({scaled.data(), head_width, height, nullptr, nullptr, scorer, weights.data(), {}}, 0, scorer.groups());
-          compute.row_softmax({1, height, n, nullptr, 0}, weights.data(), nullptr, 0.f, lse.data(), 0, height, bias.data());
-          compute.product({weights.data(), n, height, nullptr, nullptr, mixer, sums.data(), {}}, 0, mixer.groups());
-        }
         for (int64_t i = 0; i < height; ++i) {
-          if (n > 0) {
-            std::copy_n(&sums[i * head_width], head_width, to + i * width);
-          } else {
-            std::fill_n(to + i * width, head_width, 0.f);
-          }
+          for (int64_t c = 0; c < head_width; ++c) scaled[i * head_width + c] = own[i * width + c] * factor;
         }
+        compute.product({scaled.data(), head_width, height, nullptr, nullptr, scorer, weights.data(), {}}, 0, scorer.groups());
+        compute.row_softmax({1, height, n, nullptr, 0}, weights.data(), nullptr, 0.f, lse.data(), 0, height, bias.data());
+        compute.product({weights.data(), n, height, nullptr, nullptr, mixer, sums.data(), {}}, 0, mixer.groups());
+        for (int64_t i = 0; i < height; ++i) std::copy_n(&sums[i * head_width], head_width, to + i * width);
       }
     }
   });
