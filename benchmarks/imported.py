@@ -37,7 +37,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sizes", nargs="+", choices=SIZES, default=["opus"], help="default: opus")
     parser.add_argument("--lines", type=int, default=96, help="default: %(default)s")
     parser.add_argument("--words", type=int, default=24, help="words per line (default: %(default)s)")
-    parser.add_argument("--batch", type=int, default=32, help="CTranslate2's lines per batch (default: %(default)s)")
+    parser.add_argument("--batch", type=int, default=48, help="CTranslate2's lines per batch (default: %(default)s)")
     parser.add_argument("--repeat", type=int, default=3, help="default: %(default)s")
     parser.add_argument("--threads", type=int, default=2, help="default: %(default)s")
     parser.add_argument("--shortlist", action="store_true")

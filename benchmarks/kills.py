@@ -29,6 +29,23 @@ FULL = 200
 """Bytes of a file on the full disk: less than those of a shard."""
 
 
+def _below(pid: int) -> list[int]:
+    """The processes that a process has started, and so on."""
+    texts = []
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):
+            texts.append(path.read_text())
+    children = sorted({int(child) for child in " ".join(texts).split()})
+    return children + [one for child in children for one in _below(child)]
+
+
+def _command_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
 class Campaign:
     """Translations of one split.
 
@@ -62,13 +79,11 @@ class Campaign:
         return subprocess.Popen([*words, *shards], preexec_fn=limited, **quiet)
 
     def children(self, of: subprocess.Popen[bytes]) -> list[int]:
-        """The workers of a command."""
-        try:
-            text = Path(f"/proc/{of.pid}/task/{of.pid}/children").read_text()
-        except OSError:
-            return []
-        threads = [p.read_text() for p in Path(f"/proc/{of.pid}/task").glob("*/children") if p.exists()]
-        return sorted({int(pid) for pid in " ".join([text, *threads]).split()})
+        """The workers of a command; with Ray, those of its own below."""
+        below = _below(of.pid)
+        if self.args.engine == "processes":
+            return below
+        return [pid for pid in below if _command_of(pid).startswith("ray::") and "_Actor" in _command_of(pid)]
 
     def sleep(self, of: subprocess.Popen[bytes]) -> None:
         """Wait for a random time, at most as long as an undisturbed run."""
@@ -105,8 +120,7 @@ class Campaign:
         killed = self.end(processes[0])
         processes[1].wait()
         for i in range(1, SHARDS + 1):
-            if not self.out.exists():  # a shard that is started after that begins the work anew
-                self.run([*self.command(), "--shard", f"{i}/{SHARDS}"]).wait()
+            self.run([*self.command(), "--shard", f"{i}/{SHARDS}"]).wait()
         return killed
 
     def disk(self) -> int:
@@ -140,11 +154,12 @@ class Campaign:
     def finished(self) -> tuple[int, bool]:
         """Go on until the command ends well: how often it was started, and whether the result is whole."""
         again = 0
-        while not self.out.exists() and again < 5:
+        while not self.out.exists() and again < 9:
             self.run([*self.command(), "--jobs", "2"]).wait()
             again += 1
         time.sleep(0.1)
-        left = [path for path in self.folder.iterdir() if path != self.out and not path.name.endswith(".lock")]
+        kept = (".lock", ".done")
+        left = [path for path in self.folder.iterdir() if path != self.out and not path.name.endswith(kept)]
         return again, self.out.read_bytes() == self.whole and not left
 
 

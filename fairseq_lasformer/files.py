@@ -129,7 +129,7 @@ def check_writable(path: str | Path) -> None:
 
 
 @contextmanager
-def first_wins(path: Path, same: bool = True) -> Iterator[IO[str]]:
+def first_wins(path: Path, same: bool = True, binary: bool = False) -> Iterator[IO[Any]]:
     """Opens a file for writing that becomes ``path`` once it is complete, unless another writer was there first.
 
     Writers may be on several machines that share the folder. What comes second is compared with the first, and thrown
@@ -137,6 +137,7 @@ def first_wins(path: Path, same: bool = True) -> Iterator[IO[str]]:
 
     Args:
         same: whether it must be the same.
+        binary: whether bytes are written, and not text.
 
     Raises:
         InputError: the file cannot be written, or is another one than the first.
@@ -145,7 +146,7 @@ def first_wins(path: Path, same: bool = True) -> Iterator[IO[str]]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         remove_stale(path.parent, f".{path.name}.*.tmp")
-        with open(temporary, "x", encoding="utf-8", newline="\n") as f:
+        with open(temporary, "xb") if binary else open(temporary, "x", encoding="utf-8", newline="\n") as f:
             yield f
             f.flush()
             os.fsync(f.fileno())

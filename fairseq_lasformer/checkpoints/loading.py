@@ -6,6 +6,7 @@ import argparse
 import collections
 import pickle
 import re
+import socket
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,7 +17,7 @@ import torch
 
 from fairseq_lasformer.checkpoints.settings import check_settings
 from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.files import replacing
+from fairseq_lasformer.files import file_hash, replacing
 
 CHECKPOINTS = ("model.pt", "checkpoint_best.pt", "checkpoint_last.pt")
 """File names tried when looking for the model in a folder, in order of preference."""
@@ -61,6 +62,22 @@ def identity(checkpoint: Path) -> tuple[str, int, int]:
     """What tells a checkpoint from another, for results that depend on it: its place, time and size."""
     stat = checkpoint.stat()
     return str(checkpoint.resolve()), stat.st_mtime_ns, stat.st_size
+
+
+def check_same(checkpoint: Path, digest: str) -> None:
+    """Check that a worker on another machine finds the checkpoint that it is told to use.
+
+    Args:
+        digest: its SHA-256; empty: nothing is compared.
+
+    Raises:
+        InputError: it is missing, or another one.
+    """
+    try:
+        if digest and file_hash(checkpoint) != digest:
+            raise InputError(f"{checkpoint}: on {socket.gethostname()}, this is another model")
+    except OSError as e:
+        raise InputError(f"{checkpoint}: cannot be read on {socket.gethostname()} ({e.strerror})") from e
 
 
 def load(path: str | Path) -> dict[str, Any]:

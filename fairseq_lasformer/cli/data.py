@@ -118,6 +118,7 @@ def add_prepare(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--text", type=Path, metavar="FOLDER", help="cache encoded sentences for other preparations")
     parser.add_argument("--workers", type=int, default=2, help="processes (default: %(default)s)")
+    add_engine(parser)
     parser.add_argument("--overwrite", action="store_true", help="replace data prepared with other inputs or options")
     parser.epilog = (
         "Example: lasformer prepare data-bin/mine -s en -t de --train raw/train --valid raw/dev --test raw/test"
@@ -125,7 +126,8 @@ def add_prepare(parser: argparse.ArgumentParser) -> None:
 
 
 def run_generate(args: argparse.Namespace) -> None:
-    from fairseq_lasformer.jobs.generate import generate, summary
+    from fairseq_lasformer.jobs.collecting import beside, summary
+    from fairseq_lasformer.jobs.generate import generate
 
     options = fairseqs_options(args)
     if args.overlap is not None:
@@ -138,11 +140,15 @@ def run_generate(args: argparse.Namespace) -> None:
         options += ["--memory", str(args.memory.resolve()), "--memory-tokens", str(args.memory_tokens)]
     number, shards = (None, args.shards) if args.shard is None else shard_of(args.shard)
     work: dict[str, Any] = {"shards": shards, "jobs": args.jobs, "only": number, "engine": args.engine}
+    work |= {"report": args.report, "keep_doubtful": args.keep_doubtful == "yes"}
     done = generate(args.data, args.checkpoint, args.out, args.split, options=options, form=args.layout, **work)
     if done is None:
         print(f"{args.out}: shard {args.shard} is done; the last one to be done writes the documents")
     else:
         print(f"{args.out}: {summary(done, args.layout)}")
+        if args.keep_doubtful == "no":
+            apart = beside(args.out, ".doubtful.tsv")
+            print(f"{apart}: {len(done.doubts)} doubtful lines, which are left out elsewhere")
 
 
 def add_generate(parser: argparse.ArgumentParser) -> None:
@@ -170,6 +176,19 @@ def add_generate(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--jobs", type=int, default=1, help="shards translated in parallel (default: %(default)s)")
     add_engine(parser)
+    parser.add_argument(
+        "--report",
+        type=Path,
+        metavar="FILE",
+        help="write a table with a row per shard: lines, repaired, doubtful, loops, length ratio, duplicates, seconds",
+    )
+    parser.add_argument(
+        "--keep-doubtful",
+        choices=("yes", "no"),
+        default="yes",
+        help="no: write doubtful lines into OUT.doubtful.tsv instead, and the source of the others into OUT.source "
+        "(default: %(default)s)",
+    )
     parser.add_argument(
         "--overlap",
         type=int,

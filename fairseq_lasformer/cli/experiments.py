@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import Any
 
-from fairseq_lasformer.cli import Renamed, add_beam, add_device, add_max_tokens, fairseqs_options
+from fairseq_lasformer.cli import Renamed, add_beam, add_device, add_engine, add_max_tokens, fairseqs_options
 from fairseq_lasformer.errors import InputError
 
 
@@ -143,10 +144,22 @@ def add_upcycle(parser: argparse.ArgumentParser) -> None:
     parser.epilog = "After -- : further options of fairseq-train, such as --seed 2; they take precedence."
 
 
+def _add_work(parser: argparse.ArgumentParser) -> None:
+    """Declares how training text is translated."""
+    parser.add_argument("--beam", type=int, default=5, help="of the translation (default: %(default)s)")
+    parser.add_argument("--jobs", type=int, default=1, help="workers that translate (default: %(default)s)")
+    add_engine(parser)
+
+
+def _work(args: argparse.Namespace) -> dict[str, Any]:
+    """The options of :func:`_add_work`."""
+    return {"beam": args.beam, "jobs": args.jobs, "engine": args.engine}
+
+
 def run_distil(args: argparse.Namespace) -> None:
     from fairseq_lasformer.experiments.distil import distil
 
-    more = {"beam": args.beam, "originals": args.originals, "word_level": args.word_level}
+    more = {"originals": args.originals, "word_level": args.word_level, **_work(args)}
     distil(args.teacher, args.data, args.student, **more)
 
 
@@ -154,7 +167,7 @@ def add_distil(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("teacher", type=Path, help="checkpoint, or the folder of one")
     parser.add_argument("data", type=Path, help="prepared folder of the teacher; the student has its subwords")
     parser.add_argument("student", type=Path, help="configuration of lasformer run; its train is what is translated")
-    parser.add_argument("--beam", type=int, default=5, help="of the teacher (default: %(default)s)")
+    _add_work(parser)
     parser.add_argument("--originals", action="store_true", help="train on the original translations, too")
     parser.add_argument("--word-level", action="store_true", help="learn the teacher's likeliest words, too")
     parser.epilog = "Everything is written to the student's out; a killed run resumes there."
@@ -163,14 +176,14 @@ def add_distil(parser: argparse.ArgumentParser) -> None:
 def run_back_translate(args: argparse.Namespace) -> None:
     from fairseq_lasformer.experiments.back_translate import back_translate
 
-    back_translate(args.model, args.data, args.config, beam=args.beam)
+    back_translate(args.model, args.data, args.config, **_work(args))
 
 
 def add_back_translate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", type=Path, help="checkpoint of the other direction, or the folder of one")
     parser.add_argument("data", type=Path, help="prepared folder of that model")
     parser.add_argument("config", type=Path, help="configuration of lasformer run; its mono is what is translated")
-    parser.add_argument("--beam", type=int, default=5, help="of the translation (default: %(default)s)")
+    _add_work(parser)
     parser.epilog = "Everything is written to the configuration's out; a killed run resumes there."
 
 

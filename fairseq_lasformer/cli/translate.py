@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,15 +16,23 @@ from fairseq_lasformer.cli import shard_of
 from fairseq_lasformer.cli.translate_options import (
     add_translate,
     check_options,
+    elsewhere,
     given_of,
+    model_of,
     options_of,
+    sent,
     set_verbosity,
     translator_of,
+    worker_of,
 )
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.machine import cores
 
 if TYPE_CHECKING:
-    from fairseq_lasformer.file_translation.file_jobs import Job
+    from fairseq_lasformer.file_translation.file_jobs import Job, Result
+    from fairseq_lasformer.file_translation.file_translator import FileTranslator
+    from fairseq_lasformer.file_translation.files_worker import Options
+    from fairseq_lasformer.file_translation.reading import Blocks
 
 __all__ = ["add_translate", "run_translate"]
 
@@ -71,8 +80,10 @@ def _check_places(args: argparse.Namespace, place: Path) -> None:
         )
 
 
-def _bar(hidden: bool) -> tqdm:
-    return tqdm(total=0, desc="translating", unit=" sentences", disable=hidden)
+def _bar(args: argparse.Namespace, files: int = 0, hidden: bool = False) -> tqdm:
+    """The bar of a run: of sentences, whose number grows, or of files that are translated elsewhere."""
+    total, unit = (files, " files") if elsewhere(args) else (0, " sentences")
+    return tqdm(total=total, desc="translating", unit=unit, disable=args.quiet or hidden)
 
 
 def _growing(bar: tqdm) -> Callable[[int], None]:
@@ -96,7 +107,7 @@ def _form(args: argparse.Namespace, place: Path) -> str:
 
 def _to_standard_output(args: argparse.Namespace, place: Path) -> None:
     from fairseq_lasformer import formats
-    from fairseq_lasformer.file_translation.file_jobs import present
+    from fairseq_lasformer.file_translation.outputs import present
 
     form = _form(args, place)
     if form in _BINARY and args.format == "text":
@@ -113,7 +124,7 @@ def _to_standard_output(args: argparse.Namespace, place: Path) -> None:
             formats.check_languages(file, *translator.languages)
     except InputError as e:
         raise InputError(str(e) if str(e).startswith(str(args.model)) else f"{name}: {e}") from e
-    with _bar(args.quiet or not sys.stderr.isatty()) as bar:
+    with _bar(args, hidden=not sys.stderr.isatty()) as bar:
         given = given_of(args, data, form)
         (done,) = translator.translate([file], bar.update, begin=_growing(bar), given=[given])
     sys.stdout.buffer.write(present(done, args.format))
@@ -123,7 +134,8 @@ def _to_standard_output(args: argparse.Namespace, place: Path) -> None:
 
 
 def _file(args: argparse.Namespace, place: Path) -> None:
-    from fairseq_lasformer.file_translation.file_jobs import Job, suffix
+    from fairseq_lasformer.file_translation.file_jobs import Job
+    from fairseq_lasformer.file_translation.outputs import suffix
 
     form = _form(args, place)
     target = Path(args.out)
@@ -163,9 +175,10 @@ def _run(args: argparse.Namespace, jobs: Sequence[Job], state: Path, inputs: Seq
     import shutil
 
     from fairseq_lasformer.checkpoints.loading import chosen, identity
-    from fairseq_lasformer.file_translation.file_jobs import translate_jobs
+    from fairseq_lasformer.documents.doubts import table
+    from fairseq_lasformer.files import atomic_write
 
-    translator, options = translator_of(args), options_of(args, inputs)
+    translator = translator_of(args)
     glossary = args.glossary.read_text(encoding="utf-8") if args.glossary else ""
     settings: tuple[object, ...] = (*identity(chosen(args.model)), translator.model.settings.fingerprint)
     settings += (args.beam, args.nbest, args.overlap, args.lines, glossary, args.decode_dtype, args.cache_dtype)
@@ -183,20 +196,49 @@ def _run(args: argparse.Namespace, jobs: Sequence[Job], state: Path, inputs: Seq
     known = [(i, block.text) for its in (given or {}).values() for i, block in (its or {}).items()]
     settings += (args.no_look_ahead, args.unreviewed, args.consistent, known)
     settings += translator.memory.state if translator.memory is not None else ()
-    failed = 0
-    with _bar(args.quiet) as bar:
-        begin = _growing(bar)
-        for result in translate_jobs(
-            translator, jobs, state, settings, args.format, args.encoding, begin, bar.update, options, given
-        ):
+    failed, rows = 0, []
+    with _bar(args, len(jobs)) as bar:
+        for result in _results(args, translator, jobs, state, settings, bar, options_of(args, inputs), given):
             failed += bool(result.error)
             name = result.job.source
+            if not result.error:
+                rows.append((str(name), result.facts))
             if result.error:
                 bar.write(f"error: {name}: {result.error}", file=sys.stderr)
             elif not args.quiet:
                 note = f" ({result.note})" if result.note else ""
                 bar.write(f"{result.job.target}: {result.summary or 'already translated'}{note}", file=sys.stderr)
+    if args.report is not None:
+        atomic_write(args.report, table(rows))
     if len(jobs) == 1 and not failed and args.input != "-" and not Path(args.input).is_dir():
         shutil.rmtree(state, ignore_errors=True)
     if failed:
         raise InputError(f"{failed} of {len(jobs)} files could not be translated")
+
+
+def _results(
+    args: argparse.Namespace,
+    translator: FileTranslator,
+    jobs: Sequence[Job],
+    state: Path,
+    settings: Sequence[object],
+    bar: tqdm,
+    options: Options,
+    given: Mapping[Path, Blocks | None] | None,
+) -> Iterator[Result]:
+    """What becomes of each file, translated here or elsewhere; the bar counts sentences here, and files elsewhere."""
+    from fairseq_lasformer.executors import CHECKED, Resources, executor
+    from fairseq_lasformer.file_translation.file_jobs import translate_elsewhere, translate_jobs
+    from fairseq_lasformer.file_translation.files_worker import Elsewhere
+
+    if not elsewhere(args):
+        yield from translate_jobs(translator, jobs, state, settings, options, _growing(bar), bar.update, given)
+        return
+    engine = executor(args.engine, "the translation")
+    worker = Elsewhere(partial(worker_of, sent(args)), state.absolute(), options, model_of(args))
+    resources = Resources(args.jobs, max(1, cores() // args.jobs) if args.jobs > 1 else 0)
+    check = 0 if args.engine == "processes" else CHECKED
+    absolute = [job._replace(source=job.source.absolute()) for job in jobs]
+    for result in translate_elsewhere(engine, worker, absolute, state, settings, options, resources, check):
+        bar.update()
+        yield result

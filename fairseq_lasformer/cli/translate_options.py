@@ -13,16 +13,18 @@ from fairseq_lasformer.cli import (
     add_beam,
     add_decoding,
     add_device,
+    add_engine,
     add_max_tokens,
     add_memory_options,
     decoding_of,
     memory_of,
 )
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.files import check_writable, file_hash
 
 if TYPE_CHECKING:
-    from fairseq_lasformer.file_translation.file_jobs import Options
     from fairseq_lasformer.file_translation.file_translator import FileTranslator
+    from fairseq_lasformer.file_translation.files_worker import Options
     from fairseq_lasformer.file_translation.reading import Blocks
     from fairseq_lasformer.file_translation.receipt import Maker
 
@@ -96,7 +98,17 @@ def add_translate(parser: argparse.ArgumentParser) -> None:
         help="write a receipt beside each file (NAME.receipt.json), by which lasformer verify makes the translation "
         "again and compares; implies --reproducible",
     )
+    parser.add_argument(
+        "--report",
+        type=Path,
+        metavar="FILE",
+        help="write a table with a row per file: lines, repaired, doubtful, loops, length ratio, duplicates, seconds",
+    )
     parser.add_argument("--shard", metavar="I/N", help="of a folder's files, every Nth, from the Ith on")
+    parser.add_argument(
+        "--jobs", type=int, default=1, help="of a folder: workers, each with its model (default: %(default)s)"
+    )
+    add_engine(parser)
     parser.add_argument(
         "--overwrite", action="store_true", help="replace files that exist (default: only those that this run wrote)"
     )
@@ -131,7 +143,7 @@ def check_options(args: argparse.Namespace) -> None:
     Raises:
         InputError: names them.
     """
-    from fairseq_lasformer.file_translation.file_jobs import OUTPUTS
+    from fairseq_lasformer.file_translation.outputs import OUTPUTS
     from fairseq_lasformer.formats import FORMATS
 
     if args.form is not None and args.form not in FORMATS:
@@ -144,9 +156,22 @@ def check_options(args: argparse.Namespace) -> None:
         raise InputError("--nbest: needs --format tsv or jsonl, which have room for more than one translation")
     if args.max_tokens < 1 or (args.overlap or 0) < 0 or args.subtitle_width < 0:
         raise InputError("--max-tokens: at least 1; --overlap and --subtitle-width: at least 0")
+    if args.jobs < 1:
+        raise InputError(f"--jobs {args.jobs}: at least one is needed")
+    if elsewhere(args) and (args.input == "-" or Path(args.input).is_file()):
+        raise InputError("--jobs and --engine: for a folder; a file is one document, which one worker translates")
     if args.receipt and args.out is None:
         raise InputError("--receipt: stands beside a file; name the translated one with -o")
+    if args.report is not None:
+        if args.out is None:
+            raise InputError("--report: is about files; name the translated one, or the folder, with -o")
+        check_writable(args.report)
     args.reproducible |= args.receipt
+
+
+def elsewhere(args: argparse.Namespace) -> bool:
+    """Whether other processes than the command's translate."""
+    return args.jobs > 1 or args.engine != "processes"
 
 
 def set_verbosity(verbose: bool) -> None:
@@ -159,12 +184,12 @@ def set_verbosity(verbose: bool) -> None:
 
 
 def options_of(args: argparse.Namespace, inputs: Sequence[Path] = ()) -> Options:
-    from fairseq_lasformer.file_translation.file_jobs import Options
+    from fairseq_lasformer.file_translation.files_worker import Options
     from fairseq_lasformer.formats import Finishing
 
     finishing = Finishing(not args.no_review_marks, args.subtitle_width)
     others = frozenset(path.resolve() for path in inputs)
-    return Options(args.overwrite, args.any_language, finishing, others, receipts_of(args))
+    return Options(args.format, args.encoding, args.overwrite, args.any_language, finishing, others, receipts_of(args))
 
 
 def translator_of(args: argparse.Namespace) -> FileTranslator:
@@ -187,6 +212,28 @@ def translator_of(args: argparse.Namespace) -> FileTranslator:
         consistent=args.consistent,
         **({"no_look_ahead": True} if args.no_look_ahead else {}),
     )
+
+
+def sent(args: argparse.Namespace) -> argparse.Namespace:
+    """The options as they are sent to workers: values alone, with paths that hold in any working folder."""
+    values = {name: value for name, value in vars(args).items() if not callable(value)}
+    return argparse.Namespace(
+        **{name: value.absolute() if isinstance(value, Path) else value for name, value in values.items()}
+    )
+
+
+def worker_of(args: argparse.Namespace) -> FileTranslator:
+    """A translator in a process of its own, from :func:`sent` options."""
+    set_verbosity(args.verbose)
+    return translator_of(args)
+
+
+def model_of(args: argparse.Namespace) -> tuple[Path, str]:
+    """The checkpoint, and the hash that workers compare; empty on this machine, where they read the same file."""
+    from fairseq_lasformer.checkpoints.loading import chosen
+
+    checkpoint = chosen(args.model).absolute()
+    return checkpoint, "" if args.engine == "processes" else file_hash(checkpoint)
 
 
 def given_of(args: argparse.Namespace, data: bytes, form: str) -> Blocks | None:

@@ -48,7 +48,7 @@ def run_verify(args: argparse.Namespace) -> None:
     set_verbosity(args.verbose)
     import fairseq_lasformer
     from fairseq_lasformer import formats
-    from fairseq_lasformer.file_translation.file_jobs import present
+    from fairseq_lasformer.file_translation.outputs import present
     from fairseq_lasformer.file_translation.receipt import Maker, Receipt, same
 
     receipt = Receipt.read(args.receipt)

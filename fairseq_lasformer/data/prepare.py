@@ -36,6 +36,7 @@ from fairseq_lasformer.data.subwords import (
     vocabulary,
 )
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.executors import executor
 from fairseq_lasformer.files import atomic_copy, atomic_write, check_writable, locked, remove_folder
 from fairseq_lasformer.resume import Progress, key_of
 
@@ -79,6 +80,7 @@ def prepare(config: PrepareConfig, overwrite: bool = False) -> Prepared:
         )
     if config.memory_examples and not (settings.separator and settings.resolutions != "sentences"):
         raise InputError("--memory-examples: needs examples of more than one sentence, with a separator between them")
+    executor(config.engine, "the preparation")  # refuses an engine that does not exist before any work
     if config.workers < 1:
         raise InputError(f"--workers {config.workers}: at least one is needed")
     if config.source_lang == config.target_lang:
@@ -229,7 +231,7 @@ def _encode(
         for of, sentences in zip(config.sides(name), sides):
             language = config.languages[of]
             model = subword_model(config.out, settings.bpe, "" if settings.joined_dictionary else language)
-            encoding, what = Encoding(str(config.out), settings, language), f"{name}.{language}: subwords"
+            encoding, what = Encoding(str(config.out.absolute()), settings, language), f"{name}.{language}: subwords"
             encoded[name].append(_cached_transform(what, sentences, encoding, config, model.read_bytes()))
     return encoded
 
@@ -242,7 +244,7 @@ def _cached_transform(
     path = (config.text or config.out / "text") / f"{work.kind}.{digest[:32]}"
     if path.exists():
         return path.read_text(encoding="utf-8").split("\n")[:-1]
-    done = transform(sentences, work, config.workers, what)
+    done = transform(sentences, work, config.workers, what, config.engine)
     atomic_write(path, "".join(s + "\n" for s in done))
     return done
 

@@ -50,7 +50,8 @@ class PrepareConfig:
             one, which is added to its dictionary.
         text: folder in which tokenised and encoded sentences are cached for other preparations of the same text; by
             default, they are kept in ``out`` until the preparation is done.
-        workers: number of processes.
+        workers: number of processes, or of workers of ``engine``.
+        engine: what tokenises and encodes, see :func:`executors.executor`; the machines of a cluster share ``out``.
         memory_examples: share of the training examples that begin with lines of other documents of their file, as a
             translation with a memory does; see :mod:`data.memory_examples`.
         memory_tokens: most tokens of these lines.
@@ -75,6 +76,7 @@ class PrepareConfig:
     reuse: Path | None = None
     text: Path | None = None
     workers: int = 2
+    engine: str = "processes"
     mono: tuple[str, ...] = ()
     memory_examples: float = 0.0
     memory_tokens: int = 256
@@ -136,7 +138,7 @@ class PrepareConfig:
     def fingerprint(self, settings: DataConfig) -> str:
         """Hash of all inputs and of every option that affects the result."""
         digest = hashlib.sha256()
-        options = {k: str(v) for k, v in vars(self).items() if k not in ("out", "workers", "reuse", "text")}
+        options = {k: str(v) for k, v in vars(self).items() if k not in ("out", "workers", "engine", "reuse", "text")}
         options |= {k: str(v) for k, v in vars(settings).items()} | {
             "size": str(SIZE if self.size is None else self.size)
         }

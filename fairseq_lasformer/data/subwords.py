@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from tqdm import tqdm
 
 from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.executors import Executor, InProcess, Processes, Report, Resources, Worker
+from fairseq_lasformer.executors import InProcess, Report, Resources, Worker, executor
 from fairseq_lasformer.files import atomic_write, replacing
 
 if TYPE_CHECKING:
@@ -331,16 +331,20 @@ class Encoding(Worker[list[str], list[str]]):
         return tokens
 
 
-def transform(sentences: list[str], worker: Worker[list[str], list[str]], workers: int, what: str) -> list[str]:
+def transform(
+    sentences: list[str], worker: Worker[list[str], list[str]], workers: int, what: str, engine: str = "processes"
+) -> list[str]:
     """Tokenise or encode all sentences, in order, with a progress bar.
 
     Args:
         worker: what is done to them.
         workers: number of processes.
         what: description for the progress bar.
+        engine: what runs them, see :func:`executors.executor`.
     """
     batches = [sentences[i : i + BATCH] for i in range(0, len(sentences), BATCH)]
-    executor: Executor = Processes(what) if workers > 1 and len(batches) > 1 else InProcess()
+    alone = len(batches) < 2 or (workers < 2 and engine == "processes")
+    work = InProcess() if alone else executor(engine, what)
     with tqdm(total=len(sentences), desc=what, unit=" sentences", unit_scale=True) as bar:
-        results = executor.map(worker, batches, Resources(workers, threads=1), report=bar.update)
+        results = work.map(worker, batches, Resources(workers, threads=1), report=bar.update)
         return [tokens for batch in results for tokens in batch]

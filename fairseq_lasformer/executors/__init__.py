@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.executors.base import Executor, InProcess, Report, Resources, Worker
+from fairseq_lasformer.executors.base import CHECKED, Executor, InProcess, Report, Resources, Worker
 from fairseq_lasformer.executors.processes import Processes
 
-__all__ = ["Executor", "InProcess", "Processes", "Report", "Resources", "Worker", "executor"]
+__all__ = ["CHECKED", "Executor", "InProcess", "Processes", "Report", "Resources", "Worker", "executor"]
 
 
 def executor(engine: str, what: str, logs: Path | None = None) -> Executor:

@@ -15,6 +15,9 @@ Result = TypeVar("Result")
 Report = Callable[[int], object]
 """Called with the number of units that are done, such as sentences or documents."""
 
+CHECKED = 100
+"""On a cluster, one piece of work of so many is done twice, to be compared."""
+
 
 class Resources(NamedTuple):
     """What the workers get.

@@ -18,7 +18,14 @@ from fairseq_lasformer.experiments.synthetic import Translated
 
 
 def back_translate(
-    model: Path, data: Path, config: Path, *, beam: int = 5, tell: Callable[[str], object] = print
+    model: Path,
+    data: Path,
+    config: Path,
+    *,
+    beam: int = 5,
+    jobs: int = 1,
+    engine: str = "processes",
+    tell: Callable[[str], object] = print,
 ) -> None:
     """Translates the documents of ``mono``, adds them to ``train``, and runs the configuration.
 
@@ -29,6 +36,8 @@ def back_translate(
         data: prepared folder of that model.
         config: configuration file of ``lasformer run``; its ``mono`` names documents in the target language.
         beam: of the translation.
+        jobs: translate with so many workers.
+        engine: what runs them, see :func:`executors.executor`.
         tell: called with what there is to read.
 
     Raises:
@@ -45,6 +54,6 @@ def back_translate(
     if not whole.mono:
         raise InputError(f"{config}: mono is missing: prefixes of documents in {whole.target}")
     clean = bool(whole.prepare.get("clean", False))
-    of = Translated(whole.target, whole.source, checkpoint, data, beam, clean)
+    of = Translated(whole.target, whole.source, checkpoint, data, beam, clean, jobs, engine)
     made = of.write_all(whole.mono, whole.out / "back", "mono", "back-translate", tell)
     run(replace(whole, train=(*whole.train, *made), mono=()), tell=tell)

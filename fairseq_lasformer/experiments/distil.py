@@ -25,6 +25,8 @@ def distil(
     beam: int = 5,
     originals: bool = False,
     word_level: bool = False,
+    jobs: int = 1,
+    engine: str = "processes",
     tell: Callable[[str], object] = print,
 ) -> None:
     """Translates the training text, then prepares, trains, translates and scores as ``lasformer run`` does.
@@ -40,6 +42,8 @@ def distil(
         beam: of the translation.
         originals: train on the original translations, too.
         word_level: also learn the teacher's likeliest words, see :mod:`plugin.teacher`.
+        jobs: translate with so many workers.
+        engine: what runs them, see :func:`executors.executor`.
         tell: called with what there is to read.
 
     Raises:
@@ -52,7 +56,7 @@ def distil(
         if name in whole.prepare:
             raise InputError(f"{student}: prepare.{name}: a student has its teacher's subwords; leave it out")
     clean = bool(whole.prepare.get("clean", False))
-    of = Translated(whole.source, whole.target, checkpoint, data, beam, clean)
+    of = Translated(whole.source, whole.target, checkpoint, data, beam, clean, jobs, engine)
     translated = of.write_all(whole.train, whole.out / "teacher", "train", "distil", tell)
     words = whole.fairseq
     if word_level:

@@ -23,7 +23,8 @@ from fairseq_lasformer.experiments.settings import TrainOptions
 from fairseq_lasformer.experiments.train import train_own
 from fairseq_lasformer.experiments.training import override, train
 from fairseq_lasformer.files import atomic_write
-from fairseq_lasformer.jobs.generate import generate, summary
+from fairseq_lasformer.jobs.collecting import summary
+from fairseq_lasformer.jobs.generate import generate
 from fairseq_lasformer.resume import Progress, key_of
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fairseq_lasformer.checkpoints.loading import identity
 from fairseq_lasformer.data.documents import join_documents, read_lines, split_documents
@@ -12,7 +12,8 @@ from fairseq_lasformer.data.prepare import prepare
 from fairseq_lasformer.data.prepare_config import PrepareConfig
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.files import atomic_copy, atomic_write, check_writable
-from fairseq_lasformer.jobs.generate import generate, summary
+from fairseq_lasformer.jobs.collecting import summary
+from fairseq_lasformer.jobs.generate import generate
 from fairseq_lasformer.resume import Progress, key_of
 
 
@@ -25,6 +26,8 @@ class Translated(NamedTuple):
         data: its prepared folder.
         beam: of the translation.
         clean: replace control characters in the text with spaces instead of rejecting them.
+        jobs: translate with so many workers.
+        engine: what runs them, see :func:`executors.executor`.
     """
 
     source: str
@@ -33,6 +36,8 @@ class Translated(NamedTuple):
     data: Path
     beam: int
     clean: bool
+    jobs: int = 1
+    engine: str = "processes"
 
     def write_all(
         self, prefixes: Sequence[str], folder: Path, name: str, command: str, tell: Callable[[str], object]
@@ -91,7 +96,9 @@ class Translated(NamedTuple):
         prepare(config, overwrite=True)
         options = ["--beam", str(self.beam)] + ([] if torch.cuda.is_available() else ["--cpu"])
         translation = made.with_name(f"{made.name}.translation")
-        done = generate(place, self.checkpoint, translation, shards=16, options=options)
+        shards = 16 if self.engine == "processes" else None
+        work: dict[str, Any] = {"shards": shards, "jobs": self.jobs, "engine": self.engine}
+        done = generate(place, self.checkpoint, translation, options=options, **work)
         assert done is not None
         sources = split_documents(read_lines(f"{alone}.{self.source}", self.clean))
         lines = [[*zip(*pair, strict=True)] for pair in zip(sources, done.documents, strict=True)]

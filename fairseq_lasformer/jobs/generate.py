@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
 from fairseq_lasformer.checkpoints.loading import identity, load
-from fairseq_lasformer.data.documents import Document
 from fairseq_lasformer.data.examples import ExampleCodec
-from fairseq_lasformer.data.hypotheses import some, write_hypotheses
 from fairseq_lasformer.data.manifest import SplitInfo
 from fairseq_lasformer.data.subwords import DataConfig
+from fairseq_lasformer.documents.doubts import table
 from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.executors import Executor, Resources, executor
-from fairseq_lasformer.files import check_writable, file_hash, locked, remove_folder
+from fairseq_lasformer.executors import CHECKED, Executor, Resources, executor
+from fairseq_lasformer.files import atomic_write, check_writable, file_hash, locked, remove_folder
+from fairseq_lasformer.jobs.collecting import Translation, collect, write
 from fairseq_lasformer.jobs.shards import ShardTranslator, Unit, checked
 from fairseq_lasformer.resume import Progress, key_of
 from fairseq_lasformer.search.glossary import Glossary
@@ -36,27 +34,8 @@ SHARDS = 4
 UNIT = 2000
 """Lines of a shard with Ray, if their number is not chosen."""
 
-CHECKED = 100
-"""One shard of so many is translated twice with Ray."""
-
 PATIENCE = 60.0
 """Seconds that a shard waits for another one to begin or to collect."""
-
-
-class Translation(NamedTuple):
-    """A translated split.
-
-    Attributes:
-        documents: the documents, each a list of lines.
-        repaired: document and line, both from 0, of the lines that had gone wrong and were translated again.
-        flawed: of those that reached their limit or repeat themselves all the same.
-        blanks: blank lines before each document in raw form, and after the last; empty if not known.
-    """
-
-    documents: list[Document]
-    repaired: list[tuple[int, int]]
-    flawed: list[tuple[int, int]]
-    blanks: tuple[int, ...] = ()
 
 
 def generate(
@@ -70,6 +49,8 @@ def generate(
     form: str = "lines",
     only: int | None = None,
     engine: str = "processes",
+    report: Path | None = None,
+    keep_doubtful: bool = True,
 ) -> Translation | None:
     """Writes the translated documents of a split, detokenised, in input order.
 
@@ -87,6 +68,8 @@ def generate(
             folder. The one that finishes last collects the documents.
         engine: where the work runs, see :func:`executors.executor`. With Ray, the machines share the folder of ``out``,
             data and checkpoint, and one shard of a hundred is translated twice, to be compared.
+        report: file for a table of what became of the lines, with a row per shard; see :mod:`documents.doubts`.
+        keep_doubtful: see :func:`collecting.write`.
 
     Returns:
         what was written; None if other shards are not done yet.
@@ -97,14 +80,22 @@ def generate(
     codec, info = ExampleCodec.load(data), _split(data, split)
     _check_options(options)
     check_writable(out)
+    if report is not None:
+        check_writable(report)
+    if not keep_doubtful and not codec.keeps_boundaries:
+        raise InputError("--keep-doubtful no: this data has no separators, so that no line can be left out")
     load(checkpoint)
+    if engine != "processes":  # on other machines, the working folder is another one
+        data, checkpoint, out = data.absolute(), checkpoint.absolute(), out.absolute()
     arguments = [*_arguments(data, checkpoint, split, codec.settings, info), *options]
     parts, lock = out.with_name(out.name + ".parts"), out.with_name(f".{out.name}.lock")
+    record = out.with_name(f".{out.name}.done")
     work, here = executor(engine, "the translation", parts), engine == "processes"
     if shards is None:
         shards = SHARDS if here else max(SHARDS, -(-info.sentences // UNIT))
     shards = max(1, min(shards, info.documents))
-    worker = ShardTranslator(arguments, parts, "" if here else file_hash(checkpoint))
+    sources = report is not None or not keep_doubtful
+    worker = ShardTranslator(arguments, parts, "" if here else file_hash(checkpoint), sources)
     logs = [parts / f"{i}" for i in range(shards)]
     arguments += ["--distributed-world-size", str(shards)]
     key = [
@@ -113,6 +104,7 @@ def generate(
         split,
         shards,
         *options,
+        *(["sources"] if sources else []),
         *(hashlib.sha256(path.read_bytes()).hexdigest() for path in _files(options)),
     ]
 
@@ -124,7 +116,9 @@ def generate(
 
     def finish() -> Translation:
         done = collect(codec, info, logs)
-        write_hypotheses(out, done.documents, form, done.blanks)
+        write(out, done, form, keep_doubtful)
+        if report is not None:
+            atomic_write(report, table(done.units))
         remove_folder(parts)
         return done
 
@@ -135,14 +129,26 @@ def generate(
             units += [] if here else [Unit(i, again=True) for i in range(0, shards, CHECKED)]
             _translate(work, worker, logs, units, jobs, f"translating {split}", info)
             return finish()
-    if only >= shards:
-        return None  # there are fewer documents than shards
+    if only >= shards or _recorded(record, key, out):
+        return None  # there are fewer documents than shards, or all of them are translated
     with locked(lock, "a translation", PATIENCE):
         begin()
     with locked(out.with_name(f".{out.name}.{only}.lock"), "this shard"):
         _translate(work, worker, logs, [Unit(only)], jobs, f"translating {split}, shard {only + 1} of {shards}", info)
     with locked(lock, "a translation", PATIENCE):
-        return finish() if all(log.exists() for log in logs) else None
+        if not all(log.exists() for log in logs):
+            return None
+        done = finish()
+        atomic_write(record, key_of(*key, file_hash(out)))
+        return done
+
+
+def _recorded(record: Path, key: Sequence[object], out: Path) -> bool:
+    """Whether the shards of a command that is given again were collected, and what they made is still there."""
+    try:
+        return record.read_text(encoding="utf-8") == key_of(*key, file_hash(out))
+    except (OSError, UnicodeDecodeError):
+        return False
 
 
 def _files(options: Sequence[str]) -> list[Path]:
@@ -158,29 +164,6 @@ def _files(options: Sequence[str]) -> list[Path]:
     if missing := [path for path in found if not path.is_file()]:
         raise InputError(f"{missing[0]}: no such file")
     return found
-
-
-def summary(done: Translation, form: str) -> str:
-    """What a translation contains, and which of its lines went wrong, for a terminal.
-
-    Args:
-        form: form of the file, which a line's place depends on.
-    """
-    clauses = [f"{len(done.documents)} documents, {sum(map(len, done.documents))} lines"]
-    if done.repaired:
-        clauses.append(f"{len(done.repaired)} lines had gone wrong and were translated again")
-    if done.flawed:
-        blanks = done.blanks or (0, *(1 for _ in done.documents))
-        first = [blanks[0]]
-        for document, after in zip(done.documents, blanks[1:]):
-            first.append(first[-1] + len(document) + after)
-        places = [
-            f"{first[i] + j + 1}" if form == "raw" else f"{i + 1} (sentence {j + 1})" for i, j in done.flawed[:10]
-        ]
-        more = f" and {len(done.flawed) - 10} more" if len(done.flawed) > 10 else ""
-        where = f"line {', '.join(places)}{more}"
-        clauses.append(f"{len(done.flawed)} lines repeat themselves or reached their maximum length: {where}")
-    return "; ".join(clauses)
 
 
 def _split(data: Path, split: str) -> SplitInfo:
@@ -246,32 +229,3 @@ def _translate(
 def _documents_in(log: Path) -> int:
     with open(log, encoding="utf-8") as lines:
         return sum(1 for _ in lines)
-
-
-def collect(codec: ExampleCodec, info: SplitInfo, logs: Iterable[Path]) -> Translation:
-    """Collects the output of all shards.
-
-    Args:
-        codec: codec of the prepared folder.
-
-    Raises:
-        InputError: a document has no translation.
-    """
-    found: dict[int, list[Any]] = {}
-    for log in logs:
-        with open(log, encoding="utf-8") as lines:
-            for line in lines:
-                document = json.loads(line)
-                found[int(document["document"])] = document["lines"]
-    if missing := [i + 1 for i in range(info.documents) if i not in found]:
-        raise InputError(f"no translation of {len(missing)} document(s): {some(missing)}")
-    documents = [[codec.decode_line(tokens) for tokens, *_ in found[i]] for i in range(info.documents)]
-    places = [(i, j, line) for i in range(info.documents) for j, line in enumerate(found[i])]
-    if not codec.keeps_boundaries:
-        documents = [[" ".join(part for part in document if part)] for document in documents]
-    return Translation(
-        documents,
-        [(i, j) for i, j, line in places if line[2]],
-        [(i, j) for i, j, line in places if line[3]],
-        info.blanks,
-    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
-import socket
+import time
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,13 +15,14 @@ from fairseq import checkpoint_utils, options, tasks, utils
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from torch import Tensor
 
+from fairseq_lasformer.checkpoints.loading import check_same
 from fairseq_lasformer.data.examples import ExampleCodec
 from fairseq_lasformer.data.manifest import SplitInfo
-from fairseq_lasformer.documents.source import Line
+from fairseq_lasformer.documents.source import Line, Source
 from fairseq_lasformer.documents.translator import Translator
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.executors import Report, Worker
-from fairseq_lasformer.files import file_hash, first_wins
+from fairseq_lasformer.files import atomic_write, first_wins
 from fairseq_lasformer.jobs.prepared import documents_of
 from fairseq_lasformer.plugin import compat, register
 from fairseq_lasformer.translation_memory.remembering import Memory, Remembered
@@ -103,6 +104,11 @@ def checked(path: Path) -> Path:
     return path.with_name(f"{path.name}.checked")
 
 
+def seconds_of(path: Path) -> Path:
+    """What holds the seconds that a shard took."""
+    return path.with_name(f"{path.name}.seconds")
+
+
 class Unit(NamedTuple):
     """A piece of work.
 
@@ -118,30 +124,31 @@ class Unit(NamedTuple):
 class ShardTranslator(Worker[Unit, Path]):
     """Translates the shards of a split, each into a file with a line of JSON per document.
 
-    The lines are ``{"document": …, "lines": [[tokens, score, repaired, flawed], …]}``. Where two workers translate a
-    shard, the first one's file stays, and on CPUs the second one's must be the same.
+    The lines are ``{"document": …, "lines": [[tokens, score, repaired, flawed], …]}``, and if ``sources`` are asked
+    for, ``"source"``: as many lines of text. Where two workers translate a shard, the first one's file stays, and on
+    CPUs the second one's must be the same.
 
     Args:
         folder: folder of the files, which are named by the shards' numbers.
         model: hash of the checkpoint, which is compared with the one that a worker finds; empty: it is not.
+        sources: write the source beside each translation, and the seconds of each shard into another file.
     """
 
-    def __init__(self, arguments: list[str], folder: Path, model: str = "") -> None:
-        self.arguments, self.folder, self.model = arguments, folder, model
+    def __init__(self, arguments: list[str], folder: Path, model: str = "", sources: bool = False) -> None:
+        self.arguments, self.folder, self.model, self.sources = arguments, folder, model, sources
 
     def begin(self) -> None:
         register()
         compat.errors_in_one_line()
         cfg = self.cfg = parse(self.arguments)
-        if self.model and file_hash(Path(cfg.common_eval.path)) != self.model:
-            raise InputError(f"{cfg.common_eval.path}: on {socket.gethostname()}, this is another model")
+        check_same(Path(cfg.common_eval.path), self.model)
         utils.import_user_module(cfg.common)
         task = self.task = tasks.setup_task(cfg.task)
         split = cfg.dataset.gen_subset
         task.load_dataset(split, task_cfg=cfg.task)
         models, self.device = load_models(cfg, task)
         check_lengths(task, split, cfg, models)
-        self.translator = Translator(task, models, cfg.generation)
+        self.translator, self.codec = Translator(task, models, cfg.generation), ExampleCodec.load(task.folder)
         info = SplitInfo.load(task.folder, split)
         if info is None:
             raise InputError(f"{task.folder}: holds no manifest of {split}")
@@ -158,18 +165,25 @@ class ShardTranslator(Worker[Unit, Path]):
         cfg, path = self.cfg, self.folder / str(item.shard)
         if cfg.common.seed is not None and not cfg.generation.no_seed_provided:
             utils.set_torch_seed(cfg.common.seed)  # for --sampling: per shard, as if the shard were translated alone
+        start = time.monotonic()
         with first_wins(path, same=self.device.type == "cpu") as out:
             for group in self.groups[item.shard :: cfg.distributed_training.distributed_world_size]:
                 documents = [self.documents[i] for i in group]
                 for number, lines in zip(group, self.translator.translate(documents, self.device)):
-                    out.write(
-                        json.dumps({"document": number, "lines": list(map(self._line, lines))}, ensure_ascii=False)
-                    )
-                    out.write("\n")
+                    found: dict[str, Any] = {"document": number, "lines": list(map(self._line, lines))}
+                    if self.sources:
+                        found["source"] = self._texts(self.documents[number])
+                    out.write(json.dumps(found, ensure_ascii=False) + "\n")
                     report(not item.again)
         if item.again:
             checked(path).touch()
+        elif self.sources:
+            atomic_write(seconds_of(path), f"{time.monotonic() - start:.3f}")
         return path
+
+    def _texts(self, document: Source) -> list[str]:
+        codec, words = self.codec.subwords, self.task.source_dictionary.string
+        return [codec.decode(words(tokens), self.task.settings.source_lang) for tokens in document.sentences]
 
     def _line(self, line: Line) -> tuple[str, float, bool, bool]:
         return self.task.target_dictionary.string(line.tokens), line.score, line.repaired, line.flawed

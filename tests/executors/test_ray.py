@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
@@ -64,8 +65,10 @@ def test_actors_do_what_processes_do(cluster, tmp_path, capfd):
         ("ray=auto", "--engine ray=auto: Could not find any running Ray instance"),
     ],
 )
-def test_what_is_no_cluster_is_refused(engine, message, tmp_path):
+def test_what_is_no_cluster_is_refused(engine, message, tmp_path, monkeypatch):
     pytest.importorskip("ray")
+    # other tests may have a cluster on this machine at the same time
+    monkeypatch.setattr("ray._private.services.find_gcs_addresses", functools.cache(set))
     with pytest.raises(InputError, match=message):
         list(executor(engine, "the sum").map(Square(tmp_path), [1]))
 
@@ -82,8 +85,8 @@ def test_a_missing_package_and_another_version_are_told(cluster, tmp_path, monke
     monkeypatch.setattr(module, "__version__", "0.0.1")
     with pytest.raises(InputError, match=r"has version .* of fairseq_lasformer, not 0\.0\.1"):
         list(cluster.map(Square(tmp_path), [1]))
-    monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(InputError, match="Ray is not installed; pip install"):
+    with monkeypatch.context() as without, pytest.raises(InputError, match="Ray is not installed; pip install"):
+        without.setitem(sys.modules, "ray", None)
         list(RayData("the sum").map(Square(tmp_path), [1]))
 
 
@@ -139,3 +142,21 @@ def test_another_model_is_found_out(trained_folder, prepared, tmp_path):
     with pytest.raises(InputError, match="was made differently a second time"):
         worker(Unit(0, again=True), print)
     assert not list(worker.folder.glob(".*.tmp"))
+
+
+def test_data_prepared_by_a_cluster_is_the_same(prepared, tmp_path):
+    """Tokenised and encoded in batches by its workers, and put back in order."""
+    pytest.importorskip("ray")
+    raw = prepared.parent / "raw"
+    lines = [f"w{i % 7} w{i % 11} w{i % 13}" for i in range(5000)]
+    for language in ("xx", "yy"):
+        (tmp_path / f"many.{language}").write_text("\n\n".join("\n".join(lines[i : i + 5]) for i in range(0, 5000, 5)))
+    options = ("-s", "xx", "-t", "yy", "--train", tmp_path / "many", "--valid", raw / "valid", "--size", 60)
+    run("lasformer", "prepare", tmp_path / "one", *options)
+    run("lasformer", "prepare", tmp_path / "ray", *options, "--engine", "ray")
+    for path in sorted((tmp_path / "one").glob("*.*")):
+        if path.suffix in (".bin", ".idx", ".txt"):
+            assert (tmp_path / "ray" / path.name).read_bytes() == path.read_bytes(), path
+    refused = run("lasformer", "prepare", tmp_path / "no", *options, "--engine", "dask", check=False)
+    assert refused.returncode == 1 and "--engine dask: expected processes, ray" in refused.stderr
+    assert not (tmp_path / "no").exists()

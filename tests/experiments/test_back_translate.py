@@ -41,7 +41,7 @@ def configuration(folder, mono="mono: {folder}/more"):
 @pytest.mark.slow
 def test_documents_become_pairs_and_train_a_model(other_direction, tmp_path, capfd):
     words = ["back-translate", str(other_direction / "model"), str(other_direction / "data")]
-    words += [str(configuration(tmp_path)), "--beam", "1"]
+    words += [str(configuration(tmp_path)), "--beam", "1", "--jobs", "2"]
     assert main(words) == 0
     told, _ = capfd.readouterr()
     assert "next: lasformer translate" in told

@@ -13,8 +13,10 @@ from fairseq_lasformer.documents.translator import Translator
 from fairseq_lasformer.documents.word_attention import word_alignment
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.file_translation import file_jobs
-from fairseq_lasformer.file_translation.file_jobs import Job, plan, present, translate_jobs
+from fairseq_lasformer.file_translation.file_jobs import plan, translate_jobs
 from fairseq_lasformer.file_translation.file_translator import FileTranslator, Journal
+from fairseq_lasformer.file_translation.files_worker import Job, Options, Waiting
+from fairseq_lasformer.file_translation.outputs import present
 from fairseq_lasformer.plugin.model import LasformerModel
 
 TEXT = "w1 w2 w3. w4 w5!\n\n  w6 w7 w8 w9\r\nw2 w3. w5 w6. w7 w8.\n"
@@ -224,7 +226,7 @@ def test_a_damaged_state_is_begun_anew(model, tmp_path, capsys, monkeypatch, con
     (tmp_path / "b.txt").unlink()
     state.mkdir()
     (state / file_jobs.DONE).write_bytes(content)
-    monkeypatch.setattr(file_jobs, "_journal", lambda *_: tmp_path / "journal")
+    monkeypatch.setattr(Waiting, "path", lambda *_: tmp_path / "journal")
     (tmp_path / "journal").write_bytes(content)
     (result,) = translate_jobs(translator, jobs, state, ("m",))
     assert not result.error and (tmp_path / "b.txt").read_bytes() == expected
@@ -281,7 +283,7 @@ def test_nothing_is_overwritten_that_this_run_has_not_written(model, tmp_path):
     jobs, translator = [Job(tmp_path / "a.txt", out / "a.txt", "text")], FileTranslator(model, beam=1)
     (result,) = translate_jobs(translator, jobs, out / ".s", ("m",))
     assert "exists already; --overwrite" in result.error and (out / "a.txt").read_text() == "precious"
-    (result,) = translate_jobs(translator, jobs, out / ".s", ("m",), options=file_jobs.Options(overwrite=True))
+    (result,) = translate_jobs(translator, jobs, out / ".s", ("m",), options=Options(overwrite=True))
     assert not result.error and (out / "a.txt").read_text() != "precious"
     (tmp_path / "a.txt").write_text("w2\n")  # what this run wrote, it may replace
     (result,) = translate_jobs(translator, jobs, out / ".s", ("m",))
@@ -296,7 +298,7 @@ def test_a_link_in_the_output_never_reaches_an_input(model, tmp_path):
     (inside / "b.txt").write_text("w2\n")
     (out / "a.txt").symlink_to(inside / "b.txt")
     found = plan(inside, out)
-    options = file_jobs.Options(overwrite=True, inputs=frozenset(job.source.resolve() for job in found.jobs))
+    options = Options(overwrite=True, inputs=frozenset(job.source.resolve() for job in found.jobs))
     translator = FileTranslator(model, beam=1)
     (result,) = translate_jobs(translator, found.jobs[:1], out / ".s", (), options=options)
     assert "leads to a file that is translated" in result.error and (inside / "b.txt").read_text() == "w2\n"
@@ -318,7 +320,7 @@ def test_files_in_other_languages_are_refused_unless_told_otherwise(model, tmp_p
     errors = {r.job.source.name: r.error for r in translate_jobs(translator, jobs, tmp_path / "s", ())}
     assert "into it, but the model translates into yy; --any-language" in errors["a.po"]
     assert "into fr" in errors["b.xlf"] and not errors["c.xlf"]
-    options = file_jobs.Options(overwrite=True, any_language=True)
+    options = Options(overwrite=True, any_language=True)
     results = list(translate_jobs(translator, jobs, tmp_path / "t", ("n",), options=options))
     assert [r.error for r in results] == ["", "", ""]
 

@@ -132,5 +132,54 @@ def test_shards_that_are_started_one_by_one_are_the_whole(trained, prepared, tmp
     assert main([*words, str(out), "--shard", "3/3", *options]) == 0
     assert "documents" in capsys.readouterr().out.splitlines()[-1]
     assert out.read_bytes() == (tmp_path / "whole").read_bytes() and not (tmp_path / "out.parts").exists()
+    # nor does one that is started again after the end, unless the translation is not what they made
+    done = out.stat().st_mtime_ns
+    assert main([*words, str(out), "--shard", "1/3", *options]) == 0
+    assert out.stat().st_mtime_ns == done and not (tmp_path / "out.parts").exists()
+    out.write_text("another\n")
+    assert main([*words, str(out), "--shard", "1/3", *options]) == 0 and (tmp_path / "out.parts/0").exists()
     assert main([*words, str(out), "--shard", "4/3", *options]) == 1
     assert "expected I/N" in capsys.readouterr().err
+
+
+def test_a_report_and_a_corpus_without_doubtful_lines(trained, prepared, tmp_path, monkeypatch):
+    """Every line is kept or stands apart, the sides stay parallel, and the report counts all of them."""
+    from fairseq_lasformer.documents import doubts
+    from fairseq_lasformer.jobs.generate import generate
+
+    checkpoint, out, report = trained[0] / "checkpoint_last.pt", tmp_path / "out", tmp_path / "report.tsv"
+    options = ("--cpu", "--beam", "1")
+    whole = generate(prepared, checkpoint, tmp_path / "whole", shards=3, options=options)
+    expected = read_hypotheses(tmp_path / "whole", allow_empty=True)
+    first = {document[0] for document in expected}  # the untrained model has few of them
+    monkeypatch.setattr(doubts, "_reasons", lambda pair, usual: ["far"] if pair.translation in first else [])
+    done = generate(prepared, checkpoint, out, shards=3, options=options, report=report, keep_doubtful=False)
+    assert done is not None and whole is not None and done.documents == whole.documents
+    rows = [line.split("\t") for line in report.read_text().splitlines()]
+    counts = {row[0]: dict(zip(rows[0], row)) for row in rows[1:]}
+    n = sum(map(len, expected))
+    assert set(counts) == {"0", "1", "2", "all"} and int(counts["all"]["lines"]) == n
+    assert all(float(row["seconds"]) > 0 for row in counts.values())
+    apart = [line.split("\t") for line in (tmp_path / "out.doubtful.tsv").read_text().splitlines()]
+    places = {(int(row[0]) - 1, int(row[1]) - 1): row for row in apart}
+    assert int(counts["all"]["doubtful"]) == len(apart) == len(places) >= len(expected)
+    kept = read_hypotheses(out) if out.read_text() else []
+    sources = read_hypotheses(tmp_path / "out.source") if kept else []
+    assert [len(document) for document in kept] == [len(document) for document in sources]
+    of = [[*zip(done.sources[i], document)] for i, document in enumerate(expected)]
+    for (i, j), row in places.items():
+        assert row[2] == "far" and (row[3], row[4]) == of[i][j]
+    left = [[pair for j, pair in enumerate(document) if (i, j) not in places] for i, document in enumerate(of)]
+    assert [[*zip(*pair)] for pair in zip(sources, kept)] == [document for document in left if document]
+    assert not (tmp_path / "out.parts").exists()
+
+
+def test_the_source_in_the_report_is_that_of_the_corpus(trained, prepared, tmp_path):
+    from fairseq_lasformer.jobs.generate import generate
+
+    done = generate(
+        prepared, trained[0] / "checkpoint_last.pt", tmp_path / "out", options=("--cpu", "--beam", "1"),
+        report=tmp_path / "r",
+    )  # fmt: skip
+    assert done is not None
+    assert [*map(list, done.sources)] == read_documents(prepared.parent / "raw" / "test.xx")

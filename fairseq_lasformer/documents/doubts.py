@@ -1,0 +1,128 @@
+"""What may be wrong with translated lines, as far as it can be seen without a reference, and counts of it.
+
+The signs are those by which corpora of translations are cleaned: lines that repeat themselves, lengths that are far
+from the usual ratio, nothing at all, and the same translation of different lines.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from fairseq_lasformer.search.repair import loops
+
+SHORT = 20
+"""Characters of the shortest source and translation whose ratio says something."""
+
+FEW = 10
+"""Lines of such lengths below which there is no usual ratio."""
+
+FAR = 3.0
+"""How many times longer or shorter than usual a translation is that is far from it."""
+
+
+class Pair(NamedTuple):
+    """A line and its translation.
+
+    Attributes:
+        repaired: whether it had gone wrong and was translated again.
+        flawed: whether it went wrong all the same; see :class:`documents.source.Line`.
+    """
+
+    source: str
+    translation: str
+    repaired: bool = False
+    flawed: bool = False
+
+
+class Facts(NamedTuple):
+    """Counts of some lines; those of several units add up.
+
+    Attributes:
+        lines: how many there are.
+        repaired, flawed: see :class:`Pair`.
+        loops: translations that repeat words as their source does not.
+        empty: translations without text of lines with text.
+        far: translations whose length is far from the usual ratio; see :data:`FAR`.
+        doubtful: lines of one of the kinds above but ``repaired``.
+        duplicates: lines whose translation another line has, too, although its source differs.
+        source_characters, characters: of all lines.
+        seconds: time that it took.
+    """
+
+    lines: int = 0
+    repaired: int = 0
+    flawed: int = 0
+    loops: int = 0
+    empty: int = 0
+    far: int = 0
+    doubtful: int = 0
+    duplicates: int = 0
+    source_characters: int = 0
+    characters: int = 0
+    seconds: float = 0.0
+
+
+def doubts(pairs: Sequence[Pair]) -> list[tuple[str, ...]]:
+    """Why each line of a unit is doubtful: names of fields of :class:`Facts`; empty if it is not."""
+    ratios = [
+        len(pair.translation) / len(pair.source)
+        for pair in pairs
+        if len(pair.source) >= SHORT and len(pair.translation) >= SHORT
+    ]
+    usual = statistics.median(ratios) if len(ratios) >= FEW else None
+    return [tuple(_reasons(pair, usual)) for pair in pairs]
+
+
+def _reasons(pair: Pair, usual: float | None) -> Iterable[str]:
+    if pair.flawed:
+        yield "flawed"
+    if _loops(pair.translation) and not _loops(pair.source):
+        yield "loops"
+    if not pair.translation.strip() and pair.source.strip():
+        yield "empty"
+    elif usual is not None and max(len(pair.source), len(pair.translation)) >= SHORT * FAR:
+        ratio = len(pair.translation) / max(1, len(pair.source)) / usual
+        if not 1 / FAR <= ratio <= FAR:
+            yield "far"
+
+
+def _loops(text: str) -> bool:
+    numbers: dict[str, int] = {}
+    return loops([numbers.setdefault(word, len(numbers)) for word in text.split()])
+
+
+def facts(pairs: Sequence[Pair], seconds: float = 0.0) -> Facts:
+    """Counts of the lines of a unit."""
+    reasons = doubts(pairs)
+    sources: dict[str, set[str]] = {}
+    for pair in pairs:
+        sources.setdefault(pair.translation, set()).add(pair.source)
+    kinds = [kind for found in reasons for kind in found]
+    return Facts(
+        lines=len(pairs),
+        repaired=sum(pair.repaired for pair in pairs),
+        flawed=kinds.count("flawed"),
+        loops=kinds.count("loops"),
+        empty=kinds.count("empty"),
+        far=kinds.count("far"),
+        doubtful=sum(bool(found) for found in reasons),
+        duplicates=sum(len(sources[pair.translation]) > 1 for pair in pairs if pair.translation),
+        source_characters=sum(len(pair.source) for pair in pairs),
+        characters=sum(len(pair.translation) for pair in pairs),
+        seconds=seconds,
+    )
+
+
+def table(units: Iterable[tuple[str, Facts]]) -> str:
+    """A table of tabs with a row per unit, and one for all."""
+    rows = list(units)
+    total = Facts(*(sum(values) for values in zip(*(its for _, its in rows)))) if rows else Facts()
+    shown = [_row(name, its) for name, its in [*rows, ("all", total)]]
+    return "".join("\t".join(cells) + "\n" for cells in [["unit", *Facts._fields, "length_ratio"], *shown])
+
+
+def _row(name: str, its: Facts) -> list[str]:
+    ratio = its.characters / its.source_characters if its.source_characters else 0.0
+    return [name.replace("\t", " "), *map(str, its[:-1]), f"{its.seconds:.1f}", f"{ratio:.3f}"]

@@ -1,0 +1,121 @@
+"""Which files have been translated with which settings, and how a translation comes to be where it belongs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import NamedTuple
+
+from fairseq_lasformer.documents.doubts import Facts
+from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.file_translation.receipt import ENDING
+from fairseq_lasformer.files import atomic_write, check_writable, first_wins, replacing
+
+
+class Made(NamedTuple):
+    """A translated file, as it is written.
+
+    Attributes:
+        receipt: see :mod:`file_translation.receipt`; empty for none.
+        facts: counts of its lines.
+    """
+
+    text: bytes
+    receipt: str = ""
+    facts: Facts = Facts()
+
+    def leave(self, path: Path, same: bool) -> None:
+        """Leave it for another process; what was left there before stays.
+
+        Args:
+            same: whether that must be the same text.
+
+        Raises:
+            InputError: it is not, or cannot be written.
+        """
+        path.parent.mkdir(parents=True, exist_ok=True)
+        atomic_write(_beside(path), json.dumps([self.receipt, *self.facts]))
+        with first_wins(path, same, binary=True) as file:
+            file.write(self.text)
+
+    @classmethod
+    def left(cls, path: Path) -> Made:
+        """What another process left."""
+        receipt, *counts = json.loads(_beside(path).read_text(encoding="utf-8"))
+        return cls(path.read_bytes(), receipt, Facts(*counts))
+
+    @staticmethod
+    def remove(path: Path) -> None:
+        """Remove what another process left."""
+        path.unlink(missing_ok=True)
+        _beside(path).unlink(missing_ok=True)
+
+
+def _beside(path: Path) -> Path:
+    return path.with_name(f"{path.name}.json")
+
+
+class Done:
+    """Which files have been translated with which settings: a line of key, name and counts each."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        text = path.read_bytes().decode("utf-8", "replace") if path.exists() else ""
+        rows = [(*line.split("\t"), "")[:3] for line in text.split("\n")[:-1] if "\t" in line]
+        self.found = {(key, name): counts for key, name, counts in rows}
+        self.names = {name for _, name in self.found}
+        self.torn = bool(text) and not text.endswith("\n")
+
+    def _name(self, target: Path) -> str:
+        return json.dumps(str(target.resolve()))
+
+    def has(self, key: str, target: Path) -> bool:
+        return target.is_file() and (key, self._name(target)) in self.found
+
+    def facts(self, key: str, target: Path) -> Facts:
+        """Counts of the lines of a file that is done; zero if they were not kept."""
+        try:
+            return Facts(*json.loads(self.found[key, self._name(target)]))
+        except (ValueError, TypeError, RecursionError):
+            return Facts()
+
+    def check(self, target: Path, inputs: set[Path], overwrite: bool) -> None:
+        """Refuse to write where something else is.
+
+        Args:
+            inputs: the files that are translated, resolved.
+            overwrite: replace any other file.
+
+        Raises:
+            InputError: the target is, or leads to, a file that is translated; or it exists, and no run that this one
+                goes on with wrote it.
+        """
+        if target.resolve() in inputs:
+            raise InputError(f"{target}: leads to a file that is translated; remove the link, or choose another folder")
+        if target.is_file() and not overwrite and self._name(target) not in self.names:
+            raise InputError(f"{target}: exists already; --overwrite replaces it")
+        check_writable(target)
+
+    def place(self, key: str, target: Path, made: Made) -> None:
+        """Write a translation and its receipt, and remember that it is done.
+
+        Raises:
+            InputError: it cannot be written.
+            OSError: nor can the record.
+        """
+        self._add("", target)  # a run that is killed behind the next line has written the file all the same
+        with replacing(target, "wb") as file:
+            file.write(made.text)
+        if made.receipt:
+            atomic_write(target.with_name(target.name + ENDING), made.receipt)
+        self._add(key, target, json.dumps(made.facts))
+
+    def _add(self, key: str, target: Path, counts: str = "") -> None:
+        name = self._name(target)
+        if (key, name) in self.found:
+            return
+        with open(self.path, "a", encoding="utf-8") as file:
+            file.write(("\n" if self.torn else "") + f"{key}\t{name}" + (f"\t{counts}" if counts else "") + "\n")
+        self.torn = False
+        self.found[key, name] = counts
+        self.names.add(name)

@@ -1,0 +1,242 @@
+"""What translates batches of files: in the process that also puts them in place, or in others."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from fairseq_lasformer import formats
+from fairseq_lasformer.checkpoints.loading import check_same
+from fairseq_lasformer.documents.doubts import Facts, Pair, facts
+from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.executors import Report, Worker
+from fairseq_lasformer.file_translation.done import Made
+from fairseq_lasformer.file_translation.file_translator import FileTranslator, TranslatedFile
+from fairseq_lasformer.file_translation.outputs import present
+from fairseq_lasformer.file_translation.reading import Blocks
+from fairseq_lasformer.file_translation.receipt import Maker, Receipt
+from fairseq_lasformer.formats import OpenFile
+from fairseq_lasformer.resume import key_of
+
+PARTS, MADE = ".lasformer-parts", ".lasformer-made"
+
+
+class Job(NamedTuple):
+    """A file to translate."""
+
+    source: Path
+    target: Path
+    form: str
+
+
+class Options(NamedTuple):
+    """How files are read and written.
+
+    Attributes:
+        output: see :func:`outputs.present`.
+        encoding: encoding of text files; None: it is detected.
+        overwrite: replace files that this run has not written.
+        any_language: translate files that say that they are in other languages than the model's.
+        finishing: see :class:`formats.Finishing`.
+        inputs: other files that must not be written, resolved.
+        receipts: makes receipts, which are written beside the translations; None for none.
+    """
+
+    output: str = "text"
+    encoding: str | None = None
+    overwrite: bool = False
+    any_language: bool = False
+    finishing: formats.Finishing = formats.Finishing()
+    inputs: frozenset[Path] = frozenset()
+    receipts: Maker | None = None
+
+
+class Result(NamedTuple):
+    """What became of a file.
+
+    Attributes:
+        error: why it could not be translated; empty if it was.
+        summary: what happened to its sentences; empty if it had been translated before.
+        note: what its user should know about its format.
+        facts: counts of its lines.
+        key: the file's key, where a worker elsewhere made the translation.
+        made: where that worker left it; None if it belongs to no one else.
+        again: whether it was made to be compared.
+    """
+
+    job: Job
+    error: str = ""
+    summary: str = ""
+    note: str = ""
+    facts: Facts = Facts()
+    key: str = ""
+    made: Path | None = None
+    again: bool = False
+
+
+class Waiting(NamedTuple):
+    """A file that is to be translated.
+
+    Attributes:
+        key: hash of all that its translation depends on.
+        data: its content; None where the worker reads it.
+        again: whether it is translated a second time, to be compared.
+    """
+
+    job: Job
+    key: str
+    data: bytes | None = None
+    again: bool = False
+
+    def path(self, folder: Path, ending: str = "") -> Path:
+        """A file of its own in a folder."""
+        return folder / f"{key_of(self.key, self.job.target)[:32]}{ending}"
+
+
+class Batch(NamedTuple):
+    """Files that are translated together.
+
+    Attributes:
+        results: what became of others already.
+    """
+
+    waiting: Sequence[Waiting]
+    results: Sequence[Result] = ()
+
+
+class _Open(NamedTuple):
+    waiting: Waiting
+    file: OpenFile
+    receipt: Receipt | None
+
+
+class Files(Worker[Batch, Iterator[Result]]):
+    """Translates batches of files, and puts each file away when it is done.
+
+    Args:
+        put: takes a translation.
+        parts: folder in which the lines of unfinished files are kept; None keeps none.
+        opening: called with the number of sentences of files that are about to be translated.
+        given: translations of some blocks, by the file.
+    """
+
+    def __init__(
+        self,
+        translator: FileTranslator,
+        options: Options,
+        put: Callable[[Waiting, Made], Result],
+        parts: Path | None = None,
+        opening: Callable[[int], object] = lambda n: None,
+        given: Mapping[Path, Blocks | None] | None = None,
+    ) -> None:
+        self.translator, self.options, self.put, self.parts = translator, options, put, parts
+        self.opening, self.given = opening, given or {}
+
+    def __call__(self, item: Batch, report: Report) -> Iterator[Result]:
+        yield from item.results
+        opened = []
+        for waiting in item.waiting:
+            try:
+                opened.append(self._open(waiting))
+            except InputError as e:
+                yield Result(waiting.job, str(e))
+        before = time.monotonic()
+        for one, made in self._together(opened, self.opening, report):
+            now = time.monotonic()
+            yield self._written(one, made, now - before)
+            before = time.monotonic()
+
+    def _open(self, waiting: Waiting) -> _Open:
+        job, options, data = waiting.job, self.options, waiting.data
+        if data is None:
+            try:
+                data = job.source.read_bytes()
+            except OSError as e:
+                raise InputError(f"cannot be read ({e.strerror or e})") from e
+        file = formats.read(data, job.form, options.encoding, options.finishing)
+        if not options.any_language:
+            formats.check_languages(file, *self.translator.languages)
+        return _Open(waiting, file, options.receipts.begin(data, job.form) if options.receipts else None)
+
+    def _written(self, opened: _Open, made: TranslatedFile | InputError, seconds: float) -> Result:
+        job, note = opened.waiting.job, opened.file.note
+        if isinstance(made, InputError):
+            return Result(job, str(made), note=note)
+        try:
+            text, receipt = present(made, self.options.output, opened.receipt.key if opened.receipt else ""), ""
+            if opened.receipt:
+                receipt = opened.receipt._replace(translation=hashlib.sha256(text).hexdigest()).text()
+            lines = [sentence.line for sentence in made.lines]
+            counts = facts([Pair(one.source, one.translation, one.repaired, one.flawed) for one in lines], seconds)
+            result = self.put(opened.waiting, Made(text, receipt, counts))
+            if (journal := self._journal(opened)) is not None:
+                journal.unlink(missing_ok=True)
+            return result._replace(summary=made.counts.summary(), note=note, facts=counts)
+        except (InputError, OSError) as e:
+            return Result(job, str(e))
+
+    def _journal(self, opened: _Open) -> Path | None:
+        return None if self.parts is None else opened.waiting.path(self.parts, ".jsonl")
+
+    def _together(
+        self, opened: Sequence[_Open], begin: Callable[[int], object], tick: Callable[[int], object]
+    ) -> Iterator[tuple[_Open, TranslatedFile | InputError]]:
+        """Translates files together, each written when it is done; those that are left one by one, if one fails."""
+        written: set[int] = set()
+        failure: Exception | None = None
+        try:
+            journals = [self._journal(one) for one in opened]
+            its = [self.given.get(one.waiting.job.source) for one in opened]
+            for i, made in self.translator.translate_each([one.file for one in opened], tick, journals, begin, its):
+                written.add(i)
+                yield opened[i], made
+        except Exception as e:  # whatever a file makes go wrong must not end the work on others
+            failure = e
+        left = [one for i, one in enumerate(opened) if i not in written]
+        if failure is None:
+            return
+        if len(opened) == 1:
+            message = f"cannot be translated ({type(failure).__name__}: {' '.join(str(failure).split())[:200]})"
+            for one in left:
+                yield one, failure if isinstance(failure, InputError) else InputError(message)
+            return
+        for one in left:
+            yield from self._together([one], lambda n: None, lambda n: None)
+
+
+class Elsewhere(Worker[Batch, "list[Result]"]):
+    """Translates batches of files in another process, and leaves them in a folder for the command to put in place.
+
+    Lines of unfinished files are not kept: two workers may have the same file, if the first is taken for dead.
+
+    Args:
+        make: makes the translator, after it has been pickled.
+        state: the command's folder, which all machines share.
+        model: the checkpoint's place and hash, which is compared with that of what a worker finds there.
+    """
+
+    def __init__(
+        self, make: Callable[[], FileTranslator], state: Path, options: Options, model: tuple[Path, str]
+    ) -> None:
+        self.make, self.made, self.options, self.model = make, state / MADE, options, model
+
+    def begin(self) -> None:
+        check_same(*self.model)
+        translator = self.make()
+        same = translator.model.device.type == "cpu"
+
+        def put(waiting: Waiting, made: Made) -> Result:
+            if waiting.again and not same:
+                return Result(waiting.job)
+            place = waiting.path(self.made, ".again" if waiting.again else "")
+            made.leave(place, same)
+            return Result(waiting.job, key=waiting.key, made=place)
+
+        self.files = Files(translator, self.options, put)
+
+    def __call__(self, item: Batch, report: Report) -> list[Result]:
+        again = any(one.again for one in item.waiting)
+        return [result._replace(again=again) for result in self.files(item, report)]

@@ -1,0 +1,57 @@
+"""A translated file in the forms in which it is written."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from fairseq_lasformer.file_translation.file_translator import TranslatedFile, TranslatedSentence
+
+OUTPUTS = ("text", "tsv", "jsonl")
+
+
+def suffix(output: str) -> str:
+    """What the name of an output file ends with, after that of its input."""
+    return "" if output == "text" else f".{output}"
+
+
+def present(done: TranslatedFile, output: str, key: str = "") -> bytes:
+    """A translated file in a form of output.
+
+    Args:
+        output: ``text`` for the format of the input; ``tsv`` for source, translation, score and ``repaired``,
+            ``doubtful`` or nothing; ``jsonl`` for an object of these per line. Further translations are columns of
+            text and score, or a list.
+        key: that of a receipt, which stands in every object of ``jsonl``.
+    """
+    if output == "text":
+        return done.data
+    return "".join(_json(line, key) if output == "jsonl" else _row(line) for line in done.lines).encode()
+
+
+def _row(sentence: TranslatedSentence) -> str:
+    line = sentence.line
+    state = "doubtful" if line.flawed else "repaired" if line.repaired else ""
+    cells = [line.source, line.translation, f"{line.score:.4f}", state]
+    for text, score in sentence.others:
+        cells += [text, f"{score:.4f}"]
+    return "\t".join(cell.replace("\t", " ") for cell in cells) + "\n"
+
+
+def _json(sentence: TranslatedSentence, key: str) -> str:
+    line = sentence.line
+    found: dict[str, Any] = {
+        "line": line.number,
+        "source": line.source,
+        "translation": line.translation,
+        "score": round(line.score, 4),
+        "repaired": line.repaired,
+        "doubtful": line.flawed,
+    }
+    if sentence.others:
+        found["alternatives"] = [{"translation": text, "score": round(score, 4)} for text, score in sentence.others]
+    if sentence.matches:
+        found["matches"] = [match.shown() for match in sentence.matches]
+    if key:
+        found["receipt"] = key
+    return json.dumps(found, ensure_ascii=False) + "\n"
