@@ -16,6 +16,7 @@ from fairseq_lasformer.cli import shard_of
 from fairseq_lasformer.cli.translate_options import (
     add_translate,
     check_options,
+    data_and_memory_of,
     elsewhere,
     given_of,
     model_of,
@@ -178,9 +179,10 @@ def _run(args: argparse.Namespace, jobs: Sequence[Job], state: Path, inputs: Seq
     from fairseq_lasformer.documents.doubts import table
     from fairseq_lasformer.files import atomic_write
 
-    translator = translator_of(args)
+    translator = None if elsewhere(args) else translator_of(args)  # workers load the model, not the command
+    data, memory = data_and_memory_of(args) if translator is None else (translator.model.settings, translator.memory)
     glossary = args.glossary.read_text(encoding="utf-8") if args.glossary else ""
-    settings: tuple[object, ...] = (*identity(chosen(args.model)), translator.model.settings.fingerprint)
+    settings: tuple[object, ...] = (*identity(chosen(args.model)), data.fingerprint)
     settings += (args.beam, args.nbest, args.overlap, args.lines, glossary, args.decode_dtype, args.cache_dtype)
     settings += (args.reproducible, args.receipt)
     settings += (hashlib.sha256(args.shortlist.read_bytes()).hexdigest() if args.shortlist else "",)
@@ -195,7 +197,7 @@ def _run(args: argparse.Namespace, jobs: Sequence[Job], state: Path, inputs: Seq
             raise InputError(f"{job.source}: cannot be read ({e.strerror})") from e
     known = [(i, block.text) for its in (given or {}).values() for i, block in (its or {}).items()]
     settings += (args.no_look_ahead, args.unreviewed, args.consistent, known)
-    settings += translator.memory.state if translator.memory is not None else ()
+    settings += memory.state if memory is not None else ()
     failed, rows = 0, []
     with _bar(args, len(jobs)) as bar:
         for result in _results(args, translator, jobs, state, settings, bar, options_of(args, inputs), given):
@@ -218,7 +220,7 @@ def _run(args: argparse.Namespace, jobs: Sequence[Job], state: Path, inputs: Seq
 
 def _results(
     args: argparse.Namespace,
-    translator: FileTranslator,
+    translator: FileTranslator | None,
     jobs: Sequence[Job],
     state: Path,
     settings: Sequence[object],
@@ -231,7 +233,7 @@ def _results(
     from fairseq_lasformer.file_translation.file_jobs import translate_elsewhere, translate_jobs
     from fairseq_lasformer.file_translation.files_worker import Elsewhere
 
-    if not elsewhere(args):
+    if translator is not None:
         yield from translate_jobs(translator, jobs, state, settings, options, _growing(bar), bar.update, given)
         return
     engine = executor(args.engine, "the translation")

@@ -23,10 +23,12 @@ from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.files import check_writable, file_hash
 
 if TYPE_CHECKING:
+    from fairseq_lasformer.data.subwords import DataConfig
     from fairseq_lasformer.file_translation.file_translator import FileTranslator
     from fairseq_lasformer.file_translation.files_worker import Options
     from fairseq_lasformer.file_translation.reading import Blocks
     from fairseq_lasformer.file_translation.receipt import Maker
+    from fairseq_lasformer.translation_memory.remembering import Memory
 
 RECORDED = (
     *("beam", "nbest", "overlap", "lines", "memory_tokens", "exact", "no_look_ahead", "unreviewed", "decode_dtype"),
@@ -212,6 +214,16 @@ def translator_of(args: argparse.Namespace) -> FileTranslator:
         consistent=args.consistent,
         **({"no_look_ahead": True} if args.no_look_ahead else {}),
     )
+
+
+def data_and_memory_of(args: argparse.Namespace) -> tuple[DataConfig, Memory | None]:
+    """The settings of the prepared folder, and the memory, of a translator that others make."""
+    from fairseq_lasformer.checkpoints.loading import chosen
+    from fairseq_lasformer.data.subwords import DataConfig
+    from fairseq_lasformer.documents.hub import data_of
+
+    settings = DataConfig.load(args.data or data_of(chosen(args.model)))
+    return settings, memory_of(args, (settings.source_lang, settings.target_lang))
 
 
 def sent(args: argparse.Namespace) -> argparse.Namespace:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,6 +31,9 @@ from fairseq_lasformer.resume import key_of
 
 TOGETHER = 1 << 18
 """Bytes of files that are translated together; about two thousand lines."""
+
+LEAST = 1 << 14
+"""Bytes of the smallest batch that a worker elsewhere gets."""
 
 DONE, LOCK = ".lasformer-done", ".lasformer-lock"
 
@@ -102,7 +105,7 @@ def translate_jobs(
     with _locked(state):
         done = Done(state / DONE)
         worker = Files(translator, options, put, state / PARTS, begin, given)
-        for results in InProcess().map(worker, _batches(jobs, done, options, settings), report=tick):
+        for results in InProcess().map(worker, _batches(jobs, done, options, settings, TOGETHER), report=tick):
             yield from results
 
 
@@ -129,7 +132,8 @@ def translate_elsewhere(
     """
     with _locked(state):
         done, made = Done(state / DONE), state / MADE
-        batches = [_without_data(batch, made) for batch in _batches(jobs, done, options, settings)]
+        together = _share(jobs, resources.workers)
+        batches = [_without_data(batch, made) for batch in _batches(jobs, done, options, settings, together)]
         batches += [_second(batch) for batch in batches[::check]] if check else []
 
         def known(batch: Batch) -> list[Result] | None:
@@ -158,8 +162,23 @@ def _locked(state: Path) -> Iterator[None]:
         (state / LOCK).unlink(missing_ok=True)
 
 
-def _batches(jobs: Sequence[Job], done: Done, options: Options, settings: Sequence[object]) -> Iterator[Batch]:
-    """Files that are translated together, and what became of those that are not translated."""
+def _share(jobs: Sequence[Job], workers: int) -> int:
+    """Bytes of a batch by which no worker waits long for the last one of another."""
+    total = 0
+    for job in jobs:
+        with suppress(OSError):  # told when it is read
+            total += job.source.stat().st_size
+    return min(TOGETHER, max(LEAST, total // (8 * workers)))
+
+
+def _batches(
+    jobs: Sequence[Job], done: Done, options: Options, settings: Sequence[object], together: int
+) -> Iterator[Batch]:
+    """Files that are translated together, and what became of those that are not translated.
+
+    Args:
+        together: bytes of the files of a batch, about.
+    """
     inputs = {job.source.resolve() for job in jobs} | options.inputs
     results: list[Result] = []
     waiting: list[Waiting] = []
@@ -179,7 +198,7 @@ def _batches(jobs: Sequence[Job], done: Done, options: Options, settings: Sequen
             results.append(Result(job, f"cannot be read ({e.strerror or e})"))
         except InputError as e:
             results.append(Result(job, str(e)))
-        if size >= TOGETHER:
+        if size >= together:
             yield Batch(waiting, results)
             waiting, results, size = [], [], 0
     yield Batch(waiting, results)

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from fairseq import checkpoint_utils, file_io
 from fairseq.data.iterators import BackgroundConsumer
+from fairseq.distributed import utils as distributed_utils
 from fairseq.distributed.utils import _TensorPlaceholder
 from fairseq.models.ema.ema import EMA
 from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
@@ -50,6 +51,7 @@ def install() -> None:
     # fairseq copies the newest checkpoint to checkpoint_last.pt in place: a kill during the copy would leave it corrupt
     file_io.PathManager.copy = staticmethod(_copy)
     EMA.__init__ = _copying_integers(EMA.__init__)
+    distributed_utils.infer_init_method = _under_torchrun(distributed_utils.infer_init_method)
     atexit.register(_stop_readers)
 
 
@@ -173,6 +175,24 @@ def _restarting(original: Callable[..., Any]) -> Callable[..., Any]:
         return restored
 
     return load_checkpoint
+
+
+def _under_torchrun(original: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(original)
+    def infer_init_method(cfg: Any, *args: Any, **kwargs: Any) -> None:
+        """Train together with torchrun's other workers also without a GPU.
+
+        fairseq takes as many workers as there are GPUs: on CPUs, each would train by itself.
+        """
+        several = int(os.environ.get("WORLD_SIZE") or 1) > 1 and {"MASTER_ADDR", "MASTER_PORT", "RANK"} <= {*os.environ}
+        if not several or torch.cuda.device_count() or cfg.distributed_init_method is not None:
+            original(cfg, *args, **kwargs)
+            return
+        cfg.distributed_init_method, cfg.distributed_no_spawn = "env://", True
+        cfg.distributed_world_size, cfg.distributed_rank = (int(os.environ[name]) for name in ("WORLD_SIZE", "RANK"))
+        cfg.distributed_backend = "gloo"
+
+    return infer_init_method
 
 
 def _stop_readers() -> None:

@@ -17,7 +17,7 @@ from fairseq_lasformer.executors import InProcess, Resources
 from fairseq_lasformer.file_translation import file_jobs, files_worker
 from fairseq_lasformer.file_translation.done import Done
 from fairseq_lasformer.file_translation.file_jobs import plan, translate_elsewhere
-from fairseq_lasformer.file_translation.files_worker import Elsewhere, Options
+from fairseq_lasformer.file_translation.files_worker import Elsewhere, Job, Options
 
 ONE = Resources()
 
@@ -42,6 +42,7 @@ def tree(out):
 @pytest.fixture
 def one_by_one(monkeypatch):
     monkeypatch.setattr(file_jobs, "TOGETHER", 1)
+    monkeypatch.setattr(file_jobs, "LEAST", 1)
 
 
 @pytest.fixture
@@ -102,7 +103,7 @@ def test_what_workers_left_is_put_in_place_without_being_made_again(make, folder
     worker = Elsewhere(make, state, options, ("", ""))
     worker.begin()
     done = Done(state / file_jobs.DONE)
-    for batch in list(file_jobs._batches(jobs, done, options, ()))[1:3]:
+    for batch in list(file_jobs._batches(jobs, done, options, (), 1))[1:3]:
         list(worker(file_jobs._without_data(batch, state / files_worker.MADE), lambda n: None))
     assert len(tree(out)) == 1 and len(list((state / files_worker.MADE).iterdir())) == 4
     seen = []
@@ -177,3 +178,16 @@ def test_what_cannot_be_shared_is_refused(trained_folder, tmp_path, options, mes
         "lasformer", "translate", trained_folder, tmp_path / "a.txt", "-o", tmp_path / "b.txt", *options, check=False
     )
     assert found.returncode == 1 and message in found.stderr and not (tmp_path / "b.txt").exists()
+
+
+def test_workers_get_shares_that_keep_them_busy(tmp_path, monkeypatch):
+    """At least eight batches per worker, unless these would be too small, or it is a large corpus."""
+    monkeypatch.setattr(file_jobs, "TOGETHER", 1000)
+    monkeypatch.setattr(file_jobs, "LEAST", 10)
+    jobs = [Job(tmp_path / f"{i}.txt", tmp_path / f"{i}.out", "text") for i in range(3)]
+    for size, expected in ((3200, 600), (1, 10), (10**6, 1000)):
+        for job in jobs:
+            job.source.write_bytes(b"x" * size)
+        assert file_jobs._share(jobs, 2) == expected
+    jobs[0].source.unlink()
+    assert file_jobs._share(jobs, 2) == 1000
