@@ -166,8 +166,8 @@ def add_generate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--shards",
         type=int,
-        help="number of parts of the work; a killed run repeats at most JOBS of them (default: 4, of several jobs "
-        "8 each, or with Ray one per 2,000 lines)",
+        help="number of parts of the work; a killed run repeats at most JOBS of them (default: 16, or with Ray one per "
+        "2,000 lines)",
     )
     parser.add_argument(
         "--shard",

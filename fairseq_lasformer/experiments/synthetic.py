@@ -96,8 +96,7 @@ class Translated(NamedTuple):
         prepare(config, overwrite=True)
         options = ["--beam", str(self.beam)] + ([] if torch.cuda.is_available() else ["--cpu"])
         translation = made.with_name(f"{made.name}.translation")
-        shards = 16 if self.engine == "processes" else None
-        work: dict[str, Any] = {"shards": shards, "jobs": self.jobs, "engine": self.engine}
+        work: dict[str, Any] = {"jobs": self.jobs, "engine": self.engine}
         done = generate(place, self.checkpoint, translation, options=options, **work)
         assert done is not None
         sources = split_documents(read_lines(f"{alone}.{self.source}", self.clean))

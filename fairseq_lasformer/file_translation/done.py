@@ -75,7 +75,10 @@ class Done:
     def facts(self, key: str, target: Path) -> Facts:
         """Counts of the lines of a file that is done; zero if they were not kept."""
         try:
-            return Facts(*json.loads(self.found[key, self._name(target)]))
+            counts = json.loads(self.found[key, self._name(target)])
+            if not all(type(count) in (int, float) for count in counts):
+                raise ValueError
+            return Facts(*counts)
         except (ValueError, TypeError, RecursionError):
             return Facts()
 

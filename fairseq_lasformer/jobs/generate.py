@@ -28,11 +28,8 @@ _OURS = ("--gen-subset", "--path", "--task", "--user-dir", "--results-path", "--
 _OTHERS = ("--nbest", "--lm-path", "--constraints", "--score-reference", "--print-alignment", "--print-step")
 
 
-SHARDS = 4
-"""Shards, if their number is not chosen."""
-
-SHARES = 8
-"""Shards per worker, if there are several workers and no number is chosen: none waits long for another's last one."""
+SHARDS = 16
+"""Shards, if their number is not chosen: several per worker, so that none waits long for another's last one."""
 
 UNIT = 2000
 """Lines of a shard with Ray, if their number is not chosen."""
@@ -62,8 +59,7 @@ def generate(
 
     Args:
         out: file for the translated documents.
-        shards: number of shards; default: 4, for several workers 8 each, or with Ray one per :data:`UNIT` lines if
-            these are more.
+        shards: number of shards; default: 16, or with Ray one per :data:`UNIT` lines if these are more.
         options: further options of fairseq-generate (``--beam 5 --max-tokens 8192 …``).
         jobs: number of shards translated in parallel, each with its share of the processor cores.
         form: ``lines`` for one document per line with tabs between its sentences, or ``raw`` for one sentence per line,
@@ -96,8 +92,7 @@ def generate(
     record = out.with_name(f".{out.name}.done")
     work, here = executor(engine, "the translation", parts), engine == "processes"
     if shards is None:
-        several = SHARDS if jobs == 1 else SHARES * jobs
-        shards = several if here else max(several, -(-info.sentences // UNIT))
+        shards = SHARDS if here else max(SHARDS, -(-info.sentences // UNIT))
     shards = max(1, min(shards, info.documents))
     sources = report is not None or not keep_doubtful
     worker = ShardTranslator(arguments, parts, "" if here else file_hash(checkpoint), sources)

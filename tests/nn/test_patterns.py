@@ -142,6 +142,19 @@ def scattered(p: int, n: int) -> set[int]:
     return {j for j in (n - 1, 0, p - 2, 3, p) if 0 <= j < n}
 
 
+BLOCKS = ((1, 1), (4, 1), (5, 3), (50, 2))
+
+
+def strided_heads(p: int, n: int, stride: int) -> set[int]:
+    """A1 and A2 of "strided" in section 4.2 of arXiv 1904.10509, to both sides."""
+    return {j for j in range(n) if abs(p - j) < stride or (p - j) % stride == 0}
+
+
+def fixed_heads(p: int, n: int, stride: int, summary: int) -> set[int]:
+    """A1 and A2 of "fixed" there."""
+    return {j for j in range(n) if j // stride == p // stride or j % stride >= stride - summary}
+
+
 # What is asked for, and by definition which of n allowed keys the query at position p among them keeps.
 CASES: list[tuple[str, Definition]] = [
     ("full", lambda p, n: range(n)),
@@ -149,6 +162,8 @@ CASES: list[tuple[str, Definition]] = [
     *((f"strided:{n}", lambda p, k, n=n: [j for j in range(k) if (p - j) % n == 0]) for n in (1, 3, 50)),
     *((f"dilated:{a},{b}", lambda p, k, a=a, b=b: dilated(p, k, a, b)) for a, b in ((1, 1), (3, 2), (60, 3))),
     ("scattered", scattered),
+    *((f"sparse_strided:stride={n}", lambda p, k, n=n: strided_heads(p, k, n)) for n in (1, 4, 50)),
+    *((f"sparse_fixed:stride={n},summary={c}", lambda p, k, n=n, c=c: fixed_heads(p, k, n, c)) for n, c in BLOCKS),
 ]
 
 
@@ -208,7 +223,17 @@ def test_the_cost_is_a_share_of_the_keys(spec):
     assert pattern.supervised == pattern.adaptive == (spec == "learned")
 
 
-@pytest.mark.parametrize("spec", ["window:20", "strided:8", "dilated:9,4", "scattered"])
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "window:20",
+        "strided:8",
+        "dilated:9,4",
+        "scattered",
+        "sparse_strided:stride=8",
+        "sparse_fixed:stride=30,summary=2",
+    ],
+)
 @pytest.mark.parametrize("padding", ["left", "right", None])
 def test_long_passes_read_the_kept_keys_alone(build, spec, padding):
     """As with the definition, values and gradients; also with dropout there is no mask."""
@@ -261,7 +286,10 @@ def test_a_bitmask_holds_the_kept_keys():
     assert torch.equal(mask_of(bits, 70).flatten(0, 1), kept)
 
 
-@pytest.mark.parametrize("spec", ["strided:3", "dilated:9,2", "scattered", "window:5", "full"])
+@pytest.mark.parametrize(
+    "spec",
+    ["strided:3", "dilated:9,2", "scattered", "window:5", "full", "sparse_strided:stride=4", "sparse_fixed:stride=5"],
+)
 @pytest.mark.parametrize("int8", [False, True])
 def test_every_pattern_decodes_fast_and_in_8_bits(build, spec, int8):
     if cpu.kernels() is None:
@@ -286,11 +314,18 @@ def test_contributed_patterns_refuse_what_makes_no_sense(build, spec):
         build(select_pattern=spec)
 
 
+NO_NUMBERS = [
+    *("sparse_strided", "sparse_strided:16", "sparse_strided:stride=0", "sparse_strided:stride=x"),
+    *("sparse_strided:stride=4,stride=5", "sparse_strided:width=4", "sparse_fixed:summary=2"),
+    *("sparse_fixed:stride=2,summary=3", "sparse_fixed:stride=²"),
+]
+
+
 def test_the_recipe_is_short():
     assert len(example().strip().splitlines()) <= 25 and len(DILATED.strip().splitlines()) <= 25
 
 
-@pytest.mark.parametrize("spec", ["nonsense", "window", "window:0", "window:x", "full:3", "learned:3"])
+@pytest.mark.parametrize("spec", ["nonsense", "window", "window:0", "window:x", "full:3", "learned:3", *NO_NUMBERS])
 def test_patterns_that_make_no_sense_are_refused_in_one_line(build, spec):
     with pytest.raises(InputError, match=f"--select-pattern {spec}: "):
         build(select_pattern=spec)

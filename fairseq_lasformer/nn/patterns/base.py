@@ -5,7 +5,8 @@ A new pattern is one subclass of :class:`Pattern` in a module of this package; s
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from dataclasses import MISSING, fields
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +17,11 @@ from fairseq_lasformer.nn.sparsity import SparsityRule
 from fairseq_lasformer.ops import AttentionMask, KeptKeys
 
 if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
     from fairseq_lasformer.nn.cache import LayerCache
+
+Numbers = TypeVar("Numbers", bound="DataclassInstance")
 
 PATTERNS: dict[str, type[Pattern]] = {}
 """All patterns by their names in ``--select-pattern``."""
@@ -53,6 +58,29 @@ class PatternCost(NamedTuple):
     kept: float
     scores: float = 0.0
     projections: float = 0.0
+
+
+def numbers(kind: type[Numbers], argument: str, example: str) -> Numbers:
+    """The numbers of a pattern, from ``NAME=N,NAME=N``.
+
+    Args:
+        kind: a dataclass of whole numbers; those with defaults may be left out.
+        argument: the part after the colon.
+        example: of a whole pattern, for messages.
+
+    Raises:
+        ValueError: one is unknown, missing, given twice or less than 1.
+    """
+    found: dict[str, int] = {}
+    known = {field.name: field.default is MISSING for field in fields(kind)}
+    for part in argument.split(","):
+        name, _, value = part.partition("=")
+        if name not in known or name in found or not (value.isascii() and value.isdecimal() and int(value)):
+            raise ValueError(f"expected {', '.join(known)}, each a number, at least 1, as in {example}")
+        found[name] = int(value)
+    if missing := [name for name, needed in known.items() if needed and name not in found]:
+        raise ValueError(f"expected {missing[0]}, a number, at least 1, as in {example}")
+    return kind(**found)
 
 
 class Pattern(nn.Module):

@@ -1,0 +1,89 @@
+"""The patterns of Sparse Transformers (Child et al. 2019, arXiv 1904.10509, section 4.2).
+
+Each query keeps what the paper's two heads keep together: with stride l, a query at position p keeps in ``strided`` the
+l keys up to its own and every l-th key from its own back, in ``fixed`` its block of l keys and the last c keys of all
+blocks. The paper has causal attention alone. Without a causal mask, the same rules hold for the keys behind the query;
+in cross-attention, p is the position in the target.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fairseq_lasformer.nn.patterns.base import PatternOptions, numbers
+from fairseq_lasformer.nn.patterns.positional import Positional
+
+
+@dataclass(frozen=True)
+class Stride:
+    """Numbers of ``sparse_strided``.
+
+    Attributes:
+        stride: l of the paper, which sets it near the square root of the length.
+    """
+
+    stride: int
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Numbers of ``sparse_fixed``.
+
+    Attributes:
+        stride: l of the paper, the keys of a block.
+        summary: c of the paper, the keys of a block that all queries keep.
+    """
+
+    stride: int
+    summary: int = 1
+
+
+class SparseStrided(Positional):
+    """The nearest keys, and every ``stride``-th one (``--select-pattern sparse_strided:stride=16``)."""
+
+    name = "sparse_strided"
+    usage = "sparse_strided:stride=N"
+
+    def __init__(self, numbers: Stride) -> None:
+        super().__init__()
+        self.numbers = numbers
+
+    @classmethod
+    def build(cls, argument: str, options: PatternOptions) -> SparseStrided:
+        return cls(numbers(Stride, argument, "sparse_strided:stride=16"))
+
+    def positions(self, query: Tensor, n_keys: Tensor, longest: int) -> Tensor:
+        stride, device = self.numbers.stride, query.device
+        near = query[..., None] + torch.arange(1 - stride, stride, device=device)
+        far = (query % stride)[..., None] + torch.arange(0, longest, stride, device=device)
+        return torch.cat([near, far], -1)
+
+
+class SparseFixed(Positional):
+    """The query's block, and the last keys of all (``--select-pattern sparse_fixed:stride=16,summary=2``)."""
+
+    name = "sparse_fixed"
+    usage = "sparse_fixed:stride=N[,summary=N]"
+
+    def __init__(self, numbers: Blocks) -> None:
+        super().__init__()
+        self.numbers = numbers
+
+    @classmethod
+    def build(cls, argument: str, options: PatternOptions) -> SparseFixed:
+        found = numbers(Blocks, argument, "sparse_fixed:stride=16,summary=2")
+        if found.summary > found.stride:
+            raise ValueError(
+                f"expected summary to be at most stride, as in sparse_fixed:stride={found.stride},summary=1"
+            )
+        return cls(found)
+
+    def positions(self, query: Tensor, n_keys: Tensor, longest: int) -> Tensor:
+        stride, summary, device = self.numbers.stride, self.numbers.summary, query.device
+        block = (query // stride * stride)[..., None] + torch.arange(min(stride, longest), device=device)
+        last = torch.arange(stride - summary, stride, device=device)
+        summaries = (torch.arange(0, longest, stride, device=device)[:, None] + last).flatten()
+        return torch.cat([block, summaries.expand(*query.shape, -1)], -1)
