@@ -46,6 +46,11 @@ def file_hash(path: Path, kind: str = "sha256") -> str:
     return digest.hexdigest()
 
 
+def beside(path: Path, ending: str) -> Path:
+    """A file whose name is that of another one with something behind it."""
+    return path.with_name(path.name + ending)
+
+
 @contextmanager
 def replacing(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
     """Opens a file for writing that replaces ``path`` once it is complete; a failed write leaves nothing behind.

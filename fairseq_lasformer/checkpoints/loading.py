@@ -65,7 +65,7 @@ def identity(checkpoint: Path) -> tuple[str, int, int]:
 
 
 def check_same(checkpoint: Path, digest: str) -> None:
-    """Check that a worker on another machine finds the checkpoint that it is told to use.
+    """Check that a checkpoint is the same one on this machine as on another.
 
     Args:
         digest: its SHA-256; empty: nothing is compared.

@@ -126,7 +126,8 @@ def add_prepare(parser: argparse.ArgumentParser) -> None:
 
 
 def run_generate(args: argparse.Namespace) -> None:
-    from fairseq_lasformer.jobs.collecting import beside, summary
+    from fairseq_lasformer.files import beside
+    from fairseq_lasformer.jobs.collecting import summary
     from fairseq_lasformer.jobs.generate import generate
 
     options = fairseqs_options(args)

@@ -30,9 +30,8 @@ from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.machine import cores
 
 if TYPE_CHECKING:
-    from fairseq_lasformer.file_translation.file_jobs import Job, Result
     from fairseq_lasformer.file_translation.file_translator import FileTranslator
-    from fairseq_lasformer.file_translation.files_worker import Options
+    from fairseq_lasformer.file_translation.files_worker import Job, Options, Result
     from fairseq_lasformer.file_translation.reading import Blocks
 
 __all__ = ["add_translate", "run_translate"]
@@ -135,7 +134,7 @@ def _to_standard_output(args: argparse.Namespace, place: Path) -> None:
 
 
 def _file(args: argparse.Namespace, place: Path) -> None:
-    from fairseq_lasformer.file_translation.file_jobs import Job
+    from fairseq_lasformer.file_translation.files_worker import Job
     from fairseq_lasformer.file_translation.outputs import suffix
 
     form = _form(args, place)
@@ -203,11 +202,11 @@ def _run(args: argparse.Namespace, jobs: Sequence[Job], state: Path, inputs: Seq
         for result in _results(args, translator, jobs, state, settings, bar, options_of(args, inputs), given):
             failed += bool(result.error)
             name = result.job.source
-            if not result.error:
-                rows.append((str(name), result.facts))
             if result.error:
                 bar.write(f"error: {name}: {result.error}", file=sys.stderr)
-            elif not args.quiet:
+                continue
+            rows.append((str(name), result.facts))
+            if not args.quiet:
                 note = f" ({result.note})" if result.note else ""
                 bar.write(f"{result.job.target}: {result.summary or 'already translated'}{note}", file=sys.stderr)
     if args.report is not None:

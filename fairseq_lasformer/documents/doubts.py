@@ -45,7 +45,7 @@ class Facts(NamedTuple):
         loops: translations that repeat words as their source does not.
         empty: translations without text of lines with text.
         far: translations whose length is far from the usual ratio; see :data:`FAR`.
-        doubtful: lines of one of the kinds above but ``repaired``.
+        doubtful: lines of any kind above except ``repaired``.
         duplicates: lines whose translation another line has, too, although its source differs.
         source_characters, characters: of all lines.
         seconds: time that it took.
@@ -93,9 +93,12 @@ def _loops(text: str) -> bool:
     return loops([numbers.setdefault(word, len(numbers)) for word in text.split()])
 
 
-def facts(pairs: Sequence[Pair], seconds: float = 0.0) -> Facts:
-    """Counts of the lines of a unit."""
-    reasons = doubts(pairs)
+def facts(pairs: Sequence[Pair], reasons: Sequence[tuple[str, ...]], seconds: float = 0.0) -> Facts:
+    """Counts of the lines of a unit.
+
+    Args:
+        reasons: their :func:`doubts`.
+    """
     sources: dict[str, set[str]] = {}
     for pair in pairs:
         sources.setdefault(pair.translation, set()).add(pair.source)
@@ -118,7 +121,7 @@ def facts(pairs: Sequence[Pair], seconds: float = 0.0) -> Facts:
 def table(units: Iterable[tuple[str, Facts]]) -> str:
     """A table of tabs with a row per unit, and one for all."""
     rows = list(units)
-    total = Facts(*(sum(values) for values in zip(*(its for _, its in rows)))) if rows else Facts()
+    total = Facts(*(sum(values) for values in zip(*(its for _, its in rows))))
     shown = [_row(name, its) for name, its in [*rows, ("all", total)]]
     return "".join("\t".join(cells) + "\n" for cells in [["unit", *Facts._fields, "length_ratio"], *shown])
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from fairseq_lasformer.checkpoints.loading import identity
 from fairseq_lasformer.data.documents import join_documents, read_lines, split_documents
 from fairseq_lasformer.data.prepare import prepare
 from fairseq_lasformer.data.prepare_config import PrepareConfig
 from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.files import atomic_copy, atomic_write, check_writable
+from fairseq_lasformer.files import atomic_copy, atomic_write, beside, check_writable
 from fairseq_lasformer.jobs.collecting import summary
 from fairseq_lasformer.jobs.generate import generate
 from fairseq_lasformer.resume import Progress, key_of
@@ -87,17 +87,16 @@ class Translated(NamedTuple):
     def _translate(self, prefix: str, made: Path, tell: Callable[[str], object]) -> None:
         import torch
 
-        place = made.with_name(f"{made.name}.data")
-        alone = made.with_name(f"{made.name}.source")  # a prefix without target: no reference is needed
-        atomic_copy(Path(f"{prefix}.{self.source}"), alone.with_name(f"{alone.name}.{self.source}"))
+        place = beside(made, ".data")
+        alone = beside(made, ".source")  # a prefix without target: no reference is needed
+        atomic_copy(Path(f"{prefix}.{self.source}"), beside(alone, f".{self.source}"))
         config = PrepareConfig(
             self.source, self.target, (), (), (str(alone),), place, reuse=self.data, clean=self.clean
         )
         prepare(config, overwrite=True)
         options = ["--beam", str(self.beam)] + ([] if torch.cuda.is_available() else ["--cpu"])
-        translation = made.with_name(f"{made.name}.translation")
-        work: dict[str, Any] = {"jobs": self.jobs, "engine": self.engine}
-        done = generate(place, self.checkpoint, translation, options=options, **work)
+        translation = beside(made, ".translation")
+        done = generate(place, self.checkpoint, translation, options=options, jobs=self.jobs, engine=self.engine)
         assert done is not None
         sources = split_documents(read_lines(f"{alone}.{self.source}", self.clean))
         lines = [[*zip(*pair, strict=True)] for pair in zip(sources, done.documents, strict=True)]
@@ -105,6 +104,6 @@ class Translated(NamedTuple):
         kept = [[line for j, line in enumerate(d) if (i, j) not in wrong] for i, d in enumerate(lines)]
         for side, language in enumerate((self.source, self.target)):
             text = join_documents([[line[side] for line in document] for document in kept if document])
-            atomic_write(made.with_name(f"{made.name}.{language}"), text)
+            atomic_write(beside(made, f".{language}"), text)
         left_out = f"; {len(wrong)} lines that went wrong are left out" if wrong else ""
         tell(f"{prefix}: {summary(done._replace(flawed=[]), 'lines')}{left_out}")

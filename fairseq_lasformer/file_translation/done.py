@@ -9,7 +9,10 @@ from typing import NamedTuple
 from fairseq_lasformer.documents.doubts import Facts
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.file_translation.receipt import ENDING
-from fairseq_lasformer.files import atomic_write, check_writable, first_wins, replacing
+from fairseq_lasformer.files import atomic_write, beside, check_writable, first_wins, replacing
+
+FACTS = ".json"
+"""What the name of a file with a translation's receipt and counts ends with, where it is left for another process."""
 
 
 class Made(NamedTuple):
@@ -34,25 +37,21 @@ class Made(NamedTuple):
             InputError: it is not, or cannot be written.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
-        atomic_write(_beside(path), json.dumps([self.receipt, *self.facts]))
+        atomic_write(beside(path, FACTS), json.dumps([self.receipt, *self.facts]))
         with first_wins(path, same, binary=True) as file:
             file.write(self.text)
 
     @classmethod
     def left(cls, path: Path) -> Made:
         """What another process left."""
-        receipt, *counts = json.loads(_beside(path).read_text(encoding="utf-8"))
+        receipt, *counts = json.loads(beside(path, FACTS).read_text(encoding="utf-8"))
         return cls(path.read_bytes(), receipt, Facts(*counts))
 
     @staticmethod
     def remove(path: Path) -> None:
         """Remove what another process left."""
         path.unlink(missing_ok=True)
-        _beside(path).unlink(missing_ok=True)
-
-
-def _beside(path: Path) -> Path:
-    return path.with_name(f"{path.name}.json")
+        beside(path, FACTS).unlink(missing_ok=True)
 
 
 class Done:
@@ -110,7 +109,7 @@ class Done:
         with replacing(target, "wb") as file:
             file.write(made.text)
         if made.receipt:
-            atomic_write(target.with_name(target.name + ENDING), made.receipt)
+            atomic_write(beside(target, ENDING), made.receipt)
         self._add(key, target, json.dumps(made.facts))
 
     def _add(self, key: str, target: Path, counts: str = "") -> None:

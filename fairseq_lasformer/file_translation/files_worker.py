@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from fairseq_lasformer import formats
 from fairseq_lasformer.checkpoints.loading import check_same
-from fairseq_lasformer.documents.doubts import Facts, Pair, facts
+from fairseq_lasformer.documents.doubts import Facts, Pair, doubts, facts
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.executors import Report, Worker
 from fairseq_lasformer.file_translation.done import Made
@@ -63,7 +63,7 @@ class Result(NamedTuple):
         note: what its user should know about its format.
         facts: counts of its lines.
         key: the file's key, where a worker elsewhere made the translation.
-        made: where that worker left it; None if it belongs to no one else.
+        made: where that worker left it; None if it is in place.
         again: whether it was made to be compared.
     """
 
@@ -170,7 +170,8 @@ class Files(Worker[Batch, Iterator[Result]]):
             if opened.receipt:
                 receipt = opened.receipt._replace(translation=hashlib.sha256(text).hexdigest()).text()
             lines = [sentence.line for sentence in made.lines]
-            counts = facts([Pair(one.source, one.translation, one.repaired, one.flawed) for one in lines], seconds)
+            pairs = [Pair(one.source, one.translation, one.repaired, one.flawed) for one in lines]
+            counts = facts(pairs, doubts(pairs), seconds)
             result = self.put(opened.waiting, Made(text, receipt, counts))
             if (journal := self._journal(opened)) is not None:
                 journal.unlink(missing_ok=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from fairseq_lasformer.data.documents import Document
 from fairseq_lasformer.data.examples import ExampleCodec
@@ -13,7 +13,7 @@ from fairseq_lasformer.data.hypotheses import some, write_hypotheses
 from fairseq_lasformer.data.manifest import SplitInfo
 from fairseq_lasformer.documents.doubts import Facts, Pair, doubts, facts
 from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.files import atomic_write
+from fairseq_lasformer.files import atomic_write, beside
 from fairseq_lasformer.jobs.shards import seconds_of
 
 
@@ -48,8 +48,10 @@ def collect(codec: ExampleCodec, info: SplitInfo, logs: Iterable[Path]) -> Trans
     Raises:
         InputError: a document has no translation.
     """
-    found: dict[int, list[Any]] = {}
+    texts: dict[int, list[str]] = {}
     sources: dict[int, list[str]] = {}
+    repaired: set[tuple[int, int]] = set()
+    flawed: set[tuple[int, int]] = set()
     units: list[tuple[str, Facts]] = []
     why: dict[tuple[int, int], tuple[str, ...]] = {}
     for log in logs:
@@ -58,27 +60,28 @@ def collect(codec: ExampleCodec, info: SplitInfo, logs: Iterable[Path]) -> Trans
         with open(log, encoding="utf-8") as lines:
             for line in lines:
                 document = json.loads(line)
-                number = int(document["document"])
-                found[number] = document["lines"]
-                if "source" not in document:
-                    continue
-                sources[number] = document["source"]
-                places += [(number, i) for i in range(len(document["lines"]))]
-                for source, (tokens, _, *states) in zip(document["source"], document["lines"], strict=True):
-                    pairs.append(Pair(source, codec.decode_line(tokens), *states))
+                number, entries = int(document["document"]), document["lines"]
+                texts[number] = [codec.decode_line(tokens) for tokens, *_ in entries]
+                repaired |= {(number, i) for i, entry in enumerate(entries) if entry[2]}
+                flawed |= {(number, i) for i, entry in enumerate(entries) if entry[3]}
+                if "source" in document:
+                    sources[number] = document["source"]
+                    places += [(number, i) for i in range(len(entries))]
+                    for source, text, (_, _, *states) in zip(sources[number], texts[number], entries, strict=True):
+                        pairs.append(Pair(source, text, *states))
         if pairs:
-            units.append((log.name, facts(pairs, _seconds(log))))
-            why |= {place: reasons for place, reasons in zip(places, doubts(pairs)) if reasons}
-    if missing := [i + 1 for i in range(info.documents) if i not in found]:
+            reasons = doubts(pairs)
+            units.append((log.name, facts(pairs, reasons, _seconds(log))))
+            why |= {place: its for place, its in zip(places, reasons) if its}
+    if missing := [i + 1 for i in range(info.documents) if i not in texts]:
         raise InputError(f"no translation of {len(missing)} document(s): {some(missing)}")
-    documents = [[codec.decode_line(tokens) for tokens, *_ in found[i]] for i in range(info.documents)]
-    all_lines = [(i, j, line) for i in range(info.documents) for j, line in enumerate(found[i])]
+    documents = [texts[i] for i in range(info.documents)]
     if not codec.keeps_boundaries:
         documents = [[" ".join(part for part in document if part)] for document in documents]
     return Translation(
         documents,
-        [(i, j) for i, j, line in all_lines if line[2]],
-        [(i, j) for i, j, line in all_lines if line[3]],
+        sorted(repaired),
+        sorted(flawed),
         info.blanks,
         [sources[i] for i in range(info.documents)] if sources else (),
         units,
@@ -116,11 +119,6 @@ def write(out: Path, done: Translation, form: str, keep_doubtful: bool = True) -
     atomic_write(beside(out, ".doubtful.tsv"), "".join("\t".join(row) + "\n" for row in rows))
     write_hypotheses(beside(out, ".source"), [document for document in kept[0] if document], form)
     write_hypotheses(out, [document for document in kept[1] if document], form)
-
-
-def beside(out: Path, ending: str) -> Path:
-    """A file beside that of the translation."""
-    return out.with_name(out.name + ending)
 
 
 def summary(done: Translation, form: str) -> str:

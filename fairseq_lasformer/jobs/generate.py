@@ -16,7 +16,7 @@ from fairseq_lasformer.data.subwords import DataConfig
 from fairseq_lasformer.documents.doubts import table
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.executors import CHECKED, Executor, Resources, executor
-from fairseq_lasformer.files import atomic_write, check_writable, file_hash, locked, remove_folder
+from fairseq_lasformer.files import atomic_write, beside, check_writable, file_hash, locked, remove_folder
 from fairseq_lasformer.jobs.collecting import Translation, collect, write
 from fairseq_lasformer.jobs.shards import ShardTranslator, Unit, checked
 from fairseq_lasformer.resume import Progress, key_of
@@ -85,12 +85,13 @@ def generate(
     if not keep_doubtful and not codec.keeps_boundaries:
         raise InputError("--keep-doubtful no: this data has no separators, so that no line can be left out")
     load(checkpoint)
-    if engine != "processes":  # on other machines, the working folder is another one
+    here = engine == "processes"
+    if not here:  # on other machines, the working folder is another one
         data, checkpoint, out = data.absolute(), checkpoint.absolute(), out.absolute()
     arguments = [*_arguments(data, checkpoint, split, codec.settings, info), *options]
-    parts, lock = out.with_name(out.name + ".parts"), out.with_name(f".{out.name}.lock")
+    parts, lock = beside(out, ".parts"), out.with_name(f".{out.name}.lock")
     record = out.with_name(f".{out.name}.done")
-    work, here = executor(engine, "the translation", parts), engine == "processes"
+    work = executor(engine, "the translation", parts)
     if shards is None:
         shards = SHARDS if here else max(SHARDS, -(-info.sentences // UNIT))
     shards = max(1, min(shards, info.documents))

@@ -18,11 +18,11 @@ from torch import Tensor
 from fairseq_lasformer.checkpoints.loading import check_same
 from fairseq_lasformer.data.examples import ExampleCodec
 from fairseq_lasformer.data.manifest import SplitInfo
-from fairseq_lasformer.documents.source import Line, Source
+from fairseq_lasformer.documents.source import Line
 from fairseq_lasformer.documents.translator import Translator
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.executors import Report, Worker
-from fairseq_lasformer.files import atomic_write, first_wins
+from fairseq_lasformer.files import atomic_write, beside, first_wins
 from fairseq_lasformer.jobs.prepared import documents_of
 from fairseq_lasformer.plugin import compat, register
 from fairseq_lasformer.translation_memory.remembering import Memory, Remembered
@@ -69,6 +69,11 @@ def check_lengths(task: Any, split: str, cfg: Any, models: list[Any]) -> None:
     task.check_max_tokens(dataset, cfg.dataset.max_tokens)
 
 
+def text_of(task: Any, codec: ExampleCodec, sentence: Tensor) -> str:
+    """The text of a sentence of the source, from its tokens."""
+    return codec.subwords.decode(task.source_dictionary.string(sentence), codec.settings.source_lang)
+
+
 def required_terms(task: Any, translator: Translator, path: str) -> Callable[[Tensor], list[list[int]]] | None:
     """A function from the tokens of a source sentence to those of the terms it requires; None without a glossary.
 
@@ -78,8 +83,8 @@ def required_terms(task: Any, translator: Translator, path: str) -> Callable[[Te
     if not path:
         return None
     codec = ExampleCodec.load(task.folder)
-    required, words = translator.required(path, codec), task.source_dictionary.string
-    return lambda sentence: required(codec.subwords.decode(words(sentence), codec.settings.source_lang))
+    required = translator.required(path, codec)
+    return lambda sentence: required(text_of(task, codec, sentence))
 
 
 def matches(task: Any, translator: Translator) -> Callable[[Sequence[Tensor]], Remembered] | None:
@@ -90,23 +95,21 @@ def matches(task: Any, translator: Translator) -> Callable[[Sequence[Tensor]], R
     """
     if not task.cfg.memory:
         return None
-    codec, words = ExampleCodec.load(task.folder), task.source_dictionary.string
+    codec = ExampleCodec.load(task.folder)
     languages = codec.settings.source_lang, codec.settings.target_lang
     memory = Memory(task.cfg.memory, languages, task.cfg.memory_tokens)
     translator.remember(memory, [], codec)  # refuses a model that cannot use it, also if there is no document
-    return lambda sentences: translator.remember(
-        memory, [codec.subwords.decode(words(sentence), languages[0]) for sentence in sentences], codec
-    )
+    return lambda sentences: translator.remember(memory, [text_of(task, codec, one) for one in sentences], codec)
 
 
 def checked(path: Path) -> Path:
     """What lies beside the file of a shard that was translated twice."""
-    return path.with_name(f"{path.name}.checked")
+    return beside(path, ".checked")
 
 
 def seconds_of(path: Path) -> Path:
     """What holds the seconds that a shard took."""
-    return path.with_name(f"{path.name}.seconds")
+    return beside(path, ".seconds")
 
 
 class Unit(NamedTuple):
@@ -148,7 +151,8 @@ class ShardTranslator(Worker[Unit, Path]):
         task.load_dataset(split, task_cfg=cfg.task)
         models, self.device = load_models(cfg, task)
         check_lengths(task, split, cfg, models)
-        self.translator, self.codec = Translator(task, models, cfg.generation), ExampleCodec.load(task.folder)
+        self.translator = Translator(task, models, cfg.generation)
+        self.codec = ExampleCodec.load(task.folder) if self.sources else None
         info = SplitInfo.load(task.folder, split)
         if info is None:
             raise InputError(f"{task.folder}: holds no manifest of {split}")
@@ -162,7 +166,7 @@ class ShardTranslator(Worker[Unit, Path]):
         self.groups = self.translator.groups(self.documents, cfg.dataset.max_tokens, cfg.dataset.batch_size)
 
     def __call__(self, item: Unit, report: Report) -> Path:
-        cfg, path = self.cfg, self.folder / str(item.shard)
+        cfg, task, path = self.cfg, self.task, self.folder / str(item.shard)
         if cfg.common.seed is not None and not cfg.generation.no_seed_provided:
             utils.set_torch_seed(cfg.common.seed)  # for --sampling: per shard, as if the shard were translated alone
         start = time.monotonic()
@@ -171,8 +175,8 @@ class ShardTranslator(Worker[Unit, Path]):
                 documents = [self.documents[i] for i in group]
                 for number, lines in zip(group, self.translator.translate(documents, self.device)):
                     found: dict[str, Any] = {"document": number, "lines": list(map(self._line, lines))}
-                    if self.sources:
-                        found["source"] = self._texts(self.documents[number])
+                    if self.codec is not None:
+                        found["source"] = [text_of(task, self.codec, one) for one in self.documents[number].sentences]
                     out.write(json.dumps(found, ensure_ascii=False) + "\n")
                     report(not item.again)
         if item.again:
@@ -180,10 +184,6 @@ class ShardTranslator(Worker[Unit, Path]):
         elif self.sources:
             atomic_write(seconds_of(path), f"{time.monotonic() - start:.3f}")
         return path
-
-    def _texts(self, document: Source) -> list[str]:
-        codec, words = self.codec.subwords, self.task.source_dictionary.string
-        return [codec.decode(words(tokens), self.task.settings.source_lang) for tokens in document.sentences]
 
     def _line(self, line: Line) -> tuple[str, float, bool, bool]:
         return self.task.target_dictionary.string(line.tokens), line.score, line.repaired, line.flawed

@@ -40,12 +40,12 @@ def test_the_usual_ratio_is_that_of_the_unit():
 
 def test_counts_add_up():
     pairs = [*USUAL, Pair(LONG, "kurz"), Pair("x", "kurz", repaired=True), Pair("y", "", flawed=True), Pair("z", "z")]
-    found = facts(pairs, 1.5)
+    found = facts(pairs, doubts(pairs), 1.5)
     assert found._replace(source_characters=0, characters=0) == Facts(
         lines=16, repaired=1, flawed=1, loops=0, empty=1, far=1, doubtful=2, duplicates=2, seconds=1.5
     )
     assert found.source_characters == sum(len(pair.source) for pair in pairs)
-    one, two = facts(pairs[:5], 1.0), facts(pairs[5:], 2.0)
+    one, two = (facts(half, doubts(half), seconds) for half, seconds in ((pairs[:5], 1.0), (pairs[5:], 2.0)))
     rows = [line.split("\t") for line in table([("1", one), ("two\tparts", two)]).splitlines()]
     names = rows[0]
     assert [row[0] for row in rows] == ["unit", "1", "two parts", "all"] and {len(row) for row in rows} == {13}

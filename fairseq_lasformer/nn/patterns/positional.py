@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple
 
 import torch
 from torch import Tensor
 
 from fairseq_lasformer import ops
 from fairseq_lasformer.nn.options import EVERY_QUERY, RowSampling
-from fairseq_lasformer.nn.patterns.base import Pattern, PatternCost
+from fairseq_lasformer.nn.patterns.base import Numbers, Pattern, PatternCost, PatternOptions, numbers
 from fairseq_lasformer.nn.selection import Selection, selected
 from fairseq_lasformer.ops import AttentionMask, KeptKeys, PassShape
 
@@ -110,3 +110,23 @@ class Positional(Pattern):
         query = torch.arange(0, length, -(-length // COUNTED))
         counts = self.kept(query, torch.full_like(query, length), length).counts
         return PatternCost(float(counts.double().mean()) / length)
+
+
+class Numbered(Positional, Generic[Numbers]):
+    """A pattern of positions with numbers of its own: ``--select-pattern NAME:NUMBER=N,NUMBER=N``.
+
+    Attributes:
+        kind: dataclass of the numbers; it refuses those that do not go together with a ValueError.
+        example: of the pattern with numbers, for messages.
+    """
+
+    kind: ClassVar[type[Any]]
+    example: ClassVar[str]
+
+    def __init__(self, its_numbers: Numbers) -> None:
+        super().__init__()
+        self.numbers = its_numbers
+
+    @classmethod
+    def build(cls, argument: str, options: PatternOptions) -> Numbered[Any]:
+        return cls(numbers(cls.kind, argument, cls.example))

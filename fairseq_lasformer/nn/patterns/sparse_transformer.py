@@ -13,8 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fairseq_lasformer.nn.patterns.base import PatternOptions, numbers
-from fairseq_lasformer.nn.patterns.positional import Positional
+from fairseq_lasformer.nn.patterns.positional import Numbered
 
 
 @dataclass(frozen=True)
@@ -40,20 +39,20 @@ class Blocks:
     stride: int
     summary: int = 1
 
+    def __post_init__(self) -> None:
+        if self.summary > self.stride:
+            raise ValueError(
+                f"expected summary to be at most stride, as in sparse_fixed:stride={self.stride},summary=1"
+            )
 
-class SparseStrided(Positional):
+
+class SparseStrided(Numbered[Stride]):
     """The nearest keys, and every ``stride``-th one (``--select-pattern sparse_strided:stride=16``)."""
 
     name = "sparse_strided"
     usage = "sparse_strided:stride=N"
-
-    def __init__(self, numbers: Stride) -> None:
-        super().__init__()
-        self.numbers = numbers
-
-    @classmethod
-    def build(cls, argument: str, options: PatternOptions) -> SparseStrided:
-        return cls(numbers(Stride, argument, "sparse_strided:stride=16"))
+    kind = Stride
+    example = "sparse_strided:stride=16"
 
     def positions(self, query: Tensor, n_keys: Tensor, longest: int) -> Tensor:
         stride, device = self.numbers.stride, query.device
@@ -62,24 +61,13 @@ class SparseStrided(Positional):
         return torch.cat([near, far], -1)
 
 
-class SparseFixed(Positional):
+class SparseFixed(Numbered[Blocks]):
     """The query's block, and the last keys of all (``--select-pattern sparse_fixed:stride=16,summary=2``)."""
 
     name = "sparse_fixed"
     usage = "sparse_fixed:stride=N[,summary=N]"
-
-    def __init__(self, numbers: Blocks) -> None:
-        super().__init__()
-        self.numbers = numbers
-
-    @classmethod
-    def build(cls, argument: str, options: PatternOptions) -> SparseFixed:
-        found = numbers(Blocks, argument, "sparse_fixed:stride=16,summary=2")
-        if found.summary > found.stride:
-            raise ValueError(
-                f"expected summary to be at most stride, as in sparse_fixed:stride={found.stride},summary=1"
-            )
-        return cls(found)
+    kind = Blocks
+    example = "sparse_fixed:stride=16,summary=2"
 
     def positions(self, query: Tensor, n_keys: Tensor, longest: int) -> Tensor:
         stride, summary, device = self.numbers.stride, self.numbers.summary, query.device
