@@ -1,7 +1,8 @@
 """Compile the CPU kernels: their arithmetic once for each instruction set, and its binding to PyTorch.
 
 One library serves every processor of an architecture: which instructions are used is decided when it runs
-(``arithmetic/dispatch.cpp``). ``python -m fairseq_lasformer.ops.build LIBRARY`` writes it to a file, for a wheel.
+(``arithmetic/dispatch.cpp``). ``python -m fairseq_lasformer.ops.build LIBRARY`` writes it to a file, for a wheel; with
+``MACHINE TORCH_FOLDER``, for another architecture, whose compiler ``CXX`` names.
 """
 
 from __future__ import annotations
@@ -85,42 +86,44 @@ def _compile(jobs: dict[Path, list[str]]) -> list[Path]:
     return list(jobs)
 
 
-def build(library: Path, work: Path) -> None:
+def build(library: Path, work: Path, machine: str = "", torch_folder: Path | None = None) -> None:
     """Compile and link the library of kernels.
 
     Args:
         work: an empty folder for what is made on the way.
+        machine: the architecture that ``CXX`` makes code for (default: this machine's).
+        torch_folder: the package ``torch`` for that architecture (default: the installed one).
 
     Raises:
         OSError: the compiler is missing, or reports an error.
     """
     import torch
-    from torch.utils import cpp_extension
 
     cxx = compiler()
-    include = [f"-isystem{path}" for path in cpp_extension.include_paths()]
+    home = torch_folder or Path(torch.__file__).parent
+    include = [f"-isystem{home / path}" for path in ("include", "include/torch/csrc/api/include")]
     abi = f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"
     binding = work / "binding.cpp"  # one file: PyTorch's headers take most of the time, and are read once
     binding.write_text("".join(f'#include "{path}"\n' for path in SOURCES if path.parent == BINDING), encoding="utf-8")
     made = work / "binding.o"
     jobs = {made: [cxx, *COMMON, "-fopenmp", abi, *include, "-c", str(binding), "-o", str(made)]}
-    objects = list(_compile(jobs | _arithmetic(work, cxx)))
-    folders = [f"-L{path}" for path in cpp_extension.library_paths()]
+    objects = list(_compile(jobs | _arithmetic(work, cxx, machine)))
     sanitize = [option for option in COMMON if option.startswith("-fsanitize")]
     _run(
         [cxx, "-shared", "-fopenmp", "-o", str(library), *map(str, objects), *sanitize]
-        + [*folders, "-ltorch", "-ltorch_cpu", "-lc10"]
+        + [f"-L{home / 'lib'}", "-ltorch", "-ltorch_cpu", "-lc10"]
     )
 
 
 def main() -> None:
     import tempfile
 
-    if len(sys.argv) != 2:
-        sys.exit("usage: python -m fairseq_lasformer.ops.build LIBRARY")
+    if len(sys.argv) not in (2, 4):
+        sys.exit("usage: python -m fairseq_lasformer.ops.build LIBRARY [MACHINE TORCH_FOLDER]")
+    library, *other = sys.argv[1:]
     with tempfile.TemporaryDirectory() as work:
         try:
-            build(Path(sys.argv[1]), Path(work))
+            build(Path(library), Path(work), *((other[0], Path(other[1])) if other else ()))
         except OSError as e:
             sys.exit(f"error: {e}")
 

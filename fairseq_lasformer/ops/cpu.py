@@ -91,13 +91,17 @@ def instructions_in_use() -> str:
 
 
 def _load() -> None:
+    torch.ops.load_library(str(PACKAGED if PACKAGED.is_file() else _own()))
+
+
+def _own() -> Path:
+    """Return the library that was compiled here, now if need be."""
     folder = _folder()
-    library = PACKAGED if PACKAGED.is_file() else _built(folder)
-    if library is None:
+    if (library := _built(folder)) is None:
         # printed, whatever is logged: half a minute of silence looks like a crash
         print("building the CPU kernels, once (half a minute) ...", file=sys.stderr, flush=True)
         library = _build(folder)
-    torch.ops.load_library(str(library))
+    return library
 
 
 def _registered() -> bool:

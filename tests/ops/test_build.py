@@ -11,7 +11,7 @@ import time
 import pytest
 from helpers import ROOT
 
-from fairseq_lasformer.ops import build
+from fairseq_lasformer.ops import build, cpu
 
 
 @pytest.mark.slow
@@ -42,8 +42,6 @@ def test_a_killed_build_hinders_nobody_and_foreign_libraries_are_not_loaded(tmp_
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
 def test_a_library_that_others_can_write_is_not_loaded(tmp_path):
-    from fairseq_lasformer.ops import cpu
-
     path = tmp_path / "kernels.x.so"
     path.write_bytes(b"x")
     assert cpu._private(path)
@@ -54,6 +52,14 @@ def test_a_library_that_others_can_write_is_not_loaded(tmp_path):
     assert not cpu._private(path)
     (tmp_path / "link").symlink_to(path)
     assert not cpu._private(tmp_path / "link")
+
+
+def test_a_wheels_library_needs_no_setuptools():
+    code = "import sys; sys.modules['setuptools'] = None; from fairseq_lasformer.ops import cpu; "
+    code += "from pathlib import Path; cpu.PACKAGED = Path(sys.argv[1]); print(cpu.kernels() is not None)"
+    library = cpu._built(cpu._folder()) or cpu._build(cpu._folder())
+    done = subprocess.run([sys.executable, "-c", code, library], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert "True" in done.stdout, done.stderr
 
 
 @pytest.mark.slow
