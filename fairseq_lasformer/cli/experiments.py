@@ -13,6 +13,7 @@ from fairseq_lasformer.errors import InputError
 
 def run_ablate(args: argparse.Namespace) -> None:
     from fairseq_lasformer.data.documents import read_documents
+    from fairseq_lasformer.evaluation.probe import read_probes
     from fairseq_lasformer.executors import InProcess
     from fairseq_lasformer.experiments import ablation
     from fairseq_lasformer.experiments.training import read_config
@@ -23,7 +24,8 @@ def run_ablate(args: argparse.Namespace) -> None:
     if not chosen:
         raise InputError(f"--only {args.only}: table {args.table} has {', '.join(r.label for r in rows)}")
     options = fairseqs_options(args)
-    common = ablation.Ablation(args.config, read_documents(args.reference), tuple(options), tuple(args.set))
+    probes = tuple(read_probes(args.probe)) if args.probe else ()
+    common = ablation.Ablation(args.config, read_documents(args.reference), tuple(options), tuple(args.set), probes)
     if args.submit is None and not args.show:
         for _ in InProcess().map(ablation.AblationRun(common, folder), chosen):
             pass
@@ -33,6 +35,7 @@ def run_ablate(args: argparse.Namespace) -> None:
             command += ["--table", str(args.table), "--only", row.label, "--reference", str(args.reference.resolve())]
             command += ["--out", str(args.out.resolve()), "--length", str(args.length)]
             command += ["--values", args.values] if args.values else []
+            command += ["--probe", str(args.probe.resolve())] if args.probe else []
             command += [o for override in args.set for o in ("--set", override)]
             ablation.submit(args.submit, [*command, *(["--", *options] if options else [])])
     print(ablation.text(common, args.table, rows, folder, args.length))
@@ -40,10 +43,15 @@ def run_ablate(args: argparse.Namespace) -> None:
 
 def add_ablate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("config", type=Path, help="configuration that the runs vary, configs/NAME.yaml")
-    parser.add_argument("--table", type=int, required=True, help="table of the paper: 3, 4, 5, 6 or 7")
+    parser.add_argument("--table", type=int, required=True, help="table of the paper: 1, 3, 4, 5, 6 or 7")
     parser.add_argument("--reference", type=Path, required=True, help="test reference, raw form")
     parser.add_argument("--out", type=Path, default=Path("runs/ablate"), help="default: %(default)s")
-    parser.add_argument("--values", help="values to try in tables 5, 6 and 7, separated by commas")
+    parser.add_argument(
+        "--values", help="values to try in tables 5, 6 and 7, separated by commas; in table 1, the keys of a query (80)"
+    )
+    parser.add_argument(
+        "--probe", type=Path, help="words that depend on their context (of the demo: raw/test.probe.jsonl)"
+    )
     parser.add_argument("--only", metavar="LABEL", help="run only this row")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="Hydra override of all runs")
     parser.add_argument(

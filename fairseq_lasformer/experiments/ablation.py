@@ -16,9 +16,12 @@ from omegaconf import DictConfig, OmegaConf
 from fairseq_lasformer.analysis.cost import checkpoint_cost, checkpoint_patterns, mean_kappa
 from fairseq_lasformer.checkpoints.loading import load, updates
 from fairseq_lasformer.data.documents import Document
+from fairseq_lasformer.data.hypotheses import read_hypotheses
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.evaluation.metrics import HEADLINE, METRICS
+from fairseq_lasformer.evaluation.probe import Probe, accuracy, judge
 from fairseq_lasformer.executors import Report, Worker
+from fairseq_lasformer.experiments.competitors import KEYS, competitors
 from fairseq_lasformer.experiments.pipeline import ConfiguredTraining, Experiment
 from fairseq_lasformer.experiments.training import read_config
 from fairseq_lasformer.files import atomic_write
@@ -50,13 +53,16 @@ def rows(table: int, cfg: DictConfig, values: Sequence[str] = ()) -> list[Row]:
     """The runs of one table.
 
     Args:
-        table: 3 (kappa by module: selection in each module alone, and in all of them), 4 (components of the method),
-            5 (t), 6 (d_s) or 7 (r).
-        values: values to try in table 5, 6 or 7, instead of those in :data:`VARIED`.
+        table: 1 (other ways to attend), 3 (kappa by module: selection in each module alone, and in all of them), 4
+            (components of the method), 5 (t), 6 (d_s) or 7 (r).
+        values: values to try in table 5, 6 or 7, instead of those in :data:`VARIED`; in table 1, the number of keys.
 
     Raises:
         InputError: there is no such table.
     """
+    if table == 1:
+        others = [Row(c.label, c.overrides) for c in competitors(_keys(values))]
+        return [*others[:1], Row("Lasformer"), *others[1:]]
     if table == 3:
         dense = Row("Transformer", ("++model.select_modules=none",))
         alone = [Row(f"{m} alone", (f"++model.select_modules={m}",)) for m in MODULES]
@@ -64,18 +70,28 @@ def rows(table: int, cfg: DictConfig, values: Sequence[str] = ()) -> list[Row]:
     if table == 4:
         return [
             Row("Lasformer"),
+            Row("literal gradient", ("++model.select_gradient=straight-through",)),
             Row(f"window of {WINDOW}", (f"++model.select_pattern=window:{WINDOW}",)),
             Row("no KL (alpha 0)", ("++criterion.selection_weight=0",)),
             Row("no re-parameter trick", ("++model.select_gradient=none",)),
             Row("no sharing (r 1)", ("++model.select_share=1",)),
+            Row("selector input detached", ("++model.select_input=detached",)),
         ]
     if table not in VARIED:
-        raise InputError(f"--table {table}: the tables are 3, 4, 5, 6 and 7")
+        raise InputError(f"--table {table}: the tables are 1, 3, 4, 5, 6 and 7")
     name, option, usual = VARIED[table]
     if table == 7 and not values:
         deepest = max(int(cfg.model.get(f"{side}_layers", 6)) for side in ("encoder", "decoder"))
         usual = tuple(v for v in usual if int(v) <= deepest)
     return [Row(f"{name} {v}", (f"++{option}={v}",)) for v in values or usual]
+
+
+def _keys(values: Sequence[str]) -> int:
+    if not values:
+        return KEYS
+    if len(values) > 1 or not values[0].isdecimal() or not int(values[0]):
+        raise InputError(f"--values {','.join(values)}: in table 1, the keys of a query, at least 1")
+    return int(values[0])
 
 
 @dataclass(frozen=True)
@@ -84,12 +100,14 @@ class Ablation:
 
     Attributes:
         reference: reference of the test set.
+        probes: words of the reference that depend on their context, by which runs are judged, too.
     """
 
     config: Path
     reference: list[Document]
     options: tuple[str, ...] = ()
     overrides: tuple[str, ...] = ()
+    probes: tuple[Probe, ...] = ()
 
     @cached_property
     def cfg(self) -> DictConfig:
@@ -99,7 +117,8 @@ class Ablation:
     def progress(self, row: Row, folder: Path) -> Progress:
         """The progress of a run, keyed by everything its result depends on."""
         config = OmegaConf.to_container(self.cfg)
-        return Progress(folder, key_of(config, self.reference, self.options, self.overrides, row.overrides))
+        probes = (self.probes,) if self.probes else ()
+        return Progress(folder, key_of(config, self.reference, self.options, self.overrides, row.overrides, *probes))
 
     def experiment(self, row: Row, folder: Path) -> Experiment:
         """The experiment of one run, in a folder of its own."""
@@ -138,8 +157,9 @@ def run(ablation: Ablation, row: Row, folder: Path) -> dict[str, Any]:
         ablation: what the runs have in common.
 
     Returns:
-        ``label``, ``kappa`` by module (1 for full attention, None for patterns without a kappa), the headline metric
-        and ``updates``; also written to ``result.json``.
+        ``label``, ``kappa`` by module (1 for full attention, None for patterns without a kappa), the headline metric,
+        ``updates``, ``seconds`` of training and, with probes, what :func:`accuracy` returns; also written to
+        ``result.json``.
 
     Raises:
         InputError: as :func:`finished`, or a stage failed.
@@ -155,7 +175,11 @@ def run(ablation: Ablation, row: Row, folder: Path) -> dict[str, Any]:
         "kappa": {module: mean_kappa(patterns) for module, patterns in checkpoint_patterns(state).items()},
         HEADLINE: scores[HEADLINE],
         "updates": updates(state),
+        "seconds": state["extra_state"].get("previous_training_time"),
     }
+    if ablation.probes:
+        translated = read_hypotheses(experiment.translation, allow_empty=True)
+        result |= accuracy(ablation.probes, judge(ablation.probes, translated, ablation.reference))
     atomic_write(folder / "result.json", json.dumps(result, indent=1) + "\n")
     return result
 
@@ -206,7 +230,8 @@ def text(ablation: Ablation, table: int, rows: Sequence[Row], folder: Path, leng
     """
     width = max(len(row.label) for row in rows) + 2
     head = f"{f'table {table}':<{width}}" + "".join(f"{f'κ {m}':>11}" for m in MODULES)
-    lines = [head + f"{'cost':>9}{'+ proj.':>9}{METRICS[HEADLINE].column:>9}"]
+    right = f"{'context':>9}{'seconds':>9}" if ablation.probes else ""
+    lines = [head + f"{'cost':>9}{'+ proj.':>9}{METRICS[HEADLINE].column:>9}{right}"]
     for row in rows:
         result = finished(ablation, row, folder / row.folder)
         if result is None:
@@ -219,9 +244,13 @@ def text(ablation: Ablation, table: int, rows: Sequence[Row], folder: Path, leng
         )
         shares = "".join(f"{'-' if (k := result['kappa'][m]) is None else f'{k:.1%}':>11}" for m in MODULES)
         costs = f"{cost.ratio:>9.1%}{cost.ratio_with_projections:>9.1%}"
-        lines.append(f"{row.label:<{width}}{shares}{costs}{result[HEADLINE]:>9.2f}")
+        if ablation.probes:
+            right = f"{result['accuracy']['all']:>9.1%}{result['seconds'] or 0:>9.0f}"
+        lines.append(f"{row.label:<{width}}{shares}{costs}{result[HEADLINE]:>9.2f}{right}")
     lines.append(
         f"cost: attention's multiply-accumulates, relative to the dense Transformer's, at {length} tokens; + proj.: "
         "with the projections to queries, keys and values"
+        + "; context: words that depend on an earlier sentence and are right; seconds: of training"
+        * bool(ablation.probes)
     )
     return "\n".join(lines)

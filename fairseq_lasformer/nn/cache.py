@@ -26,6 +26,9 @@ IncrementalState = dict[str, Any]
 STATE = "fairseq_lasformer.nn.cache"
 FIRST_POSITIONS = 64
 
+ENDS = "ends"
+"""Name of what is 1 at keys that end a line, [N, C or K, 1]."""
+
 
 def regroup(items: Tensor, n_items: int) -> tuple[Tensor | None, int]:
     """Find the items that the hypotheses still need, one entry per run of consecutive hypotheses of the same item.
@@ -140,6 +143,21 @@ class DecodingCache:
         if name not in self.source:
             self.source[name] = project(memory).contiguous()
         return self.source[name]
+
+    def mark(self, ends: Tensor, source: Tensor, memory: Tensor) -> None:
+        """Write which of the newest positions end a line, for patterns that read the lines of the text.
+
+        Args:
+            ends: bool [R].
+            source: bool [N, K], the same of the source.
+            memory: [N, K, d], the encoder's output, of the type in which they are kept.
+        """
+        self.append(ENDS, ends.to(memory.dtype)[:, None])
+        self.mark_source(source, memory)
+
+    def mark_source(self, ends: Tensor, memory: Tensor) -> None:
+        """The part of :meth:`mark` that regards the source, bool [N, K]."""
+        self.once(ENDS, lambda m: ends.to(m.dtype)[..., None], memory)
 
     def state(self, name: str, like: Tensor, *shape: int) -> Tensor:
         """Return a state per hypothesis, [R, *shape], which steps change in place: zeros in the first one.
@@ -258,6 +276,12 @@ class LayerCache(NamedTuple):
             return self.cache.append(f"{self.name}.{what}", projection(self.x))
         return self.cache.once(f"{self.name}.{what}", projection, self.memory)
 
+    def ends(self, slots: Tensor) -> Tensor:
+        """Return which keys end a line, bool [R, T], by their slots [R, T]; see :meth:`DecodingCache.mark`."""
+        marks = (self.cache.generated if self.memory is None else self.cache.source)[ENDS]
+        item = torch.arange(marks.size(0), device=slots.device).repeat_interleave(slots.size(0) // marks.size(0))
+        return marks[item[:, None], slots, 0] > 0
+
     def stored(
         self, what: str, width: int, n_heads: int, projection: Callable[[Tensor], Tensor]
     ) -> tuple[Tensor, Tensor]:
@@ -280,9 +304,13 @@ class LayerCache(NamedTuple):
             source[numbers], source[scales] = quantise_heads(projection(self.memory), n_heads)
         return source[numbers], source[scales]
 
-    def state(self, what: str, *shape: int) -> Tensor:
-        """Return a state per hypothesis, [R, *shape], reordered with the beam; see :meth:`DecodingCache.state`."""
-        return self.cache.state(f"{self.name}.{what}", self.x, *shape)
+    def state(self, what: str, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
+        """Return a state per hypothesis, [R, *shape], reordered with the beam; see :meth:`DecodingCache.state`.
+
+        Args:
+            dtype: its type (default: that of the inputs).
+        """
+        return self.cache.state(f"{self.name}.{what}", self.x.to(dtype or self.x.dtype), *shape)
 
     def constant(self, what: str, buffer: Tensor) -> int:
         """Return an integer buffer that is constant during decoding; it is read from the device on the first step."""

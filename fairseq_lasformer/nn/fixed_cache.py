@@ -194,6 +194,8 @@ class FixedCache(DecodingCache):
     def once(self, name: str, project: Callable[[Tensor], Tensor], memory: Tensor) -> Tensor:
         if name not in self.filled:
             found = project(memory)
+            if found.size(1) != memory.size(1):
+                raise InputError("--cuda-graph: not with an attention that sums the source up; leave it out")
             self.buffers.of_source(name, found.size(-1))[:, : found.size(1)] = found
             self.filled.add(name)
         return self.source[name]

@@ -16,7 +16,7 @@ from fairseq_lasformer.ops.fixed import (
     log_softmax,
     topk_of_rows,
 )
-from fairseq_lasformer.ops.gather import gathered_attention, kept_mask, topk_slots
+from fairseq_lasformer.ops.gather import gathered_attention, kept_mask, kept_of, topk_slots
 from fairseq_lasformer.ops.packed import PackedLinear, decode_step, pack_linear, quantise_heads
 from fairseq_lasformer.ops.select import topk_mask
 from fairseq_lasformer.ops.supervise import supervise
@@ -70,6 +70,7 @@ __all__ = [
     "selected_attention",
     "gathered_attention",
     "kept_mask",
+    "kept_of",
     "mask_of",
     "pack_linear",
     "quantise_heads",

@@ -23,10 +23,13 @@ class AttentionMask(NamedTuple):
     Attributes:
         key_padding: bool [B, K], True where the key is padding; None if there is none.
         causal: query i sees keys 0 to i + (K - Q), as in decoder self-attention.
+        ends: bool [B, K], True where the key is a separator or the end of sentence, for patterns that read the lines of
+            the text; None if nobody does.
     """
 
     key_padding: Tensor | None
     causal: bool
+    ends: Tensor | None = None
 
     def rows(self, start: int, stop: int, n_queries: int, n_keys: int, device: torch.device) -> Tensor | None:
         """Return the mask of queries start to stop - 1.

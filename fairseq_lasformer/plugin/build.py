@@ -82,6 +82,7 @@ def pattern(cfg: ModuleConfig, module: str, backend: str = "auto") -> Pattern:
     widths, spec = attention_widths(cfg, module), pattern_spec(cfg, module)
     rule = SparsityRule(cfg.sparsity_threshold, cfg.sparsity_step, cfg.sparsity_min, cfg.sparsity_freeze_above)
     options = PatternOptions(widths.query, widths.key, cfg.select_dim, rule, str(cfg.select_gradient), backend)
+    options = options._replace(live=str(cfg.select_input) == "live")
     try:
         return build_pattern(spec, options)
     except ValueError as e:
@@ -102,6 +103,11 @@ def attention(cfg: ModuleConfig, module: str, layer: int, run: RunOptions) -> At
     )
     name, _, argument = pattern_spec(cfg, module).partition(":")
     if name in ATTENTIONS:
+        if module == "decoder" and not ATTENTIONS[name].causal:
+            raise InputError(
+                f"--select-pattern {name}: not in the decoder's self-attention, as it looks at the whole text at once; "
+                "add --select-modules encoder,cross"
+            )
         try:
             return ATTENTIONS[name].build(argument, options)
         except ValueError as e:

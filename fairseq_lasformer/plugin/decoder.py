@@ -12,7 +12,7 @@ from fairseq.models import FairseqIncrementalDecoder
 from torch import Tensor, nn
 
 from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.nn.cache import STATE, DecodingCache, IncrementalState
+from fairseq_lasformer.nn.cache import ENDS, STATE, DecodingCache, IncrementalState
 from fairseq_lasformer.nn.embedding import ExpandedEmbedding, TableProjection
 from fairseq_lasformer.nn.fixed_cache import BufferPool, FixedCache, Size
 from fairseq_lasformer.nn.layers import DecodeContext, FullPass
@@ -47,16 +47,20 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
     Args:
         embed_tokens: word embeddings, [B, N] -> [B, N, d].
         run: backend, CUDA graph, expert group.
+        separator: index of the separator between lines, if the data has one.
     """
 
     reads_newest_word = True
     """A step reads the newest word of each hypothesis, and how many there are, but none of the others."""
 
-    def __init__(self, cfg: ModuleConfig, dictionary: Any, embed_tokens: Any, run: RunOptions) -> None:
+    def __init__(
+        self, cfg: ModuleConfig, dictionary: Any, embed_tokens: Any, run: RunOptions, separator: int | None = None
+    ) -> None:
         FairseqIncrementalDecoder.__init__(self, dictionary)
         self._add_embeddings(cfg, run, embed_tokens, cfg.max_target_positions, cfg.decoder.learned_pos)
         dim = embed_tokens.embedding_dim
         self.layers = decoder_stack(cfg, run)
+        self._add_ends(dictionary.eos(), separator)
         last = cfg.decoder.normalize_before and not cfg.no_decoder_final_norm
         self.layer_norm = nn.LayerNorm(dim) if last else None
         self.output_projection = _output_projection(dim, len(dictionary), embed_tokens, cfg)
@@ -193,12 +197,15 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
             words = self.embed_scale * self.embed_tokens(prev_output_tokens[:, -1])
             if self.cfg.zero_first_embedding and prev_output_tokens.size(1) == 1:
                 words = torch.zeros_like(words)
-            return self._step(self.embed_words(words, positions), encoder_out, incremental_state)
+            newest = self.ends_of(prev_output_tokens[:, -1])
+            return self._step(self.embed_words(words, positions), newest, encoder_out, incremental_state)
         memory_padding = encoder_out["encoder_padding_mask"][0]
+        ends = self.ends_of(prev_output_tokens) if self.reads_ends else None
+        source_ends = encoder_out["ends"][0] if self.reads_ends else None
         full = FullPass(
-            AttentionMask(padding_of(prev_output_tokens, self.padding_idx), causal=not full_context_alignment),
+            AttentionMask(padding_of(prev_output_tokens, self.padding_idx), not full_context_alignment, ends),
             encoder_out["encoder_out"][0].transpose(0, 1),
-            AttentionMask(memory_padding if bool(memory_padding.any()) else None, False),
+            AttentionMask(memory_padding if bool(memory_padding.any()) else None, False, source_ends),
             sampling(self.cfg, update),
             into,
         )
@@ -239,7 +246,7 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
         cache = DecodingCache.of(incremental_state, functools.partial(self.new_cache, n_rows, memory))
         if self._packed_for(tokens) is not None:
             return self._read(tokens, encoder_out, cache)
-        cache.begin_with(tokens.size(1))
+        self._begin(cache, tokens, encoder_out)
         return self.extract_features(tokens, encoder_out, into=cache)[0]
 
     def _read(self, tokens: Tensor, encoder_out: EncoderOut, cache: DecodingCache) -> Tensor:
@@ -249,10 +256,18 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
         """
         assert self.packed is not None
         memory, padding = encoder_out["encoder_out"][0].transpose(0, 1), encoder_out["encoder_padding_mask"][0]
-        cache.begin_with(tokens.size(1))
+        self._begin(cache, tokens, encoder_out)
         x = self._embed(tokens)
         x = self.packed.stack.read(x, cache, memory, cache.index_source(padding))
         return x if self.layer_norm is None else self.layer_norm(x)
+
+    def _begin(self, cache: DecodingCache, tokens: Tensor, encoder_out: EncoderOut) -> None:
+        """Let a cache begin with tokens [N, P]."""
+        cache.begin_with(tokens.size(1))
+        if self.reads_ends:
+            memory = encoder_out["encoder_out"][0].transpose(0, 1)
+            cache.fill(ENDS, self.ends_of(tokens)[..., None].to(memory.dtype))
+            cache.mark_source(encoder_out["ends"][0], memory)
 
     def _embed(self, tokens: Tensor, position_offset: Tensor | None = None) -> Tensor:
         """The input of the layers in a full pass: int64 [N, P] -> [N, P, d]."""
@@ -262,13 +277,19 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
         return self.embed_words(words, self.position_embeddings(tokens, position_offset))
 
     def _step(
-        self, x: Tensor, encoder_out: EncoderOut, incremental_state: IncrementalState
+        self, x: Tensor, ends: Tensor, encoder_out: EncoderOut, incremental_state: IncrementalState
     ) -> tuple[Tensor, dict[str, Any]]:
-        """Compute features [R, 1, d] of the newest tokens, embedded [R, d], from the cache of earlier ones."""
+        """Compute features [R, 1, d] of the newest tokens, embedded [R, d], from the cache of earlier ones.
+
+        Args:
+            ends: bool [R], whether they end a line.
+        """
         memory = encoder_out["encoder_out"][0].transpose(0, 1)
         cache = DecodingCache.of(incremental_state, functools.partial(self.new_cache, x.size(0), memory))
         source_index = cache.index_source(encoder_out["encoder_padding_mask"][0])
         context = DecodeContext(cache, memory, cache.advance(), source_index)
+        if self.reads_ends:
+            cache.mark(ends, encoder_out["ends"][0], memory)
         if isinstance(cache, FixedCache):
             function = functools.partial(self.layers.step, context=context)
             x = cache.buffers.step(function, x, cache.table.size(0), eager=cache.length == 1)

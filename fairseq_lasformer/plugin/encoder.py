@@ -28,12 +28,16 @@ class LasformerEncoder(Frontend, FairseqEncoder):
     Args:
         embed_tokens: word embeddings, [B, N] -> [B, N, d].
         run: backend, CUDA graph, expert group.
+        separator: index of the separator between lines, if the data has one.
     """
 
-    def __init__(self, cfg: ModuleConfig, dictionary: Any, embed_tokens: Any, run: RunOptions) -> None:
+    def __init__(
+        self, cfg: ModuleConfig, dictionary: Any, embed_tokens: Any, run: RunOptions, separator: int | None = None
+    ) -> None:
         FairseqEncoder.__init__(self, dictionary)
         self._add_embeddings(cfg, run, embed_tokens, cfg.max_source_positions, cfg.encoder.learned_pos)
         self.layers = encoder_stack(cfg, run)
+        self._add_ends(dictionary.eos(), separator)
         self.layer_norm = nn.LayerNorm(embed_tokens.embedding_dim) if cfg.encoder.normalize_before else None
 
     def make_generation_fast_(self, retain_dropout: bool = False, **_: Any) -> None:
@@ -85,9 +89,11 @@ class LasformerEncoder(Frontend, FairseqEncoder):
         x, words = self.embed(src_tokens, token_embeddings, position_offset)
         if padding is not None:
             x = x.masked_fill(padding[..., None], 0.0)
+        ends = self.ends_of(src_tokens)
+        mask = AttentionMask(padding, False, ends if self.reads_ends else None)
         out = self.layers(
             x,
-            FullPass(AttentionMask(padding, False), sampling=sampling(self.cfg, update)),
+            FullPass(mask, sampling=sampling(self.cfg, update)),
             supervision(self.cfg) if self.training else None,
             recompute=self.training and self.cfg.checkpoint_activations,
             keep_states=return_all_hiddens,
@@ -97,6 +103,7 @@ class LasformerEncoder(Frontend, FairseqEncoder):
         return {
             "encoder_out": [x.transpose(0, 1)],
             "encoder_padding_mask": [src_tokens.eq(self.padding_idx)],
+            "ends": [ends],
             "encoder_embedding": [words],
             "encoder_states": [state.transpose(0, 1) for state in out.states],
             "src_tokens": [],
@@ -120,6 +127,6 @@ class LasformerEncoder(Frontend, FairseqEncoder):
             return encoder_out
         for name in ("encoder_out", "encoder_states"):
             encoder_out[name] = [t.index_select(1, keep) for t in encoder_out[name]]
-        for name in ("encoder_padding_mask", "encoder_embedding", "src_tokens", "src_lengths"):
+        for name in ("encoder_padding_mask", "ends", "encoder_embedding", "src_tokens", "src_lengths"):
             encoder_out[name] = [t.index_select(0, keep) for t in encoder_out[name]]
         return encoder_out

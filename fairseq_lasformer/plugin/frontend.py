@@ -62,6 +62,18 @@ class Frontend(nn.Module):
         self.layernorm_embedding: nn.Module | None = nn.LayerNorm(dim) if cfg.layernorm_embedding else None
         self.longest = max_positions
 
+    def _add_ends(self, eos: int, separator: int | None) -> None:
+        """Note the words that end a line, once the layers are built: a separator, and the end of sentence."""
+        self.end_words = (eos,) if separator is None else (eos, separator)
+        self.reads_ends = any(pattern.reads_ends for _, pattern in self.layers.patterns())
+
+    def ends_of(self, tokens: Tensor) -> Tensor:
+        """Return which tokens end a line, bool like ``tokens``."""
+        ends = tokens == self.end_words[0]
+        for word in self.end_words[1:]:
+            ends = ends | (tokens == word)
+        return ends
+
     def check_kernels(self, retain_dropout: bool) -> None:
         """Raise :class:`Unsupported` if generation is not on a CPU with the kernels, or drops as training does."""
         if retain_dropout:

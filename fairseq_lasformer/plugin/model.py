@@ -69,8 +69,10 @@ class LasformerModel(TransformerModelBase):
                 "dictionaries differ; preprocess with a joined one, or give --arch lasformer the preset's options"
             )
         source, target = cls._embeddings(config, task)
-        encoder = LasformerEncoder(config, task.source_dictionary, source, run)
-        model = cls(config, encoder, LasformerDecoder(config, task.target_dictionary, target, run))
+        separators = [_separator(task, d) for d in (task.source_dictionary, task.target_dictionary)]
+        encoder = LasformerEncoder(config, task.source_dictionary, source, run, separators[0])
+        decoder = LasformerDecoder(config, task.target_dictionary, target, run, separators[1])
+        model = cls(config, encoder, decoder)
         model.adapted = bool(getattr(task, "adapts_sparsity", False))
         if config.select_only:
             _train_selectors_alone(model)
@@ -176,6 +178,11 @@ def _train_selectors_alone(model: LasformerModel) -> None:
         raise InputError("--select-only: no attention has a learned selector (--select-modules, --select-pattern)")
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(".selector." in name)
+
+
+def _separator(task: Any, dictionary: Any) -> int | None:
+    """Index of the separator between lines; None if the data has none, as with fairseq's own tasks."""
+    return task.separator_in(dictionary) if hasattr(task, "separator_in") else None
 
 
 def _check_run(run: RunOptions, has_mixtures: bool) -> None:

@@ -108,6 +108,10 @@ class SelectionOptions(FairseqDataclass):
         default="live",
         metadata={"help": "whether the supervision also trains the attention that teaches the selector"},
     )
+    select_input: ChoiceEnum(["live", "detached"]) = field(  # type: ignore[valid-type]
+        default="live",
+        metadata={"help": "whether selectors also train the layers below, whose states they read"},
+    )
     supervise_rows: str = field(
         default="512",
         metadata={

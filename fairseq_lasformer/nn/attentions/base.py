@@ -67,12 +67,14 @@ class Attention(nn.Module):
     Attributes:
         name: its name in ``--select-pattern NAME[:ARGUMENT]``, if it selects nothing.
         packable: whether the fast decoder takes it.
+        causal: whether it can stand in the decoder's self-attention, where a query must not see what follows.
         selector: the group's pattern in the lowest layer of the group; None in the layers above, and without patterns.
     """
 
     name: ClassVar[str]
     usage: ClassVar[str]
     packable: ClassVar[bool] = False
+    causal: ClassVar[bool] = True
     selector: Pattern | None
 
     def __init_subclass__(cls) -> None:

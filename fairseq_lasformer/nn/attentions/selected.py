@@ -4,51 +4,31 @@ from __future__ import annotations
 
 import math
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from fairseq_lasformer import ops
-from fairseq_lasformer.nn.attentions.base import Attention, AttentionOptions, AttentionOutput
+from fairseq_lasformer.nn.attentions.base import AttentionOptions, AttentionOutput
+from fairseq_lasformer.nn.attentions.projected import ProjectedAttention
 from fairseq_lasformer.nn.cache import DecodingCache, LayerCache
-from fairseq_lasformer.nn.dropout import Dropout
 from fairseq_lasformer.nn.options import EVERY_QUERY, RowSampling
 from fairseq_lasformer.nn.patterns import Pattern
 from fairseq_lasformer.nn.selection import Selection
 from fairseq_lasformer.ops import AttentionMask, KeptKeys
 
 
-class SelectedAttention(Attention):
+class SelectedAttention(ProjectedAttention):
     """Multi-head attention that reads only the keys kept by its group's pattern (eq 3 of arXiv 2309.14174).
 
     Args:
         options: widths, heads and dropout.
         pattern: the group's pattern in the lowest layer of the group; None in the layers above.
-
-    Raises:
-        ValueError: ``embed_dim`` is not divisible by ``num_heads``.
     """
 
     packable = True
 
     def __init__(self, options: AttentionOptions, pattern: Pattern | None = None) -> None:
-        super().__init__()
-        embed_dim, num_heads, query_dim, key_dim, out_dim, dropout, self.backend, self.length = options
-        if embed_dim % num_heads:
-            raise ValueError(f"{embed_dim} does not divide into {num_heads} heads")
-        self.embed_dim, self.num_heads, self.head_dim = embed_dim, num_heads, embed_dim // num_heads
-        self.dropout_module = Dropout(dropout, type(self).__name__)
-        self.k_proj = nn.Linear(key_dim, embed_dim)
-        self.v_proj = nn.Linear(key_dim, embed_dim)
-        self.q_proj = nn.Linear(query_dim, embed_dim)
-        self.out_proj = nn.Linear(embed_dim, out_dim)
+        super().__init__(options)
         self.selector = pattern  # checkpoints store the selector's weights under this name
-        # as in fairseq: Q, K, V of equal width are initialised like a single fused matrix
-        gain = 1 / math.sqrt(2) if key_dim == embed_dim else 1.0
-        for projection in (self.k_proj, self.v_proj, self.q_proj):
-            nn.init.xavier_uniform_(projection.weight, gain=gain)
-        nn.init.xavier_uniform_(self.out_proj.weight)
-        nn.init.zeros_(self.out_proj.bias)
-        if query_dim != embed_dim:
-            nn.init.zeros_(self.q_proj.bias)
 
     def forward(
         self,
@@ -64,13 +44,13 @@ class SelectedAttention(Attention):
             selection = self.selector(x, source, mask, as_mask=dropout_p > 0, sampling=sampling)
         if selection is None:
             raise ValueError("an attention without a pattern needs the selection of its group")
-        q, k, v = (self._heads(p) for p in (self.q_proj(x), self.k_proj(source), self.v_proj(source)))
+        q, k, v = (self.heads(p) for p in (self.q_proj(x), self.k_proj(source), self.v_proj(source)))
         if self.length:
             q = self.sharpened(q, mask.counts(q.size(2), k.size(2), q.device)[:, None, :, None])
         if selection.contiguous:
             q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
         out = selection.attend(q, k, v, dropout_p, self.backend)
-        out = self.out_proj(out.transpose(1, 2).reshape(q.size(0), q.size(2), self.embed_dim))
+        out = self.joined(out)
         return AttentionOutput(out, selection, q, k) if selection.explicit else AttentionOutput(out, selection)
 
     def step(self, x: Tensor, keys: LayerCache, kept: KeptKeys | None = None) -> AttentionOutput:
@@ -105,7 +85,3 @@ class SelectedAttention(Attention):
             n_keys: int64, broadcastable to ``q``: the number of keys that each query may attend to.
         """
         return q * (n_keys.clamp_min(self.length).double().log() / math.log(self.length)).to(q.dtype)
-
-    def _heads(self, x: Tensor) -> Tensor:
-        """[B, N, H * D] -> [B, H, N, D]."""
-        return x.view(x.size(0), x.size(1), self.num_heads, self.head_dim).transpose(1, 2)

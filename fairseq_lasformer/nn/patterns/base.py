@@ -36,6 +36,7 @@ class PatternOptions(NamedTuple):
         select_dim: width of a learned selector's single head (d_s).
         gradient: how the translation loss reaches a learned selector.
         backend: backend for inference, one of :data:`ops.BACKENDS`.
+        live: whether a learned selector also trains the layers whose states it reads.
     """
 
     query_dim: int
@@ -44,6 +45,7 @@ class PatternOptions(NamedTuple):
     rule: SparsityRule
     gradient: str = "bounded"
     backend: str = "auto"
+    live: bool = True
 
 
 class PatternCost(NamedTuple):
@@ -64,7 +66,8 @@ def numbers(kind: type[Numbers], argument: str, example: str) -> Numbers:
     """The numbers of a pattern, from ``NAME=N,NAME=N``.
 
     Args:
-        kind: a dataclass of whole numbers; those with defaults may be left out.
+        kind: a dataclass of whole numbers; those with defaults may be left out. A field whose name in the argument
+            is a word of Python has it as its metadata ``option``.
         argument: the part after the colon.
         example: of a whole pattern, for messages.
 
@@ -72,7 +75,8 @@ def numbers(kind: type[Numbers], argument: str, example: str) -> Numbers:
         ValueError: one is unknown, missing, given twice or less than 1.
     """
     found: dict[str, int] = {}
-    known = {field.name: field.default is MISSING for field in fields(kind)}
+    names = {field.metadata.get("option", field.name): field.name for field in fields(kind)}
+    known = {field.metadata.get("option", field.name): field.default is MISSING for field in fields(kind)}
     for part in argument.split(","):
         name, _, value = part.partition("=")
         if name not in known or name in found or not (value.isascii() and value.isdecimal() and int(value)):
@@ -80,7 +84,7 @@ def numbers(kind: type[Numbers], argument: str, example: str) -> Numbers:
         found[name] = int(value)
     if missing := [name for name, needed in known.items() if needed and name not in found]:
         raise ValueError(f"expected {missing[0]}, a number, at least 1, as in {example}")
-    return kind(**found)
+    return kind(**{names[name]: value for name, value in found.items()})
 
 
 class Pattern(nn.Module):
@@ -93,6 +97,7 @@ class Pattern(nn.Module):
         adaptive: whether its kappa adapts (eq 7).
         packable: whether the fast decoder takes it: it looks at positions alone, or scores keys as the selector does.
         backend: backend for inference, one of :data:`ops.BACKENDS`.
+        reads_ends: whether it needs to know where the lines of the text end (:attr:`AttentionMask.ends`).
         reproducible: whether passes without gradients sum in an order that depends on nothing but the row.
     """
 
@@ -101,6 +106,7 @@ class Pattern(nn.Module):
     supervised: ClassVar[bool] = False
     adaptive: ClassVar[bool] = False
     packable: ClassVar[bool] = False
+    reads_ends: ClassVar[bool] = False
     backend: str = "auto"
     reproducible: bool = False
 

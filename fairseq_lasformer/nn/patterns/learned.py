@@ -32,6 +32,7 @@ class Selector(Pattern):
         select_dim: width of the selector's head (d_s).
         gradient: how the translation loss reaches the selector (``--select-gradient``).
         backend: backend for inference (``--attention-backend``).
+        live: whether gradients go on to the states that are projected (``--select-input``).
     """
 
     name = "learned"
@@ -49,6 +50,7 @@ class Selector(Pattern):
         rule: SparsityRule,
         gradient: str = "bounded",
         backend: str = "auto",
+        live: bool = True,
     ) -> None:
         super().__init__()
         self.q_proj = nn.Linear(query_dim, select_dim, bias=False)
@@ -57,7 +59,7 @@ class Selector(Pattern):
         nn.init.xavier_uniform_(self.k_proj.weight)
         self.rule = rule
         self.gradient = gradient
-        self.backend = backend
+        self.backend, self.live = backend, live
         self.register_buffer("kappa", torch.tensor(KAPPA_ONE, dtype=torch.int64))
         self._seen: tuple[tuple[int, int], int] | None = None
 
@@ -75,6 +77,8 @@ class Selector(Pattern):
         as_mask: bool = False,
         sampling: RowSampling = EVERY_QUERY,
     ) -> Selection:
+        if not self.live:
+            query, key = query.detach(), key.detach()
         q, k, kappa = self.q_proj(query), self.k_proj(key), self.millionths
         n_queries, n_keys, share = q.size(1), k.size(1), kappa / KAPPA_ONE
         teaching = Teaching(q, k, self.gradient, sampling.sample(q.size(0), n_queries, share))

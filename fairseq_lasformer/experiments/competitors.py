@@ -1,0 +1,47 @@
+"""Table 1 of the paper, on one corpus: other ways to attend to a document, each with as many keys per query."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+KEYS = 80
+"""Keys of a query: on the demo corpus, what Lasformer keeps of a document of average length."""
+
+
+class Competitor(NamedTuple):
+    """A way to attend: its label, and the options of its model."""
+
+    label: str
+    pattern: str
+    modules: str = "encoder,decoder,cross"
+
+    @property
+    def overrides(self) -> tuple[str, ...]:
+        return (
+            f"++model.select_pattern='{self.pattern}'",
+            f"++model.select_modules='{self.modules}'",
+            "++criterion.selection_weight=0",
+        )
+
+
+def competitors(keys: int = KEYS) -> list[Competitor]:
+    """All other ways to attend, with about ``keys`` keys per query in texts of four times that length.
+
+    Global tokens, random keys and buckets have a share of them; what has no keys has as many rows or features.
+    """
+    even = max(2, 2 * round(keys / 20))
+    numbers = [
+        ("full", ""),
+        ("window", str(keys)),
+        ("sparse_strided", f"stride={max(1, keys * 2 // 5)}"),
+        ("sparse_fixed", f"stride={max(3, keys * 4 // 5)},summary=3"),
+        ("longformer", f"window={max(1, keys // 2)}"),
+        ("etc", f"window={max(1, keys // 2)}"),
+        ("bigbird", f"window={max(1, keys * 3 // 4)},global=2,random={max(1, keys // 5)}"),
+        ("reformer", f"buckets={even},rounds={max(1, even // 4)}"),
+        ("performer", f"features={keys}"),
+        ("rfa", f"features={max(1, keys // 2)}"),
+        ("luna", f"rows={max(1, keys // 2)}"),
+    ]
+    found = [Competitor(name if name != "full" else "Transformer", f"{name}:{n}".rstrip(":")) for name, n in numbers]
+    return [*found, Competitor("linformer", f"linformer:rows={keys},length=2048", "encoder,cross")]

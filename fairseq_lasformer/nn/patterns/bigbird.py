@@ -1,0 +1,52 @@
+"""A window, global tokens and random keys (Zaheer et al. 2020, arXiv 2007.14062, the internal construction, ITC)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from fairseq_lasformer.nn.patterns.relational import Places, Relational, near
+
+
+@dataclass(frozen=True)
+class Shares:
+    """Numbers of ``bigbird``, each in tokens, where the paper has blocks.
+
+    Attributes:
+        window: the keys nearest to the query.
+        of_all: the first tokens, which all attend to and which attend to all (option ``global``).
+        random: random keys of each query.
+    """
+
+    window: int
+    of_all: int = field(default=2, metadata={"option": "global"})
+    random: int = 3
+
+
+class BigBird(Relational[Shares]):
+    """``--select-pattern bigbird:window=64,global=2,random=3``.
+
+    Which keys are random depends on the query's position and the number of keys alone, so that steps keep what a full
+    pass keeps.
+    """
+
+    name = "bigbird"
+    usage = "bigbird:window=N[,global=N][,random=N]"
+    kind = Shares
+    example = "bigbird:window=64,global=2,random=3"
+
+    def keeps(self, query: Places, key: Places, n_keys: Tensor) -> Tensor:
+        window, of_all, random = self.numbers.window, self.numbers.of_all, self.numbers.random
+        kept = near(query, key, n_keys, window) | (key.position < of_all) | (query.position < of_all)
+        for i in range(random):
+            kept = kept | (key.position == scattered(query.position * random + i) % n_keys.clamp_min(1))
+        return kept
+
+
+def scattered(numbers: Tensor) -> Tensor:
+    """Pseudo-random numbers below 2^32 of int64 ones, the same on every machine: two rounds of multiply and shift."""
+    for factor, shift in ((2_654_435_761, 15), (2_246_822_519, 13)):
+        numbers = numbers * factor % 2**32
+        numbers = numbers ^ (numbers >> shift)
+    return numbers

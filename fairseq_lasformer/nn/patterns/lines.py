@@ -1,0 +1,58 @@
+"""Patterns that know where the lines of a text end: Longformer and ETC.
+
+The papers choose global tokens by the task. In a document, these are the tokens that end a line: the separators, and
+the end of sentence, which is also the start symbol of a target. In cross-attention no query is global.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from fairseq_lasformer.nn.patterns.relational import Places, Relational, near
+
+
+@dataclass(frozen=True)
+class Width:
+    """Numbers of ``longformer`` and ``etc``.
+
+    Attributes:
+        window: the keys nearest to the query, both sides and its own together.
+    """
+
+    window: int
+
+
+class Longformer(Relational[Width]):
+    """A window, and global tokens that all attend to and that attend to all (Beltagy et al. 2020, arXiv 2004.05150).
+
+    ``--select-pattern longformer:window=64``
+    """
+
+    name = "longformer"
+    usage = "longformer:window=N"
+    kind = Width
+    example = "longformer:window=64"
+    reads_ends = True
+
+    def keeps(self, query: Places, key: Places, n_keys: Tensor) -> Tensor:
+        return near(query, key, n_keys, self.numbers.window) | key.end | query.end
+
+
+class Etc(Relational[Width]):
+    """A window, and a global token for each line (Ainslie et al. 2020, arXiv 2004.08483): all attend to it, and it
+    attends to its line and to the other global tokens.
+
+    ``--select-pattern etc:window=64``
+    """
+
+    name = "etc"
+    usage = "etc:window=N"
+    kind = Width
+    example = "etc:window=64"
+    reads_ends = True
+
+    def keeps(self, query: Places, key: Places, n_keys: Tensor) -> Tensor:
+        own = query.end & (key.line == query.line)
+        return key.end | own | (near(query, key, n_keys, self.numbers.window) & ~query.end)

@@ -1,0 +1,163 @@
+"""Patterns by what a query and a key are to each other: a subclass writes one function, all else follows from it.
+
+A full pass computes a mask [B, Q, K] and a step one of [R, K], so that a long text costs as much memory as with the
+definition of attention. Patterns of few positions are better written as :class:`Positional`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fairseq_lasformer import ops
+from fairseq_lasformer.nn.options import EVERY_QUERY, RowSampling
+from fairseq_lasformer.nn.patterns.base import Numbers, Pattern, PatternCost, PatternOptions, numbers
+from fairseq_lasformer.nn.selection import Selection, selected_by
+from fairseq_lasformer.ops import AttentionMask, KeptKeys, PassShape
+
+if TYPE_CHECKING:
+    from fairseq_lasformer.nn.cache import LayerCache
+
+COUNTED = 512
+"""Queries of which the cost is the mean."""
+
+LINE = 25
+"""Tokens of a line, by which the cost is counted."""
+
+
+class Places(NamedTuple):
+    """Queries [..., Q, 1] or keys [..., 1, K].
+
+    Attributes:
+        position: int64, from 0, padding not counted; of a query in cross-attention that in the target, which may lie
+            beyond the source's end.
+        end: bool, whether it ends a line: a separator, or the end of sentence, which also starts a target.
+        line: int64, how many ends stand before it.
+        code: what :meth:`Relational.code` makes of its state, [..., C]; None if nothing.
+
+    A query in cross-attention is never an end.
+    """
+
+    position: Tensor
+    end: Tensor
+    line: Tensor
+    code: Tensor | None = None
+
+
+class Relational(Pattern, Generic[Numbers]):
+    """A pattern that says of a query and a key whether the one keeps the other.
+
+    Attributes:
+        kind: dataclass of its numbers; it refuses those that do not go together with a ValueError.
+        example: of the pattern with numbers, for messages.
+        coded: whether it reads states, by :meth:`code`.
+    """
+
+    kind: ClassVar[type[Any]]
+    example: ClassVar[str]
+    packable = True
+    coded: ClassVar[bool] = False
+
+    def __init__(self, its_numbers: Numbers, options: PatternOptions) -> None:
+        super().__init__()
+        self.numbers = its_numbers
+
+    @classmethod
+    def build(cls, argument: str, options: PatternOptions) -> Relational[Any]:
+        return cls(numbers(cls.kind, argument, cls.example), options)
+
+    def keeps(self, query: Places, key: Places, n_keys: Tensor) -> Tensor:
+        """Return which keys the queries keep, bool [..., Q, K]; those that are not allowed are left out afterwards.
+
+        Args:
+            n_keys: int64 [..., Q, 1], the number of keys that each query may attend to: positions 0 to n_keys - 1.
+        """
+        raise NotImplementedError
+
+    def code(self, states: Tensor) -> Tensor:
+        """Return what is known of states, [..., d] -> [..., C], if ``coded``."""
+        raise NotImplementedError
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        mask: AttentionMask,
+        as_mask: bool = False,
+        sampling: RowSampling = EVERY_QUERY,
+    ) -> Selection:
+        n_batch, n_queries, n_keys, device = query.size(0), query.size(1), key.size(1), query.device
+        position = torch.arange(n_keys, device=device)[None]
+        if mask.key_padding is not None:
+            position = (~mask.key_padding).cumsum(1) - 1
+        ends = torch.zeros_like(position, dtype=torch.bool) if mask.ends is None else mask.ends
+        keys = Places(position, ends, ends.cumsum(1) - ends.long(), self.code(key) if self.coded else None)
+        queries = keys
+        if query is not key:
+            none = torch.zeros(1, n_queries, dtype=torch.int64, device=device)
+            code = self.code(query) if self.coded else None
+            queries = Places(torch.arange(n_queries, device=device)[None], none.bool(), none, code)
+        counts = mask.counts(n_queries, n_keys, device)[..., None]
+        kept = self.keeps(_each(queries, -1), _each(keys, -2), counts) & mask.full(n_batch, n_queries, n_keys, device)
+        shape = PassShape(query, n_queries, n_keys, float(kept.float().mean()), mask, self.backend)
+        if self.fixes_sums(as_mask):
+            shape = shape._replace(teaches=False, dropout=False, reproducible=True)
+        return selected_by(ops.choose(shape, ranges=False), kept, mask)
+
+    def step(self, query: Tensor, keys: LayerCache) -> KeptKeys:
+        index, rows = keys.key_index, query.size(0)
+        slots, allowed = index.slots(rows)
+        start, n_keys = (t.repeat_interleave(rows // t.numel())[:, None] for t in (index.start, index.n_keys))
+        at = keys.position.repeat_interleave(rows // keys.position.numel())[:, None]
+        position = torch.arange(index.end, device=slots.device) - start
+        ends = keys.ends(slots) & allowed if self.reads_ends else torch.zeros_like(allowed)
+        codes, code = None, None
+        if self.coded:
+            stored = keys.project("code", self.code)
+            codes = _by_slot(stored, slots)[:, None]
+            code = self.code(query)[:, None, None]
+        line = ends.cumsum(1) - ends.long()
+        if keys.memory is None:
+            end, its_line = ends.gather(1, at), line.gather(1, at)
+        else:
+            end, its_line = torch.zeros_like(at, dtype=torch.bool), torch.zeros_like(at)
+        queries = Places(at[:, None], end[:, None], its_line[:, None], code)
+        its_keys = Places(position[:, None], ends[:, None], line[:, None], codes)
+        kept = self.keeps(queries, its_keys, n_keys[:, None])[:, 0] & allowed
+        return ops.kept_of(kept, slots)
+
+    def cost(self, length: int) -> PatternCost:
+        apart = -(-length // COUNTED)
+        while math.gcd(apart, LINE) > 1:  # otherwise, all would stand at the same place of their lines
+            apart += 1
+        keys = every_line(length)
+        queries = Places(keys.position[:, ::apart], keys.end[:, ::apart], keys.line[:, ::apart])
+        kept = self.keeps(_each(queries, -1), _each(keys, -2), torch.full_like(queries.position, length)[..., None])
+        return PatternCost(float(kept.double().mean()))
+
+
+def every_line(length: int) -> Places:
+    """Places [1, length] of a text whose lines have :data:`LINE` tokens."""
+    position = torch.arange(length)[None]
+    return Places(position, position % LINE == LINE - 1, position // LINE)
+
+
+def near(query: Places, key: Places, n_keys: Tensor, size: int) -> Tensor:
+    """The ``size`` keys nearest to the query, as :class:`Window` keeps them."""
+    first = torch.minimum(query.position - size // 2, n_keys - size).clamp_min(0)
+    return (key.position >= first) & (key.position < first + size)
+
+
+def _each(places: Places, dim: int) -> Places:
+    """[B, N] -> [B, N, 1] for queries (``dim`` -1), [B, 1, N] for keys (-2)."""
+    code = None if places.code is None else places.code.unsqueeze(dim - 1)
+    return Places(places.position.unsqueeze(dim), places.end.unsqueeze(dim), places.line.unsqueeze(dim), code)
+
+
+def _by_slot(stored: Tensor, slots: Tensor) -> Tensor:
+    """Entries [N, C, W] of the slots [R, T] of each row, [R, T, W]."""
+    items = torch.arange(stored.size(0), device=slots.device).repeat_interleave(slots.size(0) // stored.size(0))
+    return stored[items[:, None], slots]
