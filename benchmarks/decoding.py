@@ -116,6 +116,7 @@ def fill(
     source = {
         "encoder_out": [memory],
         "encoder_padding_mask": [torch.zeros(n_documents, length, dtype=torch.bool, device=place.device)],
+        "ends": [],
         "encoder_embedding": [],
         "encoder_states": [],
         "src_tokens": [],

@@ -20,6 +20,7 @@ CASES = {
         "/transformer",
     ),
     "memory": ("--tokens 0,20 --part 8 --repeat 1", {"seconds"}, "/lasformer_dense"),
+    "competitors": ("--length 12 --keys 4 --steps 2 --repeat 1", {"steps/s", "cost, %"}, "/Transformer"),
     "lookups": ("--pairs 300 --look-ups 20", {"seconds", "file MiB", "look-ups/s", "found, %", "peak MiB"}, "found, %"),
     "kernels": ("--repeat 1 --cases candidates", {"G/s", "GB/s", "microseconds"}, "microseconds"),
     "moe": ("--repeat 1 --tokens 64", {"ms", "importance_cv", "load_cv", "load_max_over_mean"}, "/dense"),

@@ -24,12 +24,15 @@ class Competitor(NamedTuple):
         )
 
 
-def competitors(keys: int = KEYS) -> list[Competitor]:
-    """All other ways to attend, with about ``keys`` keys per query in texts of four times that length.
+def competitors(keys: int = KEYS, length: int = 0) -> list[Competitor]:
+    """All other ways to attend, with about ``keys`` keys per query.
+
+    Args:
+        length: tokens of the texts (default: four times ``keys``).
 
     Global tokens, random keys and buckets have a share of them; what has no keys has as many rows or features.
     """
-    even = max(2, 2 * round(keys / 20))
+    buckets = 2 * max(1, round((length or 4 * keys) / keys))
     numbers = [
         ("full", ""),
         ("window", str(keys)),
@@ -38,7 +41,7 @@ def competitors(keys: int = KEYS) -> list[Competitor]:
         ("longformer", f"window={max(1, keys // 2)}"),
         ("etc", f"window={max(1, keys // 2)}"),
         ("bigbird", f"window={max(1, keys * 3 // 4)},global=2,random={max(1, keys // 5)}"),
-        ("reformer", f"buckets={even},rounds={max(1, even // 4)}"),
+        ("reformer", f"buckets={buckets},rounds=2"),
         ("performer", f"features={keys}"),
         ("rfa", f"features={max(1, keys // 2)}"),
         ("luna", f"rows={max(1, keys // 2)}"),

@@ -9,13 +9,13 @@ from torch import nn
 
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.nn.activations import FUNCTIONS
-from fairseq_lasformer.nn.attentions import ATTENTIONS, Attention, AttentionOptions, SelectedAttention
+from fairseq_lasformer.nn.attentions import ATTENTIONS, Attention, AttentionOptions, SelectedAttention, usage
 from fairseq_lasformer.nn.embedding import ExpandedEmbedding, define_sizes, expanded_embedding
 from fairseq_lasformer.nn.group_linear import ExpandReduce, block_sizes, max_groups, official_sizes, paper_sizes
 from fairseq_lasformer.nn.layers import DecoderLayer, EncoderLayer, FeedForward, TransformerLayer
 from fairseq_lasformer.nn.moe import MixtureOfExperts, MoeConfig
 from fairseq_lasformer.nn.options import RowSampling, RunOptions, SupervisionOptions
-from fairseq_lasformer.nn.patterns import Pattern, PatternOptions, build_pattern
+from fairseq_lasformer.nn.patterns import PATTERNS, Pattern, PatternOptions, build_pattern
 from fairseq_lasformer.nn.sparsity import SparsityRule
 from fairseq_lasformer.nn.stack import LayerStack
 from fairseq_lasformer.plugin.config import ModuleConfig, attention_widths, pattern_spec
@@ -83,6 +83,8 @@ def pattern(cfg: ModuleConfig, module: str, backend: str = "auto") -> Pattern:
     rule = SparsityRule(cfg.sparsity_threshold, cfg.sparsity_step, cfg.sparsity_min, cfg.sparsity_freeze_above)
     options = PatternOptions(widths.query, widths.key, cfg.select_dim, rule, str(cfg.select_gradient), backend)
     options = options._replace(live=str(cfg.select_input) == "live")
+    if spec.partition(":")[0] not in PATTERNS:
+        raise InputError(f"--select-pattern {spec}: expected one of {usage()}")
     try:
         return build_pattern(spec, options)
     except ValueError as e:

@@ -11,9 +11,12 @@ import pytest
 from helpers import ROOT, run, train
 from omegaconf import OmegaConf
 
+from fairseq_lasformer.analysis import cost
 from fairseq_lasformer.data.documents import read_documents
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.experiments import ablation, training
+from fairseq_lasformer.experiments.competitors import competitors
+from fairseq_lasformer.plugin.config import LasformerConfig, module_config
 
 CONFIG = """
 common: {{user_dir: {root}/fairseq_lasformer, cpu: true, log_format: json, log_interval: 1, seed: 1}}
@@ -42,13 +45,20 @@ def test_the_papers_tables_are_the_runs_they_name():
     cfg = OmegaConf.create({"model": {"encoder_layers": 4, "decoder_layers": 4}})
     assert [r.label for r in ablation.rows(3, cfg)][0] == "Transformer" and len(ablation.rows(3, cfg)) == 5
     four = {r.label: r.overrides for r in ablation.rows(4, cfg)}
-    assert four["Lasformer"] == () and "++model.select_pattern=window:20" in four["window of 20"] and len(four) == 5
+    assert four["Lasformer"] == () and "++model.select_pattern=window:20" in four["window of 20"] and len(four) == 7
+    assert four["literal gradient"] == ("++model.select_gradient=straight-through",)
+    one = {r.label: " ".join(r.overrides) for r in ablation.rows(1, cfg)}
+    assert len(one) == 13 and one["Lasformer"] == "" and "'window:80'" in one["window"]
+    assert "'window:40'" in {r.label: " ".join(r.overrides) for r in ablation.rows(1, cfg, ["40"])}["window"]
+    for values in (["0"], ["x"], ["20", "40"]):
+        with pytest.raises(InputError, match="in table 1, the keys of a query"):
+            ablation.rows(1, cfg, values)
     assert [r.label for r in ablation.rows(5, cfg, ["0.7", "0.9"])] == ["t 0.7", "t 0.9"]
     assert [r.overrides for r in ablation.rows(6, cfg)][0] == ("++model.select_dim=16",)
     assert [r.label for r in ablation.rows(7, cfg)] == ["r 1", "r 2", "r 3"]  # four layers have no group of six
-    with pytest.raises(InputError, match="the tables are 3"):
+    with pytest.raises(InputError, match="the tables are 1, 3"):
         ablation.rows(8, cfg)
-    folders = [r.folder for t in (3, 4, 5, 6, 7) for r in ablation.rows(t, cfg)]
+    folders = [r.folder for t in (1, 3, 4, 5, 6, 7) for r in ablation.rows(t, cfg)]
     assert all("/" not in f and " " not in f for f in folders)
 
 
@@ -56,16 +66,25 @@ def test_the_papers_tables_are_the_runs_they_name():
 def test_a_table_runs_resumes_and_prints(config, prepared, tmp_path):
     reference = prepared.parent / "raw" / "test.yy"
     command = ["lasformer", "ablate", config, "--table", 7, "--reference", reference, "--out", tmp_path / "out"]
+    probe = {"document": 0, "sentence": 0, "word": 0, "phenomenon": "tense", "right": "a", "wrong": [], "distance": 5}
+    (tmp_path / "probe.jsonl").write_text(json.dumps(probe | {"first": True}) + "\n")
+    command += ["--probe", tmp_path / "probe.jsonl"]
     command += ["--length", 512]
     generation = ["--", "--cpu", "--beam", 2, "--max-len-a", 0, "--max-len-b", 9]
     one = run(*command, "--only", "r 2", *generation)
     assert "r 1" in one.stdout and "not finished" in one.stdout
     folder = tmp_path / "out" / "small" / "table7"
     result = json.loads((folder / "r_2" / "result.json").read_text())
+    assert result["accuracy"]["all"] in (0, 1) and result["seconds"] > 0
     assert result["updates"] == 3 and 0.9 < result["kappa"]["cross"] < 1
     stamp = (folder / "r_2" / "checkpoint_last.pt").stat().st_mtime_ns
     both = run(*command, *generation)
-    assert "not finished" not in both.stdout and "κ encoder" in both.stdout and "at 512 tokens" in both.stdout
+    assert (
+        "not finished" not in both.stdout
+        and "κ encoder" in both.stdout
+        and "context" in both.stdout
+        and "at 512 tokens" in both.stdout
+    )
     assert (folder / "r_2" / "checkpoint_last.pt").stat().st_mtime_ns == stamp  # not done again
     assert run(*command, "--show", *generation).stdout == both.stdout
     other = run(*command, "--set", "common.seed=3", *generation, check=False)  # not the figures of other settings
@@ -78,7 +97,9 @@ def test_a_table_runs_resumes_and_prints(config, prepared, tmp_path):
     assert (
         len(jobs) == 1
         and "--only 'r 1'" in jobs[0]
-        and jobs[0].endswith("--length 512 -- --cpu --beam 2 --max-len-a 0 --max-len-b 9")
+        and jobs[0].endswith(
+            f"--length 512 --probe {tmp_path / 'probe.jsonl'} -- --cpu --beam 2 --max-len-a 0 --max-len-b 9"
+        )
     )
     assert Path(jobs[0].split()[0]).is_file()
     report = run("lasformer", "report", folder / "r_2", "-o", tmp_path / "r.html")
@@ -131,3 +152,12 @@ def test_tensorboard_shows_kappa_and_mass(prepared, tmp_path):
             tags |= {value.tag for value in event.summary.value}
             data = data[16 + n :]
     assert {"kappa", "mass", "kappa_encoder_0", "mass_cross_0", "selection_kl"} <= tags
+
+
+def test_every_way_to_attend_builds_with_its_share_of_the_keys(build):
+    """In a text of four times as many tokens, as its docstring says: between half and one and a half of the keys."""
+    for keys in (20, 80):
+        for way in competitors(keys)[1:]:
+            cfg = module_config(LasformerConfig(select_pattern=way.pattern, select_modules=way.modules))
+            own = cost.module_cost("encoder", cfg, cost.module_patterns("encoder", cfg, []), 4 * keys)
+            assert 0.5 < own.kappa * 4 < 1.6, (way, own.kappa)

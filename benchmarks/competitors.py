@@ -1,0 +1,110 @@
+"""Other ways to attend: decoding steps per second behind --length tokens on both sides, each with as many keys.
+
+Base size, beam 5, one document of random tokens, a tenth of which end a line. Lasformer keeps --keys of --length keys;
+the others are those of lasformer ablate --table 1. What the fast decoder does not take is read in steps by PyTorch.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from benchmarks.decoding import BEAM
+from benchmarks.devices import CPU
+from benchmarks.models import LONGEST, VOCABULARY, Task
+from benchmarks.rows import Row, in_turns
+from fairseq_lasformer.experiments.competitors import competitors
+from fairseq_lasformer.ops import KAPPA_ONE
+from fairseq_lasformer.plugin import register
+from fairseq_lasformer.plugin.config import LasformerConfig
+from fairseq_lasformer.plugin.model import LasformerModel
+
+BASELINES = ("Transformer",)
+SEPARATOR = 4
+
+
+class Lines(Task):
+    """A task whose data has a separator."""
+
+    def separator_in(self, dictionary: Any) -> int:
+        return SEPARATOR
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--length", type=int, default=4096, help="tokens of both sides (default: %(default)s)")
+    parser.add_argument("--keys", type=int, default=205, help="of a query (default: %(default)s, 5%% of 4,096)")
+    parser.add_argument("--steps", type=int, default=32, help="of a measurement (default: %(default)s)")
+    parser.add_argument("--repeat", type=int, default=3, help="default: %(default)s")
+    parser.add_argument("--only", help="systems, separated by commas (default: all)")
+
+
+def measure(args: argparse.Namespace) -> Iterator[Row]:
+    case = f"T={args.length}, {args.keys} keys"
+    ways: dict[str, dict[str, str]] = {"Lasformer": {}}
+    ways |= {
+        c.label: {"select_pattern": c.pattern, "select_modules": c.modules} for c in competitors(args.keys, args.length)
+    }
+    chosen = args.only.split(",") if args.only else list(ways)
+    work = {}
+    for name in chosen:
+        model = build(ways[name], args.keys / args.length)
+        yield Row(case, name, "cost, %", 100 * share(model, args.length), compared=False)
+        work[name] = steps_of(model, args.length, args.steps)
+    for name, seconds in in_turns(work, args.repeat, case).items():
+        yield Row(case, name, "steps/s", args.steps / seconds)
+
+
+def build(options: dict[str, str], kappa: float) -> Any:
+    """A base-size model in evaluation mode, prepared for generation."""
+    register()
+    torch.manual_seed(1)
+    sizes: dict[str, Any] = {"max_source_positions": LONGEST, "max_target_positions": LONGEST}
+    sizes |= {"share_all_embeddings": True} | options
+    model: Any = LasformerModel.build_model(LasformerConfig(**sizes), Lines()).eval()
+    for _, selector in model.selectors():
+        selector.kappa.fill_(round(kappa * KAPPA_ONE))
+    model.make_generation_fast_()
+    return model
+
+
+def share(model: Any, length: int) -> float:
+    """Keys of a query in the layers' attentions, on average, as a share of all."""
+    kept = []
+    for stack in (model.encoder.layers, model.decoder.layers):
+        for layer in stack:
+            for name in layer.attentions:
+                attention = getattr(layer, name)
+                if attention.selector is not None:
+                    kept.append(attention.selector.cost(length).kept)
+                elif type(attention).__name__ != "SelectedAttention":
+                    kept.append(attention.cost(length).kept)
+    return sum(kept) / len(kept)
+
+
+@torch.no_grad()
+def steps_of(model: Any, length: int, steps: int) -> Callable[[], float]:
+    """Return what takes ``steps`` steps behind ``length`` tokens and returns their seconds."""
+    drawn = torch.Generator().manual_seed(1)
+    tokens = torch.randint(5, VOCABULARY, (1, length), generator=drawn)
+    tokens[torch.rand(1, length, generator=drawn) < 0.1] = SEPARATOR
+    source = model.encoder(tokens)
+    source = model.encoder.reorder_encoder_out(source, torch.zeros(BEAM, dtype=torch.int64))
+    state: dict[str, Any] = {}
+    if model.decoder.read_beginning(tokens, source, state, BEAM) is None:
+        words = tokens.expand(BEAM, -1)
+        for i in range(length):
+            model.decoder(words[:, : i + 1], source, state, features_only=True)
+    words = torch.randint(5, VOCABULARY, (BEAM, length + 1 + steps * 64), generator=drawn)
+    at = length
+
+    def run() -> None:
+        nonlocal at
+        for _ in range(steps):
+            at += 1
+            model.decoder(words[:, :at], source, state)
+            model.decoder.reorder_incremental_state_scripting(state, torch.randint(BEAM, (BEAM,)))
+
+    return lambda: CPU.seconds(run)
