@@ -61,17 +61,22 @@ def kept_of(mask: Tensor, slots: Tensor | None = None) -> KeptKeys:
         slots: int64 [R, K], the slot of each key; None: key j is in slot j.
     """
     counts = mask.sum(-1, dtype=torch.int32)
-    if mask.is_cuda:  # as wide as can be: looking for the longest row would make the host wait
-        order = mask.int().argsort(dim=-1, descending=True, stable=True)
-        found = order if slots is None else slots.gather(1, order)
-        unused = torch.arange(mask.size(1), device=mask.device) >= counts[:, None]
-        return KeptKeys(found.masked_fill(unused, -1).int(), counts)
+    if mask.is_cuda:
+        return KeptKeys(_kept_of_any(mask, counts, slots), counts)
     rows, columns = mask.nonzero(as_tuple=True)
     first = counts.long().cumsum(0) - counts
     found = torch.full((mask.size(0), max(1, int(counts.max()))), -1, dtype=torch.int32)
     kept = columns if slots is None else slots[rows, columns]
     found[rows, torch.arange(rows.numel()) - first[rows]] = kept.int()
     return KeptKeys(found, counts)
+
+
+def _kept_of_any(mask: Tensor, counts: Tensor, slots: Tensor | None) -> Tensor:
+    """The same as wide as can be, because looking for the longest row would make the host wait for a GPU."""
+    order = mask.int().argsort(dim=-1, descending=True, stable=True)
+    found = order if slots is None else slots.gather(1, order)
+    unused = torch.arange(mask.size(1), device=mask.device) >= counts[:, None]
+    return found.masked_fill(unused, -1).int()
 
 
 def gathered_attention(

@@ -374,7 +374,7 @@ def test_long_passes_read_the_kept_keys_alone(build, spec, padding):
         assert some.supervise(None) is exact.supervise(None) is None
 
 
-@pytest.mark.parametrize("spec", ["window:7", "scattered"])
+@pytest.mark.parametrize("spec", ["window:7", "scattered", "bigbird:window=4"])
 def test_tiles_read_the_kept_keys_as_bits(build, spec):
     """On GPUs; here in Triton's interpreter."""
     skip_unless_here("triton")

@@ -8,6 +8,7 @@ import torch
 from fairseq_lasformer import ops
 from fairseq_lasformer.ops import AttentionMask, KeptKeys, KeyIndex, RowSample, reference, topk_cpu
 from fairseq_lasformer.ops.cpu import kernels
+from fairseq_lasformer.ops.gather import _kept_of_any
 from fairseq_lasformer.ops.straight_through import noise
 from fairseq_lasformer.ops.types import StraightThrough, WeightDropout
 
@@ -179,3 +180,16 @@ def test_wrong_arguments_are_refused():
             forward(*arguments, 0.0, 0)
     empty = KeptKeys(slots, torch.zeros(4, dtype=torch.int32))
     assert ops.gathered_attention(q, q, q, empty, AttentionMask(None, False)).eq(0).all()
+
+
+@pytest.mark.parametrize("with_slots", [False, True])
+def test_kept_keys_of_a_mask_are_those_of_the_mask_in_order(with_slots):
+    mask = torch.rand(9, 40) < torch.linspace(0, 1, 9)[:, None]  # one row keeps nothing, one nearly all
+    slots = torch.stack([torch.randperm(100)[:40] for _ in range(9)]) if with_slots else None
+    kept = ops.kept_of(mask, slots)
+    expected = [(torch.arange(40) if slots is None else slots[r])[mask[r]].tolist() for r in range(9)]
+    assert kept.counts.tolist() == mask.sum(1).tolist() and kept.indices.dtype == torch.int32
+    wide = _kept_of_any(mask, kept.counts, slots)  # as on a GPU
+    for indices in (kept.indices, wide):
+        for row, its in zip(indices.tolist(), expected):
+            assert row[: len(its)] == its and set(row[len(its) :]) <= {-1}
