@@ -14,6 +14,7 @@ from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.files import check_new_folder, new_folder
 from fairseq_lasformer.nn.patterns.full import Full
 from fairseq_lasformer.ops import KAPPA_ONE
+from fairseq_lasformer.plugin.build import without_keys
 from fairseq_lasformer.plugin.model import LasformerModel
 from fairseq_lasformer.plugin.placement import MODULES, heads_of
 
@@ -70,7 +71,9 @@ def loaded_for_export(checkpoint: Path, data: Path | None) -> DocumentHubInterfa
 
 
 def check_reads_everything(checkpoint: Path, model: LasformerModel, what: str) -> None:
-    """Refuses a model whose attention reads only some of the keys, which ``what`` cannot."""
+    """Refuses a model whose attention reads only some of the keys, or none, which ``what`` cannot."""
+    if others := without_keys(model.cfg):
+        raise InputError(f"{checkpoint}: {', '.join(others)} attend in another way, which {what} cannot")
     selectors = [name for name, selector in model.selectors() if int(selector.kappa) == KAPPA_ONE]
     if partial := [n for n, pattern in model.patterns() if not isinstance(pattern, Full) and n not in selectors]:
         raise InputError(

@@ -19,6 +19,7 @@ from fairseq_lasformer.documents.hub import from_pretrained
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.files import check_writable, replacing
 from fairseq_lasformer.plugin import register
+from fairseq_lasformer.plugin.build import without_keys
 from fairseq_lasformer.plugin.config import PRESETS, LasformerConfig, ModuleConfig, module_config
 from fairseq_lasformer.plugin.placement import MODULES, group_starts, heads_of
 
@@ -63,6 +64,8 @@ def prune(checkpoint: Path, out: Path, groups: str = "", heads: str = "", data: 
     if cfg.tie_groups or cfg.moe_experts or cfg.delight != "none":
         raise InputError(f"{checkpoint}: models with tied groups, mixtures of experts or DeLighT cannot be pruned")
     weights = dict(state["model"])
+    if heads and (others := without_keys(cfg)):
+        raise InputError(f"{checkpoint}: --heads: not with {', '.join(others)}, whose heads have more than projections")
     if heads:
         names = ",".join(filter(None, (cfg.fewer_heads, heads)))
         smaller = module_config(LasformerConfig(**options | {"fewer_heads": names}))

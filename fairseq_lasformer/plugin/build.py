@@ -19,7 +19,7 @@ from fairseq_lasformer.nn.patterns import PATTERNS, Pattern, PatternOptions, bui
 from fairseq_lasformer.nn.sparsity import SparsityRule
 from fairseq_lasformer.nn.stack import LayerStack
 from fairseq_lasformer.plugin.config import ModuleConfig, attention_widths, pattern_spec
-from fairseq_lasformer.plugin.placement import group_starts, heads_of, mixture_layers
+from fairseq_lasformer.plugin.placement import MODULES, group_starts, heads_of, mixture_layers
 
 
 def encoder_stack(cfg: ModuleConfig, run: RunOptions) -> LayerStack:
@@ -116,6 +116,12 @@ def attention(cfg: ModuleConfig, module: str, layer: int, run: RunOptions) -> At
             raise InputError(f"--select-pattern {name}:{argument}: {e}") from e
     lowest = layer in group_starts(cfg, module)
     return SelectedAttention(options, pattern(cfg, module, run.backend) if lowest else None)
+
+
+def without_keys(cfg: ModuleConfig) -> list[str]:
+    """The attention modules that read no keys but what sums them up, each with the name of its attention."""
+    names = {module: pattern_spec(cfg, module).partition(":")[0] for module in MODULES}
+    return [f"{module} ({name})" for module, name in names.items() if name in ATTENTIONS]
 
 
 def priced(cfg: ModuleConfig, module: str) -> Pattern | Attention:
