@@ -47,4 +47,4 @@ def competitors(keys: int = KEYS, length: int = 0) -> list[Competitor]:
         ("luna", f"rows={max(1, keys // 2)}"),
     ]
     found = [Competitor(name if name != "full" else "Transformer", f"{name}:{n}".rstrip(":")) for name, n in numbers]
-    return [*found, Competitor("linformer", f"linformer:rows={keys},length=2048", "encoder,cross")]
+    return [*found, Competitor("linformer", f"linformer:rows={keys},length={max(2048, length)}", "encoder,cross")]
