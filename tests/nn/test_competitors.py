@@ -117,6 +117,14 @@ def test_steps_are_a_full_pass(build, name, padding):
     assert_steps_are_a_full_pass(model, tokens(2, 15, **padding), tokens(2, 70))
 
 
+def test_long_keys_overflow_nowhere(build):
+    """The factor of a key, exp(-|k|^2 / 2), is beyond the range of floats."""
+    model = build(**options("performer")).eval()
+    for layer in model.decoder.layers:
+        layer.self_attn.k_proj.weight.data.mul_(20)
+    assert_steps_are_a_full_pass(model, tokens(2, 15), tokens(2, 20))
+
+
 @pytest.mark.parametrize("name", SPECS)
 def test_beams_decode_as_one_pass_reads(build, name):
     model = build(**options(name)).eval()
