@@ -52,7 +52,7 @@ def test_beam_search_finds_what_it_finds_without_any_cache(build, small_task, ka
         history.append(prev)
         return real(prev, *args, **kwargs)
 
-    def whole(embedded, encoder_out, incremental_state):
+    def whole(embedded, ends, encoder_out, incremental_state):
         """The step without a state: all positions anew, the source repeated for every hypothesis."""
         beam = history[-1].size(0) // encoder_out["encoder_out"][0].size(1)
         own = encoder_out | {
