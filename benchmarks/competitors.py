@@ -14,13 +14,11 @@ import torch
 
 from benchmarks.decoding import BEAM
 from benchmarks.devices import CPU
-from benchmarks.models import LONGEST, VOCABULARY, Task
+from benchmarks.models import VOCABULARY, Task, build
 from benchmarks.rows import Row, in_turns
+from fairseq_lasformer.analysis.cost import module_cost, module_patterns
 from fairseq_lasformer.experiments.competitors import competitors
-from fairseq_lasformer.ops import KAPPA_ONE
-from fairseq_lasformer.plugin import register
-from fairseq_lasformer.plugin.config import LasformerConfig
-from fairseq_lasformer.plugin.model import LasformerModel
+from fairseq_lasformer.plugin.placement import MODULES
 
 BASELINES = ("Transformer",)
 SEPARATOR = 4
@@ -50,38 +48,19 @@ def measure(args: argparse.Namespace) -> Iterator[Row]:
     chosen = args.only.split(",") if args.only else list(ways)
     work = {}
     for name in chosen:
-        model = build(ways[name], args.keys / args.length)
+        model: Any = build("lasformer", args.keys / args.length, task=Lines(), **ways[name]).eval()
+        model.make_generation_fast_()
         yield Row(case, name, "cost, %", 100 * share(model, args.length), compared=False)
         work[name] = steps_of(model, args.length, args.steps)
     for name, seconds in in_turns(work, args.repeat, case).items():
         yield Row(case, name, "steps/s", args.steps / seconds)
 
 
-def build(options: dict[str, str], kappa: float) -> Any:
-    """A base-size model in evaluation mode, prepared for generation."""
-    register()
-    torch.manual_seed(1)
-    sizes: dict[str, Any] = {"max_source_positions": LONGEST, "max_target_positions": LONGEST}
-    sizes |= {"share_all_embeddings": True} | options
-    model: Any = LasformerModel.build_model(LasformerConfig(**sizes), Lines()).eval()
-    for _, selector in model.selectors():
-        selector.kappa.fill_(round(kappa * KAPPA_ONE))
-    model.make_generation_fast_()
-    return model
-
-
 def share(model: Any, length: int) -> float:
     """Keys of a query in the layers' attentions, on average, as a share of all."""
-    kept = []
-    for stack in (model.encoder.layers, model.decoder.layers):
-        for layer in stack:
-            for name in layer.attentions:
-                attention = getattr(layer, name)
-                if attention.selector is not None:
-                    kept.append(attention.selector.cost(length).kept)
-                elif type(attention).__name__ != "SelectedAttention":
-                    kept.append(attention.cost(length).kept)
-    return sum(kept) / len(kept)
+    kappas = [p.share for _, p in model.selectors()]
+    costs = [module_cost(m, model.cfg, module_patterns(m, model.cfg, kappas), length) for m in MODULES]
+    return sum(cost.kappa for cost in costs) / len(costs)
 
 
 @torch.no_grad()

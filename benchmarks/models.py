@@ -47,7 +47,14 @@ def shortlist() -> Shortlist:
     return Shortlist(np.arange(4, 4 + FREQUENT), starts, np.concatenate(each), np.arange(VOCABULARY), VOCABULARY)
 
 
-def build(system: str, kappa: float = 1.0, supervise_rows: str = "512", run: RunOptions = IN_FULL) -> torch.nn.Module:
+def build(
+    system: str,
+    kappa: float = 1.0,
+    supervise_rows: str = "512",
+    run: RunOptions = IN_FULL,
+    task: Task | None = None,
+    **more: str,
+) -> torch.nn.Module:
     """Build a base-size model in training mode.
 
     Args:
@@ -55,6 +62,8 @@ def build(system: str, kappa: float = 1.0, supervise_rows: str = "512", run: Run
         kappa: kappa of every selector, a fraction.
         supervise_rows: see ``--supervise-rows``.
         run: options of a run, such as 8 bits in decoding.
+        task: what it is built for (default: one with these options).
+        more: further options of the model.
     """
     register()
     torch.manual_seed(1)
@@ -64,8 +73,9 @@ def build(system: str, kappa: float = 1.0, supervise_rows: str = "512", run: Run
         cfg.share_all_embeddings, cfg.max_source_positions, cfg.max_target_positions = True, LONGEST, LONGEST
         return TransformerModelBase.build_model(cfg, Task()).train()
     options = {"share_all_embeddings": True, "max_source_positions": LONGEST, "max_target_positions": LONGEST}
-    options["supervise_rows"] = supervise_rows
-    model = LasformerModel.build_model(LasformerConfig(**{**PRESETS.get(system, {}), **options}), Task(run)).train()
+    options |= {"supervise_rows": supervise_rows} | more
+    cfg = LasformerConfig(**{**PRESETS.get(system, {}), **options})
+    model = LasformerModel.build_model(cfg, task or Task(run)).train()
     for _, selector in model.selectors():
         selector.kappa.fill_(round(kappa * KAPPA_ONE))
     return model

@@ -49,6 +49,12 @@ def regroup(items: Tensor, n_items: int) -> tuple[Tensor | None, int]:
     return (None if torch.equal(keep, torch.arange(n_items, device=keep.device)) else keep), beam
 
 
+def by_slot(stored: Tensor, slots: Tensor) -> Tensor:
+    """Return the entries of stored ones [N, C, W] in the slots [R, T] of each hypothesis, [R, T, W]."""
+    items = torch.arange(stored.size(0), device=slots.device).repeat_interleave(slots.size(0) // stored.size(0))
+    return stored[items[:, None], slots]
+
+
 class DecodingCache:
     """Keys and values of all layers, by name, for one batch of hypotheses.
 
@@ -265,6 +271,11 @@ class LayerCache(NamedTuple):
         """Position of the newest queries, int64 [N]."""
         return self.generated.n_keys - 1
 
+    @property
+    def row_position(self) -> Tensor:
+        """Position of the newest query of each hypothesis, int64 [R]."""
+        return self.position.repeat_interleave(self.x.size(0) // self.position.numel())
+
     def project(self, what: str, projection: Callable[[Tensor], Tensor]) -> Tensor:
         """Project all keys so far, [N, C, W] by slot; only new ones are computed.
 
@@ -278,9 +289,7 @@ class LayerCache(NamedTuple):
 
     def ends(self, slots: Tensor) -> Tensor:
         """Return which keys end a line, bool [R, T], by their slots [R, T]; see :meth:`DecodingCache.mark`."""
-        marks = (self.cache.generated if self.memory is None else self.cache.source)[ENDS]
-        item = torch.arange(marks.size(0), device=slots.device).repeat_interleave(slots.size(0) // marks.size(0))
-        return marks[item[:, None], slots, 0] > 0
+        return by_slot((self.cache.generated if self.memory is None else self.cache.source)[ENDS], slots)[..., 0] > 0
 
     def stored(
         self, what: str, width: int, n_heads: int, projection: Callable[[Tensor], Tensor]

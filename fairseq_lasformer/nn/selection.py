@@ -281,18 +281,19 @@ def selected(choice: Choice, kept: KeptKeys, n_batch: int, n_keys: int, mask: At
         return SlotSelection(kept, mask, n_batch, n_keys)
     if choice.form == "rows":
         return GatheredSelection(kept)
-    form = ReferenceSelection if choice.form == "reference" else MaskSelection
-    return form(ops.kept_mask(kept, n_batch, n_keys), mask)
+    return _as_mask(choice, ops.kept_mask(kept, n_batch, n_keys), mask)
 
 
 def selected_by(choice: Choice, keep_mask: Tensor, mask: AttentionMask) -> Selection:
     """Return kept keys, bool [B, Q, K], found in another way, in the form that an implementation takes."""
-    if choice.form == "reference":
-        return ReferenceSelection(keep_mask, mask)
     if choice.form in ("bitmask", "slots", "rows"):
         n_batch, _, n_keys = keep_mask.shape
         return selected(choice, ops.kept_of(keep_mask.flatten(0, 1)), n_batch, n_keys, mask)
-    return MaskSelection(keep_mask, mask)
+    return _as_mask(choice, keep_mask, mask)
+
+
+def _as_mask(choice: Choice, keep_mask: Tensor, mask: AttentionMask) -> Selection:
+    return (ReferenceSelection if choice.form == "reference" else MaskSelection)(keep_mask, mask)
 
 
 def every(choice: Choice, mask: AttentionMask) -> Selection:

@@ -57,12 +57,15 @@ class AttentionMask(NamedTuple):
             mask = torch.ones(1, n_queries, n_keys, dtype=torch.bool, device=device)
         return mask.expand(n_batch, n_queries, n_keys)
 
+    def positions(self, n_keys: int, device: torch.device) -> Tensor:
+        """Return the position of each key, from 0, padding not counted, int64 [B or 1, K]."""
+        if self.key_padding is None:
+            return torch.arange(n_keys, device=device)[None]
+        return (~self.key_padding).cumsum(1) - 1
+
     def counts(self, n_queries: int, n_keys: int, device: torch.device) -> Tensor:
         """Return the number of allowed keys of each query, int64 [B or 1, Q or 1]."""
-        if self.key_padding is None:
-            seen = torch.arange(1, n_keys + 1, device=device)[None]
-        else:
-            seen = (~self.key_padding).cumsum(1)
+        seen = self.positions(n_keys, device) + 1
         return seen[:, n_keys - n_queries :] if self.causal else seen[:, -1:]
 
 

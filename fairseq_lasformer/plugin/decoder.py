@@ -197,7 +197,7 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
             words = self.embed_scale * self.embed_tokens(prev_output_tokens[:, -1])
             if self.cfg.zero_first_embedding and prev_output_tokens.size(1) == 1:
                 words = torch.zeros_like(words)
-            newest = self.ends_of(prev_output_tokens[:, -1])
+            newest = self.ends_of(prev_output_tokens[:, -1]) if self.reads_ends else None
             return self._step(self.embed_words(words, positions), newest, encoder_out, incremental_state)
         memory_padding = encoder_out["encoder_padding_mask"][0]
         ends = self.ends_of(prev_output_tokens) if self.reads_ends else None
@@ -277,18 +277,18 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
         return self.embed_words(words, self.position_embeddings(tokens, position_offset))
 
     def _step(
-        self, x: Tensor, ends: Tensor, encoder_out: EncoderOut, incremental_state: IncrementalState
+        self, x: Tensor, ends: Tensor | None, encoder_out: EncoderOut, incremental_state: IncrementalState
     ) -> tuple[Tensor, dict[str, Any]]:
         """Compute features [R, 1, d] of the newest tokens, embedded [R, d], from the cache of earlier ones.
 
         Args:
-            ends: bool [R], whether they end a line.
+            ends: bool [R], whether they end a line; None if no pattern asks.
         """
         memory = encoder_out["encoder_out"][0].transpose(0, 1)
         cache = DecodingCache.of(incremental_state, functools.partial(self.new_cache, x.size(0), memory))
         source_index = cache.index_source(encoder_out["encoder_padding_mask"][0])
         context = DecodeContext(cache, memory, cache.advance(), source_index)
-        if self.reads_ends:
+        if ends is not None:
             cache.mark(ends, encoder_out["ends"][0], memory)
         if isinstance(cache, FixedCache):
             function = functools.partial(self.layers.step, context=context)

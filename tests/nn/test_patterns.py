@@ -1,73 +1,22 @@
-"""Attention patterns: adaptive sparsity (eq 7) by hand-computed steps, and which keys each pattern keeps."""
+"""Attention patterns: which keys each keeps, in passes and steps, and what they cost."""
 
 from __future__ import annotations
 
-import copy
 import importlib
 import re
 import sys
-from collections.abc import Callable, Collection
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest import SMALL
+from definitions import OF_LINES, RULE, Definition, bigbird, fixed_heads, nearest, strided_heads
 from helpers import assert_beams_decode_alike, assert_steps_are_a_full_pass, skip_unless_here, tokens
 
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.nn import patterns
 from fairseq_lasformer.nn.patterns import PATTERNS, PatternOptions, build_pattern
-from fairseq_lasformer.nn.patterns.learned import Selector
-from fairseq_lasformer.nn.patterns.relational import LINE
 from fairseq_lasformer.nn.selection import BitmaskSelection, MaskSelection, SlotSelection
-from fairseq_lasformer.nn.sparsity import SparsityRule
-from fairseq_lasformer.ops import KAPPA_ONE, AttentionMask, KeptKeys, bitmask_of, cpu, mask_of
-from fairseq_lasformer.plugin.config import LasformerConfig
-from fairseq_lasformer.plugin.model import LasformerModel
-
-Definition = Callable[[int, int], Collection[int]]
-RULE = SparsityRule(threshold=0.95, step=0.001, minimum=0.01, freeze_above=0.5)
-
-
-@pytest.mark.parametrize(
-    "kappa, mass, expected",
-    [
-        (1.0, 0.99, 0.999),  # enough mass: fewer keys
-        (1.0, 0.95, 1.0),  # not above the threshold, and no growth above 0.5
-        (0.501, 0.2, 0.501),
-        (0.5, 0.2, 0.501),  # at 0.5 it may still grow
-        (0.3, 0.9, 0.301),
-        (0.3, 0.951, 0.299),
-        (0.0105, 0.99, 0.01),  # never below the minimum
-    ],
-)
-def test_kappa_steps_by_hand(kappa, mass, expected):
-    assert RULE.next(round(kappa * KAPPA_ONE), mass) == round(expected * KAPPA_ONE)
-
-
-def test_kappa_comes_down_and_turns_where_the_mass_does():
-    kappa, seen = KAPPA_ONE, []
-    for _ in range(1200):
-        kappa = RULE.next(kappa, 0.96 if kappa > 0.2 * KAPPA_ONE else 0.9)
-        seen.append(kappa)
-    assert seen[:3] == [999_000, 998_000, 997_000]
-    assert {k for k in seen[900:]} == {200_000, 201_000}
-
-
-def test_kappa_survives_half_precision_and_copies():
-    selector = Selector(8, 8, 4, RULE)
-    selector.kappa.fill_(123_457)
-    for other in (copy.deepcopy(selector).half(), copy.deepcopy(selector).bfloat16()):
-        assert int(other.kappa) == 123_457 and other.kappa.dtype == torch.int64
-    fresh = Selector(8, 8, 4, RULE)
-    fresh.load_state_dict(selector.state_dict())
-    assert fresh.share == 0.123457
-
-
-def nearest(size: int) -> Definition:
-    """The ``size`` keys nearest to the query, earlier ones first."""
-    return lambda p, n: sorted(range(n), key=lambda j: (abs(j - p), j))[:size]
+from fairseq_lasformer.ops import AttentionMask, KeptKeys, bitmask_of, cpu, mask_of
 
 
 def example(page: Path = Path(__file__).parents[2] / "CONTRIBUTING.md") -> str:
@@ -147,53 +96,8 @@ def scattered(p: int, n: int) -> set[int]:
     return {j for j in (n - 1, 0, p - 2, 3, p) if 0 <= j < n}
 
 
-def ends_at(n: int) -> list[bool]:
-    """Lines of 25 tokens, as costs are counted."""
-    return [j % LINE == LINE - 1 for j in range(n)]
-
-
-def longformer(p: int, n: int, size: int, ends: list[bool], crossed: bool = False) -> set[int]:
-    """Section 3.1 of arXiv 2004.05150: a window, and tokens that all attend to and that attend to all."""
-    if not crossed and ends[p]:
-        return set(range(n))
-    return set(nearest(size)(p, n)) | {j for j in range(n) if ends[j]}
-
-
-def etc(p: int, n: int, size: int, ends: list[bool], crossed: bool = False) -> set[int]:
-    """Section 3.1 of arXiv 2004.08483: global tokens attend to each other and to their line."""
-    every_end = {j for j in range(n) if ends[j]}
-    if crossed or not ends[p]:
-        return set(nearest(size)(p, n)) | every_end
-    first = max((j + 1 for j in range(p) if ends[j]), default=0)
-    return every_end | set(range(first, min(n, p + 1)))
-
-
-def bigbird(p: int, n: int, size: int, of_all: int, random: int) -> set[int]:
-    """A window, the first tokens both ways, and keys that a generator draws for the position."""
-    if p < of_all:
-        return set(range(n))
-    drawn = set()
-    for i in range(random):
-        x = p * random + i
-        for factor, shift in ((2_654_435_761, 15), (2_246_822_519, 13)):
-            x = x * factor % 2**32
-            x ^= x >> shift
-        drawn.add(x % n)
-    return set(nearest(size)(p, n)) | set(range(min(n, of_all))) | drawn
-
-
 BLOCKS = ((1, 1), (4, 1), (5, 3), (50, 2))
 SHARES = ((1, 1, 1), (4, 2, 3), (30, 20, 1))
-
-
-def strided_heads(p: int, n: int, stride: int) -> set[int]:
-    """A1 and A2 of "strided" in section 4.2 of arXiv 1904.10509, to both sides."""
-    return {j for j in range(n) if abs(p - j) < stride or (p - j) % stride == 0}
-
-
-def fixed_heads(p: int, n: int, stride: int, summary: int) -> set[int]:
-    """A1 and A2 of "fixed" there."""
-    return {j for j in range(n) if j // stride == p // stride or j % stride >= stride - summary}
 
 
 # What is asked for, and by definition which of n allowed keys the query at position p among them keeps.
@@ -207,12 +111,6 @@ CASES: list[tuple[str, Definition]] = [
     *((f"sparse_fixed:stride={n},summary={c}", lambda p, k, n=n, c=c: fixed_heads(p, k, n, c)) for n, c in BLOCKS),
     *((f"bigbird:window={w},global={g},random={r}", lambda p, k, n=(w, g, r): bigbird(p, k, *n)) for w, g, r in SHARES),
 ]
-OF_LINES = {
-    "longformer:window=4": longformer,
-    "longformer:window=30": longformer,
-    "etc:window=1": etc,
-    "etc:window=6": etc,
-}
 EVERY = ["learned", "reformer:buckets=4", *(spec for spec, _ in CASES), *OF_LINES]
 
 
@@ -254,69 +152,6 @@ def test_beams_keep_what_a_full_pass_keeps(build, spec, backend, longest):
     """Of a kept-key list the reference reads the indices, kernels the counts: both must be right."""
     models = [build(0.3, name, select_pattern=spec).eval() for name in (backend, "reference")]
     assert_beams_decode_alike(*models, longest)
-
-
-@pytest.mark.parametrize("spec", OF_LINES)
-@pytest.mark.parametrize("padding", ["left", "right", None])
-@pytest.mark.parametrize("kind", ["self", "causal", "cross"])
-def test_global_tokens_are_the_ends_of_lines(spec, padding, kind):
-    key_padding, ends = torch.zeros(2, 13, dtype=torch.bool), torch.rand(2, 13) < 0.3
-    key_padding[1, slice(0, 4) if padding == "left" else slice(9, 13)] = padding is not None
-    ends &= ~key_padding
-    keys = torch.zeros(2, 13, 8)
-    queries = torch.zeros(2, 17, 8) if kind == "cross" else keys
-    mask = AttentionMask(key_padding if padding else None, kind == "causal", ends)
-    kept = build_pattern(spec, PatternOptions(8, 8, 4, RULE))(queries, keys, mask).keep_mask
-    allowed, size = mask.full(2, queries.size(1), 13, keys.device), int(spec.partition("=")[2])
-    for b in range(2):
-        for i in range(queries.size(1)):
-            if kind != "cross" and key_padding[b, i]:
-                continue
-            seen = allowed[b, i].nonzero()[:, 0].tolist()
-            position = i if kind == "cross" else int((~key_padding[b, :i]).sum())
-            its_ends = ends[b, seen].tolist()
-            expected = sorted(seen[j] for j in OF_LINES[spec](position, len(seen), size, its_ends, kind == "cross"))
-            assert kept[b, i].nonzero()[:, 0].tolist() == expected, (b, i)
-
-
-@pytest.mark.parametrize("spec", OF_LINES)
-def test_the_cost_of_lines_is_that_of_25_tokens(spec):
-    size = int(spec.partition("=")[2])
-    for length in (1, 7, 100):
-        kept = sum(len(OF_LINES[spec](p, length, size, ends_at(length))) for p in range(length)) / length**2
-        assert build_pattern(spec, PatternOptions(8, 8, 4, RULE)).cost(length).kept == pytest.approx(kept)
-
-
-def test_separators_of_the_data_end_lines(small_task, build):
-    """Those of the source are seen by the cross-attention, too; a pass and steps see the same."""
-    task = SimpleNamespace(**vars(small_task), separator_in=lambda dictionary: 7)
-    with_lines = LasformerModel.build_model(LasformerConfig(**SMALL, select_pattern="longformer:window=1"), task).eval()
-    without = build(select_pattern="longformer:window=1").eval()
-    without.load_state_dict(with_lines.state_dict())
-    src, prev = tokens(2, 30), tokens(2, 20)
-    src[:, 5::6] = prev[:, 4::5] = 7
-    assert not torch.allclose(with_lines(src, None, prev)[0], without(src, None, prev)[0])
-    assert_steps_are_a_full_pass(with_lines, src, prev)
-    with_lines.decoder.make_generation_fast_()
-    encoded = with_lines.encoder(src)
-    whole = with_lines.decoder.read(prev, encoded) if with_lines.decoder.packed else None
-    if whole is not None:
-        torch.testing.assert_close(whole[0], with_lines.decoder(prev, encoded)[0], rtol=1e-4, atol=1e-5)
-
-
-def test_one_bucket_is_dense_and_more_are_those_of_the_hash(build):
-    one, dense = build(select_pattern="reformer:buckets=1").eval(), build(select_pattern="full").eval()
-    dense.load_state_dict({k: v for k, v in one.state_dict().items() if "rotations" not in k})
-    src, prev = tokens(2, 30, pad_left=(0, 5)), tokens(2, 20)
-    torch.testing.assert_close(one(src, None, prev)[0], dense(src, None, prev)[0], rtol=1e-4, atol=1e-5)
-    pattern = build_pattern("reformer:buckets=6,rounds=2", PatternOptions(8, 8, 4, RULE))
-    x = torch.randn(1, 20, 8)
-    kept = pattern(x, x, AttentionMask(None, False)).keep_mask[0]
-    turned = [x[0] @ r for r in pattern.rotations]
-    buckets = [[max(range(6), key=lambda b: float(torch.cat([t, -t], 1)[i, b])) for i in range(20)] for t in turned]
-    for i in range(20):
-        assert kept[i].nonzero()[:, 0].tolist() == [j for j in range(20) if any(b[i] == b[j] for b in buckets)]
-    assert 0.1 < float(kept.float().mean()) < 0.9
 
 
 @pytest.mark.parametrize(("spec", "definition"), CASES, ids=[spec for spec, _ in CASES])

@@ -62,8 +62,7 @@ class Luna(ProjectedAttention):
         selection: Selection | None = None,
         sampling: RowSampling = EVERY_QUERY,
     ) -> AttentionOutput:
-        source = x if memory is None else memory
-        q, k, v = (self.heads(p) for p in (self.q_proj(x), self.k_proj(source), self.v_proj(source)))
+        q, k, v = self.projected(x, memory)
         if not mask.causal:
             allowed = None if mask.key_padding is None else ~mask.key_padding
             return AttentionOutput(self.joined(self._unpacked(q, self._packed(k, v, allowed))))
@@ -76,24 +75,21 @@ class Luna(ProjectedAttention):
         return AttentionOutput(self.joined(mixed))
 
     def step(self, x: Tensor, keys: LayerCache, kept: KeptKeys | None = None) -> AttentionOutput:
-        n_rows, heads, width = x.size(0), self.num_heads, self.head_dim
-        q = self.q_proj(x).view(n_rows, heads, 1, width)
+        heads, width = self.num_heads, self.head_dim
         if keys.memory is not None:
             packed = keys.project("rows", lambda memory: self._of_source(memory, keys.key_index.allowed()))
             packed = packed.view(packed.size(0), heads, self.n_rows, width)
-            q = q.view(packed.size(0), -1, heads, width).transpose(1, 2)
+            q = self.heads(self.q_proj(x).view(packed.size(0), -1, self.embed_dim))
             return AttentionOutput(self.joined(self._unpacked(q, packed)).flatten(0, 1))
-        k, v = (p(x).view(n_rows, heads, 1, width) for p in (self.k_proj, self.v_proj))
+        q, k, v = self.projected(x[:, None], None)
         weights = self._weights(k)  # [R, H, 1, rows]
-        read, mixed = (
-            keys.state(name, heads, *shape)
-            for name, shape in (("read", (width, self.n_rows)), ("mixed", (self.n_rows, width)))
-        )
+        read = keys.state("read", heads, width, self.n_rows)
+        mixed = keys.state("mixed", heads, self.n_rows, width)
         read += k.transpose(2, 3) * weights
         mixed += weights.transpose(2, 3) * v
-        n = (keys.position + 1).repeat_interleave(n_rows // keys.position.numel())[:, None, None, None]
+        n = (keys.row_position + 1)[:, None, None, None]
         scores = q @ read / (n * width**0.5)
-        return AttentionOutput(self.out_proj((scores.softmax(-1) @ mixed / n).reshape(n_rows, self.embed_dim)))
+        return AttentionOutput(self.joined(scores.softmax(-1) @ mixed / n).flatten(0, 1))
 
     def _weights(self, k: Tensor) -> Tensor:
         """Weights of keys [B, H, K, D] for the rows in a causal pass, [B, H, K, rows]."""

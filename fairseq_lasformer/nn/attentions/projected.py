@@ -40,6 +40,11 @@ class ProjectedAttention(Attention):
         if query_dim != embed_dim:
             nn.init.zeros_(self.q_proj.bias)
 
+    def projected(self, x: Tensor, memory: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries [B, H, Q, D] of x [B, Q, d], and keys and values [B, H, K, D] of ``memory``, or of x itself."""
+        source = x if memory is None else memory
+        return self.heads(self.q_proj(x)), self.heads(self.k_proj(source)), self.heads(self.v_proj(source))
+
     def heads(self, x: Tensor) -> Tensor:
         """[B, N, H * D] -> [B, H, N, D]."""
         return x.view(x.size(0), x.size(1), self.num_heads, self.head_dim).transpose(1, 2)

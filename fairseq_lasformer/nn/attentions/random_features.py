@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairseq_lasformer.nn.attentions.base import AttentionOptions, AttentionOutput
-from fairseq_lasformer.nn.attentions.prefix_sums import CHUNK
+from fairseq_lasformer.nn.attentions.prefix_sums import LOWEST, prefix_products
 from fairseq_lasformer.nn.attentions.projected import ProjectedAttention
 from fairseq_lasformer.nn.cache import LayerCache
 from fairseq_lasformer.nn.options import EVERY_QUERY, RowSampling
@@ -22,9 +22,6 @@ from fairseq_lasformer.nn.patterns import PatternCost
 from fairseq_lasformer.nn.patterns.base import numbers
 from fairseq_lasformer.nn.selection import Selection
 from fairseq_lasformer.ops import AttentionMask, KeptKeys
-
-LOWEST = -1e9
-"""Instead of the logarithm of nothing."""
 
 LEAST = 1e-30
 """Smallest sum of weights that is divided by."""
@@ -76,34 +73,33 @@ class RandomFeatures(ProjectedAttention):
         selection: Selection | None = None,
         sampling: RowSampling = EVERY_QUERY,
     ) -> AttentionOutput:
-        source = x if memory is None else memory
-        q, k, v = (self.heads(p).float() for p in (self.q_proj(x), self.k_proj(source), self.v_proj(source)))
+        q, k, v = (t.float() for t in self.projected(x, memory))
         phi_q, (phi_k, log) = self.query_features(q), self.key_features(k)
         if mask.key_padding is not None:
             log = log.masked_fill(mask.key_padding[:, None, :, None], -torch.inf)
         if mask.causal:
-            both = _causal(phi_q, phi_k, log, _counted(v))
+            both = prefix_products(phi_q, phi_k, _counted(v), log)
         else:
             both = phi_q @ (_scaled(phi_k, log).transpose(2, 3) @ _counted(v))
         return AttentionOutput(self.joined(divided(both).to(x.dtype)))
 
     def step(self, x: Tensor, keys: LayerCache, kept: KeptKeys | None = None) -> AttentionOutput:
-        n_rows, heads, width = x.size(0), self.num_heads, self.head_dim
-        phi_q = self.query_features(self.q_proj(x).view(n_rows, heads, 1, width).float())
+        q, width = self.heads(self.q_proj(x)[:, None]).float(), self.head_dim
         if keys.memory is None:
-            k, v = (p(x).view(n_rows, heads, 1, width).float() for p in (self.k_proj, self.v_proj))
+            k, v = (self.heads(p(x)[:, None]).float() for p in (self.k_proj, self.v_proj))
             phi, log = self.key_features(k)
-            sums = keys.state("sums", heads, phi.size(-1), width + 1, dtype=torch.float32)
-            top = keys.state("log", heads, 1, 1, dtype=torch.float32)  # the sums lack the factor exp(top)
-            new = torch.where((sums == 0).all(-1).all(-1)[..., None, None], log, torch.maximum(top, log))
+            sums = keys.state("sums", self.num_heads, phi.size(-1), width + 1, dtype=torch.float32)
+            top = keys.state("log", self.num_heads, 1, 1, dtype=torch.float32)  # the sums lack the factor exp(top)
+            first = (keys.row_position == 0)[:, None, None, None]
+            new = torch.where(first, log, torch.maximum(top, log))
             # in the first step, new may lie far below top, and 0 * inf is no number
             sums.mul_((top - new).clamp_max(0).exp()).add_((phi * (log - new).exp()).transpose(2, 3) * _counted(v))
             top.copy_(new)
         else:
             sums = keys.project("sums", lambda memory: self._sums(memory, keys))
-            sums = sums.view(sums.size(0), heads, -1, width + 1).repeat_interleave(n_rows // sums.size(0), 0)
-        out = divided(phi_q @ sums)
-        return AttentionOutput(self.out_proj(out.reshape(n_rows, self.embed_dim).to(x.dtype)))
+            sums = sums.view(sums.size(0), self.num_heads, -1, width + 1)
+            sums = sums.repeat_interleave(x.size(0) // sums.size(0), 0)
+        return AttentionOutput(self.joined(divided(self.query_features(q) @ sums).to(x.dtype)).flatten(0, 1))
 
     def _sums(self, memory: Tensor, keys: LayerCache) -> Tensor:
         """The sums over a source [N, K, d] as if they were keys, [N, H * M, D + 1]."""
@@ -181,28 +177,6 @@ def divided(both: Tensor) -> Tensor:
 def _counted(v: Tensor) -> Tensor:
     """Values [..., D] and a 1 behind them, whose weighted sum is that of the weights."""
     return torch.cat([v, torch.ones_like(v[..., :1])], -1)
-
-
-def _causal(phi_q: Tensor, phi_k: Tensor, log: Tensor, v: Tensor) -> Tensor:
-    """Sums of v [B, H, N, E] over the keys up to each query's own, each row up to a factor, which cancels out.
-
-    The factor of a row is that of the largest key it sees, as in steps: with one factor for all, the keys of an early
-    query could vanish beside a later one. Queries of a chunk see each other by a matrix, and all earlier ones by sums.
-    """
-    n = v.size(2)
-    phi_q, phi_k, v = (F.pad(t, (0, 0, 0, -n % CHUNK)).unflatten(2, (-1, CHUNK)) for t in (phi_q, phi_k, v))
-    log = F.pad(log, (0, 0, 0, -n % CHUNK), value=-torch.inf)
-    largest = log.cummax(2).values.clamp_min(LOWEST).unflatten(2, (-1, CHUNK))
-    log = log.unflatten(2, (-1, CHUNK))
-    own = phi_q @ phi_k.transpose(3, 4) * (log.transpose(3, 4) - largest).exp().tril() @ v
-    last = largest[..., -1:, :]
-    sums = (phi_k * (log - last).exp()).transpose(3, 4) @ v
-    earlier, before = torch.zeros_like(sums[:, :, 0]), torch.full_like(last[:, :, 0], LOWEST)
-    out = []
-    for i in range(v.size(2)):
-        out.append(own[:, :, i] + phi_q[:, :, i] @ earlier * (before - largest[:, :, i]).exp())
-        earlier, before = earlier * (before - last[:, :, i]).exp() + sums[:, :, i], last[:, :, i]
-    return torch.cat(out, 2)[:, :, :n]
 
 
 def _scaled(phi: Tensor, log: Tensor) -> Tensor:

@@ -38,19 +38,18 @@ class SelectedAttention(ProjectedAttention):
         selection: Selection | None = None,
         sampling: RowSampling = EVERY_QUERY,
     ) -> AttentionOutput:
-        source = x if memory is None else memory
         dropout_p = self.dropout_module.active_p
         if self.selector is not None:
+            source = x if memory is None else memory
             selection = self.selector(x, source, mask, as_mask=dropout_p > 0, sampling=sampling)
         if selection is None:
             raise ValueError("an attention without a pattern needs the selection of its group")
-        q, k, v = (self.heads(p) for p in (self.q_proj(x), self.k_proj(source), self.v_proj(source)))
+        q, k, v = self.projected(x, memory)
         if self.length:
             q = self.sharpened(q, mask.counts(q.size(2), k.size(2), q.device)[:, None, :, None])
         if selection.contiguous:
             q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
-        out = selection.attend(q, k, v, dropout_p, self.backend)
-        out = self.joined(out)
+        out = self.joined(selection.attend(q, k, v, dropout_p, self.backend))
         return AttentionOutput(out, selection, q, k) if selection.explicit else AttentionOutput(out, selection)
 
     def step(self, x: Tensor, keys: LayerCache, kept: KeptKeys | None = None) -> AttentionOutput:

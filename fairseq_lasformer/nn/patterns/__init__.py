@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import import_module
 from pkgutil import iter_modules
+from typing import Any
 
 from fairseq_lasformer.nn.patterns.base import PATTERNS, Pattern, PatternCost, PatternOptions
 
@@ -11,9 +13,9 @@ for _module in iter_modules(__path__):
     import_module(f"{__name__}.{_module.name}")
 
 
-def usage() -> str:
-    """Return the syntax of every pattern, for messages."""
-    return ", ".join(pattern.usage for _, pattern in sorted(PATTERNS.items()))
+def usage(others: Mapping[str, Any] | None = None) -> str:
+    """Return the syntax of every pattern, and of what else is chosen by name, for messages."""
+    return ", ".join(way.usage for _, way in sorted({**PATTERNS, **(others or {})}.items()))
 
 
 def build_pattern(spec: str, options: PatternOptions) -> Pattern:

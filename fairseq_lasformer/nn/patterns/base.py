@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeVar
 import torch
 from torch import Tensor, nn
 
+from fairseq_lasformer import ops
 from fairseq_lasformer.nn.options import EVERY_QUERY, RowSampling
 from fairseq_lasformer.nn.selection import Selection
 from fairseq_lasformer.nn.sparsity import SparsityRule
-from fairseq_lasformer.ops import AttentionMask, KeptKeys
+from fairseq_lasformer.ops import AttentionMask, Choice, KeptKeys, PassShape
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -75,16 +76,15 @@ def numbers(kind: type[Numbers], argument: str, example: str) -> Numbers:
         ValueError: one is unknown, missing, given twice or less than 1.
     """
     found: dict[str, int] = {}
-    names = {field.metadata.get("option", field.name): field.name for field in fields(kind)}
-    known = {field.metadata.get("option", field.name): field.default is MISSING for field in fields(kind)}
+    known = {field.metadata.get("option", field.name): field for field in fields(kind)}
     for part in argument.split(","):
         name, _, value = part.partition("=")
         if name not in known or name in found or not (value.isascii() and value.isdecimal() and int(value)):
             raise ValueError(f"expected {', '.join(known)}, each a number, at least 1, as in {example}")
         found[name] = int(value)
-    if missing := [name for name, needed in known.items() if needed and name not in found]:
+    if missing := [name for name, field in known.items() if field.default is MISSING and name not in found]:
         raise ValueError(f"expected {missing[0]}, a number, at least 1, as in {example}")
-    return kind(**{names[name]: value for name, value in found.items()})
+    return kind(**{known[name].name: value for name, value in found.items()})
 
 
 class Pattern(nn.Module):
@@ -155,6 +155,18 @@ class Pattern(nn.Module):
             keys: the keys so far and their index; it also caches projections of the pattern.
         """
         raise NotImplementedError
+
+    def chosen(self, query: Tensor, n_keys: int, share: float, mask: AttentionMask, as_mask: bool) -> Choice:
+        """Return the implementation of a full pass over keys that were found without scores.
+
+        Args:
+            query, mask, as_mask: of :meth:`forward`.
+            share: see :class:`PassShape`.
+        """
+        shape = PassShape(query, query.size(1), n_keys, share, mask, self.backend)
+        if self.fixes_sums(as_mask):
+            shape = shape._replace(teaches=False, dropout=False, reproducible=True)
+        return ops.choose(shape, ranges=False)
 
     def fixes_sums(self, as_mask: bool) -> bool:
         """Whether a full pass is one of those in which sums have an order of their own; see ``reproducible``."""

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple
 import torch
 from torch import Tensor
 
-from fairseq_lasformer import ops
 from fairseq_lasformer.nn.options import EVERY_QUERY, RowSampling
 from fairseq_lasformer.nn.patterns.base import Numbers, Pattern, PatternCost, PatternOptions, numbers
 from fairseq_lasformer.nn.selection import Selection, selected
-from fairseq_lasformer.ops import AttentionMask, KeptKeys, PassShape
+from fairseq_lasformer.ops import AttentionMask, KeptKeys
 
 if TYPE_CHECKING:
     from fairseq_lasformer.nn.cache import LayerCache
@@ -77,9 +76,7 @@ class Positional(Pattern):
         sampling: RowSampling = EVERY_QUERY,
     ) -> Selection:
         n_batch, n_queries, n_keys, device = query.size(0), query.size(1), key.size(1), query.device
-        position = torch.arange(n_queries, device=device)[None]
-        if mask.key_padding is not None and query is key:
-            position = (~mask.key_padding).cumsum(1) - 1
+        position = mask.positions(n_keys, device) if query is key else torch.arange(n_queries, device=device)[None]
         counts = mask.counts(n_queries, n_keys, device)
         rows = (max(position.size(0), counts.size(0)), n_queries)
         found = self.kept(position.expand(rows), counts.expand(rows), n_keys)
@@ -90,10 +87,7 @@ class Positional(Pattern):
         most = slots.size(2)
         slots = slots.expand(n_batch, -1, -1).reshape(-1, most).int()
         kept = KeptKeys(slots, found.counts.expand(n_batch, -1).reshape(-1).int())
-        full = PassShape(query, n_queries, n_keys, most / n_keys, mask, self.backend)
-        if self.fixes_sums(as_mask):
-            full = full._replace(teaches=False, dropout=False, reproducible=True)
-        return selected(ops.choose(full, ranges=False), kept, n_batch, n_keys, mask)
+        return selected(self.chosen(query, n_keys, most / n_keys, mask, as_mask), kept, n_batch, n_keys, mask)
 
     def step(self, query: Tensor, keys: LayerCache) -> KeptKeys:
         index, position = keys.key_index, keys.position

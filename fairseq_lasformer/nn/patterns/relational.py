@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 
 from fairseq_lasformer import ops
+from fairseq_lasformer.nn.cache import by_slot
 from fairseq_lasformer.nn.options import EVERY_QUERY, RowSampling
 from fairseq_lasformer.nn.patterns.base import Numbers, Pattern, PatternCost, PatternOptions, numbers
 from fairseq_lasformer.nn.selection import Selection, selected_by
-from fairseq_lasformer.ops import AttentionMask, KeptKeys, PassShape
+from fairseq_lasformer.ops import AttentionMask, KeptKeys
 
 if TYPE_CHECKING:
     from fairseq_lasformer.nn.cache import LayerCache
@@ -90,9 +91,7 @@ class Relational(Pattern, Generic[Numbers]):
         sampling: RowSampling = EVERY_QUERY,
     ) -> Selection:
         n_batch, n_queries, n_keys, device = query.size(0), query.size(1), key.size(1), query.device
-        position = torch.arange(n_keys, device=device)[None]
-        if mask.key_padding is not None:
-            position = (~mask.key_padding).cumsum(1) - 1
+        position = mask.positions(n_keys, device)
         ends = torch.zeros_like(position, dtype=torch.bool) if mask.ends is None else mask.ends
         keys = Places(position, ends, ends.cumsum(1) - ends.long(), self.code(key) if self.coded else None)
         queries = keys
@@ -102,23 +101,17 @@ class Relational(Pattern, Generic[Numbers]):
             queries = Places(torch.arange(n_queries, device=device)[None], none.bool(), none, code)
         counts = mask.counts(n_queries, n_keys, device)[..., None]
         kept = self.keeps(_each(queries, -1), _each(keys, -2), counts) & mask.full(n_batch, n_queries, n_keys, device)
-        shape = PassShape(query, n_queries, n_keys, float(kept.float().mean()), mask, self.backend)
-        if self.fixes_sums(as_mask):
-            shape = shape._replace(teaches=False, dropout=False, reproducible=True)
-        return selected_by(ops.choose(shape, ranges=False), kept, mask)
+        return selected_by(self.chosen(query, n_keys, float(kept.float().mean()), mask, as_mask), kept, mask)
 
     def step(self, query: Tensor, keys: LayerCache) -> KeptKeys:
         index, rows = keys.key_index, query.size(0)
         slots, allowed = index.slots(rows)
         start, n_keys = (t.repeat_interleave(rows // t.numel())[:, None] for t in (index.start, index.n_keys))
-        at = keys.position.repeat_interleave(rows // keys.position.numel())[:, None]
+        at = keys.row_position[:, None]
         position = torch.arange(index.end, device=slots.device) - start
         ends = keys.ends(slots) & allowed if self.reads_ends else torch.zeros_like(allowed)
-        codes, code = None, None
-        if self.coded:
-            stored = keys.project("code", self.code)
-            codes = _by_slot(stored, slots)[:, None]
-            code = self.code(query)[:, None, None]
+        codes = by_slot(keys.project("code", self.code), slots)[:, None] if self.coded else None
+        code = self.code(query)[:, None, None] if self.coded else None
         line = ends.cumsum(1) - ends.long()
         if keys.memory is None:
             end, its_line = ends.gather(1, at), line.gather(1, at)
@@ -155,9 +148,3 @@ def _each(places: Places, dim: int) -> Places:
     """[B, N] -> [B, N, 1] for queries (``dim`` -1), [B, 1, N] for keys (-2)."""
     code = None if places.code is None else places.code.unsqueeze(dim - 1)
     return Places(places.position.unsqueeze(dim), places.end.unsqueeze(dim), places.line.unsqueeze(dim), code)
-
-
-def _by_slot(stored: Tensor, slots: Tensor) -> Tensor:
-    """Entries [N, C, W] of the slots [R, T] of each row, [R, T, W]."""
-    items = torch.arange(stored.size(0), device=slots.device).repeat_interleave(slots.size(0) // stored.size(0))
-    return stored[items[:, None], slots]
