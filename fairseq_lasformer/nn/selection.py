@@ -273,27 +273,37 @@ def select(choice: Choice, q: Tensor, k: Tensor, mask: AttentionMask, kappa: int
     return MaskSelection(ops.topk_mask(q, k, mask, kappa), mask, teaching)
 
 
-def selected(choice: Choice, kept: KeptKeys, n_batch: int, n_keys: int, mask: AttentionMask) -> Selection:
-    """Return kept keys of B * Q rows, found in another way, in the form that an implementation takes."""
+def selected(
+    choice: Choice, kept: KeptKeys, n_batch: int, n_keys: int, mask: AttentionMask, teaching: Teaching | None = None
+) -> Selection:
+    """Return kept keys of B * Q rows, found in another way, in the form that an implementation takes.
+
+    Args:
+        teaching: see :func:`selected_by`.
+    """
     if choice.form == "bitmask":
-        return BitmaskSelection(ops.bitmask_of(kept, n_batch, n_keys), mask, n_keys)
+        return BitmaskSelection(ops.bitmask_of(kept, n_batch, n_keys), mask, n_keys, teaching)
     if choice.form == "slots":
-        return SlotSelection(kept, mask, n_batch, n_keys)
+        return SlotSelection(kept, mask, n_batch, n_keys, teaching)
     if choice.form == "rows":
         return GatheredSelection(kept)
-    return _as_mask(choice, ops.kept_mask(kept, n_batch, n_keys), mask)
+    return _as_mask(choice, ops.kept_mask(kept, n_batch, n_keys), mask, teaching)
 
 
-def selected_by(choice: Choice, keep_mask: Tensor, mask: AttentionMask) -> Selection:
-    """Return kept keys, bool [B, Q, K], found in another way, in the form that an implementation takes."""
+def selected_by(choice: Choice, keep_mask: Tensor, mask: AttentionMask, teaching: Teaching | None = None) -> Selection:
+    """Return kept keys, bool [B, Q, K], found in another way, in the form that an implementation takes.
+
+    Args:
+        teaching: what a learned pattern learns through.
+    """
     if choice.form in ("bitmask", "slots", "rows"):
         n_batch, _, n_keys = keep_mask.shape
-        return selected(choice, ops.kept_of(keep_mask.flatten(0, 1)), n_batch, n_keys, mask)
-    return _as_mask(choice, keep_mask, mask)
+        return selected(choice, ops.kept_of(keep_mask.flatten(0, 1)), n_batch, n_keys, mask, teaching)
+    return _as_mask(choice, keep_mask, mask, teaching)
 
 
-def _as_mask(choice: Choice, keep_mask: Tensor, mask: AttentionMask) -> Selection:
-    return (ReferenceSelection if choice.form == "reference" else MaskSelection)(keep_mask, mask)
+def _as_mask(choice: Choice, keep_mask: Tensor, mask: AttentionMask, teaching: Teaching | None) -> Selection:
+    return (ReferenceSelection if choice.form == "reference" else MaskSelection)(keep_mask, mask, teaching)
 
 
 def every(choice: Choice, mask: AttentionMask) -> Selection:

@@ -82,7 +82,7 @@ def pattern(cfg: ModuleConfig, module: str, backend: str = "auto") -> Pattern:
     widths, spec = attention_widths(cfg, module), pattern_spec(cfg, module)
     rule = SparsityRule(cfg.sparsity_threshold, cfg.sparsity_step, cfg.sparsity_min, cfg.sparsity_freeze_above)
     options = PatternOptions(widths.query, widths.key, cfg.select_dim, rule, str(cfg.select_gradient), backend)
-    options = options._replace(live=str(cfg.select_input) == "live")
+    options = options._replace(live=str(cfg.select_input) == "live", same_text=module != "cross")
     if spec.partition(":")[0] not in PATTERNS:
         raise InputError(f"--select-pattern {spec}: expected one of {usage()}")
     try:

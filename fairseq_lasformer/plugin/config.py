@@ -215,7 +215,7 @@ def _check_delight(cfg: ModuleConfig) -> None:
     widths = [attention_widths(cfg, module).attention for module in selected_modules(cfg)]
     if cfg.encoder.embed_dim % 8 or cfg.decoder.embed_dim % 8:
         raise InputError("--delight: --encoder-embed-dim and --decoder-embed-dim must be multiples of 8")
-    learned = any(pattern_spec(cfg, module) == "learned" for module in MODULES)
+    learned = any(pattern_spec(cfg, module).startswith("learned") for module in MODULES)
     if learned and cfg.select_dim >= min(widths):
         narrow = min(widths)
         raise InputError(

@@ -111,7 +111,14 @@ CASES: list[tuple[str, Definition]] = [
     *((f"sparse_fixed:stride={n},summary={c}", lambda p, k, n=n, c=c: fixed_heads(p, k, n, c)) for n, c in BLOCKS),
     *((f"bigbird:window={w},global={g},random={r}", lambda p, k, n=(w, g, r): bigbird(p, k, *n)) for w, g, r in SHARES),
 ]
-EVERY = ["learned", "reformer:buckets=4", *(spec for spec, _ in CASES), *OF_LINES]
+EVERY = [
+    "learned",
+    "learned_lines",
+    "learned_top_p:percent=60",
+    "reformer:buckets=4",
+    *(spec for spec, _ in CASES),
+    *OF_LINES,
+]
 
 
 @pytest.mark.parametrize(("spec", "definition"), CASES, ids=[spec for spec, _ in CASES])
@@ -167,7 +174,7 @@ def test_the_cost_is_a_share_of_the_keys(spec):
     for length in (1, 7, 100, 4096):
         cost = pattern.cost(length)
         assert 0 < cost.kept <= 1 and cost.scores >= 0 and cost.projections >= 0
-    assert pattern.supervised == pattern.adaptive == (spec == "learned")
+    assert pattern.supervised == pattern.adaptive == spec.startswith("learned")
 
 
 @pytest.mark.parametrize(

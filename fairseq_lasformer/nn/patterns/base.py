@@ -38,6 +38,7 @@ class PatternOptions(NamedTuple):
         gradient: how the translation loss reaches a learned selector.
         backend: backend for inference, one of :data:`ops.BACKENDS`.
         live: whether a learned selector also trains the layers whose states it reads.
+        same_text: whether queries and keys are of the same text: self-attention.
     """
 
     query_dim: int
@@ -47,6 +48,7 @@ class PatternOptions(NamedTuple):
     gradient: str = "bounded"
     backend: str = "auto"
     live: bool = True
+    same_text: bool = True
 
 
 class PatternCost(NamedTuple):

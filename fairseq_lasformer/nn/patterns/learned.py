@@ -14,7 +14,7 @@ from fairseq_lasformer.nn.options import EVERY_QUERY, RowSampling
 from fairseq_lasformer.nn.patterns.base import Pattern, PatternCost, PatternOptions
 from fairseq_lasformer.nn.selection import Selection, Teaching, select
 from fairseq_lasformer.nn.sparsity import SparsityRule
-from fairseq_lasformer.ops import KAPPA_ONE, MIN_KEYS, AttentionMask, KeptKeys, PassShape
+from fairseq_lasformer.ops import KAPPA_ONE, MIN_KEYS, AttentionMask, Choice, KeptKeys, PassShape
 
 if TYPE_CHECKING:
     from fairseq_lasformer.nn.cache import LayerCache
@@ -33,6 +33,7 @@ class Selector(Pattern):
         gradient: how the translation loss reaches the selector (``--select-gradient``).
         backend: backend for inference (``--attention-backend``).
         live: whether gradients go on to the states that are projected (``--select-input``).
+        same_text: whether queries and keys are of the same text: self-attention.
     """
 
     name = "learned"
@@ -51,6 +52,7 @@ class Selector(Pattern):
         gradient: str = "bounded",
         backend: str = "auto",
         live: bool = True,
+        same_text: bool = True,
     ) -> None:
         super().__init__()
         self.q_proj = nn.Linear(query_dim, select_dim, bias=False)
@@ -59,14 +61,14 @@ class Selector(Pattern):
         nn.init.xavier_uniform_(self.k_proj.weight)
         self.rule = rule
         self.gradient = gradient
-        self.backend, self.live = backend, live
+        self.backend, self.live, self.same_text = backend, live, same_text
         self.register_buffer("kappa", torch.tensor(KAPPA_ONE, dtype=torch.int64))
         self._seen: tuple[tuple[int, int], int] | None = None
 
     @classmethod
     def build(cls, argument: str, options: PatternOptions) -> Selector:
         if argument:
-            raise ValueError("learned takes no argument; its options are --select-dim, --sparsity-threshold, ...")
+            raise ValueError(f"{cls.name} takes no argument; its options are --select-dim, --sparsity-threshold, ...")
         return cls(*options)
 
     def forward(
@@ -85,7 +87,13 @@ class Selector(Pattern):
         teaches = torch.is_grad_enabled() or as_mask
         full = PassShape(q, n_queries, n_keys, share, mask, self.backend, teaches, as_mask, bool(sampling.rows))
         full = full._replace(reproducible=self.fixes_sums(as_mask))
-        return select(ops.choose(full), q, k, mask, kappa, teaching)
+        return self.selection(ops.choose(full), q, k, mask, kappa, teaching)
+
+    def selection(
+        self, choice: Choice, q: Tensor, k: Tensor, mask: AttentionMask, kappa: int, teaching: Teaching
+    ) -> Selection:
+        """Return the keys of a full pass by their scores; for the arguments see :func:`nn.selection.select`."""
+        return select(choice, q, k, mask, kappa, teaching)
 
     def step(self, query: Tensor, keys: LayerCache) -> KeptKeys | None:
         selector_keys = keys.project("selector_key", self.k_proj)

@@ -1,0 +1,126 @@
+"""A selector's keys, and others beside them, or fewer of them: what newer selectors do, each in one place.
+
+The scores of all pairs are compared by PyTorch, a mask [B, Q, K] in a full pass and one of [R, K] in a step. What is
+learned, how kappa adapts and what is saved are the same as with ``learned``, so that one is trained like the other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from fairseq_lasformer import ops
+from fairseq_lasformer.nn.cache import by_slot
+from fairseq_lasformer.nn.patterns.base import PatternCost, PatternOptions, numbers
+from fairseq_lasformer.nn.patterns.learned import Selector
+from fairseq_lasformer.nn.patterns.relational import LINE
+from fairseq_lasformer.nn.selection import Selection, Teaching, selected_by
+from fairseq_lasformer.ops import MIN_KEYS, AttentionMask, Choice, KeptKeys
+from fairseq_lasformer.ops.reference import keep_counts, masked_softmax, select, selector_scores
+
+if TYPE_CHECKING:
+    from fairseq_lasformer.nn.cache import LayerCache
+
+
+class OwnLine(Selector):
+    """The keys that score highest, and all of the query's own line (``--select-pattern learned_lines``).
+
+    Neighbours need not compete for a place among the kappa of the keys, as with the forced local blocks of MSA
+    (arXiv 2606.13392). In cross-attention, whose queries have no line among the keys, it is ``learned``.
+    """
+
+    name = "learned_lines"
+    usage = "learned_lines"
+    packable = False
+    reads_ends = True
+
+    def selection(
+        self, choice: Choice, q: Tensor, k: Tensor, mask: AttentionMask, kappa: int, teaching: Teaching
+    ) -> Selection:
+        if not self.same_text:
+            return super().selection(choice, q, k, mask, kappa, teaching)
+        ends = torch.zeros(1, k.size(1), dtype=torch.bool, device=k.device) if mask.ends is None else mask.ends
+        line = ends.cumsum(1) - ends.long()
+        allowed = mask.full(q.size(0), q.size(1), k.size(1), k.device)
+        kept = ops.topk_mask(q, k, mask, kappa) | (line[:, :, None] == line[:, None]) & allowed
+        return selected_by(choice, kept, mask, teaching)
+
+    def step(self, query: Tensor, keys: LayerCache) -> KeptKeys | None:
+        if not self.same_text:
+            return super().step(query, keys)
+        scores, slots, kept = _step(self, query, keys)
+        ends = keys.ends(slots) & (scores > float("-inf"))
+        line = ends.cumsum(1) - ends.long()
+        own = line == line.gather(1, keys.row_position[:, None])
+        return ops.kept_of(kept | own & (scores > float("-inf")), slots)
+
+    def cost(self, length: int) -> PatternCost:
+        cost = super().cost(length)
+        return cost._replace(kept=min(1.0, cost.kept + LINE / length)) if self.same_text else cost
+
+
+@dataclass(frozen=True)
+class Mass:
+    """Numbers of ``learned_top_p``.
+
+    Attributes:
+        percent: of a query's scores, after softmax, that the kept keys need not exceed.
+    """
+
+    percent: int = 90
+
+    def __post_init__(self) -> None:
+        if self.percent > 99:
+            raise ValueError("expected at most 99 percent, as in learned_top_p:percent=90")
+
+
+class TopP(Selector):
+    """The fewest keys that hold a share of the selector's mass, at most kappa of them all, at least ten.
+
+    ``--select-pattern learned_top_p:percent=90``. A query that is sure of its keys keeps fewer. :meth:`cost` counts
+    kappa, the most that a query keeps.
+    """
+
+    name = "learned_top_p"
+    usage = "learned_top_p:percent=N"
+    packable = False
+
+    def __init__(self, mass: Mass, *options: Any) -> None:
+        super().__init__(*options)
+        self.mass = mass
+
+    @classmethod
+    def build(cls, argument: str, options: PatternOptions) -> TopP:
+        return cls(numbers(Mass, argument, "learned_top_p:percent=90") if argument else Mass(), *options)
+
+    def selection(
+        self, choice: Choice, q: Tensor, k: Tensor, mask: AttentionMask, kappa: int, teaching: Teaching
+    ) -> Selection:
+        with torch.no_grad():
+            allowed = mask.full(q.size(0), q.size(1), k.size(1), k.device)
+            kept = self._fewest(selector_scores(q, k, allowed), ops.topk_mask(q, k, mask, kappa))
+        return selected_by(choice, kept, mask, teaching)
+
+    def step(self, query: Tensor, keys: LayerCache) -> KeptKeys:
+        scores, slots, kept = _step(self, query, keys)
+        return ops.kept_of(self._fewest(scores, kept), slots)
+
+    def _fewest(self, scores: Tensor, kept: Tensor) -> Tensor:
+        """Of the kept keys [..., K], the fewest that hold the share of the mass, and ten in any case."""
+        mass = masked_softmax(scores, scores > float("-inf"))
+        order = scores.argsort(dim=-1, descending=True, stable=True)  # the kept ones come first
+        before = mass.gather(-1, order)
+        before = before.cumsum(-1) - before
+        first = torch.arange(scores.size(-1), device=scores.device) < MIN_KEYS
+        return kept & torch.zeros_like(kept).scatter(-1, order, (before < self.mass.percent / 100) | first)
+
+
+def _step(selector: Selector, query: Tensor, keys: LayerCache) -> tuple[Tensor, Tensor, Tensor]:
+    """Scores of a step's keys [R, T], -inf where not allowed; their slots; and which are kept by kappa."""
+    slots, allowed = keys.key_index.slots(query.size(0))
+    its_keys = by_slot(keys.project("selector_key", selector.k_proj), slots)
+    scores = selector_scores(selector.q_proj(query)[:, None], its_keys, allowed[:, None])[:, 0]
+    return scores, slots, select(scores, keep_counts(allowed.sum(-1), keys.constant("kappa", selector.kappa)))
