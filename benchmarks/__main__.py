@@ -13,7 +13,7 @@ from benchmarks.rows import load, save, table
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.threads import wait_briefly
 
-NAMES = "kernels training prefill decoding memory lookups moe compact alignment serving imported competitors"
+NAMES = "kernels training prefill decoding memory lookups moe compact alignment serving imported competitors selectors"
 BENCHMARKS = tuple(NAMES.split())
 
 

@@ -45,6 +45,17 @@ def test_the_alignment_benchmark_compares_searches(trained_folder, prepared, tmp
 
 
 @pytest.mark.slow
+def test_forms_of_selectors_are_compared_on_a_frozen_model(trained_folder, tmp_path):
+    options = ["--longer", 10, "--documents", 8, "--tested", 4, "--updates", 150, "--seeds", 2]
+    checkpoint = trained_folder / "checkpoint_last.pt"
+    run("python", "-m", "benchmarks", "selectors", checkpoint, *options, "--out", tmp_path / "rows.json")
+    rows = {(r["case"], r["system"]): r["value"] for r in json.loads((tmp_path / "rows.json").read_text())["rows"]}
+    forms = {system for _, system in rows}
+    assert len(rows) == 3 * 4 * 5 and len(forms) == 5 and all(0 < r <= 100.001 for r in rows.values())
+    assert all(rows["cross, kappa 0.2", form] >= rows["cross, kappa 0.02", form] for form in forms)
+
+
+@pytest.mark.slow
 def test_the_script_for_a_gpu_runs_without_one_and_survives_a_section_that_fails(tmp_path):
     env = {"DEVICE": "cpu", "QUICK": "1", "OUT": str(tmp_path), "PYTHON": sys.executable}
     done = run("scripts/gpu.sh", SECTIONS="facts,nothing,correct,training,decoding", check=False, **env)

@@ -38,6 +38,7 @@ def competitors(keys: int = KEYS, length: int = 0) -> list[Competitor]:
         ("window", str(keys)),
         ("sparse_strided", f"stride={max(1, keys * 2 // 5)}"),
         ("sparse_fixed", f"stride={max(3, keys * 4 // 5)},summary=3"),
+        ("transformer_xl", f"segment={max(1, keys * 2 // 3)}"),
         ("longformer", f"window={max(1, keys // 2)}"),
         ("etc", f"window={max(1, keys // 2)}"),
         ("bigbird", f"window={max(1, keys * 3 // 4)},global=2,random={max(1, keys // 5)}"),

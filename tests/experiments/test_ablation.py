@@ -49,7 +49,7 @@ def test_the_papers_tables_are_the_runs_they_name():
     assert four["own line always kept"] == ("++model.select_pattern=learned_lines",)
     assert four["literal gradient"] == ("++model.select_gradient=straight-through",)
     one = {r.label: " ".join(r.overrides) for r in ablation.rows(1, cfg)}
-    assert len(one) == 13 and one["Lasformer"] == "" and "'window:80'" in one["window"]
+    assert len(one) == 14 and one["Lasformer"] == "" and "'window:80'" in one["window"]
     assert "'window:40'" in {r.label: " ".join(r.overrides) for r in ablation.rows(1, cfg, ["40"])}["window"]
     for values in (["0"], ["x"], ["20", "40"]):
         with pytest.raises(InputError, match="in table 1, the keys of a query"):

@@ -26,6 +26,11 @@ def fixed_heads(p: int, n: int, stride: int, summary: int) -> set[int]:
     return {j for j in range(n) if j // stride == p // stride or j % stride >= stride - summary}
 
 
+def segments(p: int, n: int, size: int) -> list[int]:
+    """Section 3.2 of arXiv 1901.02860: a segment, and the one before."""
+    return [j for j in range(n) if p // size - 1 <= j // size <= p // size]
+
+
 def ends_at(n: int) -> list[bool]:
     """Lines of 25 tokens, as costs are counted."""
     return [j % LINE == LINE - 1 for j in range(n)]

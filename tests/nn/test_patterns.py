@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from definitions import OF_LINES, RULE, Definition, bigbird, fixed_heads, nearest, strided_heads
+from definitions import OF_LINES, RULE, Definition, bigbird, fixed_heads, nearest, segments, strided_heads
 from helpers import assert_beams_decode_alike, assert_steps_are_a_full_pass, skip_unless_here, tokens
 
 from fairseq_lasformer.errors import InputError
@@ -109,6 +109,7 @@ CASES: list[tuple[str, Definition]] = [
     ("scattered", scattered),
     *((f"sparse_strided:stride={n}", lambda p, k, n=n: strided_heads(p, k, n)) for n in (1, 4, 50)),
     *((f"sparse_fixed:stride={n},summary={c}", lambda p, k, n=n, c=c: fixed_heads(p, k, n, c)) for n, c in BLOCKS),
+    *((f"transformer_xl:segment={n}", lambda p, k, n=n: segments(p, k, n)) for n in (1, 4, 50)),
     *((f"bigbird:window={w},global={g},random={r}", lambda p, k, n=(w, g, r): bigbird(p, k, *n)) for w, g, r in SHARES),
 ]
 EVERY = [
@@ -246,7 +247,13 @@ def test_a_bitmask_holds_the_kept_keys():
     "spec",
     [
         *("strided:3", "dilated:9,2", "scattered", "window:5", "full", "sparse_strided:stride=4"),
-        *("sparse_fixed:stride=5", "bigbird:window=4", "longformer:window=4", "etc:window=4"),
+        *(
+            "sparse_fixed:stride=5",
+            "transformer_xl:segment=4",
+            "bigbird:window=4",
+            "longformer:window=4",
+            "etc:window=4",
+        ),
     ],
 )
 @pytest.mark.parametrize("int8", [False, True])
@@ -276,7 +283,15 @@ def test_contributed_patterns_refuse_what_makes_no_sense(build, spec):
 NO_NUMBERS = [
     *("sparse_strided", "sparse_strided:16", "sparse_strided:stride=0", "sparse_strided:stride=x"),
     *("sparse_strided:stride=4,stride=5", "sparse_strided:width=4", "sparse_fixed:summary=2"),
-    *("sparse_fixed:stride=2,summary=3", "sparse_fixed:stride=²", "longformer", "etc:global=2", "bigbird:random=2"),
+    *(
+        "sparse_fixed:stride=2,summary=3",
+        "transformer_xl",
+        "transformer_xl:segment=0",
+        "sparse_fixed:stride=²",
+        "longformer",
+        "etc:global=2",
+        "bigbird:random=2",
+    ),
     *("reformer:buckets=3", "reformer:rounds=2"),
 ]
 

@@ -1,0 +1,83 @@
+"""Segments that remember the one before: Transformer-XL (Dai et al. 2019, arXiv 1901.02860, section 3.2).
+
+The paper reads a text segment by segment, and keeps the states of the segment before in a memory. A document is read in
+one pass here. Its keys and values are those that the memory would hold, as a segment's states depend on nothing
+behind it; what is left of the memory is that no gradient flows into it. It holds keys and values, so that the gradient
+does not reach their projections by it either; in the paper it holds states, and the projections learn. Positions are
+those of the model: the paper's relative ones are needed because its segments all begin at 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fairseq_lasformer import ops
+from fairseq_lasformer.nn.options import EVERY_QUERY, RowSampling
+from fairseq_lasformer.nn.patterns.positional import Numbered
+from fairseq_lasformer.nn.selection import MaskSelection, Selection
+from fairseq_lasformer.ops import AttentionMask
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Numbers of ``transformer_xl``.
+
+    Attributes:
+        segment: tokens of a segment, and of the memory.
+    """
+
+    segment: int
+
+
+@dataclass(frozen=True)
+class RememberedSelection(MaskSelection):
+    """Kept keys, some of which no gradient reaches.
+
+    Attributes:
+        memory: bool [B or 1, Q, K], these.
+    """
+
+    memory: Tensor | None = None
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, dropout_p: float, backend: str) -> Tensor:
+        assert self.memory is not None
+        kept = torch.cat([self.keep_mask & ~self.memory, self.keep_mask & self.memory], -1)
+        keys, values = (torch.cat([t, t.detach()], 2) for t in (k, v))
+        attention = ops.reference.selected_attention if backend == "reference" else ops.selected_attention
+        return attention(q, keys, values, kept, AttentionMask(None, False), None, dropout_p)
+
+
+class TransformerXL(Numbered[Segment]):
+    """The query's segment, and the one before (``--select-pattern transformer_xl:segment=64``).
+
+    In self-attention, no gradient reaches the segment before. The encoder's segments are read from both sides.
+    """
+
+    name = "transformer_xl"
+    usage = "transformer_xl:segment=N"
+    kind = Segment
+    example = "transformer_xl:segment=64"
+
+    def positions(self, query: Tensor, n_keys: Tensor, longest: int) -> Tensor:
+        segment = self.numbers.segment
+        first = (query // segment - 1) * segment
+        return first[..., None] + torch.arange(2 * segment, device=query.device)
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        mask: AttentionMask,
+        as_mask: bool = False,
+        sampling: RowSampling = EVERY_QUERY,
+    ) -> Selection:
+        if query is not key or not torch.is_grad_enabled():
+            return super().forward(query, key, mask, as_mask, sampling)
+        n_batch, n, device = query.size(0), query.size(1), query.device
+        of = mask.positions(n, device) // self.numbers.segment
+        memory = of[:, :, None] - 1 == of[:, None]
+        kept = (memory | (of[:, :, None] == of[:, None])) & mask.full(n_batch, n, n, device)
+        return RememberedSelection(kept, mask, None, memory)
