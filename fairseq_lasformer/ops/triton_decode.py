@@ -14,14 +14,12 @@ import triton.language as tl
 from torch import Tensor
 
 from fairseq_lasformer.ops.backends import current
-from fairseq_lasformer.ops.types import KAPPA_ONE, MIN_KEYS, KeptKeys, KeyIndex
+from fairseq_lasformer.ops.triton_select import select
+from fairseq_lasformer.ops.types import KeptKeys, KeyIndex
 
 SCORE_BLOCK = 128
-SELECT_BLOCK = 4096
 ATTEND_BLOCK = 32
 PROGRAMS = 1056  # those that fill a large GPU; with fewer rows and heads, each row's keys are split among programs
-_ONE = tl.constexpr(KAPPA_ONE)
-_MIN = tl.constexpr(MIN_KEYS)
 
 
 @triton.jit(do_not_specialize=["table_stride", "end"])
@@ -45,67 +43,6 @@ def _score(
     key = tl.load(at, mask=allowed[:, None] & (d[None, :] < width), other=0.0).to(tl.float32)
     score = tl.sum(key * query[None, :], 1)
     tl.store(scores + row.to(tl.int64) * end + j, tl.where(allowed, score, float("-inf")), mask=j < end)
-
-
-# an integer that is specialised compiles a kernel for each divisibility: a long translation would have dozens
-@triton.jit(do_not_specialize=["table_stride", "end", "most"])
-def _select(
-    scores, table, start, n_keys, slots, kept,
-    table_stride, kappa, end, most, beam,
-    TABLE: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """Store the kept slots of one row in ascending order of position.
-
-    The k-th highest score is found two bits at a time; ties go to the lowest position. A long row is read in blocks,
-    so that the code is the same for every length: unrolled, it took minutes to compile.
-    """
-    row = tl.program_id(0)
-    item = row // beam
-    scores += row.to(tl.int64) * end
-    first, number = tl.load(start + item), tl.load(n_keys + item)
-    last = first + number
-    keep = tl.minimum(number, tl.maximum(_MIN, (number * kappa + (_ONE - 1)) // _ONE))
-    threshold = tl.full([], 0, tl.uint32)
-    one = tl.full([], 1, tl.uint32)
-    for digit in range(16):
-        shift = 30 - 2 * digit
-        reached1, reached2, reached3 = 0, 0, 0
-        for begin in range(0, end, BLOCK):
-            order, allowed = _order(scores, begin + tl.arange(0, BLOCK), first, last)
-            reached1 += tl.sum(((order >= (threshold | (one << shift))) & allowed).to(tl.int32), 0)
-            reached2 += tl.sum(((order >= (threshold | ((one + one) << shift))) & allowed).to(tl.int32), 0)
-            reached3 += tl.sum(((order >= (threshold | ((one + one + one) << shift))) & allowed).to(tl.int32), 0)
-        bits = (reached1 >= keep).to(tl.uint32) + (reached2 >= keep).to(tl.uint32) + (reached3 >= keep).to(tl.uint32)
-        threshold = threshold | (bits << shift)
-    above = 0
-    for begin in range(0, end, BLOCK):
-        order, allowed = _order(scores, begin + tl.arange(0, BLOCK), first, last)
-        above += tl.sum(((order > threshold) & allowed).to(tl.int32), 0)
-    ties, stored = 0, 0
-    for begin in range(0, end, BLOCK):
-        j = begin + tl.arange(0, BLOCK)
-        order, allowed = _order(scores, j, first, last)
-        tie = ((order == threshold) & allowed).to(tl.int32)
-        chosen = ((order > threshold) & allowed) | ((tie != 0) & (ties + tl.cumsum(tie, 0) <= keep - above))
-        slot = j
-        if TABLE:
-            slot = tl.load(table + row.to(tl.int64) * table_stride + j, mask=chosen, other=0)
-        place = stored + tl.cumsum(chosen.to(tl.int32), 0) - 1
-        tl.store(slots + row.to(tl.int64) * most + place, slot, mask=chosen)
-        ties += tl.sum(tie, 0)
-        stored += tl.sum(chosen.to(tl.int32), 0)
-    tl.store(kept + row, keep.to(tl.int32))
-
-
-@triton.jit
-def _order(scores, j, first, last):
-    """Scores as integers of the same order (NaN is 0), and which positions are allowed."""
-    allowed = (j >= first) & (j < last)
-    score = tl.load(scores + j, mask=allowed, other=0.0) + 0.0  # -0 equals 0
-    bits = score.to(tl.uint32, bitcast=True)
-    sign = tl.full([], 1, tl.uint32) << 31
-    order = tl.where((bits & sign) != 0, bits ^ (sign | (sign - 1)), bits | sign)
-    return tl.where(score == score, order, tl.full([], 0, tl.uint32)), allowed
 
 
 @triton.jit
@@ -191,21 +128,14 @@ def topk_indices(q: Tensor, keys: Tensor, paths: KeyIndex, kappa: int) -> KeptKe
     """Select the kept keys of one decoding step; arguments and result as in ``reference.topk_indices``."""
     n_rows, width = q.shape
     beam, end = n_rows // keys.size(0), paths.end
-    most = min(end, max(MIN_KEYS, -(-end * kappa // KAPPA_ONE)))
     scores = torch.empty(n_rows, end, device=q.device)
-    slots = torch.full((n_rows, most), -1, dtype=torch.int32, device=q.device)
-    kept = torch.empty(n_rows, dtype=torch.int32, device=q.device)
-    table = kept if paths.table is None else paths.table
-    stride, has_table = 0 if paths.table is None else table.stride(0), paths.table is not None
+    table = scores if paths.table is None else paths.table
     _score[(n_rows, triton.cdiv(end, SCORE_BLOCK))](
-        q, keys, table, paths.start, paths.n_keys, scores, keys.stride(0), stride, width**-0.5, width, end, beam,
-        TABLE=has_table, BLOCK=SCORE_BLOCK, WIDTH=triton.next_power_of_2(width),
+        q, keys, table, paths.start, paths.n_keys, scores, keys.stride(0),
+        0 if paths.table is None else table.stride(0), width**-0.5, width, end, beam,
+        TABLE=paths.table is not None, BLOCK=SCORE_BLOCK, WIDTH=triton.next_power_of_2(width),
     )  # fmt: skip
-    _select[(n_rows,)](
-        scores, table, paths.start, paths.n_keys, slots, kept, stride, kappa, end, most, beam,
-        TABLE=has_table, BLOCK=min(SELECT_BLOCK, triton.next_power_of_2(end)), num_warps=8 if end > 1024 else 4,
-    )  # fmt: skip
-    return KeptKeys(slots, kept)
+    return select(scores, paths, beam, kappa)
 
 
 def attend_kept(q: Tensor, keys: Tensor, values: Tensor, slots: KeptKeys, n_heads: int) -> Tensor:

@@ -26,6 +26,8 @@ def test_kernels_compile_without_a_gpu():
     for kernel in (
         "_score",
         "_select",
+        "_count",
+        "_place",
         "_attend",
         "_combine",
         "_bits",

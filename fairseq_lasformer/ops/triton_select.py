@@ -1,0 +1,221 @@
+"""Selection of the highest scores of rows on GPUs, digit by digit. Definition: ``reference.select``.
+
+Scores become integers of the same order. The k-th highest of a row is found eight bits at a time: a histogram says how
+many scores that begin like it have each next digit (radix selection; FlashInfer's does so, too). Four digits are all of
+it, and what is left of k then is the number of ties to keep, from the left. A row that one program holds is read once.
+A long row of a decoding step is split among programs, which meet at the end of each digit, where a kernel ends.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from fairseq_lasformer.ops.types import KAPPA_ONE, MIN_KEYS, KeptKeys, KeyIndex
+
+BLOCK = 4096
+CHUNKS = 64  # programs that a row is split among, at most
+FULL = 132  # programs that fill a large GPU: with as many rows, none is split
+_BINS = tl.constexpr(256)
+_ONE = tl.constexpr(KAPPA_ONE)
+_MIN = tl.constexpr(MIN_KEYS)
+
+
+@triton.jit
+def _order(scores, j, first, last):
+    """Scores as integers of the same order (NaN is 0), and which positions are allowed."""
+    allowed = (j >= first) & (j < last)
+    score = tl.load(scores + j, mask=allowed, other=0.0) + 0.0  # -0 equals 0
+    bits = score.to(tl.uint32, bitcast=True)
+    sign = tl.full([], 1, tl.uint32) << 31
+    order = tl.where((bits & sign) != 0, bits ^ (sign | (sign - 1)), bits | sign)
+    return tl.where(score == score, order, tl.full([], 0, tl.uint32)), allowed
+
+
+@triton.jit
+def _keep(number, kappa):
+    """k_i, in 64 bits: kappa is in millionths, and 2,148 keys times 1,000,000 do not fit 32."""
+    return tl.minimum(number, tl.maximum(_MIN, (number.to(tl.int64) * kappa + (_ONE - 1)) // _ONE)).to(tl.int32)
+
+
+@triton.jit
+def _counted(order, allowed, found, SHIFT: tl.constexpr):
+    """How many of the scores that begin with the digits found have each next digit, int32 [256]."""
+    if SHIFT < 24:
+        allowed = allowed & (order >> (SHIFT + 8) == found >> (SHIFT + 8))
+    return tl.histogram(((order >> SHIFT) & 255).to(tl.int32), _BINS, mask=allowed)
+
+
+@triton.jit
+def _narrowed(counts, keep, found, SHIFT: tl.constexpr):
+    """The next digit of the threshold, and how many of the scores that have it are to be kept."""
+    at_least = tl.cumsum(counts, 0, reverse=True)
+    digit = tl.max(tl.where(at_least >= keep, tl.arange(0, _BINS), 0), 0)
+    above = tl.sum(tl.where(tl.arange(0, _BINS) > digit, counts, 0), 0)
+    return keep - above, found | (digit.to(tl.uint32) << SHIFT)
+
+
+@triton.jit
+def _chosen(order, allowed, found, keep, ties):
+    """Which scores of a block are kept, and its ties; ``ties`` of the threshold stand before it."""
+    tie = ((order == found) & allowed).to(tl.int32)
+    return ((order > found) & allowed) | ((tie != 0) & (ties + tl.cumsum(tie, 0) <= keep)), tie
+
+
+@triton.jit
+def _stored(slots, stored, j, chosen, table, TABLE: tl.constexpr):
+    """Store the slots of a block's kept positions, behind those that are stored."""
+    slot = j
+    if TABLE:
+        slot = tl.load(table + j, mask=chosen, other=0)
+    place = stored + tl.cumsum(chosen.to(tl.int32), 0) - 1
+    tl.store(slots + place, slot, mask=chosen)
+
+
+# an integer that is specialised compiles a kernel for each divisibility: a long translation would have dozens
+@triton.jit(do_not_specialize=["table_stride", "end", "most"])
+def _select(
+    scores, table, start, n_keys, slots, kept,
+    table_stride, kappa, end, most, beam,
+    TABLE: tl.constexpr, WHOLE: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Store the kept slots of one row in ascending order of position; with WHOLE, it is one block."""
+    row = tl.program_id(0)
+    item = row // beam
+    scores += row.to(tl.int64) * end
+    slots += row.to(tl.int64) * most
+    table += row.to(tl.int64) * table_stride
+    first, number = tl.load(start + item), tl.load(n_keys + item)
+    last = first + number
+    keep, found = _keep(number, kappa), tl.zeros([], tl.uint32)
+    tl.store(kept + row, keep)
+    block = tl.arange(0, BLOCK)
+    order, allowed = _order(scores, block, first, last)
+    for digit in tl.static_range(4):
+        counts = _counted(order, allowed, found, 24 - 8 * digit)
+        if not WHOLE:
+            for begin in range(BLOCK, end, BLOCK):
+                others, inside = _order(scores, begin + block, first, last)
+                counts += _counted(others, inside, found, 24 - 8 * digit)
+        keep, found = _narrowed(counts, keep, found, 24 - 8 * digit)
+    if WHOLE:
+        chosen, _ = _chosen(order, allowed, found, keep, 0)
+        _stored(slots, 0, block, chosen, table, TABLE)
+    else:
+        ties, stored = 0, 0
+        for begin in range(0, end, BLOCK):
+            others, inside = _order(scores, begin + block, first, last)
+            chosen, tie = _chosen(others, inside, found, keep, ties)
+            _stored(slots, stored, begin + block, chosen, table, TABLE)
+            ties += tl.sum(tie, 0)
+            stored += tl.sum(chosen.to(tl.int32), 0)
+
+
+@triton.jit
+def _of_chunks(counts, row, chunks, CHUNKS: tl.constexpr):
+    """The histograms of a row's chunks, int32 [CHUNKS, 256]."""
+    c, bins = tl.arange(0, CHUNKS), tl.arange(0, _BINS)
+    at = counts + (row.to(tl.int64) * chunks + c[:, None]) * _BINS + bins[None, :]
+    return tl.load(at, mask=(c < chunks)[:, None], other=0)
+
+
+@triton.jit(do_not_specialize=["end", "chunks"])
+def _count(
+    scores, start, n_keys, counts, state, over, kappa, end, chunks, beam,
+    DIGIT: tl.constexpr, CHUNKS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """One digit of a row that is split into chunks: the histogram of one of them.
+
+    What was found before a digit is in ``state``: for each row what is left of k, and the digits so far.
+    """
+    row, chunk, n_rows = tl.program_id(0), tl.program_id(1), tl.num_programs(0)
+    item = row // beam
+    first, number = tl.load(start + item), tl.load(n_keys + item)
+    keep, found = _keep(number, kappa), tl.zeros([], tl.uint32)
+    if DIGIT > 0:
+        before = state + ((DIGIT - 1) * n_rows + row) * 2
+        keep, found = tl.load(before), tl.load(before + 1).to(tl.uint32, bitcast=True)
+        last_counts = counts + (DIGIT - 1) * n_rows.to(tl.int64) * chunks * _BINS
+        merged = tl.sum(_of_chunks(last_counts, row, chunks, CHUNKS), 0)
+        keep, found = _narrowed(merged, keep, found, 32 - 8 * DIGIT)
+    if chunk == 0:
+        own = state + (DIGIT * n_rows + row) * 2
+        tl.store(own, keep)
+        tl.store(own + 1, found.to(tl.int32, bitcast=True))
+    j = chunk * BLOCK + tl.arange(0, BLOCK)
+    order, allowed = _order(scores + row.to(tl.int64) * end, j, first, first + number)
+    histogram = _counted(order, allowed, found, 24 - 8 * DIGIT)
+    place = (DIGIT * n_rows + row).to(tl.int64) * chunks + chunk
+    tl.store(counts + place * _BINS + tl.arange(0, _BINS), histogram)
+    if DIGIT == 3:  # those that the last digit does not decide
+        tl.store(over + row * chunks + chunk, tl.sum((allowed & (order >> 8 > found >> 8)).to(tl.int32), 0))
+
+
+@triton.jit(do_not_specialize=["table_stride", "end", "most", "chunks"])
+def _place(
+    scores, table, start, n_keys, counts, state, over, slots, kept,
+    table_stride, kappa, end, most, chunks, beam,
+    TABLE: tl.constexpr, CHUNKS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Store the kept slots of one chunk of a row, behind those of the chunks before."""
+    row, chunk, n_rows = tl.program_id(0), tl.program_id(1), tl.num_programs(0)
+    item = row // beam
+    first, number = tl.load(start + item), tl.load(n_keys + item)
+    before = state + (3 * n_rows + row) * 2
+    keep, found = tl.load(before), tl.load(before + 1).to(tl.uint32, bitcast=True)
+    histograms = _of_chunks(counts + 3 * n_rows.to(tl.int64) * chunks * _BINS, row, chunks, CHUNKS)
+    keep, found = _narrowed(tl.sum(histograms, 0), keep, found, 0)
+    c, digit = tl.arange(0, CHUNKS), (found & 255).to(tl.int32)
+    bins = tl.arange(0, _BINS)[None, :]
+    earlier = c < chunk
+    above = tl.sum(tl.where(bins > digit, histograms, 0), 1) + tl.load(over + row * chunks + c, mask=earlier, other=0)
+    ties = tl.sum(tl.where(earlier, tl.sum(tl.where(bins == digit, histograms, 0), 1), 0), 0)
+    stored = tl.sum(tl.where(earlier, above, 0), 0) + tl.minimum(ties, keep)
+    j = chunk * BLOCK + tl.arange(0, BLOCK)
+    order, allowed = _order(scores + row.to(tl.int64) * end, j, first, first + number)
+    chosen, _ = _chosen(order, allowed, found, keep, ties)
+    rows = row.to(tl.int64)
+    _stored(slots + rows * most, stored, j, chosen, table + rows * table_stride, TABLE)
+    if chunk == 0:
+        tl.store(kept + row, _keep(number, kappa))
+
+
+def select(scores: Tensor, paths: KeyIndex, beam: int, kappa: int) -> KeptKeys:
+    """Select the kept keys of one decoding step.
+
+    Args:
+        scores: float32 [R, positions], contiguous.
+        paths: key index.
+        beam: rows of an item.
+        kappa: fraction of keys to keep, in millionths.
+    """
+    n_rows, end = scores.shape
+    most = min(end, max(MIN_KEYS, -(-end * kappa // KAPPA_ONE)))
+    slots = torch.full((n_rows, most), -1, dtype=torch.int32, device=scores.device)
+    kept = torch.empty(n_rows, dtype=torch.int32, device=scores.device)
+    has_table = paths.table is not None
+    table, stride = (kept, 0) if paths.table is None else (paths.table, paths.table.stride(0))
+    block = min(BLOCK, triton.next_power_of_2(end))
+    chunks = triton.cdiv(end, block)
+    warps = 8 if end > 1024 else 4
+    if not 2 < chunks <= CHUNKS or n_rows >= FULL:
+        _select[(n_rows,)](
+            scores, table, paths.start, paths.n_keys, slots, kept, stride, kappa, end, most, beam,
+            TABLE=has_table, WHOLE=end <= block, BLOCK=block, num_warps=warps,
+        )  # fmt: skip
+        return KeptKeys(slots, kept)
+    counts = torch.empty(4, n_rows, chunks, 256, dtype=torch.int32, device=scores.device)
+    state, over = counts.new_empty(4, n_rows, 2), counts.new_empty(n_rows, chunks)
+    padded = triton.next_power_of_2(chunks)
+    for digit in range(4):
+        _count[(n_rows, chunks)](
+            scores, paths.start, paths.n_keys, counts, state, over, kappa, end, chunks, beam,
+            DIGIT=digit, CHUNKS=padded, BLOCK=block, num_warps=warps,
+        )  # fmt: skip
+    _place[(n_rows, chunks)](
+        scores, table, paths.start, paths.n_keys, counts, state, over, slots, kept,
+        stride, kappa, end, most, chunks, beam, TABLE=has_table, CHUNKS=padded, BLOCK=block, num_warps=warps,
+    )  # fmt: skip
+    return KeptKeys(slots, kept)
