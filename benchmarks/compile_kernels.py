@@ -179,6 +179,7 @@ CASES: dict[str, Callable[[torch.dtype], None]] = {
     "full pass, one head of 256": lambda dtype: encode(dtype, 4096, 1, 256),  # in float32, plain PyTorch
     "full pass, 4 heads of 32": lambda dtype: encode(dtype, 4096, 4, 32),
     "teacher, 4096 tokens": lambda dtype: teach(dtype, 4096),
+    "teacher, 65536 tokens": lambda dtype: teach(dtype, 65536, sampled=4096),
     "teacher, 20 tokens": lambda dtype: teach(dtype, 20, sampled=20),
     "teacher, one head of 128": lambda dtype: teach(dtype, 4096, 1, 128),
     "teacher, one head of 256": lambda dtype: teach(dtype, 4096, 1, 256),  # in float32, plain PyTorch

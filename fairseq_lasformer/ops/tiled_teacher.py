@@ -68,11 +68,11 @@ class _Block(NamedTuple):
 
 
 def _blocks(
-    n_heads: int, n_batch: int, n_queries: int, n_keys: int, causal: bool, sample: RowSample, device: torch.device
+    n_batch: int, n_queries: int, n_keys: int, causal: bool, sample: RowSample, device: torch.device
 ) -> Iterator[_Block]:
-    """Blocks of a sample, none of which has more than ``BLOCK_ELEMENTS`` scores; a single one sees all keys."""
+    """Blocks of a sample, none of more than ``BLOCK_ELEMENTS`` pairs (heads share them); a single one sees all keys."""
     limit = BLOCK_ELEMENTS.get(device.type, BLOCK_ELEMENTS["cpu"])
-    step = max(LEAST_ROWS, limit // max(1, n_batch * n_heads * n_keys))
+    step = max(LEAST_ROWS, limit // max(1, n_batch * n_keys))
     n_rows = len(range(sample.offset, n_queries, sample.stride))
     for start in range(0, n_rows, step):
         rows = slice(start, min(start + step, n_rows))
@@ -167,8 +167,8 @@ class _TiledTeacher:
         self.mask, self.sample = mask, sample
         self.kernels: Any = triton_kernels("triton_supervise")
         self.through: Any = triton_kernels("triton_straight_through")
-        n_batch, n_heads, n_queries, _ = self.queries[0].shape
-        self.blocks = list(_blocks(n_heads, n_batch, n_queries, sel_k.size(1), mask.causal, sample, sel_q.device))
+        n_batch, _, n_queries, _ = self.queries[0].shape
+        self.blocks = list(_blocks(n_batch, n_queries, sel_k.size(1), mask.causal, sample, sel_q.device))
 
     def _own(self, x: Tensor, block: _Block) -> Tensor:
         return self.sample.of(x, 2)[:, :, block.rows]
@@ -295,7 +295,7 @@ def tiled_through_gradient(
     (q, k, v, _, d_out, lse), (sel_q, sel_k, bounded, sample) = attended, through
     kernels: Any = triton_kernels("triton_straight_through")
     (n_batch, _, n_queries, _), n_keys = q.shape, k.size(2)
-    blocks = list(_blocks(1, n_batch, n_queries, n_keys, mask.causal, sample, q.device))
+    blocks = list(_blocks(n_batch, n_queries, n_keys, mask.causal, sample, q.device))
     selector = _Sums(sel_q[:, None], sel_k[:, None], sample, len(blocks))
     own_q, own_d, own_lse, own_delta, own_sel = (sample.of(t, 2) for t in (q, d_out, lse, delta, selector.q))
     for block in blocks:

@@ -17,6 +17,7 @@ from fairseq_lasformer.ops.types import AttentionMask
 
 TILE = 64
 FEW = 16  # rows of a program that goes through all keys: the sample has few rows, a GPU many processors
+FULL = 128  # programs that fill a large GPU: with as many of a tile's rows, a program takes those
 CHANGING = ["n_rows", "n_keys", "first", "step", "padding_stride"]
 
 
@@ -40,6 +41,14 @@ def _allowed(padding, i, j, n_rows, n_keys, first, step, CAUSAL: tl.constexpr, P
     if PADDING:
         allowed = allowed & (tl.load(padding + j, mask=j < n_keys, other=1) == 0)[None, :]
     return allowed
+
+
+@triton.jit
+def _seen(i_end, n_keys, first, step, CAUSAL: tl.constexpr):
+    """How many leading keys the rows before ``i_end`` may attend to."""
+    if CAUSAL:
+        return tl.minimum(n_keys, first + (i_end - 1) * step + 1)
+    return n_keys
 
 
 @triton.jit
@@ -86,7 +95,7 @@ class Launch:
 
     Args:
         q, k: [B, H, R or K, D], any strides but along D.
-        few: whether a program takes few rows and goes through all keys, instead of one tile.
+        few: whether a program goes through all keys, instead of one tile; it takes few rows, unless there are many.
         narrow: whether tiles have half as many rows, for kernels that hold more per row.
     """
 
@@ -96,7 +105,8 @@ class Launch:
         self.n_keys, padding = k.size(2), mask.key_padding
         padded = max(16, triton.next_power_of_2(width))
         tile = max(16, min(TILE, 4096 // padded) // (1 + (q.dtype == torch.float32)) // (1 + narrow))
-        self.rows, self.keys = FEW if few else tile, max(32, tile)
+        many = self.n_rows // tile * self.n_heads * self.n_batch >= FULL
+        self.rows, self.keys = FEW if few and not many else tile, max(32, tile)
         given = q if padding is None else padding.view(torch.uint8)
         self.tensors = q, k
         self.padding = given

@@ -22,6 +22,7 @@ from fairseq_lasformer.ops.triton_scores import (
     _norm,
     _rows,
     _scores,
+    _seen,
     _weights,
 )
 from fairseq_lasformer.ops.triton_tiles import _noise
@@ -47,12 +48,13 @@ def _through_queries(
     k += batch * kb + head * kh
     padding += batch * padding_stride
     row = (batch * tl.num_programs(1) + head) * n_rows + i
+    seen = _seen((tl.program_id(0) + 1) * ROWS, n_keys, first, step, CAUSAL)
     shared = d_mean + (batch * n_rows + i)[:, None] * n_keys
     high, sums, mean = tl.full([ROWS], -1e30, tl.float32), tl.zeros([ROWS], tl.float32), tl.zeros([ROWS], tl.float32)
     norm = tl.zeros([ROWS], tl.float32)
     if GIVEN:
         norm = tl.load(lse + row, mask=i < n_rows, other=float("inf"))
-    for begin in range(0, n_keys, KEYS):
+    for begin in range(0, seen, KEYS):
         j = begin + tl.arange(0, KEYS)
         allowed = _allowed(padding, i, j, n_rows, n_keys, first, step, CAUSAL, PADDING)
         scores = _scores(query, k, j, n_keys, kn, scale, width, WIDTH)
@@ -68,7 +70,7 @@ def _through_queries(
         tl.store(lse + row, norm, mask=i < n_rows)
     tl.store(inner + row, mean, mask=i < n_rows)
     acc = tl.zeros([ROWS, WIDTH], tl.float32)
-    for begin in range(0, n_keys, KEYS):
+    for begin in range(0, seen, KEYS):
         j = begin + tl.arange(0, KEYS)
         allowed = _allowed(padding, i, j, n_rows, n_keys, first, step, CAUSAL, PADDING)
         key = _rows(k, j, n_keys, kn, width, WIDTH)
@@ -139,7 +141,9 @@ def _mask_gradient(
     j = tl.program_id(1) * KEYS + tl.arange(0, KEYS)
     allowed = _allowed(padding + batch * padding_stride, i, j, n_rows, n_keys, first, step, CAUSAL, PADDING)
     total = tl.zeros([ROWS, KEYS], tl.float32)
-    for head in range(n_heads):
+    # a tile above the diagonal is 0
+    seen = _seen((tl.program_id(0) + 1) * ROWS, n_keys, first, step, CAUSAL)
+    for head in range(tl.where(tl.program_id(1) * KEYS < seen, n_heads, 0)):
         own = _rows(q + batch * qb + head * qh, i, n_rows, qn, width, WIDTH)
         d_row = _rows(d_out + batch * ob + head * oh, i, n_rows, on, width, WIDTH)
         at = batch * lb + head * lh + i * ln

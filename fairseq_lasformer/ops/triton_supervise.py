@@ -23,6 +23,7 @@ from fairseq_lasformer.ops.triton_scores import (
     _norm,
     _rows,
     _scores,
+    _seen,
     _weights,
 )
 from fairseq_lasformer.ops.triton_tiles import _kept
@@ -42,7 +43,7 @@ def _norms(
     query = _rows(q + batch * qb + head * qh, i, n_rows, qn, width, WIDTH)
     k += batch * kb + head * kh
     high, sums = tl.full([ROWS], -1e30, tl.float32), tl.zeros([ROWS], tl.float32)
-    for begin in range(0, n_keys, KEYS):
+    for begin in range(0, _seen((tl.program_id(0) + 1) * ROWS, n_keys, first, step, CAUSAL), KEYS):
         j = begin + tl.arange(0, KEYS)
         allowed = _allowed(padding + batch * padding_stride, i, j, n_rows, n_keys, first, step, CAUSAL, PADDING)
         high, sums, _ = _added(_scores(query, k, j, n_keys, kn, scale, width, WIDTH), allowed, high, sums)
@@ -67,7 +68,12 @@ def _mean(
     at = mean + (batch * n_rows + i)[:, None] * n_keys + j[None, :]
     inside = (i[:, None] < n_rows) & (j[None, :] < n_keys)
     total = tl.zeros([ROWS, KEYS], tl.float32)
-    for head in range(n_heads):
+    if not WHOLE:  # a tile above the diagonal is 0
+        seen = _seen((tl.program_id(0) + 1) * ROWS, n_keys, first, step, CAUSAL)
+        n_heads_read = tl.where(tl.program_id(1) * KEYS < seen, n_heads, 0)
+    else:
+        n_heads_read = n_heads
+    for head in range(n_heads_read):
         query = _rows(q + batch * qb + head * qh, i, n_rows, qn, width, WIDTH)
         scores = _scores(query, k + batch * kb + head * kh, j, n_keys, kn, scale, width, WIDTH)
         row = lse + (batch * n_heads + head) * n_rows + i
@@ -103,14 +109,15 @@ def _sums(
     query = _rows(q + batch * qb, i, n_rows, qn, width, WIDTH)
     k += batch * kb
     padding += batch * padding_stride
+    seen = _seen((tl.program_id(0) + 1) * ROWS, n_keys, first, step, CAUSAL)
     high, total = tl.full([ROWS], -1e30, tl.float32), tl.zeros([ROWS], tl.float32)
-    for begin in range(0, n_keys, KEYS):
+    for begin in range(0, seen, KEYS):
         j = begin + tl.arange(0, KEYS)
         allowed = _allowed(padding, i, j, n_rows, n_keys, first, step, CAUSAL, PADDING)
         high, total, _ = _added(_scores(query, k, j, n_keys, kn, scale, width, WIDTH), allowed, high, total)
     norm = _norm(high, total)
     loss, mass, recall = tl.zeros([ROWS], tl.float32), tl.zeros([ROWS], tl.float32), tl.zeros([ROWS], tl.float32)
-    for begin in range(0, n_keys, KEYS):
+    for begin in range(0, seen, KEYS):
         j = begin + tl.arange(0, KEYS)
         allowed = _allowed(padding, i, j, n_rows, n_keys, first, step, CAUSAL, PADDING)
         scores = _scores(query, k, j, n_keys, kn, scale, width, WIDTH)
