@@ -24,6 +24,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
 from benchmarks.devices import DTYPES, Place
 from benchmarks.interpreter import exact_bfloat16
@@ -203,20 +204,42 @@ def kernels(place: Place, quick: bool) -> list[Row]:
         selectors = torch.randn(2, 1, length, SELECT_DIM, device=device, dtype=dtype)
         mask = AttentionMask(None, True)
         bits = ops.topk_bitmask(*selectors, mask, KAPPA)
+        kept = ops.mask_of(bits, length)
         systems: dict[str, Callable[[], torch.Tensor]] = {
             "tiles": partial(ops.tiled_attention, q, q, q, bits, mask),
+            "flex_attention, the same keys": flexible(q, kept),
             "sdpa": partial(F.scaled_dot_product_attention, q, q, q, is_causal=True),
         }
-        choose = partial(ops.topk_bitmask, *selectors, mask, KAPPA)
-        rows.append(Row(f"full pass, T={length}", "select", "ms", 1000 * _median(place, choose), compared=False))
+        preparations: dict[str, Callable[[], object]] = {
+            "select": partial(ops.topk_bitmask, *selectors, mask, KAPPA),
+            "block mask of flex_attention": partial(block_mask, kept),
+        }
+        for name, prepare in preparations.items():
+            rows.append(Row(f"full pass, T={length}", name, "ms", 1000 * _median(place, prepare), compared=False))
         for name, work in systems.items():
-            out = work()
-            both = partial(torch.autograd.grad, out, q, torch.randn_like(out), retain_graph=True)
             rows.append(Row(f"full pass, T={length}", name, "ms", 1000 * _median(place, work), compared=False))
+            out = work()
+            if not out.requires_grad:
+                continue
+            both = partial(torch.autograd.grad, out, q, torch.randn_like(out), retain_graph=True)
             rows.append(
                 Row(f"full pass, T={length}", f"{name} backward", "ms", 1000 * _median(place, both), compared=False)
             )
     return rows
+
+
+def block_mask(kept: torch.Tensor) -> BlockMask:
+    """The kept keys, bool [1, T, T], as PyTorch's flex_attention takes them: blocks without any are left out."""
+    length = kept.size(-1)
+    return create_block_mask(lambda b, h, i, j: kept[0, i, j], None, None, length, length, device=str(kept.device))
+
+
+def flexible(q: torch.Tensor, kept: torch.Tensor) -> Callable[[], torch.Tensor]:
+    """flex_attention over the kept keys: compiled, as it is meant to run; on a CPU, where it has no gradients, not."""
+    attention: Any = torch.compile(flex_attention, dynamic=False)
+    if q.device.type == "cpu":
+        attention, q = flex_attention, q.detach()
+    return partial(attention, q, q, q, block_mask=block_mask(kept))
 
 
 def _median(place: Place, work: Callable[[], object], repeat: int = 20) -> float:

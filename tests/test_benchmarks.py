@@ -6,9 +6,12 @@ import json
 import sys
 
 import pytest
-from helpers import run
+import torch
+from helpers import run, skip_unless_here
 
 from benchmarks import instructions
+from fairseq_lasformer import ops
+from fairseq_lasformer.ops import AttentionMask
 
 CASES = {
     "training": ("--lengths 16 --kappas 0.5 --repeat 1", {"seconds", "ratio_to_dense", "peak GiB"}, "/transformer"),
@@ -65,6 +68,18 @@ def test_the_script_for_a_gpu_runs_without_one_and_survives_a_section_that_fails
     assert errors["float16, 40 x 40, causal", "dk"] < 0.01 and errors["float32, 40 x 40", "bits"] == 0
     assert {row["system"] for row in found["decoding"]["rows"]} == {"transformer", "lasformer"}
     assert "/transformer" in done.stdout and found["facts"]["machine"]["gpu"] is None
+
+
+def test_the_peer_of_a_full_pass_attends_to_the_same_keys():
+    skip_unless_here("triton")
+    from benchmarks.gpu import Place, flexible, kernels
+
+    q, kept = torch.randn(1, 2, 64, 16), torch.rand(1, 64, 64) < 0.2
+    kept |= torch.eye(64, dtype=torch.bool)
+    theirs = ops.reference.selected_attention(q, q, q, kept, AttentionMask(None, False))
+    torch.testing.assert_close(flexible(q, kept)(), theirs, rtol=1e-4, atol=1e-5)
+    rows = {(row.case, row.system) for row in kernels(Place(torch.device("cpu"), torch.float32), True)}
+    assert {system for case, system in rows if case == "full pass, T=64"} > {"tiles", "flex_attention, the same keys"}
 
 
 def test_without_a_gpu_cuda_is_refused():
