@@ -77,7 +77,7 @@ def rows(table: int, cfg: DictConfig, values: Sequence[str] = ()) -> list[Row]:
             Row("no sharing (r 1)", ("++model.select_share=1",)),
             Row("selector input detached", ("++model.select_input=detached",)),
             Row("own line always kept", ("++model.select_pattern=learned_lines",)),
-            Row("top-p 90%", ("++model.select_pattern='learned_top_p:percent=90'",)),
+            Row("top-p 75%", ("++model.select_pattern='learned_top_p:percent=75'",)),
         ]
     if table not in VARIED:
         raise InputError(f"--table {table}: the tables are 1, 3, 4, 5, 6 and 7")
