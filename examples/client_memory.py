@@ -4,8 +4,8 @@
     python examples/client_memory.py [--out runs/client_memory] [--seed 1]
 
 Trains two Lasformers on documents of sixty clients (data/demo/house_terms.py): one of the demo's size, and a deeper
-one, longer, with --memory-examples 0.3. Then it translates documents of eight other clients, with and without a memory of
-each one's earlier documents, and counts the house terms that are right.
+one, longer, with --memory-examples 0.3. Then it translates documents of eight other clients, with and without a
+memory of each one's earlier documents, and counts the house terms that are right.
 """
 
 from __future__ import annotations

@@ -47,6 +47,13 @@ def test_the_cost_of_lines_is_that_of_25_tokens(spec):
         assert build_pattern(spec, PatternOptions(8, 8, 4, RULE)).cost(length).kept == pytest.approx(kept)
 
 
+@pytest.mark.parametrize("spec", ["longformer:window=4", "learned_lines", "learned"])
+def test_data_without_separators_is_one_line_with_a_warning(build, caplog, spec):
+    build(select_pattern=spec)
+    warned = [r.message for r in caplog.records if "no separators" in r.message]
+    assert len(warned) == (spec != "learned") and all(f"--select-pattern {spec}" in message for message in warned)
+
+
 def test_separators_of_the_data_end_lines(small_task, build):
     """Those of the source are seen by the cross-attention, too; a pass and steps see the same."""
     task = SimpleNamespace(**vars(small_task), separator_in=lambda dictionary: 7)

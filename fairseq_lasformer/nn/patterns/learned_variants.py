@@ -29,7 +29,8 @@ class OwnLine(Selector):
     """The keys that score highest, and all of the query's own line (``--select-pattern learned_lines``).
 
     Neighbours need not compete for a place among the kappa of the keys, as with the forced local blocks of MSA
-    (arXiv 2606.13392). In cross-attention, whose queries have no line among the keys, it is ``learned``.
+    (arXiv 2606.13392). In cross-attention, whose queries have no line among the keys, it is ``learned``. A text without
+    separators is one line.
     """
 
     name = "learned_lines"
