@@ -1,9 +1,10 @@
 """Forms of a selector's scores, taught by the attention of a frozen checkpoint: how much of it their best keys hold.
 
 bilinear: q . k of one head (arXiv 2309.14174, eq 1); ReLU heads: sum over heads of w_h(x) ReLU(q_h . k), whose heads
-share one narrow key (DeepSeek's lightning indexer). All read the same states and learn from the same queries, by the
-KL loss alone (eq 4); the model stays as it is. recall: attention, mean of heads and layers of a group, on the kappa
-highest-scored keys of a query (at least ten), over the documents of another split.
+share one narrow key (DeepSeek's lightning indexer). Each stands for the lowest group of layers of a module. All read
+the same states and learn from the same queries, by the KL loss alone (eq 4); the model stays as it is. recall:
+attention, mean of the group's heads and layers, on the kappa highest-scored keys of a query (at least ten), over the
+documents of another split.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import random
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -91,10 +93,10 @@ def measure(args: argparse.Namespace) -> Iterator[Row]:
         yield from _recalls(module, BASELINES[0], tested[module], [lambda q, k, s=own: s.q_proj(q) @ s.k_proj(k).T])
         dim, width = tested[module][0].queries.size(1), own.q_proj.out_features
         forms: dict[str, Any] = {
-            f"bilinear, {width}": lambda d=dim, w=width: Bilinear(d, w),
-            f"bilinear, {width // 4}": lambda d=dim, w=width // 4: Bilinear(d, w),
-            f"4 ReLU heads on a key of {width // 4}": lambda d=dim, w=width // 4: ReluHeads(d, w, 4),
-            f"4 ReLU heads on a key of {width}": lambda d=dim, w=width: ReluHeads(d, w, 4),
+            f"bilinear, {width}": partial(Bilinear, dim, width),
+            f"bilinear, {width // 4}": partial(Bilinear, dim, width // 4),
+            f"4 ReLU heads on a key of {width // 4}": partial(ReluHeads, dim, width // 4, 4),
+            f"4 ReLU heads on a key of {width}": partial(ReluHeads, dim, width, 4),
         }
         for name, make in forms.items():
             trained = [train(make, learned[module], args, seed, f"{module}, {name}") for seed in range(args.seeds)]
@@ -131,7 +133,11 @@ def texts(hub: Any, split: str, most: int, longer: int) -> dict[str, list[Text]]
         seen.clear()
         model(**data.collater([data[i]])["net_input"])
         for module, calls in seen.items():
-            first = next((x, x if m is None else m) for a, x, m, _ in calls if a.selector is not None)
+            lowest = [n for n, call in enumerate(calls) if call[0].selector is not None][:2]
+            if not lowest:
+                continue
+            calls = calls[lowest[0] : lowest[1] if len(lowest) > 1 else None]  # until the next group
+            states = calls[0][1], calls[0][1] if calls[0][2] is None else calls[0][2]
             mean = 0.0
             for attention, x, memory, mask in calls:
                 q, k, _ = attention.projected(x, memory)
@@ -139,7 +145,7 @@ def texts(hub: Any, split: str, most: int, longer: int) -> dict[str, list[Text]]
                 weights = reference.masked_softmax(reference.attention_scores(q, k), allowed[:, None])
                 mean = mean + weights.mean(1)[0] / len(calls)
             least = mean.half().clamp_min(LEAST).masked_fill(~allowed[0], 0.0)
-            found[module].append(Text(first[0][0], first[1][0], least))
+            found[module].append(Text(states[0][0], states[1][0], least))
     for hook in hooks:
         hook.remove()
     return found

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from fairseq_lasformer.ops import KeyIndex, quantise_heads
+from fairseq_lasformer.ops.reference import of_rows
 
 IncrementalState = dict[str, Any]
 
@@ -47,12 +48,6 @@ def regroup(items: Tensor, n_items: int) -> tuple[Tensor | None, int]:
     if not bool((runs == beam).all()):
         keep, beam = items, 1
     return (None if torch.equal(keep, torch.arange(n_items, device=keep.device)) else keep), beam
-
-
-def by_slot(stored: Tensor, slots: Tensor) -> Tensor:
-    """Return the entries of stored ones [N, C, W] in the slots [R, T] of each hypothesis, [R, T, W]."""
-    items = torch.arange(stored.size(0), device=slots.device).repeat_interleave(slots.size(0) // stored.size(0))
-    return stored[items[:, None], slots]
 
 
 class DecodingCache:
@@ -289,7 +284,7 @@ class LayerCache(NamedTuple):
 
     def ends(self, slots: Tensor) -> Tensor:
         """Return which keys end a line, bool [R, T], by their slots [R, T]; see :meth:`DecodingCache.mark`."""
-        return by_slot((self.cache.generated if self.memory is None else self.cache.source)[ENDS], slots)[..., 0] > 0
+        return of_rows((self.cache.generated if self.memory is None else self.cache.source)[ENDS], slots)[..., 0] > 0
 
     def stored(
         self, what: str, width: int, n_heads: int, projection: Callable[[Tensor], Tensor]

@@ -177,8 +177,8 @@ def supervise(
     )
 
 
-def _of_rows(store: Tensor, slots: Tensor) -> Tensor:
-    """Gather from ``store`` [N, C, W] the slots of each row, int64 [R, n]: [R, n, W]."""
+def of_rows(store: Tensor, slots: Tensor) -> Tensor:
+    """Gather from ``store`` [N, C, W] the slots of each row, int64 [R, n], R / N of an item: [R, n, W]."""
     n_rows = slots.size(0)
     item = torch.arange(n_rows, device=store.device) // (n_rows // store.size(0))
     return store[item[:, None], slots]
@@ -194,7 +194,7 @@ def topk_indices(q: Tensor, keys: Tensor, paths: KeyIndex, kappa: Tensor | int) 
         kappa: fraction of keys to keep, in millionths.
     """
     slots, allowed = paths.slots(q.size(0))
-    scores = selector_scores(q[:, None], _of_rows(keys, slots), allowed[:, None])[:, 0]
+    scores = selector_scores(q[:, None], of_rows(keys, slots), allowed[:, None])[:, 0]
     # NaN and -inf rank below all other allowed keys, but above disallowed ones
     scores = scores.masked_fill(allowed & ~(scores > float("-inf")), torch.finfo(scores.dtype).min)
     mask = select(scores, keep_counts(allowed.sum(1), kappa))
@@ -220,7 +220,7 @@ def attend_kept(
     """
     n_rows, width = q.shape
     index, shape = slots.indices.long(), (n_rows, slots.indices.size(1), n_heads, width // n_heads)
-    k, v = (_of_rows(t, index.clamp(min=0)).view(shape).transpose(1, 2) for t in (keys, values))
+    k, v = (of_rows(t, index.clamp(min=0)).view(shape).transpose(1, 2) for t in (keys, values))
     weights = attention_scores(q.view(n_rows, 1, n_heads, -1).transpose(1, 2), k).float()
     weights = masked_softmax(weights, (index >= 0)[:, None, None])
     if dropout_p > 0:

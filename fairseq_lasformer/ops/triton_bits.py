@@ -32,25 +32,25 @@ def _bits(
     number = stop
     if PADDING:
         number = tl.load(counts + batch * counts_stride + row).to(tl.int32)
-    keep, found = _keep(number, kappa), tl.zeros([], tl.uint32)
+    keep, prefix = _keep(number, kappa), tl.zeros([], tl.uint32)
     block = tl.arange(0, BLOCK)
     order, allowed = _allowed(scores, padding, block, stop, PADDING)
     for digit in tl.static_range(4):
-        histogram = _counted(order, allowed, found, 24 - 8 * digit)
+        histogram = _counted(order, allowed, prefix, 24 - 8 * digit)
         if not WHOLE:
             for begin in range(BLOCK, stop, BLOCK):
                 others, inside = _allowed(scores, padding, begin + block, stop, PADDING)
-                histogram += _counted(others, inside, found, 24 - 8 * digit)
-        keep, found = _narrowed(histogram, keep, found, 24 - 8 * digit)
+                histogram += _counted(others, inside, prefix, 24 - 8 * digit)
+        keep, prefix = _narrowed(histogram, keep, prefix, 24 - 8 * digit)
     bits += batch.to(tl.int64) * batch_stride + row.to(tl.int64) * bits_stride
     if WHOLE:
-        chosen, _ = _chosen(order, allowed, found, keep, 0)
+        chosen, _ = _chosen(order, allowed, prefix, keep, 0)
         _packed(bits, chosen, 0, n_seen, BLOCK)
     else:
         ties = 0
         for begin in range(0, n_seen, BLOCK):
             others, inside = _allowed(scores, padding, begin + block, stop, PADDING)
-            chosen, tie = _chosen(others, inside, found, keep, ties)
+            chosen, tie = _chosen(others, inside, prefix, keep, ties)
             _packed(bits, chosen, begin, n_seen, BLOCK)
             ties += tl.sum(tie, 0)
 

@@ -41,27 +41,27 @@ def _keep(number, kappa):
 
 
 @triton.jit
-def _counted(order, allowed, found, SHIFT: tl.constexpr):
-    """How many of the scores that begin with the digits found have each next digit, int32 [256]."""
+def _counted(order, allowed, prefix, SHIFT: tl.constexpr):
+    """How many of the scores that begin with the prefix, the digits found, have each next digit, int32 [256]."""
     if SHIFT < 24:
-        allowed = allowed & (order >> (SHIFT + 8) == found >> (SHIFT + 8))
+        allowed = allowed & (order >> (SHIFT + 8) == prefix >> (SHIFT + 8))
     return tl.histogram(((order >> SHIFT) & 255).to(tl.int32), _BINS, mask=allowed)
 
 
 @triton.jit
-def _narrowed(counts, keep, found, SHIFT: tl.constexpr):
+def _narrowed(counts, keep, prefix, SHIFT: tl.constexpr):
     """The next digit of the threshold, and how many of the scores that have it are to be kept."""
     at_least = tl.cumsum(counts, 0, reverse=True)
     digit = tl.max(tl.where(at_least >= keep, tl.arange(0, _BINS), 0), 0)
     above = tl.sum(tl.where(tl.arange(0, _BINS) > digit, counts, 0), 0)
-    return keep - above, found | (digit.to(tl.uint32) << SHIFT)
+    return keep - above, prefix | (digit.to(tl.uint32) << SHIFT)
 
 
 @triton.jit
-def _chosen(order, allowed, found, keep, ties):
+def _chosen(order, allowed, prefix, keep, ties):
     """Which scores of a block are kept, and its ties; ``ties`` of the threshold stand before it."""
-    tie = ((order == found) & allowed).to(tl.int32)
-    return ((order > found) & allowed) | ((tie != 0) & (ties + tl.cumsum(tie, 0) <= keep)), tie
+    tie = ((order == prefix) & allowed).to(tl.int32)
+    return ((order > prefix) & allowed) | ((tie != 0) & (ties + tl.cumsum(tie, 0) <= keep)), tie
 
 
 @triton.jit
@@ -89,25 +89,25 @@ def _select(
     table += row.to(tl.int64) * table_stride
     first, number = tl.load(start + item), tl.load(n_keys + item)
     last = first + number
-    keep, found = _keep(number, kappa), tl.zeros([], tl.uint32)
+    keep, prefix = _keep(number, kappa), tl.zeros([], tl.uint32)
     tl.store(kept + row, keep)
     block = tl.arange(0, BLOCK)
     order, allowed = _order(scores, block, first, last)
     for digit in tl.static_range(4):
-        counts = _counted(order, allowed, found, 24 - 8 * digit)
+        counts = _counted(order, allowed, prefix, 24 - 8 * digit)
         if not WHOLE:
             for begin in range(BLOCK, end, BLOCK):
                 others, inside = _order(scores, begin + block, first, last)
-                counts += _counted(others, inside, found, 24 - 8 * digit)
-        keep, found = _narrowed(counts, keep, found, 24 - 8 * digit)
+                counts += _counted(others, inside, prefix, 24 - 8 * digit)
+        keep, prefix = _narrowed(counts, keep, prefix, 24 - 8 * digit)
     if WHOLE:
-        chosen, _ = _chosen(order, allowed, found, keep, 0)
+        chosen, _ = _chosen(order, allowed, prefix, keep, 0)
         _stored(slots, 0, block, chosen, table, TABLE)
     else:
         ties, stored = 0, 0
         for begin in range(0, end, BLOCK):
             others, inside = _order(scores, begin + block, first, last)
-            chosen, tie = _chosen(others, inside, found, keep, ties)
+            chosen, tie = _chosen(others, inside, prefix, keep, ties)
             _stored(slots, stored, begin + block, chosen, table, TABLE)
             ties += tl.sum(tie, 0)
             stored += tl.sum(chosen.to(tl.int32), 0)
@@ -133,24 +133,24 @@ def _count(
     row, chunk, n_rows = tl.program_id(0), tl.program_id(1), tl.num_programs(0)
     item = row // beam
     first, number = tl.load(start + item), tl.load(n_keys + item)
-    keep, found = _keep(number, kappa), tl.zeros([], tl.uint32)
+    keep, prefix = _keep(number, kappa), tl.zeros([], tl.uint32)
     if DIGIT > 0:
         before = state + ((DIGIT - 1) * n_rows + row) * 2
-        keep, found = tl.load(before), tl.load(before + 1).to(tl.uint32, bitcast=True)
+        keep, prefix = tl.load(before), tl.load(before + 1).to(tl.uint32, bitcast=True)
         last_counts = counts + (DIGIT - 1) * n_rows.to(tl.int64) * chunks * _BINS
         merged = tl.sum(_of_chunks(last_counts, row, chunks, CHUNKS), 0)
-        keep, found = _narrowed(merged, keep, found, 32 - 8 * DIGIT)
+        keep, prefix = _narrowed(merged, keep, prefix, 32 - 8 * DIGIT)
     if chunk == 0:
         own = state + (DIGIT * n_rows + row) * 2
         tl.store(own, keep)
-        tl.store(own + 1, found.to(tl.int32, bitcast=True))
+        tl.store(own + 1, prefix.to(tl.int32, bitcast=True))
     j = chunk * BLOCK + tl.arange(0, BLOCK)
     order, allowed = _order(scores + row.to(tl.int64) * end, j, first, first + number)
-    histogram = _counted(order, allowed, found, 24 - 8 * DIGIT)
+    histogram = _counted(order, allowed, prefix, 24 - 8 * DIGIT)
     place = (DIGIT * n_rows + row).to(tl.int64) * chunks + chunk
     tl.store(counts + place * _BINS + tl.arange(0, _BINS), histogram)
     if DIGIT == 3:  # those that the last digit does not decide
-        tl.store(over + row * chunks + chunk, tl.sum((allowed & (order >> 8 > found >> 8)).to(tl.int32), 0))
+        tl.store(over + row * chunks + chunk, tl.sum((allowed & (order >> 8 > prefix >> 8)).to(tl.int32), 0))
 
 
 @triton.jit(do_not_specialize=["table_stride", "end", "most", "chunks"])
@@ -164,10 +164,10 @@ def _place(
     item = row // beam
     first, number = tl.load(start + item), tl.load(n_keys + item)
     before = state + (3 * n_rows + row) * 2
-    keep, found = tl.load(before), tl.load(before + 1).to(tl.uint32, bitcast=True)
+    keep, prefix = tl.load(before), tl.load(before + 1).to(tl.uint32, bitcast=True)
     histograms = _of_chunks(counts + 3 * n_rows.to(tl.int64) * chunks * _BINS, row, chunks, CHUNKS)
-    keep, found = _narrowed(tl.sum(histograms, 0), keep, found, 0)
-    c, digit = tl.arange(0, CHUNKS), (found & 255).to(tl.int32)
+    keep, prefix = _narrowed(tl.sum(histograms, 0), keep, prefix, 0)
+    c, digit = tl.arange(0, CHUNKS), (prefix & 255).to(tl.int32)
     bins = tl.arange(0, _BINS)[None, :]
     earlier = c < chunk
     above = tl.sum(tl.where(bins > digit, histograms, 0), 1) + tl.load(over + row * chunks + c, mask=earlier, other=0)
@@ -175,7 +175,7 @@ def _place(
     stored = tl.sum(tl.where(earlier, above, 0), 0) + tl.minimum(ties, keep)
     j = chunk * BLOCK + tl.arange(0, BLOCK)
     order, allowed = _order(scores + row.to(tl.int64) * end, j, first, first + number)
-    chosen, _ = _chosen(order, allowed, found, keep, ties)
+    chosen, _ = _chosen(order, allowed, prefix, keep, ties)
     rows = row.to(tl.int64)
     _stored(slots + rows * most, stored, j, chosen, table + rows * table_stride, TABLE)
     if chunk == 0:

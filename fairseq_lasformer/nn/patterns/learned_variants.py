@@ -13,13 +13,12 @@ import torch
 from torch import Tensor
 
 from fairseq_lasformer import ops
-from fairseq_lasformer.nn.cache import by_slot
 from fairseq_lasformer.nn.patterns.base import PatternCost, PatternOptions, numbers
 from fairseq_lasformer.nn.patterns.learned import Selector
-from fairseq_lasformer.nn.patterns.relational import LINE
+from fairseq_lasformer.nn.patterns.relational import LINE, line_of
 from fairseq_lasformer.nn.selection import Selection, Teaching, selected_by
 from fairseq_lasformer.ops import MIN_KEYS, AttentionMask, Choice, KeptKeys
-from fairseq_lasformer.ops.reference import keep_counts, masked_softmax, select, selector_scores
+from fairseq_lasformer.ops.reference import keep_counts, masked_softmax, of_rows, select, selector_scores
 
 if TYPE_CHECKING:
     from fairseq_lasformer.nn.cache import LayerCache
@@ -44,7 +43,7 @@ class OwnLine(Selector):
         if not self.same_text:
             return super().selection(choice, q, k, mask, kappa, teaching)
         ends = torch.zeros(1, k.size(1), dtype=torch.bool, device=k.device) if mask.ends is None else mask.ends
-        line = ends.cumsum(1) - ends.long()
+        line = line_of(ends)
         allowed = mask.full(q.size(0), q.size(1), k.size(1), k.device)
         kept = ops.topk_mask(q, k, mask, kappa) | (line[:, :, None] == line[:, None]) & allowed
         return selected_by(choice, kept, mask, teaching)
@@ -52,11 +51,12 @@ class OwnLine(Selector):
     def step(self, query: Tensor, keys: LayerCache) -> KeptKeys | None:
         if not self.same_text:
             return super().step(query, keys)
-        scores, slots, kept = _step(self, query, keys)
-        ends = keys.ends(slots) & (scores > float("-inf"))
-        line = ends.cumsum(1) - ends.long()
+        scores, slots, keep = _step(self, query, keys)
+        allowed = scores > float("-inf")
+        ends = keys.ends(slots) & allowed
+        line = line_of(ends)
         own = line == line.gather(1, keys.row_position[:, None])
-        return ops.kept_of(kept | own & (scores > float("-inf")), slots)
+        return ops.kept_of(select(scores, keep) | own & allowed, slots)
 
     def cost(self, length: int) -> PatternCost:
         cost = super().cost(length)
@@ -102,26 +102,27 @@ class TopP(Selector):
     ) -> Selection:
         with torch.no_grad():
             allowed = mask.full(q.size(0), q.size(1), k.size(1), k.device)
-            kept = self._fewest(selector_scores(q, k, allowed), ops.topk_mask(q, k, mask, kappa))
+            kept = self._fewest(selector_scores(q, k, allowed), keep_counts(allowed.sum(-1), kappa))
         return selected_by(choice, kept, mask, teaching)
 
     def step(self, query: Tensor, keys: LayerCache) -> KeptKeys:
-        scores, slots, kept = _step(self, query, keys)
-        return ops.kept_of(self._fewest(scores, kept), slots)
+        scores, slots, keep = _step(self, query, keys)
+        return ops.kept_of(self._fewest(scores, keep), slots)
 
-    def _fewest(self, scores: Tensor, kept: Tensor) -> Tensor:
-        """Of the kept keys [..., K], the fewest that hold the share of the mass, and ten in any case."""
+    def _fewest(self, scores: Tensor, keep: Tensor) -> Tensor:
+        """Which keys [..., K] are the fewest that hold the share of the mass: at least ten, at most ``keep`` [...]."""
         mass = masked_softmax(scores, scores > float("-inf"))
-        order = scores.argsort(dim=-1, descending=True, stable=True)  # the kept ones come first
+        order = scores.masked_fill(scores.isnan(), float("-inf")).argsort(dim=-1, descending=True, stable=True)
         before = mass.gather(-1, order)
         before = before.cumsum(-1) - before
-        first = torch.arange(scores.size(-1), device=scores.device) < MIN_KEYS
-        return kept & torch.zeros_like(kept).scatter(-1, order, (before < self.mass.percent / 100) | first)
+        rank = torch.arange(scores.size(-1), device=scores.device)
+        first = (rank < keep[..., None]) & ((before < self.mass.percent / 100) | (rank < MIN_KEYS))
+        return torch.zeros_like(first).scatter(-1, order, first)
 
 
 def _step(selector: Selector, query: Tensor, keys: LayerCache) -> tuple[Tensor, Tensor, Tensor]:
-    """Scores of a step's keys [R, T], -inf where not allowed; their slots; and which are kept by kappa."""
+    """Scores of a step's keys [R, T], -inf where not allowed; their slots; and how many kappa keeps, [R]."""
     slots, allowed = keys.key_index.slots(query.size(0))
-    its_keys = by_slot(keys.project("selector_key", selector.k_proj), slots)
+    its_keys = of_rows(keys.project("selector_key", selector.k_proj), slots)
     scores = selector_scores(selector.q_proj(query)[:, None], its_keys, allowed[:, None])[:, 0]
-    return scores, slots, select(scores, keep_counts(allowed.sum(-1), keys.constant("kappa", selector.kappa)))
+    return scores, slots, keep_counts(allowed.sum(-1), keys.constant("kappa", selector.kappa))

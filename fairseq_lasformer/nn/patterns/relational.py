@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from fairseq_lasformer import ops
-from fairseq_lasformer.nn.cache import by_slot
 from fairseq_lasformer.nn.options import EVERY_QUERY, RowSampling
 from fairseq_lasformer.nn.patterns.base import Numbers, Pattern, PatternCost, PatternOptions, numbers
 from fairseq_lasformer.nn.selection import Selection, selected_by
 from fairseq_lasformer.ops import AttentionMask, KeptKeys
+from fairseq_lasformer.ops.reference import of_rows
 
 if TYPE_CHECKING:
     from fairseq_lasformer.nn.cache import LayerCache
@@ -93,7 +93,7 @@ class Relational(Pattern, Generic[Numbers]):
         n_batch, n_queries, n_keys, device = query.size(0), query.size(1), key.size(1), query.device
         position = mask.positions(n_keys, device)
         ends = torch.zeros_like(position, dtype=torch.bool) if mask.ends is None else mask.ends
-        keys = Places(position, ends, ends.cumsum(1) - ends.long(), self.code(key) if self.coded else None)
+        keys = Places(position, ends, line_of(ends), self.code(key) if self.coded else None)
         queries = keys
         if query is not key:
             none = torch.zeros(1, n_queries, dtype=torch.int64, device=device)
@@ -110,9 +110,9 @@ class Relational(Pattern, Generic[Numbers]):
         at = keys.row_position[:, None]
         position = torch.arange(index.end, device=slots.device) - start
         ends = keys.ends(slots) & allowed if self.reads_ends else torch.zeros_like(allowed)
-        codes = by_slot(keys.project("code", self.code), slots)[:, None] if self.coded else None
+        codes = of_rows(keys.project("code", self.code), slots)[:, None] if self.coded else None
         code = self.code(query)[:, None, None] if self.coded else None
-        line = ends.cumsum(1) - ends.long()
+        line = line_of(ends)
         if keys.memory is None:
             end, its_line = ends.gather(1, at), line.gather(1, at)
         else:
@@ -136,6 +136,11 @@ def every_line(length: int) -> Places:
     """Places [1, length] of a text whose lines have :data:`LINE` tokens."""
     position = torch.arange(length)[None]
     return Places(position, position % LINE == LINE - 1, position // LINE)
+
+
+def line_of(ends: Tensor) -> Tensor:
+    """The number of the line that each key is in, int64 [B, K], from where lines end, bool [B, K]; an end is of its."""
+    return ends.cumsum(1) - ends.long()
 
 
 def near(query: Places, key: Places, n_keys: Tensor, size: int) -> Tensor:
