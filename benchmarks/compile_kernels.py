@@ -36,13 +36,14 @@ from fairseq_lasformer.ops import (
     KeyIndex,
     triton_bits,
     triton_decode,
+    triton_quantised,
     triton_straight_through,
     triton_supervise,
     triton_tiles,
 )
 from fairseq_lasformer.ops.triton_scores import Rows
 from fairseq_lasformer.ops.triton_straight_through import HeadRows, Into
-from fairseq_lasformer.ops.types import Attended, WeightDropout
+from fairseq_lasformer.ops.types import Attended, EightBit, WeightDropout
 
 HEADS, HEAD_DIM, SELECT_DIM, BEAM = 8, 64, 64, 5  # the base model's
 KAPPA = KAPPA_ONE // 20
@@ -129,6 +130,21 @@ def decode(dtype: torch.dtype, rows: int, length: int, own: bool, kappa: int = K
     triton_decode.attend_kept(_meta(rows, width, dtype=dtype), keys, keys, kept, HEADS)
 
 
+def decode_8_bits(dtype: torch.dtype, rows: int, length: int) -> None:
+    """What a step over ``length`` positions does in 8 bits: two linear layers, new keys and values, attention."""
+    n_items, width = max(1, rows // BEAM), HEADS * HEAD_DIM
+    for inputs, outputs, bias in ((width, 4 * width, True), (4 * width, width, True), (width, 32000, False)):
+        weight, scale = _meta(outputs, inputs, dtype=torch.int8), _meta(outputs, dtype=torch.float32)
+        triton_quantised.linear(_meta(rows, inputs, dtype=dtype), weight, scale, scale if bias else None)
+    numbers, scale = _meta(n_items, length, width, dtype=torch.int8), _meta(n_items, length, HEADS, dtype=torch.float32)
+    new, store = _meta(rows, width, dtype=dtype), EightBit(numbers, scale)
+    triton_quantised.append(new, new, _meta(rows // n_items, dtype=torch.int64), store, store)
+    kept = KeptKeys(_meta(rows, length // 20, dtype=torch.int32), _meta(rows, dtype=torch.int32))
+    triton_decode.attend_kept(new, store, store, kept, HEADS)
+    number = _meta(n_items, dtype=torch.int64)
+    triton_decode.attend_every(new, store, store, KeyIndex(None, number, number, length), HEADS)
+
+
 def encode(dtype: torch.dtype, length: int, heads: int = HEADS, width: int = HEAD_DIM) -> None:
     """Selection and attention in tiles over one document of ``length`` tokens, in inference and in training."""
     q, bits = _meta(1, heads, length, width, dtype=dtype), _meta(1, length, -(-length // 32), dtype=torch.int32)
@@ -173,6 +189,10 @@ CASES: dict[str, Callable[[torch.dtype], None]] = {
         for own in (True, False)
     },
     "step, 5 rows, 4096 positions, all kept": lambda dtype: decode(dtype, 5, 4096, True, KAPPA_ONE),
+    **{
+        f"step in 8 bits, {rows} rows, 4096 positions": lambda dtype, rows=rows: decode_8_bits(dtype, rows, 4096)
+        for rows in (5, 160)
+    },
     "full pass, 1000 tokens": lambda dtype: encode(dtype, 1000),
     "full pass, 4096 tokens": lambda dtype: encode(dtype, 4096),
     "full pass, one head of 128": lambda dtype: encode(dtype, 4096, 1, 128),

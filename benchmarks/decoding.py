@@ -17,8 +17,8 @@ sentences (--sentences): 25 random tokens each, as frequent as Zipf's law has it
 32, encoder and search included.
 end_to_end (--end-to-end): one document of such tokens, translated to as many, encoder and search included.
 
-On a GPU (--device cuda) the weights are of --dtype, 8 bits and CTranslate2 are left out, a document's step takes --rows
-rows (5 hypotheses of each of several documents), and peak memory is what PyTorch's allocator held.
+On a GPU (--device cuda) the weights are of --dtype or in 8 bits, CTranslate2 is left out, a document's step takes
+--rows rows (5 hypotheses of each of several documents), and peak memory is what PyTorch's allocator held.
 """
 
 from __future__ import annotations
@@ -59,7 +59,10 @@ SYSTEMS = (
     *("transformer", "lasformer_dense", "lasformer_dense_int8", "lasformer", "lasformer_int8", "lasformer_int8_cache8"),
     *("lasformer_unpacked", "lasformer_distinct", "ctranslate2", "ctranslate2_int8"),
 )
-GPU_SYSTEMS = ("transformer", "lasformer_dense", "lasformer_dense_graph", "lasformer", "lasformer_graph")
+GPU_SYSTEMS = (
+    *("transformer", "lasformer_dense", "lasformer_dense_graph", "lasformer", "lasformer_graph"),
+    "lasformer_int8_cache8_graph",
+)
 BASELINES = ("transformer", "ctranslate2_int8")
 RATIOS = {"ratio_to_fairseq": "transformer", "ratio_to_ctranslate2_int8": "ctranslate2_int8"}
 
@@ -147,7 +150,7 @@ def fill(
             if eight:
                 heads = layer.self_attn.num_heads
                 numbers, scales = ops.quantise_heads(numbers, heads)
-                cache.slots(f"{name}.{what}_scale", memory, heads)[:, : cache.used] = scales
+                cache.slots(f"{name}.{what}_scale", scales, heads)[:, : cache.used] = scales
             cache.slots(f"{name}.{what}", numbers, size)[:, : cache.used] = numbers
     return source, state
 

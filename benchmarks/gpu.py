@@ -34,7 +34,7 @@ from fairseq_lasformer import ops
 from fairseq_lasformer.files import atomic_write
 from fairseq_lasformer.machine import machine
 from fairseq_lasformer.nn.options import RunOptions
-from fairseq_lasformer.ops import AttentionMask, KeyIndex, reference
+from fairseq_lasformer.ops import AttentionMask, EightBit, KeyIndex, reference
 from fairseq_lasformer.search.beam_loop import BeamGenerator
 
 # largest relative error, by the norm: some five times that of PyTorch's own attention of the type
@@ -142,6 +142,12 @@ def _errors(device: torch.device, dtype: torch.dtype, n_queries: int, n_keys: in
     if kept is not None:
         own = reference.attend_kept(step.float(), keys.float(), values.float(), kept, HEADS)
         pairs["step"] = (ops.attend_kept(step, keys, values, None, kept, HEADS, "triton"), own)
+        eight = [EightBit(*reference.quantised_heads(t, HEADS)) for t in (keys, values)]
+        own = reference.attend_kept(step.float(), *eight, kept, HEADS)
+        pairs["step in 8 bits"] = (ops.attend_kept(step, *eight, None, kept, HEADS, "triton"), own)
+    layer = ops.quantise_linear(random(100, HEADS * HEAD_DIM).detach(), backend="triton")
+    own = reference.linear_quantised(step.float(), layer.weight, layer.scale)
+    pairs["linear in 8 bits"] = (layer(step), own)
     for name, (ours, theirs) in pairs.items():
         expected = theirs.detach().float()
         # gradients that are 0 by their formula (of a single key) are noise in both
@@ -175,9 +181,23 @@ def search(place: Place, quick: bool) -> list[Row]:
     return [Row("search", name, "documents alike", n, compared=False) for name, n in same.items()]
 
 
+def linears(place: Place, quick: bool) -> list[Row]:
+    """Milliseconds of a linear layer of few rows, and in 8 bits."""
+    rows = []
+    for inputs, outputs in ((64, 64),) if quick else ((512, 512), (512, 2048), (2048, 512), (512, 32000)):
+        weight = torch.randn(outputs, inputs, device=place.device, dtype=place.dtype)
+        eight = ops.quantise_linear(weight, backend="triton")
+        for n_rows in (5,) if quick else (5, 40, 160):
+            x = torch.randn(n_rows, inputs, device=place.device, dtype=place.dtype)
+            for name, work in (("linear", partial(F.linear, x, weight)), ("linear in 8 bits", partial(eight, x))):
+                case = f"{n_rows} x {inputs} x {outputs}"
+                rows.append(Row(case, name, "ms", 1000 * _median(place, work), compared=False))
+    return rows
+
+
 def kernels(place: Place, quick: bool) -> list[Row]:
     """Milliseconds of the kernels of a step, and of a full pass beside ``scaled_dot_product_attention``."""
-    rows = []
+    rows = linears(place, quick)
     device, dtype, width = place.device, place.dtype, HEADS * HEAD_DIM
     for n_rows in (5,) if quick else (5, 40, 160, 320):
         for length in (64,) if quick else (1024, 4096, 16384):

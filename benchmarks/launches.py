@@ -72,21 +72,26 @@ BEAM, STEPS = 5, 32
 
 
 @torch.no_grad()
-def count_search(name: str, system: str, documents: int, length: int, kappa: float) -> dict[str, dict[str, float]]:
+def count_search(
+    name: str, system: str, documents: int, length: int, kappa: float, eight: bool = False
+) -> dict[str, dict[str, float]]:
     """Count :data:`STEPS` steps of a beam search, the decoder's and those of the search around it, each per step.
 
     Args:
         name: of the search: ``fairseq``, ``plain`` or ``aligned``.
         system, documents, length, kappa: see the options of :func:`main`.
+        eight: whether weights and cache are in 8 bits.
     """
     words = models.Task().target_dictionary
-    model = models.build(system, kappa, run=RunOptions("triton")).to(torch.bfloat16).eval()
+    run = RunOptions("triton", int8=eight, int8_cache=eight)
+    model = models.build(system, kappa, run=run).to(torch.bfloat16).eval()
     source = torch.randint(5, models.VOCABULARY, (documents, length))
     sample = {"net_input": {"src_tokens": source, "src_lengths": source.ne(1).sum(1)}}
     long = {"max_len_a": 0, "max_len_b": 2 * STEPS, "min_len": 2 * STEPS}
     parts: dict[str, collections.Counter[str]] = {"decoder": collections.Counter(), "search": collections.Counter()}
     with FakeGpu(interpret=False) as gpu:
         model = to_gpu(model)
+        model.make_generation_fast_()
         if name == "aligned":
             generator: Any = AlignedGenerator(
                 [model], words, alignment=Alignment((4, 4), 0.0, 2.0 * STEPS, 0), beam_size=BEAM
@@ -121,10 +126,12 @@ def main() -> None:
     parser.add_argument("--kappa", type=float, default=0.05, help="default: %(default)s")
     parser.add_argument("--supervise-rows", default="512", help="default: %(default)s")
     parser.add_argument("--top", type=int, default=0, help="number of lines of the project to show")
+    parser.add_argument("--int8", action="store_true", help="with --search: weights and cache in 8 bits")
     parser.add_argument("--search", choices=("fairseq", "plain", "aligned"), help="count beam search instead")
     args = parser.parse_args()
     if args.search:
-        for part, of in count_search(args.search, args.system, args.documents, args.length, args.kappa).items():
+        given = args.system, args.documents, args.length, args.kappa, args.int8
+        for part, of in count_search(args.search, *given).items():
             print(
                 f"{args.search} search, {part}, a step: {of['launches']:.1f} launches, "
                 f"{of['syncs']:.2f} synchronisations, {of['uploads']:.2f} uploads, {of['bytes'] / 1e6:.1f} MB"

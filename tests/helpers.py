@@ -24,6 +24,7 @@ from fairseq.trainer import Trainer
 from fairseq_lasformer import ops
 from fairseq_lasformer.checkpoints import loading
 from fairseq_lasformer.nn.moe import MixtureOfExperts, MoeConfig
+from fairseq_lasformer.nn.packed_modules import PackedProjection, quantise
 from fairseq_lasformer.ops import (
     KAPPA_ONE,
     AttentionMask,
@@ -31,6 +32,7 @@ from fairseq_lasformer.ops import (
     cpu,
 )
 from fairseq_lasformer.plugin.model import LasformerModel
+from fairseq_lasformer.plugin.step_weights import EightBits
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -204,6 +206,14 @@ BACKENDS = [name for name, here in HERE.items() if here]
 
 
 PDC = ROOT.parent / "shared" / "data" / "pdc"
+
+
+def in_8_bits(model):
+    """A model on a CPU that decodes as it does in 8 bits on a GPU, by the definitions."""
+    quantise(model.decoder.layers)
+    model.decoder.output_projection = PackedProjection(model.decoder.output_projection)
+    model.decoder.eight = EightBits(None, True)
+    return model
 
 
 def save_model(path, build, kappa: float, shift: float = 0.0, **options):

@@ -76,13 +76,15 @@ def add_decoding(parser: argparse.ArgumentParser) -> None:
         "--decode-dtype",
         choices=("float32", "int8"),
         default="float32",
-        help="on a CPU: type of the linear layers' weights; int8 is faster, and nearly as exact (default: %(default)s)",
+        help="type of the linear layers' weights (on a GPU, of the decoder's); int8 is faster on a CPU, and nearly as "
+        "exact (default: %(default)s)",
     )
     parser.add_argument(
         "--cache-dtype",
         choices=("float32", "int8"),
         default="float32",
-        help="on a CPU: type of kept keys and values; int8 is faster for long texts (default: %(default)s)",
+        help="type of kept keys and values; int8 is faster for long texts on a CPU, and takes half of the memory or "
+        "less (default: %(default)s)",
     )
     parser.add_argument(
         "--reproducible",

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from fairseq import hub_utils, utils
 from omegaconf import open_dict
 from torch import Tensor
@@ -292,7 +293,11 @@ def data_of(checkpoint: Path, folder: Path | None = None) -> Path:
 
 
 def from_pretrained(
-    folder: str | Path, checkpoint_file: str | None = None, data: str | Path | None = None, **overrides: Any
+    folder: str | Path,
+    checkpoint_file: str | None = None,
+    data: str | Path | None = None,
+    device: torch.device | None = None,
+    **overrides: Any,
 ) -> DocumentHubInterface:
     """Load a trained model.
 
@@ -301,6 +306,7 @@ def from_pretrained(
         checkpoint_file: file name of the checkpoint; default: the first of :data:`CHECKPOINTS` that exists.
         data: the prepared folder; default: ``folder`` if it contains the ``settings.json``, dictionaries and subwords
             of one, otherwise the folder that the checkpoint was trained on.
+        device: where it is made ready for generation (default: the CPU).
         overrides: replacements for the checkpoint's settings, as in fairseq.
 
     Raises:
@@ -327,7 +333,8 @@ def from_pretrained(
     cfg = found["args"]
     with open_dict(cfg):  # text is encoded with the prepared folder's files, not with those named in the checkpoint
         cfg.tokenizer = cfg.bpe = cfg.generation.replace_unk = None
-    return DocumentHubInterface(cfg, found["task"], found["models"])
+    models = [model.to(device or "cpu") for model in found["models"]]  # before their weights are packed or quantised
+    return DocumentHubInterface(cfg, found["task"], models).to(device or "cpu")
 
 
 def load_model(
@@ -345,8 +352,8 @@ def load_model(
         path: its checkpoint, or the folder of it.
         data: see :func:`from_pretrained`.
         device: a device of torch; ``auto`` is the GPU if there is one.
-        decode_dtype: ``float32`` or, on a CPU, ``int8``: type of the linear layers' weights.
-        cache_dtype: ``float32`` or, on a CPU, ``int8``: type of the keys and values that are kept.
+        decode_dtype: ``float32`` or ``int8``: type of the linear layers' weights; on a GPU, of the decoder's.
+        cache_dtype: ``float32`` or ``int8``: type of the keys and values that are kept.
         shortlist: a file that ``lasformer shortlist`` wrote; only words that may translate a document are scored.
         reproducible: refuse a model or options whose translations depend on what else is translated with them, the
             number of threads or the processor.
@@ -354,12 +361,12 @@ def load_model(
     Raises:
         InputError: as :func:`from_pretrained`; or there is no such device, or the model cannot decode in this type.
     """
-    place = check_device(device, decode_dtype, cache_dtype)
+    place = check_device(device)
     if reproducible and place.type != "cpu":
         raise InputError("--reproducible: only on a CPU; add --device cpu, or leave it out")
     options: dict[str, Any] = {"decode_dtype": decode_dtype, "cache_dtype": cache_dtype, "shortlist": str(shortlist)}
     options["reproducible"] = reproducible
-    model = from_pretrained(path, data=data, **options).eval().to(place)
+    model = from_pretrained(path, data=data, device=place, **options).eval()
     if shortlist or reproducible:
         model.translator()  # a list that cannot be used is refused now, not at the first translation
     # attention is read in passes that record what they select, which need no gradients of the weights

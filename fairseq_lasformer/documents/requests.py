@@ -42,11 +42,11 @@ def check_options(generation: Any, options: dict[str, Any]) -> None:
         raise InputError("nbest: one translation per document is returned; leave it out")
 
 
-def check_device(device: str, decode_dtype: str, cache_dtype: str) -> torch.device:
+def check_device(device: str) -> torch.device:
     """The device that a model is put on; ``auto`` is the GPU if there is one.
 
     Raises:
-        InputError: there is no such device, or models cannot decode in these types on it.
+        InputError: there is no such device.
     """
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -58,8 +58,4 @@ def check_device(device: str, decode_dtype: str, cache_dtype: str) -> torch.devi
         raise InputError(f"--device {device}: expected cpu, cuda or cuda:N")
     if place.type == "cuda" and not torch.cuda.is_available():
         raise InputError(f"--device {device}: there is no GPU here that torch can use")
-    if place.type != "cpu" and decode_dtype != "float32":
-        raise InputError(f"--decode-dtype {decode_dtype}: only on a CPU; add --device cpu, or leave it out")
-    if place.type != "cpu" and cache_dtype == "int8":
-        raise InputError(f"--cache-dtype {cache_dtype}: only on a CPU; add --device cpu, or leave it out")
     return place

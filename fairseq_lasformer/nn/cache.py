@@ -14,13 +14,12 @@ Shapes: R hypotheses, N items, ``beam`` = R / N consecutive hypotheses per item;
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from fairseq_lasformer.ops import KeyIndex, quantise_heads
-from fairseq_lasformer.ops.reference import of_rows
 
 IncrementalState = dict[str, Any]
 
@@ -119,8 +118,16 @@ class DecodingCache:
         self.count[:] = n_positions
 
     def fill(self, name: str, values: Tensor) -> None:
-        """Write the keys or values of the first positions, [N, P, W]."""
+        """Write what is kept of the first positions, [N, P, W]."""
         self.slots(name, values)[:, : values.size(1)] = values
+
+    def fill_heads(self, name: str, values: Tensor, n_heads: int) -> None:
+        """Write the keys or values of the first positions, [N, P, H*D]; in 8 bits, if that is how they are kept."""
+        if not self.int8:
+            self.fill(name, values)
+            return
+        for suffix, part in zip(("", "_scale"), quantise_heads(values, n_heads)):
+            self.fill(f"{name}{suffix}", part)
 
     def append(self, name: str, new: Tensor) -> Tensor:
         """Write this step's ``new`` [R, W]; return all slots, [N, C, W]."""
@@ -241,81 +248,3 @@ class DecodingCache:
         for name, store in self.generated.items():
             self.generated[name] = store.new_empty(self.n_items, capacity, store.size(2))
             self.generated[name][:, : self.used] = store[:, : self.used]
-
-
-class LayerCache(NamedTuple):
-    """One attention's part of the cache in one decoding step.
-
-    Attributes:
-        cache: the cache of all layers.
-        name: prefix of this attention's entries in it.
-        x: [R, d], the newest inputs.
-        memory: [N, K, d], the source, in cross-attention; otherwise None.
-        generated: slots of the translation's keys so far.
-    """
-
-    cache: DecodingCache
-    name: str
-    x: Tensor
-    memory: Tensor | None
-    key_index: KeyIndex
-    generated: KeyIndex
-
-    @property
-    def position(self) -> Tensor:
-        """Position of the newest queries, int64 [N]."""
-        return self.generated.n_keys - 1
-
-    @property
-    def row_position(self) -> Tensor:
-        """Position of the newest query of each hypothesis, int64 [R]."""
-        return self.position.repeat_interleave(self.x.size(0) // self.position.numel())
-
-    def project(self, what: str, projection: Callable[[Tensor], Tensor]) -> Tensor:
-        """Project all keys so far, [N, C, W] by slot; only new ones are computed.
-
-        Args:
-            what: name of the projection in the cache, such as ``key``.
-            projection: from [..., d] to [..., W].
-        """
-        if self.memory is None:
-            return self.cache.append(f"{self.name}.{what}", projection(self.x))
-        return self.cache.once(f"{self.name}.{what}", projection, self.memory)
-
-    def ends(self, slots: Tensor) -> Tensor:
-        """Return which keys end a line, bool [R, T], by their slots [R, T]; see :meth:`DecodingCache.mark`."""
-        return of_rows((self.cache.generated if self.memory is None else self.cache.source)[ENDS], slots)[..., 0] > 0
-
-    def stored(
-        self, what: str, width: int, n_heads: int, projection: Callable[[Tensor], Tensor]
-    ) -> tuple[Tensor, Tensor]:
-        """Return keys or values in 8 bits, [N, C, W], and the scales of their heads, [N, C, H].
-
-        Of self-attention: room for them, which the step itself fills.
-
-        Args:
-            what: as of :meth:`project`.
-            width: W.
-            n_heads: H.
-            projection: of the source, from [..., d] to [..., W]; not called in self-attention.
-        """
-        numbers, scales = f"{self.name}.{what}", f"{self.name}.{what}_scale"
-        if self.memory is None:
-            eight = self.x.new_empty(0, dtype=torch.int8)
-            return self.cache.slots(numbers, eight, width), self.cache.slots(scales, self.x, n_heads)
-        source = self.cache.source
-        if numbers not in source:
-            source[numbers], source[scales] = quantise_heads(projection(self.memory), n_heads)
-        return source[numbers], source[scales]
-
-    def state(self, what: str, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
-        """Return a state per hypothesis, [R, *shape], reordered with the beam; see :meth:`DecodingCache.state`.
-
-        Args:
-            dtype: its type (default: that of the inputs).
-        """
-        return self.cache.state(f"{self.name}.{what}", self.x.to(dtype or self.x.dtype), *shape)
-
-    def constant(self, what: str, buffer: Tensor) -> int:
-        """Return an integer buffer that is constant during decoding; it is read from the device on the first step."""
-        return self.cache.constant(f"{self.name}.{what}", buffer)

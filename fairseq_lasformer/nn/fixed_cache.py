@@ -74,18 +74,16 @@ class GraphBuffers:
         self.source: dict[str, Tensor] = {}
         self.step = CudaGraphStep()
 
-    def of_source(self, name: str, width: int) -> Tensor:
-        """Return the buffer for keys or values of the source, [N, K, W]."""
+    def of_source(self, name: str, width: int, like: Tensor) -> Tensor:
+        """Return the buffer for what is kept of the source, [N, K, W], in the type of ``like``."""
         if name not in self.source:
-            size = self.size
-            self.source[name] = torch.zeros(size.n_items, size.source, width, dtype=size.dtype, device=size.device)
+            self.source[name] = like.new_zeros(self.size.n_items, self.size.source, width)
         return self.source[name]
 
-    def of_generated(self, name: str, width: int) -> Tensor:
-        """Return the buffer for keys or values of the translation, [N, C, W]."""
+    def of_generated(self, name: str, width: int, like: Tensor) -> Tensor:
+        """Return the buffer for what is kept of the translation, [N, C, W], in the type of ``like``."""
         if name not in self.generated:
-            size = self.size
-            self.generated[name] = torch.empty(size.n_items, size.capacity, width, dtype=size.dtype, device=size.device)
+            self.generated[name] = like.new_empty(self.size.n_items, self.size.capacity, width)
         return self.generated[name]
 
 
@@ -123,10 +121,11 @@ class FixedCache(DecodingCache):
 
     Args:
         pool: where buffers come from and go to.
+        int8: whether keys and values are kept in 8 bits.
     """
 
-    def __init__(self, size: Size, pool: BufferPool) -> None:
-        super().__init__(size.n_items * size.beam, size.n_items, size.device)
+    def __init__(self, size: Size, pool: BufferPool, int8: bool = False) -> None:
+        super().__init__(size.n_items * size.beam, size.n_items, size.device, int8)
         self.pool, self.filled, self.source_length = pool, set[str](), 0
         self.held: list[GraphBuffers] = []
         weakref.finalize(self, pool.give, self.held).atexit = False
@@ -160,10 +159,10 @@ class FixedCache(DecodingCache):
             return x[:n] if items is None else x.index_select(0, items)
 
         for name, store in old.generated.items():
-            new.of_generated(name, store.size(2))[:n, : self.used] = taken(store[:, : self.used])
+            new.of_generated(name, store.size(2), store)[:n, : self.used] = taken(store[:, : self.used])
         for name in self.filled:
             store = old.source[name]
-            new.of_source(name, store.size(2))[:n] = taken(store)
+            new.of_source(name, store.size(2), store)[:n] = taken(store)
         for ours, theirs in (
             (new.start, old.start),
             (new.count, old.count),
@@ -189,14 +188,14 @@ class FixedCache(DecodingCache):
         self._move(capacity=capacity)
 
     def slots(self, name: str, like: Tensor, width: int = 0) -> Tensor:
-        return self.buffers.of_generated(name, width or like.size(-1))
+        return self.buffers.of_generated(name, width or like.size(-1), like)
 
     def once(self, name: str, project: Callable[[Tensor], Tensor], memory: Tensor) -> Tensor:
         if name not in self.filled:
             found = project(memory)
             if found.size(1) != memory.size(1):
                 raise InputError("--cuda-graph: not with an attention that sums the source up; leave it out")
-            self.buffers.of_source(name, found.size(-1))[:, : found.size(1)] = found
+            self.buffers.of_source(name, found.size(-1), found)[:, : found.size(1)] = found
             self.filled.add(name)
         return self.source[name]
 

@@ -12,8 +12,9 @@ from typing import ClassVar, NamedTuple
 from torch import Tensor, nn
 
 from fairseq_lasformer.nn.attentions import Attention, AttentionOutput
-from fairseq_lasformer.nn.cache import DecodingCache, LayerCache
+from fairseq_lasformer.nn.cache import DecodingCache
 from fairseq_lasformer.nn.dropout import Dropout
+from fairseq_lasformer.nn.layer_cache import LayerCache
 from fairseq_lasformer.nn.moe import MixtureOfExperts, RouterStats
 from fairseq_lasformer.nn.options import EVERY_QUERY, RowSampling
 from fairseq_lasformer.nn.selection import Selection

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from fairseq_lasformer import ops
 from fairseq_lasformer.nn.activations import KERNELS, Function
 from fairseq_lasformer.nn.attentions import Attention
-from fairseq_lasformer.nn.layers import EncoderLayer, TransformerLayer
+from fairseq_lasformer.nn.layers import TransformerLayer
 from fairseq_lasformer.nn.patterns import Pattern
 from fairseq_lasformer.nn.stack import LayerStack
-from fairseq_lasformer.ops import PackedLinear, pack_linear
+from fairseq_lasformer.ops import PackedLinear, pack_linear, quantise_linear
 
 
 class Unsupported(Exception):
@@ -23,7 +23,7 @@ class Unsupported(Exception):
 
 
 class PackedProjection(nn.Module):
-    """A linear layer in 8 bits, in the place of one in float32.
+    """A linear layer in 8 bits, in the place of one in other numbers.
 
     Args:
         layer: the linear layer; its weights are copied.
@@ -31,7 +31,8 @@ class PackedProjection(nn.Module):
 
     def __init__(self, layer: nn.Linear) -> None:
         super().__init__()
-        self.packed = joined([layer], int8=True)
+        on_cpu = layer.weight.device.type == "cpu"
+        self.packed = joined([layer], int8=True) if on_cpu else quantise_linear(layer.weight, layer.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., inputs] -> [..., outputs]."""
@@ -101,11 +102,11 @@ def joined(layers: list[nn.Linear], int8: bool) -> PackedLinear:
     return pack_linear(torch.cat(weights), torch.cat(biases) if biases else None, int8)
 
 
-def quantise_encoder(layers: LayerStack) -> None:
-    """Replace an encoder's linear layers, other than its selectors', by 8-bit ones, in place."""
+def quantise(layers: LayerStack) -> None:
+    """Replace the linear layers, other than the selectors', by 8-bit ones, in place."""
     for layer in layers:
-        assert isinstance(layer, EncoderLayer)
-        for holder in (layer, layer.self_attn):
+        attentions: tuple[str, ...] = layer.attentions  # type: ignore[assignment]
+        for holder in (layer, *(getattr(layer, name) for name in attentions)):
             for name, module in list(holder.named_children()):
                 if isinstance(module, nn.Linear):
                     setattr(holder, name, PackedProjection(module))
@@ -129,7 +130,15 @@ def fix_encoder(layers: LayerStack) -> None:
 
 
 def check_layer(layer: TransformerLayer) -> None:
-    """Raise :class:`Unsupported` if the kernels do not compute a layer."""
+    """Raise :class:`Unsupported` if the CPU's kernels do not compute a layer."""
+    check_parts(layer)
+    for name, parameter in layer.named_parameters():
+        if parameter.dtype != torch.float32 or parameter.device.type != "cpu":
+            raise Unsupported(f"{parameter.dtype} on {parameter.device} ({name})".replace("torch.", ""))
+
+
+def check_parts(layer: TransformerLayer) -> None:
+    """Raise :class:`Unsupported` if a layer has a part that no kernel computes."""
     if layer.moe is not None or layer.fc1 is None:
         raise Unsupported("mixtures of experts")
     if not isinstance(layer.transformation, nn.Identity):
@@ -142,9 +151,6 @@ def check_layer(layer: TransformerLayer) -> None:
             raise Unsupported(f"the attention {_name(attention)}")
         if attention.selector is not None and not attention.selector.packable:
             raise Unsupported(f"the pattern {_name(attention.selector)}")
-    for name, parameter in layer.named_parameters():
-        if parameter.dtype != torch.float32 or parameter.device.type != "cpu":
-            raise Unsupported(f"{parameter.dtype} on {parameter.device} ({name})".replace("torch.", ""))
 
 
 def _name(module: Attention | Pattern) -> str:

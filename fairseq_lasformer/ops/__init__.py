@@ -18,6 +18,7 @@ from fairseq_lasformer.ops.fixed import (
 )
 from fairseq_lasformer.ops.gather import gathered_attention, kept_mask, kept_of, topk_slots
 from fairseq_lasformer.ops.packed import PackedLinear, decode_step, pack_linear, quantise_heads
+from fairseq_lasformer.ops.quantised import QuantisedLinear, append_heads, quantise_linear
 from fairseq_lasformer.ops.select import topk_mask
 from fairseq_lasformer.ops.supervise import supervise
 from fairseq_lasformer.ops.tiled_teacher import bitmask_of, mask_of, tiled_supervise
@@ -28,6 +29,7 @@ from fairseq_lasformer.ops.types import (
     KAPPA_ONE,
     MIN_KEYS,
     AttentionMask,
+    EightBit,
     KeptKeys,
     KeyIndex,
     RowSample,
@@ -42,16 +44,19 @@ __all__ = [
     "KAPPA_ONE",
     "MIN_KEYS",
     "AttentionMask",
+    "EightBit",
     "Choice",
     "PassShape",
     "KeyIndex",
     "KeptKeys",
     "PackedLinear",
+    "QuantisedLinear",
     "RowSample",
     "StraightThrough",
     "Supervision",
     "Teachers",
     "activate",
+    "append_heads",
     "attend_kept",
     "backend_for",
     "bitmask_of",
@@ -74,6 +79,7 @@ __all__ = [
     "mask_of",
     "pack_linear",
     "quantise_heads",
+    "quantise_linear",
     "reference",
     "supervise",
     "tiled_attention",

@@ -13,12 +13,17 @@ from torch import Tensor
 
 from fairseq_lasformer.ops import reference
 from fairseq_lasformer.ops.backends import backend_for, current, triton_kernels
-from fairseq_lasformer.ops.types import KAPPA_ONE, MIN_KEYS, KeptKeys, KeyIndex
+from fairseq_lasformer.ops.types import KAPPA_ONE, MIN_KEYS, EightBit, KeptKeys, KeyIndex
 
 
 def _rows(t: Tensor) -> Tensor:
     """Return the tensor with the rows of each outermost entry contiguous, as the kernels require."""
     return t if t.stride(-1) == 1 and (t.dim() < 3 or t.stride(1) == t.size(2)) else t.contiguous()
+
+
+def _store(t: Tensor | EightBit) -> Tensor | EightBit:
+    """Return keys or values as :func:`_rows` does."""
+    return EightBit(*map(_rows, t)) if isinstance(t, EightBit) else _rows(t)
 
 
 def _module(backend: str) -> Any:
@@ -56,8 +61,8 @@ def topk_indices(q: Tensor, keys: Tensor, paths: KeyIndex, kappa: int, backend: 
 @torch.no_grad()
 def attend_kept(
     q: Tensor,
-    keys: Tensor,
-    values: Tensor,
+    keys: Tensor | EightBit,
+    values: Tensor | EightBit,
     paths: KeyIndex | None,
     slots: KeptKeys | None,
     n_heads: int,
@@ -68,7 +73,7 @@ def attend_kept(
 
     Args:
         q: [R, H*D].
-        keys, values: [N, C, H*D], by slot.
+        keys, values: [N, C, H*D], by slot; if in 8 bits, both of them.
         paths: key index; only used if ``slots`` is None.
         slots: kept keys; None attends to every allowed key of ``paths``.
         n_heads: H.
@@ -79,25 +84,25 @@ def attend_kept(
     Returns:
         [R, H*D] in q's dtype; 0 for rows without keys.
     """
+    chosen = backend_for(q.device, backend)
+    plain = chosen == "reference" or dropout_p > 0 or (chosen == "cpu" and isinstance(keys, EightBit))
     if slots is None:
         assert paths is not None
-        if backend == "reference":
-            table, allowed = paths.slots(q.size(0))
-            every = KeptKeys(table.masked_fill(~allowed, -1).int(), allowed.sum(1).int())
-            return reference.attend_kept(q, keys, values, every, n_heads, dropout_p)
-        if paths.table is None:
+        if paths.table is None and isinstance(keys, Tensor) and isinstance(values, Tensor) and backend != "reference":
             return _attend_source(q, keys, values, paths, n_heads, dropout_p)
-        kept = paths.n_keys.int().repeat_interleave(q.size(0) // paths.n_keys.numel())
-        slots = KeptKeys(paths.table[:, : paths.end], kept)
-    if dropout_p > 0:
+        if plain:
+            table, allowed = paths.slots(q.size(0))
+            slots = KeptKeys(table.masked_fill(~allowed, -1).int(), allowed.sum(1).int())
+        elif paths.table is None:
+            with current(q):
+                return _module(chosen).attend_every(q.contiguous(), _store(keys), _store(values), paths, n_heads)
+        else:
+            kept = paths.n_keys.int().repeat_interleave(q.size(0) // paths.n_keys.numel())
+            slots = KeptKeys(paths.table[:, : paths.end], kept)
+    if plain:
         return reference.attend_kept(q, keys, values, slots, n_heads, dropout_p)
-    chosen = backend_for(q.device, backend)
-    q, keys, values, slots = (
-        q.contiguous(),
-        _rows(keys),
-        _rows(values),
-        KeptKeys(_rows(slots.indices), slots.counts.contiguous()),
-    )
+    q, slots = q.contiguous(), KeptKeys(_rows(slots.indices), slots.counts.contiguous())
+    keys, values = _store(keys), _store(values)
     if chosen == "cpu":
         out = torch.ops.fairseq_lasformer.attend_kept(q.float(), keys, values, *slots, n_heads)
         return out.to(q.dtype)

@@ -12,7 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fairseq_lasformer.ops.reference import quantised
+from fairseq_lasformer.ops import cpu
+from fairseq_lasformer.ops.reference import quantised, quantised_heads
 
 NO_ACTIVATION, RELU, GELU, GELU_TANH, SWISH = range(5)
 """Between the layers of a feed-forward network, as arithmetic/arithmetic.h numbers them."""
@@ -92,8 +93,10 @@ def pack_linear(weight: Tensor, bias: Tensor | None = None, int8: bool = False) 
 def quantise_heads(x: Tensor, n_heads: int) -> tuple[Tensor, Tensor]:
     """Keys or values in 8 bits, one scale for each head: x [..., H*D] -> int8 [..., H*D], float32 [..., H].
 
-    Definition: ``reference.quantised``, head by head.
+    Definition: ``reference.quantised_heads``, which is what runs where the kernels do not.
     """
+    if x.device.type != "cpu" or x.dtype != torch.float32 or cpu.kernels() is None:
+        return quantised_heads(x, n_heads)
     return torch.ops.fairseq_lasformer.quantise_heads(x, n_heads)
 
 

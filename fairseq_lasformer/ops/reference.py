@@ -15,6 +15,7 @@ from fairseq_lasformer.ops.types import (
     KAPPA_ONE,
     MIN_KEYS,
     AttentionMask,
+    EightBit,
     KeptKeys,
     KeyIndex,
     RowSample,
@@ -205,13 +206,18 @@ def topk_indices(q: Tensor, keys: Tensor, paths: KeyIndex, kappa: Tensor | int) 
 
 
 def attend_kept(
-    q: Tensor, keys: Tensor, values: Tensor, slots: KeptKeys, n_heads: int, dropout_p: float = 0.0
+    q: Tensor,
+    keys: Tensor | EightBit,
+    values: Tensor | EightBit,
+    slots: KeptKeys,
+    n_heads: int,
+    dropout_p: float = 0.0,
 ) -> Tensor:
     """Compute attention of one decoding step over the kept keys (eq 3).
 
     Args:
         q: [R, H*D].
-        keys, values: [N, C, H*D], by slot.
+        keys, values: [N, C, H*D], by slot; in 8 bits, they are multiplied by their scales before anything else.
         n_heads: H.
         dropout_p: dropout probability of the attention weights.
 
@@ -220,12 +226,19 @@ def attend_kept(
     """
     n_rows, width = q.shape
     index, shape = slots.indices.long(), (n_rows, slots.indices.size(1), n_heads, width // n_heads)
-    k, v = (of_rows(t, index.clamp(min=0)).view(shape).transpose(1, 2) for t in (keys, values))
-    weights = attention_scores(q.view(n_rows, 1, n_heads, -1).transpose(1, 2), k).float()
+    k, v = (_kept(t, index.clamp(min=0), shape).transpose(1, 2) for t in (keys, values))
+    weights = attention_scores(q.view(n_rows, 1, n_heads, -1).transpose(1, 2).to(k.dtype), k).float()
     weights = masked_softmax(weights, (index >= 0)[:, None, None])
     if dropout_p > 0:
         weights = torch.nn.functional.dropout(weights, dropout_p)
-    return torch.matmul(weights.to(v.dtype), v).reshape(n_rows, width)
+    return torch.matmul(weights.to(v.dtype), v).reshape(n_rows, width).to(q.dtype)
+
+
+def _kept(store: Tensor | EightBit, slots: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Keys or values of some slots, [R, T, H, D]; float32 if they are kept in 8 bits."""
+    if isinstance(store, Tensor):
+        return of_rows(store, slots).view(shape)
+    return of_rows(store.numbers, slots).view(shape) * of_rows(store.scale, slots)[..., None]
 
 
 def quantised(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -255,7 +268,29 @@ def linear_int8(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor
     Returns:
         [R, N].
     """
-    (rows, row_scale), (weights, scale) = quantised(x), quantised(weight)
-    sums = torch.matmul(rows.double(), weights.double().T).float()  # integers below 2^53
-    out = sums * (row_scale * scale.T)
-    return out if bias is None else out + bias
+    numbers, scale = quantised(weight)
+    return linear_quantised(x, numbers, scale[:, 0], bias)
+
+
+def linear_quantised(x: Tensor, numbers: Tensor, scale: Tensor, bias: Tensor | None = None) -> Tensor:
+    """:func:`linear_int8` with weights that are quantised already.
+
+    Args:
+        x: [R, K].
+        numbers: int8 [N, K].
+        scale: float32 [N].
+        bias: float32 [N], or None.
+
+    Returns:
+        [R, N] in x's dtype.
+    """
+    rows, row_scale = quantised(x.float())
+    sums = torch.matmul(rows.double(), numbers.double().T).float()  # integers below 2^53
+    out = sums * (row_scale * scale)
+    return (out if bias is None else out + bias).to(x.dtype)
+
+
+def quantised_heads(x: Tensor, n_heads: int) -> tuple[Tensor, Tensor]:
+    """Keys or values in 8 bits, one scale for each head: x [..., H*D] -> int8 [..., H*D], float32 [..., H]."""
+    numbers, scale = quantised(x.float().reshape(-1, x.size(-1) // n_heads))
+    return numbers.view(x.shape), scale.view(*x.shape[:-1], n_heads)

@@ -111,6 +111,18 @@ class StraightThrough(NamedTuple):
         return self.query, self.key
 
 
+class EightBit(NamedTuple):
+    """Keys or values in 8 bits, one scale for each head; see ``reference.quantised_heads``.
+
+    Attributes:
+        numbers: int8 [N, C, H*D], by slot.
+        scale: float32 [N, C, H].
+    """
+
+    numbers: Tensor
+    scale: Tensor
+
+
 class WeightDropout(NamedTuple):
     """Dropout of attention weights, the same in the forward and the backward pass.
 

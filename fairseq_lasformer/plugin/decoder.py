@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -21,24 +21,18 @@ from fairseq_lasformer.nn.packed_modules import Unsupported
 from fairseq_lasformer.nn.packed_stack import PackedStack
 from fairseq_lasformer.nn.patterns.learned import learned
 from fairseq_lasformer.nn.stack import Observer
-from fairseq_lasformer.ops import AttentionMask, PackedLinear, log_softmax, pack_linear
+from fairseq_lasformer.ops import (
+    AttentionMask,
+    PackedLinear,
+    QuantisedLinear,
+    log_softmax,
+    pack_linear,
+)
 from fairseq_lasformer.plugin.build import decoder_stack, sampling, supervision
 from fairseq_lasformer.plugin.config import ModuleConfig
 from fairseq_lasformer.plugin.encoder import EncoderOut
 from fairseq_lasformer.plugin.frontend import Frontend, padding_of
-
-
-class PackedDecoder(NamedTuple):
-    """What a decoder reads in a step, packed.
-
-    Attributes:
-        output: the projection to scores of all words.
-        of: what tells the weights that were packed from later ones, see :meth:`LasformerDecoder._weights`.
-    """
-
-    stack: PackedStack
-    output: PackedLinear
-    of: tuple[tuple[int, int], ...]
+from fairseq_lasformer.plugin.step_weights import EightBits, PackedDecoder, eight_bits
 
 
 class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
@@ -65,6 +59,7 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
         self.layer_norm = nn.LayerNorm(dim) if last else None
         self.output_projection = _output_projection(dim, len(dictionary), embed_tokens, cfg)
         self.packed: PackedDecoder | None = None
+        self.eight: EightBits | None = None
         self.pool = BufferPool()
 
     def _apply(self, fn: Any, recurse: bool = True) -> LasformerDecoder:
@@ -76,15 +71,18 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
         return tuple((p.data_ptr(), p._version) for m in (self.layers, self.output_projection) for p in m.parameters())
 
     def make_generation_fast_(self, retain_dropout: bool = False, **_: Any) -> None:
-        """Pack the weights for decoding on a CPU; called by fairseq before generation.
+        """Pack the weights for decoding on a CPU, or quantise them on a GPU; called by fairseq before generation.
 
-        Weights that change afterwards, or move, are packed again when the next batch begins.
+        Weights that change afterwards, or move, are packed again when the next batch begins; those of a GPU are not.
 
         Raises:
             InputError: 8 bits, or reproducible translations, are asked for and not possible.
         """
         int8, int8_cache, self.packed = self.run_options.int8, self.run_options.int8_cache, None
         try:
+            if (int8 or int8_cache) and next(self.parameters()).device.type != "cpu":
+                self.eight = eight_bits(self.layers, self.output_projection, self.run_options, retain_dropout)
+                return
             self.check_kernels(retain_dropout)
             if self.run_options.cuda_graph:
                 raise Unsupported("--cuda-graph")
@@ -141,8 +139,14 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
 
     def output_layer(self, features: Tensor, packed: bool = False, **kwargs: Any) -> Tensor:
         """[..., d] -> [..., vocabulary]; ``packed``: as in a decoding step."""
-        kernels = self._packed_for(features) if packed else None
-        return self.output_projection(features) if kernels is None else kernels.output(features)
+        kernels = self._output_for(features) if packed else None
+        return self.output_projection(features) if kernels is None else kernels(features)
+
+    def _output_for(self, x: Tensor) -> PackedLinear | QuantisedLinear | None:
+        """The projection to scores of all words that steps on tensors like this one use, if not the model's own."""
+        if x.device.type != "cpu":
+            return None if self.eight is None else self.eight.output
+        return None if self.packed is None else self.packed.output
 
     def _packed_for(self, x: Tensor) -> PackedDecoder | None:
         """What steps on tensors like this one read packed; None if they do not."""
@@ -157,8 +161,8 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
 
     def output_of(self, words: Tensor) -> Callable[[Tensor], Tensor]:
         """Return the projection to scores of some words, int64 [U]: features [R, d] -> [R, U]."""
-        if self.packed is not None and words.device.type == "cpu":
-            return self.packed.output.outputs_of(words)
+        if (kernels := self._output_for(words)) is not None:
+            return kernels.outputs_of(words)
         weight: Tensor = self.output_projection.weight[words]  # type: ignore[index]
         reduce = self.output_projection.reduce if isinstance(self.output_projection, TableProjection) else None
         bias = getattr(self.output_projection, "bias", None)
@@ -229,6 +233,8 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
         self, tokens: Tensor, encoder_out: EncoderOut, incremental_state: IncrementalState, beam: int
     ) -> Tensor | None:
         """Read what all hypotheses of an item begin with in one pass, instead of a step per token.
+
+        If keys and values are kept in 8 bits on a GPU, the pass itself attends over what they were before.
 
         Args:
             tokens: int64 [N, P], the start symbol and the first P - 1 words of each item, without padding.
@@ -304,11 +310,12 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
         """Make the cache of a batch of ``n_rows`` hypotheses over the encoder's output, [N, K, d]."""
         if self.packed is not None and self.packed.of != self._weights():
             self.make_generation_fast_()
+        int8 = self.packed is not None and self.packed.stack.int8_cache
+        int8 = int8 or (self.eight is not None and self.eight.cache)
         if not self.run_options.cuda_graph:
-            int8 = self.packed is not None and self.packed.stack.int8_cache
             return DecodingCache(n_rows, memory.size(0), memory.device, int8)
         kappas = tuple(p.millionths for _, p in learned(self.layers.patterns()))
-        return FixedCache(Size.first(n_rows, memory.size(0), memory.size(1), memory, kappas), self.pool)
+        return FixedCache(Size.first(n_rows, memory.size(0), memory.size(1), memory, kappas), self.pool, int8)
 
     def reorder_incremental_state_scripting(self, incremental_state: IncrementalState, new_order: Tensor) -> None:
         """Reorder the hypotheses without moving keys or values; see :class:`DecodingCache`."""

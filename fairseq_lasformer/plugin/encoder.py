@@ -12,7 +12,7 @@ from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.nn.cache import regroup
 from fairseq_lasformer.nn.layers import FullPass
 from fairseq_lasformer.nn.options import RunOptions
-from fairseq_lasformer.nn.packed_modules import Unsupported, fix_encoder, quantise_encoder
+from fairseq_lasformer.nn.packed_modules import Unsupported, fix_encoder, quantise
 from fairseq_lasformer.nn.stack import Observer
 from fairseq_lasformer.ops import AttentionMask
 from fairseq_lasformer.plugin.build import encoder_stack, sampling, supervision
@@ -41,7 +41,7 @@ class LasformerEncoder(Frontend, FairseqEncoder):
         self.layer_norm = nn.LayerNorm(embed_tokens.embedding_dim) if cfg.encoder.normalize_before else None
 
     def make_generation_fast_(self, retain_dropout: bool = False, **_: Any) -> None:
-        """Pack the layers for a CPU; called by fairseq before generation.
+        """Pack the layers for a CPU; called by fairseq before generation. On a GPU, they stay as they are.
 
         Raises:
             InputError: translations are to be reproducible, which is not possible.
@@ -54,8 +54,8 @@ class LasformerEncoder(Frontend, FairseqEncoder):
         except Unsupported as e:
             if run.reproducible:
                 raise InputError(f"--reproducible: not with {e}") from None
-        if run.int8:
-            quantise_encoder(self.layers)
+        if run.int8 and next(self.layers.parameters()).device.type == "cpu":
+            quantise(self.layers)
 
     def embed(
         self, tokens: Tensor, embeddings: Tensor | None = None, offset: Tensor | None = None

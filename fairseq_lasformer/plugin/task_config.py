@@ -124,14 +124,15 @@ class DocumentTranslationConfig(TranslationConfig):
     decode_dtype: ChoiceEnum(["float32", "int8"]) = field(  # type: ignore[valid-type]
         default="float32",
         metadata={
-            "help": "generation on a CPU: type of the linear layers' weights; int8 is faster and nearly as exact, and "
-            "selectors stay in float32"
+            "help": "generation: type of the linear layers' weights (on a GPU, of the decoder's); int8 is faster on a "
+            "CPU, and nearly as exact; selectors stay as they are"
         },
     )
     cache_dtype: ChoiceEnum(["float32", "int8"]) = field(  # type: ignore[valid-type]
         default="float32",
         metadata={
-            "help": "generation on a CPU: type of the keys and values that are kept; int8 is faster for long texts"
+            "help": "generation: type of the keys and values that are kept; int8 is faster for long texts on a CPU, "
+            "and takes half of the memory or less"
         },
     )
     reproducible: bool = field(

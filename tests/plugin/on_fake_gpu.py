@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from fairseq.sequence_generator import SequenceGenerator
-from helpers import tokens
+from helpers import in_8_bits, tokens
 
 from benchmarks.fake_gpu import FakeGpu, on_cpu, to_gpu
 from fairseq_lasformer.nn.options import RunOptions
@@ -97,25 +97,30 @@ SEARCHES = {
     "dense": {"select_modules": "none"},
     "graph": {"cuda_graph": True},
     "graph-all-keys": {"cuda_graph": True, "kappa": 1.0, "n_documents": 2},
+    "eight-dense": {"eight": True, "select_modules": "none", "decoder_layers": 2},
+    "eight-graph": {"eight": True, "cuda_graph": True, "decoder_layers": 2},
 }
 
 
 @pytest.mark.parametrize("options", SEARCHES.values(), ids=SEARCHES)
 def test_a_search_is_the_cpus_and_its_steps_never_wait(build, small_task, monkeypatch, options):
-    options = {"kappa": 0.3, "n_documents": 1, "cuda_graph": False} | options
+    options = {"kappa": 0.3, "n_documents": 1, "cuda_graph": False, "eight": False} | options
     monkeypatch.setattr("fairseq_lasformer.nn.fixed_cache.FIRST_POSITIONS", 64)  # Triton's interpreter is slow
-    n, cuda_graph = options.pop("n_documents"), options.pop("cuda_graph")
+    n, cuda_graph, eight = (options.pop(name) for name in ("n_documents", "cuda_graph", "eight"))
     source = tokens(n, 24, pad_left=range(n))
     sample = {"net_input": {"src_tokens": source, "src_lengths": source.ne(1).sum(1)}}
     settings = {"beam_size": 2, "max_len_a": 0.0, "max_len_b": 11}
     reference = ending(build(backend="reference", **options).eval())
+    reference = in_8_bits(reference) if eight else reference
     expected = SequenceGenerator([reference], small_task.target_dictionary, **settings).generate([reference], sample)
     counts, bookkeeping = [], []
+    near = 2e-3 if eight else 1e-4  # in 8 bits, a last bit may decide how a number is rounded
     with FakeGpu() as gpu:
         model = to_gpu(ending(build(**options).eval()))
         for module in model.modules():
             if isinstance(getattr(module, "run_options", None), RunOptions):
-                module.run_options = module.run_options._replace(cuda_graph=cuda_graph)
+                module.run_options = module.run_options._replace(cuda_graph=cuda_graph, int8=eight, int8_cache=eight)
+        model.make_generation_fast_()
         generator = BeamGenerator([model], small_task.target_dictionary, **settings)
         generator.look_every = LOOK_EVERY
         forward, before = generator.model.forward_decoder, None
@@ -135,7 +140,7 @@ def test_a_search_is_the_cpus_and_its_steps_never_wait(build, small_task, monkey
         assert [len(f) for f in found] == [len(e) for e in expected]
         for ours, theirs in zip(sum(found, []), sum(expected, [])):
             assert on_cpu(ours["tokens"]).tolist() == theirs["tokens"].tolist()
-            torch.testing.assert_close(on_cpu(ours["score"]), theirs["score"], rtol=1e-4, atol=1e-4)
+            torch.testing.assert_close(on_cpu(ours["score"]), theirs["score"], rtol=near, atol=near)
         assert len(counts) > 8
         # the first step learns what is constant: where the source is, how many keys are kept
         assert all(step["syncs"] == step["uploads"] == 0 for step in counts[1:]), gpu.syncs
@@ -144,6 +149,7 @@ def test_a_search_is_the_cpus_and_its_steps_never_wait(build, small_task, monkey
         assert len(looks) >= 2 and all(step["syncs"] for step in looks)
         assert all(step["syncs"] == step["uploads"] == 0 and step["launches"] <= 36 for step in others), gpu.syncs
         assert gpu.launches["triton:_attend"] > 0
+        assert (gpu.launches["triton:_linear"] > 0) == (gpu.launches["triton:_append"] > 0) == eight
         assert bool(gpu.graphs) == cuda_graph and all(graph.replays for graph in gpu.graphs)
         if cuda_graph and n > 1:  # a second batch captures nothing
             captured = len(gpu.graphs)

@@ -16,7 +16,8 @@ from fairseq_lasformer.nn.selection import Selection
 from fairseq_lasformer.ops import AttentionMask, KeptKeys
 
 if TYPE_CHECKING:
-    from fairseq_lasformer.nn.cache import DecodingCache, LayerCache
+    from fairseq_lasformer.nn.cache import DecodingCache
+    from fairseq_lasformer.nn.layer_cache import LayerCache
 
 ATTENTIONS: dict[str, type[Attention]] = {}
 """Attentions that select nothing, by their names in ``--select-pattern``."""

@@ -9,7 +9,8 @@ from torch import Tensor
 from fairseq_lasformer import ops
 from fairseq_lasformer.nn.attentions.base import AttentionOptions, AttentionOutput
 from fairseq_lasformer.nn.attentions.projected import ProjectedAttention
-from fairseq_lasformer.nn.cache import DecodingCache, LayerCache
+from fairseq_lasformer.nn.cache import DecodingCache
+from fairseq_lasformer.nn.layer_cache import LayerCache
 from fairseq_lasformer.nn.options import EVERY_QUERY, RowSampling
 from fairseq_lasformer.nn.patterns import Pattern
 from fairseq_lasformer.nn.selection import Selection
@@ -57,7 +58,7 @@ class SelectedAttention(ProjectedAttention):
         if self.length:
             n_keys = keys.key_index.n_keys
             q = self.sharpened(q, n_keys.repeat_interleave(q.size(0) // n_keys.numel())[:, None])
-        k, v = keys.project("key", self.k_proj), keys.project("value", self.v_proj)
+        k, v = keys.heads(self.num_heads, self.k_proj, self.v_proj, self.backend)
         if self.selector is not None:
             kept = self.selector.step(x, keys)
         dropout_p = self.dropout_module.active_p
@@ -70,7 +71,7 @@ class SelectedAttention(ProjectedAttention):
 
     def remember(self, x: Tensor, cache: DecodingCache, name: str) -> None:
         for what, projection in (("key", self.k_proj), ("value", self.v_proj)):
-            cache.fill(f"{name}.{what}", projection(x))
+            cache.fill_heads(f"{name}.{what}", projection(x), self.num_heads)
         if self.selector is not None and self.selector.scorers():
             cache.fill(f"{name}.selector_key", self.selector.scorers()[1](x))
 

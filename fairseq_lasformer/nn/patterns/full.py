@@ -13,7 +13,7 @@ from fairseq_lasformer.nn.selection import FullSelection, Selection, every
 from fairseq_lasformer.ops import AttentionMask, PassShape
 
 if TYPE_CHECKING:
-    from fairseq_lasformer.nn.cache import LayerCache
+    from fairseq_lasformer.nn.layer_cache import LayerCache
 
 
 class Full(Pattern):

@@ -21,7 +21,7 @@ from fairseq_lasformer.ops import MIN_KEYS, AttentionMask, Choice, KeptKeys
 from fairseq_lasformer.ops.reference import keep_counts, masked_softmax, of_rows, select, selector_scores
 
 if TYPE_CHECKING:
-    from fairseq_lasformer.nn.cache import LayerCache
+    from fairseq_lasformer.nn.layer_cache import LayerCache
 
 
 class OwnLine(Selector):

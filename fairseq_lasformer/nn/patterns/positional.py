@@ -13,7 +13,7 @@ from fairseq_lasformer.nn.selection import Selection, selected
 from fairseq_lasformer.ops import AttentionMask, KeptKeys
 
 if TYPE_CHECKING:
-    from fairseq_lasformer.nn.cache import LayerCache
+    from fairseq_lasformer.nn.layer_cache import LayerCache
 
 NOWHERE = 2**62
 """Stands behind all positions."""

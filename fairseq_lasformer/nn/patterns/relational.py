@@ -20,7 +20,7 @@ from fairseq_lasformer.ops import AttentionMask, KeptKeys
 from fairseq_lasformer.ops.reference import of_rows
 
 if TYPE_CHECKING:
-    from fairseq_lasformer.nn.cache import LayerCache
+    from fairseq_lasformer.nn.layer_cache import LayerCache
 
 COUNTED = 512
 """Queries of which the cost is the mean."""

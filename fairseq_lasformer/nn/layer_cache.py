@@ -1,0 +1,115 @@
+"""One attention's part of the decoding cache; shapes as in ``cache``, with H heads."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fairseq_lasformer.nn.cache import ENDS, DecodingCache
+from fairseq_lasformer.ops import EightBit, KeyIndex, append_heads, quantise_heads
+from fairseq_lasformer.ops.reference import of_rows
+
+
+class LayerCache(NamedTuple):
+    """One attention's part of the cache in one decoding step.
+
+    Attributes:
+        cache: the cache of all layers.
+        name: prefix of this attention's entries in it.
+        x: [R, d], the newest inputs.
+        memory: [N, K, d], the source, in cross-attention; otherwise None.
+        generated: slots of the translation's keys so far.
+    """
+
+    cache: DecodingCache
+    name: str
+    x: Tensor
+    memory: Tensor | None
+    key_index: KeyIndex
+    generated: KeyIndex
+
+    @property
+    def position(self) -> Tensor:
+        """Position of the newest queries, int64 [N]."""
+        return self.generated.n_keys - 1
+
+    @property
+    def row_position(self) -> Tensor:
+        """Position of the newest query of each hypothesis, int64 [R]."""
+        return self.position.repeat_interleave(self.x.size(0) // self.position.numel())
+
+    def project(self, what: str, projection: Callable[[Tensor], Tensor]) -> Tensor:
+        """Project all keys so far, [N, C, W] by slot; only new ones are computed.
+
+        Args:
+            what: name of the projection in the cache, such as ``key``.
+            projection: from [..., d] to [..., W].
+        """
+        if self.memory is None:
+            return self.cache.append(f"{self.name}.{what}", projection(self.x))
+        return self.cache.once(f"{self.name}.{what}", projection, self.memory)
+
+    def ends(self, slots: Tensor) -> Tensor:
+        """Return which keys end a line, bool [R, T], by their slots [R, T]; see :meth:`DecodingCache.mark`."""
+        return of_rows((self.cache.generated if self.memory is None else self.cache.source)[ENDS], slots)[..., 0] > 0
+
+    def stored(self, what: str, width: int, n_heads: int, projection: Callable[[Tensor], Tensor]) -> EightBit:
+        """Return keys or values in 8 bits, [N, C, W], with the scales of their heads, [N, C, H].
+
+        Of self-attention: room for them, which the step itself fills.
+
+        Args:
+            what: as of :meth:`project`.
+            width: W.
+            n_heads: H.
+            projection: of the source, from [..., d] to [..., W]; not called in self-attention.
+        """
+        numbers, scales = f"{self.name}.{what}", f"{self.name}.{what}_scale"
+        if self.memory is None:
+            room = self.x.new_empty(0, dtype=torch.int8), self.x.new_empty(0, dtype=torch.float32)
+            return EightBit(self.cache.slots(numbers, room[0], width), self.cache.slots(scales, room[1], n_heads))
+        both = functools.cache(lambda memory: quantise_heads(projection(memory), n_heads))
+        once = self.cache.once
+        return EightBit(
+            once(numbers, lambda memory: both(memory)[0], self.memory),
+            once(scales, lambda memory: both(memory)[1], self.memory),
+        )
+
+    def heads(
+        self,
+        n_heads: int,
+        key: Callable[[Tensor], Tensor],
+        value: Callable[[Tensor], Tensor],
+        backend: str = "auto",
+    ) -> tuple[Tensor | EightBit, Tensor | EightBit]:
+        """Project all keys and values so far, see :meth:`project`; in 8 bits, if that is how the cache keeps them.
+
+        Args:
+            n_heads: H.
+            key, value: from [..., d] to [..., H*D].
+            backend: one of ``ops.BACKENDS``.
+        """
+        if not self.cache.int8:
+            return self.project("key", key), self.project("value", value)
+        if self.memory is not None:
+            return self.stored("key", 0, n_heads, key), self.stored("value", 0, n_heads, value)
+        newest = key(self.x), value(self.x)
+        keys, values = (self.stored(what, x.size(1), n_heads, key) for what, x in zip(("key", "value"), newest))
+        append_heads(*newest, self.cache.newest, keys, values, backend)
+        return keys, values
+
+    def state(self, what: str, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
+        """Return a state per hypothesis, [R, *shape], reordered with the beam; see :meth:`DecodingCache.state`.
+
+        Args:
+            dtype: its type (default: that of the inputs).
+        """
+        return self.cache.state(f"{self.name}.{what}", self.x.to(dtype or self.x.dtype), *shape)
+
+    def constant(self, what: str, buffer: Tensor) -> int:
+        """Return an integer buffer that is constant during decoding; it is read from the device on the first step."""
+        return self.cache.constant(f"{self.name}.{what}", buffer)

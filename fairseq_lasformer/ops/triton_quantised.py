@@ -1,0 +1,126 @@
+"""Decoding in 8 bits on GPUs: linear layers, and keys and values that are written as they are quantised.
+
+Definitions: ``reference.linear_quantised``, ``reference.quantised_heads``, to the last bit: products and sums are not
+fused here.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from fairseq_lasformer.ops.types import EightBit
+
+INPUTS = 128  # of a block of weights
+MOST_ROWS = 64  # of a program
+MOST_TILE = 4096  # rows times outputs of a program: sm_86 has 99 KiB of shared memory
+FULL = 132  # programs that fill a large GPU
+_NEAREST = tl.constexpr(12582912.0)  # 1.5 * 2^23: added and taken away, it leaves a number below 2^22 rounded to even
+
+
+@triton.jit
+def _scales(most, finite):
+    """What rows are multiplied by to become numbers from -127 to 127, and back: NaN for those that are not finite."""
+    some = finite & (most > 0)
+    into = tl.where(some, tl.div_rn(1.0, tl.where(some, most, 1.0)) * 127.0, 0.0)  # as PyTorch divides a number
+    return into, tl.where(finite, tl.div_rn(most, 127.0), float("nan"))
+
+
+@triton.jit
+def _numbers(x, into, finite):
+    """x [R, K] in 8 bits, by factors of its rows."""
+    return ((tl.where(finite[:, None], x, 0.0) * into[:, None] + _NEAREST) - _NEAREST).to(tl.int8)
+
+
+@triton.jit
+def _magnitude(x):
+    """The largest magnitude of the finite numbers of each row, and whether all of them are finite."""
+    size = tl.abs(x)
+    finite = size < float("inf")  # NaN is not
+    return tl.max(tl.where(finite, size, 0.0), 1), tl.min(finite.to(tl.int32), 1)
+
+
+@triton.jit(do_not_specialize=["n_rows"])
+def _linear(
+    x, weight, scale, bias, out, n_rows, inputs, outputs,
+    BIAS: tl.constexpr, ROWS: tl.constexpr, OUTPUTS: tl.constexpr, INPUTS: tl.constexpr,
+):  # fmt: skip
+    """Some outputs of some rows. Every program quantises its rows anew, which costs less than one more launch."""
+    i = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+    n = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
+    k = tl.arange(0, INPUTS)
+    row = x + i.to(tl.int64)[:, None] * inputs
+    most, finite = tl.zeros([ROWS], tl.float32), tl.full([ROWS], 1, tl.int32)
+    for begin in range(0, inputs, INPUTS):
+        mask = (i[:, None] < n_rows) & ((begin + k)[None, :] < inputs)
+        size, all_finite = _magnitude(tl.load(row + (begin + k)[None, :], mask=mask, other=0.0).to(tl.float32))
+        most, finite = tl.maximum(most, size), tl.minimum(finite, all_finite)
+    most = tl.where(finite != 0, most, 0.0)
+    into, back = _scales(most, finite != 0)
+    sums = tl.zeros([ROWS, OUTPUTS], tl.int32)
+    column = weight + n.to(tl.int64)[None, :] * inputs
+    for begin in range(0, inputs, INPUTS):
+        mask = (i[:, None] < n_rows) & ((begin + k)[None, :] < inputs)
+        part = tl.load(row + (begin + k)[None, :], mask=mask, other=0.0).to(tl.float32)
+        of_weights = (n[None, :] < outputs) & ((begin + k)[:, None] < inputs)
+        weights = tl.load(column + (begin + k)[:, None], mask=of_weights, other=0)
+        sums = tl.dot(_numbers(part, into, finite != 0), weights, sums)
+    factor = back[:, None] * tl.load(scale + n, mask=n < outputs, other=0.0)[None, :]
+    result = sums.to(tl.float32) * factor
+    if BIAS:
+        result += tl.load(bias + n, mask=n < outputs, other=0.0)[None, :]
+    at = out + i.to(tl.int64)[:, None] * outputs + n[None, :]
+    tl.store(at, result.to(out.dtype.element_ty), mask=(i[:, None] < n_rows) & (n[None, :] < outputs))
+
+
+@triton.jit
+def _append(
+    key, value, newest, keys, key_scale, values, value_scale,
+    capacity, beam, n_heads, width, HEADS: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """Write the newest key (program 0) or value (1) of a row where it belongs."""
+    row = tl.program_id(0)
+    if tl.program_id(1) == 1:
+        key, keys, key_scale = value, values, value_scale
+    head, d = tl.arange(0, HEADS), tl.arange(0, WIDTH)
+    mask = (head[:, None] < n_heads) & (d[None, :] < width)
+    at = head[:, None] * width + d[None, :]
+    x = tl.load(key + row.to(tl.int64) * n_heads * width + at, mask=mask, other=0.0).to(tl.float32)
+    most, all_finite = _magnitude(x)
+    finite = all_finite != 0
+    into, back = _scales(tl.where(finite, most, 0.0), finite)
+    slot = (row // beam).to(tl.int64) * capacity + tl.load(newest + row % beam)
+    tl.store(keys + slot * n_heads * width + at, _numbers(x, into, finite), mask=mask)
+    tl.store(key_scale + slot * n_heads + head, back, mask=head < n_heads)
+
+
+def linear(x: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:
+    """Apply a linear layer in 8 bits; arguments and result as in ``reference.linear_quantised``."""
+    (n_rows, inputs), n_outputs = x.shape, weight.size(0)
+    rows = min(MOST_ROWS, max(16, triton.next_power_of_2(n_rows)))
+    by_rows, outputs = triton.cdiv(n_rows, rows), MOST_TILE // max(32, rows)
+    while outputs > 16 and by_rows * triton.cdiv(n_outputs, outputs) < FULL:
+        outputs //= 2
+    out = x.new_empty(n_rows, n_outputs)
+    _linear[(triton.cdiv(n_outputs, outputs), by_rows)](
+        x, weight, scale, scale if bias is None else bias, out, n_rows, inputs, n_outputs,
+        BIAS=bias is not None, ROWS=rows, OUTPUTS=outputs, INPUTS=INPUTS, enable_fp_fusion=False,
+    )  # fmt: skip
+    return out
+
+
+def append(key: Tensor, value: Tensor, newest: Tensor, keys: EightBit, values: EightBit) -> None:
+    """Write the newest keys and values of all rows, in 8 bits.
+
+    Args:
+        key, value: [R, H*D].
+        newest: int64 [R / N], the slots of an item's rows.
+        keys, values: where they are written.
+    """
+    (n_rows, width), (n_items, capacity, n_heads) = key.shape, keys.scale.shape
+    padded = triton.next_power_of_2(n_heads), triton.next_power_of_2(width // n_heads)
+    _append[(n_rows, 2)](
+        key, value, newest, *keys, *values, capacity, n_rows // n_items, n_heads, width // n_heads,
+        HEADS=padded[0], WIDTH=padded[1], enable_fp_fusion=False,
+    )  # fmt: skip
