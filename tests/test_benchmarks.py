@@ -59,6 +59,18 @@ def test_forms_of_selectors_are_compared_on_a_frozen_model(trained_folder, tmp_p
 
 
 @pytest.mark.slow
+def test_tiles_of_queries_keep_more_keys_together_than_one(trained_folder, tmp_path):
+    checkpoint, options = trained_folder / "checkpoint_last.pt", ["--documents", 2, "--tokens", 60]
+    run("python", "-m", "benchmarks", "unions", checkpoint, *options, "--out", tmp_path / "rows.json")
+    rows = {(r["system"], r["metric"]): r["value"] for r in json.loads((tmp_path / "rows.json").read_text())["rows"]}
+    for module in ("encoder", "decoder", "cross"):
+        shares = [rows[f"{module}.0", f"{n} queries, %"] for n in (1, 8, 16, 32)]
+        assert 0 < shares[0] < shares[1] <= shares[2] <= shares[3] <= 100.001
+    done = run("python", "-m", "benchmarks", "unions", checkpoint, "--tokens", 10**6, check=False)
+    assert done.returncode == 1 and "fewer than 3 x 1000000 tokens" in done.stderr
+
+
+@pytest.mark.slow
 def test_the_script_for_a_gpu_runs_without_one_and_survives_a_section_that_fails(tmp_path):
     env = {"DEVICE": "cpu", "QUICK": "1", "OUT": str(tmp_path), "PYTHON": sys.executable}
     done = run("scripts/gpu.sh", SECTIONS="facts,nothing,correct,training,decoding", check=False, **env)

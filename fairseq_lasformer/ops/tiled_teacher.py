@@ -121,6 +121,7 @@ class _TiledSupervise(torch.autograd.Function):
         n_layers: int,
         *projections: Tensor,
     ) -> tuple[Tensor, ...]:
+        ctx.set_materialize_grads(False)  # zeros for what has no gradient
         teacher = _TiledTeacher(sel_q, sel_k, projections, mask, sample)
         mean, rows, sel_norm, norms = teacher.sweep(sample.of(bits, 1), query_padding, kl)
         ctx.save_for_backward(sel_q, sel_k, mask.key_padding, mean, rows, sel_norm, *norms, *projections)
@@ -273,7 +274,11 @@ class _Sums:
         dq, dk, more = self.into(block)
         products = (d_scores, self.k[:, :, : block.n_seen]), (d_scores.transpose(2, 3), self._own(self.q, block))
         for (scores, x), to, add in zip(products, (dq, dk), (False, more)):
-            product = torch.matmul(scores, x.to(scores.dtype))
+            x = x.to(scores.dtype)
+            if not add and to.dtype == scores.dtype and to.is_contiguous():
+                torch.bmm(scores.flatten(0, 1), x.flatten(0, 1), out=to.flatten(0, 1))
+                continue
+            product = torch.matmul(scores, x)
             to.add_(product) if add else to.copy_(product)
 
     def _own(self, x: Tensor, block: _Block) -> Tensor:

@@ -37,11 +37,13 @@ def topk_bitmask(sel_q: Tensor, sel_k: Tensor, mask: AttentionMask, kappa: int) 
     """
     (n_batch, n_queries, width), n_keys, device = sel_q.shape, sel_k.size(1), sel_q.device
     queries, keys = sel_q.float() * width**-0.5, sel_k.float().transpose(1, 2)
-    bits = torch.zeros(n_batch, n_queries, -(-n_keys // WORD), dtype=torch.int32, device=device)
     counts = None
     if mask.key_padding is not None:
         counts = mask.counts(n_queries, n_keys, device).expand(n_batch, n_queries).contiguous()
     step = max(LEAST_ROWS, BLOCK_ELEMENTS.get(device.type, BLOCK_ELEMENTS["cpu"]) // (n_batch * n_keys))
+    # a single block of rows writes all of their words
+    make = torch.empty if n_queries <= step else torch.zeros
+    bits = make(n_batch, n_queries, -(-n_keys // WORD), dtype=torch.int32, device=device)
     for start in range(0, n_queries, step):
         rows = slice(start, min(start + step, n_queries))
         seen = rows.stop + n_keys - n_queries if mask.causal else n_keys
