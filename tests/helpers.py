@@ -208,6 +208,18 @@ BACKENDS = [name for name, here in HERE.items() if here]
 PDC = ROOT.parent / "shared" / "data" / "pdc"
 
 
+@torch.no_grad()  # threads have their own
+def steps(model, src, prev, n_beams: int) -> torch.Tensor:
+    """Scores of all words, step by step, of as many like hypotheses of each document: [B * n_beams, N, vocabulary]."""
+    order = torch.arange(src.size(0)).repeat_interleave(n_beams)
+    encoded = model.encoder.reorder_encoder_out(model.encoder(src, src.ne(1).sum(1)), order)
+    state: dict = {}
+    prev = prev[order]
+    return torch.stack(
+        [model.decoder(prev[:, : i + 1], encoded, incremental_state=state)[0][:, 0] for i in range(prev.size(1))], 1
+    )
+
+
 def in_8_bits(model):
     """A model on a CPU that decodes as it does in 8 bits on a GPU, by the definitions."""
     quantise(model.decoder.layers)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from helpers import assert_beams_decode_alike, in_8_bits, skip_unless_here, tokens
+from helpers import assert_beams_decode_alike, in_8_bits, skip_unless_here, steps, tokens
 
 from fairseq_lasformer.nn.cache import DecodingCache
 from fairseq_lasformer.nn.options import RunOptions
@@ -13,17 +13,6 @@ from fairseq_lasformer.ops import cpu
 from fairseq_lasformer.plugin.step_weights import EightBits, eight_bits
 
 pytestmark = pytest.mark.skipif(cpu.kernels() is None, reason="no CPU kernels")
-
-
-@torch.no_grad()
-def steps(model, src, prev, n_beams: int) -> torch.Tensor:
-    order = torch.arange(src.size(0)).repeat_interleave(n_beams)
-    encoded = model.encoder.reorder_encoder_out(model.encoder(src, src.ne(1).sum(1)), order)
-    state: dict = {}
-    prev = prev[order]
-    return torch.stack(
-        [model.decoder(prev[:, : i + 1], encoded, incremental_state=state)[0][:, 0] for i in range(prev.size(1))], 1
-    )
 
 
 def apart(a: torch.Tensor, b: torch.Tensor) -> float:

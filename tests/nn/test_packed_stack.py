@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from helpers import assert_beams_decode_alike, assert_steps_are_a_full_pass, tokens
+from helpers import assert_beams_decode_alike, assert_steps_are_a_full_pass, steps, tokens
 
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.nn.options import RunOptions
@@ -63,17 +63,6 @@ def test_activations_are_those_of_pytorch(build, name, size):
     models[0].decoder.layers[1].fc1.bias[3] = float("nan")
     models[0].make_generation_fast_()
     assert steps(models[0], tokens(1, 9), tokens(1, 4), 2).isnan().all()
-
-
-@torch.no_grad()  # threads have their own
-def steps(model, src, prev, n_beams: int) -> torch.Tensor:
-    order = torch.arange(src.size(0)).repeat_interleave(n_beams)
-    encoded = model.encoder.reorder_encoder_out(model.encoder(src, src.ne(1).sum(1)), order)
-    state: dict = {}
-    prev = prev[order]
-    return torch.stack(
-        [model.decoder(prev[:, : i + 1], encoded, incremental_state=state)[0][:, 0] for i in range(prev.size(1))], 1
-    )
 
 
 @torch.no_grad()
