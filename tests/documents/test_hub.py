@@ -130,6 +130,21 @@ def test_weights_that_change_after_loading_are_used(trained_folder):
     assert model.translate_documents(text, progress=False) and model.models[0].decoder.packed is None
 
 
+def test_a_model_is_on_its_device_before_it_is_made_ready(trained_folder, monkeypatch):
+    """What is packed or quantised for generation depends on the device, and stays there."""
+    done: list[str] = []
+    for name in ("to", "prepare_for_inference_"):
+        real = getattr(LasformerModel, name)
+
+        def logged(self, *args, real=real, name=name, **kwargs):
+            done.append(name)
+            return real(self, *args, **kwargs)
+
+        monkeypatch.setattr(LasformerModel, name, logged)
+    hub.load_model(trained_folder, device="cpu")
+    assert done[:2] == ["to", "prepare_for_inference_"]
+
+
 def test_lines_are_settled_one_by_one(trained_folder, prepared):
     """What is streamed is what is returned at once: the same lines, scores and marks, and parts with their context."""
     model, compared = LasformerModel.from_pretrained(trained_folder / "checkpoint_last.pt"), 0
