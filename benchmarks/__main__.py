@@ -13,8 +13,10 @@ from benchmarks.rows import load, save, table
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.threads import wait_briefly
 
-NAMES = "kernels training prefill decoding memory lookups moe compact alignment serving imported competitors selectors"
-BENCHMARKS = (*NAMES.split(), "unions")
+NAMES = """
+kernels training prefill decoding memory lookups moe compact alignment serving imported competitors selectors unions
+"""
+BENCHMARKS = tuple(NAMES.split())
 
 
 def main() -> None:

@@ -131,7 +131,7 @@ def decode(dtype: torch.dtype, rows: int, length: int, own: bool, kappa: int = K
 
 
 def decode_8_bits(dtype: torch.dtype, rows: int, length: int) -> None:
-    """What a step over ``length`` positions does in 8 bits: two linear layers, new keys and values, attention."""
+    """What a step over ``length`` positions does in 8 bits: three linear layers, new keys and values, attention."""
     n_items, width = max(1, rows // BEAM), HEADS * HEAD_DIM
     for inputs, outputs, bias in ((width, 4 * width, True), (4 * width, width, True), (width, 32000, False)):
         weight, scale = _meta(outputs, inputs, dtype=torch.int8), _meta(outputs, dtype=torch.float32)

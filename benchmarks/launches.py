@@ -130,8 +130,8 @@ def main() -> None:
     parser.add_argument("--search", choices=("fairseq", "plain", "aligned"), help="count beam search instead")
     args = parser.parse_args()
     if args.search:
-        given = args.system, args.documents, args.length, args.kappa, args.int8
-        for part, of in count_search(args.search, *given).items():
+        options = args.system, args.documents, args.length, args.kappa, args.int8
+        for part, of in count_search(args.search, *options).items():
             print(
                 f"{args.search} search, {part}, a step: {of['launches']:.1f} launches, "
                 f"{of['syncs']:.2f} synchronisations, {of['uploads']:.2f} uploads, {of['bytes'] / 1e6:.1f} MB"

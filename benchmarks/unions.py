@@ -23,7 +23,7 @@ from fairseq_lasformer.documents.hub import load_model
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.ops import AttentionMask, reference
 
-BASELINES = ("none",)
+BASELINES: tuple[str, ...] = ()
 QUERIES = (1, 8, 16, 32, 64)
 
 
@@ -86,8 +86,8 @@ def shares(selector: Any, query: Tensor, key: Tensor, mask: AttentionMask) -> di
     kept = reference.select(
         scores.masked_fill(~allowed, float("-inf")), reference.keep_counts(allowed.sum(-1), selector.millionths)
     )
-    found = {}
+    of_tiles = {}
     for n in QUERIES:
         tiles, open_ = (t[: t.size(0) // n * n].view(-1, n, t.size(1)).any(1) for t in (kept, allowed))
-        found[n] = float(tiles.sum() / open_.sum())
-    return found
+        of_tiles[n] = float(tiles.sum() / open_.sum())
+    return of_tiles

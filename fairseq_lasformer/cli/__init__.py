@@ -83,8 +83,8 @@ def add_decoding(parser: argparse.ArgumentParser) -> None:
         "--cache-dtype",
         choices=("float32", "int8"),
         default="float32",
-        help="type of kept keys and values; int8 is faster for long texts on a CPU, and takes half of the memory or "
-        "less (default: %(default)s)",
+        help="type of kept keys and values; int8 is faster for long texts on a CPU, and takes about half as much "
+        "memory as 16 bits (default: %(default)s)",
     )
     parser.add_argument(
         "--reproducible",

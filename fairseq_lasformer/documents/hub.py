@@ -296,7 +296,7 @@ def from_pretrained(
     folder: str | Path,
     checkpoint_file: str | None = None,
     data: str | Path | None = None,
-    device: torch.device | None = None,
+    device: torch.device | str = "cpu",
     **overrides: Any,
 ) -> DocumentHubInterface:
     """Load a trained model.
@@ -306,7 +306,7 @@ def from_pretrained(
         checkpoint_file: file name of the checkpoint; default: the first of :data:`CHECKPOINTS` that exists.
         data: the prepared folder; default: ``folder`` if it contains the ``settings.json``, dictionaries and subwords
             of one, otherwise the folder that the checkpoint was trained on.
-        device: where it is made ready for generation (default: the CPU).
+        device: where it is made ready for generation.
         overrides: replacements for the checkpoint's settings, as in fairseq.
 
     Raises:
@@ -333,8 +333,8 @@ def from_pretrained(
     cfg = found["args"]
     with open_dict(cfg):  # text is encoded with the prepared folder's files, not with those named in the checkpoint
         cfg.tokenizer = cfg.bpe = cfg.generation.replace_unk = None
-    models = [model.to(device or "cpu") for model in found["models"]]  # before their weights are packed or quantised
-    return DocumentHubInterface(cfg, found["task"], models).to(device or "cpu")
+    models = [model.to(device) for model in found["models"]]  # before their weights are packed or quantised
+    return DocumentHubInterface(cfg, found["task"], models).to(device)
 
 
 def load_model(

@@ -57,26 +57,31 @@ class LayerCache(NamedTuple):
         """Return which keys end a line, bool [R, T], by their slots [R, T]; see :meth:`DecodingCache.mark`."""
         return of_rows((self.cache.generated if self.memory is None else self.cache.source)[ENDS], slots)[..., 0] > 0
 
-    def stored(self, what: str, width: int, n_heads: int, projection: Callable[[Tensor], Tensor]) -> EightBit:
-        """Return keys or values in 8 bits, [N, C, W], with the scales of their heads, [N, C, H].
-
-        Of self-attention: room for them, which the step itself fills.
+    def room(self, what: str, width: int, n_heads: int) -> EightBit:
+        """Return room for the translation's keys or values in 8 bits, [N, C, W], which a step fills.
 
         Args:
             what: as of :meth:`project`.
             width: W.
             n_heads: H.
-            projection: of the source, from [..., d] to [..., W]; not called in self-attention.
         """
-        numbers, scales = f"{self.name}.{what}", f"{self.name}.{what}_scale"
-        if self.memory is None:
-            room = self.x.new_empty(0, dtype=torch.int8), self.x.new_empty(0, dtype=torch.float32)
-            return EightBit(self.cache.slots(numbers, room[0], width), self.cache.slots(scales, room[1], n_heads))
+        numbers, scale = self.x.new_empty(0, dtype=torch.int8), self.x.new_empty(0, dtype=torch.float32)
+        name, slots = f"{self.name}.{what}", self.cache.slots
+        return EightBit(slots(name, numbers, width), slots(f"{name}_scale", scale, n_heads))
+
+    def of_source(self, what: str, n_heads: int, projection: Callable[[Tensor], Tensor]) -> EightBit:
+        """Return the source's keys or values in 8 bits, [N, K, W], which are projected once.
+
+        Args:
+            what, projection: as of :meth:`project`.
+            n_heads: H.
+        """
+        assert self.memory is not None
         both = functools.cache(lambda memory: quantise_heads(projection(memory), n_heads))
-        once = self.cache.once
+        name, once = f"{self.name}.{what}", self.cache.once
         return EightBit(
-            once(numbers, lambda memory: both(memory)[0], self.memory),
-            once(scales, lambda memory: both(memory)[1], self.memory),
+            once(name, lambda memory: both(memory)[0], self.memory),
+            once(f"{name}_scale", lambda memory: both(memory)[1], self.memory),
         )
 
     def heads(
@@ -96,9 +101,9 @@ class LayerCache(NamedTuple):
         if not self.cache.int8:
             return self.project("key", key), self.project("value", value)
         if self.memory is not None:
-            return self.stored("key", 0, n_heads, key), self.stored("value", 0, n_heads, value)
+            return self.of_source("key", n_heads, key), self.of_source("value", n_heads, value)
         newest = key(self.x), value(self.x)
-        keys, values = (self.stored(what, x.size(1), n_heads, key) for what, x in zip(("key", "value"), newest))
+        keys, values = (self.room(what, x.size(1), n_heads) for what, x in zip(("key", "value"), newest))
         append_heads(*newest, self.cache.newest, keys, values, backend)
         return keys, values
 

@@ -153,8 +153,10 @@ class PackedStack:
         """Keys and values of an attention, each with the scales of its heads if it is kept in 8 bits."""
         found: list[tuple[Tensor, Tensor]] = []
         for what, projection in (("key", layer.source_key), ("value", layer.source_value)):
-            if self.int8_cache:
-                found.append(keys.stored(what, attention.embed_dim, attention.num_heads, projection))
+            if self.int8_cache and keys.memory is None:
+                found.append(keys.room(what, attention.embed_dim, attention.num_heads))
+            elif self.int8_cache:
+                found.append(keys.of_source(what, attention.num_heads, projection))
             elif keys.memory is None:
                 found.append((keys.cache.slots(f"{keys.name}.{what}", keys.x, attention.embed_dim), self.nothing))
             else:

@@ -56,7 +56,6 @@ def _linear(
         mask = (i[:, None] < n_rows) & ((begin + k)[None, :] < inputs)
         size, all_finite = _magnitude(tl.load(row + (begin + k)[None, :], mask=mask, other=0.0).to(tl.float32))
         most, finite = tl.maximum(most, size), tl.minimum(finite, all_finite)
-    most = tl.where(finite != 0, most, 0.0)
     into, back = _scales(most, finite != 0)
     sums = tl.zeros([ROWS, OUTPUTS], tl.int32)
     column = weight + n.to(tl.int64)[None, :] * inputs
@@ -89,7 +88,7 @@ def _append(
     x = tl.load(key + row.to(tl.int64) * n_heads * width + at, mask=mask, other=0.0).to(tl.float32)
     most, all_finite = _magnitude(x)
     finite = all_finite != 0
-    into, back = _scales(tl.where(finite, most, 0.0), finite)
+    into, back = _scales(most, finite)
     slot = (row // beam).to(tl.int64) * capacity + tl.load(newest + row % beam)
     tl.store(keys + slot * n_heads * width + at, _numbers(x, into, finite), mask=mask)
     tl.store(key_scale + slot * n_heads + head, back, mask=head < n_heads)

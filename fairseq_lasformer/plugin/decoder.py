@@ -21,13 +21,7 @@ from fairseq_lasformer.nn.packed_modules import Unsupported
 from fairseq_lasformer.nn.packed_stack import PackedStack
 from fairseq_lasformer.nn.patterns.learned import learned
 from fairseq_lasformer.nn.stack import Observer
-from fairseq_lasformer.ops import (
-    AttentionMask,
-    PackedLinear,
-    QuantisedLinear,
-    log_softmax,
-    pack_linear,
-)
+from fairseq_lasformer.ops import AttentionMask, PackedLinear, QuantisedLinear, log_softmax, pack_linear
 from fairseq_lasformer.plugin.build import decoder_stack, sampling, supervision
 from fairseq_lasformer.plugin.config import ModuleConfig
 from fairseq_lasformer.plugin.encoder import EncoderOut

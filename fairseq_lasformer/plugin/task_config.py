@@ -132,7 +132,7 @@ class DocumentTranslationConfig(TranslationConfig):
         default="float32",
         metadata={
             "help": "generation: type of the keys and values that are kept; int8 is faster for long texts on a CPU, "
-            "and takes half of the memory or less"
+            "and takes about half as much memory as 16 bits"
         },
     )
     reproducible: bool = field(
