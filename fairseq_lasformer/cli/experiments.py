@@ -18,7 +18,8 @@ def run_ablate(args: argparse.Namespace) -> None:
     from fairseq_lasformer.experiments import ablation
     from fairseq_lasformer.experiments.training import read_config
 
-    rows = ablation.rows(args.table, read_config(args.config), args.values.split(",") if args.values else ())
+    values = args.values.split(",") if args.values else ()
+    rows = ablation.rows(args.table, read_config(args.config), values, args.modules.split(","))
     folder = args.out / args.config.stem / f"table{args.table}"
     chosen = [row for row in rows if args.only in (None, row.label)]
     if not chosen:
@@ -34,6 +35,7 @@ def run_ablate(args: argparse.Namespace) -> None:
             command = [str(Path(sys.executable).with_name("lasformer")), "ablate", str(args.config.resolve())]
             command += ["--table", str(args.table), "--only", row.label, "--reference", str(args.reference.resolve())]
             command += ["--out", str(args.out.resolve()), "--length", str(args.length)]
+            command += ["--modules", args.modules] if args.table == 1 else []
             command += ["--values", args.values] if args.values else []
             command += ["--probe", str(args.probe.resolve())] if args.probe else []
             command += [o for override in args.set for o in ("--set", override)]
@@ -48,6 +50,11 @@ def add_ablate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/ablate"), help="default: %(default)s")
     parser.add_argument(
         "--values", help="values to try in tables 5, 6 and 7, separated by commas; in table 1, the keys of a query (80)"
+    )
+    parser.add_argument(
+        "--modules",
+        default="encoder,decoder,cross",
+        help="in table 1, where the other ways attend; elsewhere, attention is full (default: %(default)s)",
     )
     parser.add_argument(
         "--probe", type=Path, help="words that depend on their context (of the demo: raw/test.probe.jsonl)"

@@ -49,19 +49,24 @@ class Row(NamedTuple):
         return "".join(c if c.isalnum() or c in ".-" else "_" for c in self.label)
 
 
-def rows(table: int, cfg: DictConfig, values: Sequence[str] = ()) -> list[Row]:
+def rows(table: int, cfg: DictConfig, values: Sequence[str] = (), modules: Sequence[str] = MODULES) -> list[Row]:
     """The runs of one table.
 
     Args:
         table: 1 (other ways to attend), 3 (kappa by module: selection in each module alone, and in all of them), 4
             (components of the method), 5 (t), 6 (d_s) or 7 (r).
         values: values to try in table 5, 6 or 7, instead of those in :data:`VARIED`; in table 1, the number of keys.
+        modules: where the other ways of table 1 attend; elsewhere, their attention is full.
 
     Raises:
-        InputError: there is no such table.
+        InputError: there is no such table, or it has no use for ``modules``.
     """
+    if tuple(modules) != MODULES and table != 1:
+        raise InputError(f"--modules {','.join(modules)}: only in table 1")
     if table == 1:
-        others = [Row(c.label, c.overrides) for c in competitors(_keys(values))]
+        if unknown := set(modules) - set(MODULES):
+            raise InputError(f"--modules: no module {', '.join(sorted(unknown))}; expected {', '.join(MODULES)}")
+        others = [Row(c.label, c.overrides) for c in competitors(_keys(values), modules=modules)]
         return [*others[:1], Row("Lasformer"), *others[1:]]
     if table == 3:
         dense = Row("Transformer", ("++model.select_modules=none",))
@@ -117,8 +122,11 @@ class Ablation:
         return read_config(self.config)
 
     def progress(self, row: Row, folder: Path) -> Progress:
-        """The progress of a run, keyed by everything its result depends on."""
-        config = OmegaConf.to_container(self.cfg)
+        """The progress of a run, keyed by everything its result depends on, but not by where it was begun."""
+        config: Any = OmegaConf.to_container(self.cfg)
+        config["task"]["data"] = str(self.data)
+        config["common"].pop("user_dir", None)
+        config["checkpoint"].pop("save_dir", None)
         probes = (self.probes,) if self.probes else ()
         return Progress(folder, key_of(config, self.reference, self.options, self.overrides, row.overrides, *probes))
 
@@ -235,7 +243,11 @@ def text(ablation: Ablation, table: int, rows: Sequence[Row], folder: Path, leng
     right = f"{'context':>9}{'seconds':>9}" if ablation.probes else ""
     lines = [head + f"{'cost':>9}{'+ proj.':>9}{METRICS[HEADLINE].column:>9}{right}"]
     for row in rows:
-        result = finished(ablation, row, folder / row.folder)
+        try:
+            result = finished(ablation, row, folder / row.folder)
+        except InputError:
+            lines.append(f"{row.label:<{width}}  of a different configuration, reference or options")
+            continue
         if result is None:
             lines.append(f"{row.label:<{width}}  not finished")
             continue

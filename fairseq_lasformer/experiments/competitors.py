@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
+
+from fairseq_lasformer.plugin.placement import MODULES
 
 KEYS = 80
 """Keys of a query: on the demo corpus, what Lasformer keeps of a document of average length."""
@@ -13,7 +16,7 @@ class Competitor(NamedTuple):
 
     label: str
     pattern: str
-    modules: str = "encoder,decoder,cross"
+    modules: str = ",".join(MODULES)
 
     @property
     def overrides(self) -> tuple[str, ...]:
@@ -24,11 +27,12 @@ class Competitor(NamedTuple):
         )
 
 
-def competitors(keys: int = KEYS, length: int = 0) -> list[Competitor]:
+def competitors(keys: int = KEYS, length: int = 0, modules: Sequence[str] = MODULES) -> list[Competitor]:
     """All other ways to attend, with about ``keys`` keys per query.
 
     Args:
         length: tokens of the texts (default: four times ``keys``).
+        modules: where they attend; elsewhere, attention is full. ``linformer`` never stands in the decoder.
 
     Global tokens, random keys and buckets have a share of them; what has no keys has as many rows or features.
     """
@@ -47,5 +51,9 @@ def competitors(keys: int = KEYS, length: int = 0) -> list[Competitor]:
         ("rfa", f"features={max(1, keys // 2)}"),
         ("luna", f"rows={max(1, keys // 2)}"),
     ]
-    found = [Competitor(name if name != "full" else "Transformer", f"{name}:{n}".rstrip(":")) for name, n in numbers]
-    return [*found, Competitor("linformer", f"linformer:rows={keys},length={max(2048, length)}", "encoder,cross")]
+    found = [
+        Competitor(name if name != "full" else "Transformer", f"{name}:{n}".rstrip(":"), ",".join(modules))
+        for name, n in numbers
+    ]
+    linformer = ",".join(m for m in modules if m != "decoder") or "none"
+    return [*found, Competitor("linformer", f"linformer:rows={keys},length={max(2048, length)}", linformer)]

@@ -59,6 +59,10 @@ def test_the_papers_tables_are_the_runs_they_name():
     assert [r.label for r in ablation.rows(7, cfg)] == ["r 1", "r 2", "r 3"]  # four layers have no group of six
     with pytest.raises(InputError, match="the tables are 1, 3"):
         ablation.rows(8, cfg)
+    with pytest.raises(InputError, match="--modules encoder: only in table 1"):
+        ablation.rows(3, cfg, modules=("encoder",))
+    with pytest.raises(InputError, match="--modules: no module source; expected encoder, decoder, cross"):
+        ablation.rows(1, cfg, modules=("encoder", "source"))
     folders = [r.folder for t in (1, 3, 4, 5, 6, 7) for r in ablation.rows(t, cfg)]
     assert all("/" not in f and " " not in f for f in folders)
 
@@ -90,6 +94,8 @@ def test_a_table_runs_resumes_and_prints(config, prepared, tmp_path):
     assert run(*command, "--show", *generation).stdout == both.stdout
     other = run(*command, "--set", "common.seed=3", *generation, check=False)  # not the figures of other settings
     assert other.returncode == 1 and "contains a run with a different configuration" in other.stderr
+    shown = run(*command, "--set", "common.seed=3", "--show", *generation).stdout.splitlines()[1:3]
+    assert [line.split()[:5] for line in shown] == [["r", n, "of", "a", "different"] for n in "12"]
     shutil.rmtree(folder / "r_1")
     (tmp_path / "launch.py").write_text("import sys; open(sys.argv[1], 'a').write(sys.argv[2] + '\\n')")
     launcher = f"python3 {tmp_path / 'launch.py'} {tmp_path / 'jobs'}"
@@ -162,3 +168,21 @@ def test_every_way_to_attend_builds_with_its_share_of_the_keys(build):
             cfg = module_config(LasformerConfig(select_pattern=way.pattern, select_modules=way.modules))
             own = cost.module_cost("encoder", cfg, cost.module_patterns("encoder", cfg, []), 4 * keys)
             assert 0.5 < own.kappa * 4 < 1.6, (way, own.kappa)
+
+
+def test_ways_to_attend_stand_where_they_are_wanted():
+    modules = {c.label: c.modules for c in competitors(modules=("encoder", "decoder"))}
+    assert modules.pop("linformer") == "encoder" and set(modules.values()) == {"encoder,decoder"}
+    assert competitors(modules=("decoder",))[-1].modules == "none"
+    assert {c.modules for c in competitors()} == {"encoder,decoder,cross", "encoder,cross"}
+
+
+@pytest.mark.slow
+def test_a_run_is_the_same_wherever_it_was_begun(config, prepared, tmp_path, monkeypatch):
+    def key(*overrides):
+        plan = ablation.Ablation(config, [], (), (f"++task.data={prepared}", *overrides))
+        return plan.progress(ablation.Row("a"), tmp_path).key
+
+    here = key()
+    monkeypatch.chdir(tmp_path)
+    assert key() == here != key("common.seed=3")
