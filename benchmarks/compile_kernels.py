@@ -150,11 +150,11 @@ def encode(dtype: torch.dtype, length: int, heads: int = HEADS, width: int = HEA
     q, bits = _meta(1, heads, length, width, dtype=dtype), _meta(1, length, -(-length // 32), dtype=torch.int32)
     counts, scores = _meta(1, length, dtype=torch.int64), _meta(1, length, length, dtype=torch.float32)
     for causal, padding in ((False, _meta(1, length, dtype=torch.bool)), (True, None)):
-        triton_bits.store_bits(scores, padding, counts, causal, 0, KAPPA, bits)
+        triton_bits.store_bits(scores, padding, counts, causal, 0, _meta(dtype=torch.int64), bits)
     if not triton_tiles.fits(q):
         return
     triton_tiles.forward(q, q, q, bits, False)
-    dropout = WeightDropout(0.1, 3)
+    dropout = WeightDropout(0.1, _meta(1, dtype=torch.int64))
     out, lse = triton_tiles.forward(q, q, q, bits, True, dropout)
     triton_tiles.backward(Attended(q, q, q, out, out, lse), bits, True, dropout)
 
@@ -167,9 +167,9 @@ def teach(dtype: torch.dtype, length: int, heads: int = HEADS, width: int = HEAD
     exact = dtype == torch.float16
     if not triton_tiles.fits(q):
         return
-    padded = _meta(1, length, dtype=torch.bool)
+    padded, seed = _meta(1, length, dtype=torch.bool), _meta(1, dtype=torch.int64)
     for padding, causal, reverse, dropout_p in ((padded, False, True, 0.0), (None, True, False, 0.1)):
-        where, dropout = Rows(AttentionMask(padding, causal), 3, 8), WeightDropout(dropout_p, 3)
+        where, dropout = Rows(AttentionMask(padding, causal), 3, 8), WeightDropout(dropout_p, seed)
         mean, norms = triton_supervise.mean_attention([q, q], [k, k], None, where)
         rows, norm = triton_supervise.sums(sel_q, sel_k, mean, bits, None, where, reverse)
         sums = triton_supervise.Sums(rows, norm, norms)

@@ -249,16 +249,19 @@ class BitmaskSelection:
         return ops.mask_of(_sample(self.teaching).of(self.bits, 1), self.n_keys)
 
 
-def select(choice: Choice, q: Tensor, k: Tensor, mask: AttentionMask, kappa: int, teaching: Teaching) -> Selection:
+def select(
+    choice: Choice, q: Tensor, k: Tensor, mask: AttentionMask, kappa: int, teaching: Teaching, on_device: Tensor
+) -> Selection:
     """Select the keys of a full pass by their scores (eq 1, 2).
 
     Args:
         q, k: the selector's projections, [B, Q or K, S].
         kappa: fraction of keys to keep, in millionths.
         teaching: what the selector learns through.
+        on_device: kappa, int64 [] on the device, where a CUDA graph finds what it has become.
     """
     if choice.form == "bitmask":
-        return BitmaskSelection(ops.topk_bitmask(q, k, mask, kappa), mask, k.size(1), teaching)
+        return BitmaskSelection(ops.topk_bitmask(q, k, mask, on_device), mask, k.size(1), teaching)
     if choice.form == "rows" and choice.keys is not None:
         # which of the two does not depend on the lengths of a batch, as they add in another order
         if kappa >= KAPPA_ONE:

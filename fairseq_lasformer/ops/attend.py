@@ -71,7 +71,7 @@ def _dropout(like: Tensor, dropout: WeightDropout, start: int) -> Tensor:
     The same seed and first row give the same mask in the forward and the backward pass.
     """
     generator = torch.Generator(device=like.device)
-    generator.manual_seed(dropout.seed + start)
+    generator.manual_seed(int(dropout.seed) + start)
     keep = torch.rand(like.shape, generator=generator, device=like.device, dtype=torch.float32) >= dropout.p
     return keep.to(like.dtype).div_(1.0 - dropout.p)
 

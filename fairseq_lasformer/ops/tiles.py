@@ -24,19 +24,21 @@ def _kernels(module: str) -> Any:
 
 
 @torch.no_grad()
-def topk_bitmask(sel_q: Tensor, sel_k: Tensor, mask: AttentionMask, kappa: int) -> Tensor:
+def topk_bitmask(sel_q: Tensor, sel_k: Tensor, mask: AttentionMask, kappa: int | Tensor) -> Tensor:
     """Select the kept keys of all queries (eq 1, 2) as a bitmask, without synchronising.
 
     Args:
         sel_q: [B, Q, S].
         sel_k: [B, K, S].
-        kappa: fraction of keys to keep, in millionths.
+        kappa: fraction of keys to keep, in millionths; as int64 [] on the device, a CUDA graph reads it anew.
 
     Returns:
         int32 [B, Q, ceil(K / 32)]: bit j % 32 of word j // 32 is key j.
     """
     (n_batch, n_queries, width), n_keys, device = sel_q.shape, sel_k.size(1), sel_q.device
     queries, keys = sel_q.float() * width**-0.5, sel_k.float().transpose(1, 2)
+    if not isinstance(kappa, Tensor):
+        kappa = torch.full((), kappa, dtype=torch.int64, device=device)
     counts = None
     if mask.key_padding is not None:
         counts = mask.counts(n_queries, n_keys, device).expand(n_batch, n_queries).contiguous()
@@ -81,7 +83,7 @@ def tiled_attention(
     if not fits(q):
         keep = mask_of(bits, k.size(2))
         return selected_attention(q, k, v, keep, mask, through, dropout_p)
-    sel_q, sel_k, how = gradient_options(through, WeightDropout.drawn(dropout_p))
+    sel_q, sel_k, how = gradient_options(through, WeightDropout.drawn_on(q.device, dropout_p))
     return _TiledAttention.apply(q, k, v, bits, mask, sel_q, sel_k, how)
 
 

@@ -12,7 +12,7 @@ from fairseq_lasformer.ops.triton_select import BLOCK, _chosen, _counted, _keep,
 WORD = 32
 
 
-_CHANGING = ["n_rows", "n_seen", "last", "padding_stride", "counts_stride", "bits_stride", "batch_stride", "kappa"]
+_CHANGING = ["n_rows", "n_seen", "last", "padding_stride", "counts_stride", "bits_stride", "batch_stride"]
 
 
 # blocks of queries begin anywhere, so that their addresses' alignment would compile a kernel each
@@ -32,7 +32,7 @@ def _bits(
     number = stop
     if PADDING:
         number = tl.load(counts + batch * counts_stride + row).to(tl.int32)
-    keep, prefix = _keep(number, kappa), tl.zeros([], tl.uint32)
+    keep, prefix = _keep(number, tl.load(kappa)), tl.zeros([], tl.uint32)
     block = tl.arange(0, BLOCK)
     order, allowed = _allowed(scores, padding, block, stop, PADDING)
     for digit in tl.static_range(4):
@@ -73,7 +73,7 @@ def _packed(bits, chosen, begin, n_seen, BLOCK: tl.constexpr):
 
 
 def store_bits(
-    scores: Tensor, padding: Tensor | None, counts: Tensor | None, causal: bool, last: int, kappa: int, bits: Tensor
+    scores: Tensor, padding: Tensor | None, counts: Tensor | None, causal: bool, last: int, kappa: Tensor, bits: Tensor
 ) -> None:
     """Select the kept keys of a block of queries.
 
@@ -83,7 +83,7 @@ def store_bits(
         counts: int64 [B, rows], contiguous by rows: number of allowed keys; None if there is no padding.
         causal: whether row r may attend to keys 0 to ``last + r`` only.
         last: see there.
-        kappa: fraction of keys to keep, in millionths.
+        kappa: fraction of keys to keep, in millionths, int64 [].
         bits: int32 [B, rows, >= ceil(K / 32)], the result; words from ceil(K / 32) on are left as they are.
     """
     n_batch, n_rows, n_seen = scores.shape

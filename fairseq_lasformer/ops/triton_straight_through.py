@@ -28,7 +28,7 @@ from fairseq_lasformer.ops.triton_scores import (
 from fairseq_lasformer.ops.triton_tiles import _noise
 from fairseq_lasformer.ops.types import WeightDropout
 
-_MORE_CHANGING = [*CHANGING, "n_queries", "query", "seed", "least", "lb", "lh", "ln"]
+_MORE_CHANGING = [*CHANGING, "n_queries", "query", "least", "lb", "lh", "ln"]
 
 
 @triton.jit(do_not_specialize=CHANGING)
@@ -127,11 +127,11 @@ def _product(gradients, x, EXACT: tl.constexpr):
     return tl.dot(gradients.to(x.dtype), x, input_precision="tf32x3")
 
 
-@triton.jit(do_not_specialize=_MORE_CHANGING, do_not_specialize_on_alignment=["lse", "delta", "padding"])
+@triton.jit(do_not_specialize=_MORE_CHANGING, do_not_specialize_on_alignment=["lse", "delta", "padding", "seed"])
 def _mask_gradient(
-    q, k, v, d_out, padding, lse, delta, d_mask,
+    q, k, v, d_out, padding, lse, delta, d_mask, seed,
     qb, qh, qn, kb, kh, kn, vb, vh, vn, ob, oh, on, lb, lh, ln, padding_stride,
-    n_rows, n_keys, first, step, scale, width, n_heads, n_queries, query, most, stride, seed, least, factor,
+    n_rows, n_keys, first, step, scale, width, n_heads, n_queries, query, most, stride, least, factor,
     CAUSAL: tl.constexpr, PADDING: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr,
     DROPOUT: tl.constexpr,
 ):  # fmt: skip
@@ -154,7 +154,7 @@ def _mask_gradient(
         d_weights = _scores(d_row, v + batch * vb + head * vh, j, n_keys, vn, 1.0, width, WIDTH)
         if DROPOUT:
             number = (batch * n_heads + head) * n_queries + (query + i * step)
-            d_weights = d_weights * _noise(number, j, seed, least, factor)
+            d_weights = d_weights * _noise(number, j, tl.load(seed), least, factor)
         total += weights * (d_weights - mean[:, None])
     at = d_mask + (batch * n_rows + i)[:, None] * n_keys + j[None, :]
     tl.store(at, tl.where(allowed, total * stride, 0.0), mask=(i[:, None] < n_rows) & (j[None, :] < n_keys))
@@ -235,10 +235,10 @@ def mask_gradient(heads: HeadRows, bounded: bool, dropout: WeightDropout, where:
     d_mask = torch.empty(n_batch, n_rows, n_keys, dtype=torch.float32, device=q.device)
     *strides, padding_stride, rows, keys, first, step, scale, width = launch.scalars
     _mask_gradient[launch.by_tiles()](
-        q, k, v, d_out, launch.padding, lse, delta, d_mask,
+        q, k, v, d_out, launch.padding, lse, delta, d_mask, dropout.seed_or(lse),
         *strides, *v.stride()[:3], *d_out.stride()[:3], *lse.stride(), padding_stride,
         rows, keys, first, step, scale, width, n_heads, n_queries, query, 0.0 if bounded else LARGEST_EXPONENT,
-        float(where.step), dropout.seed, int(dropout.p * 2**32), 1.0 / (1.0 - dropout.p), DROPOUT=dropout.p > 0,
+        float(where.step), int(dropout.p * 2**32), 1.0 / (1.0 - dropout.p), DROPOUT=dropout.p > 0,
         **launch.constants,
     )  # fmt: skip
     return d_mask

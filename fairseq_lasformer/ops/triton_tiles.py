@@ -29,7 +29,7 @@ LEAST_SHARED = 99 * 1024  # for heads wider than 64
 TILE_ELEMENTS = 8192  # per tile of queries, keys or values: wider heads get smaller tiles to fit shared memory
 _LOG2E = tl.constexpr(1.4426950408889634)
 _LN2 = tl.constexpr(0.6931471805599453)
-_CHANGING = ["n_queries", "n_keys", "bits_stride", "seed", "least"]
+_CHANGING = ["n_queries", "n_keys", "bits_stride", "least"]
 
 
 @triton.jit
@@ -72,7 +72,7 @@ def _begin(head, n, n_heads, width):
 @triton.jit(do_not_specialize=_CHANGING)
 def _forward(
     q, k, v, bits, out, lse,
-    bits_stride, scale, seed, least, factor, n_queries, n_keys, n_heads, width,
+    seed, bits_stride, scale, least, factor, n_queries, n_keys, n_heads, width,
     CAUSAL: tl.constexpr, DROPOUT: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Process one tile of queries of one head against all keys."""
@@ -89,6 +89,7 @@ def _forward(
     stop = n_keys
     if CAUSAL:
         stop = tl.minimum(n_keys, (tl.program_id(0) + 1) * BLOCK_Q + n_keys - n_queries)
+    drawn = tl.load(seed) if DROPOUT else 0
     for begin in range(0, stop, BLOCK_K):
         j = begin + tl.arange(0, BLOCK_K)
         kept = _kept(bits, i, begin, n_queries, n_keys, bits_stride, BLOCK_K)
@@ -101,7 +102,7 @@ def _forward(
         fade = tl.exp2(high - new)
         sums = sums * fade + tl.sum(weight, 1)
         if DROPOUT:
-            weight = weight * _noise(head * n_queries + i, j, seed, least, factor)
+            weight = weight * _noise(head * n_queries + i, j, drawn, least, factor)
         acc = acc * fade[:, None] + tl.dot(weight.to(value.dtype), value, input_precision="tf32x3")
         high = new
     some = sums > 0
@@ -114,7 +115,7 @@ def _forward(
 @triton.jit(do_not_specialize=_CHANGING)
 def _backward_queries(
     q, k, v, bits, lse, delta, d_out, out, dq,
-    bits_stride, scale, seed, least, factor, n_queries, n_keys, n_heads, width,
+    seed, bits_stride, scale, least, factor, n_queries, n_keys, n_heads, width,
     CAUSAL: tl.constexpr, DROPOUT: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Gradients of one tile of queries of one head; and delta, which the gradients of keys and values need too."""
@@ -134,6 +135,7 @@ def _backward_queries(
     stop = n_keys
     if CAUSAL:
         stop = tl.minimum(n_keys, (tl.program_id(0) + 1) * BLOCK_Q + n_keys - n_queries)
+    drawn = tl.load(seed) if DROPOUT else 0
     for begin in range(0, stop, BLOCK_K):
         j = begin + tl.arange(0, BLOCK_K)
         kept = _kept(bits, i, begin, n_queries, n_keys, bits_stride, BLOCK_K)
@@ -143,7 +145,7 @@ def _backward_queries(
         weight = tl.where(kept, tl.exp2(score - norm[:, None]), 0.0)
         d_weight = tl.dot(d_row, tl.trans(value), input_precision="tf32x3")
         if DROPOUT:
-            d_weight = d_weight * _noise(head * n_queries + i, j, seed, least, factor)
+            d_weight = d_weight * _noise(head * n_queries + i, j, drawn, least, factor)
         d_score = weight * (d_weight - mean[:, None])
         acc += tl.dot(d_score.to(key.dtype), key, input_precision="tf32x3")
     tl.store(dq + of_queries + at, (acc * scale).to(dq.dtype.element_ty), mask=mine)
@@ -152,7 +154,7 @@ def _backward_queries(
 @triton.jit(do_not_specialize=_CHANGING)
 def _backward_keys(
     q, k, v, bits, lse, delta, d_out, dk, dv,
-    bits_stride, scale, seed, least, factor, n_queries, n_keys, n_heads, width,
+    seed, bits_stride, scale, least, factor, n_queries, n_keys, n_heads, width,
     CAUSAL: tl.constexpr, DROPOUT: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Gradients of one tile of keys and values of one head."""
@@ -170,6 +172,7 @@ def _backward_keys(
     start = 0
     if CAUSAL:
         start = tl.maximum(0, first - (n_keys - n_queries)) // BLOCK_Q * BLOCK_Q
+    drawn = tl.load(seed) if DROPOUT else 0
     for begin in range(start, n_queries, BLOCK_Q):
         i = begin + tl.arange(0, BLOCK_Q)
         kept = _kept(bits, i, first, n_queries, n_keys, bits_stride, BLOCK_K)
@@ -182,7 +185,7 @@ def _backward_keys(
         d_weight = tl.dot(d_row, tl.trans(value), input_precision="tf32x3")
         dropped = weight
         if DROPOUT:
-            noise = _noise(head * n_queries + i, j, seed, least, factor)
+            noise = _noise(head * n_queries + i, j, drawn, least, factor)
             d_weight = d_weight * noise
             dropped = weight * noise
         d_value += tl.dot(tl.trans(dropped.to(d_row.dtype)), d_row, input_precision="tf32x3")
@@ -203,7 +206,7 @@ class _Launch:
         self.rows = max(16, min(TILE, TILE_ELEMENTS // padded) // (1 + exact))
         self.keys = max(32, self.rows)
         self.scalars = (
-            *(bits.stride(1), width**-0.5, dropout.seed, int(dropout.p * 2**32), 1.0 / (1.0 - dropout.p)),
+            *(dropout.seed_or(bits), bits.stride(1), width**-0.5, int(dropout.p * 2**32), 1.0 / (1.0 - dropout.p)),
             *(self.n_queries, self.n_keys, n_heads, width),
         )
         narrow = padded > 64 and shared_memory(q.device) < NARROW_SHARED
@@ -253,7 +256,7 @@ def forward(
         q, k, v: [B, H, Q or K, D], of :func:`laid`.
         bits: int32 [B, Q, ceil(K / 32)], contiguous: bit j % 32 of word j // 32 is key j.
         causal: whether no query keeps keys after its own.
-        dropout: of the attention weights; its seed is below 2^31.
+        dropout: of the attention weights; its seed is on the device, and below 2^31.
 
     Returns:
         [B, H, Q, D], laid out alike, 0 for rows without kept keys; the log-normalisers, float32 [B, H, Q], +inf for

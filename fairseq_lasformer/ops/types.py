@@ -128,15 +128,25 @@ class WeightDropout(NamedTuple):
 
     Attributes:
         p: probability of 0.
+        seed: a number; for Triton's kernels, int64 [1] on their device, which a CUDA graph draws anew.
     """
 
     p: float = 0.0
-    seed: int = 0
+    seed: int | Tensor = 0
 
     @classmethod
     def drawn(cls, p: float, seeds: int = 2**31) -> WeightDropout:
         """Draw a seed below ``seeds`` from torch's generator, if it is needed."""
         return cls(p, int(torch.randint(seeds, (1,))) if p > 0 else 0)
+
+    @classmethod
+    def drawn_on(cls, device: torch.device, p: float) -> WeightDropout:
+        """Draw a seed below 2^31 from a device's generator, if it is needed."""
+        return cls(p, torch.randint(2**31, (1,), device=device) if p > 0 else 0)
+
+    def seed_or(self, other: Tensor) -> Tensor:
+        """Return the seed for a kernel; without dropout, any other tensor, which is not read."""
+        return self.seed if isinstance(self.seed, Tensor) else other
 
 
 NO_DROPOUT = WeightDropout()

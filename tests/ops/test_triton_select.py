@@ -68,6 +68,7 @@ def test_a_passs_selection_is_a_sort(monkeypatch, kind, block, causal, padded):
     allowed = mask.full(2, 9, 70, scores.device)
     counts = allowed.sum(-1)
     bits = torch.zeros(2, 9, 3, dtype=torch.int32)
-    triton_bits.store_bits(scores, mask.key_padding, counts if padded else None, causal, 61, 300_000, bits)
+    kappa = torch.tensor(300_000)
+    triton_bits.store_bits(scores, mask.key_padding, counts if padded else None, causal, 61, kappa, bits)
     theirs = reference.select(scores.masked_fill(~allowed, float("-inf")), keep_counts(counts, 300_000)) & allowed
     assert torch.equal(mask_of(bits, 70), theirs)

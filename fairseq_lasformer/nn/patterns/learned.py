@@ -93,7 +93,7 @@ class Selector(Pattern):
         self, choice: Choice, q: Tensor, k: Tensor, mask: AttentionMask, kappa: int, teaching: Teaching
     ) -> Selection:
         """Return the keys of a full pass by their scores; for the arguments see :func:`nn.selection.select`."""
-        return select(choice, q, k, mask, kappa, teaching)
+        return select(choice, q, k, mask, kappa, teaching, self.kappa)
 
     def step(self, query: Tensor, keys: LayerCache) -> KeptKeys | None:
         selector_keys = keys.project("selector_key", self.k_proj)
