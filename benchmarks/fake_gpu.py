@@ -135,11 +135,18 @@ class _Fused(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Any) -> Any:  # type: ignore[override]
-        with _disable_current_modes(), torch.enable_grad():
-            leaves = [on_cpu(t).detach().requires_grad_() for t in ctx.saved]
-            out = _sdpa(*leaves, **{name: on_cpu(x) for name, x in ctx.options.items()})
-            grads = torch.autograd.grad(out, leaves, on_cpu(grad))
-        FakeGpu.current().count_launch("sdpa_backward", (*leaves, out, grad), grads, n=2)
+        gpu, given = FakeGpu.current(), on_cpu(grad)
+
+        def run() -> tuple[torch.Tensor, ...]:
+            with _disable_current_modes(), torch.enable_grad():
+                leaves = [on_cpu(t).detach().requires_grad_() for t in ctx.saved]
+                out = _sdpa(*leaves, **{name: on_cpu(x) for name, x in ctx.options.items()})
+                return torch.autograd.grad(out, leaves, given)
+
+        grads = run()
+        gpu.count_launch("sdpa_backward", (*ctx.saved, given, given), grads, n=2)
+        if gpu.capturing is not None:
+            gpu.capturing.calls.append(lambda: [old.copy_(new) for old, new in zip(grads, run())])
         return *map(Cuda, grads), None
 
 
@@ -218,6 +225,7 @@ class FakeGpu(TorchDispatchMode):
             "set_rng_state": lambda *a: None,
             "CUDAGraph": Graph,
             "graph": self._capture,
+            "graph_pool_handle": lambda: None,
             "device": self._guard,
             "Stream": lambda *a: None,
             "get_device_capability": lambda *a: (9, 0),
@@ -263,10 +271,12 @@ class FakeGpu(TorchDispatchMode):
     def _capture(self, graph: Graph, **_: Any) -> Iterator[None]:
         self.capturing = graph
         self.graphs.append(graph)
+        state = torch.random.get_rng_state()
         try:
             yield
         finally:
             self.capturing = None
+            torch.random.set_rng_state(state)  # a real capture draws nothing: the operators only run in replays
 
     @contextlib.contextmanager
     def _guard(self, device: Any) -> Iterator[None]:
@@ -293,7 +303,7 @@ class FakeGpu(TorchDispatchMode):
         if self.interpret:
             run()
         self.count_launch(f"triton:{kernel.fn.__name__}", given, ())
-        if self.capturing is not None:
+        if self.capturing is not None and self.interpret:
             self.capturing.calls.append(run)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -1,9 +1,10 @@
 """``python -m benchmarks.gpu``: everything that a machine with a GPU can tell, in one call (scripts/gpu.sh).
 
 Sections, in order: facts; correct (each kernel, in three types of numbers, against its definition); search (a beam
-search eager and in a CUDA graph against plain PyTorch); kernels (milliseconds, and the bytes they must move); and the
-benchmarks training, decoding, prefill and moe, each in a process of its own. A section that fails leaves its error in
-OUT/gpu.json, which is written anew after each, and the next one runs. Ends with the tables.
+search eager and in a CUDA graph against plain PyTorch); captured (training steps in CUDA graphs against such without);
+kernels (milliseconds, and the bytes they must move); and the benchmarks training, decoding, prefill and moe, each in a
+process of its own. A section that fails leaves its error in OUT/gpu.json, which is written anew after each, and the
+next one runs. Ends with the tables.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
+from benchmarks.captured import captured
 from benchmarks.devices import DTYPES, Place
 from benchmarks.interpreter import exact_bfloat16
 from benchmarks.models import VOCABULARY, Task, build
@@ -299,7 +301,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("runs/gpu"))
     parser.add_argument("--seconds", type=float, default=520, help="for all sections (default: 520)")
     parser.add_argument("--quick", action="store_true", help="smallest sizes, to try the script")
-    parser.add_argument("--sections", default="facts,correct,search,kernels," + ",".join(BENCHMARKS))
+    parser.add_argument("--sections", default="facts,correct,search,captured,kernels," + ",".join(BENCHMARKS))
     options = parser.parse_args()
     if options.device == "cuda" and not torch.cuda.is_available():
         sys.exit("error: no GPU; DEVICE=cpu QUICK=1 tries the script without one")
@@ -337,6 +339,7 @@ SECTIONS: dict[str, Callable[[Place, bool], Any]] = {
     "facts": facts,
     "correct": correct,
     "search": search,
+    "captured": captured,
     "kernels": kernels,
 }
 

@@ -23,6 +23,7 @@ from benchmarks.fake_gpu import FakeGpu, to_gpu
 from fairseq_lasformer.nn.options import RunOptions
 from fairseq_lasformer.ops.backends import triton_kernels
 from fairseq_lasformer.plugin.criterion import LabelSmoothedCrossEntropyWithSelection
+from fairseq_lasformer.plugin.graphed_training import GraphedCriterion
 from fairseq_lasformer.search.beam_loop import BeamGenerator
 from fairseq_lasformer.search.generator import AlignedGenerator, Alignment
 
@@ -41,7 +42,7 @@ class _Counted(FakeGpu):
         self.lines[f"{frames[-1].filename.split('/')[-1]}:{frames[-1].lineno}" if frames else "autograd"] += n
 
 
-def count(system: str, documents: int, length: int, kappa: float, supervise_rows: str) -> _Counted:
+def count(system: str, documents: int, length: int, kappa: float, supervise_rows: str, graph: bool = False) -> _Counted:
     """Count a step; see the options of :func:`main`."""
     task = models.Task()
     model = models.build(system, kappa, supervise_rows).to(torch.bfloat16)
@@ -55,16 +56,20 @@ def count(system: str, documents: int, length: int, kappa: float, supervise_rows
             "prev_output_tokens": words,
         },
     }
-    criterion = LabelSmoothedCrossEntropyWithSelection(task, False, 0.1, selection_weight=0.01)
+    criterion: Any = LabelSmoothedCrossEntropyWithSelection(task, False, 0.1, selection_weight=0.01)
+    if graph:
+        criterion = GraphedCriterion(criterion, documents * length, (1, 1), True)
     with _Counted() as gpu:
         model = to_gpu(model)
         for _, selector in getattr(model, "selectors", list)():
             selector.millionths  # noqa: B018 - after this, the host knows kappa
         triton_kernels("triton_decode")  # tries them out once
-        gpu.reset()
-        gpu.lines.clear()
-        loss, _, _ = criterion(model, to_gpu(sample))
-        loss.backward()
+        for _ in range(3 if graph else 1):  # a first step, a capture, a replay
+            model.zero_grad(set_to_none=True)
+            gpu.reset()
+            gpu.lines.clear()
+            loss, _, _ = criterion(model, to_gpu(sample))
+            loss.backward()
     return gpu
 
 
@@ -125,6 +130,7 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=4096, help="tokens a side (default: %(default)s)")
     parser.add_argument("--kappa", type=float, default=0.05, help="default: %(default)s")
     parser.add_argument("--supervise-rows", default="512", help="default: %(default)s")
+    parser.add_argument("--graph", action="store_true", help="replay the step from CUDA graphs (--cuda-graph-tokens)")
     parser.add_argument("--top", type=int, default=0, help="number of lines of the project to show")
     parser.add_argument("--int8", action="store_true", help="with --search: weights and cache in 8 bits")
     parser.add_argument("--search", choices=("fairseq", "plain", "aligned"), help="count beam search instead")
@@ -137,7 +143,7 @@ def main() -> None:
                 f"{of['syncs']:.2f} synchronisations, {of['uploads']:.2f} uploads, {of['bytes'] / 1e6:.1f} MB"
             )
         return
-    gpu = count(args.system, args.documents, args.length, args.kappa, args.supervise_rows)
+    gpu = count(args.system, args.documents, args.length, args.kappa, args.supervise_rows, args.graph)
     total = gpu.totals
     print(
         f"{args.system}, {args.documents} x {args.length} tokens, kappa {args.kappa:g}: "

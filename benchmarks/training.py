@@ -2,7 +2,8 @@
 
 seconds: forward and backward of ``--rows`` documents, all models taking turns in one process, medians. peak GiB: peak
 memory of one step, each in a fresh process: resident, or on a GPU what its allocator held. ratio_to_dense: seconds
-relative to lasformer_dense. kappa as given (default: half-way through training and at its end).
+relative to lasformer_dense. kappa as given (default: half-way through training and at its end). On a GPU, systems that
+are captured replay their passes from CUDA graphs (--cuda-graph-tokens); the baselines are fairseq's and eager.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from fairseq.criterions.label_smoothed_cross_entropy import label_smoothed_nll_loss
@@ -23,6 +25,7 @@ from benchmarks.devices import DTYPES, Place, add_place, place_of
 from benchmarks.models import VOCABULARY, build
 from benchmarks.rows import Row, in_turns
 from fairseq_lasformer.memory import keep_freed
+from fairseq_lasformer.plugin.graphed_training import GraphedCriterion
 
 BASELINES = ("transformer",)
 
@@ -52,8 +55,15 @@ def measure(args: argparse.Namespace) -> Iterator[Row]:
             for name, system in systems.items()
         }
         work = {name: partial(step, model, length, n_documents, place) for name, model in models.items()}
+        if place.device.type == "cuda":
+            for name in [name for name in models if name.startswith("lasformer")]:
+                graphs = GraphedCriterion(criterion, n_documents * length, (1, 1), True)
+                work[f"{name}, captured"] = partial(step, models[name], length, n_documents, place, graphs)
+                work[f"{name}, captured"]()  # the warm-up captures what this one compiles
         seconds = in_turns(work, args.repeat, case)
         del models, work
+        for name in [name for name in seconds if name not in systems]:
+            yield Row(case, name, "seconds", seconds[name])
         for name, system in systems.items():
             yield Row(case, name, "seconds", seconds[name])
             ratio = seconds[name] / seconds["lasformer_dense"]
@@ -62,22 +72,30 @@ def measure(args: argparse.Namespace) -> Iterator[Row]:
             yield Row(case, name, "peak GiB", peak)
 
 
-def step(model: torch.nn.Module, length: int, n_documents: int, place: Place) -> float:
-    """Return the seconds of one forward and backward pass over documents of ``length`` tokens on both sides."""
+def criterion(model: torch.nn.Module, sample: dict[str, Any]) -> tuple[torch.Tensor, Any, dict[str, Any]]:
+    """The loss, alike for all models, as a fairseq criterion returns it."""
+    target, n_tokens = sample["target"], sample["ntokens"]
+    logits, extra = model(**sample["net_input"])
+    loss, _ = label_smoothed_nll_loss(
+        logits.float().log_softmax(-1).view(-1, logits.size(-1)), target.reshape(-1), 0.1, ignore_index=1
+    )
+    for sums in extra.get("supervision", {}).values():
+        loss = loss + 0.01 * n_tokens * sums.kl / sums.queries
+    return loss, n_tokens, {}
+
+
+def step(model: torch.nn.Module, length: int, n_documents: int, place: Place, how: Any = criterion) -> float:
+    """Return the seconds of one forward and backward pass over documents of ``length`` tokens on both sides.
+
+    Args:
+        how: the criterion; see :class:`GraphedCriterion`.
+    """
     generator = torch.Generator().manual_seed(length)
     tokens = torch.randint(4, VOCABULARY, (n_documents, length + 1), generator=generator).to(place.device)
-    lengths = torch.full((n_documents,), length, device=place.device)
-
-    def passes() -> None:
-        logits, extra = model(tokens[:, :-1], lengths, tokens[:, :-1])
-        loss, _ = label_smoothed_nll_loss(
-            logits.float().log_softmax(-1).view(-1, logits.size(-1)), tokens[:, 1:].reshape(-1), 0.1, ignore_index=1
-        )
-        for sums in extra.get("supervision", {}).values():
-            loss = loss + 0.01 * length * n_documents * sums.kl / sums.queries
-        loss.backward()
-
-    seconds = place.seconds(passes)
+    lengths, words = torch.full((n_documents,), length, device=place.device), tokens[:, :-1]
+    inputs = {"src_tokens": words, "src_lengths": lengths, "prev_output_tokens": words}
+    sample = {"net_input": inputs, "target": tokens[:, 1:], "ntokens": length * n_documents}
+    seconds = place.seconds(lambda: how(model, sample)[0].backward())
     model.zero_grad(set_to_none=True)
     return seconds
 

@@ -124,3 +124,18 @@ class LabelSmoothedCrossEntropyWithSelection(LabelSmoothedCrossEntropyCriterion)
     @staticmethod
     def logging_outputs_can_be_summed() -> bool:
         return True
+
+
+def require_supervision(model: Any, criterion: Any) -> None:
+    """Refuse to train a selecting model with a criterion that neither supervises nor tracks its selectors.
+
+    Raises:
+        InputError: it does not.
+    """
+    if isinstance(criterion, LabelSmoothedCrossEntropyWithSelection) or not hasattr(model, "selectors"):
+        return
+    if list(model.selectors()):
+        raise InputError(
+            f"criterion {type(criterion).__name__}: the selectors would learn nothing and kappa would stay at 1; use "
+            "--criterion label_smoothed_cross_entropy_with_selection, or --select-modules none"
+        )

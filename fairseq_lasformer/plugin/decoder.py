@@ -25,7 +25,7 @@ from fairseq_lasformer.ops import AttentionMask, PackedLinear, QuantisedLinear, 
 from fairseq_lasformer.plugin.build import decoder_stack, sampling, supervision
 from fairseq_lasformer.plugin.config import ModuleConfig
 from fairseq_lasformer.plugin.encoder import EncoderOut
-from fairseq_lasformer.plugin.frontend import Frontend, padding_of
+from fairseq_lasformer.plugin.frontend import Frontend, some_padding
 from fairseq_lasformer.plugin.step_weights import EightBits, PackedDecoder, eight_bits
 
 
@@ -173,6 +173,7 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
         position_offset: Tensor | None = None,
         update: int = 0,
         into: DecodingCache | None = None,
+        padded: bool = False,
         **_: Any,
     ) -> tuple[Tensor, dict[str, Any]]:
         """Compute features [B, N, d] and extra outputs; with ``incremental_state``, only of the newest position.
@@ -187,6 +188,7 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
             position_offset: int64 [B, 1], added to all positions of an example in a full pass.
             update: number of the update, in training.
             into: cache that a full pass writes its keys and values into.
+            padded: see :func:`some_padding`.
         """
         if incremental_state is not None:
             positions = None
@@ -200,10 +202,11 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
         memory_padding = encoder_out["encoder_padding_mask"][0]
         ends = self.ends_of(prev_output_tokens) if self.reads_ends else None
         source_ends = encoder_out["ends"][0] if self.reads_ends else None
+        padding = some_padding(prev_output_tokens.eq(self.padding_idx), padded)
         full = FullPass(
-            AttentionMask(padding_of(prev_output_tokens, self.padding_idx), not full_context_alignment, ends),
+            AttentionMask(padding, not full_context_alignment, ends),
             encoder_out["encoder_out"][0].transpose(0, 1),
-            AttentionMask(memory_padding if bool(memory_padding.any()) else None, False, source_ends),
+            AttentionMask(some_padding(memory_padding, padded), False, source_ends),
             sampling(self.cfg, update),
             into,
         )

@@ -17,7 +17,7 @@ from fairseq_lasformer.nn.stack import Observer
 from fairseq_lasformer.ops import AttentionMask
 from fairseq_lasformer.plugin.build import encoder_stack, sampling, supervision
 from fairseq_lasformer.plugin.config import ModuleConfig
-from fairseq_lasformer.plugin.frontend import Frontend, padding_of
+from fairseq_lasformer.plugin.frontend import Frontend, some_padding
 
 EncoderOut = dict[str, Any]
 
@@ -73,6 +73,7 @@ class LasformerEncoder(Frontend, FairseqEncoder):
         observe: Observer | None = None,
         position_offset: Tensor | None = None,
         update: int = 0,
+        padded: bool = False,
     ) -> EncoderOut:
         """Compute fairseq's encoder output; in training also ``supervision`` and ``router_stats`` by name.
 
@@ -84,8 +85,9 @@ class LasformerEncoder(Frontend, FairseqEncoder):
             observe: called with the output of every attention.
             position_offset: int64 [B, 1], added to all positions of an example.
             update: number of the update, in training.
+            padded: see :func:`some_padding`.
         """
-        padding = padding_of(src_tokens, self.padding_idx)
+        padding = some_padding(src_tokens.eq(self.padding_idx), padded)
         x, words = self.embed(src_tokens, token_embeddings, position_offset)
         if padding is not None:
             x = x.masked_fill(padding[..., None], 0.0)

@@ -19,10 +19,13 @@ from fairseq_lasformer.nn.stack import LayerStack
 from fairseq_lasformer.plugin.config import ModuleConfig
 
 
-def padding_of(tokens: Tensor, pad: int) -> Tensor | None:
-    """Return the padding mask, bool [B, N], True at padding; None if there is no padding."""
-    mask = tokens.eq(pad)
-    return mask if bool(mask.any()) else None
+def some_padding(mask: Tensor, padded: bool = False) -> Tensor | None:
+    """Return a padding mask, bool [B, N], True at padding; None if there is no padding.
+
+    Args:
+        padded: take it that there is some, without asking the device: that would synchronise.
+    """
+    return mask if padded or bool(mask.any()) else None
 
 
 class Frontend(nn.Module):

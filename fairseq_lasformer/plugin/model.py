@@ -123,10 +123,14 @@ class LasformerModel(TransformerModelBase):
         features_only: bool = False,
         alignment_layer: Optional[int] = None,
         alignment_heads: Optional[int] = None,
+        padded: bool = False,
     ) -> tuple[Tensor, dict[str, Any]]:
         """Compute logits [B, N, vocabulary] and extra outputs.
 
         These are ``kappa`` and, in training, ``supervision`` and ``router_stats``.
+
+        Args:
+            padded: take it that both sides have padding; nothing asks the device, which a CUDA graph does not allow.
         """
         if self.training and not self.adapted:
             self.adapted = True  # warn only once
@@ -140,7 +144,12 @@ class LasformerModel(TransformerModelBase):
             # the same for both sides, which keeps a word's position close to that of its translation
             offset = torch.randint(self.cfg.position_offset + 1, (src_tokens.size(0), 1), device=src_tokens.device)
         encoder_out = self.encoder(
-            src_tokens, src_lengths, return_all_hiddens, position_offset=offset, update=self.num_updates
+            src_tokens,
+            src_lengths,
+            return_all_hiddens,
+            position_offset=offset,
+            update=self.num_updates,
+            padded=padded,
         )
         out, extra = self.decoder(
             prev_output_tokens,
@@ -148,6 +157,7 @@ class LasformerModel(TransformerModelBase):
             features_only=features_only,
             position_offset=offset,
             update=self.num_updates,
+            padded=padded,
         )
         return out, extra | {"kappa": {name: selector.kappa for name, selector in self.selectors()}}
 

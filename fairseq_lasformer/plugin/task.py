@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from fairseq import utils
 from fairseq.distributed import utils as distributed_utils
+from fairseq.optim.amp_optimizer import AMPOptimizer
 from fairseq.tasks import register_task
 from torch import Tensor
 
@@ -29,9 +30,10 @@ from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.memory import keep_freed
 from fairseq_lasformer.nn.options import RunOptions
 from fairseq_lasformer.plugin import is_fairseqs_tool
-from fairseq_lasformer.plugin.criterion import LabelSmoothedCrossEntropyWithSelection
+from fairseq_lasformer.plugin.criterion import require_supervision
 from fairseq_lasformer.plugin.denoising import MixedByTemperature, Noise, NoisySource, Symbols
 from fairseq_lasformer.plugin.generation import GenerationTask
+from fairseq_lasformer.plugin.graphed_training import GraphedCriterion, check
 from fairseq_lasformer.plugin.log_lines import COLUMNS, SELECTION, by_selector, empty_sums
 from fairseq_lasformer.plugin.long_examples import LongExamplesOften
 from fairseq_lasformer.plugin.muon import mark_embeddings
@@ -79,6 +81,7 @@ class DocumentTranslationTask(GenerationTask):
         self.sums: Tensor | None = None
         self.timed = False  # whether the first batch has been timed
         self.pad = tgt_dict.pad()
+        self.graphs: GraphedCriterion | None = None
         int8, int8_cache = (str(dtype) == "int8" for dtype in (cfg.decode_dtype, cfg.cache_dtype))
         self.run_options = RunOptions(str(cfg.attention_backend), cfg.cuda_graph, int8=int8, int8_cache=int8_cache)
         self.run_options = self.run_options._replace(reproducible=cfg.reproducible)
@@ -262,13 +265,13 @@ class DocumentTranslationTask(GenerationTask):
                 k: torch.full_like(t, self.pad) if k.endswith("tokens") else t for k, t in sample["net_input"].items()
             }
             sample = {**sample, "net_input": inputs}
-        if not isinstance(criterion, LabelSmoothedCrossEntropyWithSelection):
-            _require_supervision(model, criterion)
+        require_supervision(model, criterion)
         if self.cfg.word_dropout > 0:
             sample = drop_words(sample, self.cfg.word_dropout, self.dropped_sides)
         begun = time.monotonic()
         with self._abort_on_oom(), self._rounded(model):
-            result = super().train_step(sample, model, criterion, optimizer, update_num, ignore_grad)
+            graphed = self._graphed(model, criterion, optimizer)
+            result = super().train_step(sample, model, graphed, optimizer, update_num, ignore_grad)
         if not self.timed:
             self.timed = True  # kernels are built in the first batch, so that it is an upper bound
             logger.info("first batch: %.2f seconds, %d tokens", time.monotonic() - begun, sample["ntokens"])
@@ -276,6 +279,14 @@ class DocumentTranslationTask(GenerationTask):
         if sums is not None and not ignore_grad:
             self.sums = sums.clone() if self.sums is None else self.sums + sums
         return result
+
+    def _graphed(self, model: Any, criterion: Any, optimizer: Any) -> Any:
+        """Return the criterion, by CUDA graphs if they are asked for."""
+        most, side = self.cfg.cuda_graph_tokens, (self.source_dictionary.pad(), self.pad)
+        if most and (self.graphs is None or self.graphs.criterion is not criterion):
+            check(model, criterion, self.cfg, next(model.parameters()).device, isinstance(optimizer, AMPOptimizer))
+            self.graphs = GraphedCriterion(criterion, most, side, self.cfg.left_pad_source)
+        return self.graphs or criterion
 
     def valid_step(self, sample: Any, model: Any, criterion: Any) -> Any:
         with self._abort_on_oom(), self._rounded(model):
@@ -328,15 +339,6 @@ class DocumentTranslationTask(GenerationTask):
 def _lengths(size: Any) -> tuple[int, ...]:
     """Convert an example's length, or a limit, to plain integers: source and target, or one for both."""
     return tuple(int(n) for n in size) if isinstance(size, tuple) else (int(size),)
-
-
-def _require_supervision(model: Any, criterion: Any) -> None:
-    """Refuse to train a selecting model with a criterion that neither supervises nor tracks its selectors."""
-    if hasattr(model, "selectors") and list(model.selectors()):
-        raise InputError(
-            f"criterion {type(criterion).__name__}: the selectors would learn nothing and kappa would stay at 1; use "
-            "--criterion label_smoothed_cross_entropy_with_selection, or --select-modules none"
-        )
 
 
 def _loss_scale(optimizer: Any) -> float:

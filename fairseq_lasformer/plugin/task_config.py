@@ -146,6 +146,13 @@ class DocumentTranslationConfig(TranslationConfig):
         default=False,
         metadata={"help": "capture a decoding step in a CUDA graph and replay it (generation on a GPU with Triton)"},
     )
+    cuda_graph_tokens: int = field(
+        default=0,
+        metadata={
+            "help": "training on a GPU with Triton: batches of at most this many tokens, as --max-tokens counts "
+            "them, are padded to one of a few shapes, whose steps are captured in CUDA graphs and replayed; 0: none"
+        },
+    )
     expert_parallel: bool = field(
         default=False,
         metadata={

@@ -8,8 +8,9 @@ from fairseq.sequence_generator import SequenceGenerator
 from helpers import in_8_bits, tokens
 
 from benchmarks.fake_gpu import FakeGpu, on_cpu, to_gpu
-from fairseq_lasformer.nn.options import RunOptions
+from fairseq_lasformer.nn.options import RowSampling, RunOptions
 from fairseq_lasformer.plugin.criterion import LabelSmoothedCrossEntropyWithSelection
+from fairseq_lasformer.plugin.graphed_training import GraphedCriterion
 from fairseq_lasformer.search.beam_loop import BeamGenerator
 
 TRAININGS = {
@@ -156,3 +157,108 @@ def test_a_search_is_the_cpus_and_its_steps_never_wait(build, small_task, monkey
             again = generator.generate([model], to_gpu(sample))
             assert len(gpu.graphs) == captured
             assert [h["tokens"].tolist() for f in again for h in f] == [h["tokens"].tolist() for f in found for h in f]
+
+
+def passes(model, criterion, *samples):
+    """The last loss, the sums of the gradients and the last log of some batches, on the host."""
+    model.zero_grad(set_to_none=True)
+    for sample in samples:
+        loss, sample_size, log = criterion(model, sample)
+        loss.backward()
+    gradients = {name: on_cpu(p.grad) for name, p in model.named_parameters() if p.grad is not None}
+    return on_cpu(loss).detach(), gradients, {name: on_cpu(value) for name, value in log.items()}, sample_size
+
+
+def assert_same(ours, theirs):
+    torch.testing.assert_close(ours[0], theirs[0], rtol=1e-5, atol=1e-5)
+    for values, expected in zip(ours[1:3], theirs[1:3]):
+        assert values.keys() == expected.keys()
+        for name, value in values.items():
+            torch.testing.assert_close(value, expected[name], rtol=1e-3, atol=1e-3, msg=name)
+    assert ours[3] == theirs[3]
+
+
+CAPTURED = {
+    "learned": {},
+    "sampled": {"supervise_rows": "8"},
+    "no-supervision": {"weight": 0.0, "select_gradient": "none"},
+    "dense": {"select_modules": "none"},
+    "half-dense": {"select_modules": "encoder"},
+}
+
+
+@pytest.mark.parametrize("options", CAPTURED.values(), ids=CAPTURED)
+def test_captured_steps_follow_batches_weights_and_kappa(build, small_task, monkeypatch, options):
+    """Batches of two shapes in turns, with weights and kappa that change: as the definitions, which pad nothing."""
+    options = {"kappa": 0.9, "dropout": 0.0, "weight": 0.01, "encoder_layers": 1, "decoder_layers": 1} | options
+    options |= {"encoder_attention_heads": 1, "decoder_attention_heads": 1}
+    weight = options.pop("weight")
+    # padding counts where queries are sampled: strides are made equal, and no source is moved
+    sampled = "supervise_rows" in options
+    sizes = (20 if sampled else 18, 15), (24 if sampled else 22, 12), (20, 16), (24, 11), (20 if sampled else 17, 15)
+    monkeypatch.setattr("fairseq_lasformer.nn.options.SHORTEST", 1)
+    drawn = RowSampling.sample
+    monkeypatch.setattr(RowSampling, "sample", lambda self, n, length, kappa: drawn(self, 2, 16, 0.3))
+    criterion = LabelSmoothedCrossEntropyWithSelection(small_task, False, 0.1, selection_weight=weight)
+    plain = build(backend="reference", **options).train()
+    with FakeGpu() as gpu:
+        model = to_gpu(build(**options).train())
+        steps = GraphedCriterion(criterion, 48, (1, 1), True)
+        for update, size in enumerate(sizes):
+            sample = batch(*size)
+            for m in (model, plain):
+                m.set_num_updates(2)
+                for i, (_, selector) in enumerate(m.selectors()):
+                    selector.kappa.fill_(700_000 - 90_000 * (update + i))
+                    assert 0 < selector.share < 0.9  # known from here on
+            gpu.reset()
+            ours = passes(model, steps, to_gpu(sample))
+            counted = gpu.totals
+            assert_same(ours, passes(plain, criterion, sample))
+            for m in (model, plain):
+                with torch.no_grad():
+                    for p in m.parameters():
+                        if p.grad is not None:
+                            p.sub_(p.grad, alpha=1e-3)
+        assert counted["syncs"] == counted["uploads"] == 0 and counted["launches"] < 40, gpu.launches
+        assert [graph.replays for graph in gpu.graphs] == [2, 2, 1, 1]  # two shapes, forward and backward
+        gpu.reset()
+        several = batch(20, 16), batch(24, 11), batch(20, 30)  # the last one has too many tokens
+        assert_same(passes(model, steps, *map(to_gpu, several)), passes(plain, criterion, *several))
+        assert [graph.replays for graph in gpu.graphs] == [3, 3, 2, 2] and gpu.totals["launches"] > 100
+        assert len(steps.passes) == 2
+        for m in (model, plain):
+            m.set_num_updates(3)  # other queries teach: they are in another graph
+        assert_same(passes(model, steps, to_gpu(several[0])), passes(plain, criterion, several[0]))
+        assert gpu.graphs[0].replays == (3 if sampled else 4)
+
+
+def test_captured_steps_draw_dropout_anew_and_once_for_both_passes(build, small_task):
+    options = {"kappa": 0.5, "dropout": 0.2, "attention_dropout": 0.3, "encoder_layers": 1, "decoder_layers": 1}
+    criterion = LabelSmoothedCrossEntropyWithSelection(small_task, False, 0.1, selection_weight=0.01)
+    sample, found = batch(10, 9), []
+    with FakeGpu() as gpu:
+        model = to_gpu(build(**options).train())
+        assert all(selector.share == 0.5 for _, selector in model.selectors())
+        steps = GraphedCriterion(criterion, 48, (1, 1), True)
+        for seed in (7, 7, 8, 7):
+            torch.manual_seed(seed)
+            found.append(passes(model, steps, to_gpu(sample)))
+        assert [graph.replays for graph in gpu.graphs] == [3, 3]
+    assert_same(found[0], found[1])  # the first one was not captured
+    assert_same(found[1], found[3])
+    for one, other in ((found[2][0], found[1][0]), (found[2][2]["nll_loss"], found[1][2]["nll_loss"])):
+        assert abs(float(one - other)) > 0.01
+
+
+def test_captured_shapes_are_limited(build, small_task, monkeypatch):
+    monkeypatch.setattr("fairseq_lasformer.plugin.graphed_training.MOST_GRAPHS", 1)
+    criterion = LabelSmoothedCrossEntropyWithSelection(small_task, False, 0.1)
+    with FakeGpu() as gpu:
+        model = to_gpu(build(select_modules="none").train())
+        steps = GraphedCriterion(criterion, 1000, (1, 1), True)
+        for _ in range(2):
+            for length in (8, 16):
+                passes(model, steps, to_gpu(batch(length, length)))
+        assert len(steps.passes) == len(steps.batches) == 1
+        assert [graph.replays for graph in gpu.graphs] == [1, 1]

@@ -1,0 +1,68 @@
+"""Training steps in CUDA graphs (``--cuda-graph-tokens``) against such without, for ``python -m benchmarks.gpu``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks.devices import Place
+from benchmarks.models import VOCABULARY, Task, build
+from benchmarks.rows import Row
+from fairseq_lasformer.plugin.criterion import LabelSmoothedCrossEntropyWithSelection
+from fairseq_lasformer.plugin.graphed_training import GraphedCriterion
+
+TOLERANCE = 1e-3
+
+
+def batch(n: int, length: int, place: Place) -> dict[str, Any]:
+    """Random words; the first example is half padding, on the left of the source and on the right of the target."""
+    source, target = (torch.randint(4, VOCABULARY, (n, length), device=place.device) for _ in range(2))
+    source[0, : length // 2], target[0, length // 2 :] = 1, 1
+    return {
+        "ntokens": int(target.ne(1).sum()),
+        "target": target,
+        "net_input": {
+            "src_tokens": source,
+            "src_lengths": source.ne(1).sum(1),
+            "prev_output_tokens": target.clone(),
+        },
+    }
+
+
+def captured(place: Place, quick: bool) -> list[Row]:
+    """Relative errors of loss and gradients while batches, kappa and weights change; raises if one is large.
+
+    On a GPU, the first of three batches is computed as usual, and the others by a graph; on a CPU, only the first.
+    """
+    criterion = LabelSmoothedCrossEntropyWithSelection(Task(), False, 0.1, selection_weight=0.01)
+    layers: dict[str, Any] = {"encoder_layers": 1, "decoder_layers": 1} if quick else {}
+    model: Any = build("lasformer", 0.5, "all", dropout=0.0, **layers).to(place.device)
+    steps, rows = GraphedCriterion(criterion, 4096, (1, 1), True), []
+    for update in range(1 if place.device.type == "cpu" else 3):
+        for _, selector in model.selectors():
+            selector.kappa.fill_(500_000 - 150_000 * update)
+        sample = batch(3, 30 + update, place)
+        ours, theirs = (_passes(model, way, sample) for way in (steps, criterion))
+        error = max(_error(a, b) for a, b in zip(ours, theirs))
+        rows.append(Row("captured", f"update {update + 1}", "relative error", error, compared=False))
+        if not error < TOLERANCE:
+            raise ArithmeticError(f"a captured training step differs by {error:.2g} from one that is not: {rows}")
+        with torch.no_grad():
+            for p in model.parameters():
+                p.sub_(p.grad, alpha=1e-4)
+    return rows
+
+
+def _passes(model: Any, criterion: Any, sample: dict[str, Any]) -> list[Tensor]:
+    """The loss and all gradients."""
+    model.zero_grad(set_to_none=True)
+    loss, _, _ = criterion(model, sample)
+    loss.backward()
+    return [loss.detach(), *(p.grad for p in model.parameters())]
+
+
+def _error(ours: Tensor, theirs: Tensor) -> float:
+    # of the smallest gradients, rounding is all there is
+    return float((ours - theirs).norm() / theirs.norm().clamp(min=1e-2))

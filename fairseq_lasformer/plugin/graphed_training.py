@@ -1,0 +1,252 @@
+"""Training steps as CUDA graphs: a batch is padded to one of a few shapes, whose passes are captured once and replayed.
+
+A step of the base model starts about 1,100 kernels, and starting one takes the host some microseconds; a small batch is
+computed in less. A graph starts as one kernel.
+
+What changes from replay to replay is read on the device: the batch and its number of tokens, kappa, the seeds of
+dropout, the scale of the loss. What the host decides has a graph for each decision: the shape, and which queries teach
+the selectors.
+"""
+
+from __future__ import annotations
+
+import logging
+from types import NoneType
+from typing import Any, NamedTuple
+
+import torch
+from fairseq.distributed import LegacyDistributedDataParallel as LegacyDistributed
+from torch import Tensor
+
+from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.nn.patterns.full import Full
+from fairseq_lasformer.nn.patterns.learned import Selector
+from fairseq_lasformer.ops import RowSample, backend_for
+from fairseq_lasformer.plugin.build import sampling, without_keys
+from fairseq_lasformer.plugin.criterion import LabelSmoothedCrossEntropyWithSelection
+
+logger = logging.getLogger(__name__)
+
+OPTION = "--cuda-graph-tokens"
+MOST_GRAPHS = 128
+CAPTURED = Selector, Full  # others decide on the host what is kept, or were not tried
+
+
+def rounded(n: int) -> int:
+    """Return the next of four sizes per power of two: …, 32, 40, 48, 56, 64, 80, …"""
+    step = 1 << max(0, (n - 1).bit_length() - 3)
+    return -(-n // step) * step
+
+
+class Shape(NamedTuple):
+    """Sizes of a batch: its examples, and the tokens of the longest one on each side."""
+
+    examples: int
+    source: int
+    target: int
+
+    @classmethod
+    def of(cls, sample: dict[str, Any]) -> Shape:
+        """Return the sizes to which a batch is padded."""
+        (n, source), target = sample["net_input"]["src_tokens"].shape, sample["target"].size(1)
+        return cls(rounded(n), rounded(source), rounded(target))
+
+
+class Batch:
+    """A batch that stays where it is on the device, while its contents change.
+
+    Args:
+        pads: index of padding, of both sides.
+        left: whether padding precedes a source.
+    """
+
+    def __init__(self, shape: Shape, pads: tuple[int, int], left: bool, device: torch.device) -> None:
+        n, source, target = shape
+        self.pads, self.left = pads, left
+        self.source, self.previous, self.target = (
+            torch.empty(n, length, dtype=torch.int64, device=device) for length in (source, target, target)
+        )
+        self.lengths = torch.empty(n, dtype=torch.int64, device=device)
+        self.n_tokens = torch.empty((), dtype=torch.int64, device=device)
+
+    def fill(self, sample: dict[str, Any]) -> None:
+        """Take over a batch, padded; an example that is nothing but padding has no tokens."""
+        inputs = sample["net_input"]
+        source, target = self.pads
+        _fill(self.source, inputs["src_tokens"], source, self.left)
+        _fill(self.previous, inputs["prev_output_tokens"], target, False)
+        _fill(self.target, sample["target"], target, False)
+        self.lengths.zero_()
+        self.lengths[: inputs["src_lengths"].size(0)] = inputs["src_lengths"]
+        self.n_tokens.fill_(sample["ntokens"])
+
+    @property
+    def sample(self) -> dict[str, Any]:
+        """The batch as fairseq's criterion wants it, with its number of tokens on the device."""
+        inputs = {"src_tokens": self.source, "src_lengths": self.lengths, "prev_output_tokens": self.previous}
+        return {"net_input": {**inputs, "padded": True}, "target": self.target, "ntokens": self.n_tokens}
+
+
+def _fill(to: Tensor, tokens: Tensor, pad: int, left: bool) -> None:
+    n, length = tokens.shape
+    to.fill_(pad)
+    to[:n, to.size(1) - length if left else 0 :][:, :length] = tokens
+
+
+class _Gradients(NamedTuple):
+    """What the graphs of all shapes have in common: into one set of gradients, each writes those of its batch.
+
+    Attributes:
+        parameters: those that are trained.
+        held: their gradients, for :attr:`parameters`.
+        d_loss: the gradient of the loss, which half precision scales.
+    """
+
+    parameters: list[Tensor]
+    held: list[Tensor]
+    d_loss: Tensor
+
+
+class _Passes:
+    """The captured passes of one key."""
+
+    def __init__(self, criterion: Any, model: Any, batch: Batch, gradients: _Gradients, pool: Any) -> None:
+        self.gradients = gradients
+        self.forward, self.backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+        device = gradients.d_loss.device
+        # other threads, such as the one that loads data, may use the device meanwhile
+        how: dict[str, Any] = {"pool": pool, "capture_error_mode": "thread_local"}
+        with torch.cuda.device(device):
+            how["stream"] = torch.cuda.Stream(device)
+            with torch.cuda.graph(self.forward, **how):
+                loss, _, log = criterion(model, batch.sample)
+            with torch.cuda.graph(self.backward, **how):
+                found = torch.autograd.grad(loss, gradients.parameters, gradients.d_loss, allow_unused=True)
+                self.used = [i for i, gradient in enumerate(found) if gradient is not None]
+                torch._foreach_copy_([gradients.held[i] for i in self.used], [found[i] for i in self.used])
+        self.loss = loss.detach()  # without its graph, whose tensors the graphs of other shapes overwrite
+        self.log = {name: value.detach() if isinstance(value, Tensor) else value for name, value in log.items()}
+
+
+class _Replay(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, passes: _Passes, *parameters: Tensor) -> Tensor:
+        ctx.passes = passes
+        passes.forward.replay()
+        return passes.loss.clone()
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, d_loss: Tensor) -> tuple[Tensor | None, ...]:
+        passes = ctx.passes
+        parameters, held, scale = passes.gradients
+        scale.copy_(d_loss)
+        passes.backward.replay()
+        own = [torch.empty_like(held[i]) for i in passes.used]  # the next batch overwrites what is held
+        torch._foreach_copy_(own, [held[i] for i in passes.used])
+        gradients: list[Tensor | None] = [None] * len(parameters)
+        for i, gradient in zip(passes.used, own):
+            gradients[i] = gradient
+        return None, *gradients
+
+
+class GraphedCriterion:
+    """A criterion whose forward and backward passes over small batches are CUDA graphs.
+
+    The first batch of a shape is computed as usual, which compiles its kernels; the second one captures. Batches that
+    are larger than ``most_tokens``, or of a shape beyond the first :data:`MOST_GRAPHS`, are not padded.
+
+    Args:
+        criterion: called with model and batch; returns the loss, the sample size and a logging output.
+        most_tokens: tokens of the longer side, as ``--max-tokens`` counts them.
+        pads: index of padding, of both sides.
+        left: whether padding precedes a source.
+    """
+
+    def __init__(self, criterion: Any, most_tokens: int, pads: tuple[int, int], left: bool) -> None:
+        self.criterion, self.most_tokens = criterion, most_tokens
+        self.pads, self.left = pads, left
+        self.batches: dict[Shape, Batch] = {}
+        self.passes: dict[tuple[Any, ...], _Passes | None] = {}
+        self.gradients: _Gradients | None = None
+        self.pool: Any = None
+
+    def __call__(self, model: Any, sample: dict[str, Any]) -> tuple[Tensor, Any, dict[str, Any]]:
+        """Return what the criterion returns; see there."""
+        shape = Shape.of(sample)
+        key = shape, samples(model, shape)
+        new = key not in self.passes
+        n_tokens = max(sample["net_input"]["src_tokens"].numel(), sample["target"].numel())
+        if n_tokens > self.most_tokens or (new and len(self.passes) == MOST_GRAPHS):
+            return self.criterion(model, sample)
+        if shape not in self.batches:
+            self.batches[shape] = Batch(shape, self.pads, self.left, sample["target"].device)
+        batch = self.batches[shape]
+        batch.fill(sample)
+        if new:
+            self.passes[key] = None
+            loss, _, log = self.criterion(model, batch.sample)
+            return loss, sample["ntokens"], _counted(log, sample)
+        passes = self.passes[key]
+        if passes is None:
+            passes = self.passes[key] = self._captured(model, batch)
+            logger.debug("captured a training step of %d examples, %d and %d tokens", *shape)
+        assert self.gradients is not None
+        loss = _Replay.apply(passes, *self.gradients.parameters)
+        log = {name: value.clone() if isinstance(value, Tensor) else value for name, value in passes.log.items()}
+        return loss, sample["ntokens"], _counted(log, sample)
+
+    def _captured(self, model: Any, batch: Batch) -> _Passes:
+        if self.gradients is None:
+            self.pool = torch.cuda.graph_pool_handle()
+            parameters = [p for p in model.parameters() if p.requires_grad]
+            d_loss = torch.empty((), dtype=torch.float32, device=batch.target.device)
+            self.gradients = _Gradients(parameters, [torch.empty_like(p) for p in parameters], d_loss)
+        return _Passes(self.criterion, model, batch, self.gradients, self.pool)
+
+
+def _counted(log: dict[str, Any], sample: dict[str, Any]) -> dict[str, Any]:
+    """A logging output with the numbers of the batch itself, which the host knows."""
+    n_tokens = sample["ntokens"]
+    return {**log, "ntokens": n_tokens, "sample_size": n_tokens, "nsentences": sample["target"].size(0)}
+
+
+def samples(model: Any, shape: Shape) -> tuple[RowSample, ...]:
+    """Return which queries teach each selector: they are taken out by the host."""
+    drawn = sampling(model.cfg, model.num_updates)
+    lengths = {"encoder": shape.source, "decoder": shape.target, "cross": shape.target}
+    return tuple(
+        drawn.sample(shape.examples, lengths[name.partition(".")[0]], selector.share)
+        for name, selector in model.selectors()
+    )
+
+
+def check(model: Any, criterion: Any, task: Any, device: torch.device, amp: bool) -> None:
+    """Refuse what cannot be captured, because the host decides it anew in every step, or has to ask the device.
+
+    Args:
+        task: the options of the task.
+        amp: whether fairseq trains with ``--amp``.
+
+    Raises:
+        InputError: says what.
+    """
+    if device.type != "cuda" or backend_for(device, str(task.attention_backend)) != "triton":
+        raise InputError(f"{OPTION}: requires a GPU with Triton, and --attention-backend auto or triton")
+    if not isinstance(criterion, LabelSmoothedCrossEntropyWithSelection) or not hasattr(model, "patterns"):
+        raise InputError(f"{OPTION}: requires --arch lasformer (or one of its presets) and this project's criterion")
+    cfg, wrapped = model.cfg, getattr(model, "module", None)
+    others = {
+        "mixtures of experts": bool(cfg.moe_experts),
+        "--group-drop": bool(cfg.group_drop),
+        "--checkpoint-activations": bool(cfg.checkpoint_activations),
+        "--quantization-aware": bool(task.quantization_aware),
+        "--distil-from": criterion.teacher is not None,
+        "--report-accuracy": bool(criterion.report_accuracy),
+        "--sentence-avg": bool(criterion.sentence_avg),
+        "--amp (use --fp16 or --bf16)": amp,
+        "several GPUs, but for --ddp-backend legacy_ddp": not isinstance(wrapped, (NoneType, LegacyDistributed)),
+        "this --select-pattern": bool(without_keys(cfg)) or any(type(p) not in CAPTURED for _, p in model.patterns()),
+    }
+    if named := [name for name, given in others.items() if given]:
+        raise InputError(f"{OPTION}: not with {', '.join(named)}")
