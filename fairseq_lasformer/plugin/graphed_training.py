@@ -112,6 +112,8 @@ class _Passes:
 
     def __init__(self, criterion: Any, model: Any, batch: Batch, gradients: _Gradients, pool: Any) -> None:
         self.gradients = gradients
+        # a longer text may replace the tables of positions; what is captured goes on reading these
+        self.tables = [m.weights for m in model.modules() if isinstance(getattr(m, "weights", None), Tensor)]
         self.forward, self.backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
         device = gradients.d_loss.device
         # other threads, such as the one that loads data, may use the device meanwhile

@@ -262,3 +262,6 @@ def test_captured_shapes_are_limited(build, small_task, monkeypatch):
                 passes(model, steps, to_gpu(batch(length, length)))
         assert len(steps.passes) == len(steps.batches) == 1
         assert [graph.replays for graph in gpu.graphs] == [1, 1]
+        (captured,) = steps.passes.values()
+        tables = [side.embed_positions.weights for side in (model.encoder, model.decoder)]
+        assert [t.data_ptr() for t in captured.tables] == [t.data_ptr() for t in tables]
