@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.devices import Place
-from benchmarks.models import VOCABULARY, Task, build
+from benchmarks.models import VOCABULARY, Task, batch_of, build
 from benchmarks.rows import Row
 from fairseq_lasformer.plugin.criterion import LabelSmoothedCrossEntropyWithSelection
 from fairseq_lasformer.plugin.graphed_training import GraphedCriterion
@@ -20,15 +20,7 @@ def batch(n: int, length: int, place: Place) -> dict[str, Any]:
     """Random words; the first example is half padding, on the left of the source and on the right of the target."""
     source, target = (torch.randint(4, VOCABULARY, (n, length), device=place.device) for _ in range(2))
     source[0, : length // 2], target[0, length // 2 :] = 1, 1
-    return {
-        "ntokens": int(target.ne(1).sum()),
-        "target": target,
-        "net_input": {
-            "src_tokens": source,
-            "src_lengths": source.ne(1).sum(1),
-            "prev_output_tokens": target.clone(),
-        },
-    }
+    return batch_of(source, target.clone(), target)
 
 
 def captured(place: Place, quick: bool) -> list[Row]:

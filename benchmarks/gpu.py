@@ -301,7 +301,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("runs/gpu"))
     parser.add_argument("--seconds", type=float, default=520, help="for all sections (default: 520)")
     parser.add_argument("--quick", action="store_true", help="smallest sizes, to try the script")
-    parser.add_argument("--sections", default="facts,correct,search,captured,kernels," + ",".join(BENCHMARKS))
+    parser.add_argument("--sections", default=",".join([*SECTIONS, *BENCHMARKS]))
     options = parser.parse_args()
     if options.device == "cuda" and not torch.cuda.is_available():
         sys.exit("error: no GPU; DEVICE=cpu QUICK=1 tries the script without one")

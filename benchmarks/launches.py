@@ -47,15 +47,7 @@ def count(system: str, documents: int, length: int, kappa: float, supervise_rows
     task = models.Task()
     model = models.build(system, kappa, supervise_rows).to(torch.bfloat16)
     words = torch.randint(4, models.VOCABULARY, (documents, length))
-    sample = {
-        "ntokens": words.numel(),
-        "target": words,
-        "net_input": {
-            "src_tokens": words,
-            "src_lengths": torch.full((documents,), length),
-            "prev_output_tokens": words,
-        },
-    }
+    sample = models.batch_of(words, words, words)
     criterion: Any = LabelSmoothedCrossEntropyWithSelection(task, False, 0.1, selection_weight=0.01)
     if graph:
         criterion = GraphedCriterion(criterion, documents * length, (1, 1), True)

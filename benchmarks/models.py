@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,6 +31,12 @@ class Task:
         self.source_dictionary = self.target_dictionary = Dictionary()
         for i in range(VOCABULARY - len(self.source_dictionary)):
             self.source_dictionary.add_symbol(f"w{i}")
+
+
+def batch_of(source: torch.Tensor, previous: torch.Tensor, target: torch.Tensor) -> dict[str, Any]:
+    """Return a batch of fairseq's, of words and padding, int64 [B, K], [B, N] and [B, N]."""
+    inputs = {"src_tokens": source, "src_lengths": source.ne(1).sum(1), "prev_output_tokens": previous}
+    return {"net_input": inputs, "target": target, "ntokens": int(target.ne(1).sum())}
 
 
 def by_zipf(draw: np.random.Generator, size: int) -> np.ndarray:

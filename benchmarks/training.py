@@ -22,7 +22,7 @@ import torch
 from fairseq.criterions.label_smoothed_cross_entropy import label_smoothed_nll_loss
 
 from benchmarks.devices import DTYPES, Place, add_place, place_of
-from benchmarks.models import VOCABULARY, build
+from benchmarks.models import VOCABULARY, batch_of, build
 from benchmarks.rows import Row, in_turns
 from fairseq_lasformer.memory import keep_freed
 from fairseq_lasformer.plugin.graphed_training import GraphedCriterion
@@ -92,9 +92,7 @@ def step(model: torch.nn.Module, length: int, n_documents: int, place: Place, ho
     """
     generator = torch.Generator().manual_seed(length)
     tokens = torch.randint(4, VOCABULARY, (n_documents, length + 1), generator=generator).to(place.device)
-    lengths, words = torch.full((n_documents,), length, device=place.device), tokens[:, :-1]
-    inputs = {"src_tokens": words, "src_lengths": lengths, "prev_output_tokens": words}
-    sample = {"net_input": inputs, "target": tokens[:, 1:], "ntokens": length * n_documents}
+    sample = batch_of(tokens[:, :-1], tokens[:, :-1], tokens[:, 1:])
     seconds = place.seconds(lambda: how(model, sample)[0].backward())
     model.zero_grad(set_to_none=True)
     return seconds

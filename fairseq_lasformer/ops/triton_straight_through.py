@@ -143,6 +143,7 @@ def _mask_gradient(
     total = tl.zeros([ROWS, KEYS], tl.float32)
     # a tile above the diagonal is 0
     seen = _seen((tl.program_id(0) + 1) * ROWS, n_keys, first, step, CAUSAL)
+    drawn = tl.load(seed) if DROPOUT else 0
     for head in range(tl.where(tl.program_id(1) * KEYS < seen, n_heads, 0)):
         own = _rows(q + batch * qb + head * qh, i, n_rows, qn, width, WIDTH)
         d_row = _rows(d_out + batch * ob + head * oh, i, n_rows, on, width, WIDTH)
@@ -154,7 +155,7 @@ def _mask_gradient(
         d_weights = _scores(d_row, v + batch * vb + head * vh, j, n_keys, vn, 1.0, width, WIDTH)
         if DROPOUT:
             number = (batch * n_heads + head) * n_queries + (query + i * step)
-            d_weights = d_weights * _noise(number, j, tl.load(seed), least, factor)
+            d_weights = d_weights * _noise(number, j, drawn, least, factor)
         total += weights * (d_weights - mean[:, None])
     at = d_mask + (batch * n_rows + i)[:, None] * n_keys + j[None, :]
     tl.store(at, tl.where(allowed, total * stride, 0.0), mask=(i[:, None] < n_rows) & (j[None, :] < n_keys))

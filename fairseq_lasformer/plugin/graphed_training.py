@@ -89,8 +89,9 @@ class Batch:
 
 def _fill(to: Tensor, tokens: Tensor, pad: int, left: bool) -> None:
     n, length = tokens.shape
+    start = to.size(1) - length if left else 0
     to.fill_(pad)
-    to[:n, to.size(1) - length if left else 0 :][:, :length] = tokens
+    to[:n, start : start + length] = tokens
 
 
 class _Gradients(NamedTuple):
@@ -175,11 +176,12 @@ class GraphedCriterion:
 
     def __call__(self, model: Any, sample: dict[str, Any]) -> tuple[Tensor, Any, dict[str, Any]]:
         """Return what the criterion returns; see there."""
+        if max(sample["net_input"]["src_tokens"].numel(), sample["target"].numel()) > self.most_tokens:
+            return self.criterion(model, sample)
         shape = Shape.of(sample)
         key = shape, samples(model, shape)
         new = key not in self.passes
-        n_tokens = max(sample["net_input"]["src_tokens"].numel(), sample["target"].numel())
-        if n_tokens > self.most_tokens or (new and len(self.passes) == MOST_GRAPHS):
+        if new and len(self.passes) == MOST_GRAPHS:
             return self.criterion(model, sample)
         if shape not in self.batches:
             self.batches[shape] = Batch(shape, self.pads, self.left, sample["target"].device)
