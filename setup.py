@@ -23,8 +23,8 @@ class BuildWithKernels(build_py):
             import torch
 
             version = ".".join(torch.__version__.split(".")[:2])
-            library = Path(self.build_lib, "fairseq_lasformer", "ops", f"kernels.torch{version}.so").absolute()
-            command = [sys.executable, "-m", "fairseq_lasformer.ops.build", str(library)]
+            library = Path(self.build_lib, "fairseq_lasformer", "ops", "cpu", f"kernels.torch{version}.so").absolute()
+            command = [sys.executable, "-m", "fairseq_lasformer.ops.cpu.build", str(library)]
             subprocess.run(command, check=True, cwd=HERE)
 
 
@@ -66,7 +66,7 @@ setup(
     packages=find_packages(include=["fairseq_lasformer", "fairseq_lasformer.*"]),
     package_data={
         "fairseq_lasformer": ["py.typed"],
-        "fairseq_lasformer.ops": ["arithmetic/*", "binding/*"],
+        "fairseq_lasformer.ops.cpu": ["arithmetic/*", "binding/*"],
         "fairseq_lasformer.analysis": ["*.html", "*.css", "*.js"],
         "fairseq_lasformer.server": ["*.html"],
     },

@@ -29,20 +29,15 @@ from triton.backends.nvidia.compiler import get_ptxas
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
-from fairseq_lasformer.ops import (
-    KAPPA_ONE,
-    AttentionMask,
-    KeptKeys,
-    KeyIndex,
-    triton_bits,
-    triton_decode,
-    triton_quantised,
-    triton_straight_through,
-    triton_supervise,
-    triton_tiles,
-)
-from fairseq_lasformer.ops.triton_scores import Rows
-from fairseq_lasformer.ops.triton_straight_through import HeadRows, Into
+from fairseq_lasformer.ops import KAPPA_ONE, AttentionMask, KeptKeys, KeyIndex
+from fairseq_lasformer.ops.gpu.kernels import bits as triton_bits
+from fairseq_lasformer.ops.gpu.kernels import decode as triton_decode
+from fairseq_lasformer.ops.gpu.kernels import quantised as triton_quantised
+from fairseq_lasformer.ops.gpu.kernels import straight_through as triton_straight_through
+from fairseq_lasformer.ops.gpu.kernels import supervise as triton_supervise
+from fairseq_lasformer.ops.gpu.kernels import tiles as triton_tiles
+from fairseq_lasformer.ops.gpu.kernels.scores import Rows
+from fairseq_lasformer.ops.gpu.kernels.straight_through import HeadRows, Into
 from fairseq_lasformer.ops.types import Attended, EightBit, WeightDropout
 
 HEADS, HEAD_DIM, SELECT_DIM, BEAM = 8, 64, 64, 5  # the base model's

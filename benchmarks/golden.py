@@ -68,7 +68,7 @@ def training(data: Path, save: Path, options: list[str]) -> list[dict[str, str]]
     """Train for ten updates; return what each logged."""
     text = call(
         *("fairseq-train", data, "--user-dir", ROOT / "fairseq_lasformer", "--task", "document_translation", "--cpu"),
-        *("--save-dir", save, "--max-tokens", 300, "--optimizer", "adam", "--lr", 0.005, "--clip-norm", 1.0, "--seed=1"),
+        *("--save-dir", save, "--max-tokens=300", "--optimizer=adam", "--lr=0.005", "--clip-norm=1.0", "--seed=1"),
         *("--no-epoch-checkpoints", "--log-format=json", "--log-interval=1", "--share-all-embeddings"),
         *("--max-update=10", "--criterion=label_smoothed_cross_entropy_with_selection", "--label-smoothing=0.1"),
         *LASFORMER,

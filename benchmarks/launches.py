@@ -55,7 +55,7 @@ def count(system: str, documents: int, length: int, kappa: float, supervise_rows
         model = to_gpu(model)
         for _, selector in getattr(model, "selectors", list)():
             selector.millionths  # noqa: B018 - after this, the host knows kappa
-        triton_kernels("triton_decode")  # tries them out once
+        triton_kernels("decode")  # tries them out once
         for _ in range(3 if graph else 1):  # a first step, a capture, a replay
             model.zero_grad(set_to_none=True)
             gpu.reset()

@@ -13,7 +13,7 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-# best first, by the names that the kernels have (ops/arithmetic/dispatch.cpp) and those of Linux
+# best first, by the names that the kernels have (ops/cpu/arithmetic/dispatch.cpp) and those of Linux
 _INSTRUCTIONS = {
     "avx512_vnni": {"avx512f", "avx512bw", "avx512_vnni"},
     "avx512": {"avx512f", "avx512bw"},

@@ -32,8 +32,8 @@ fi
 rm -rf "$home/app"
 mkdir "$home/app"
 cp -r fairseq_lasformer "$home/app"
-CXX=aarch64-linux-gnu-g++ .venv/bin/python -m fairseq_lasformer.ops.build \
-  "$home/app/fairseq_lasformer/ops/kernels.torch2.10.so" aarch64 "$packages/torch"
+CXX=aarch64-linux-gnu-g++ .venv/bin/python -m fairseq_lasformer.ops.cpu.build \
+  "$home/app/fairseq_lasformer/ops/cpu/kernels.torch2.10.so" aarch64 "$packages/torch"
 
 checkpoint=$1 source=$2
 shift 2

@@ -16,7 +16,7 @@ build() {  # compiler, machine, option of the linker
   mkdir "$work/$2"
   .venv/bin/python -c "
 import sys; from pathlib import Path
-from fairseq_lasformer.ops.build import compile_arithmetic
+from fairseq_lasformer.ops.cpu.build import compile_arithmetic
 compile_arithmetic(Path(sys.argv[1]), sys.argv[2], sys.argv[3])" "$work/$2" "$1" "$2"
   "$1" -std=c++20 -O1 tests/arithmetic/vectors.cpp "$work/$2"/*.o $3 -o "$work/$2/vectors"
 }

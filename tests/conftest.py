@@ -29,7 +29,8 @@ from fairseq.data import Dictionary
 from helpers import CUDA, SIZES, SMALL, SPLITS, B, H, run, train, write_corpus
 
 from fairseq_lasformer.nn.options import RunOptions
-from fairseq_lasformer.ops import KAPPA_ONE, blocks, build, cpu
+from fairseq_lasformer.ops import KAPPA_ONE, blocks, cpu
+from fairseq_lasformer.ops.cpu import build
 from fairseq_lasformer.plugin import register
 from fairseq_lasformer.plugin.config import LasformerConfig
 from fairseq_lasformer.plugin.model import LasformerModel

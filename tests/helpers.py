@@ -198,7 +198,7 @@ CUDA = torch.cuda.is_available()
 HERE = {
     "reference": True,
     "cpu": cpu.kernels() is not None,
-    "triton": backends.triton_kernels("triton_decode") is not None,
+    "triton": backends.triton_kernels("decode") is not None,
 }
 
 
@@ -283,12 +283,7 @@ def mixture(dim=6, ffn_dim=8, dtype=torch.float64, workers=None, **options) -> M
 
 
 def skip_unless_here(backend):
-    if (
-        backend == "cpu"
-        and cpu.kernels() is None
-        or backend == "triton"
-        and backends.triton_kernels("triton_decode") is None
-    ):
+    if backend == "cpu" and cpu.kernels() is None or backend == "triton" and backends.triton_kernels("decode") is None:
         pytest.skip(f"no {backend} kernels on this machine")
 
 

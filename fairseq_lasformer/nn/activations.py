@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch.nn.functional as F
 from torch import Tensor
 
-from fairseq_lasformer.ops import packed
+from fairseq_lasformer.ops import GELU, GELU_TANH, NO_ACTIVATION, RELU, SWISH
 
 Function = Callable[[Tensor], Tensor]
 
@@ -33,10 +33,10 @@ FUNCTIONS: dict[str, Function] = {
 """By the names of ``--activation-fn``; those of fairseq that are not here are its own."""
 
 KERNELS: dict[Function, int] = {
-    F.relu: packed.RELU,
-    F.gelu: packed.GELU,
-    gelu_tanh: packed.GELU_TANH,
-    F.silu: packed.SWISH,
-    linear: packed.NO_ACTIVATION,
+    F.relu: RELU,
+    F.gelu: GELU,
+    gelu_tanh: GELU_TANH,
+    F.silu: SWISH,
+    linear: NO_ACTIVATION,
 }
 """Numbers of those that :func:`ops.decode_step` computes."""

@@ -20,7 +20,7 @@ from fairseq_lasformer.nn.packed_modules import check_layer, joined
 from fairseq_lasformer.nn.stack import LayerStack
 from fairseq_lasformer.ops import KeyIndex, PackedLinear, decode_step
 
-# instead of a selector's kappa, see ops/binding/step.cpp
+# instead of a selector's kappa, see ops/cpu/binding/step.cpp
 AS_BELOW, EVERY, GIVEN = 0, -1, -2
 
 

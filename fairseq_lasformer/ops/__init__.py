@@ -7,8 +7,7 @@ from fairseq_lasformer.ops import reference
 from fairseq_lasformer.ops.attend import selected_attention
 from fairseq_lasformer.ops.backends import BACKENDS, backend_for
 from fairseq_lasformer.ops.choice import Choice, PassShape, choose
-from fairseq_lasformer.ops.decode import attend_kept, topk_indices
-from fairseq_lasformer.ops.fixed import (
+from fairseq_lasformer.ops.cpu.fixed import (
     activate,
     dense_attention,
     fuse_multiply_adds,
@@ -16,14 +15,25 @@ from fairseq_lasformer.ops.fixed import (
     log_softmax,
     topk_of_rows,
 )
-from fairseq_lasformer.ops.gather import gathered_attention, kept_mask, kept_of, topk_slots
-from fairseq_lasformer.ops.packed import PackedLinear, decode_step, pack_linear, quantise_heads
-from fairseq_lasformer.ops.quantised import QuantisedLinear, append_heads, quantise_linear
+from fairseq_lasformer.ops.cpu.gather import gathered_attention, kept_mask, kept_of, topk_slots
+from fairseq_lasformer.ops.cpu.packed import (
+    GELU,
+    GELU_TANH,
+    NO_ACTIVATION,
+    RELU,
+    SWISH,
+    PackedLinear,
+    decode_step,
+    pack_linear,
+    quantise_heads,
+)
+from fairseq_lasformer.ops.cpu.topk import topk_gather
+from fairseq_lasformer.ops.decode import attend_kept, topk_indices
+from fairseq_lasformer.ops.gpu.quantised import QuantisedLinear, append_heads, quantise_linear
+from fairseq_lasformer.ops.gpu.teacher import bitmask_of, mask_of, tiled_supervise
+from fairseq_lasformer.ops.gpu.tiles import tiled_attention, topk_bitmask
 from fairseq_lasformer.ops.select import topk_mask
 from fairseq_lasformer.ops.supervise import supervise
-from fairseq_lasformer.ops.tiled_teacher import bitmask_of, mask_of, tiled_supervise
-from fairseq_lasformer.ops.tiles import tiled_attention, topk_bitmask
-from fairseq_lasformer.ops.topk_cpu import topk_gather
 from fairseq_lasformer.ops.types import (
     EVERY_ROW,
     KAPPA_ONE,
@@ -41,8 +51,11 @@ from fairseq_lasformer.ops.types import (
 __all__ = [
     "BACKENDS",
     "EVERY_ROW",
+    "GELU",
+    "GELU_TANH",
     "KAPPA_ONE",
     "MIN_KEYS",
+    "NO_ACTIVATION",
     "AttentionMask",
     "EightBit",
     "Choice",
@@ -51,7 +64,9 @@ __all__ = [
     "KeptKeys",
     "PackedLinear",
     "QuantisedLinear",
+    "RELU",
     "RowSample",
+    "SWISH",
     "StraightThrough",
     "Supervision",
     "Teachers",

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from fairseq_lasformer.ops.blocks import fill_disallowed, query_blocks, softmax_
-from fairseq_lasformer.ops.rows import kept_gradient_, kept_softmax_, mask_gradient
+from fairseq_lasformer.ops.cpu.rows import kept_gradient_, kept_softmax_, mask_gradient
 from fairseq_lasformer.ops.types import EVERY_ROW, AttentionMask, RowSample, StraightThrough, WeightDropout
 
 

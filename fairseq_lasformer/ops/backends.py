@@ -32,7 +32,7 @@ def backend_for(device: torch.device, wanted: str = "auto") -> str:
     if wanted == "cpu" and device.type == "cpu":
         raise RuntimeError("the CPU kernels could not be built (see the log above); use auto or reference")
     if wanted == "triton" or (wanted == "auto" and device.type == "cuda"):
-        if triton_kernels("triton_decode") is not None:
+        if triton_kernels("decode") is not None:
             return "triton"
         if wanted == "triton":
             raise RuntimeError("Triton's kernels do not run here (see the log above); use auto or reference")
@@ -46,11 +46,11 @@ def triton_kernels(module: str) -> Any | None:
     None, with a single warning, if Triton is not installed, or cannot build what it starts kernels with: it needs a C
     compiler and Python's headers for that.
     """
-    if module != "triton_decode" and triton_kernels("triton_decode") is None:
+    if module != "decode" and triton_kernels("decode") is None:
         return None
     try:
-        found = importlib.import_module(f"fairseq_lasformer.ops.{module}")
-        if module == "triton_decode" and torch.cuda.is_available():
+        found = importlib.import_module(f"fairseq_lasformer.ops.gpu.kernels.{module}")
+        if module == "decode" and torch.cuda.is_available():
             found.try_out(torch.device("cuda"))
         return found
     except Exception as e:  # Triton raises whatever the compiler, the linker or the driver do

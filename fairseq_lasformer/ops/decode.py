@@ -28,7 +28,7 @@ def _store(t: Tensor | EightBit) -> Tensor | EightBit:
 
 def _module(backend: str) -> Any:
     """Return the module with a backend's ``topk_indices`` and ``attend_kept``; not for the CPU kernels."""
-    return triton_kernels("triton_decode") if backend == "triton" else reference
+    return triton_kernels("decode") if backend == "triton" else reference
 
 
 @torch.no_grad()

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fairseq_lasformer.ops.attend import selector_gradient
 from fairseq_lasformer.ops.blocks import query_blocks
-from fairseq_lasformer.ops.rows import mask_gradient
+from fairseq_lasformer.ops.cpu.rows import mask_gradient
 from fairseq_lasformer.ops.types import Attended, AttentionMask, StraightThrough, WeightDropout
 
 

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from fairseq_lasformer.ops.blocks import fill_disallowed, query_blocks, softmax_
-from fairseq_lasformer.ops.rows import softmax_gradient_, softmax_mean_
+from fairseq_lasformer.ops.cpu.rows import softmax_gradient_, softmax_mean_
 from fairseq_lasformer.ops.types import EVERY_ROW, AttentionMask, RowSample, Supervision, Teachers
 
 

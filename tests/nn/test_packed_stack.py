@@ -10,7 +10,8 @@ from helpers import assert_beams_decode_alike, assert_steps_are_a_full_pass, ste
 
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.nn.options import RunOptions
-from fairseq_lasformer.ops import cpu, packed
+from fairseq_lasformer.ops import cpu
+from fairseq_lasformer.ops.cpu import packed
 
 pytestmark = [
     pytest.mark.skipif(cpu.kernels() is None, reason="no CPU kernels"),

@@ -11,7 +11,8 @@ import time
 import pytest
 from helpers import ROOT
 
-from fairseq_lasformer.ops import build, cpu
+from fairseq_lasformer.ops import cpu
+from fairseq_lasformer.ops.cpu import build
 
 
 @pytest.mark.slow

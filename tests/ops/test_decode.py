@@ -10,7 +10,8 @@ import torch
 from helpers import BACKENDS, CUDA, HERE
 
 from fairseq_lasformer import ops
-from fairseq_lasformer.ops import KeptKeys, KeyIndex, build, cpu, reference
+from fairseq_lasformer.ops import KeptKeys, KeyIndex, cpu, reference
+from fairseq_lasformer.ops.cpu import build
 
 
 def paths_for(n_items: int, beam: int, n_keys: int, kind: str) -> KeyIndex:

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from fairseq_lasformer import ops
-from fairseq_lasformer.ops import AttentionMask, KeptKeys, KeyIndex, RowSample, reference, topk_cpu
-from fairseq_lasformer.ops.cpu import kernels
-from fairseq_lasformer.ops.gather import _kept_of_any
+from fairseq_lasformer.ops import AttentionMask, KeptKeys, KeyIndex, RowSample, reference
+from fairseq_lasformer.ops.cpu import kernels, topk
+from fairseq_lasformer.ops.cpu.gather import _kept_of_any
 from fairseq_lasformer.ops.straight_through import noise
 from fairseq_lasformer.ops.types import StraightThrough, WeightDropout
 
@@ -19,7 +19,7 @@ SHAPES = [(37, 37, True), (24, 41, False), (300, 300, True)]
 
 def test_an_item_may_begin_behind_a_block_of_queries(monkeypatch):
     """Padding on the left that is longer than a block: its rows have no keys there."""
-    monkeypatch.setitem(topk_cpu.BLOCK_ELEMENTS, "cpu", 16 * 100)
+    monkeypatch.setitem(topk.BLOCK_ELEMENTS, "cpu", 16 * 100)
     padded = torch.zeros(B, 100, dtype=torch.bool)
     padded[1, :60] = True
     mask, sel = AttentionMask(padded, True), [torch.randn(B, 100, S) for _ in range(2)]

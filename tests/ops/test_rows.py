@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fairseq_lasformer.ops import reference, rows
-from fairseq_lasformer.ops.cpu import kernels
+from fairseq_lasformer.ops import reference
+from fairseq_lasformer.ops.cpu import kernels, rows
 
 pytestmark = [pytest.mark.skipif(kernels() is None, reason="no CPU kernels"), pytest.mark.usefixtures("instructions")]
 B, H, R, K = 2, 3, 5, 37

@@ -75,9 +75,9 @@ def test_mixed_precision_selects_in_float32():
 def test_blocks_of_queries_and_of_keys_select_the_same(monkeypatch):
     (*_, sel_q, sel_k), mask = case(20, 70, True, 24, "left")
     found = ops.topk_bitmask(sel_q, sel_k, mask, 200_000)
-    monkeypatch.setattr("fairseq_lasformer.ops.tiles.BLOCK_ELEMENTS", {"cpu": 1})
-    monkeypatch.setattr("fairseq_lasformer.ops.tiles.LEAST_ROWS", 9)
-    monkeypatch.setattr("fairseq_lasformer.ops.triton_bits.BLOCK", 64)
+    monkeypatch.setattr("fairseq_lasformer.ops.gpu.tiles.BLOCK_ELEMENTS", {"cpu": 1})
+    monkeypatch.setattr("fairseq_lasformer.ops.gpu.tiles.LEAST_ROWS", 9)
+    monkeypatch.setattr("fairseq_lasformer.ops.gpu.kernels.bits.BLOCK", 64)
     assert torch.equal(ops.topk_bitmask(sel_q, sel_k, mask, 200_000), found)
 
 
@@ -139,8 +139,8 @@ def test_the_mean_of_all_samples_is_the_whole_gradient(blocks, monkeypatch):
 
     whole = gradients(EVERY_ROW)
     if blocks > 1:
-        monkeypatch.setattr("fairseq_lasformer.ops.tiled_teacher.BLOCK_ELEMENTS", {"cpu": 1})
-        monkeypatch.setattr("fairseq_lasformer.ops.tiled_teacher.LEAST_ROWS", 5)
+        monkeypatch.setattr("fairseq_lasformer.ops.gpu.teacher.BLOCK_ELEMENTS", {"cpu": 1})
+        monkeypatch.setattr("fairseq_lasformer.ops.gpu.teacher.LEAST_ROWS", 5)
     parts = [gradients(RowSample(offset, 4)) for offset in range(4)]
     for i, expected in enumerate(whole):
         mean = sum(part[i] for part in parts) / 4
@@ -162,10 +162,10 @@ def test_without_a_compiler_plain_pytorch_runs_instead(forgotten, monkeypatch, c
         raise RuntimeError("gcc: not found\nmore")
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr("fairseq_lasformer.ops.triton_decode.try_out", fail)
+    monkeypatch.setattr("fairseq_lasformer.ops.gpu.kernels.decode.try_out", fail)
     gpu = torch.device("cuda")
     assert backends.backend_for(gpu) == backends.backend_for(gpu) == "reference"
-    assert backends.triton_kernels("triton_tiles") is None
+    assert backends.triton_kernels("tiles") is None
     assert [r.message for r in caplog.records] == [
         "no Triton kernels, plain PyTorch runs instead, slower: gcc: not found"
     ]

@@ -39,7 +39,7 @@ def expected(scores: torch.Tensor, index: KeyIndex, beam: int, kappa: int) -> li
 def test_a_steps_selection_is_a_sort(monkeypatch, kind, block, most, full, kappa):
     """In one block; split among programs; too many of them, or rows enough: in one program, block by block."""
     skip_unless_here("triton")
-    from fairseq_lasformer.ops import triton_select
+    from fairseq_lasformer.ops.gpu.kernels import select as triton_select
 
     for name, value in (("BLOCK", block), ("CHUNKS", most), ("FULL", full)):
         monkeypatch.setattr(triton_select, name, value)
@@ -59,7 +59,7 @@ def test_a_steps_selection_is_a_sort(monkeypatch, kind, block, most, full, kappa
 @pytest.mark.parametrize("padded", [False, True])
 def test_a_passs_selection_is_a_sort(monkeypatch, kind, block, causal, padded):
     skip_unless_here("triton")
-    from fairseq_lasformer.ops import triton_bits
+    from fairseq_lasformer.ops.gpu.kernels import bits as triton_bits
 
     monkeypatch.setattr(triton_bits, "BLOCK", block)
     scores, padding = scores_of(kind, 2, 9, 70), torch.zeros(2, 70, dtype=torch.bool)

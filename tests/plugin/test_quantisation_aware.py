@@ -8,7 +8,7 @@ import pytest
 import torch
 from helpers import batches, trainer_of
 
-from fairseq_lasformer.ops.packed import pack_linear
+from fairseq_lasformer.ops.cpu.packed import pack_linear
 from fairseq_lasformer.ops.reference import linear_int8
 from fairseq_lasformer.plugin.quantisation_aware import in_eight_bits, rounded, rounded_weights
 

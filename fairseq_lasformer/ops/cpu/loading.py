@@ -22,7 +22,7 @@ import torch
 
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.files import remove_stale
-from fairseq_lasformer.ops import build
+from fairseq_lasformer.ops.cpu import build
 
 logger = logging.getLogger(__name__)
 

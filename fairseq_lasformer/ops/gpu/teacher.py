@@ -1,8 +1,7 @@
 """What teaches a selector on GPUs: supervision, and the straight-through gradient of attention in tiles.
 
 Definitions: ``reference.supervise``, and ``reference.selected_attention`` with the selector's projections. The same in
-plain PyTorch: ``supervise``, ``straight_through``. Kernels: ``triton_supervise``, ``triton_straight_through``. Nothing
-synchronises.
+plain PyTorch: ``supervise``, ``straight_through``. Kernels: those of the same names. Nothing synchronises.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ WORD = 32
 
 def fits(q: Tensor) -> bool:
     """Whether Triton's kernels take heads of this type and width."""
-    kernels: Any = triton_kernels("triton_tiles")
+    kernels: Any = triton_kernels("tiles")
     return kernels is not None and kernels.fits(q)
 
 
@@ -166,8 +165,8 @@ class _TiledTeacher:
         self.sel_q, self.sel_k = sel_q[:, None], sel_k[:, None]
         self.queries, self.keys = projections[:n_layers], projections[n_layers:]
         self.mask, self.sample = mask, sample
-        self.kernels: Any = triton_kernels("triton_supervise")
-        self.through: Any = triton_kernels("triton_straight_through")
+        self.kernels: Any = triton_kernels("supervise")
+        self.through: Any = triton_kernels("straight_through")
         n_batch, _, n_queries, _ = self.queries[0].shape
         self.blocks = list(_blocks(n_batch, n_queries, sel_k.size(1), mask.causal, sample, sel_q.device))
 
@@ -181,7 +180,7 @@ class _TiledTeacher:
 
         Returns:
             the mean attention [B, R, K], if all rows fit one block; what each row adds to the sums, and the
-            log-normalisers, see ``triton_supervise.Sums``.
+            log-normalisers, see ``kernels.supervise.Sums``.
         """
         found = []
         ignored = None if query_padding is None else self.sample.of(query_padding, 1)
@@ -298,7 +297,7 @@ def tiled_through_gradient(
         delta: dO . O, float32 [B, H, Q].
     """
     (q, k, v, _, d_out, lse), (sel_q, sel_k, bounded, sample) = attended, through
-    kernels: Any = triton_kernels("triton_straight_through")
+    kernels: Any = triton_kernels("straight_through")
     (n_batch, _, n_queries, _), n_keys = q.shape, k.size(2)
     blocks = list(_blocks(n_batch, n_queries, n_keys, mask.causal, sample, q.device))
     selector = _Sums(sel_q[:, None], sel_k[:, None], sample, len(blocks))

@@ -1,8 +1,8 @@
 """Compile the CPU kernels: their arithmetic once for each instruction set, and its binding to PyTorch.
 
 One library serves every processor of an architecture: which instructions are used is decided when it runs
-(``arithmetic/dispatch.cpp``). ``python -m fairseq_lasformer.ops.build LIBRARY`` writes it to a file, for a wheel; with
-``MACHINE TORCH_FOLDER``, for another architecture, whose compiler ``CXX`` names.
+(``arithmetic/dispatch.cpp``). ``python -m fairseq_lasformer.ops.cpu.build LIBRARY`` writes it to a file, for a wheel;
+with ``MACHINE TORCH_FOLDER``, for another architecture, whose compiler ``CXX`` names.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def main() -> None:
     import tempfile
 
     if len(sys.argv) not in (2, 4):
-        sys.exit("usage: python -m fairseq_lasformer.ops.build LIBRARY [MACHINE TORCH_FOLDER]")
+        sys.exit("usage: python -m fairseq_lasformer.ops.cpu.build LIBRARY [MACHINE TORCH_FOLDER]")
     library, *other = sys.argv[1:]
     with tempfile.TemporaryDirectory() as work:
         try:

@@ -1,6 +1,6 @@
 """Full passes on GPUs, in training and inference: tiles of all keys with a bitmask of the kept ones.
 
-Definition: ``reference.select`` and ``reference.selected_attention``. Kernels: ``triton_bits``, ``triton_tiles``.
+Definition: ``reference.select`` and ``reference.selected_attention``. Kernels: ``kernels.bits``, ``kernels.tiles``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch import Tensor
 from fairseq_lasformer.ops.attend import GradientOptions, gradient_options, selected_attention
 from fairseq_lasformer.ops.backends import current, triton_kernels
 from fairseq_lasformer.ops.blocks import BLOCK_ELEMENTS, LEAST_ROWS
-from fairseq_lasformer.ops.tiled_teacher import WORD, fits, mask_of, tiled_through_gradient
+from fairseq_lasformer.ops.gpu.teacher import WORD, fits, mask_of, tiled_through_gradient
 from fairseq_lasformer.ops.types import Attended, AttentionMask, StraightThrough, WeightDropout
 
 
@@ -52,7 +52,7 @@ def topk_bitmask(sel_q: Tensor, sel_k: Tensor, mask: AttentionMask, kappa: int |
         with torch.autocast(device.type, enabled=False):  # --amp: selection is in float32 everywhere
             scores = torch.matmul(queries[:, rows], keys[..., :seen])
         with current(scores):
-            _kernels("triton_bits").store_bits(
+            _kernels("bits").store_bits(
                 scores, mask.key_padding, None if counts is None else counts[:, rows], mask.causal,
                 start + n_keys - n_queries, kappa, bits[:, rows],
             )  # fmt: skip
@@ -100,7 +100,7 @@ class _TiledAttention(torch.autograd.Function):
         sel_k: Tensor | None,
         how: GradientOptions,
     ) -> Tensor:
-        kernels = _kernels("triton_tiles")
+        kernels = _kernels("tiles")
         q, k, v = (kernels.laid(t) for t in (q, k, v))
         with current(q):
             out, lse = kernels.forward(q, k, v, bits, mask.causal, how.dropout)
@@ -113,7 +113,7 @@ class _TiledAttention(torch.autograd.Function):
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, bits, key_padding, sel_q, sel_k, out, lse = ctx.saved_tensors
         bounded, sample, dropout = ctx.how
-        kernels = _kernels("triton_tiles")
+        kernels = _kernels("tiles")
         attended = Attended(q, k, v, out, kernels.laid(d_out), lse)
         with current(q):
             *gradients, delta = kernels.backward(attended, bits, ctx.causal, dropout)

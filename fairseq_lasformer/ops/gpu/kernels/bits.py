@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from fairseq_lasformer.ops.triton_select import BLOCK, _chosen, _counted, _keep, _narrowed, _order
+from fairseq_lasformer.ops.gpu.kernels.select import BLOCK, _chosen, _counted, _keep, _narrowed, _order
 
 WORD = 32
 

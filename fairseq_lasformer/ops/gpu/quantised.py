@@ -1,6 +1,6 @@
 """Decoding in 8 bits outside of the CPU's packed layers: linear layers, keys and values.
 
-Definitions: ``reference.linear_quantised``, ``reference.quantised_heads``. Kernels: ``triton_quantised``. On CPUs,
+Definitions: ``reference.linear_quantised``, ``reference.quantised_heads``. Kernels: ``kernels.quantised``. On CPUs,
 ``packed`` is faster.
 """
 
@@ -19,7 +19,7 @@ from fairseq_lasformer.ops.types import EightBit
 
 
 def _kernels(device: torch.device, backend: str) -> Any | None:
-    return triton_kernels("triton_quantised") if backend_for(device, backend) == "triton" else None
+    return triton_kernels("quantised") if backend_for(device, backend) == "triton" else None
 
 
 @dataclass(frozen=True)

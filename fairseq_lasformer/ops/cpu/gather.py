@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from fairseq_lasformer.ops.attend import GradientOptions, gradient_options
+from fairseq_lasformer.ops.cpu.topk import topk_ranges
 from fairseq_lasformer.ops.straight_through import through_gradient
-from fairseq_lasformer.ops.topk_cpu import topk_ranges
 from fairseq_lasformer.ops.types import (
     EVERY_ROW,
     Attended,

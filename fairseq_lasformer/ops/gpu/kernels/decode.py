@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from fairseq_lasformer.ops.backends import current
-from fairseq_lasformer.ops.triton_select import select
+from fairseq_lasformer.ops.gpu.kernels.select import select
 from fairseq_lasformer.ops.types import EightBit, KeptKeys, KeyIndex
 
 SCORE_BLOCK = 128

@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from fairseq_lasformer.ops.triton_scores import (
+from fairseq_lasformer.ops.gpu.kernels.scores import (
     CHANGING,
     Launch,
     Rows,
@@ -26,7 +26,7 @@ from fairseq_lasformer.ops.triton_scores import (
     _seen,
     _weights,
 )
-from fairseq_lasformer.ops.triton_tiles import _kept
+from fairseq_lasformer.ops.gpu.kernels.tiles import _kept
 
 _TINY = tl.constexpr(torch.finfo(torch.float32).tiny)
 

@@ -7,7 +7,8 @@ import torch
 from helpers import HERE
 
 from fairseq_lasformer import ops
-from fairseq_lasformer.ops import EVERY_ROW, AttentionMask, RowSample, Teachers, tiled_teacher
+from fairseq_lasformer.ops import EVERY_ROW, AttentionMask, RowSample, Teachers
+from fairseq_lasformer.ops.gpu import teacher
 
 pytestmark = [pytest.mark.skipif(not HERE["triton"], reason="Triton is not installed"), pytest.mark.triton]
 
@@ -63,8 +64,8 @@ def test_supervision_in_tiles_is_that_in_blocks(name, blocks, monkeypatch):
     leaves, mask, query_padding = case(*shape)
     expected, gradients = supervised(leaves, mask, query_padding, kl, "live", sample, False)
     if blocks > 1:
-        monkeypatch.setattr(tiled_teacher, "BLOCK_ELEMENTS", {"cpu": 1})
-        monkeypatch.setattr(tiled_teacher, "LEAST_ROWS", -(-len(range(0, shape[0], sample.stride)) // blocks))
+        monkeypatch.setattr(teacher, "BLOCK_ELEMENTS", {"cpu": 1})
+        monkeypatch.setattr(teacher, "LEAST_ROWS", -(-len(range(0, shape[0], sample.stride)) // blocks))
     found, ours = supervised(leaves, mask, query_padding, kl, "live", sample, True)
     for name, a, b in zip(found._fields, found, expected):
         torch.testing.assert_close(a.float(), b.float(), rtol=1e-5, atol=1e-5, msg=name)

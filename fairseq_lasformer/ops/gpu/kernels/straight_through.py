@@ -12,8 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from fairseq_lasformer.ops.reference import LARGEST_EXPONENT
-from fairseq_lasformer.ops.triton_scores import (
+from fairseq_lasformer.ops.gpu.kernels.scores import (
     CHANGING,
     Launch,
     Rows,
@@ -25,7 +24,8 @@ from fairseq_lasformer.ops.triton_scores import (
     _seen,
     _weights,
 )
-from fairseq_lasformer.ops.triton_tiles import _noise
+from fairseq_lasformer.ops.gpu.kernels.tiles import _noise
+from fairseq_lasformer.ops.reference import LARGEST_EXPONENT
 from fairseq_lasformer.ops.types import WeightDropout
 
 _MORE_CHANGING = [*CHANGING, "n_queries", "query", "least", "lb", "lh", "ln"]
