@@ -23,8 +23,9 @@ from fairseq.trainer import Trainer
 
 from fairseq_lasformer import ops
 from fairseq_lasformer.checkpoints import loading
+from fairseq_lasformer.nn.decoding.packed_modules import PackedProjection, quantise
+from fairseq_lasformer.nn.decoding.step_weights import EightBits
 from fairseq_lasformer.nn.moe import MixtureOfExperts, MoeConfig
-from fairseq_lasformer.nn.packed_modules import PackedProjection, quantise
 from fairseq_lasformer.ops import (
     KAPPA_ONE,
     AttentionMask,
@@ -32,7 +33,6 @@ from fairseq_lasformer.ops import (
     cpu,
 )
 from fairseq_lasformer.plugin.model import LasformerModel
-from fairseq_lasformer.plugin.step_weights import EightBits
 
 ROOT = Path(__file__).resolve().parent.parent
 

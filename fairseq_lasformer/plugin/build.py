@@ -9,15 +9,16 @@ from torch import nn
 
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.nn.activations import FUNCTIONS
-from fairseq_lasformer.nn.attentions import ATTENTIONS, Attention, AttentionOptions, SelectedAttention, usage
-from fairseq_lasformer.nn.embedding import ExpandedEmbedding, define_sizes, expanded_embedding
-from fairseq_lasformer.nn.group_linear import ExpandReduce, block_sizes, max_groups, official_sizes, paper_sizes
+from fairseq_lasformer.nn.attentions import ATTENTIONS, Attention, AttentionOptions, SelectedAttention
+from fairseq_lasformer.nn.compact.embedding import ExpandedEmbedding, define_sizes, expanded_embedding
+from fairseq_lasformer.nn.compact.group_linear import ExpandReduce, block_sizes, max_groups, official_sizes, paper_sizes
 from fairseq_lasformer.nn.layers import DecoderLayer, EncoderLayer, FeedForward, TransformerLayer
 from fairseq_lasformer.nn.moe import MixtureOfExperts, MoeConfig
 from fairseq_lasformer.nn.options import RowSampling, RunOptions, SupervisionOptions
 from fairseq_lasformer.nn.patterns import PATTERNS, Pattern, PatternOptions, build_pattern
 from fairseq_lasformer.nn.sparsity import SparsityRule
 from fairseq_lasformer.nn.stack import LayerStack
+from fairseq_lasformer.nn.ways import usage
 from fairseq_lasformer.plugin.config import ModuleConfig, attention_widths, pattern_spec
 from fairseq_lasformer.plugin.placement import MODULES, group_starts, heads_of, mixture_layers
 

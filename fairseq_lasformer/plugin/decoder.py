@@ -13,12 +13,13 @@ from torch import Tensor, nn
 
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.nn.cache import ENDS, STATE, DecodingCache, IncrementalState
-from fairseq_lasformer.nn.embedding import ExpandedEmbedding, TableProjection
-from fairseq_lasformer.nn.fixed_cache import BufferPool, FixedCache, Size
+from fairseq_lasformer.nn.compact.embedding import ExpandedEmbedding, TableProjection
+from fairseq_lasformer.nn.decoding.fixed_cache import BufferPool, FixedCache, Size
+from fairseq_lasformer.nn.decoding.packed_modules import Unsupported
+from fairseq_lasformer.nn.decoding.packed_stack import PackedStack
+from fairseq_lasformer.nn.decoding.step_weights import EightBits, PackedDecoder, eight_bits
 from fairseq_lasformer.nn.layers import DecodeContext, FullPass
 from fairseq_lasformer.nn.options import RunOptions
-from fairseq_lasformer.nn.packed_modules import Unsupported
-from fairseq_lasformer.nn.packed_stack import PackedStack
 from fairseq_lasformer.nn.patterns.learned import learned
 from fairseq_lasformer.nn.stack import Observer
 from fairseq_lasformer.ops import AttentionMask, PackedLinear, QuantisedLinear, log_softmax, pack_linear
@@ -26,7 +27,6 @@ from fairseq_lasformer.plugin.build import decoder_stack, sampling, supervision
 from fairseq_lasformer.plugin.config import ModuleConfig
 from fairseq_lasformer.plugin.encoder import EncoderOut
 from fairseq_lasformer.plugin.frontend import Frontend, some_padding
-from fairseq_lasformer.plugin.step_weights import EightBits, PackedDecoder, eight_bits
 
 
 class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
@@ -197,11 +197,11 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
             words = self.embed_scale * self.embed_tokens(prev_output_tokens[:, -1])
             if self.cfg.zero_first_embedding and prev_output_tokens.size(1) == 1:
                 words = torch.zeros_like(words)
-            newest = self.ends_of(prev_output_tokens[:, -1]) if self.reads_ends else None
+            newest = self.line_ends.asked(prev_output_tokens[:, -1])
             return self._step(self.embed_words(words, positions), newest, encoder_out, incremental_state)
         memory_padding = encoder_out["encoder_padding_mask"][0]
-        ends = self.ends_of(prev_output_tokens) if self.reads_ends else None
-        source_ends = encoder_out["ends"][0] if self.reads_ends else None
+        ends = self.line_ends.asked(prev_output_tokens)
+        source_ends = None if ends is None else encoder_out["ends"][0]
         padding = some_padding(prev_output_tokens.eq(self.padding_idx), padded)
         full = FullPass(
             AttentionMask(padding, not full_context_alignment, ends),
@@ -267,9 +267,9 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
     def _begin(self, cache: DecodingCache, tokens: Tensor, encoder_out: EncoderOut) -> None:
         """Let a cache begin with tokens [N, P]."""
         cache.begin_with(tokens.size(1))
-        if self.reads_ends:
+        if (ends := self.line_ends.asked(tokens)) is not None:
             memory = encoder_out["encoder_out"][0].transpose(0, 1)
-            cache.fill(ENDS, self.ends_of(tokens)[..., None].to(memory.dtype))
+            cache.fill(ENDS, ends[..., None].to(memory.dtype))
             cache.mark_source(encoder_out["ends"][0], memory)
 
     def _embed(self, tokens: Tensor, position_offset: Tensor | None = None) -> Tensor:

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.nn.cache import regroup
+from fairseq_lasformer.nn.decoding.packed_modules import Unsupported, fix_encoder, quantise
 from fairseq_lasformer.nn.layers import FullPass
 from fairseq_lasformer.nn.options import RunOptions
-from fairseq_lasformer.nn.packed_modules import Unsupported, fix_encoder, quantise
 from fairseq_lasformer.nn.stack import Observer
 from fairseq_lasformer.ops import AttentionMask
 from fairseq_lasformer.plugin.build import encoder_stack, sampling, supervision
@@ -91,8 +91,8 @@ class LasformerEncoder(Frontend, FairseqEncoder):
         x, words = self.embed(src_tokens, token_embeddings, position_offset)
         if padding is not None:
             x = x.masked_fill(padding[..., None], 0.0)
-        ends = self.ends_of(src_tokens)
-        mask = AttentionMask(padding, False, ends if self.reads_ends else None)
+        ends = self.line_ends.of(src_tokens)
+        mask = AttentionMask(padding, False, ends if self.line_ends.read else None)
         out = self.layers(
             x,
             FullPass(mask, sampling=sampling(self.cfg, update)),

@@ -11,12 +11,13 @@ from fairseq.utils import make_positions
 from torch import Tensor, nn
 
 from fairseq_lasformer import ops
+from fairseq_lasformer.nn.decoding.packed_modules import Unsupported, fixed
 from fairseq_lasformer.nn.dropout import Dropout
 from fairseq_lasformer.nn.options import RunOptions
-from fairseq_lasformer.nn.packed_modules import Unsupported, fixed
-from fairseq_lasformer.nn.positions import ReproduciblePositions, VaswaniPositions
+from fairseq_lasformer.nn.others.line_ends import LineEnds
 from fairseq_lasformer.nn.stack import LayerStack
 from fairseq_lasformer.plugin.config import ModuleConfig
+from fairseq_lasformer.plugin.positions import ReproduciblePositions, VaswaniPositions
 
 
 def some_padding(mask: Tensor, padded: bool = False) -> Tensor | None:
@@ -32,6 +33,7 @@ class Frontend(nn.Module):
     """Base of encoder and decoder, beside fairseq's."""
 
     layer_norm: nn.Module | None
+    line_ends: LineEnds
     layers: LayerStack
 
     def _add_embeddings(
@@ -67,15 +69,8 @@ class Frontend(nn.Module):
 
     def _add_ends(self, eos: int, separator: int | None) -> None:
         """Note the words that end a line, once the layers are built: a separator, and the end of sentence."""
-        self.end_words = (eos,) if separator is None else (eos, separator)
-        self.reads_ends = any(pattern.reads_ends for _, pattern in self.layers.patterns())
-
-    def ends_of(self, tokens: Tensor) -> Tensor:
-        """Return which tokens end a line, bool like ``tokens``."""
-        ends = tokens == self.end_words[0]
-        for word in self.end_words[1:]:
-            ends = ends | (tokens == word)
-        return ends
+        words = (eos,) if separator is None else (eos, separator)
+        self.line_ends = LineEnds(words, (pattern for _, pattern in self.layers.patterns()))
 
     def check_kernels(self, retain_dropout: bool) -> None:
         """Raise :class:`Unsupported` if generation is not on a CPU with the kernels, or drops as training does."""

@@ -73,7 +73,7 @@ class LasformerModel(TransformerModelBase):
         encoder = LasformerEncoder(config, task.source_dictionary, source, run, separators[0])
         decoder = LasformerDecoder(config, task.target_dictionary, target, run, separators[1])
         model = cls(config, encoder, decoder)
-        if None in separators and any(pattern.reads_ends for _, pattern in model.patterns()):
+        if None in separators and (encoder.line_ends.read or decoder.line_ends.read):
             logger.warning(
                 f"--select-pattern {config.select_pattern} reads where lines end, but the data has no separators "
                 "between them: every text counts as one line; prepare the data with --separator"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-from fairseq_lasformer.nn.patterns.relational import LINE
+from fairseq_lasformer.nn.others.relational import LINE
 from fairseq_lasformer.nn.sparsity import SparsityRule
 
 Definition = Callable[[int, int], Collection[int]]

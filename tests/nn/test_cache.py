@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairseq_lasformer.nn.cache import DecodingCache
-from fairseq_lasformer.nn.fixed_cache import KEPT_BUFFERS, BufferPool, FixedCache, GraphBuffers, Size
+from fairseq_lasformer.nn.decoding.fixed_cache import KEPT_BUFFERS, BufferPool, FixedCache, GraphBuffers, Size
 
 POOL = BufferPool()
 

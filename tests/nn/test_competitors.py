@@ -12,7 +12,7 @@ from helpers import assert_beams_decode_alike, assert_steps_are_a_full_pass, tok
 from fairseq_lasformer.analysis import cost
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.nn.attentions import ATTENTIONS, AttentionOptions
-from fairseq_lasformer.nn.attentions.prefix_sums import prefix_products
+from fairseq_lasformer.nn.others.prefix_sums import prefix_products
 from fairseq_lasformer.ops import AttentionMask
 from fairseq_lasformer.plugin.config import LasformerConfig, module_config
 

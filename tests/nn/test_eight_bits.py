@@ -7,10 +7,10 @@ import torch
 from helpers import assert_beams_decode_alike, in_8_bits, skip_unless_here, steps, tokens
 
 from fairseq_lasformer.nn.cache import DecodingCache
+from fairseq_lasformer.nn.decoding.packed_modules import PackedProjection, Unsupported
+from fairseq_lasformer.nn.decoding.step_weights import EightBits, eight_bits
 from fairseq_lasformer.nn.options import RunOptions
-from fairseq_lasformer.nn.packed_modules import PackedProjection, Unsupported
 from fairseq_lasformer.ops import cpu
-from fairseq_lasformer.plugin.step_weights import EightBits, eight_bits
 
 pytestmark = pytest.mark.skipif(cpu.kernels() is None, reason="no CPU kernels")
 

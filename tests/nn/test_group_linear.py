@@ -14,8 +14,8 @@ from torch import nn
 from fairseq_lasformer.analysis import param_count as parameters
 from fairseq_lasformer.data.hypotheses import read_hypotheses
 from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.nn import group_linear as glt
-from fairseq_lasformer.nn.embedding import define_sizes
+from fairseq_lasformer.nn.compact import group_linear as glt
+from fairseq_lasformer.nn.compact.embedding import define_sizes
 from fairseq_lasformer.plugin.build import embedding as build_embedding
 from fairseq_lasformer.plugin.config import PRESETS, LasformerConfig, module_config
 from fairseq_lasformer.plugin.model import LasformerModel

@@ -109,8 +109,8 @@ def test_the_same_states_keep_the_same_keys_in_8_bits(build, monkeypatch):
     """What the selectors of a first layer read does not depend on the type of the weights."""
     src, prev = tokens(1, 40), tokens(1, 30)
     stores = []
-    monkeypatch.setattr("fairseq_lasformer.nn.packed_stack.decode_step", lambda *a: stores.append(a[3]) or run(*a))
-    run = packed.decode_step
+    run, place = packed.decode_step, "fairseq_lasformer.nn.decoding.packed_stack.decode_step"
+    monkeypatch.setattr(place, lambda *a: stores.append(a[3]) or run(*a))
     for int8 in (False, True):
         model = packed_model(build, int8=int8, select_share=1)
         model.encoder = build(0.2, select_share=1).eval().encoder

@@ -13,7 +13,7 @@ from definitions import OF_LINES, RULE, Definition, bigbird, fixed_heads, neares
 from helpers import assert_beams_decode_alike, assert_steps_are_a_full_pass, skip_unless_here, tokens
 
 from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.nn import patterns
+from fairseq_lasformer.nn import others
 from fairseq_lasformer.nn.patterns import PATTERNS, PatternOptions, build_pattern
 from fairseq_lasformer.nn.selection import BitmaskSelection, MaskSelection, SlotSelection
 from fairseq_lasformer.ops import AttentionMask, KeptKeys, bitmask_of, cpu, mask_of
@@ -21,7 +21,7 @@ from fairseq_lasformer.ops import AttentionMask, KeptKeys, bitmask_of, cpu, mask
 
 def example(page: Path = Path(__file__).parents[2] / "CONTRIBUTING.md") -> str:
     """The pattern that the recipe shows."""
-    (block,) = re.findall(r"```text\n# fairseq_lasformer/nn/patterns/strided.py\n(.*?)```", page.read_text(), re.S)
+    (block,) = re.findall(r"```text\n# fairseq_lasformer/nn/others/strided.py\n(.*?)```", page.read_text(), re.S)
     return block
 
 
@@ -74,18 +74,18 @@ class Scattered(Positional):
 
 @pytest.fixture(scope="module", autouse=True)
 def contributed(tmp_path_factory):
-    """Patterns that are written by a recipe, in files of the patterns' package."""
+    """Patterns that are written by a recipe, in files of the package of others."""
     folder = tmp_path_factory.mktemp("contributed")
     for name, text in (("strided", example()), ("dilated", DILATED), ("scattered", SCATTERED)):
         (folder / f"{name}.py").write_text(text)
     before = dict(PATTERNS)
-    patterns.__path__.append(str(folder))
+    others.__path__.append(str(folder))
     for name in ("strided", "dilated", "scattered"):
-        importlib.import_module(f"{patterns.__name__}.{name}")
+        importlib.import_module(f"{others.__name__}.{name}")
     yield
-    patterns.__path__.remove(str(folder))
+    others.__path__.remove(str(folder))
     for name in PATTERNS.keys() - before.keys():
-        del PATTERNS[name], sys.modules[f"{patterns.__name__}.{name}"]
+        del PATTERNS[name], sys.modules[f"{others.__name__}.{name}"]
 
 
 def dilated(p: int, n: int, size: int, apart: int) -> list[int]:

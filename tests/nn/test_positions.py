@@ -8,8 +8,8 @@ import pytest
 import torch
 from fairseq.modules import SinusoidalPositionalEmbedding
 
-from fairseq_lasformer.nn.positions import ReproduciblePositions, VaswaniPositions
 from fairseq_lasformer.ops import cpu
+from fairseq_lasformer.plugin.positions import ReproduciblePositions, VaswaniPositions
 
 
 @pytest.mark.parametrize("kind", [SinusoidalPositionalEmbedding, VaswaniPositions])

@@ -106,7 +106,7 @@ SEARCHES = {
 @pytest.mark.parametrize("options", SEARCHES.values(), ids=SEARCHES)
 def test_a_search_is_the_cpus_and_its_steps_never_wait(build, small_task, monkeypatch, options):
     options = {"kappa": 0.3, "n_documents": 1, "cuda_graph": False, "eight": False} | options
-    monkeypatch.setattr("fairseq_lasformer.nn.fixed_cache.FIRST_POSITIONS", 64)  # Triton's interpreter is slow
+    monkeypatch.setattr("fairseq_lasformer.nn.decoding.fixed_cache.FIRST_POSITIONS", 64)  # Triton's interpreter is slow
     n, cuda_graph, eight = (options.pop(name) for name in ("n_documents", "cuda_graph", "eight"))
     source = tokens(n, 24, pad_left=range(n))
     sample = {"net_input": {"src_tokens": source, "src_lengths": source.ne(1).sum(1)}}

@@ -8,9 +8,9 @@ from fairseq.sequence_generator import SequenceGenerator
 from helpers import BACKENDS, CUDA, tokens
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from fairseq_lasformer.nn import fixed_cache
-from fairseq_lasformer.nn.cuda_graph import CudaGraphStep
-from fairseq_lasformer.nn.fixed_cache import FixedCache
+from fairseq_lasformer.nn.decoding import fixed_cache
+from fairseq_lasformer.nn.decoding.cuda_graph import CudaGraphStep
+from fairseq_lasformer.nn.decoding.fixed_cache import FixedCache
 from fairseq_lasformer.ops import KAPPA_ONE
 
 

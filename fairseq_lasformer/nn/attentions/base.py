@@ -1,7 +1,7 @@
 """What a layer asks of an attention.
 
-An attention that selects no keys (linear attention, Linformer, Performer) is one subclass of :class:`Attention` in a
-module of this package; see CONTRIBUTING.md. Attention over the keys of a pattern is :class:`SelectedAttention`.
+An attention that selects no keys (linear attention, say) is one subclass of :class:`Attention` in a module of
+``nn.others``; see CONTRIBUTING.md. Attention over the keys of a pattern is :class:`SelectedAttention`.
 """
 
 from __future__ import annotations

@@ -1,21 +1,9 @@
-"""Attention patterns: which keys a group of layers attends to. One module per pattern; all are registered by name."""
+"""Attention patterns: the keys that a group of layers attends to. Those of other papers are in ``nn.others``."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from importlib import import_module
-from pkgutil import iter_modules
-from typing import Any
-
+from fairseq_lasformer.nn.patterns import full, learned, window  # noqa: F401 (each registers its pattern)
 from fairseq_lasformer.nn.patterns.base import PATTERNS, Pattern, PatternCost, PatternOptions
-
-for _module in iter_modules(__path__):
-    import_module(f"{__name__}.{_module.name}")
-
-
-def usage(others: Mapping[str, Any] | None = None) -> str:
-    """Return the syntax of every pattern, and of what else is chosen by name, for messages."""
-    return ", ".join(way.usage for _, way in sorted({**PATTERNS, **(others or {})}.items()))
 
 
 def build_pattern(spec: str, options: PatternOptions) -> Pattern:
@@ -30,10 +18,10 @@ def build_pattern(spec: str, options: PatternOptions) -> Pattern:
     """
     name, _, argument = spec.partition(":")
     if name not in PATTERNS:
-        raise ValueError(f"expected one of {usage()}")
+        raise ValueError(f"expected one of {', '.join(sorted(PATTERNS))}")
     pattern = PATTERNS[name].build(argument, options)
     pattern.backend = options.backend
     return pattern
 
 
-__all__ = ["PATTERNS", "Pattern", "PatternCost", "PatternOptions", "build_pattern", "usage"]
+__all__ = ["PATTERNS", "Pattern", "PatternCost", "PatternOptions", "build_pattern"]

@@ -1,6 +1,6 @@
 """Interface of attention patterns: which keys a group of layers attends to. Equations: arXiv 2309.14174.
 
-A new pattern is one subclass of :class:`Pattern` in a module of this package; see CONTRIBUTING.md.
+A new pattern is one subclass of :class:`Pattern` in a module of ``nn.others``; see CONTRIBUTING.md.
 """
 
 from __future__ import annotations
@@ -99,7 +99,6 @@ class Pattern(nn.Module):
         adaptive: whether its kappa adapts (eq 7).
         packable: whether the fast decoder takes it: it looks at positions alone, or scores keys as the selector does.
         backend: backend for inference, one of :data:`ops.BACKENDS`.
-        reads_ends: whether it needs to know where the lines of the text end (:attr:`AttentionMask.ends`).
         reproducible: whether passes without gradients sum in an order that depends on nothing but the row.
     """
 
@@ -108,7 +107,6 @@ class Pattern(nn.Module):
     supervised: ClassVar[bool] = False
     adaptive: ClassVar[bool] = False
     packable: ClassVar[bool] = False
-    reads_ends: ClassVar[bool] = False
     backend: str = "auto"
     reproducible: bool = False
 

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from fairseq_lasformer.nn.activations import KERNELS
 from fairseq_lasformer.nn.attentions import SelectedAttention
 from fairseq_lasformer.nn.cache import DecodingCache
+from fairseq_lasformer.nn.decoding.packed_modules import check_layer, joined
 from fairseq_lasformer.nn.layer_cache import LayerCache
 from fairseq_lasformer.nn.layers import DecodeContext, DecoderLayer
-from fairseq_lasformer.nn.packed_modules import check_layer, joined
 from fairseq_lasformer.nn.stack import LayerStack
 from fairseq_lasformer.ops import KeyIndex, PackedLinear, decode_step
 

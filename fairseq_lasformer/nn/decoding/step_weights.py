@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 from torch import nn
 
+from fairseq_lasformer.nn.decoding.packed_modules import Unsupported, check_parts, quantise
+from fairseq_lasformer.nn.decoding.packed_stack import PackedStack
 from fairseq_lasformer.nn.options import RunOptions
-from fairseq_lasformer.nn.packed_modules import Unsupported, check_parts, quantise
-from fairseq_lasformer.nn.packed_stack import PackedStack
 from fairseq_lasformer.nn.stack import LayerStack
 from fairseq_lasformer.ops import PackedLinear, QuantisedLinear, backend_for, quantise_linear
 

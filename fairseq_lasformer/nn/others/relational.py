@@ -55,12 +55,14 @@ class Relational(Pattern, Generic[Numbers]):
         kind: dataclass of its numbers; it refuses those that do not go together with a ValueError.
         example: of the pattern with numbers, for messages.
         coded: whether it reads states, by :meth:`code`.
+        reads_ends: whether it reads where the lines of the text end (:attr:`AttentionMask.ends`).
     """
 
     kind: ClassVar[type[Any]]
     example: ClassVar[str]
     packable = True
     coded: ClassVar[bool] = False
+    reads_ends: ClassVar[bool] = False
 
     def __init__(self, its_numbers: Numbers, options: PatternOptions) -> None:
         super().__init__()

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fairseq_lasformer.nn.group_linear import ExpandReduce, UnitSizes, round_up
+from fairseq_lasformer.nn.compact.group_linear import ExpandReduce, UnitSizes, round_up
 
 
 def define_sizes(n: int, k: int, m: int, depth: int, g_max: int) -> UnitSizes:

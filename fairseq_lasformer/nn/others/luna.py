@@ -13,10 +13,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairseq_lasformer.nn.attentions.base import AttentionOptions, AttentionOutput
-from fairseq_lasformer.nn.attentions.prefix_sums import prefix_products
 from fairseq_lasformer.nn.attentions.projected import ProjectedAttention
 from fairseq_lasformer.nn.layer_cache import LayerCache
 from fairseq_lasformer.nn.options import EVERY_QUERY, RowSampling
+from fairseq_lasformer.nn.others.prefix_sums import prefix_products
 from fairseq_lasformer.nn.patterns import PatternCost
 from fairseq_lasformer.nn.patterns.base import numbers
 from fairseq_lasformer.nn.selection import Selection

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.nn.cache import DecodingCache, regroup
-from fairseq_lasformer.nn.cuda_graph import CudaGraphStep
+from fairseq_lasformer.nn.decoding.cuda_graph import CudaGraphStep
 from fairseq_lasformer.ops import KeyIndex
 
 FIRST_POSITIONS = 512

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from fairseq_lasformer.nn.patterns.relational import Places, Relational, near
+from fairseq_lasformer.nn.others.relational import Places, Relational, near
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fairseq_lasformer.nn.others.relational import Places, Relational, near
 from fairseq_lasformer.nn.patterns.base import PatternOptions
-from fairseq_lasformer.nn.patterns.relational import Places, Relational, near
 
 SEED = 2001_04451
 """Of the hash, which is the same in every model: it is not trained, and saved with the model."""

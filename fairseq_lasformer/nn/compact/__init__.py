@@ -1,0 +1,1 @@
+"""Fewer parameters: DeFINE's embedding and the group linear layers of DeLighT."""

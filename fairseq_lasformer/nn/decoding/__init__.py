@@ -1,0 +1,1 @@
+"""Faster decoding: packed weights, 8 bits, and steps captured in a CUDA graph."""

@@ -1,0 +1,34 @@
+"""Ends of lines in a text's tokens, for patterns that read lines (``reads_ends``)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from torch import Tensor, nn
+
+
+class LineEnds:
+    """Where the lines of one side end: at a separator, and at the end of sentence, which also starts a target.
+
+    Args:
+        words: the words that end a line.
+        patterns: the patterns of that side's layers.
+
+    Attributes:
+        read: whether one of these patterns reads lines.
+    """
+
+    def __init__(self, words: tuple[int, ...], patterns: Iterable[nn.Module]) -> None:
+        self.words = words
+        self.read = any(getattr(pattern, "reads_ends", False) for pattern in patterns)
+
+    def of(self, tokens: Tensor) -> Tensor:
+        """Return which tokens end a line, bool like ``tokens``."""
+        ends = tokens == self.words[0]
+        for word in self.words[1:]:
+            ends = ends | (tokens == word)
+        return ends
+
+    def asked(self, tokens: Tensor) -> Tensor | None:
+        """Return :meth:`of` if a pattern reads lines; otherwise None."""
+        return self.of(tokens) if self.read else None
