@@ -11,7 +11,7 @@ from benchmarks.devices import Place
 from benchmarks.models import VOCABULARY, Task, batch_of, build
 from benchmarks.rows import Row
 from fairseq_lasformer.plugin.criterion import LabelSmoothedCrossEntropyWithSelection
-from fairseq_lasformer.plugin.graphed_training import GraphedCriterion
+from fairseq_lasformer.plugin.training.graphed import GraphedCriterion
 
 TOLERANCE = 1e-3
 

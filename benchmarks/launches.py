@@ -23,7 +23,7 @@ from benchmarks.fake_gpu import FakeGpu, to_gpu
 from fairseq_lasformer.nn.options import RunOptions
 from fairseq_lasformer.ops.backends import triton_kernels
 from fairseq_lasformer.plugin.criterion import LabelSmoothedCrossEntropyWithSelection
-from fairseq_lasformer.plugin.graphed_training import GraphedCriterion
+from fairseq_lasformer.plugin.training.graphed import GraphedCriterion
 from fairseq_lasformer.search.beam_loop import BeamGenerator
 from fairseq_lasformer.search.generator import AlignedGenerator, Alignment
 

@@ -25,7 +25,7 @@ from benchmarks.devices import DTYPES, Place, add_place, place_of
 from benchmarks.models import VOCABULARY, batch_of, build
 from benchmarks.rows import Row, in_turns
 from fairseq_lasformer.memory import keep_freed
-from fairseq_lasformer.plugin.graphed_training import GraphedCriterion
+from fairseq_lasformer.plugin.training.graphed import GraphedCriterion
 
 BASELINES = ("transformer",)
 

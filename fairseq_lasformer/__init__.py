@@ -12,14 +12,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fairseq_lasformer import ops
+    from fairseq_lasformer.documents.hub import from_pretrained
     from fairseq_lasformer.nn.attentions import SelectedAttention
     from fairseq_lasformer.nn.patterns.learned import Selector
     from fairseq_lasformer.plugin.model import LasformerModel
 
-__all__ = ["LasformerModel", "SelectedAttention", "Selector", "__version__", "ops"]
+__all__ = ["LasformerModel", "SelectedAttention", "Selector", "__version__", "from_pretrained", "ops"]
 __version__ = "0.2.0"
 
-_PLACES = {"LasformerModel": "plugin.model", "SelectedAttention": "nn.attentions", "Selector": "nn.patterns.learned"}
+_PLACES = {
+    "LasformerModel": "plugin.model",
+    "SelectedAttention": "nn.attentions",
+    "Selector": "nn.patterns.learned",
+    "from_pretrained": "documents.hub",
+}
 
 
 def __getattr__(name: str) -> Any:

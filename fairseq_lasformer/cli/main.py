@@ -10,8 +10,7 @@ from typing import NamedTuple
 
 import fairseq_lasformer
 from fairseq_lasformer.cli import DEFAULT_SAMPLES
-from fairseq_lasformer.errors import INTERRUPTED, InputError, Interrupted
-from fairseq_lasformer.plugin import missing
+from fairseq_lasformer.errors import INTERRUPTED, InputError, Interrupted, missing
 from fairseq_lasformer.threads import wait_briefly
 
 

@@ -1,1 +1,3 @@
 """Models from elsewhere, as models of this package."""
+
+from fairseq_lasformer import quiet_fairseq  # noqa: F401

@@ -19,9 +19,9 @@ from omegaconf import OmegaConf
 from fairseq_lasformer.checkpoints.loading import architecture
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.files import check_writable, replacing
-from fairseq_lasformer.plugin.compat import load_checkpoint_to_cpu
 from fairseq_lasformer.plugin.config import LasformerConfig
 from fairseq_lasformer.plugin.model import LasformerModel
+from fairseq_lasformer.plugin.patches.compat import load_checkpoint_to_cpu
 from fairseq_lasformer.plugin.task_config import DocumentTranslationConfig
 
 # What fairseq's Transformer can have and ours cannot, and the value that means that it is absent.

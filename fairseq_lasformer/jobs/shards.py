@@ -24,7 +24,8 @@ from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.executors import Report, Worker
 from fairseq_lasformer.files import atomic_write, beside, first_wins
 from fairseq_lasformer.jobs.prepared import documents_of
-from fairseq_lasformer.plugin import compat, register
+from fairseq_lasformer.plugin import register
+from fairseq_lasformer.plugin.patches import compat
 from fairseq_lasformer.translation_memory.remembering import Memory, Remembered
 
 

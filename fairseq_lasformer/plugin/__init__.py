@@ -1,43 +1,41 @@
-"""The fairseq plugin: options, model, task, criterion, optimizer, and compatibility fixes for current torch."""
+"""The fairseq plugin: options, model, task, criterion, optimizers, and what fairseq needs to run with current torch.
+
+``model``, ``encoder``, ``decoder``, ``criterion`` and ``task`` are what fairseq registers; folders hold what is asked
+for by an option.
+"""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
+from fairseq_lasformer.errors import missing
+
+try:
+    from fairseq_lasformer import quiet_fairseq  # noqa: F401
+except ModuleNotFoundError as e:
+    raise ImportError(missing(e)) from e
+
 
 def register() -> None:
-    """Register architectures, task, criterion and optimizer with fairseq, and patch the fairseq functions that need it.
+    """Register architectures, task, criterion and optimizers with fairseq, and patch what needs it.
 
     fairseq's tools do this themselves under ``--user-dir``. Repeated calls have no effect.
 
     Raises:
         ImportError: torch or fairseq is not installed; the message says what to install.
     """
-    from fairseq_lasformer.threads import wait_briefly
-
-    wait_briefly()
-    try:
-        from fairseq_lasformer.plugin import compat, timed_checkpoints, trainer
-    except ModuleNotFoundError as e:
-        raise ImportError(missing(e)) from e
-    from fairseq_lasformer.plugin import criterion, model, muon, optimizer, task  # noqa: F401
+    from fairseq_lasformer.plugin import criterion, model, task  # noqa: F401
+    from fairseq_lasformer.plugin.optimizers import expert_adam, muon  # noqa: F401
+    from fairseq_lasformer.plugin.patches import compat, expert_parallel, timed_checkpoints
 
     compat.install()
-    trainer.install()
+    expert_parallel.install()
     if is_fairseqs_tool():
         timed_checkpoints.install()
 
 
-def missing(error: ModuleNotFoundError) -> str:
-    """Return a message that says what to install."""
-    return (
-        f"fairseq_lasformer needs {error.name}, which is not installed: run scripts/setup.sh, or "
-        "pip install torch==2.13.0, then pip install --no-deps fairseq-fixed==0.12.3.1"
-    )
-
-
 def is_fairseqs_tool() -> bool:
-    """Whether the running program is one of fairseq's tools rather than a user's script."""
+    """Return whether the running program is one of fairseq's tools rather than a user's script."""
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     return Path(sys.argv[0]).name.startswith("fairseq-") or (spec is not None and spec.name.startswith("fairseq_cli"))

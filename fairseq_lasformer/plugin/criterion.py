@@ -26,7 +26,7 @@ from fairseq_lasformer.plugin.log_lines import (
     router_sums,
     selection_sums,
 )
-from fairseq_lasformer.plugin.teacher import Teacher
+from fairseq_lasformer.plugin.training.teacher import Teacher
 
 
 @dataclass

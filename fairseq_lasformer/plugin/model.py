@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import logging
 from argparse import Namespace
-from typing import TYPE_CHECKING, Any, Iterator, Optional
+from typing import Any, Iterator, Optional
 
 import torch
 from fairseq.models import register_model, register_model_architecture
 from fairseq.models.transformer import TransformerModelBase
 from torch import Tensor
 
+import fairseq_lasformer
 from fairseq_lasformer import ops
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.nn.options import RunOptions
@@ -26,10 +27,7 @@ from fairseq_lasformer.plugin.config import PRESETS, LasformerConfig, ModuleConf
 from fairseq_lasformer.plugin.decoder import LasformerDecoder
 from fairseq_lasformer.plugin.encoder import LasformerEncoder
 from fairseq_lasformer.plugin.placement import heads_of
-from fairseq_lasformer.plugin.upcycling import complete
-
-if TYPE_CHECKING:
-    from fairseq_lasformer.documents.hub import DocumentHubInterface
+from fairseq_lasformer.plugin.training.upcycling import complete
 
 logger = logging.getLogger(__name__)
 
@@ -99,11 +97,9 @@ class LasformerModel(TransformerModelBase):
         return source, source.share_table() if cfg.embedding == "delight" else source
 
     @classmethod
-    def from_pretrained(cls, *args: Any, **kwargs: Any) -> DocumentHubInterface:
-        """Load a trained model for raw text; see :func:`documents.hub.from_pretrained`."""
-        from fairseq_lasformer.documents import hub  # fairseq's door to what is built upon models
-
-        return hub.from_pretrained(*args, **kwargs)
+    def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
+        """Load a trained model for raw text; see :func:`fairseq_lasformer.from_pretrained`."""
+        return fairseq_lasformer.from_pretrained(*args, **kwargs)
 
     @classmethod
     def build_embedding(cls, cfg: Any, dictionary: Any, embed_dim: int, path: Optional[str] = None) -> Any:

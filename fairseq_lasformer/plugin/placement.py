@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 from fairseq_lasformer.errors import InputError
-
-if TYPE_CHECKING:
-    from fairseq_lasformer.plugin.config import ModuleConfig
 
 MODULES = ("encoder", "decoder", "cross")
 """Attention modules: the encoder's and the decoder's self-attention, and the attention to the source."""
 
 
-def heads_of(cfg: ModuleConfig, module: str) -> int:
+class PlacedOptions(Protocol):
+    """The options that decide what is where; see ``options``. ``encoder`` and ``decoder`` have the sizes of a side."""
+
+    encoder: Any
+    decoder: Any
+    fewer_heads: str
+    select_groups: str
+    select_share: int
+    moe_experts: int
+    moe_placement: Any
+    moe_layers: str
+    moe_every: str
+
+
+def heads_of(cfg: PlacedOptions, module: str) -> int:
     """Return the number of heads of one of :data:`MODULES`.
 
     Raises:
@@ -33,7 +44,7 @@ def heads_of(cfg: ModuleConfig, module: str) -> int:
     return fewer.get(module, (cfg.encoder if module == "encoder" else cfg.decoder).attention_heads)
 
 
-def group_starts(cfg: ModuleConfig, module: str) -> tuple[int, ...]:
+def group_starts(cfg: PlacedOptions, module: str) -> tuple[int, ...]:
     """Return the lowest layer of each group of layers that share a selection of one of :data:`MODULES`, from 0.
 
     Raises:
@@ -65,7 +76,7 @@ def _named_layers(option: str, value: str, sides: Mapping[str, int]) -> dict[str
     return {side: tuple(sorted(set(layers))) for side, layers in found.items()}
 
 
-def mixture_layers(cfg: ModuleConfig) -> dict[str, tuple[int, ...]]:
+def mixture_layers(cfg: PlacedOptions) -> dict[str, tuple[int, ...]]:
     """Return the layers that have a mixture of experts, from 0, by side.
 
     With ``--moe-placement shazeer``, these are the layers that the mixture follows.

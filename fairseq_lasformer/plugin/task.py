@@ -31,18 +31,18 @@ from fairseq_lasformer.memory import keep_freed
 from fairseq_lasformer.nn.options import RunOptions
 from fairseq_lasformer.plugin import is_fairseqs_tool
 from fairseq_lasformer.plugin.criterion import require_supervision
-from fairseq_lasformer.plugin.denoising import MixedByTemperature, Noise, NoisySource, Symbols
+from fairseq_lasformer.plugin.datasets.denoising import MixedByTemperature, Noise, NoisySource, Symbols
+from fairseq_lasformer.plugin.datasets.long_examples import LongExamplesOften
+from fairseq_lasformer.plugin.datasets.subword_sampling import SampledSide, SampledSubwords
+from fairseq_lasformer.plugin.datasets.word_dropout import drop_words, dropped_side
 from fairseq_lasformer.plugin.generation import GenerationTask
-from fairseq_lasformer.plugin.graphed_training import GraphedCriterion, check
 from fairseq_lasformer.plugin.log_lines import COLUMNS, SELECTION, by_selector, empty_sums
-from fairseq_lasformer.plugin.long_examples import LongExamplesOften
-from fairseq_lasformer.plugin.muon import mark_embeddings
-from fairseq_lasformer.plugin.quantisation_aware import in_eight_bits
-from fairseq_lasformer.plugin.subword_sampling import SampledSide, SampledSubwords
+from fairseq_lasformer.plugin.optimizers.muon import mark_embeddings
+from fairseq_lasformer.plugin.patches.expert_parallel import make_expert_group
+from fairseq_lasformer.plugin.patches.timed_checkpoints import interruption
 from fairseq_lasformer.plugin.task_config import DocumentTranslationConfig
-from fairseq_lasformer.plugin.timed_checkpoints import interruption
-from fairseq_lasformer.plugin.trainer import make_expert_group
-from fairseq_lasformer.plugin.word_dropout import drop_words, dropped_side
+from fairseq_lasformer.plugin.training.graphed import GraphedCriterion, check
+from fairseq_lasformer.plugin.training.quantisation_aware import in_eight_bits
 
 logger = logging.getLogger(__name__)
 

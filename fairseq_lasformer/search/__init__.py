@@ -1,1 +1,3 @@
 """Beam search: with as many lines as the source, terms, shortlists, repair."""
+
+from fairseq_lasformer import quiet_fairseq  # noqa: F401

@@ -1,6 +1,7 @@
 """Imported only through fairseq's ``--user-dir``: registers the plugin."""
 
-from fairseq_lasformer.plugin import compat, is_fairseqs_tool, register
+from fairseq_lasformer.plugin import is_fairseqs_tool, register
+from fairseq_lasformer.plugin.patches import compat
 
 register()
 if is_fairseqs_tool():

@@ -28,7 +28,7 @@ from fairseq_lasformer.cli.main import COMMANDS
 from fairseq_lasformer.documents import hub
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.file_translation.receipt import Maker
-from fairseq_lasformer.plugin import compat
+from fairseq_lasformer.plugin.patches import compat
 
 
 def armed(checkpoint: Path, folder: Path, where: str) -> tuple[Path, Path]:

@@ -21,7 +21,7 @@ from fairseq_lasformer.experiments.run_config import RunConfig
 from fairseq_lasformer.experiments.settings import TrainOptions
 from fairseq_lasformer.experiments.train import chosen_options
 from fairseq_lasformer.experiments.training import estimate
-from fairseq_lasformer.plugin import timed_checkpoints
+from fairseq_lasformer.plugin.patches import timed_checkpoints
 
 TINY = [*SIZES, "--select-dim", 8]
 

@@ -11,7 +11,7 @@ from fairseq_lasformer.nn.moe import MixtureOfExperts, gating
 from fairseq_lasformer.nn.moe.experts import Experts
 from fairseq_lasformer.nn.moe.metrics import router_metrics
 from fairseq_lasformer.nn.moe.routing import cv_squared
-from fairseq_lasformer.plugin.optimizer import ExpertAdam
+from fairseq_lasformer.plugin.optimizers.expert_adam import ExpertAdam
 
 GATES = ["noisy-topk", "softmax", "batchwise", "gshard-top2"]
 

@@ -10,7 +10,7 @@ from helpers import in_8_bits, tokens
 from benchmarks.fake_gpu import FakeGpu, on_cpu, to_gpu
 from fairseq_lasformer.nn.options import RowSampling, RunOptions
 from fairseq_lasformer.plugin.criterion import LabelSmoothedCrossEntropyWithSelection
-from fairseq_lasformer.plugin.graphed_training import GraphedCriterion
+from fairseq_lasformer.plugin.training.graphed import GraphedCriterion
 from fairseq_lasformer.search.beam_loop import BeamGenerator
 
 TRAININGS = {
@@ -252,7 +252,7 @@ def test_captured_steps_draw_dropout_anew_and_once_for_both_passes(build, small_
 
 
 def test_captured_shapes_are_limited(build, small_task, monkeypatch):
-    monkeypatch.setattr("fairseq_lasformer.plugin.graphed_training.MOST_GRAPHS", 1)
+    monkeypatch.setattr("fairseq_lasformer.plugin.training.graphed.MOST_GRAPHS", 1)
     criterion = LabelSmoothedCrossEntropyWithSelection(small_task, False, 0.1)
     with FakeGpu() as gpu:
         model = to_gpu(build(select_modules="none").train())

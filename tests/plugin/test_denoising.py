@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from fairseq_lasformer.data.prepare import prepare
 from fairseq_lasformer.data.prepare_config import PrepareConfig
 from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.plugin.denoising import Noise, NoisySource, Symbols, noised, repeats
+from fairseq_lasformer.plugin.datasets.denoising import Noise, NoisySource, Symbols, noised, repeats
 from fairseq_lasformer.plugin.task import DocumentTranslationTask
 from fairseq_lasformer.plugin.task_config import DocumentTranslationConfig
 

@@ -9,9 +9,9 @@ import torch
 from helpers import train
 
 from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.plugin import graphed_training
 from fairseq_lasformer.plugin.criterion import LabelSmoothedCrossEntropyWithSelection
-from fairseq_lasformer.plugin.graphed_training import Batch, Shape, check, rounded
+from fairseq_lasformer.plugin.training import graphed as graphed_training
+from fairseq_lasformer.plugin.training.graphed import Batch, Shape, check, rounded
 
 
 def test_there_are_four_sizes_per_power_of_two_and_little_padding():

@@ -12,7 +12,7 @@ from helpers import assert_steps_are_a_full_pass, tokens
 
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.ops import AttentionMask
-from fairseq_lasformer.plugin.long_examples import LongExamplesOften
+from fairseq_lasformer.plugin.datasets.long_examples import LongExamplesOften
 
 
 def test_positions_are_shifted_by_one_offset_on_both_sides(build, monkeypatch):

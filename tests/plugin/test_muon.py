@@ -7,7 +7,7 @@ import torch
 from fairseq.optim.adam import Adam
 from helpers import ROOT, SIZES, log_lines, run, state, train
 
-from fairseq_lasformer.plugin import muon
+from fairseq_lasformer.plugin.optimizers import muon
 
 OPTIONS = {"lr": 0.1, "betas": (0.9, 0.98), "eps": 1e-9, "weight_decay": 0.01}
 

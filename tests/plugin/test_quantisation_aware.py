@@ -10,7 +10,7 @@ from helpers import batches, trainer_of
 
 from fairseq_lasformer.ops.cpu.packed import pack_linear
 from fairseq_lasformer.ops.reference import linear_int8
-from fairseq_lasformer.plugin.quantisation_aware import in_eight_bits, rounded, rounded_weights
+from fairseq_lasformer.plugin.training.quantisation_aware import in_eight_bits, rounded, rounded_weights
 
 
 def test_rounded_weights_are_those_that_8_bits_decode_with():

@@ -16,7 +16,7 @@ from helpers import ROOT, train
 from fairseq_lasformer import files
 from fairseq_lasformer.checkpoints import loading
 from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.plugin import compat, run_lock
+from fairseq_lasformer.plugin.patches import compat, run_lock
 
 
 def n_updates(path: Path) -> int:

@@ -13,7 +13,7 @@ from fairseq_lasformer.data.prepare import prepare
 from fairseq_lasformer.data.prepare_config import PrepareConfig
 from fairseq_lasformer.data.subwords import SubwordCodec
 from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.plugin.subword_sampling import SampledSide
+from fairseq_lasformer.plugin.datasets.subword_sampling import SampledSide
 from fairseq_lasformer.plugin.task import DocumentTranslationTask
 from fairseq_lasformer.plugin.task_config import DocumentTranslationConfig
 

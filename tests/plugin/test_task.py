@@ -125,7 +125,7 @@ def test_limits_are_told_as_plain_numbers(prepared, tmp_path, option):
 
 
 def test_words_are_dropped_anew_and_the_frame_stays():
-    from fairseq_lasformer.plugin.word_dropout import DroppedSide, drop_words
+    from fairseq_lasformer.plugin.datasets.word_dropout import DroppedSide, drop_words
 
     batch = {
         "net_input": {"src_tokens": torch.randint(4, 60, (4, 50)), "prev_output_tokens": torch.randint(4, 60, (4, 50))}

@@ -97,7 +97,8 @@ def test_layers_spread_over_workers_equal_one(tmp_path):
 
 WORKER = """
 import sys, torch
-from fairseq_lasformer.plugin import compat, register
+from fairseq_lasformer.plugin import register
+from fairseq_lasformer.plugin.patches import compat
 register()
 compat.errors_in_one_line()
 from fairseq_lasformer.nn.moe.gating import NoisyTopKGate

@@ -12,7 +12,7 @@ from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.ops import KAPPA_ONE
 from fairseq_lasformer.plugin.config import LasformerConfig, module_config
 from fairseq_lasformer.plugin.placement import group_starts
-from fairseq_lasformer.plugin.upcycling import mean_head, stretched
+from fairseq_lasformer.plugin.training.upcycling import mean_head, stretched
 
 MIXTURE = {"moe_experts": 4, "moe_top_k": 2, "moe_every": "2", "moe_ffn_embed_dim": 48}
 

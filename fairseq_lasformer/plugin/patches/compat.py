@@ -30,7 +30,7 @@ from omegaconf.nodes import AnyNode
 from fairseq_lasformer.checkpoints.loading import SAFE_GLOBALS, load
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.files import atomic_copy
-from fairseq_lasformer.plugin import run_lock
+from fairseq_lasformer.plugin.patches import run_lock
 from fairseq_lasformer.plugin.task_config import DocumentTranslationConfig
 
 logger = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from fairseq.optim.adam import Adam, FairseqAdam, FairseqAdamConfig
 from torch import Tensor, nn
 
 from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.plugin.optimizer import restricted
+from fairseq_lasformer.plugin.optimizers.expert_adam import restricted
 
 EMBEDDING = "embedding"
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from fairseq_lasformer.data.examples import line_spans
 from fairseq_lasformer.data.subword_sampling import Sampler
 from fairseq_lasformer.data.subwords import SYMBOLS
-from fairseq_lasformer.plugin.epoch_draws import DrawnEveryEpoch
+from fairseq_lasformer.plugin.datasets.epoch_draws import DrawnEveryEpoch
 
 
 class SampledSide(NamedTuple):

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fairseq_lasformer.data.examples import line_spans
 from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.plugin.epoch_draws import DrawnEveryEpoch
+from fairseq_lasformer.plugin.datasets.epoch_draws import DrawnEveryEpoch
 from fairseq_lasformer.resume import key_of
 
 
