@@ -55,7 +55,7 @@ setup(
     cmdclass={"build_py": BuildWithKernels, "bdist_wheel": WheelOfOneArchitecture},
     distclass=PerhapsBinary,
     name="fairseq_lasformer",
-    version=re.search(r'__version__ = "(.+)"', (HERE / "fairseq_lasformer/__init__.py").read_text())[1],
+    version=re.search(r'__version__ = "(.+)"', (HERE / "fairseq_lasformer/version.py").read_text())[1],
     description="Document-level neural machine translation with learned sparse attention (Lasformer), for fairseq",
     long_description=(HERE / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",

@@ -15,11 +15,11 @@ from typing import Any
 from tqdm import tqdm
 
 from benchmarks.rows import Row
-from fairseq_lasformer.data.documents import join_documents, read_documents
 from fairseq_lasformer.documents.hub import TranslatedLine, from_pretrained
 from fairseq_lasformer.evaluation.line_alignment import align
 from fairseq_lasformer.evaluation.scores import score
 from fairseq_lasformer.search.glossary import Glossary
+from fairseq_lasformer.text.documents import join_documents, read_documents
 
 BASELINES = ("free",)
 LONG = 5000

@@ -94,15 +94,15 @@ def _no_stumble(call: Callable[[], object]) -> None:
 def of_loaders(chosen: random.Random, folder: Path) -> Generator[Attempt]:
     """Files of a prepared folder and a checkpoint, mutated one at a time."""
     from fairseq_lasformer.checkpoints.loading import load
-    from fairseq_lasformer.data.documents import read_corpus, read_documents
     from fairseq_lasformer.data.examples import ExampleCodec
-    from fairseq_lasformer.data.hypotheses import read_hypotheses
     from fairseq_lasformer.data.manifest import SplitInfo
     from fairseq_lasformer.evaluation.probe import read_probes
     from fairseq_lasformer.experiments.run_config import RunConfig
     from fairseq_lasformer.file_translation.file_translator import Journal
     from fairseq_lasformer.resume import Progress
     from fairseq_lasformer.search.glossary import Glossary
+    from fairseq_lasformer.text.documents import read_corpus, read_documents
+    from fairseq_lasformer.text.hypotheses import read_hypotheses
 
     data = shutil.copytree(folder / "data", folder / "mutated")
     place = folder / "hostile"

@@ -22,11 +22,11 @@ import torch
 from benchmarks.rows import Row, in_turns
 from fairseq_lasformer.conversion.export import export
 from fairseq_lasformer.conversion.huggingface.importing import import_model
-from fairseq_lasformer.data.documents import Span
 from fairseq_lasformer.data.shortlist import Shortlist
 from fairseq_lasformer.documents.hub import load_model
 from fairseq_lasformer.documents.source import Source
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.text.documents import Span
 
 BASELINES = ("CTranslate2 int8",)
 SIZES = {"opus": (6, 512, 2048, 8, 65001), "nllb": (12, 1024, 4096, 16, 256206)}

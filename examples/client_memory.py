@@ -25,7 +25,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "data" / "demo")
 from demo import ROOT
 from house_terms import TERMS
 
-from fairseq_lasformer.data.documents import read_documents
 from fairseq_lasformer.data.prepare import prepare
 from fairseq_lasformer.data.prepare_config import PrepareConfig
 from fairseq_lasformer.documents.hub import load_model
@@ -35,6 +34,7 @@ from fairseq_lasformer.evaluation.scores import score
 from fairseq_lasformer.experiments.pipeline import ConfiguredTraining, Experiment
 from fairseq_lasformer.files import atomic_write, hold
 from fairseq_lasformer.resume import Progress, key_of
+from fairseq_lasformer.text.documents import read_documents
 from fairseq_lasformer.translation_memory.building import build
 from fairseq_lasformer.translation_memory.remembering import Memory
 

@@ -29,8 +29,6 @@ sys.path.insert(0, str(ROOT))
 
 from fairseq_lasformer.analysis.cost import checkpoint_patterns, mean_kappa  # noqa: E402
 from fairseq_lasformer.checkpoints.loading import load  # noqa: E402
-from fairseq_lasformer.data.documents import read_documents  # noqa: E402
-from fairseq_lasformer.data.hypotheses import read_hypotheses  # noqa: E402
 from fairseq_lasformer.data.prepare import prepare  # noqa: E402
 from fairseq_lasformer.data.prepare_config import PrepareConfig  # noqa: E402
 from fairseq_lasformer.errors import InputError  # noqa: E402
@@ -40,6 +38,8 @@ from fairseq_lasformer.evaluation.scores import compare, score  # noqa: E402
 from fairseq_lasformer.experiments.pipeline import ConfiguredTraining, Experiment  # noqa: E402
 from fairseq_lasformer.files import atomic_write, hold, remove_folder  # noqa: E402
 from fairseq_lasformer.resume import Progress, key_of  # noqa: E402
+from fairseq_lasformer.text.documents import read_documents  # noqa: E402
+from fairseq_lasformer.text.hypotheses import read_hypotheses  # noqa: E402
 
 COLUMN = 15
 TRANSLATE = ("--cpu", "--beam", "2", "--max-tokens", "8192")

@@ -12,9 +12,9 @@ import argparse
 import sys
 from pathlib import Path
 
-from fairseq_lasformer.data.documents import join_documents, read_corpus
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.files import atomic_write
+from fairseq_lasformer.text.documents import join_documents, read_corpus
 
 
 def main() -> None:

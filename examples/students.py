@@ -23,12 +23,12 @@ import torch
 from tqdm import tqdm
 
 from fairseq_lasformer.checkpoints.loading import chosen, load
-from fairseq_lasformer.data.documents import read_documents
 from fairseq_lasformer.documents.hub import load_model
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.evaluation.probe import accuracy, judge, read_probes
 from fairseq_lasformer.evaluation.scores import score
 from fairseq_lasformer.files import atomic_write
+from fairseq_lasformer.text.documents import read_documents
 
 HEAD = "| model | parameters | bytes | steps per second | d-BLEU | context-dependent words |\n|---|---|---|---|---|---|"
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from fairseq_lasformer.version import __version__
+
 if TYPE_CHECKING:
     from fairseq_lasformer import ops
     from fairseq_lasformer.documents.hub import from_pretrained
@@ -18,7 +20,6 @@ if TYPE_CHECKING:
     from fairseq_lasformer.plugin.model import LasformerModel
 
 __all__ = ["LasformerModel", "SelectedAttention", "Selector", "__version__", "from_pretrained", "ops"]
-__version__ = "0.2.0"
 
 _PLACES = {
     "LasformerModel": "plugin.model",

@@ -8,8 +8,8 @@ import sys
 import pytest
 from helpers import ROOT, run
 
-from fairseq_lasformer.data.documents import read_corpus
 from fairseq_lasformer.evaluation.probe import words
+from fairseq_lasformer.text.documents import read_corpus
 
 sys.path.insert(0, str(ROOT / "data" / "demo"))
 import house_terms

@@ -81,7 +81,7 @@ BLOCKED = "import sys; sys.modules['torch'] = sys.modules['fairseq'] = None; "
 
 
 @pytest.mark.parametrize(
-    "name", ["data.documents", "data.prepare", "data.corpora.recipes", "evaluation.scores", "cli.main"]
+    "name", ["text.documents", "data.prepare", "data.corpora.recipes", "evaluation.scores", "cli.main"]
 )
 def test_text_needs_no_torch(name):
     done = python(f"{BLOCKED}import fairseq_lasformer.{name}")

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from fairseq_lasformer.documents.word_attention import WordAttention, document_attention
-from fairseq_lasformer.formats.projection import units
 from fairseq_lasformer.plugin.config import module_config
 from fairseq_lasformer.plugin.placement import group_starts
+from fairseq_lasformer.text.units import units
 
 # Maximum number of source tokens: with more, the page is heavy and nobody finds anything.
 TOKENS = 400

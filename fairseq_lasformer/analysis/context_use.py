@@ -14,10 +14,10 @@ from torch import Tensor
 from tqdm import tqdm
 
 from fairseq_lasformer.analysis.contrast import target_scores
-from fairseq_lasformer.data.documents import Pair
 from fairseq_lasformer.documents.hub import DocumentHubInterface
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.ops import KAPPA_ONE
+from fairseq_lasformer.text.documents import Pair
 
 
 class Place(NamedTuple):

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 from sacremoses import MosesDetokenizer
 
-from fairseq_lasformer.data.documents import read_lines
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.text.documents import read_lines
 
 SEPARATOR = "<SEP>"
 

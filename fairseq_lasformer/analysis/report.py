@@ -12,7 +12,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import fairseq_lasformer
 from fairseq_lasformer.analysis.attention_view import attention_view
 from fairseq_lasformer.analysis.comparison import comparison
 from fairseq_lasformer.analysis.figures import Chart, charts
@@ -22,6 +21,7 @@ from fairseq_lasformer.documents.hub import DocumentHubInterface, load_model
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.files import atomic_write
 from fairseq_lasformer.machine import describe, machine
+from fairseq_lasformer.version import __version__
 
 
 def report(
@@ -88,7 +88,7 @@ def _facts(document: Path | None) -> str:
     """When, how and where the page was made, as HTML."""
     facts = {
         "written": f"{datetime.now().astimezone():%Y-%m-%d %H:%M %Z}",
-        "by": f"fairseq_lasformer {fairseq_lasformer.__version__}",
+        "by": f"fairseq_lasformer {__version__}",
         "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
         "machine": describe(machine()),
     }

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fairseq_lasformer.data.documents import read_documents
 from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.formats.projection import units
+from fairseq_lasformer.text.documents import read_documents
+from fairseq_lasformer.text.units import units
 
 LINES = 40
 """Lines of a document that are shown at most."""

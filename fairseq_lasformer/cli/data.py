@@ -18,10 +18,10 @@ from fairseq_lasformer.cli import (
     fairseqs_options,
     shard_of,
 )
-from fairseq_lasformer.data.documents import RESOLUTIONS
-from fairseq_lasformer.data.hypotheses import FORMS
 from fairseq_lasformer.data.subwords import SUBWORDS, TOKENIZERS
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.text.documents import RESOLUTIONS
+from fairseq_lasformer.text.hypotheses import FORMS
 
 
 def run_corpus(args: argparse.Namespace) -> None:

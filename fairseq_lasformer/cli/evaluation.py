@@ -55,8 +55,8 @@ def add_contrast(parser: argparse.ArgumentParser) -> None:
 
 def run_context(args: argparse.Namespace) -> None:
     from fairseq_lasformer.analysis import context_use
-    from fairseq_lasformer.data.documents import read_corpus
     from fairseq_lasformer.documents.hub import load_model
+    from fairseq_lasformer.text.documents import read_corpus
 
     try:
         tokens = sorted({int(n) for n in args.tokens.split(",")})

@@ -12,11 +12,11 @@ from fairseq_lasformer.errors import InputError
 
 
 def run_ablate(args: argparse.Namespace) -> None:
-    from fairseq_lasformer.data.documents import read_documents
     from fairseq_lasformer.evaluation.probe import read_probes
     from fairseq_lasformer.executors import InProcess
     from fairseq_lasformer.experiments import ablation
     from fairseq_lasformer.experiments.training import read_config
+    from fairseq_lasformer.text.documents import read_documents
 
     values = args.values.split(",") if args.values else ()
     rows = ablation.rows(args.table, read_config(args.config), values, args.modules.split(","))

@@ -8,10 +8,10 @@ import sys
 from importlib import import_module
 from typing import NamedTuple
 
-import fairseq_lasformer
 from fairseq_lasformer.cli import DEFAULT_SAMPLES
 from fairseq_lasformer.errors import INTERRUPTED, InputError, Interrupted, missing
 from fairseq_lasformer.threads import wait_briefly
+from fairseq_lasformer.version import __version__
 
 
 class Command(NamedTuple):
@@ -70,7 +70,7 @@ def main(argv: list[str] | None = None) -> int:
     wait_briefly()
     logging.basicConfig(level=logging.WARNING)  # otherwise importing fairseq shows all that any library logs
     parser = argparse.ArgumentParser(prog="lasformer", description="Document-level translation with Lasformer.")
-    parser.add_argument("--version", action="version", version=f"fairseq_lasformer {fairseq_lasformer.__version__}")
+    parser.add_argument("--version", action="version", version=f"fairseq_lasformer {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     words = list(sys.argv[1:] if argv is None else argv)
     for name, (text, module) in COMMANDS.items():

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_lasformer.cli import DEFAULT_SAMPLES
-from fairseq_lasformer.data.documents import Document
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.files import atomic_write, check_writable
+from fairseq_lasformer.text.documents import Document
 
 _WITH_SOURCE = ("pronouns", "terms", "windows", "comet")
 
@@ -30,8 +30,8 @@ def run_score(args: argparse.Namespace) -> None:
 
 
 def _ctxpro(args: argparse.Namespace) -> dict[str, Any]:
-    from fairseq_lasformer.data.hypotheses import read_hypotheses
     from fairseq_lasformer.evaluation import ctxpro
+    from fairseq_lasformer.text.hypotheses import read_hypotheses
 
     if args.hypotheses:
         raise InputError("--ctxpro: expected the translations alone: lasformer score --ctxpro SET.json OUTPUT")
@@ -53,12 +53,12 @@ def _subtitles(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _documents(args: argparse.Namespace) -> dict[str, Any]:
-    from fairseq_lasformer.data.documents import read_documents
-    from fairseq_lasformer.data.hypotheses import read_hypotheses
     from fairseq_lasformer.evaluation import breakdown, tcp
     from fairseq_lasformer.evaluation.probe import accuracy, judge, read_probes
     from fairseq_lasformer.evaluation.realign import realign
     from fairseq_lasformer.evaluation.scores import compare, comparison_table, score, table
+    from fairseq_lasformer.text.documents import read_documents
+    from fairseq_lasformer.text.hypotheses import read_hypotheses
 
     _check(args)
     references = read_documents(args.reference)
@@ -130,9 +130,9 @@ def _with_source(
     systems: dict[str, dict[str, Any]],
 ) -> dict[str, list[str]]:
     """Adds the scores that need the source documents; lines about them for a terminal, by system."""
-    from fairseq_lasformer.data.documents import read_documents
-    from fairseq_lasformer.data.terms import read_terms
     from fairseq_lasformer.evaluation import pronouns, terms, windows
+    from fairseq_lasformer.text.documents import read_documents
+    from fairseq_lasformer.text.terms import read_terms
 
     sources = read_documents(args.source)
     if len(sources) != len(references):
@@ -164,8 +164,8 @@ def _with_source(
 
 
 def run_terms(args: argparse.Namespace) -> None:
-    from fairseq_lasformer.data.documents import read_corpus
     from fairseq_lasformer.evaluation.term_pairs import find
+    from fairseq_lasformer.text.documents import read_corpus
 
     check_writable(args.out)
     sides = (args.prefix.with_name(f"{args.prefix.name}.{lang}") for lang in (args.source_lang, args.target_lang))

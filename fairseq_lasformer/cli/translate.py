@@ -175,7 +175,7 @@ def _run(args: argparse.Namespace, jobs: Sequence[Job], state: Path, inputs: Seq
     import shutil
 
     from fairseq_lasformer.checkpoints.loading import chosen, identity
-    from fairseq_lasformer.documents.doubts import table
+    from fairseq_lasformer.evaluation.doubts import table
     from fairseq_lasformer.files import atomic_write
 
     translator = None if elsewhere(args) else translator_of(args)  # workers load the model, not the command

@@ -46,10 +46,10 @@ class _Options(argparse.ArgumentParser):
 
 def run_verify(args: argparse.Namespace) -> None:
     set_verbosity(args.verbose)
-    import fairseq_lasformer
     from fairseq_lasformer import formats
     from fairseq_lasformer.file_translation.outputs import present
     from fairseq_lasformer.file_translation.receipt import Maker, Receipt, same
+    from fairseq_lasformer.version import __version__
 
     receipt = Receipt.read(args.receipt)
     try:
@@ -66,7 +66,7 @@ def run_verify(args: argparse.Namespace) -> None:
     (done,) = translator_of(again).translate([file], given=[given_of(again, data, again.form)])
     found = hashlib.sha256(present(done, again.format, receipt.key)).hexdigest()
     if found != receipt.translation:
-        mine, other = fairseq_lasformer.__version__, receipt.version
+        mine, other = __version__, receipt.version
         hint = "" if mine == other else f"; it was made by version {other} of fairseq_lasformer, this is {mine}"
         raise InputError(f"{args.file}: its translation is another one{hint}")
     if not args.quiet:

@@ -16,9 +16,9 @@ import torch
 from tqdm import tqdm
 
 from fairseq_lasformer.checkpoints.loading import load
-from fairseq_lasformer.conversion.calibration import bits_per_token, calibration
 from fairseq_lasformer.documents.hub import from_pretrained
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.evaluation.calibration import bits_per_token, calibration
 from fairseq_lasformer.files import replacing
 from fairseq_lasformer.ops import KAPPA_ONE
 

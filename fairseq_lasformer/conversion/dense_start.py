@@ -13,12 +13,12 @@ from fairseq.data import Dictionary
 from torch import Tensor
 
 from fairseq_lasformer.checkpoints.loading import architecture, load
-from fairseq_lasformer.conversion.calibration import calibration
 from fairseq_lasformer.conversion.groups import attention_of_layers, fewest_groups
 from fairseq_lasformer.data.manifest import SplitInfo
 from fairseq_lasformer.data.shortlist import hashes
 from fairseq_lasformer.data.subwords import DataConfig
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.evaluation.calibration import calibration
 from fairseq_lasformer.files import replacing
 from fairseq_lasformer.plugin import register
 from fairseq_lasformer.plugin.config import PRESETS, LasformerConfig

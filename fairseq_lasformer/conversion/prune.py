@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_lasformer.checkpoints.loading import architecture, load
-from fairseq_lasformer.conversion.calibration import calibration, scored
 from fairseq_lasformer.conversion.dense_start import options_of, words_of_options
 from fairseq_lasformer.documents.hub import from_pretrained
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.evaluation.calibration import calibration, scored
 from fairseq_lasformer.files import check_writable, replacing
 from fairseq_lasformer.plugin import register
 from fairseq_lasformer.plugin.build import without_keys

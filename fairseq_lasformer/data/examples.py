@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fairseq_lasformer.data.documents import Span, chunks, parts, room_beside
 from fairseq_lasformer.data.subwords import DataConfig, SubwordCodec
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.text.documents import Span, chunks, parts, room_beside
 
 
 def line_spans(tokens: Sequence[Any], separator: Any) -> list[tuple[int, int]]:

@@ -10,7 +10,7 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
-from fairseq_lasformer.data.documents import Pair, Span
+from fairseq_lasformer.text.documents import Pair, Span
 from fairseq_lasformer.translation_memory.choosing import chosen
 from fairseq_lasformer.translation_memory.matching import Match, Matcher
 from fairseq_lasformer.translation_memory.store import MemoryStore, StoredPair

@@ -19,7 +19,6 @@ from typing import NamedTuple
 from tqdm import tqdm
 
 from fairseq_lasformer.data.binarise import binarise
-from fairseq_lasformer.data.documents import Corpus, Pair, Span, read_corpus, read_source
 from fairseq_lasformer.data.examples import ExampleRule, TooLong
 from fairseq_lasformer.data.manifest import MONO, TRAINING, SplitInfo
 from fairseq_lasformer.data.memory_examples import MemoryExamples
@@ -39,6 +38,7 @@ from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.executors import executor
 from fairseq_lasformer.files import atomic_copy, atomic_write, check_writable, locked, remove_folder
 from fairseq_lasformer.resume import Progress, key_of
+from fairseq_lasformer.text.documents import Corpus, Pair, Span, read_corpus, read_source
 
 MANY_UNKNOWN = 0.01
 """Share of unknown tokens in a split above which the summary says so."""

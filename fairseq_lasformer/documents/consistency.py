@@ -16,15 +16,15 @@ from typing import Any, NamedTuple
 import torch
 from rapidfuzz import fuzz
 
-from fairseq_lasformer.data.documents import Span
 from fairseq_lasformer.documents.part_search import CONTEXTS, SCORED_TOKENS
 from fairseq_lasformer.documents.scoring import log_probabilities
 from fairseq_lasformer.documents.source import Line, Source, with_item
 from fairseq_lasformer.documents.translator import Translator
 from fairseq_lasformer.documents.word_attention import word_alignment
 from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.formats.projection import units
 from fairseq_lasformer.search.glossary import contains
+from fairseq_lasformer.text.documents import Span
+from fairseq_lasformer.text.units import units
 
 LOSS = 3.0
 """Log probability that a line may lose by another form."""

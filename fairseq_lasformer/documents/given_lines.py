@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
-from fairseq_lasformer.data.lines import clean_line, split_lines
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.text.lines import clean_line, split_lines
 
 Given = Mapping[int, str]
 """Translations of some lines of a document, by the number of the line, from 1."""

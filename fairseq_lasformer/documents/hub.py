@@ -17,7 +17,6 @@ from tqdm.auto import tqdm
 
 from fairseq_lasformer.checkpoints.loading import chosen, load
 from fairseq_lasformer.data.examples import ExampleCodec, TooLong
-from fairseq_lasformer.data.lines import clean_line, split_lines
 from fairseq_lasformer.data.subwords import SETTINGS, DataConfig
 from fairseq_lasformer.documents.consistency import Unifier
 from fairseq_lasformer.documents.given_lines import Given, check_given, with_given
@@ -28,6 +27,7 @@ from fairseq_lasformer.documents.translator import Translator
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.plugin import register
 from fairseq_lasformer.search.glossary import Glossary
+from fairseq_lasformer.text.lines import clean_line, split_lines
 from fairseq_lasformer.translation_memory.remembering import Memory
 
 
@@ -87,7 +87,7 @@ class DocumentHubInterface(hub_utils.GeneratorHubInterface):
         """Translate whole documents; the order is preserved.
 
         Args:
-            documents: raw text, one sentence per line (see :mod:`data.lines`); blank lines separate paragraphs.
+            documents: raw text, one sentence per line (see :mod:`text.lines`); blank lines separate paragraphs.
             max_tokens: maximum tokens per batch; a longer part is a batch of its own.
             progress: whether to show a progress bar, for more than one document.
             lines: return :class:`TranslatedLine` objects instead of text.

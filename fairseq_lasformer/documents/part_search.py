@@ -10,7 +10,6 @@ import torch
 from fairseq import utils
 from torch import Tensor
 
-from fairseq_lasformer.data.documents import Span
 from fairseq_lasformer.data.examples import line_spans
 from fairseq_lasformer.documents.batching import batches
 from fairseq_lasformer.documents.scoring import mean
@@ -18,6 +17,7 @@ from fairseq_lasformer.documents.source import Line, Source
 from fairseq_lasformer.search.generator import AlignedGenerator
 from fairseq_lasformer.search.glossary import Terms
 from fairseq_lasformer.search.watch import Observe
+from fairseq_lasformer.text.documents import Span
 
 CONTEXTS = (10, 3, 0)
 """Lines of context with which a document is translated again, at the first attempt and at the next ones."""

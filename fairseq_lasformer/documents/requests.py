@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from fairseq_lasformer.data.lines import clean_line, split_lines
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.text.lines import clean_line, split_lines
 
 
 def numbered_sentences(document: str) -> list[tuple[int, str]]:

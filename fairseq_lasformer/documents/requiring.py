@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import torch
 
-from fairseq_lasformer.data.documents import Span
 from fairseq_lasformer.documents.part_search import CONTEXTS, GROUPS, TOGETHER, PartSearch
 from fairseq_lasformer.documents.source import Line, Source, runs
 from fairseq_lasformer.search.glossary import met
+from fairseq_lasformer.text.documents import Span
 
 
 def require_terms(

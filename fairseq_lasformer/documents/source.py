@@ -7,8 +7,8 @@ from typing import NamedTuple, TypeVar
 
 from torch import Tensor
 
-from fairseq_lasformer.data.documents import Span
 from fairseq_lasformer.search.glossary import Terms
+from fairseq_lasformer.text.documents import Span
 from fairseq_lasformer.translation_memory.remembering import Remembered
 
 T = TypeVar("T")

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_lasformer.data.documents import Span
 from fairseq_lasformer.documents.source import Line, Source
 from fairseq_lasformer.documents.translator import Translator
 from fairseq_lasformer.search.repair import gone_wrong
+from fairseq_lasformer.text.documents import Span
 
 
 class Stopped(Exception):

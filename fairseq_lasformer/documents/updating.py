@@ -16,12 +16,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from fairseq_lasformer.data.documents import Span
 from fairseq_lasformer.data.examples import line_spans
 from fairseq_lasformer.documents.part_search import SCORED_TOKENS, TOGETHER
 from fairseq_lasformer.documents.scoring import against_best, total
 from fairseq_lasformer.documents.source import Line, Source, runs, with_item
 from fairseq_lasformer.documents.translator import Translator
+from fairseq_lasformer.text.documents import Span
 
 AFTER = 1
 """Given lines after a changed one that its translation must fit."""

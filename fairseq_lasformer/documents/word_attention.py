@@ -10,10 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairseq_lasformer.formats.projection import AlignedWords, by_place, units, with_equal_words
+from fairseq_lasformer.formats.projection import AlignedWords, by_place, with_equal_words
 from fairseq_lasformer.nn.attentions import AttentionOutput
 from fairseq_lasformer.nn.selection import Selection
 from fairseq_lasformer.ops.reference import attention_scores, masked_softmax
+from fairseq_lasformer.text.units import units
 
 Words = Callable[[str], Sequence[tuple[int, int]]]
 """Start and end of each word of a text."""

@@ -10,9 +10,9 @@ from typing import Any
 
 from sacrebleu.metrics import CHRF
 
-from fairseq_lasformer.data.documents import Document
 from fairseq_lasformer.evaluation.line_alignment import align
 from fairseq_lasformer.evaluation.metrics import bleu
+from fairseq_lasformer.text.documents import Document
 
 LENGTHS = (100, 300, 1000)
 """Bounds of the classes of documents, in words of the reference."""

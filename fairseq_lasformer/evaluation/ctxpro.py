@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fairseq_lasformer.data.documents import Document
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.text.documents import Document
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 from sacrebleu.metrics import BLEU, CHRF
 
-from fairseq_lasformer.data.documents import Document
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.text.documents import Document
 
 
 class Outputs(NamedTuple):

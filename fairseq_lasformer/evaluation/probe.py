@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 from rapidfuzz.distance import Levenshtein
 
-from fairseq_lasformer.data.documents import Document
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.text.documents import Document
 
 # Classes of distances in source tokens: name and largest distance.
 DISTANCES = (("1-30", 30), ("31-100", 100), ("101-300", 300), ("301-1000", 1000), (">1000", 10**9))

@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from fairseq_lasformer.data.documents import Document
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.text.documents import Document
 
 ENGLISH = {
     **{"he": "he", "him": "he", "she": "she", "it": "it", "they": "they", "them": "they"},

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 from tqdm import tqdm
 
-from fairseq_lasformer.data.documents import Document
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.evaluation.scores import UNSPACED
+from fairseq_lasformer.text.documents import Document
 
 
 def realign(hypotheses: Sequence[Document], references: Sequence[Document], tokenize: str = "13a") -> list[Document]:

@@ -7,9 +7,9 @@ from typing import Any
 
 from sacrebleu.significance import PairedTest, Result
 
-from fairseq_lasformer.data.documents import Document
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.evaluation.metrics import HEADLINE, METRICS, Outputs, bleu
+from fairseq_lasformer.text.documents import Document
 
 # sacrebleu's tokenisers for languages written without spaces between words
 UNSPACED = ("zh", "ja-mecab", "ko-mecab", "char")

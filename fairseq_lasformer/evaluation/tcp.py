@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from sacremoses import MosesTokenizer
 
-from fairseq_lasformer.data.documents import Document, read_lines
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.text.documents import Document, read_lines
 
 WINDOW = 20
 # In the set's fixed order, the documents that carry the labels of each phenomenon (half-open, from 0).

@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from fairseq_lasformer.data.documents import Pair
+from fairseq_lasformer.text.documents import Pair
 
 SURE = 0.8
 """Dice coefficient from which a pair counts as each other's translation."""

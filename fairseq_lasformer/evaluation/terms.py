@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from fairseq_lasformer.data.documents import Document
-from fairseq_lasformer.data.terms import term_pattern
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.text.documents import Document
+from fairseq_lasformer.text.terms import term_pattern
 
 Terms = dict[str, tuple[str, ...]]
 

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from fairseq_lasformer.data.documents import Document
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.files import atomic_write
+from fairseq_lasformer.text.documents import Document
 
 
 class Window(NamedTuple):

@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from typing import Any
 
-from fairseq_lasformer import __version__
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.executors.base import Executor, Item, Report, Resources, Result, Worker, nothing_done, silent
 from fairseq_lasformer.machine import cores
+from fairseq_lasformer.version import __version__
 
 PATIENCE = 5.0
 """Seconds within which a cluster must answer."""

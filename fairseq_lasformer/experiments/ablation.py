@@ -15,8 +15,6 @@ from omegaconf import DictConfig, OmegaConf
 
 from fairseq_lasformer.analysis.cost import checkpoint_cost, checkpoint_patterns, mean_kappa
 from fairseq_lasformer.checkpoints.loading import load, updates
-from fairseq_lasformer.data.documents import Document
-from fairseq_lasformer.data.hypotheses import read_hypotheses
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.evaluation.metrics import HEADLINE, METRICS
 from fairseq_lasformer.evaluation.probe import Probe, accuracy, judge
@@ -27,6 +25,8 @@ from fairseq_lasformer.experiments.training import read_config
 from fairseq_lasformer.files import atomic_write
 from fairseq_lasformer.plugin.placement import MODULES
 from fairseq_lasformer.resume import Progress, key_of
+from fairseq_lasformer.text.documents import Document
+from fairseq_lasformer.text.hypotheses import read_hypotheses
 
 WINDOW = 20
 _OTHER = "{}: contains a run with a different configuration, reference or options; remove it, or choose another --out"

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_lasformer.data.corpora.recipes import CORPORA, build
-from fairseq_lasformer.data.documents import read_documents
 from fairseq_lasformer.data.prepare import prepare, summary
 from fairseq_lasformer.data.prepare_config import PrepareConfig
 from fairseq_lasformer.errors import InputError
@@ -20,6 +19,7 @@ from fairseq_lasformer.experiments.run_config import RunConfig, run_from_config
 from fairseq_lasformer.experiments.settings import PRECISIONS, RowOptions
 from fairseq_lasformer.experiments.training import read_config
 from fairseq_lasformer.resume import Progress, key_of
+from fairseq_lasformer.text.documents import read_documents
 
 
 def configs_folder() -> Path:

@@ -15,8 +15,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from fairseq_lasformer.checkpoints.loading import average, chosen, identity
-from fairseq_lasformer.data.documents import Document
-from fairseq_lasformer.data.hypotheses import read_hypotheses
 from fairseq_lasformer.evaluation import tcp
 from fairseq_lasformer.evaluation.scores import score
 from fairseq_lasformer.experiments.settings import TrainOptions
@@ -26,6 +24,8 @@ from fairseq_lasformer.files import atomic_write
 from fairseq_lasformer.jobs.collecting import summary
 from fairseq_lasformer.jobs.generate import generate
 from fairseq_lasformer.resume import Progress, key_of
+from fairseq_lasformer.text.documents import Document
+from fairseq_lasformer.text.hypotheses import read_hypotheses
 
 
 class Training(Protocol):

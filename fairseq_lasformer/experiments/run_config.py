@@ -11,7 +11,6 @@ from typing import Any
 import yaml
 
 from fairseq_lasformer.analysis.report import report
-from fairseq_lasformer.data.documents import read_documents
 from fairseq_lasformer.data.prepare import prepare
 from fairseq_lasformer.data.prepare import summary as prepared
 from fairseq_lasformer.data.prepare_config import PrepareConfig
@@ -22,6 +21,7 @@ from fairseq_lasformer.experiments.settings import TrainOptions
 from fairseq_lasformer.experiments.train import chosen_options
 from fairseq_lasformer.plugin.config import PRESETS
 from fairseq_lasformer.resume import Progress, key_of
+from fairseq_lasformer.text.documents import read_documents
 
 SUBWORDS = ("tokenizer", "bpe", "size", "separator", "joined_dictionary")
 """Options of the preparation that are inherited with the subwords."""

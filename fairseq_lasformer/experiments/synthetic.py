@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fairseq_lasformer.checkpoints.loading import identity
-from fairseq_lasformer.data.documents import join_documents, read_lines, split_documents
 from fairseq_lasformer.data.prepare import prepare
 from fairseq_lasformer.data.prepare_config import PrepareConfig
 from fairseq_lasformer.errors import InputError
@@ -15,6 +14,7 @@ from fairseq_lasformer.files import atomic_copy, atomic_write, beside, check_wri
 from fairseq_lasformer.jobs.collecting import summary
 from fairseq_lasformer.jobs.generate import generate
 from fairseq_lasformer.resume import Progress, key_of
+from fairseq_lasformer.text.documents import join_documents, read_lines, split_documents
 
 
 class Translated(NamedTuple):

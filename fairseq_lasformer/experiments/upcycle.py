@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 from fairseq_lasformer.checkpoints.loading import identity, load
 from fairseq_lasformer.conversion.budget import write_within_budget
-from fairseq_lasformer.conversion.calibration import scored
 from fairseq_lasformer.conversion.dense_start import StartOptions, words_of_options, write_start
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.evaluation.calibration import scored
 from fairseq_lasformer.experiments.pipeline import Experiment
 from fairseq_lasformer.experiments.settings import TrainOptions
 from fairseq_lasformer.experiments.training import follow

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import NamedTuple
 
-from fairseq_lasformer.documents.doubts import Facts
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.evaluation.doubts import Facts
 from fairseq_lasformer.file_translation.receipt import ENDING
 from fairseq_lasformer.files import atomic_write, beside, check_writable, first_wins, replacing
 

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from fairseq_lasformer import formats
 from fairseq_lasformer.checkpoints.loading import check_same
-from fairseq_lasformer.documents.doubts import Facts, Pair, doubts, facts
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.evaluation.doubts import Facts, Pair, doubts, facts
 from fairseq_lasformer.executors import Report, Worker
 from fairseq_lasformer.file_translation.done import Made
 from fairseq_lasformer.file_translation.file_translator import FileTranslator, TranslatedFile

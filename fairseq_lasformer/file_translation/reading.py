@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from fairseq_lasformer.data.examples import ExampleCodec
-from fairseq_lasformer.data.lines import clean_line, split_lines
 from fairseq_lasformer.documents.given_lines import check_given, parse_given
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.formats import OpenFile, plain, read
 from fairseq_lasformer.formats.block import Block, Finished
 from fairseq_lasformer.formats.encoding import decode
 from fairseq_lasformer.formats.sentences import Sentence, Splitter, sentences, splitter, trimmed, whole
+from fairseq_lasformer.text.lines import clean_line, split_lines
 
 Blocks = Mapping[int, Block]
 """Translations of some blocks of a file, by their numbers, from 0."""

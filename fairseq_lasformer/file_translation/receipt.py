@@ -13,10 +13,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import fairseq_lasformer
 from fairseq_lasformer.data.subwords import DataConfig, subword_model
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.files import file_hash
+from fairseq_lasformer.version import __version__
 
 ENDING = ".receipt.json"
 """What the name of a receipt ends with, after that of the translated file."""
@@ -104,7 +104,7 @@ class Maker(NamedTuple):
         """
         places = {name: str(path.resolve()) for name, path in {**files, "model": checkpoint, "data": data}.items()}
         hashes = {name: file_hash(path) for name, path in files.items()}
-        version = fairseq_lasformer.__version__
+        version = __version__
         return cls(Receipt("", "", file_hash(checkpoint), data_hash(data), dict(options), hashes, places, version))
 
     def begin(self, source: bytes, form: str) -> Receipt:

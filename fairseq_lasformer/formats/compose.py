@@ -9,8 +9,9 @@ from typing import NamedTuple
 import numpy as np
 
 from fairseq_lasformer.formats.block import BREAK, PLACEHOLDER, Block
-from fairseq_lasformer.formats.projection import AlignedWords, by_place, place, units
+from fairseq_lasformer.formats.projection import AlignedWords, by_place, place
 from fairseq_lasformer.formats.sentences import Sentence, owners
+from fairseq_lasformer.text.units import units
 
 Align = Callable[[str, str], AlignedWords]
 

@@ -6,7 +6,7 @@ import re
 
 from fairseq_lasformer.formats.block import BREAK, BlockBuilder, Parsed
 
-_BREAKS = re.compile(r"((?:\r?\n)+)")  # see data/lines.py
+_BREAKS = re.compile(r"((?:\r?\n)+)")  # see text/lines.py
 _MARKER = re.compile(r"\s*(?:(?:[-*+•‣–—>]|\(?\d{1,3}[.)])[ \t]+)*")
 
 

@@ -13,8 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-_CJK = r"\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
-_UNIT = re.compile(rf"[{_CJK}]|(?:(?![{_CJK}])\w)+(?:[-'’.,:/](?:(?![{_CJK}])\w)+)*|[^\w\s]")
+from fairseq_lasformer.text.units import units
 
 OWN = 0.25
 """Weight of the segment itself, among those that look the same."""
@@ -34,11 +33,6 @@ class AlignedWords(NamedTuple):
     """
 
     weights: np.ndarray
-
-
-def units(text: str) -> list[tuple[int, int]]:
-    """Start and end of each word and punctuation mark; characters of scripts without spaces are words."""
-    return [found.span() for found in _UNIT.finditer(text)]
 
 
 def by_place(source: str, target: str) -> AlignedWords:

@@ -10,8 +10,8 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-from fairseq_lasformer.data.lines import CONTROL, INVISIBLE, clean_line
 from fairseq_lasformer.formats.block import Block
+from fairseq_lasformer.text.lines import CONTROL, INVISIBLE, clean_line
 
 Splitter = Callable[[str], list[tuple[int, int]]]
 """From a text without line breaks to the start and end of each sentence."""

@@ -7,14 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from fairseq_lasformer.data.documents import Document
 from fairseq_lasformer.data.examples import ExampleCodec
-from fairseq_lasformer.data.hypotheses import some, write_hypotheses
 from fairseq_lasformer.data.manifest import SplitInfo
-from fairseq_lasformer.documents.doubts import Facts, Pair, doubts, facts
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.evaluation.doubts import Facts, Pair, doubts, facts
 from fairseq_lasformer.files import atomic_write, beside
 from fairseq_lasformer.jobs.shards import seconds_of
+from fairseq_lasformer.text.documents import Document
+from fairseq_lasformer.text.hypotheses import some, write_hypotheses
 
 
 class Translation(NamedTuple):
@@ -27,7 +27,7 @@ class Translation(NamedTuple):
         blanks: blank lines before each document in raw form, and after the last; empty if not known.
         sources: the lines of the source, if they were asked for.
         units: name and counts of each shard, if sources were asked for.
-        doubts: by document and line, why it is doubtful; see :func:`documents.doubts.doubts`.
+        doubts: by document and line, why it is doubtful; see :func:`evaluation.doubts.doubts`.
     """
 
     documents: list[Document]

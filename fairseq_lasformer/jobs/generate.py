@@ -13,8 +13,8 @@ from fairseq_lasformer.checkpoints.loading import identity, load
 from fairseq_lasformer.data.examples import ExampleCodec
 from fairseq_lasformer.data.manifest import SplitInfo
 from fairseq_lasformer.data.subwords import DataConfig
-from fairseq_lasformer.documents.doubts import table
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.evaluation.doubts import table
 from fairseq_lasformer.executors import CHECKED, Executor, Resources, executor
 from fairseq_lasformer.files import atomic_write, beside, check_writable, file_hash, locked, remove_folder
 from fairseq_lasformer.jobs.collecting import Translation, collect, write
@@ -68,7 +68,7 @@ def generate(
             folder. The one that finishes last collects the documents.
         engine: where the work runs, see :func:`executors.executor`. With Ray, the machines share the folder of ``out``,
             data and checkpoint, and one shard of a hundred is translated twice, to be compared.
-        report: file for a table of what became of the lines, with a row per shard; see :mod:`documents.doubts`.
+        report: file for a table of what became of the lines, with a row per shard; see :mod:`evaluation.doubts`.
         keep_doubtful: see :func:`collecting.write`.
 
     Returns:

@@ -8,11 +8,11 @@ from typing import Any
 
 from torch import Tensor
 
-from fairseq_lasformer.data.documents import Span, parts, room_beside
 from fairseq_lasformer.data.examples import line_spans
 from fairseq_lasformer.data.manifest import SplitInfo
 from fairseq_lasformer.data.subwords import DataConfig
 from fairseq_lasformer.documents.source import Source
+from fairseq_lasformer.text.documents import Span, parts, room_beside
 from fairseq_lasformer.translation_memory.remembering import Remembered
 
 

@@ -16,9 +16,9 @@ from fairseq.search import LexicallyConstrainedBeamSearch
 from fairseq.token_generation_constraints import UnorderedConstraintState, pack_constraints
 from torch import Tensor
 
-from fairseq_lasformer.data.terms import parse_terms, read_terms, term_pattern
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.search.processors import Candidates, Scores, StepProcessor
+from fairseq_lasformer.text.terms import parse_terms, read_terms, term_pattern
 
 # Taken from the score of a hypothesis whose line reaches its limit without its terms: any that has them is better.
 _UNMET = 100.0

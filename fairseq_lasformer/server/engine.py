@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-from fairseq_lasformer.data.documents import Span
 from fairseq_lasformer.documents.source import Line, Source
 from fairseq_lasformer.documents.streaming import Stopped, line_watch
 from fairseq_lasformer.documents.translator import Translator
+from fairseq_lasformer.text.documents import Span
 
 logger = logging.getLogger(__name__)
 

@@ -12,11 +12,11 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
-import fairseq_lasformer
 from fairseq_lasformer import formats
 from fairseq_lasformer.server.metrics import Metrics
 from fairseq_lasformer.server.models import ServedModel
 from fairseq_lasformer.server.spec import openapi
+from fairseq_lasformer.version import __version__
 
 NAMES = {"en": "English", "de": "German", "fr": "French", "zh": "Chinese", "es": "Spanish", "it": "Italian"}
 
@@ -83,7 +83,7 @@ class Pages:
         return JSONResponse({"status": "ok" if alive else "failed"}, 200 if alive else 500)
 
     async def spec(self, request: Request) -> Response:
-        return JSONResponse(openapi(fairseq_lasformer.__version__))
+        return JSONResponse(openapi(__version__))
 
     async def settings(self, request: Request) -> Response:
         """What LibreTranslate's pages and clients ask for."""

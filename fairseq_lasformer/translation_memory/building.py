@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fairseq_lasformer import formats
-from fairseq_lasformer.data.documents import read_corpus
-from fairseq_lasformer.data.lines import clean_line
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.files import check_writable, locked
+from fairseq_lasformer.text.documents import read_corpus
+from fairseq_lasformer.text.lines import clean_line
 from fairseq_lasformer.translation_memory import tmx
 from fairseq_lasformer.translation_memory.store import MemoryStore, StoredPair
 

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from fairseq_lasformer.data.lines import clean_line
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.text.lines import clean_line
 from fairseq_lasformer.translation_memory.choosing import chosen
 from fairseq_lasformer.translation_memory.matching import Match, Matcher
 from fairseq_lasformer.translation_memory.store import MemoryStore

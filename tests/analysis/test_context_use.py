@@ -10,9 +10,9 @@ import torch
 from helpers import run, write_corpus
 
 from fairseq_lasformer.analysis import context_use
-from fairseq_lasformer.data.documents import Pair
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.plugin.model import LasformerModel
+from fairseq_lasformer.text.documents import Pair
 
 DOCUMENTS = [
     Pair(["w1 w2", "w3", "w4 w5 w6", "w7"], ["W1 W2", "W3", "W4 W5 W6", "W7"]),

@@ -7,13 +7,13 @@ import torch
 from helpers import train, write_corpus
 
 from fairseq_lasformer.checkpoints.loading import load
-from fairseq_lasformer.conversion.calibration import calibration
 from fairseq_lasformer.conversion.dense_start import StartOptions, words_of_options, write_start
 from fairseq_lasformer.data.prepare import prepare
 from fairseq_lasformer.data.prepare_config import PrepareConfig
 from fairseq_lasformer.documents.hub import from_pretrained
 from fairseq_lasformer.documents.scoring import log_probabilities
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.evaluation.calibration import calibration
 from fairseq_lasformer.ops import KAPPA_ONE
 
 

@@ -14,8 +14,8 @@ import pytest
 from helpers import ROOT
 
 from fairseq_lasformer.data.corpora import formats, recipes
-from fairseq_lasformer.data.documents import Pair, join_documents, read_documents
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.text.documents import Pair, join_documents, read_documents
 
 SHARED = ROOT.parent / "shared" / "data"
 

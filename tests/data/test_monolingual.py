@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from helpers import read_split, write_corpus
 
-from fairseq_lasformer.data.documents import read_corpus
 from fairseq_lasformer.data.manifest import SplitInfo
 from fairseq_lasformer.data.prepare import prepare, summary
 from fairseq_lasformer.data.prepare_config import PrepareConfig
 from fairseq_lasformer.data.subwords import DataConfig
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.text.documents import read_corpus
 
 
 def config_of(folder, *mono, **more):

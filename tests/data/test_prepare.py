@@ -7,12 +7,12 @@ import json
 import pytest
 from helpers import SPLITS, read_split, run, write_corpus
 
-from fairseq_lasformer.data.documents import read_corpus, resolutions
 from fairseq_lasformer.data.manifest import SplitInfo
 from fairseq_lasformer.data.prepare import prepare
 from fairseq_lasformer.data.prepare_config import PrepareConfig
 from fairseq_lasformer.data.subwords import DataConfig, SubwordCodec, tokenize
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.text.documents import read_corpus, resolutions
 
 
 def test_no_sentence_is_lost_on_the_way_to_binarised_data(prepared):

@@ -8,7 +8,6 @@ from itertools import product
 import pytest
 import torch
 
-from fairseq_lasformer.data.documents import Span
 from fairseq_lasformer.documents.given_lines import parse_given
 from fairseq_lasformer.documents.hub import load_model
 from fairseq_lasformer.documents.scoring import against_best, log_probabilities
@@ -19,6 +18,7 @@ from fairseq_lasformer.plugin.model import LasformerModel
 from fairseq_lasformer.search import beginning
 from fairseq_lasformer.search.given import GivenLines
 from fairseq_lasformer.search.processors import Candidates, Scores
+from fairseq_lasformer.text.documents import Span
 
 TEXT = ["w1 w2", "", "w3 w4 w5", "w6", "w7 w8", "w9 w1"]
 

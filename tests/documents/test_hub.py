@@ -13,14 +13,14 @@ import torch
 from helpers import run
 
 from fairseq_lasformer import formats
-from fairseq_lasformer.data.documents import read_lines
-from fairseq_lasformer.data.hypotheses import read_hypotheses
-from fairseq_lasformer.data.lines import clean_line, split_lines
 from fairseq_lasformer.documents import hub, streaming
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.formats.sentences import sentences, whole
 from fairseq_lasformer.plugin.model import LasformerModel
 from fairseq_lasformer.search.processors import ProcessedSearch
+from fairseq_lasformer.text.documents import read_lines
+from fairseq_lasformer.text.hypotheses import read_hypotheses
+from fairseq_lasformer.text.lines import clean_line, split_lines
 
 
 @pytest.mark.slow

@@ -7,11 +7,11 @@ import math
 import pytest
 import torch
 
-from fairseq_lasformer.data.documents import Span
 from fairseq_lasformer.documents import placing
 from fairseq_lasformer.documents.misplaced_lines import AROUND, SHARE, first_misplaced
 from fairseq_lasformer.documents.source import Line, Source, rest_of, runs
 from fairseq_lasformer.documents.translator import Translator
+from fairseq_lasformer.text.documents import Span
 
 
 def exact(pairs):

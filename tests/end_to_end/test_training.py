@@ -12,7 +12,7 @@ import torch
 from helpers import ROOT, SIZES, log_lines, run, state, train, write_corpus
 
 from fairseq_lasformer.analysis.cost import kappas
-from fairseq_lasformer.data.hypotheses import read_hypotheses
+from fairseq_lasformer.text.hypotheses import read_hypotheses
 
 
 def test_every_log_line_tells_loss_kl_and_each_modules_kappa_mass_and_recall(trained):

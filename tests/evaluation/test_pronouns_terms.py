@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from fairseq_lasformer.cli.main import main
-from fairseq_lasformer.data.terms import term_pattern
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.evaluation import pronouns, terms
+from fairseq_lasformer.text.terms import term_pattern
 
 SOURCE = ["他来了", "走了", "知道吗"]
 REFERENCE = ["He came.", "He's gone, and they left me.", "Do you know her?"]

@@ -8,9 +8,9 @@ import pytest
 import sacrebleu
 from helpers import PDC, run
 
-from fairseq_lasformer.data.hypotheses import read_hypotheses, write_hypotheses
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.evaluation.scores import compare, comparison_table, score, table
+from fairseq_lasformer.text.hypotheses import read_hypotheses, write_hypotheses
 
 
 def test_a_system_without_boundaries_has_no_sentence_score():

@@ -13,11 +13,11 @@ from helpers import run
 from test_executors import Square, importable  # noqa: F401
 
 from fairseq_lasformer import executors
-from fairseq_lasformer.data.hypotheses import read_hypotheses
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.executors import Processes, Resources, executor
 from fairseq_lasformer.executors.ray_data import RayData
 from fairseq_lasformer.jobs.shards import ShardTranslator, Unit
+from fairseq_lasformer.text.hypotheses import read_hypotheses
 
 pytestmark = pytest.mark.slow
 TWO = Resources(workers=2, threads=1)

@@ -12,11 +12,11 @@ from helpers import ROOT, run, train
 from omegaconf import OmegaConf
 
 from fairseq_lasformer.analysis import cost
-from fairseq_lasformer.data.documents import read_documents
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.experiments import ablation, training
 from fairseq_lasformer.experiments.competitors import competitors
 from fairseq_lasformer.plugin.config import LasformerConfig, module_config
+from fairseq_lasformer.text.documents import read_documents
 
 CONFIG = """
 common: {{user_dir: {root}/fairseq_lasformer, cpu: true, log_format: json, log_interval: 1, seed: 1}}

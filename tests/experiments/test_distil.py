@@ -9,9 +9,9 @@ import pytest
 from helpers import write_corpus
 
 from fairseq_lasformer.cli.main import main
-from fairseq_lasformer.data.documents import split_documents
 from fairseq_lasformer.data.manifest import SplitInfo
 from fairseq_lasformer.data.subwords import DataConfig
+from fairseq_lasformer.text.documents import split_documents
 
 STUDENT = """
 source: xx

@@ -11,8 +11,9 @@ from fairseq_lasformer import formats
 from fairseq_lasformer.formats import markdown
 from fairseq_lasformer.formats.block import BREAK, PLACEHOLDER, Block
 from fairseq_lasformer.formats.compose import compose
-from fairseq_lasformer.formats.projection import AlignedWords, by_place, place, units
+from fairseq_lasformer.formats.projection import AlignedWords, by_place, place
 from fairseq_lasformer.formats.sentences import sentences, split_sentences, splitter, whole
+from fairseq_lasformer.text.units import units
 
 
 def aligned(*columns: int, source: int) -> AlignedWords:

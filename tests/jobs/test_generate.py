@@ -9,9 +9,9 @@ import pytest
 from helpers import run, train
 
 from fairseq_lasformer.cli.main import main
-from fairseq_lasformer.data.documents import read_documents
-from fairseq_lasformer.data.hypotheses import NOTHING, read_hypotheses
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.text.documents import read_documents
+from fairseq_lasformer.text.hypotheses import NOTHING, read_hypotheses
 
 
 @pytest.mark.slow
@@ -144,7 +144,7 @@ def test_shards_that_are_started_one_by_one_are_the_whole(trained, prepared, tmp
 
 def test_a_report_and_a_corpus_without_doubtful_lines(trained, prepared, tmp_path, monkeypatch):
     """Every line is kept or stands apart, the sides stay parallel, and the report counts all of them."""
-    from fairseq_lasformer.documents import doubts
+    from fairseq_lasformer.evaluation import doubts
     from fairseq_lasformer.jobs.generate import generate
 
     checkpoint, out, report = trained[0] / "checkpoint_last.pt", tmp_path / "out", tmp_path / "report.tsv"

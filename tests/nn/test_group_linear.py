@@ -12,13 +12,13 @@ from helpers import SMALL, assert_steps_are_a_full_pass, run, tokens, train
 from torch import nn
 
 from fairseq_lasformer.analysis import param_count as parameters
-from fairseq_lasformer.data.hypotheses import read_hypotheses
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.nn.compact import group_linear as glt
 from fairseq_lasformer.nn.compact.embedding import define_sizes
 from fairseq_lasformer.plugin.build import embedding as build_embedding
 from fairseq_lasformer.plugin.config import PRESETS, LasformerConfig, module_config
 from fairseq_lasformer.plugin.model import LasformerModel
+from fairseq_lasformer.text.hypotheses import read_hypotheses
 
 
 def count(module: nn.Module) -> int:

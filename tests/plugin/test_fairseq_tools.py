@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from helpers import ROOT, read_split, run
 
-from fairseq_lasformer.data.documents import read_documents
 from fairseq_lasformer.data.manifest import SplitInfo
+from fairseq_lasformer.text.documents import read_documents
 
 
 def interactive(prepared, checkpoint, lines: list[str], *options: object, check: bool = True) -> list[str] | str:

@@ -16,8 +16,8 @@ import torch.multiprocessing as mp
 from helpers import ROOT, mixture, run
 
 from fairseq_lasformer.checkpoints import loading
-from fairseq_lasformer.data.hypotheses import read_hypotheses
 from fairseq_lasformer.nn.moe import ExpertGroup
+from fairseq_lasformer.text.hypotheses import read_hypotheses
 
 DTYPES = [torch.float64, torch.float32]
 

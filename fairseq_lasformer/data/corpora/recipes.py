@@ -15,7 +15,10 @@ from tqdm import tqdm
 
 from fairseq_lasformer.data.corpora.download import RemoteFile, fetch
 from fairseq_lasformer.data.corpora.formats import marked, opus, pair, segments, talks, without_empty
-from fairseq_lasformer.data.documents import (
+from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.files import atomic_write
+from fairseq_lasformer.resume import Progress, key_of
+from fairseq_lasformer.text.documents import (
     Document,
     Pair,
     join_documents,
@@ -23,9 +26,6 @@ from fairseq_lasformer.data.documents import (
     read_documents,
     split_documents,
 )
-from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.files import atomic_write
-from fairseq_lasformer.resume import Progress, key_of
 
 _IWSLT = "https://huggingface.co/datasets/IWSLT/iwslt2017/resolve/c18a4f81a47ae6fa079fe9d32db288ddde38451d/data"
 _OPUS = "https://object.pouta.csc.fi"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fairseq_lasformer.documents.doubts import Facts, Pair, doubts, facts, table
+from fairseq_lasformer.evaluation.doubts import Facts, Pair, doubts, facts, table
 
 USUAL = [Pair(f"a line of an ordinary length {i}", f"eine Zeile der üblichen Länge, Nummer {i}") for i in range(12)]
 LONG = "a sentence that has a good many words, so that its length says something about it"

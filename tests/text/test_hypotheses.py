@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fairseq_lasformer.data.hypotheses import read_hypotheses, write_hypotheses
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.text.hypotheses import read_hypotheses, write_hypotheses
 
 
 def test_hypotheses_are_read_in_both_forms(tmp_path):

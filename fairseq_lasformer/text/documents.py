@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from fairseq_lasformer.data.lines import BREAKS, CONTROL
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.text.lines import BREAKS, CONTROL
 
 Document = list[str]
 
@@ -72,7 +72,7 @@ _BREAK = re.compile(f"[{BREAKS}]")
 
 
 def read_lines(path: str | Path, clean: bool = False) -> list[str]:
-    """The lines of a UTF-8 text file, without line endings (see :mod:`data.lines`); a byte order mark is skipped.
+    """The lines of a UTF-8 text file, without line endings (see :mod:`text.lines`); a byte order mark is skipped.
 
     Args:
         clean: replace control characters (tabs, …) with spaces instead of rejecting them.

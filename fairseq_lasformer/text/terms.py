@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from fairseq_lasformer.data.lines import split_lines
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.text.lines import split_lines
 
 LONGEST_TERM = 50
 """Words of a term."""

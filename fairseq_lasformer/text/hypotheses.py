@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from fairseq_lasformer.data.documents import Document, join_documents, split_documents
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.files import atomic_write
+from fairseq_lasformer.text.documents import Document, join_documents, split_documents
 
 FORMS = ("lines", "raw")
 NOTHING = "⁇"

@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairseq_lasformer.data.documents import (
+from fairseq_lasformer.data.prepare import _blanks
+from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.text.documents import (
     Span,
     chunks,
     cut,
@@ -20,9 +22,7 @@ from fairseq_lasformer.data.documents import (
     resolutions,
     split_documents,
 )
-from fairseq_lasformer.data.hypotheses import read_hypotheses, write_hypotheses
-from fairseq_lasformer.data.prepare import _blanks
-from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.text.hypotheses import read_hypotheses, write_hypotheses
 
 
 def test_a_boundary_that_moved_is_not_dropped_as_an_empty_pair(tmp_path):
