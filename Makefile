@@ -7,19 +7,19 @@ setup:
 demo: setup  ## the main job: corpus, two systems, table, runs/demo/report.json
 	@$(VENV)/python examples/demo.py $(ARGS)
 
-test: setup lint docs  ## every test, the slow ones too
+test: setup lint docs  ## every test, including the slow ones
 	@$(VENV)/python -m pytest -n auto --maxprocesses=4 --dist=worksteal
 
-test-fast: setup  ## those of single functions and small models
+test-fast: setup  ## tests of single functions and small models
 	@$(VENV)/python -m pytest -n auto --maxprocesses=4 --dist=worksteal -m "not slow"
 
 test-arm: setup  ## the CPU kernels' arithmetic for aarch64, in an emulator
 	@scripts/test_arm.sh
 
-wheel: setup  ## dist/: wheels that install without a compiler
+wheel: setup  ## wheels in dist/ that install without a compiler
 	@scripts/wheel.sh
 
-docs: setup  ## the documentation, as a site in site/
+docs: setup  ## the documentation site, in site/
 	@$(VENV)/python scripts/api_page.py
 	@NO_MKDOCS_2_WARNING=1 $(VENV)/mkdocs build --quiet
 
@@ -28,7 +28,7 @@ lint: setup
 	@$(VENV)/ruff format --check .
 	@$(VENV)/mypy
 
-lock: setup  ## constraints.txt anew: versions and hashes of everything that setup installs
+lock: setup  ## regenerate constraints.txt: versions and hashes of everything that setup installs
 	@scripts/lock.sh $(ARGS)
 
 fuzz: setup  ## formats, loaders and the server with hostile input, for ten minutes
@@ -49,5 +49,5 @@ bench-training: NAME = training
 bench-encoder: NAME = prefill
 bench-decode: NAME = decoding
 bench-moe: NAME = moe
-$(BENCHES): setup  ## see benchmarks/; ARGS holds options
+$(BENCHES): setup  ## see benchmarks/; ARGS passes options
 	@$(VENV)/python -m benchmarks $(NAME) $(ARGS)

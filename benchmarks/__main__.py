@@ -36,9 +36,9 @@ def main() -> None:
         command.add_argument(
             "--out", type=Path, default=Path("runs/bench") / f"{name}.json", help="default: %(default)s"
         )
-        command.add_argument("--isa", choices=SETS, help="let every system use these instructions at most")
+        command.add_argument("--isa", choices=SETS, help="limit every system to these instructions")
         command.add_argument(
-            "--resume", action="store_true", help="keep the rows that --out holds of the same command, add the others"
+            "--resume", action="store_true", help="keep the rows of the same command in --out, add the others"
         )
         module.add_options(command)
         command.set_defaults(module=module)
@@ -53,13 +53,13 @@ def main() -> None:
     args.done = frozenset((row.case, row.system) for row in rows)
     try:
         for row in args.module.measure(args):
-            # written as they come: a run that is cut off keeps what it has
+            # written as they come: an interrupted run keeps its rows
             rows = [*(r for r in rows if r.key != row.key), row]
             save(args.out, args.benchmark, rows, options, getattr(args.module, "RATIOS", None))
     except InputError as e:
         sys.exit(f"error: {e}")
     except KeyboardInterrupt:
-        sys.exit(f"stopped; the rows so far are in {args.out}; --resume goes on")
+        sys.exit(f"stopped; the rows so far are in {args.out}; continue with --resume")
     finally:
         if rows:
             print(table(rows, args.module.BASELINES))

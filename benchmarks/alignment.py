@@ -1,7 +1,7 @@
-"""Aligned against free search: numbers of lines, quality and seconds of trained models, on the CPU.
+"""Aligned against free search: line counts, quality and seconds of trained models, on the CPU.
 
-free: a translation has as many lines as the model likes; aligned: as many as its source; placed (the default): lines
-that went wrong or are out of place are translated again as well; glossary: placed, with --glossary.
+free: a translation has as many lines as the model produces; aligned: as many as its source; placed (the default): lines
+that went wrong or are out of place are also translated again; glossary: placed, with --glossary.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def figures(case: str, way: str, found: Sequence[Sequence[TranslatedLine]], refe
 
 
 def met(glossary: Glossary, sources: Documents, found: Sequence[Sequence[TranslatedLine]]) -> float:
-    """Return the share of required terms that stand in their lines."""
+    """Return the share of required terms that occur in their lines."""
     right = total = 0
     for source, lines in zip(sources, found):
         for i, sentence in enumerate(source):

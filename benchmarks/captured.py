@@ -1,4 +1,4 @@
-"""Training steps in CUDA graphs (``--cuda-graph-tokens``) against such without, for ``python -m benchmarks.gpu``."""
+"""Training steps with and without CUDA graphs (``--cuda-graph-tokens``), for ``python -m benchmarks.gpu``."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ TOLERANCE = 1e-3
 
 
 def batch(n: int, length: int, place: Place) -> dict[str, Any]:
-    """Random words; the first example is half padding, on the left of the source and on the right of the target."""
+    """Return random words; half of the first example is padding, left in the source and right in the target."""
     source, target = (torch.randint(4, VOCABULARY, (n, length), device=place.device) for _ in range(2))
     source[0, : length // 2], target[0, length // 2 :] = 1, 1
     return batch_of(source, target.clone(), target)
 
 
 def captured(place: Place, quick: bool) -> list[Row]:
-    """Relative errors of loss and gradients while batches, kappa and weights change; raises if one is large.
+    """Return relative errors of loss and gradients while batches, kappa and weights change; raise if one is large.
 
     On a GPU, the first of three batches is computed as usual, and the others by a graph; on a CPU, only the first.
     """
@@ -48,7 +48,7 @@ def captured(place: Place, quick: bool) -> list[Row]:
 
 
 def _passes(model: Any, criterion: Any, sample: dict[str, Any]) -> list[Tensor]:
-    """The loss and all gradients."""
+    """Return the loss and all gradients."""
     model.zero_grad(set_to_none=True)
     loss, _, _ = criterion(model, sample)
     loss.backward()
@@ -56,5 +56,5 @@ def _passes(model: Any, criterion: Any, sample: dict[str, Any]) -> list[Tensor]:
 
 
 def _error(ours: Tensor, theirs: Tensor) -> float:
-    # of the smallest gradients, rounding is all there is
+    # the smallest gradients consist of rounding errors
     return float((ours - theirs).norm() / theirs.norm().clamp(min=1e-2))

@@ -2,8 +2,8 @@
 
 Requires runs of examples/demo.py, such as ``--systems lasformer,lasformer_define --out runs/demo_define``. Parameters
 and operations are those of the checkpoints, at their kappa; scores are those of the runs. ms per step: forward pass of
-the criterion and backward pass, over a few training batches of each system (the same ones for systems trained on the
-same data), with all systems taking turns in one process. The baseline is the system lasformer.
+the criterion and backward pass, over a few training batches of each system (the same for systems trained on the same
+data), with all systems taking turns in one process. The baseline is the system lasformer.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def measure(args: argparse.Namespace) -> Iterator[Row]:
         try:
             found = json.loads((run / "report.json").read_text())["systems"]
         except (OSError, ValueError, KeyError) as e:
-            raise InputError(f"{run}: holds no finished demo run (report.json); see examples/demo.py --systems") from e
+            raise InputError(f"{run}: no finished demo run (report.json); see examples/demo.py --systems") from e
         for name in found:
             scores.setdefault(name, found[name])
             paths.setdefault(name, run / name / "checkpoint_last.pt")

@@ -1,7 +1,8 @@
-"""Other ways to attend: decoding steps per second behind --length tokens on both sides, each with as many keys.
+"""Other ways to attend: decoding steps per second after --length tokens on both sides, each with as many keys.
 
 Base size, beam 5, one document of random tokens, a tenth of which end a line. Lasformer keeps --keys of --length keys;
-the others are those of lasformer ablate --table 1. What the fast decoder does not take is read in steps by PyTorch.
+the others are those of lasformer ablate --table 1. Those that the fast decoder does not support are decoded in
+PyTorch.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def measure(args: argparse.Namespace) -> Iterator[Row]:
 
 
 def share(model: Any, length: int) -> float:
-    """Keys of a query in the layers' attentions, on average, as a share of all."""
+    """Return the keys of a query in the layers' attentions, on average, as a share of all."""
     kappas = [p.share for _, p in model.selectors()]
     costs = [module_cost(m, model.cfg, module_patterns(m, model.cfg, kappas), length) for m in MODULES]
     return sum(cost.kappa for cost in costs) / len(costs)
@@ -65,7 +66,7 @@ def share(model: Any, length: int) -> float:
 
 @torch.no_grad()
 def steps_of(model: Any, length: int, steps: int) -> Callable[[], float]:
-    """Return what takes ``steps`` steps behind ``length`` tokens and returns their seconds."""
+    """Return a function that takes ``steps`` steps after ``length`` tokens and returns their seconds."""
     drawn = torch.Generator().manual_seed(1)
     tokens = torch.randint(5, VOCABULARY, (1, length), generator=drawn)
     tokens[torch.rand(1, length, generator=drawn) < 0.1] = SEPARATOR

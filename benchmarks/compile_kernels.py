@@ -1,9 +1,9 @@
-"""Compiles every Triton kernel for real GPUs on a machine without one: ``make kernels``.
+"""Compilation of every Triton kernel for real GPUs on a machine without one: ``make kernels``.
 
 The launch code of ``ops`` runs on meta tensors, under a driver that knows a target and no device; instead of a launch,
 each kernel is compiled to machine code by the ``ptxas`` in Triton's wheel, with the signature and constants of a real
-run. Prints registers, spilled bytes and shared memory per kernel; exits with 1 where a kernel does not compile, or
-spills more than ``--max-spill`` bytes per thread.
+run. Prints registers, spilled bytes and shared memory per kernel; exits with 1 if a kernel does not compile or spills
+more than ``--max-spill`` bytes per thread.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Compiled(NamedTuple):
         name: the kernel's function.
         kernel: Triton's compiled kernel.
         constants: its compile-time constants.
-        seconds: that compiling it took; next to nothing if it came from the cache.
+        seconds: compile time; next to nothing if it came from the cache.
     """
 
     name: str
@@ -82,7 +82,7 @@ class _NoDevice:
 
 @contextlib.contextmanager
 def compiling(arch: int) -> Iterator[list[Compiled]]:
-    """Compiles kernels for a GPU architecture (80, 90, …) where they would be launched, and collects them."""
+    """Compile kernels for a GPU architecture (80, 90, …) where they would be launched, and collect them."""
     real, found = JITFunction.run, []
 
     def run(function: JITFunction, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
@@ -111,7 +111,7 @@ def _meta(*shape: int, dtype: torch.dtype) -> torch.Tensor:
 
 
 def decode(dtype: torch.dtype, rows: int, length: int, own: bool, kappa: int = KAPPA) -> None:
-    """Selection and attention of one step over ``length`` positions, of the translation (``own``) or the source."""
+    """Run selection and attention of one step over ``length`` positions, of the translation (``own``) or the source."""
     n_items, capacity, width = max(1, rows // BEAM), max(length, 64) * (1 + own), HEADS * HEAD_DIM
     table = _meta(rows, length, dtype=torch.int32) if own else None
     index = KeyIndex(table, *(_meta(n_items, dtype=torch.int64) for _ in range(2)), length)
@@ -126,7 +126,7 @@ def decode(dtype: torch.dtype, rows: int, length: int, own: bool, kappa: int = K
 
 
 def decode_8_bits(dtype: torch.dtype, rows: int, length: int) -> None:
-    """What a step over ``length`` positions does in 8 bits: three linear layers, new keys and values, attention."""
+    """Run a step over ``length`` positions in 8 bits: three linear layers, new keys and values, attention."""
     n_items, width = max(1, rows // BEAM), HEADS * HEAD_DIM
     for inputs, outputs, bias in ((width, 4 * width, True), (4 * width, width, True), (width, 32000, False)):
         weight, scale = _meta(outputs, inputs, dtype=torch.int8), _meta(outputs, dtype=torch.float32)
@@ -141,7 +141,7 @@ def decode_8_bits(dtype: torch.dtype, rows: int, length: int) -> None:
 
 
 def encode(dtype: torch.dtype, length: int, heads: int = HEADS, width: int = HEAD_DIM) -> None:
-    """Selection and attention in tiles over one document of ``length`` tokens, in inference and in training."""
+    """Run selection and attention in tiles over one document of ``length`` tokens, in inference and in training."""
     q, bits = _meta(1, heads, length, width, dtype=dtype), _meta(1, length, -(-length // 32), dtype=torch.int32)
     counts, scores = _meta(1, length, dtype=torch.int64), _meta(1, length, length, dtype=torch.float32)
     for causal, padding in ((False, _meta(1, length, dtype=torch.bool)), (True, None)):
@@ -155,7 +155,7 @@ def encode(dtype: torch.dtype, length: int, heads: int = HEADS, width: int = HEA
 
 
 def teach(dtype: torch.dtype, length: int, heads: int = HEADS, width: int = HEAD_DIM, sampled: int = 512) -> None:
-    """Supervision and straight-through gradient, from a sample of the queries of one document."""
+    """Run supervision and the straight-through gradient, from a sample of the queries of one document."""
     q, k = _meta(1, heads, sampled, width, dtype=dtype), _meta(1, heads, length, width, dtype=dtype)
     sel_q, sel_k = _meta(1, 1, sampled, SELECT_DIM, dtype=dtype), _meta(1, 1, length, SELECT_DIM, dtype=dtype)
     bits, d_loss = _meta(1, sampled, -(-length // 32), dtype=torch.int32), _meta(dtype=torch.float32)
@@ -202,7 +202,7 @@ CASES: dict[str, Callable[[torch.dtype], None]] = {
 
 
 def resources(kernel: Any, arch: int) -> dict[str, int]:
-    """What ptxas says of a kernel: registers and spilled bytes per thread; and its shared memory, in bytes."""
+    """Return a kernel's registers and spilled bytes per thread, by ptxas, and its shared memory in bytes."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernel.ptx"
         path.write_text(kernel.asm["ptx"])
@@ -236,7 +236,7 @@ def main() -> None:
                 try:
                     with compiling(arch) as found:
                         call(getattr(torch, dtype))
-                except Exception as e:  # whatever the compiler says, the others are compiled too
+                except Exception as e:  # the others are compiled even if this one fails
                     failed += 1
                     print(f"sm_{arch} {dtype} {case}: failed, {type(e).__name__}: {str(e).splitlines()[0]}", flush=True)
                     continue

@@ -1,11 +1,11 @@
 """Decoding: lasformer, fairseq's transformer and CTranslate2, base size, beam 5, 8,000 words (--vocabulary).
 
-Three kinds of work, each system in a process of its own, with the same number of threads and, for the dense systems,
-weights of the same sizes. Systems: NAME decodes in float32, NAME_int8 in 8 bits, with
-keys and values in float32, NAME_int8_cache8 with these in 8 bits, too; lasformer_unpacked runs a step layer
-by layer in PyTorch; NAME_graph replays it from a CUDA graph; in lasformer_distinct the hypotheses share no prefix, the
-worst case for a cache that copies nothing; NAME_list scores the words of a shortlist (CTranslate2: its vmap) of 50
-translations of each source word and 200 frequent ones.
+Three kinds of work, each system in its own process, with the same number of threads and, for the dense systems, weights
+of the same sizes. Systems: NAME decodes in float32, NAME_int8 in 8 bits with keys and values in float32,
+NAME_int8_cache8 with these also in 8 bits. lasformer_unpacked runs a step layer by layer in PyTorch; NAME_graph replays
+it from a CUDA graph. In lasformer_distinct the hypotheses share no prefix, the worst case for a cache that copies
+nothing. NAME_list scores the words of a shortlist (CTranslate2: its vmap) of 50 translations of each source word and
+200 frequent words.
 
 document: the caches are filled to T tokens of random text on both sides; then STEPS steps are timed REPEAT times after
 a warm-up, and the median is reported. A step consists of the decoder, the log-softmax, the best candidates of the beam,
@@ -13,12 +13,12 @@ and the reordering of cache and source by the same sequence of parents. CTransla
 it translates a source of T tokens to 1, 512 and 1,024 tokens; the time of a step is assumed to grow linearly with its
 position, and evaluated at T. Beyond 1,024 its figure is extrapolated.
 
-sentences (--sentences): 25 random tokens each, as frequent as Zipf's law has it, translated to as many in batches of
-32, encoder and search included.
-end_to_end (--end-to-end): one document of such tokens, translated to as many, encoder and search included.
+sentences (--sentences): 25 random tokens each, with frequencies by Zipf's law, translated to as many in batches of 32,
+including encoder and search. end_to_end (--end-to-end): one document of such tokens, translated to as many, including
+encoder and search.
 
-On a GPU (--device cuda) the weights are of --dtype or in 8 bits, CTranslate2 is left out, a document's step takes
---rows rows (5 hypotheses of each of several documents), and peak memory is what PyTorch's allocator held.
+On a GPU (--device cuda) the weights are in --dtype or in 8 bits, CTranslate2 is left out, a document's step takes
+--rows rows (5 hypotheses of each of several documents), and peak memory is that of PyTorch's allocator.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class System(NamedTuple):
         )
 
     def model(self, place: Place = CPU) -> Any:
-        """The model, in evaluation mode."""
+        """Return the model, in evaluation mode."""
         model = build(
             self.architecture, KAPPA, run=RunOptions(int8=self.int8, int8_cache=self.cache8, cuda_graph=self.graph)
         ).eval()
@@ -159,7 +159,7 @@ def fill(
 def decode(system: System, length: int, steps: int, repeat: int, n_documents: int, place: Place) -> list[float]:
     """Return the seconds of ``repeat`` runs of ``steps`` steps each."""
     model = system.model(place)
-    # as in a real search, a hypothesis may continue any other, so that all soon share a prefix; if distinct, none is
+    # as in a real search, a hypothesis may continue any other, so all soon share a prefix; if distinct, none is
     # ever dropped
     first = torch.arange(n_documents, device=place.device)[:, None] * BEAM
 
@@ -195,7 +195,7 @@ def decode(system: System, length: int, steps: int, repeat: int, n_documents: in
 def translate(system: System, texts: torch.Tensor, batch: int, repeat: int, place: Place) -> list[float]:
     """Return the seconds of ``repeat`` translations of all texts [M, n] to n tokens each, by beam search.
 
-    One batch comes before them as a warm-up, unless there is only one text: a long document.
+    One batch runs first as a warm-up, unless there is only one text: a long document.
     """
     model, n, texts = system.model(place), texts.size(1), texts.to(place.device)
     dictionary = Task().target_dictionary
@@ -229,7 +229,7 @@ def one(
         size: T of a document, or the number of sentences.
         steps, repeat: of a document; the others are repeated once.
         n_documents: number of documents whose steps are taken together.
-        place: where.
+        place: device and type of the weights.
     """
     shape = (size, SENTENCE) if work == "sentences" else (1, size)
     texts = torch.from_numpy(by_zipf(np.random.default_rng(1), math.prod(shape))).view(shape)

@@ -1,4 +1,4 @@
-"""Where a benchmark runs: device, type of the weights, timing that waits for the device, peak memory."""
+"""The place of a benchmark: device, type of the weights, timing that waits for the device, peak memory."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A GPU that is none: tensors that hold CPU data and say ``cuda:0``, to see without one what a real one would do.
+"""A fake GPU: tensors with CPU data that report ``cuda:0``, to see without a GPU what a real one would do.
 
-Within ``with FakeGpu() as gpu:`` every operator is checked as a GPU would check it, then computed on the CPU, so that
-values are right. Counted are:
+Within ``with FakeGpu() as gpu:`` every operator is checked as a GPU would check it, then computed on the CPU, so values
+are right. It counts:
 
 * ``launches``: operators that start at least one kernel, by name;
 * ``syncs``: operators that make the host wait for the device, by the lines of the project that asked for them;
@@ -9,8 +9,8 @@ values are right. Counted are:
 * ``bytes``: what the operators read and write, each argument and result once.
 
 An operator with tensors of both devices raises :class:`DeviceMismatch`. Triton's kernels run in its interpreter
-(``TRITON_INTERPRET=1``) and refuse CPU tensors. ``torch.cuda.CUDAGraph`` is emulated: what synchronises in a capture
-raises, and a replay runs the captured operators again on the same memory.
+(``TRITON_INTERPRET=1``) and refuse CPU tensors. ``torch.cuda.CUDAGraph`` is emulated: operators that synchronise in a
+capture raise, and a replay runs the captured operators again on the same memory.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class _Backend(torch.utils.backend_registration._DummyBackendModule):
         return [torch.float16, torch.bfloat16]
 
 
-# autograd wants a guard for the device of its tensors, and a CPU build of PyTorch has none for CUDA
+# autograd needs a guard for the device of its tensors, and a CPU build of PyTorch has none for CUDA
 torch.utils.backend_registration._setup_privateuseone_for_python_backend("fakegpu", backend_module=_Backend())
 BENEATH = torch.device("fakegpu", 0)
 aten = torch.ops.aten
 
-SYNCS = {  # the host must know something that only the device knows
+SYNCS = {  # the host needs a value that only the device has
     *(aten._local_scalar_dense.default, aten.nonzero.default, aten.masked_select.default, aten.equal.default),
     *(aten.unique_consecutive.default, aten._unique2.default, aten.unique_dim.default, aten.bincount.default),
     *(aten.repeat_interleave.Tensor, aten.is_nonzero.default, aten.nonzero_numpy.default, aten.allclose.default),
@@ -60,7 +60,7 @@ class DeviceMismatch(RuntimeError):
 
 
 class Cuda(torch.Tensor):
-    """A CPU tensor that says it is on the GPU."""
+    """A CPU tensor that reports being on the GPU."""
 
     data_on_cpu: torch.Tensor
 
@@ -111,7 +111,7 @@ def on_cpu(x: Any) -> Any:
 
 
 def _n_bytes(t: torch.Tensor) -> int:
-    """Bytes of a tensor in memory; a dimension that is expanded counts once."""
+    """Return the bytes of a tensor in memory; an expanded dimension counts once."""
     return t.element_size() * math.prod(n for n, stride in zip(t.shape, t.stride()) if stride != 0)
 
 
@@ -119,7 +119,7 @@ _sdpa = torch.nn.functional.scaled_dot_product_attention
 
 
 class _Fused(torch.autograd.Function):
-    """``scaled_dot_product_attention``: one launch forward, two backward, which read and write their arguments only."""
+    """``scaled_dot_product_attention``: one launch forward, two backward, which read and write only their arguments."""
 
     @staticmethod
     def forward(ctx: Any, q: Any, k: Any, v: Any, options: dict[str, Any]) -> Any:
@@ -159,7 +159,7 @@ def _scaled_dot_product_attention(query: Any, key: Any, value: Any, attn_mask: A
 
 
 class Graph:
-    """Stands in for ``torch.cuda.CUDAGraph``."""
+    """A substitute for ``torch.cuda.CUDAGraph``."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         self.calls: list[Callable[[], Any]] = []
@@ -173,12 +173,12 @@ class Graph:
 
 
 class FakeGpu(TorchDispatchMode):
-    """See the module's description.
+    """A fake GPU; see the module's description.
 
     Args:
-        package: host synchronisations and uploads are told by the lines of files with this in their path.
-        interpret: whether Triton's kernels are run, in their interpreter, which is slow; otherwise they are counted,
-            and their results are whatever was in memory.
+        package: host synchronisations and uploads are reported by line of the files with this in their path.
+        interpret: whether Triton's kernels are run, in their interpreter, which is slow. Otherwise they are only
+        counted, and their results are whatever was in memory.
     """
 
     active: FakeGpu | None = None
@@ -205,7 +205,7 @@ class FakeGpu(TorchDispatchMode):
 
     @property
     def totals(self) -> dict[str, int]:
-        """Launches, host synchronisations, uploads and bytes so far."""
+        """Return launches, host synchronisations, uploads and bytes so far."""
         counted = {"launches": self.launches, "syncs": self.syncs, "uploads": self.uploads, "bytes": self.traffic}
         return {name: sum(counter.values()) for name, counter in counted.items()}
 
@@ -322,7 +322,7 @@ class FakeGpu(TorchDispatchMode):
                 if isinstance(t, Cuda) or t.dim() == 0:
                     continue
                 if func not in INDEXED:
-                    raise DeviceMismatch(f"{func}: cpu {tuple(t.shape)} beside cuda tensors; {self._where()}")
+                    raise DeviceMismatch(f"{func}: cpu {tuple(t.shape)} next to cuda tensors; {self._where()}")
                 self.count_upload(func)
         masks = func in INDEXED and any(
             isinstance(t, torch.Tensor) and t.dtype in (torch.bool, torch.uint8) for t in args[1]
@@ -349,7 +349,7 @@ class FakeGpu(TorchDispatchMode):
         return out if func is aten.copy_.default and not isinstance(args[0], Cuda) else tree_map(wrap, out)
 
     def _copies(self, func: Any, args: tuple, on_gpu: list[Cuda], wanted: str | None) -> bool:
-        """Whether an operator copies between host and device, or would be allowed to; counted."""
+        """Return whether an operator copies between host and device, or would be allowed to; count the copy."""
         if func is aten._to_copy.default:
             if wanted == "cpu":
                 self.count_sync(func)

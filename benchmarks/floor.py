@@ -1,4 +1,4 @@
-"""What a decoding step cannot do without: reading weights, kept keys and selector keys once, at the memory's speed.
+"""Lower bound of a decoding step: reading weights, kept keys and selector keys once, at the memory's speed.
 
 ``python -m benchmarks.floor`` prints, for ``lasformer`` in 8 bits at beam 5 (see ``benchmarks decoding``), the
 megabytes of each and the milliseconds that reading them takes on this machine, at the median speed of 15 sums
@@ -25,7 +25,7 @@ FLOAT, MB = 4, 1e6  # bytes: keys, values and selectors stay in float32
 
 
 def memory_speed(threads: int) -> float:
-    """Bytes per second that the threads read."""
+    """Return the bytes per second that the threads read."""
     torch.set_num_threads(threads)
     numbers = torch.ones(128 << 20)
 
@@ -40,7 +40,7 @@ def memory_speed(threads: int) -> float:
 
 @torch.no_grad()
 def to_read(length: int) -> dict[str, float]:
-    """Bytes of a step after ``length`` tokens on both sides; slots that several hypotheses keep count once."""
+    """Return the bytes of a step after ``length`` tokens on both sides; slots kept by several hypotheses count once."""
     model = System.named("lasformer_unpacked").model()
     source, state = fill(model, length, 1, lambda: torch.randint(BEAM, (BEAM,)), CPU)
     share = len(model.decoder.layers) // len(model.decoder.layers.starts)

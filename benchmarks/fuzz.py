@@ -1,9 +1,9 @@
-"""Hostile input for everything that reads some, for a bounded time: ``python -m benchmarks.fuzz --seconds 600``.
+"""Hostile input for everything that reads input, for a bounded time: ``python -m benchmarks.fuzz --seconds 600``.
 
 Formats (read, find sentences, write), loaders (checkpoints, prepared folders, raw text, glossaries, journals, run
-configurations) and the server's routes get mutations of valid input and random pieces of it. Expected is success,
-``InputError`` or an answer below 500; anything else is printed with the input that caused it, kept in ``--out``, and
-the exit code is 1. The seed is printed: the same one gives the same inputs.
+configurations) and the server's routes get mutations of valid input and random pieces of it. Expected results are
+success, ``InputError`` or an answer below 500. Anything else is printed, its input is kept in ``--out``, and the exit
+code is 1. The seed is printed; the same seed gives the same inputs.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ PIECES = [
 
 
 def mutated(data: bytes, chosen: random.Random) -> bytes:
-    """Bytes with a few of them replaced, removed, doubled, cut off, or pieces put between them."""
+    """Return bytes with a few of them replaced, removed, doubled or cut off, or with pieces inserted."""
     made = bytearray(data)
     for _ in range(chosen.randint(1, 6)):
         at, end = sorted(chosen.randrange(len(made) + 1) for _ in range(2))
@@ -82,7 +82,7 @@ def of_formats(chosen: random.Random) -> Generator[Attempt]:
 
 
 def _no_stumble(call: Callable[[], object]) -> None:
-    """A reader must refuse by a rule of its own: ``InputError`` around another error is a fault that was caught."""
+    """Check that a reader refuses by its own rule: an ``InputError`` around another error is a caught fault."""
     try:
         call()
     except InputError as e:
@@ -92,7 +92,7 @@ def _no_stumble(call: Callable[[], object]) -> None:
 
 
 def of_loaders(chosen: random.Random, folder: Path) -> Generator[Attempt]:
-    """Files of a prepared folder and a checkpoint, mutated one at a time."""
+    """Mutate the files of a prepared folder and a checkpoint, one at a time."""
     from fairseq_lasformer.checkpoints.loading import load
     from fairseq_lasformer.data.examples import ExampleCodec
     from fairseq_lasformer.data.manifest import SplitInfo
@@ -152,7 +152,7 @@ def of_loaders(chosen: random.Random, folder: Path) -> Generator[Attempt]:
 
 
 def of_routes(chosen: random.Random, folder: Path) -> Generator[Attempt]:
-    """Every route of a server, with JSON, forms and files."""
+    """Try every route of a server, with JSON, forms and files."""
     from starlette.testclient import TestClient
 
     from fairseq_lasformer.documents.hub import load_model
@@ -203,7 +203,7 @@ def of_routes(chosen: random.Random, folder: Path) -> Generator[Attempt]:
 
 
 def prepare(folder: Path) -> None:
-    """A small corpus, its prepared folder, and a model that was hardly trained."""
+    """Make a small corpus, its prepared folder, and a hardly trained model."""
     root = Path(__file__).resolve().parents[1]
     program = str(Path(sys.executable).with_name("lasformer"))
     raw = folder / "raw"
@@ -220,7 +220,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=600, help="default: %(default)s")
     parser.add_argument("--seed", type=int, default=int(time.time()), help="default: the time")
-    parser.add_argument("--out", type=Path, default=Path("runs/fuzz"), help="for what failed (default: %(default)s)")
+    parser.add_argument("--out", type=Path, default=Path("runs/fuzz"), help="failing inputs (default: %(default)s)")
     args = parser.parse_args()
     chosen, tried, faults = random.Random(args.seed), Counter[str](), 0
     torch.set_num_threads(1)

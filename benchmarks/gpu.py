@@ -1,10 +1,10 @@
-"""``python -m benchmarks.gpu``: everything that a machine with a GPU can tell, in one call (scripts/gpu.sh).
+"""All measurements on a machine with a GPU, in one call: ``python -m benchmarks.gpu`` (scripts/gpu.sh).
 
-Sections, in order: facts; correct (each kernel, in three types of numbers, against its definition); search (a beam
-search eager and in a CUDA graph against plain PyTorch); captured (training steps in CUDA graphs against such without);
-kernels (milliseconds, and the bytes they must move); and the benchmarks training, decoding, prefill and moe, each in a
-process of its own. A section that fails leaves its error in OUT/gpu.json, which is written anew after each, and the
-next one runs. Ends with the tables.
+Sections, in order: facts; correct (each kernel, in three types of numbers, against its definition); search (beam
+search, eager and in a CUDA graph, against plain PyTorch); captured (training steps with and without CUDA graphs);
+kernels (milliseconds, and the bytes they must move); and the benchmarks training, decoding, prefill and moe, each in
+its own process. A failing section leaves its error in OUT/gpu.json, which is rewritten after each section, and the next
+one runs. The tables come last.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from fairseq_lasformer.nn.options import RunOptions
 from fairseq_lasformer.ops import AttentionMask, EightBit, KeyIndex, reference
 from fairseq_lasformer.search.beam_loop import BeamGenerator
 
-# largest relative error, by the norm: some five times that of PyTorch's own attention of the type
+# largest relative error, by the norm: about five times that of PyTorch's own attention in the type
 TOLERANCE = {"float32": 1e-4, "float16": 3e-3, "bfloat16": 2e-2}
 BEAM, HEADS, HEAD_DIM, SELECT_DIM, KAPPA = 5, 8, 64, 64, 50_000
 
@@ -57,7 +57,7 @@ BENCHMARKS = {
 
 
 class Incomplete(RuntimeError):
-    """A benchmark that failed or was cut off; ``rows`` are those that it had."""
+    """A benchmark that failed or was cut off; ``rows`` are those it had by then."""
 
     def __init__(self, reason: str, rows: list[Row]) -> None:
         super().__init__(reason)
@@ -78,7 +78,7 @@ def facts(place: Place, quick: bool) -> dict[str, Any]:
 
 
 def correct(place: Place, quick: bool) -> list[Row]:
-    """Errors of the kernels; raises if one is too large."""
+    """Return the errors of the kernels; raise if one is too large."""
     rows, wrong = [], []
     sizes = ((40, 40),) if quick else ((1, 1), (63, 111), (129, 129), (1000, 1000), (64, 2200))
     for dtype in DTYPES:
@@ -160,7 +160,7 @@ def _errors(device: torch.device, dtype: torch.dtype, n_queries: int, n_keys: in
 
 @torch.no_grad()
 def search(place: Place, quick: bool) -> list[Row]:
-    """Translations by kernels, eager and in a graph, and by plain PyTorch; raises if they differ."""
+    """Translate by kernels, eager and in a graph, and by plain PyTorch; raise if the translations differ."""
     source = torch.randint(4, VOCABULARY, (2, 8 if quick else 200), device=place.device)
     sample = {"net_input": {"src_tokens": source, "src_lengths": source.ne(1).sum(1)}}
     found = {}
@@ -184,7 +184,7 @@ def search(place: Place, quick: bool) -> list[Row]:
 
 
 def linears(place: Place, quick: bool) -> list[Row]:
-    """Milliseconds of a linear layer of few rows, and in 8 bits."""
+    """Return the milliseconds of a linear layer of few rows, also in 8 bits."""
     rows = []
     for inputs, outputs in ((64, 64),) if quick else ((512, 512), (512, 2048), (2048, 512), (512, 32000)):
         weight = torch.randn(outputs, inputs, device=place.device, dtype=place.dtype)
@@ -198,7 +198,7 @@ def linears(place: Place, quick: bool) -> list[Row]:
 
 
 def kernels(place: Place, quick: bool) -> list[Row]:
-    """Milliseconds of the kernels of a step, and of a full pass beside ``scaled_dot_product_attention``."""
+    """Return the milliseconds of the kernels of a step, and of a full pass next to ``scaled_dot_product_attention``."""
     rows = linears(place, quick)
     device, dtype, width = place.device, place.dtype, HEADS * HEAD_DIM
     for n_rows in (5,) if quick else (5, 40, 160, 320):
@@ -251,13 +251,13 @@ def kernels(place: Place, quick: bool) -> list[Row]:
 
 
 def block_mask(kept: torch.Tensor) -> BlockMask:
-    """The kept keys, bool [1, T, T], as PyTorch's flex_attention takes them: blocks without any are left out."""
+    """Return the kept keys, bool [1, T, T], in the form of PyTorch's flex_attention, without blocks that have none."""
     length = kept.size(-1)
     return create_block_mask(lambda b, h, i, j: kept[0, i, j], None, None, length, length, device=str(kept.device))
 
 
 def flexible(q: torch.Tensor, kept: torch.Tensor) -> Callable[[], torch.Tensor]:
-    """flex_attention over the kept keys: compiled, as it is meant to run; on a CPU, where it has no gradients, not."""
+    """Return flex_attention over the kept keys: compiled, as intended, but not on a CPU, where it has no gradients."""
     attention: Any = torch.compile(flex_attention, dynamic=False)
     if q.device.type == "cpu":
         attention, q = flex_attention, q.detach()
@@ -280,7 +280,7 @@ def benchmark(name: str, options: argparse.Namespace, seconds: float) -> list[Ro
     command = [sys.executable, "-m", "benchmarks", *words, "--device", options.device, "--out", str(out)]
     command += ["--dtype", "float32" if options.device == "cpu" else "bfloat16"]
     out.unlink(missing_ok=True)
-    # a session of its own: benchmarks start processes, which would stay on the GPU
+    # a separate session: benchmarks start processes, which would stay on the GPU
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, start_new_session=True, **pipes) as process:
         try:
@@ -299,8 +299,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--out", type=Path, default=Path("runs/gpu"))
-    parser.add_argument("--seconds", type=float, default=520, help="for all sections (default: 520)")
-    parser.add_argument("--quick", action="store_true", help="smallest sizes, to try the script")
+    parser.add_argument("--seconds", type=float, default=520, help="seconds for all sections (default: 520)")
+    parser.add_argument("--quick", action="store_true", help="use the smallest sizes, to try the script")
     parser.add_argument("--sections", default=",".join([*SECTIONS, *BENCHMARKS]))
     options = parser.parse_args()
     if options.device == "cuda" and not torch.cuda.is_available():

@@ -1,9 +1,9 @@
-"""Models of Hugging Face's library, imported, beside CTranslate2 with the same folder.
+"""Models imported from Hugging Face's library, compared with CTranslate2 on the same folder.
 
-Each is a random model of the sizes of OPUS-MT or of NLLB's 600 million parameters. Lines of random words, as frequent
-as Zipf's law has it, are translated to lines of as many words each, with a beam of 5. CTranslate2 has 8 bits and sorts
-and batches by itself. With ``--shortlist``, both score the same 200 frequent words and 50 translations of each word
-alone.
+Each is a random model of the size of OPUS-MT or of NLLB's 600 million parameters. Lines of random words, with
+frequencies by Zipf's law, are translated to lines of as many words each, with a beam of 5. CTranslate2 runs in 8 bits
+and sorts and batches by itself. With ``--shortlist``, both score only the same 200 frequent words and 50 translations
+of each word.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def write_model(folder: Path, size: str) -> None:
-    """Writes a random model as its library does, with a vocabulary of made-up words."""
+    """Write a random model as its library does, with a vocabulary of made-up words."""
     from sentencepiece import SentencePieceTrainer
     from transformers import M2M100Config, M2M100ForConditionalGeneration, M2M100Tokenizer, MarianConfig, MarianMTModel
 
@@ -80,7 +80,7 @@ def write_model(folder: Path, size: str) -> None:
 
 
 def ours(folder: Path, texts: torch.Tensor, dtype: str, listed: Shortlist | None) -> Callable[[], float]:
-    """A function that translates all texts and returns the seconds."""
+    """Return a function that translates all texts and returns the seconds."""
     model, n = load_model(folder, device="cpu", decode_dtype=dtype), texts.size(1)
     translator = model.translator(BEAM, max_len_a=0, max_len_b=n + bool(model.settings.target_tag), min_len=n)
     translator.generator.shortlist, translator.task.cfg.shortlist = listed, "given" if listed else ""
@@ -91,14 +91,14 @@ def ours(folder: Path, texts: torch.Tensor, dtype: str, listed: Shortlist | None
         (lines,) = translator.translate([document], "cpu")
         seconds = time.perf_counter() - start
         if {len(line.tokens) for line in lines} - {n, n + 1}:
-            raise InputError("the translations do not have the length that was asked for")
+            raise InputError("the translations do not have the requested length")
         return seconds
 
     return run
 
 
 def theirs(folder: Path, names: list[list[str]], tag: str, args: argparse.Namespace) -> Callable[[], float]:
-    """The same with CTranslate2."""
+    """Return the same for CTranslate2."""
     import ctranslate2
 
     n = args.words
@@ -122,13 +122,13 @@ def theirs(folder: Path, names: list[list[str]], tag: str, args: argparse.Namesp
 
 
 def _by_zipf(draw: np.random.Generator, n_words: int, size: int) -> np.ndarray:
-    """Words as frequent as Zipf's law has it, int64 [size]; none of the special ones and of the tags."""
+    """Draw words with frequencies by Zipf's law, int64 [size]; no special ones and no tags."""
     odds = 1 / np.arange(1, n_words - 200)
     return draw.choice(np.arange(4, n_words - 197), size, p=odds / odds.sum())
 
 
 def _list(n_words: int) -> Shortlist:
-    """The most frequent words, and translations of each word."""
+    """Return the most frequent words, and translations of each word."""
     draw = np.random.default_rng(7)
     starts = np.arange(n_words + 1) * 50
     words = _by_zipf(draw, n_words, n_words * 50)
@@ -150,7 +150,7 @@ def measure(args: argparse.Namespace) -> Iterator[Row]:
             yield Row(case, "import", "seconds", time.perf_counter() - start, compared=False)
             if size == "opus":
                 TransformersConverter(str(original)).convert(str(converted), quantization="int8")
-            else:  # its converter misses the languages in what transformers 5 writes of M2M-100
+            else:  # its converter does not find the languages in M2M-100 models written by transformers 5
                 export(made, converted, quantisation="int8")
             words = _by_zipf(np.random.default_rng(2), SIZES[size][-1], args.lines * args.words)
             texts = torch.from_numpy(words).view(args.lines, args.words)

@@ -23,14 +23,14 @@ SETS = {
 
 
 def environment(isa: str) -> dict[str, str]:
-    """The variables of an instruction set; none for an empty name or an unknown one, such as another architecture's."""
+    """Return the variables of an instruction set; none for an empty or unknown name, such as another architecture's."""
     return dict(zip(VARIABLES, SETS.get(isa, ())))
 
 
 def restrict(isa: str) -> None:
-    """Begin this program anew with the instruction set's variables, which the libraries read when they are loaded.
+    """Restart this program with the instruction set's variables, which the libraries read when they are loaded.
 
-    Does nothing if they are set already.
+    Do nothing if they are set already.
     """
     wanted = environment(isa)
     if any(os.environ.get(name) != value for name, value in wanted.items()):

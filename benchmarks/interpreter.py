@@ -1,6 +1,6 @@
 """Triton's interpreter with the bfloat16 of a GPU: rounded to nearest even, and multiplied as numbers.
 
-As it is (3.9), the interpreter cuts float32 off where a GPU rounds it, and multiplies bfloat16's bits as integers.
+Unpatched (3.9), the interpreter truncates float32 where a GPU rounds it, and multiplies bfloat16's bits as integers.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _HALF = (tl.bfloat16, tl.float16)
 
 
 def exact_bfloat16() -> None:
-    """Mend the interpreter; repeated calls have no effect. Without ``TRITON_INTERPRET=1`` nothing uses it."""
+    """Fix the interpreter; repeated calls have no effect. Without ``TRITON_INTERPRET=1`` nothing uses it."""
     original = interpreter._convert_float
     if hasattr(original, "original"):
         return

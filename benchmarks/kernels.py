@@ -1,9 +1,9 @@
 """The CPU kernels one by one, with every instruction set that this processor has, on one thread.
 
 Sizes are those of the base model: a decoding step at beam 5 (products of 5 rows, selection among 4,096 keys, attention
-over 5% of them, the best of 8,000 words) and a training step on 1,024 tokens. microseconds: medians, all instruction
-sets taking turns. G/s: thousand million multiplications and additions a second; GB/s: bytes that must be read. peak:
-the same of a large product of PyTorch, and of a sum of 512 MB, for comparison.
+over 5% of them, the best of 8,000 words) and a training step on 1,024 tokens. microseconds: medians, with all
+instruction sets taking turns. G/s: billion multiplications and additions per second; GB/s: bytes that must be read.
+peak: the same for a large product in PyTorch and a sum of 512 MB, for comparison.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from fairseq_lasformer.ops import cpu
 
 BASELINES: tuple[str, ...] = ("avx2",)
 ROWS, WIDTH, HEADS, KEYS, TOKENS, KEPT = 5, 512, 8, 4096, 1024, 0.05
-COPIES = 6  # of the weights, so that they come from the third cache, as in a step of six layers
+COPIES = 6  # of the weights, so they come from the third cache, as in a step of six layers
 
 
 class Work(NamedTuple):
-    """A call of a kernel: what runs, its operations, and the bytes that it must read."""
+    """A call of a kernel, its operations, and the bytes that it must read."""
 
     run: Callable[[int], object]
     operations: float
@@ -109,7 +109,7 @@ def cases() -> dict[str, Work]:
 
 
 def microseconds(run: Callable[[int], object], least: float = 0.02) -> float:
-    """Time of a call, from as many as take at least ``least`` seconds."""
+    """Return the time of a call, from as many calls as take at least ``least`` seconds."""
     calls, passed = 0, 0.0
     start = time.perf_counter()
     while passed < least:
@@ -121,7 +121,7 @@ def microseconds(run: Callable[[int], object], least: float = 0.02) -> float:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--repeat", type=int, default=9, help="default: %(default)s")
-    parser.add_argument("--cases", default="", metavar="TEXT", help="those whose name holds this text")
+    parser.add_argument("--cases", default="", metavar="TEXT", help="cases whose name contains this text")
 
 
 @torch.no_grad()

@@ -1,10 +1,10 @@
-"""``python -m benchmarks.kills DATA CHECKPOINT``: translations that are killed, again and again; is the result whole?
+"""Translations killed again and again, checked for a complete result: ``python -m benchmarks.kills DATA CHECKPOINT``.
 
-A split is translated once, undisturbed. Then, as often as is asked for, it is translated again and killed with SIGKILL
-in one of several ways; the same command goes on until it ends well, and its file is compared with the first one, byte
+A split is translated once, undisturbed. Then, as often as requested, it is translated again and killed with SIGKILL in
+one of several ways. The same command is repeated until it succeeds, and its file is compared with the first one, byte
 for byte. The ways: the command, at a random time; one of its workers, which is replaced; the command while a shard's
-file is written but not in place yet; one of the commands of an array of shards; a disk that is full; a worker that is
-stopped, and goes on when another one has done its work. Exits with 1 if a result differs, or anything is left over.
+file is written but not in place yet; one of the commands of an array of shards; a full disk; a worker that is stopped,
+and continues after another one has done its work. Exits with 1 if a result differs or anything is left over.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from tqdm import tqdm
 
 SHARDS = 6
 FULL = 200
-"""Bytes of a file on the full disk: less than those of a shard."""
+"""Bytes of a file on the full disk: fewer than those of a shard."""
 
 
 def _below(pid: int) -> list[int]:
-    """The processes that a process has started, and so on."""
+    """Return the processes that a process has started, and their descendants."""
     texts = []
     for path in Path(f"/proc/{pid}/task").glob("*/children"):
         with suppress(OSError):
@@ -50,7 +50,7 @@ class Campaign:
     """Translations of one split.
 
     Args:
-        folder: an empty folder for what is written.
+        folder: an empty folder for output.
     """
 
     def __init__(self, args: argparse.Namespace, folder: Path) -> None:
@@ -66,7 +66,7 @@ class Campaign:
         return [*words, str(self.out), "--split", a.split, "--device", "cpu", "--beam", "2", "--engine", a.engine]
 
     def run(self, words: list[str], limit: int | None = None) -> subprocess.Popen[bytes]:
-        """Start a command, in a group of its own."""
+        """Start a command in its own process group."""
         shards = [] if "--shard" in words else ["--shards", str(SHARDS)]
 
         def limited() -> None:
@@ -79,14 +79,14 @@ class Campaign:
         return subprocess.Popen([*words, *shards], preexec_fn=limited, **quiet)
 
     def children(self, of: subprocess.Popen[bytes]) -> list[int]:
-        """The workers of a command; with Ray, those of its own below."""
+        """Return the workers of a command; with Ray, the actors below it."""
         below = _below(of.pid)
         if self.args.engine == "processes":
             return below
         return [pid for pid in below if _command_of(pid).startswith("ray::") and "_Actor" in _command_of(pid)]
 
     def sleep(self, of: subprocess.Popen[bytes]) -> None:
-        """Wait for a random time, at most as long as an undisturbed run."""
+        """Wait for a random time, at most that of an undisturbed run."""
         end = time.monotonic() + self.draw.uniform(0, self.seconds)
         while time.monotonic() < end and of.poll() is None:
             time.sleep(0.01)
@@ -143,7 +143,7 @@ class Campaign:
         return len(stopped) > 0
 
     def end(self, process: subprocess.Popen[bytes], spared: list[int] = []) -> int:  # noqa: B006
-        """Kill a command and its workers as a machine that fails does; whether it was running."""
+        """Kill a command and its workers as a failing machine does; return whether it was running."""
         running = process.poll() is None
         for pid in [process.pid, *(pid for pid in self.children(process) if pid not in spared)]:
             with suppress(ProcessLookupError):
@@ -152,7 +152,7 @@ class Campaign:
         return running
 
     def finished(self) -> tuple[int, bool]:
-        """Go on until the command ends well: how often it was started, and whether the result is whole."""
+        """Repeat the command until it succeeds; return how often it was started, and whether the result is complete."""
         again = 0
         while not self.out.exists() and again < 9:
             self.run([*self.command(), "--jobs", "2"]).wait()

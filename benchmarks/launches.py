@@ -1,4 +1,4 @@
-"""Counts what the base model asks of a GPU, on a fake one: ``python -m benchmarks.launches``.
+"""Counts of the base model's work on a fake GPU: ``python -m benchmarks.launches``.
 
 Prints kernel launches, host synchronisations, uploads and bytes (each operator's arguments and results once) of a
 forward and backward pass in bfloat16, and the lines of the project that launch most; with ``--search``, of the steps of
@@ -29,7 +29,7 @@ from fairseq_lasformer.search.generator import AlignedGenerator, Alignment
 
 
 class _Counted(FakeGpu):
-    """Tells launches and bytes by the line of the project that asked for them."""
+    """A fake GPU that reports launches and bytes by the line of the project that caused them."""
 
     def __init__(self) -> None:
         super().__init__(interpret=False)
@@ -103,10 +103,10 @@ def count_search(
             nonlocal step, before
             start = gpu.totals
             out = forward(*args)
-            if 2 < step <= 2 + STEPS:  # from the third on, all is known that a step asks for once
+            if 2 < step <= 2 + STEPS:  # from the third on, everything that a step asks for once is known
                 for part, first, last in (("search", before, start), ("decoder", start, gpu.totals)):
                     parts[part].update({what: last[what] - first[what] for what in first})
-            out[0].fill_(-1.0)  # kernels that are not run leave anything
+            out[0].fill_(-1.0)  # kernels that are not run leave arbitrary values
             step, before = step + 1, gpu.totals
             return out
 
@@ -119,13 +119,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--system", default="lasformer", help="or transformer, lasformer_dense (default: %(default)s)")
     parser.add_argument("--documents", type=int, default=1, help="default: %(default)s")
-    parser.add_argument("--length", type=int, default=4096, help="tokens a side (default: %(default)s)")
+    parser.add_argument("--length", type=int, default=4096, help="tokens per side (default: %(default)s)")
     parser.add_argument("--kappa", type=float, default=0.05, help="default: %(default)s")
     parser.add_argument("--supervise-rows", default="512", help="default: %(default)s")
     parser.add_argument("--graph", action="store_true", help="replay the step from CUDA graphs (--cuda-graph-tokens)")
     parser.add_argument("--top", type=int, default=0, help="number of lines of the project to show")
     parser.add_argument("--int8", action="store_true", help="with --search: weights and cache in 8 bits")
-    parser.add_argument("--search", choices=("fairseq", "plain", "aligned"), help="count beam search instead")
+    parser.add_argument("--search", choices=("fairseq", "plain", "aligned"), help="count a beam search instead")
     args = parser.parse_args()
     if args.search:
         options = args.system, args.documents, args.length, args.kappa, args.int8

@@ -1,7 +1,7 @@
-"""A translation memory: seconds to build it, its memory, look-ups per second on one core, and how many are found.
+"""A translation memory: seconds to build it, memory used, look-ups per second on one core, and the share found.
 
-Pairs of random sentences whose words are as frequent as Zipf's law has it, 6 to 22 of 60,000. What is looked up is a
-sentence of the memory with one word replaced; it is found if the best match is that sentence.
+Pairs of random sentences of 6 to 22 words out of 60,000, with frequencies by Zipf's law. Each query is a sentence of
+the memory with one word replaced; it counts as found if the best match is that sentence.
 """
 
 from __future__ import annotations

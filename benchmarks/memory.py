@@ -1,7 +1,7 @@
-"""A memory before a text: seconds to translate a part of a document behind lines of context, dense and Lasformer.
+"""A memory before a text: seconds to translate a part of a document after lines of context, dense and Lasformer.
 
-Base size, kappa 0.05, beam 5, 8,000 words. The source is --part random tokens after each number of --tokens; the
-translation of the latter is given, so that it is read in one pass, and as many tokens as the part has are searched.
+Base size, kappa 0.05, beam 5, 8,000 words. The source is --part random tokens after each number of --tokens. The
+translation of the latter is given, so it is read in one pass; as many tokens as the part has are searched.
 """
 
 from __future__ import annotations

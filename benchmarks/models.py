@@ -34,19 +34,19 @@ class Task:
 
 
 def batch_of(source: torch.Tensor, previous: torch.Tensor, target: torch.Tensor) -> dict[str, Any]:
-    """Return a batch of fairseq's, of words and padding, int64 [B, K], [B, N] and [B, N]."""
+    """Return a fairseq batch of words and padding, int64 [B, K], [B, N] and [B, N]."""
     inputs = {"src_tokens": source, "src_lengths": source.ne(1).sum(1), "prev_output_tokens": previous}
     return {"net_input": inputs, "target": target, "ntokens": int(target.ne(1).sum())}
 
 
 def by_zipf(draw: np.random.Generator, size: int) -> np.ndarray:
-    """Words that are as frequent as Zipf's law has it, int64 [size]; neither special nor the end."""
+    """Draw words with frequencies by Zipf's law, int64 [size]; neither special nor the end."""
     odds = 1 / np.arange(1, VOCABULARY - 3)
     return draw.choice(np.arange(4, VOCABULARY), size, p=odds / odds.sum())
 
 
 def shortlist() -> Shortlist:
-    """The 200 most frequent words, and 50 translations of each word."""
+    """Return the 200 most frequent words, and 50 translations of each word."""
     draw = np.random.default_rng(7)
     each = [np.unique(by_zipf(draw, 3 * BEST)) for _ in range(VOCABULARY)]
     each = [draw.permutation(words)[:BEST] for words in each]
@@ -69,7 +69,7 @@ def build(
         kappa: kappa of every selector, a fraction.
         supervise_rows: see ``--supervise-rows``.
         run: options of a run, such as 8 bits in decoding.
-        task: what it is built for (default: one with these options).
+        task: task to build it for (default: one with these options).
         more: further options of the model.
     """
     register()

@@ -90,7 +90,7 @@ def _training(layer: nn.Module, x: Tensor) -> None:
 
 
 def toy_balance(importance_weight: float, load_weight: float) -> dict[str, float]:
-    """Return how evenly 8 experts are used after 200 updates of 256 tokens each that are not centred."""
+    """Return how evenly 8 experts are used after 200 updates of 256 uncentred tokens each."""
     torch.manual_seed(0)
     cfg = MoeConfig(8, importance_weight=importance_weight, load_weight=load_weight)
     layer, target, centre = MixtureOfExperts(cfg, 16, 32), nn.Linear(16, 16), torch.randn(16)

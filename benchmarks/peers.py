@@ -1,4 +1,4 @@
-"""CTranslate2 with the weights of fairseq's transformer, at its best: its own batching, packed where it packs."""
+"""CTranslate2 with the weights of fairseq's transformer, at its best: its own batching, packing where it packs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 from benchmarks.models import VOCABULARY, build, shortlist
 
 BEAM = 5
-FITTED = 1024  # longest translation that is timed for a step's figure
+FITTED = 1024  # longest translation timed for a step's figure
 
 
 @contextlib.contextmanager
@@ -54,7 +54,7 @@ def translator(compute_type: str, longest: int, listed: bool = False) -> Iterato
 
 
 def _vmap(names: list[str]) -> str:
-    """The shortlist as CTranslate2 reads it: words on every list, then the translations of each word."""
+    """Return the shortlist as CTranslate2 reads it: words on every list, then the translations of each word."""
     some = shortlist()
     lines = ["\t" + " ".join(names[word] for word in [*range(4), *some.frequent])]
     for word, (start, end) in enumerate(zip(some.starts, some.starts[1:])):

@@ -1,7 +1,7 @@
 """Encoder prefill: seconds of dense attention, masked attention and gathered keys or tiles, by length and kappa.
 
 Base size. dense: lasformer_dense; mask: all scores, with a mask; gather: kept keys only (CPU); tiles: all keys in
-tiles, with a bitmask (GPU). The thresholds derived from it are INFERENCE_FROM and INFERENCE_SHARE in
+tiles, with a bitmask (GPU). It determines the thresholds INFERENCE_FROM and INFERENCE_SHARE in
 fairseq_lasformer/ops/choice.py.
 """
 

@@ -1,7 +1,7 @@
-"""Readers of files: how their time grows with pathological inputs, ``python -m benchmarks.readers``.
+"""File readers: growth of their time on pathological inputs, ``python -m benchmarks.readers``.
 
-For every format and shape, the processor time of reading an input of some size and of one twice as large; the ratio
-should be near 2. Shapes are those that made readers quadratic, and ordinary text.
+For every format and shape, the processor time to read an input and one twice as large; the ratio should be near 2.
+Shapes are ordinary text and those that once made readers quadratic.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def packed(name: str, piece: str, before: str, after: str) -> Callable[[int], by
 
 
 def prose(size: int) -> bytes:
-    """Words, sentences and paragraphs."""
+    """Return words, sentences and paragraphs."""
     chosen = random.Random(1)
     words = ["bank", "house", "river", "and", "the", "old", "sees", "under", "a"]
     words += ["bridge,", "town.", "it!", "{x}", "%s"]
@@ -48,7 +48,7 @@ def prose(size: int) -> bytes:
 
 
 def ticks(size: int) -> bytes:
-    """Growing runs of backticks."""
+    """Return growing runs of backticks."""
     cycle = "".join("`" * n + "x" for n in range(1, 61))
     return (cycle * (size // len(cycle) + 1))[:size].encode()
 
@@ -126,7 +126,7 @@ SHAPES["cues"] = SHAPES["subtitles"]
 
 
 def work(form: str, data: bytes) -> None:
-    """Reads a file, finds its sentences, and writes it back."""
+    """Read a file, find its sentences, and write it back."""
     try:
         file = formats.read(data, form)
         for block in file.blocks:
@@ -142,7 +142,7 @@ def seconds(form: str, make: Callable[[int], bytes], size: int) -> float:
         begun = time.process_time()
         work(form, data)
         best = min(best, time.process_time() - begun)
-        if best > 1:  # long enough to be trusted once
+        if best > 1:  # long enough to be measured once
             break
     return best
 

@@ -1,9 +1,9 @@
-"""``python -m benchmarks.reproducible MODEL TEXT``: one text, translated in many ways; do the bytes differ?
+"""One text translated in many ways, compared by bytes: ``python -m benchmarks.reproducible MODEL TEXT``.
 
 Every document of the text becomes a file, and ``lasformer translate FOLDER --format jsonl`` translates them: alone, in
 batches of several sizes, in reverse order, by one thread and two, in shards, and with every instruction set of this
-processor, of PyTorch, too. Prints how many files, and how many of their bytes, differ from the first way, and what it
-took. Exits with 1 if any byte differs.
+processor, also in PyTorch. Prints how many files, and how many of their bytes, differ from the first way, and the
+seconds. Exits with 1 if any byte differs.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Way(NamedTuple):
     Attributes:
         options: of the command.
         threads: OMP_NUM_THREADS.
-        instructions: the most that every part may use; "" for all.
+        instructions: the instruction set that no part may exceed; "" for all.
         shards: number of commands, one after the other.
         reverse: whether the files are named, and so translated, in reverse order.
     """
@@ -43,16 +43,16 @@ class Way(NamedTuple):
 
 
 def ways() -> list[Way]:
-    """All ways; the first is what the others are compared with."""
+    """All ways; the others are compared with the first."""
     found = [Way("batches of 8,192 tokens"), Way("alone", ("--max-tokens", "1"))]
     found += [Way(f"batches of {n:,} tokens", ("--max-tokens", str(n))) for n in (500, 1500, 4000, 30000)]
     found += [Way("in reverse order", reverse=True), Way("two threads", threads=2), Way("three shards", shards=3)]
-    # plain, which this processor would never take by itself, is what one without fused multiply-adds has
+    # plain, which this processor would never choose, is what a processor without fused multiply-adds uses
     return [*found, *(Way(name, instructions=name) for name in cpu.instruction_sets()[1:] if name != "plain_fused")]
 
 
 def translated(way: Way, args: argparse.Namespace, documents: list[str], work: Path) -> dict[int, bytes]:
-    """The translated file of each document."""
+    """Return the translated file of each document."""
     source, out = work / "source", work / "out"
     source.mkdir(parents=True)
     names = {i: f"{len(documents) - i if way.reverse else i:05}.txt" for i in range(len(documents))}
@@ -69,7 +69,7 @@ def translated(way: Way, args: argparse.Namespace, documents: list[str], work: P
 
 
 def rows(args: argparse.Namespace, documents: list[str]) -> Iterator[tuple[str, int, int, float]]:
-    """Way, files that differ, bytes that differ, seconds; as they come."""
+    """Yield way, files that differ, bytes that differ and seconds, as they come."""
     first: dict[int, bytes] = {}
     for way in ways():
         with TemporaryDirectory() as work:
@@ -94,7 +94,7 @@ def main() -> None:
     documents = args.text.read_text(encoding="utf-8").strip("\n").split("\n\n")[: args.documents]
     text = f"{len(documents)} documents, {sum(map(len, documents)):,} characters, {args.decode_dtype}"
     print(f"{text}; {machine.describe(machine.machine())}")
-    print("way | files that differ | bytes | seconds, start included\n--- | ---: | ---: | ---:")
+    print("way | files that differ | bytes | seconds, including start\n--- | ---: | ---: | ---:")
     any_differs = False
     for name, files, differ, took in rows(args, documents):
         any_differs |= files > 0

@@ -25,7 +25,7 @@ class Row:
         metric: ``seconds``, ``steps/s``, ``peak GiB``, …
         value: value of the metric.
         compared: whether the table shows its ratio to the baselines.
-        about: further facts of it.
+        about: further facts.
     """
 
     case: str
@@ -37,7 +37,7 @@ class Row:
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """What no other row of a benchmark has."""
+        """A key unique among the rows of a benchmark."""
         return self.case, self.system, self.metric
 
 
@@ -72,7 +72,7 @@ def save(
         benchmark: its name.
         rows: the figures.
         options: of the command that measured them.
-        ratios: entries that every compared row gets, and the system whose figure of the same case it is divided by.
+        ratios: entries that every compared row gets, and the system whose figure for the same case is the divisor.
     """
     values = {(row.case, row.system, row.metric): row.value for row in rows}
     written = []
@@ -91,10 +91,10 @@ def save(
 def load(path: Path, benchmark: str, options: Mapping[str, str]) -> list[Row]:
     """Return the rows of an interrupted run of the same command on the same machine; none if there was no run.
 
-    The last system's are left out, because it may have been cut off between two of its figures.
+    The last system's rows are left out, because it may have been interrupted between two figures.
 
     Raises:
-        InputError: the file is of another benchmark, of other options, of another machine, or damaged.
+        InputError: the file is from a different benchmark, options or machine, or damaged.
     """
     if not path.exists():
         return []
@@ -108,7 +108,7 @@ def load(path: Path, benchmark: str, options: Mapping[str, str]) -> list[Row]:
     except (ValueError, KeyError, TypeError, AttributeError) as e:
         raise InputError(f"{path}: not the rows of a benchmark ({type(e).__name__}: {e}); leave out --resume") from None
     if other:
-        raise InputError(f"{path}: rows of another {' and '.join(other)}; leave out --resume, or name another --out")
+        raise InputError(f"{path}: differs in {' and '.join(other)}; leave out --resume, or choose another --out")
     return [row for row in rows if (row.case, row.system) != (rows[-1].case, rows[-1].system)]
 
 

@@ -1,7 +1,7 @@
-"""Forms of a selector's scores, taught by the attention of a frozen checkpoint: how much of it their best keys hold.
+"""Forms of a selector's scores, taught by a frozen checkpoint's attention: the share of it on their best keys.
 
 bilinear: q . k of one head (arXiv 2309.14174, eq 1); ReLU heads: sum over heads of w_h(x) ReLU(q_h . k), whose heads
-share one narrow key (DeepSeek's lightning indexer). Each stands for the lowest group of layers of a module. All read
+share one narrow key (DeepSeek's lightning indexer). Each represents the lowest group of layers of a module. All read
 the same states and learn from the same queries, by the KL loss alone (eq 4); the model stays as it is. recall:
 attention, mean of the group's heads and layers, on the kappa highest-scored keys of a query (at least ten), over the
 documents of another split.
@@ -30,11 +30,11 @@ from fairseq_lasformer.plugin.placement import MODULES
 BASELINES = ("the checkpoint's own",)
 SHARES = (0.02, 0.05, 0.1, 0.2)
 QUERIES = 64
-LEAST = 6e-8  # of what is kept in 16 bits; 0 says that a key is not allowed
+LEAST = 6e-8  # of values kept in 16 bits; 0 means that a key is not allowed
 
 
 class Text(NamedTuple):
-    """What a selector of one module reads and learns from in a document: [Q, d], [K, d], and the attention [Q, K]."""
+    """Input and target of a module's selector in a document: states [Q, d] and [K, d], and the attention [Q, K]."""
 
     queries: Tensor
     keys: Tensor
@@ -112,7 +112,7 @@ def _recalls(module: str, name: str, tested: list[Text], scorers: list[Any]) -> 
 
 @torch.no_grad()
 def texts(hub: Any, split: str, most: int, longer: int) -> dict[str, list[Text]]:
-    """What the selectors of each module read in documents of a split, and the attention that they stand for."""
+    """Return the selectors' inputs in documents of a split, by module, and the attention that they represent."""
     model, task = hub.models[0], hub.task  # in evaluation already
     task.load_dataset(split)
     data, found = task.datasets[split], {module: list[Text]() for module in MODULES}
@@ -152,7 +152,7 @@ def texts(hub: Any, split: str, most: int, longer: int) -> dict[str, list[Text]]
 
 
 def train(make: Any, learned: list[Text], args: argparse.Namespace, seed: int, what: str) -> Any:
-    """A selector of one form, taught by the KL loss on some queries of a document after the other."""
+    """Train a selector of one form by the KL loss, on some queries of one document after another."""
     torch.manual_seed(seed)
     scorer, rng = make(), random.Random(seed)
     optimizer = torch.optim.Adam(scorer.parameters(), lr=args.lr)
@@ -172,7 +172,7 @@ def train(make: Any, learned: list[Text], args: argparse.Namespace, seed: int, w
 
 @torch.no_grad()
 def recall(scorer: Any, tested: list[Text], share: float) -> float:
-    """The attention on a query's kept keys, mean of all queries of all documents."""
+    """Return the attention on a query's kept keys, the mean over all queries of all documents."""
     total, queries = 0.0, 0
     for text in tested:
         attention = text.attention.float()

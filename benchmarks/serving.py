@@ -1,8 +1,8 @@
-"""A running server under load: clients at the same time beside one alone, some of which leave half-way.
+"""A running server under load: many clients at once compared with one alone; some leave half-way.
 
-Needs ``lasformer serve`` on this machine. Documents of 5 to 500 sentences are runs of lines of a text; each client asks
-for one after the other, streamed. Every document must come back with all of its lines. Times are those of whole
-documents, first lines those after which a client has something to read.
+Needs ``lasformer serve`` on this machine. Documents of 5 to 500 sentences are runs of lines of a text; each client
+requests one after another, streamed. Every document must come back with all of its lines. Times are those of whole
+documents; first lines are the times until a client has something to read.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LENGTHS = (5, 10, 20, 50, 100, 500)
 
 
 class Answer(NamedTuple):
-    """What a client has seen: sentences, seconds to the first line and in all; whether it left half-way."""
+    """A client's record: sentences, seconds to the first line and in all, and whether it left half-way."""
 
     sentences: int
     first: float
@@ -40,11 +40,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--documents", type=int, default=100, help="in all, per number of clients (default: %(default)s)"
     )
     parser.add_argument("--leaving", type=float, default=0.1, help="share that leaves half-way (default: %(default)s)")
-    parser.add_argument("--memory", type=int, metavar="PID", help="process of the server, whose memory is read")
+    parser.add_argument("--memory", type=int, metavar="PID", help="process of the server, to read its memory")
 
 
 def documents(lines: list[str], n: int) -> list[str]:
-    """Runs of lines, short ones often and long ones rarely, as many sentences of each length on the whole."""
+    """Return runs of lines, short ones often and long ones rarely, with as many sentences of each length overall."""
     rng = random.Random(1)
     lengths = rng.choices(LENGTHS, [1 / length for length in LENGTHS], k=n)
     lengths[: len(LENGTHS)] = LENGTHS[:n]
@@ -54,7 +54,7 @@ def documents(lines: list[str], n: int) -> list[str]:
 
 
 async def ask(client: Any, url: str, text: str, leave: bool) -> Answer:
-    """One document, streamed."""
+    """Request one document, streamed."""
     begun, first, wanted, seen = time.monotonic(), 0.0, 0, 0
     async with client.stream("POST", f"{url}/translate", json={"q": text, "stream": True}) as answer:
         if answer.status_code != 200:
@@ -82,7 +82,7 @@ async def ask(client: Any, url: str, text: str, leave: bool) -> Answer:
 
 
 async def load(url: str, texts: list[str], clients: int, leaving: float) -> tuple[list[Answer], float]:
-    """All documents by a number of clients, and the time that they took."""
+    """Request all documents by a number of clients; return the results and the time taken."""
     import httpx
 
     waiting = iter(enumerate(texts))
@@ -123,7 +123,7 @@ def measure(args: argparse.Namespace) -> Iterator[Row]:
 
 
 def _memory(pid: int | None) -> float:
-    """Resident memory of a process, in MiB."""
+    """Return the resident memory of a process, in MiB."""
     if pid is None:
         return 0.0
     status = Path(f"/proc/{pid}/status").read_text()

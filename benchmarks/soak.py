@@ -1,11 +1,11 @@
-"""``python -m benchmarks.soak URL``: a server under attack beside honest clients, for some minutes.
+"""A server under attack while honest clients work, for some minutes: ``python -m benchmarks.soak URL``.
 
-20 honest clients translate texts, one after the other, each compared with its first answer; beside them, one attacker
-per kind repeats what a hard review tried: idle and half-sent connections, bodies that end too late, endless chunks,
+20 honest clients translate texts, one after another, each compared with its first answer. Meanwhile one attacker of
+each kind repeats what a hard review tried: idle and half-sent connections, bodies that end too late, endless chunks,
 nested JSON, odd numbers, huge lines for /attention, a zip bomb, a subtitle of digits, wrong keys, clients that leave.
 Prints, and writes with ``--out``: requests of the honest clients, lost ones, changed ones, the slowest; the answers to
-each attack; the server's memory at the start and at most (``--pid``). Exits with 1 if a request was lost or changed, if
-anything was answered with 500, or if memory exceeded 1.5 times that at the start.
+each attack; the server's memory at the start and its maximum (``--pid``). Exits with 1 if a request was lost or
+changed, if anything was answered with 500, or if memory exceeded 1.5 times that at the start.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ async def honest(url: str, number: int, texts: list[str], end: float, tally: dic
 
 
 async def _raw(url: str, data: bytes, wait: float) -> str:
-    """What a connection answers within some seconds to bytes that are sent."""
+    """Send bytes; return what a connection answers within some seconds."""
     place = urlsplit(url)
     reader, writer = await asyncio.open_connection(place.hostname, place.port)
     try:
@@ -84,7 +84,7 @@ def _bomb(size: int) -> bytes:
 
 
 def attacks(url: str) -> dict[str, Callable[[], Awaitable[str]]]:
-    """By name, one attempt of each attack; what was answered."""
+    """Return, by name, functions that try each attack once and return the answer."""
     host, bomb = urlsplit(url).netloc, _bomb(1 << 30)
 
     async def post(path: str, **request: Any) -> str:
@@ -134,7 +134,7 @@ async def attack(name: str, attempt: Callable[[], Awaitable[str]], end: float, a
 
 
 def resident(pid: int) -> float:
-    """MiB of a process."""
+    """Return the MiB of a process."""
     found = re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())
     return int(found[1]) / 1024 if found else 0.0
 
@@ -166,11 +166,11 @@ def main() -> None:
     parser.add_argument("url", help="such as http://127.0.0.1:5000; this machine only")
     parser.add_argument("--seconds", type=float, default=600, help="default: %(default)s")
     parser.add_argument("--text", type=Path, help="raw text whose documents the honest clients translate")
-    parser.add_argument("--pid", type=int, help="the server's process, whose memory is watched")
+    parser.add_argument("--pid", type=int, help="the server's process, to watch its memory")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     if urlsplit(args.url).hostname not in ("127.0.0.1", "localhost", "::1"):
-        sys.exit("error: a soak is for a server on this machine")
+        sys.exit("error: URL must be a server on this machine")
     found = asyncio.run(soak(args))
     print(json.dumps(found, indent=1))
     if args.out:

@@ -1,9 +1,9 @@
 """Time and memory of training: lasformer compared with fairseq's transformer, base size.
 
 seconds: forward and backward of ``--rows`` documents, all models taking turns in one process, medians. peak GiB: peak
-memory of one step, each in a fresh process: resident, or on a GPU what its allocator held. ratio_to_dense: seconds
-relative to lasformer_dense. kappa as given (default: half-way through training and at its end). On a GPU, systems that
-are captured replay their passes from CUDA graphs (--cuda-graph-tokens); the baselines are fairseq's and eager.
+memory of one step, each in a fresh process: resident, or on a GPU that of its allocator. ratio_to_dense: seconds
+relative to lasformer_dense. kappa as given (default: half-way through training and at its end). On a GPU, captured
+systems replay their passes from CUDA graphs (--cuda-graph-tokens); the baselines are fairseq's and eager.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def measure(args: argparse.Namespace) -> Iterator[Row]:
 
 
 def criterion(model: torch.nn.Module, sample: dict[str, Any]) -> tuple[torch.Tensor, Any, dict[str, Any]]:
-    """The loss, alike for all models, as a fairseq criterion returns it."""
+    """Return the loss, alike for all models, as a fairseq criterion does."""
     target, n_tokens = sample["target"], sample["ntokens"]
     logits, extra = model(**sample["net_input"])
     loss, _ = label_smoothed_nll_loss(

@@ -1,7 +1,7 @@
-"""How many keys the neighbouring queries of a tile keep together, in a trained model: of all that they may attend to.
+"""The share of allowed keys that neighbouring queries of a tile keep together, in a trained model.
 
 A kernel that gathered the keys of a tile, instead of reading all of them with a mask, would read this share. Documents
-of the test set are joined until they have --tokens tokens; the model reads them beside their references. With
+of the test set are joined until they have --tokens tokens; the model reads them with their references. With
 independent choices, r queries that keep a share s each would keep 1 - (1 - s)^r together.
 """
 
@@ -63,7 +63,7 @@ def measure(args: argparse.Namespace) -> Iterator[Row]:
 
 
 def joined(task: Any, n_documents: int, n_tokens: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Documents of the test set one after the other, [1, N] of both sides, until each has so many tokens."""
+    """Return documents of the test set joined, [1, N] of both sides, until each has so many tokens."""
     data, place = task.datasets["test"], 0
     dictionaries = task.source_dictionary, task.target_dictionary
     ends = [[d.eos() if (i := task.separator_in(d)) is None else i] for d in dictionaries]
@@ -80,7 +80,7 @@ def joined(task: Any, n_documents: int, n_tokens: int) -> Iterator[tuple[Tensor,
 
 
 def shares(selector: Any, query: Tensor, key: Tensor, mask: AttentionMask) -> dict[int, float]:
-    """Share of the allowed keys that so many neighbouring queries keep together."""
+    """Return the share of the allowed keys that so many neighbouring queries keep together."""
     allowed = mask.full(1, query.size(1), key.size(1), query.device)[0]
     scores = selector.q_proj(query)[0] @ selector.k_proj(key)[0].T
     kept = reference.select(

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""A memory on the demo's corpus: the words of a client that only his earlier documents show.
+"""A memory on the demo's corpus: a client's words that only the client's earlier documents show.
 
     python examples/client_memory.py [--out runs/client_memory] [--seed 1]
 
 Trains two Lasformers on documents of sixty clients (data/demo/house_terms.py): one of the demo's size, and a deeper
-one, longer, with --memory-examples 0.3. Then it translates documents of eight other clients, with and without a
-memory of each one's earlier documents, and counts the house terms that are right.
+one, for longer, with --memory-examples 0.3. Then translates documents of eight other clients, with and without a memory
+of the client's earlier documents, and counts the correct house terms.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from fairseq_lasformer.translation_memory.remembering import Memory
 
 CLIENTS, TESTED = 60, 8
 SHARE = 0.3
-"""Of the examples of ``remembering`` that begin with lines of a memory."""
+"""Share of the examples of ``remembering`` that begin with lines of a memory."""
 TOKENS = 512
 BEAM = 2
 WAYS: dict[str, tuple[int | None, bool]] = {  # tokens of the memory before a text, and whether terms are consistent
@@ -61,7 +61,7 @@ SYSTEMS: dict[str, tuple[str, ...]] = {  # how each differs from the demo's trai
 
 
 def prepare_all(raw: Path, out: Path) -> None:
-    """Prepares the data of both systems with the same subwords."""
+    """Prepare the data of both systems with the same subwords."""
     common: dict[str, Any] = {
         "source_lang": "en",
         "target_lang": "de",
@@ -83,7 +83,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=ROOT / "runs" / "client_memory")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--systems", default=",".join(SYSTEMS), help="those to train (default: %(default)s)")
+    parser.add_argument("--systems", default=",".join(SYSTEMS), help="systems to train (default: %(default)s)")
     parser.add_argument("overrides", nargs="*")
     args = parser.parse_intermixed_args()
     out = args.out.resolve()
@@ -94,7 +94,7 @@ def main() -> None:
         out.mkdir(parents=True, exist_ok=True)
         hold(out / ".lock", "this example")
         progress = Progress(out, key_of(args.seed, args.overrides))
-        progress.open(f"{out}: holds something else; choose another folder with --out")
+        progress.open(f"{out}: belongs to a different run; choose another folder with --out")
         generator = [sys.executable, str(ROOT / "data/demo/house_terms.py"), str(raw), "--seed", str(args.seed)]
         generator += ["--clients", str(CLIENTS), "--test-clients", str(TESTED)]
         progress.run("corpus", lambda: subprocess.run(generator, check=True, stdout=sys.stderr), tell=True)
@@ -127,7 +127,7 @@ def main() -> None:
 
 
 def evaluated(run: Experiment, raw: Path, out: Path) -> dict[str, Any]:
-    """Scores of a model with and without the memories and --consistent."""
+    """Return the scores of a model with and without the memories and --consistent."""
     model = load_model(run.checkpoint, run.data, "cpu")
     documents, references = read_documents(raw / "test.en"), read_documents(raw / "test.de")
     probes, owners = read_probes(raw / "test.probe.jsonl"), json.loads((raw / "test.clients.json").read_text())
@@ -152,7 +152,7 @@ def evaluated(run: Experiment, raw: Path, out: Path) -> dict[str, Any]:
 
 
 def one_form(documents: list[list[str]], hypotheses: list[list[str]]) -> float:
-    """Share of the house terms that several lines of a document hold, and that have one form in all of them."""
+    """Return the share of house terms in several lines of a document that have one form in all of them."""
     forms = {row[0]: [form.split()[1] for form in row[1:]] for row in TERMS}
     several, same = 0, 0
     for source, target in zip(documents, hypotheses):
@@ -165,7 +165,7 @@ def one_form(documents: list[list[str]], hypotheses: list[list[str]]) -> float:
 
 
 def table(report: dict[str, Any]) -> str:
-    """The table that is printed at the end."""
+    """Return the table that is printed at the end."""
     columns = {f"{system}, {name}": of for system, its in report.items() for name, of in its.items()}
     first = next(iter(columns.values()))
     rows: list[tuple[str, list[str]]] = [("d-BLEU", [f"{of['d_bleu']:.2f}" for of in columns.values()])]

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Smaller models on the demo's corpus: what sharing, dropping and pruning cost, in one table.
+"""Smaller models on the demo's corpus: the cost of sharing, dropping and pruning, in one table.
 
     python examples/compression.py [--out runs/compression] [--jobs 2] [override ...]
 
-It trains the demo's Lasformer with four layers on each side (configs/demo_lasformer_deep.yaml) as it is, with
---tie-groups, and with --group-drop 0.2; prunes the first to half its heads and the third to half its decoder
-(lasformer prune), and trains these two further, the third also with --quantization-aware. Then it compares all of
-them, in 32 and in 8 bits (examples/students.py). A killed run resumes where it stopped. Overrides
+It trains the demo's Lasformer with four layers on each side (configs/demo_lasformer_deep.yaml) unchanged, with
+--tie-groups, and with --group-drop 0.2. It prunes the first to half its heads and the third to half its decoder
+(lasformer prune), and trains these two further, the third also with --quantization-aware. Then it compares all of them,
+in 32 and in 8 bits (examples/students.py). A killed run resumes where it stopped. Overrides
 (``optimization.max_update=50``) apply to the three trainings from scratch.
 """
 
@@ -45,18 +45,18 @@ PRUNED = {
     "half_the_heads": ("whole", {"heads": "encoder=1,decoder=1,cross=1"}),
     "half_the_decoder": ("dropping", {"groups": "decoder.0"}),
 }
-"""Models made from these, and how."""
+"""Pruned models: the model that each is made from, and how."""
 
 FURTHER = {
     "half_the_heads": ("half_the_heads", ()),
     "half_the_decoder": ("half_the_decoder", ()),
     "half_the_decoder_aware": ("half_the_decoder", ("--quantization-aware",)),
 }
-"""Models that are trained further, the pruned ones they start from, and how their training differs."""
+"""Models trained further: the pruned model that each starts from, and how its training differs."""
 
 
 def further(start: Path, updates: int, differing: Sequence[str]) -> TrainOptions:
-    """How a pruned model is trained further."""
+    """Return the options that train a pruned model further."""
     model = load(start)["cfg"]["model"]
     own = ["--finetune-from-model", str(start), *words_of_options(model), "--clip-norm", "1.0", "--cpu"]
     own += ["--lr-scheduler", "polynomial_decay", "--total-num-update", str(updates + updates // 20 + 1), *differing]
@@ -75,11 +75,11 @@ def further(start: Path, updates: int, differing: Sequence[str]) -> TrainOptions
 
 
 def make(name: str, out: Path, updates: int, overrides: list[str]) -> None:
-    """Trains a model and makes what is made from it, or resumes; each step once."""
+    """Train a model and the models made from it, or resume; each step runs once."""
     folder = out / name
     folder.mkdir(parents=True, exist_ok=True)
     progress = Progress(folder, key_of("compression", updates, overrides))
-    progress.open(f"{folder}: holds something else; choose another folder with --out")
+    progress.open(f"{folder}: belongs to a different run; choose another folder with --out")
     config, data = demo.ROOT / "configs/demo_lasformer_deep.yaml", out / "data" / "mixture"
     training = ConfiguredTraining(config, (*TRAINED[name], *overrides), folder / "hydra")
     run = demo.experiment("lasformer_deep", folder, ())
@@ -103,7 +103,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=demo.ROOT / "runs" / "compression")
     parser.add_argument("--documents", type=int, default=2000)
     parser.add_argument("--jobs", type=int, default=1, help="trainings at the same time (default: %(default)s)")
-    parser.add_argument("--updates", type=int, default=400, help="of pruned models (default: %(default)s)")
+    parser.add_argument("--updates", type=int, default=400, help="updates of pruned models (default: %(default)s)")
     parser.add_argument("--only", default=",".join(TRAINED), help="trainings from scratch (default: %(default)s)")
     parser.add_argument("overrides", nargs="*")
     args = parser.parse_intermixed_args()
@@ -115,10 +115,10 @@ def main() -> None:
         out.mkdir(parents=True, exist_ok=True)
         hold(out / ".lock", "this example")
         progress = Progress(out, key_of("compression", args.documents))
-        progress.open(f"{out}: holds something else; choose another folder with --out")
+        progress.open(f"{out}: belongs to a different run; choose another folder with --out")
         raw = demo.make_corpus(progress, out, args.documents)
         work = partial(make, out=out, updates=args.updates, overrides=args.overrides)
-        with ProcessPoolExecutor(args.jobs, get_context("spawn")) as pool:  # Hydra is one per process
+        with ProcessPoolExecutor(args.jobs, get_context("spawn")) as pool:  # one Hydra per process
             list(pool.map(work, trained))
     except InputError as e:
         sys.exit(f"error: {e}")

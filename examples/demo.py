@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-logging.basicConfig(level=logging.WARNING)  # otherwise importing fairseq shows all that any library logs
+logging.basicConfig(level=logging.WARNING)  # otherwise importing fairseq shows the logs of all libraries
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
@@ -47,12 +47,12 @@ SYSTEMS = ("sentence", "lasformer")
 
 
 def data_of(system: str) -> str:
-    """Name of the prepared folder that a system is trained on and translates."""
+    """Return the name of the prepared folder that a system is trained on and translates."""
     return "sentences" if system == "sentence" else "mixture"
 
 
 def clear(folder: Path) -> None:
-    """Removes the files of a demo and leaves all others."""
+    """Remove the files of a demo and leave all others."""
     folder.mkdir(parents=True, exist_ok=True)
     systems = [path.stem.removeprefix("demo_") for path in (ROOT / "configs").glob("demo_*.yaml")]
     names = ["progress.json", "stages.json", "key", "report.json", "raw", "data", "hydra", "text"]
@@ -65,7 +65,7 @@ def clear(folder: Path) -> None:
 
 
 def key(args: argparse.Namespace) -> str:
-    """Hash of everything the results depend on."""
+    """Return a hash of everything the results depend on."""
     digest = hashlib.sha256()
     for pattern in ("configs/**/*.yaml", "data/demo/*.py", "examples/demo.py", "fairseq_lasformer/**/*.py"):
         for path in sorted(ROOT.glob(pattern)):
@@ -74,7 +74,7 @@ def key(args: argparse.Namespace) -> str:
 
 
 def prepare_data(raw: Path, out: Path) -> None:
-    """Prepares the data of both systems, with the same subwords and dictionary."""
+    """Prepare the data of both systems, with the same subwords and dictionary."""
     common: dict[str, Any] = {
         "source_lang": "en",
         "target_lang": "de",
@@ -92,7 +92,7 @@ def prepare_data(raw: Path, out: Path) -> None:
 
 
 def make_corpus(progress: Progress, out: Path, documents: int) -> Path:
-    """Generates the corpus and prepares it, each once; the folder of its text."""
+    """Generate the corpus and prepare it, each once; return the folder of its text."""
     raw = out / "raw"
     generator = [sys.executable, str(ROOT / "data/demo/generate.py"), str(raw), "--documents", str(documents)]
     progress.run("corpus", lambda: subprocess.run(generator, check=True, stdout=sys.stderr), tell=True)
@@ -101,7 +101,7 @@ def make_corpus(progress: Progress, out: Path, documents: int) -> Path:
 
 
 def experiment(system: str, out: Path, overrides: Sequence[str]) -> Experiment:
-    """The experiment of one system; its log is OUT/<system>.log, its translation OUT/<system>.de."""
+    """Return the experiment of one system; its log is OUT/<system>.log, its translation OUT/<system>.de."""
     return Experiment(
         name=system,
         training=ConfiguredTraining(ROOT / "configs" / f"demo_{system}.yaml", tuple(overrides), out / "hydra"),
@@ -116,7 +116,7 @@ def experiment(system: str, out: Path, overrides: Sequence[str]) -> Experiment:
 
 
 def begin(out: Path, key: str, overwrite: bool) -> Progress:
-    """The progress of a demo in its folder.
+    """Return the progress of a demo in its folder.
 
     Args:
         out: folder of the demo.
@@ -139,7 +139,7 @@ def begin(out: Path, key: str, overwrite: bool) -> Progress:
 
 
 def evaluate(raw: Path, runs: Sequence[Experiment], seconds: dict[str, float]) -> dict[str, Any]:
-    """The report: scores of the systems, and seconds per stage."""
+    """Return the report: scores of the systems, and seconds per stage."""
     references, probes = read_documents(raw / "test.de"), read_probes(raw / "test.probe.jsonl")
     systems = {}
     translated = {run.name: read_hypotheses(run.translation, allow_empty=True) for run in runs}
@@ -160,7 +160,7 @@ def evaluate(raw: Path, runs: Sequence[Experiment], seconds: dict[str, float]) -
 
 
 def table(report: dict[str, Any]) -> str:
-    """Formats the table that the demo prints at the end."""
+    """Format the table that the demo prints at the end."""
     systems = report["systems"]
     rows: list[tuple[str, list[Any]]] = []
 

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Keeps every fifth document of a training set in both languages, and the others in the target language alone.
+"""A training set with every fifth document in both languages, and the others in the target language only.
 
     python examples/fifth.py data-bin/tvsub_zh-en/raw data-bin/tvsub_fifth
 
-writes OUT/pairs.{zh,en} and OUT/rest.en (--languages zh,en).
+It writes OUT/pairs.{zh,en} and OUT/rest.en (--languages zh,en).
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""A translation that follows its source, on the demo's corpus: a line is replaced that later words depend on.
+"""Updates of a translation, on the demo's corpus, after a line changes that later words depend on.
 
     python examples/living.py runs/demo/lasformer [--data FOLDER] [--documents 80]
 
-In test documents a line that alone settles something (the gender of an object, how somebody is addressed, …) gives way
-to one that settles it differently. Ways to the new translation are compared: all of it anew; all of it, with the
-translation of that line given; and ``update``, which translates that line and what it contradicts. It counts the later
-words that depend on the line and follow it, up to 300 words and punctuation marks after it, and all other lines that
-change. Then a line is replaced that nothing depends on.
+In test documents, a line that alone settles something (the gender of an object, how somebody is addressed, …) is
+replaced by one that settles it differently. It compares these ways to the new translation: translating everything
+again; the same with the translation of that line given; and ``update``, which translates that line and what it
+contradicts. It counts the later words that depend on the line and follow it, up to 300 words and punctuation marks
+after it, and all other lines that change. Then a line that nothing depends on is replaced.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ class Case(NamedTuple):
     """A document in which a line is replaced.
 
     Attributes:
-        old, new: its source lines before and after.
-        references: of the new lines, but for the dependent words.
+        old, new: source lines before and after.
+        references: of the new lines, except for the dependent words.
         line: number of the replaced line.
         follow: for each line that depends on it, the word it had and the word it should have.
-        far: lines that depend on it, but are further away than :data:`REACH`.
+        far: lines that depend on it but are further away than :data:`REACH`.
     """
 
     old: list[str]
@@ -65,7 +65,7 @@ class Case(NamedTuple):
 
 
 def fact_of(sentence: Any, phenomenon: str) -> str:
-    """What a line settles: that of which its deciding word is one."""
+    """Return what a line settles: the group that its deciding word belongs to."""
     word = sentence.source[sentence.cue[1]].lower()
     tables = {
         "pronoun": lexicon.OBJECTS,
@@ -77,7 +77,7 @@ def fact_of(sentence: Any, phenomenon: str) -> str:
 
 
 def case(lines: list[Any], split: str, rng: random.Random) -> Case | None:
-    """Replaces a line of a document that others depend on; None if there is none."""
+    """Replace a line of a document that others depend on; return None if there is none."""
     found = []
     for i, line in enumerate(lines):
         if not line.cue or line.query:
@@ -118,7 +118,7 @@ def case(lines: list[Any], split: str, rng: random.Random) -> Case | None:
 
 
 def harmless(lines: list[Any], split: str, rng: random.Random) -> Case | None:
-    """Replaces a line of a document that settles nothing; None if there is none."""
+    """Replace a line of a document that settles nothing; return None if there is none."""
     found = [i for i, line in enumerate(lines) if not line.cue and not line.query]
     if not found:
         return None
@@ -134,7 +134,7 @@ def harmless(lines: list[Any], split: str, rng: random.Random) -> Case | None:
 
 
 def cases(n: int, make: Callable[..., Case | None] = case, split: str = "test", seed: int = 1) -> list[Case]:
-    """Cases made of the demo's documents of 10 to 60 lines."""
+    """Return cases made of the demo's documents of 10 to 60 lines."""
     rng, draw = random.Random(seed * 1000 + corpus.SPLITS.index(split)), random.Random(seed)
     documents = [corpus.document(rng, split, corpus.length(rng, d))[0] for d in range(2000 // 25 * 2)]
     found = (make(lines, split, draw) for lines in documents if 10 <= len(lines) <= 60)
@@ -142,7 +142,7 @@ def cases(n: int, make: Callable[..., Case | None] = case, split: str = "test", 
 
 
 def judged(c: Case, old: list[str], new: list[str]) -> dict[str, Any]:
-    """How a translation followed: of the dependent words that were right, and all other lines."""
+    """Judge how a translation followed: the dependent words that were right, and all other lines."""
     right = [j for j, (before, _) in c.follow.items() if before in words(old[j])]
     followed = [c.follow[j][1] in words(new[j]) and c.follow[j][0] not in words(new[j]) for j in right]
     others = [j for j in range(len(new)) if j != c.line and j not in c.follow and j not in c.far]
@@ -183,7 +183,7 @@ def main() -> None:
 
 
 def compared(model: Any, done: list[Case], beam: int, title: str) -> dict[str, dict[str, Any]]:
-    """The counts of each way to a new translation."""
+    """Return the counts of each way to a new translation."""
     translator = model.translator(beam)
     updater = Updater(translator, model.device)
     totals: dict[str, dict[str, Any]] = {}
@@ -209,7 +209,7 @@ def compared(model: Any, done: list[Case], beam: int, title: str) -> dict[str, d
 
 
 def updated(model: Any, translator: Any, updater: Updater, c: Case, old: list[str]) -> list[str]:
-    """The lines of an updated translation."""
+    """Return the lines of an updated translation."""
     kept = kept_lines(c.old, c.new)
     known = {i + 1: old[j] for i, j in enumerate(kept) if j is not None}
     former = model.source(0, "\n".join(c.old), translator, given=dict(enumerate(old, 1)))
@@ -224,7 +224,7 @@ def updated(model: Any, translator: Any, updater: Updater, c: Case, old: list[st
 def tally(
     totals: dict[str, dict[str, Any]], name: str, c: Case, old: list[str], new: list[str], seconds: float
 ) -> None:
-    """Adds what became of a document to the counts of a way."""
+    """Add the results of a document to the counts of a way."""
     here = totals.setdefault(name, {"lines": [], "references": []})
     found = judged(c, old, new)
     lines, references = found.pop("other_lines")

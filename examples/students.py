@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Models of the demo's corpus side by side: size, speed on one thread, and quality.
+"""A comparison of models on the demo's corpus: size, speed on one thread, and quality.
 
     python examples/students.py runs/demo/raw 6+6=runs/demo/lasformer 3+1=runs/student/model [--decode-dtype int8]
 
-Each model, a checkpoint or the folder of one, translates the first test documents (--documents, greedily), several
-times in turn with the others; the fastest of the times counts. Then it translates all of them with --beam, and is
+Each model, a checkpoint or the folder of one, translates the first test documents (--documents, greedily) several
+times, taking turns with the others; the fastest time counts. Then it translates all documents with --beam and is
 scored. The results are also written as JSON (--out).
 """
 
@@ -34,7 +34,7 @@ HEAD = "| model | parameters | bytes | steps per second | d-BLEU | context-depen
 
 
 def timed(model: Any, documents: list[str]) -> float:
-    """Decoding steps per second: of greedy search, one document at a time."""
+    """Return the decoding steps per second of greedy search, one document at a time."""
     start, steps = time.perf_counter(), 0
     for document in documents:
         (translation,) = model.translate_documents([document], beam=1, progress=False)
@@ -43,7 +43,7 @@ def timed(model: Any, documents: list[str]) -> float:
 
 
 def size(checkpoint: Path) -> tuple[int, int]:
-    """Parameters of a checkpoint, tied ones once, and their bytes in it."""
+    """Return the number of parameters of a checkpoint, tied ones counted once, and their bytes in it."""
     weights = {
         w.data_ptr(): w for w in load(checkpoint)["model"].values() if w.is_floating_point() and w.dim()
     }.values()
@@ -56,7 +56,7 @@ def main() -> None:
     parser.add_argument("models", nargs="+", metavar="NAME=CHECKPOINT")
     parser.add_argument("--data", type=Path, help="prepared folder (default: each model's own)")
     parser.add_argument("--decode-dtype", choices=("float32", "int8"), default="float32")
-    parser.add_argument("--beam", type=int, default=2, help="of the scored translation (default: %(default)s)")
+    parser.add_argument("--beam", type=int, default=2, help="beam of the scored translation (default: %(default)s)")
     parser.add_argument("--documents", type=int, default=10, help="timed documents (default: %(default)s)")
     parser.add_argument("--repeat", type=int, default=3, help="default: %(default)s")
     parser.add_argument("--out", type=Path, default=Path("runs/students.json"))

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Upcycling on the demo's corpus: what a dense model keeps when it begins to select, and what a sentence model learns.
+"""Upcycling on the demo's corpus: what a dense model retains when it selects, and what a sentence model learns.
 
     python examples/upcycling.py [--out runs/upcycling] [--seeds 1,2,3] [--budget 0.01] [override ...]
 
-For each seed it trains a dense model of documents, a model of sentences and, to compare, a Lasformer from scratch
-(configs/demo_{dense,sentence,lasformer}.yaml), makes the first two models that select (lasformer upcycle), translates
-the test documents with all five, and prints a table. A killed run resumes where it stopped. Overrides
+For each seed it trains a dense document model, a sentence model and, for comparison, a Lasformer from scratch
+(configs/demo_{dense,sentence,lasformer}.yaml). It upcycles the first two into models that select (lasformer upcycle),
+translates the test documents with all five, and prints a table. A killed run resumes where it stopped. Overrides
 (``optimization.max_update=50``) apply to the three trainings from scratch.
 """
 
@@ -33,7 +33,7 @@ START = StartOptions(dim=32)  # as configs/system/small_lasformer.yaml
 
 
 def options(name: str, args: argparse.Namespace, seed: int) -> UpcycleOptions:
-    """How a model is upcycled; one of sentences learns documents first."""
+    """Return the options of upcycling a model; a sentence model learns documents first."""
     return UpcycleOptions(
         updates=args.updates,
         budget=args.budget,
@@ -46,7 +46,7 @@ def options(name: str, args: argparse.Namespace, seed: int) -> UpcycleOptions:
 
 
 def experiments(args: argparse.Namespace, out: Path, seed: int) -> list[Experiment]:
-    """All systems of a seed, those to start from first."""
+    """Return all systems of a seed, starting models first."""
     runs, folder = [], out / f"seed{seed}"
     for system in SCRATCH:
         made = demo.experiment(system, folder, [*args.overrides, f"common.seed={seed}"])
@@ -60,7 +60,7 @@ def experiments(args: argparse.Namespace, out: Path, seed: int) -> list[Experime
                 data=out / "data" / "mixture",
                 folder=folder / f"{start}_upcycled",
                 generation=demo.TRANSLATE,
-                best=True,  # translated again when it was trained further
+                best=True,  # translated again after further training
                 shards=2,
                 jobs=2,
             )
@@ -73,7 +73,7 @@ def replaced(experiment: Experiment, **changes: Any) -> Experiment:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """The results, a system per line."""
+    """Return the results as a table, one system per line."""
     lines = ["| system | d-BLEU | context-dependent words | κ, mean | seconds of training |", "|---|---|---|---|---|"]
     for row in rows:
         accuracy, kappa = row["accuracy"]["all"], row["kappa"]
@@ -91,7 +91,7 @@ def main() -> None:
     parser.add_argument("--updates", type=int, default=500, help=text)
     parser.add_argument("--budget", type=float, default=0.01, help=text)
     parser.add_argument(
-        "--document-updates", type=int, default=1650, help="of the model of sentences (default: %(default)s)"
+        "--document-updates", type=int, default=1650, help="of the sentence model (default: %(default)s)"
     )
     parser.add_argument(
         "--systems", default=",".join((*SCRATCH, *FROM)), help="some of the systems (default: %(default)s)"
@@ -103,7 +103,7 @@ def main() -> None:
         out.mkdir(parents=True, exist_ok=True)
         hold(out / ".lock", "this example")
         progress = Progress(out, key_of("upcycling", args.documents, args.overrides))
-        progress.open(f"{out}: holds something else; choose another folder with --out")
+        progress.open(f"{out}: belongs to a different run; choose another folder with --out")
         raw, rows = demo.make_corpus(progress, out, args.documents), []
         for seed in map(int, args.seeds.split(",")):
             for run in experiments(args, out, seed):

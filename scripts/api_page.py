@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes docs/api.md, the page of the Python API, from signatures and docstrings; run by make docs."""
+"""Generator of docs/api.md, the Python API page, from signatures and docstrings; run by make docs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HEAD = """# Python API
 
 <!-- made by scripts/api_page.py from the docstrings; do not edit -->
 
-What programs of your own may use. Shapes: B batch, H heads, Q queries, K keys, D head width, S selector width.
+The API for your own programs. Shapes: B batch, H heads, Q queries, K keys, D head width, S selector width.
 
 ```python
 from fairseq_lasformer.documents.hub import load_model
@@ -54,7 +54,7 @@ PUBLIC = {
 
 
 def page() -> str:
-    """The page's text."""
+    """Return the page's text."""
     parts = [HEAD]
     for title, modules in PUBLIC.items():
         parts.append(f"\n## {title}\n")
@@ -105,7 +105,7 @@ def _signature(thing: Any) -> inspect.Signature:
 
 
 def _wrapped(text: str) -> str:
-    """A signature of several lines, a parameter each, where it is long."""
+    """Wrap a long signature to one parameter per line."""
     if len(text) <= 100:
         return text
     head, _, rest = text.partition("(")

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Translates a file here and, in an emulator, with Python and PyTorch for aarch64, and compares the bytes.
+# Translate a file here and, in an emulator, with Python and PyTorch for aarch64, and compare the bytes.
 #
 #   scripts/emulate_arm.sh CHECKPOINT SOURCE [options of lasformer translate]
 #
 # Fetches 400 MB for aarch64 into downloads/aarch64, once. Needs Debian's packages g++-aarch64-linux-gnu and qemu-user, and its
-# list of packages for aarch64: dpkg --add-architecture arm64; apt-get update. Python must be the version of Debian.
+# list of packages for aarch64: dpkg --add-architecture arm64; apt-get update. Python must be Debian's version.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 [ $# -ge 2 ] || { echo "usage: scripts/emulate_arm.sh CHECKPOINT SOURCE [options of lasformer translate]" >&2; exit 1; }
@@ -21,7 +21,7 @@ if [ ! -e "$home/fetched" ]; then
   libraries+=(liblzma5 libsqlite3-0 libexpat1 libuuid1 "$python" "$python-minimal" "lib$python-stdlib" "lib$python-minimal")
   (cd "$home/debs" && apt-get -q download "${libraries[@]/%/:arm64}")
   for package in "$home"/debs/*.deb; do dpkg -x "$package" "$root"; done
-  # 2.10 is the last version whose wheel for aarch64 is without CUDA; what has no compiled parts comes from .venv
+  # 2.10 is the last version whose wheel for aarch64 is without CUDA; packages without compiled parts come from .venv
   compiled=(torch==2.10.0 numpy scipy scikit-learn sentencepiece sentencex regex rapidfuzz safetensors bitarray pyyaml lxml cffi
     markupsafe)
   platforms=(manylinux_2_28_aarch64 manylinux_2_27_aarch64 manylinux_2_17_aarch64 manylinux2014_aarch64)

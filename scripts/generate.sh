@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Translates a prepared split and writes detokenised documents, one per line, in input order, with their parts rejoined.
+# Translate a prepared split and write detokenised documents, one per line, in input order, with their parts rejoined.
 #
 #   scripts/generate.sh DATA CHECKPOINT OUT [option of fairseq-generate...]
 #

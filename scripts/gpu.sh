@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Checks and measures everything that needs a GPU, in one call of about ten minutes; writes runs/gpu/gpu.json.
+# Check and measure everything that needs a GPU, in one call of about ten minutes; write runs/gpu/gpu.json.
 #
 #   scripts/gpu.sh                          on a machine with a GPU
 #   SECTIONS=training,decoding scripts/gpu.sh
-#   DEVICE=cpu QUICK=1 scripts/gpu.sh       tries the script without one, in the smallest sizes
+#   DEVICE=cpu QUICK=1 scripts/gpu.sh       tries the script without a GPU, with the smallest sizes
 #
-# Without network: put the wheels that the machine lacks into .whl/; they are installed into a folder of their own.
+# Without network: put the wheels that the machine lacks into .whl/; they are installed into a separate folder.
 # Variables: PYTHON (default: .venv/bin/python, or python3), OUT (runs/gpu), SECONDS_LEFT (520), DEVICE, QUICK, SECTIONS.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Writes constraints.txt: every package that scripts/setup.sh installs, with version and hashes of all of its files.
-# torch (its builds differ by index) and fairseq-fixed are pinned in setup.sh. Run it to update; tests check that it fits
-# setup.py.
+# Write constraints.txt: every package that scripts/setup.sh installs, with version and hashes of all of its files.
+# torch (its builds differ by index) and fairseq-fixed are pinned in setup.sh. Run it to update; tests check that it
+# matches setup.py.
 #
 #   scripts/lock.sh [option of pip-compile, such as --upgrade...]
 set -euo pipefail

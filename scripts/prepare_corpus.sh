@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Turns the public distribution of one of the paper's corpora into preprocessed data. Called by prepare_{ted,news,...}.sh
+# Turn the public distribution of one of the paper's corpora into preprocessed data. Called by prepare_{ted,news,...}.sh
 #
 #   FILES=downloads TRUST=1 scripts/prepare_ted.sh [OUT [option of preprocess.sh...]]     OUT: default data-bin/ted_en-de
 #

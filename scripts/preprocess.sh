@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Converts raw train/valid/test documents to binarised data, in one command. Raw form: one sentence per line, a blank line
+# Convert raw train/valid/test documents to binarised data, in one command. Raw form: one sentence per line, a blank line
 # between documents, PREFIX.SRC and PREFIX.TGT aligned. All options: lasformer prepare --help
 #
 #   SRC=en TGT=de TRAIN=raw/train VALID=raw/dev TEST=raw/test scripts/preprocess.sh OUT [option...]

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Runs one row of the paper's main table: prepare, train, average, translate, score. Resumes where it stopped. The same as
+# Run one row of the paper's main table: prepare, train, average, translate, score. Resumes where it stopped. Same as
 # lasformer reproduce, with its options as environment variables.
 #
 #   scripts/run.sh ted_en-de lasformer [Hydra override...]      corpora: ted_en-de news_en-de europarl_en-de pdc_zh-en
 #                                                               (cut at 1,024 tokens), ted_en-de_whole (whole talks)
 #                                                               systems: transformer lasformer lasformer_moe, and
 #                                                               for ted_en-de lasformer_delight delight_transformer
-#   FILES=... scripts/run.sh tvsub_zh-en lasformer              the systems of examples/tvsub.yaml, which says the rest
+#   FILES=... scripts/run.sh tvsub_zh-en lasformer              the systems of examples/tvsub.yaml; see there
 # GPUS=1  MAX_UPDATE=  PRECISION=fp16|bf16|fp32  BEAM=5  AVERAGE=5 (checkpoints)  LIMIT SIZE WORKERS  FILES TRUST=1
 # On several nodes: see docs/reproduce.md. Without a GPU: GPUS=0 (fp32).
 set -euo pipefail

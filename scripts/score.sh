@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Prints d-BLEU, s-BLEU and chrF of translated documents against raw references; writes JSON with --json FILE.
+# Print d-BLEU, s-BLEU and chrF of translated documents against raw references; write JSON with --json FILE.
 #
 #   scripts/score.sh REFERENCE HYPOTHESES... [--json FILE] [--tokenize zh]
 set -euo pipefail

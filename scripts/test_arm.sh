@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Compiles the CPU kernels' arithmetic for aarch64 and runs its tests in an emulator, with and without dot products: floats
+# Compile the CPU kernels' arithmetic for aarch64 and run its tests in an emulator, with and without dot products: floats
 # within rounding of `plain`, integers equal, and the same integers as on this machine.
 #
 # Needs Debian's packages g++-aarch64-linux-gnu and qemu-user.
@@ -12,7 +12,7 @@ done
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-build() {  # compiler, machine, option of the linker
+build() {  # compiler, machine, linker option
   mkdir "$work/$2"
   .venv/bin/python -c "
 import sys; from pathlib import Path
@@ -28,5 +28,5 @@ for cpu in max cortex-a57; do  # with and without dot products
   echo "aarch64, $cpu:"
   there=$(qemu-aarch64 -cpu $cpu "$work/aarch64/vectors")
   echo "$there"
-  [ "${there##*checksum }" = "${here##*checksum }" ] || { echo "error: other integers than here: $here" >&2; exit 1; }
+  [ "${there##*checksum }" = "${here##*checksum }" ] || { echo "error: integers differ from those of this machine: $here" >&2; exit 1; }
 done

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Trains the paper's base model on prepared data, or a tiny one on fewer than 50,000 sentences (docs/training.md). The same as
+# Train the paper's base model on prepared data, or a tiny one on fewer than 50,000 sentences (docs/training.md). Same as
 # lasformer train, with its options as environment variables. Any options of fairseq-train may follow, and take precedence.
 #
 #   scripts/train.sh DATA SAVE_DIR [option of fairseq-train...]

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds dist/*.whl: this package with its CPU kernels, compiled for every instruction set of this machine's architecture and
+# Build dist/*.whl: this package with its CPU kernels, compiled for every instruction set of this machine's architecture and
 # for the torch in .venv, and fairseq, which has no wheel for Python 3.11. They install without a compiler:
 #
 #   pip install torch==2.13.0 && pip install --find-links dist fairseq_lasformer fairseq-fixed

@@ -131,7 +131,7 @@ def test_an_interrupted_benchmark_goes_on_where_it_stopped(tmp_path):
     assert sorted(names) == sorted((row["case"], row["system"], row["metric"]) for row in whole["rows"])
     assert rows[-1]["value"] > 0  # measured anew
     refused = run(*command, "--repeat", "2", "--resume", check=False)
-    assert refused.returncode == 1 and "rows of another options; leave out --resume" in refused.stderr
+    assert refused.returncode == 1 and "differs in options; leave out --resume" in refused.stderr
     out.write_text(json.dumps({"rows": 1}))
     refused = run(*command, "--resume", check=False)
     assert refused.returncode == 1 and "not the rows of a benchmark" in refused.stderr
