@@ -1,3 +1,3 @@
-"""Translation of documents: batches, parts, contexts, streaming, word alignment, the Python interface."""
+"""Document translation: batches, parts, contexts, streaming, word alignment, the Python interface."""
 
 from fairseq_lasformer import quiet_fairseq  # noqa: F401

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 
 
 def batches(lengths: Sequence[int], order: Iterable[int], max_tokens: int, most: int | None = None) -> list[list[int]]:
-    """Divides items, in a given order, into batches of at most ``max_tokens`` tokens, padding included.
+    """Divide items, in a given order, into batches of at most ``max_tokens`` tokens, padding included.
 
     Args:
-        lengths: tokens of each item; one that exceeds ``max_tokens`` is a batch of its own.
+        lengths: tokens of each item; one that exceeds ``max_tokens`` forms its own batch.
         order: indices of the items.
         max_tokens: see above.
         most: maximum number of items per batch; None for any.

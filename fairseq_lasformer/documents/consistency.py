@@ -1,10 +1,10 @@
-"""One translation for each term of a document: words that are repeated, and that the model translated in several ways.
+"""Consistent translation of terms: repeated words of a document that the model translated in several ways.
 
-A term is a word of the source that several lines hold and that is not frequent in the language. The word of the
-translation that attends to it most is its form there. Where a term has several forms, each is tried in all lines, in
-order, so that later lines see what earlier ones were given: the line is translated again with the form required. The
-form with the largest sum of log probabilities over all lines is chosen, and taken where the line loses little by it.
-Forms that are spelt alike count as inflections of one.
+A term is a source word that occurs in several lines and is not frequent in the language. Its form in a line is the word
+of the translation that attends to it most. Where a term has several forms, each is tried in all lines, in order, so
+later lines see the choices made in earlier ones: each line is translated again with the form required. The form with
+the largest sum of log probabilities over all lines is chosen, and used wherever the line loses little by it. Forms that
+are spelt alike count as inflections of one form.
 """
 
 from __future__ import annotations
@@ -27,37 +27,37 @@ from fairseq_lasformer.text.documents import Span
 from fairseq_lasformer.text.units import units
 
 LOSS = 3.0
-"""Log probability that a line may lose by another form."""
+"""Log probability that a line may lose by switching to another form."""
 
 SHORTEST = 3
-"""Characters of a term."""
+"""Minimum length of a term, in characters."""
 
 CANDIDATES = 3
-"""Forms of a term that are tried, the most frequent ones."""
+"""Number of forms tried per term, most frequent first."""
 
 INFLECTIONS = 2
-"""Inflections of a form that are tried, the most frequent ones."""
+"""Number of inflections tried per form, most frequent first."""
 
 ALIKE = 75.0
-"""Similarity of the letters, in percent, from which on two forms are inflections of one."""
+"""Minimum similarity of spelling, in percent, of two inflections of one form."""
 
 ATTENDED = 0.2
-"""Share of its attention that a word must give to a term to be its form."""
+"""Minimum share of its attention that a word must give to a term to be its form."""
 
 KEPT = 4096
-"""Aligned lines that are kept: those of a memory come again."""
+"""Number of aligned lines that are cached; those of a memory recur."""
 
 COMMON = 0.5
-"""Share of running words that the frequent ones make up."""
+"""Share of running text that the frequent words make up."""
 
 
 class Unified(NamedTuple):
-    """A term that has got one form.
+    """A term that was given a single form.
 
     Attributes:
-        form: what it is in the translation now.
+        form: its form in the translation now.
         lines: numbers, from 0, of the lines that were changed.
-        others: numbers of the lines that keep another form, because they would lose too much.
+        others: numbers of the lines that keep a different form, because they would lose too much.
     """
 
     term: str
@@ -67,9 +67,9 @@ class Unified(NamedTuple):
 
 
 def frequent_words(dictionary: Any) -> set[str]:
-    """The most frequent words of a dictionary, which make up half of the training text.
+    """Return the most frequent words of a dictionary, which make up half of the training text.
 
-    Nothing, if the dictionary does not know how frequent they are.
+    Empty if the dictionary does not record frequencies.
     """
     counts = sorted(zip(dictionary.count, dictionary.symbols), reverse=True)
     counts = [(n, word) for n, word in counts if n > 1]
@@ -85,14 +85,14 @@ def frequent_words(dictionary: Any) -> set[str]:
 
 
 class Unifier:
-    """Gives terms one form.
+    """Unifier of terms: gives each of them one form.
 
     Args:
         model: a :class:`DocumentHubInterface`.
         translator: its translator.
 
     Raises:
-        InputError: its lines are not aligned, or it reads no documents.
+        InputError: lines are not aligned, or the model does not read documents.
     """
 
     def __init__(self, model: Any, translator: Translator) -> None:
@@ -103,12 +103,12 @@ class Unifier:
         self.frequent, self.frequent_forms = frequent_words(model.src_dict), frequent_words(model.tgt_dict)
 
     def repeated(self, texts: Sequence[str], own: int | None = None) -> dict[str, dict[int, int]]:
-        """The terms of a document, in lower case: for each line that holds one, the number of its word.
+        """Return the terms of a document, in lower case: for each line that contains one, the number of its word.
 
         The most frequent terms come first.
 
         Args:
-            own: number of the lines that are the document's; at least one of them holds a term. Default: all.
+            own: number of lines that belong to the document; each term occurs in at least one of them. Default: all.
         """
         found: dict[str, dict[int, int]] = {}
         for line, text in enumerate(texts):
@@ -126,20 +126,20 @@ class Unifier:
         return dict(sorted(several.items(), key=lambda item: -len(item[1])))
 
     def _is_frequent(self, term: str, share: float) -> bool:
-        """Whether a word is too frequent for a term; ``share`` is that of the lines that hold it."""
+        """Return whether a word is too frequent to be a term; ``share`` is the share of lines that contain it."""
         if not self.frequent:
             return share > COMMON
         return self.model.codec.encode_source(term).removeprefix("\u2581") in self.frequent
 
     @torch.no_grad()
     def unify(self, document: Source, texts: Sequence[str], lines: Sequence[Line]) -> tuple[list[Line], list[Unified]]:
-        """The lines of a translation with one form for each term, and what was changed.
+        """Return the lines of a translation with one form for each term, and the terms that were changed.
 
-        Given lines that are no drafts and the pairs of a memory stay, and bind: their forms are chosen.
+        Given lines other than drafts, and the pairs of a memory, are never changed: a term takes one of their forms.
 
         Args:
             texts: the lines of the source.
-            lines: those of its translation.
+            lines: the lines of its translation.
         """
         made, found = list(lines), list[Unified]()
         required: list[list[list[int]]] = [[] for _ in lines]
@@ -175,11 +175,11 @@ class Unifier:
         fixed: set[int],
         required: Sequence[Sequence[list[int]]],
     ) -> tuple[list[str], dict[int, tuple[Line, float]]] | None:
-        """The best of a term's forms with its inflections, and the lines translated with it; None if there is one.
+        """Return a term's best form with its inflections, and the lines translated with it; None if it has only one.
 
         Args:
-            forms: of each line that holds the term.
-            fixed: lines that stay; one of their forms is chosen, if there are any.
+            forms: the form in each line that contains the term.
+            fixed: lines that are never changed; if there are any, one of their forms is chosen.
         """
         families = _families(list(forms.values()))
         if len(families) < 2:
@@ -193,7 +193,7 @@ class Unifier:
         return families[best], tried[best]
 
     def _form_of(self, source: str, translation: str, word: int) -> str:
-        """The form of a term in a line; empty if there is none."""
+        """Return the form of a term in a line; empty if there is none."""
         key = source, translation
         if len(self.alignments) > KEPT:
             self.alignments.clear()
@@ -211,11 +211,11 @@ class Unifier:
         numbers: Sequence[Sequence[int]],
         required: Sequence[Sequence[list[int]]],
     ) -> list[dict[int, tuple[Line, float]]]:
-        """For each of some forms, lines translated again with it, and how much more likely each is now.
+        """Return, for each form, the lines translated again with it, and how much more likely each is now.
 
         Args:
             families: the forms, with their inflections.
-            numbers: for each, the lines that have another one.
+            numbers: for each, the lines that have a different form.
         """
         now, found = [list(lines) for _ in families], [dict[int, tuple[Line, float]]() for _ in families]
         for i in sorted(set().union(*numbers)):
@@ -226,12 +226,12 @@ class Unifier:
             options = [(k, line) for (k, form), (line,) in zip(tasks, again) if self._holds(line, form)]
             *scores, before = self._scores(document, [*([*now[k][:i], line] for k, line in options), lines], i)
             for (k, line), score in sorted(zip(options, scores), key=lambda option: option[1]):
-                found[k][i] = line, score - before  # the last one, which is the best
+                found[k][i] = line, score - before  # the last one is the best
                 now[k][i] = line
         return found
 
     def _requiring(self, document: Source, i: int, required: Sequence[list[int]], form: str) -> Source:
-        """A document that requires a form in a line, beside the terms that it has already; the line is not given."""
+        """Return a document that requires a form in a line, besides its other terms; the line is not given."""
         terms: list[list[Sequence[int]]] = [[] for _ in document.sentences]
         of_glossary = document.terms[i] if document.terms else []
         terms[i] = [*of_glossary, *required, self._tokens(form)]
@@ -239,12 +239,12 @@ class Unifier:
         return document._replace(terms=terms, given=given)
 
     def _place(self, document: Source, i: int) -> Span:
-        """A line as a part, after some of the lines before it."""
+        """Return a line as a part, after some of the lines before it."""
         part = next(part for part in document.parts if part.start <= i < part.start + part.size)
         return Span(part.document, i, 1, min(CONTEXTS[0], i - part.start + part.context))
 
     def _scores(self, document: Source, candidates: Sequence[Sequence[Line]], i: int) -> list[float]:
-        """Log probability of a line and its end, after those before it, in each of several translations."""
+        """Score a line and its end, after the lines before it, in each of several translations: log probabilities."""
         place, translator = self._place(document, i), self.translator
         source = translator.example(document, place)
         examples = [(source, translator.target(document, place, lines)) for lines in candidates]
@@ -268,7 +268,7 @@ def _may_be_term(word: str) -> bool:
 
 
 def _form(translation: str, weights: Any, word: int) -> str:
-    """The word of a translation that attends most to a word of the source; empty if none does."""
+    """Return the word of a translation that attends most to a word of the source; empty if none does."""
     places = [translation[start:end] for start, end in units(translation)]
     if len(places) != len(weights) or word >= weights.shape[1]:
         return ""
@@ -282,7 +282,7 @@ def _form(translation: str, weights: Any, word: int) -> str:
 
 
 def _families(forms: Sequence[str]) -> list[list[str]]:
-    """Forms in groups that are spelt alike, the most frequent ones first."""
+    """Group forms that are spelt alike, most frequent first."""
     counts = Counter(forms)
     families: list[list[str]] = []
     for form in sorted(counts, key=lambda form: (-counts[form], form)):

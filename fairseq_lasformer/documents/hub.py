@@ -38,7 +38,7 @@ class TranslatedLine(NamedTuple):
         number: number of the line in the document, from 1.
         source: the line; empty if lines are not aligned.
         score: mean log probability of its tokens.
-        repaired: whether it had gone wrong (reached its limit, or repeated itself) and was translated again.
+        repaired: whether it went wrong at first (reached its limit, or repeated itself) and was translated again.
         flawed: whether it went wrong and could not be repaired.
     """
 
@@ -88,31 +88,31 @@ class DocumentHubInterface(hub_utils.GeneratorHubInterface):
 
         Args:
             documents: raw text, one sentence per line (see :mod:`text.lines`); blank lines separate paragraphs.
-            max_tokens: maximum tokens per batch; a longer part is a batch of its own.
+            max_tokens: maximum tokens per batch; a longer part forms its own batch.
             progress: whether to show a progress bar, for more than one document.
             lines: return :class:`TranslatedLine` objects instead of text.
             overlap: sentences that each part of a document beyond the limit repeats from the part before, as context;
                 default: the task's (``--overlap``).
             glossary: required translations, or a file of them; see :class:`Glossary`.
-            given: for each document, translations of some of its lines, by the number of the line, from 1
-                (``[{3: "Ja."}]``), or None. They stand in the output as they are; the lines after them follow them, and
-                the lines before are chosen by how likely they make them, too.
-            memory: a translation memory, or the file of one: the pairs most like a document's sentences stand before
-                them as context; see :class:`Memory`.
+            given: for each document, translations of some of its lines, by line number, from 1 (``[{3: "Ja."}]``), or
+                None. They appear in the output unchanged, and later lines are translated after them. Earlier lines are
+                also chosen by how likely they make the given ones.
+            memory: a translation memory, or its file: the pairs most similar to a document's sentences precede them as
+                context; see :class:`Memory`.
             consistent: give repeated terms one translation; see :mod:`documents.consistency`.
             options: options of fairseq's generation (``lenpen=1.0``, ``max_len_a=1.5``, …),
-                ``no_align_sentences=True``, and ``no_look_ahead=True``: the lines before given ones do not depend on
-                them.
+                ``no_align_sentences=True``, and ``no_look_ahead=True``: ignore given lines when translating those
+                before them.
 
         Returns:
             one translation per document. If the training data had separators, line i of a translation is that of line i
             of the document, and blank lines are kept; with ``no_align_sentences``, only if there happen to be as many
-            sentences. Without separators, a translation is a single line. With ``lines``, a list of the lines of each
-            document that are not blank.
+            sentences. Without separators, a translation is a single line. With ``lines``, a list of the nonblank lines
+            of each document.
 
         Raises:
             InputError: ``documents`` is not a list of texts, fairseq does not have an option, a sentence is too long,
-                a glossary or memory cannot be used, or a given line is not one of the document.
+                a glossary or memory cannot be used, or a given line does not belong to the document.
         """
         check_documents(documents)
         translator = self.translator(beam, **options)
@@ -156,16 +156,16 @@ class DocumentHubInterface(hub_utils.GeneratorHubInterface):
         Args:
             document: raw text, one sentence per line.
             beam, overlap, glossary, memory, options: see :meth:`translate_documents`.
-            given: translations of some lines, by their numbers, from 1.
+            given: translations of some lines, by line number, from 1.
 
         Raises:
-            InputError: as :meth:`translate_documents`; or lines are not aligned, for want of a separator or by request.
+            InputError: as :meth:`translate_documents`; or lines are not aligned, for lack of a separator or by request.
         """
         if not isinstance(document, str):
             raise InputError("translate_lines takes one document, a string")
         translator = self.translator(beam, **options)
         if not translator.aligned:
-            raise InputError("translate_lines: only aligned lines are settled one by one; see translate_documents")
+            raise InputError("translate_lines: only aligned lines are settled one by one; use translate_documents")
         required = None if glossary is None else translator.required(glossary, self.codec)
         opened = self.memory(memory)
         given = self._known(document, given, opened)
@@ -174,19 +174,19 @@ class DocumentHubInterface(hub_utils.GeneratorHubInterface):
             yield from with_given([self.line(number, original, line)], given)
 
     def memory(self, memory: Memory | str | Path | None) -> Memory | None:
-        """An open memory; ``memory`` is one, or the file of one."""
+        """Open a memory, unless ``memory`` is an open one already."""
         if memory is None or isinstance(memory, Memory):
             return memory
         return Memory(memory, (self.settings.source_lang, self.settings.target_lang))
 
     @staticmethod
     def _known(document: str, given: Given | None, memory: Memory | None) -> Given | None:
-        """The given lines of a document, and those that a memory holds exactly."""
+        """Return the given lines of a document, and those found verbatim in a memory."""
         exact = memory.exact_lines(dict(numbered_sentences(document))) if memory is not None else {}
         return {**exact, **(given or {})} if exact else given
 
     def translator(self, beam: int = 5, **options: Any) -> Translator:
-        """The translator of these models; for ``options``, see :meth:`translate_documents`."""
+        """Return the translator of these models; for ``options``, see :meth:`translate_documents`."""
         generation = copy.deepcopy(self.cfg.generation)
         check_options(generation, options)
         with open_dict(generation):
@@ -207,7 +207,7 @@ class DocumentHubInterface(hub_utils.GeneratorHubInterface):
         """Encode a document, and cut it as the data preparation does.
 
         Args:
-            number: its number, from 0, for error messages.
+            number: its index, from 0, for error messages.
             document: see :meth:`translate_documents`.
             overlap: see :meth:`translate_documents`.
             required: finds the terms that a sentence requires; see :meth:`Translator.required`.
@@ -226,7 +226,7 @@ class DocumentHubInterface(hub_utils.GeneratorHubInterface):
             if not translator.aligned and not translator.independent:
                 raise InputError("given lines need aligned lines: data with a separator, and no --no-align-sentences")
             targets = [self.codec.encode_target(clean_line(given.get(n, ""))) for n, _ in numbered]
-            # a given line may be longer than what is cut by the limit
+            # given lines may exceed the limit: parts are cut as if they did not
             sides.append([" ".join(line.split()[: self.codec.room - 1]) for line in targets])
         remembered = None if memory is None else translator.remember(memory, sentences, self.codec)
         reserve = 0 if remembered is None else remembered.reserve
@@ -250,12 +250,12 @@ class DocumentHubInterface(hub_utils.GeneratorHubInterface):
         return Source([self.binarize(s)[:-1] for s in encoded], parts, None, terms, fixed, remembered)
 
     def line(self, number: int, source: str, line: Line) -> TranslatedLine:
-        """A translated line as text, beside its source."""
+        """Return a translated line as text, with its source."""
         text = self.codec.decode_line(self.tgt_dict.string(line.tokens))
         return TranslatedLine(number, source, text, line.score, line.repaired, line.flawed)
 
     def _lines(self, document: str, translated: Sequence[Line]) -> list[TranslatedLine]:
-        """The lines of a translation; beside their sources, if there are as many."""
+        """Return the lines of a translation, with their sources if there are as many."""
         sources = numbered_sentences(document)
         if len(sources) != len(translated):
             sources = [(i + 1, "") for i in range(len(translated))]
@@ -274,13 +274,13 @@ class DocumentHubInterface(hub_utils.GeneratorHubInterface):
 
 
 def data_of(checkpoint: Path, folder: Path | None = None) -> Path:
-    """The prepared folder of a model: the one that it is in, or that it was trained on.
+    """Return the prepared folder of a model: the one that it is in, or that it was trained on.
 
     Args:
         folder: the model's folder; default: that of the checkpoint.
 
     Raises:
-        InputError: the checkpoint does not name it.
+        InputError: the checkpoint does not name its prepared folder.
     """
     folder = checkpoint.parent if folder is None else folder
     if (folder / SETTINGS).is_file():
@@ -306,11 +306,11 @@ def from_pretrained(
         checkpoint_file: file name of the checkpoint; default: the first of :data:`CHECKPOINTS` that exists.
         data: the prepared folder; default: ``folder`` if it contains the ``settings.json``, dictionaries and subwords
             of one, otherwise the folder that the checkpoint was trained on.
-        device: where it is made ready for generation.
+        device: device on which the model is prepared for generation.
         overrides: replacements for the checkpoint's settings, as in fairseq.
 
     Raises:
-        InputError: no checkpoint, an unusable checkpoint, or no prepared folder.
+        InputError: there is no checkpoint, an unusable one, or no prepared folder.
     """
     folder = Path(folder)
     if checkpoint_file is None and folder.is_file():
@@ -323,7 +323,7 @@ def from_pretrained(
     register()
     fairseqs = logging.getLogger("fairseq")
     level = fairseqs.level
-    fairseqs.setLevel(max(level, logging.WARNING))  # what it tells of a model's parts is for trainings
+    fairseqs.setLevel(max(level, logging.WARNING))  # its report on a model's parts is for training
     try:
         found = hub_utils.from_pretrained(
             str(folder), checkpoint_file or checkpoint.name, str(Path(data).resolve()), **overrides
@@ -349,25 +349,25 @@ def load_model(
     """Load a trained model for translation, onto a device.
 
     Args:
-        path: its checkpoint, or the folder of it.
+        path: its checkpoint, or the checkpoint's folder.
         data: see :func:`from_pretrained`.
-        device: a device of torch; ``auto`` is the GPU if there is one.
+        device: a torch device; ``auto`` is the GPU if there is one.
         decode_dtype: ``float32`` or ``int8``: type of the linear layers' weights; on a GPU, of the decoder's.
-        cache_dtype: ``float32`` or ``int8``: type of the keys and values that are kept.
+        cache_dtype: ``float32`` or ``int8``: type of the cached keys and values.
         shortlist: a file that ``lasformer shortlist`` wrote; only words that may translate a document are scored.
-        reproducible: refuse a model or options whose translations depend on what else is translated with them, the
-            number of threads or the processor.
+        reproducible: refuse models or options whose translations depend on what else is translated in the same run,
+            the number of threads or the processor.
 
     Raises:
         InputError: as :func:`from_pretrained`; or there is no such device, or the model cannot decode in this type.
     """
     place = check_device(device)
     if reproducible and place.type != "cpu":
-        raise InputError("--reproducible: only on a CPU; add --device cpu, or leave it out")
+        raise InputError("--reproducible: works only on a CPU; add --device cpu, or leave it out")
     options: dict[str, Any] = {"decode_dtype": decode_dtype, "cache_dtype": cache_dtype, "shortlist": str(shortlist)}
     options["reproducible"] = reproducible
     model = from_pretrained(path, data=data, device=place, **options).eval()
     if shortlist or reproducible:
-        model.translator()  # a list that cannot be used is refused now, not at the first translation
-    # attention is read in passes that record what they select, which need no gradients of the weights
+        model.translator()  # refuses an unusable shortlist now, not at the first translation
+    # attention is read in passes that record the selection and need no gradients of the weights
     return model.requires_grad_(False)

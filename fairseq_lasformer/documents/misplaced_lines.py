@@ -1,10 +1,10 @@
-"""Whether line i of a translation is the translation of line i of its source.
+"""Detection of misplaced lines, where line i of a translation does not translate line i of its source.
 
 A model that loses its place in a document leaves a sentence out, or translates one twice, and goes on as if nothing had
-happened: the number of lines is right, but each stands beside the wrong source. Where that happens, it is unsure of
-itself. So the lines with the lowest scores, and those around them, are scored once more as translations of their own
-source line alone, and where that is unlikely, of the neighbouring source lines. A line that fits a neighbour better is
-out of place.
+happened: the number of lines is right, but each is paired with the wrong source line. The model is unsure of itself
+where this happens. So the lines with the lowest scores, and those around them, are scored again as translations of
+their own source line alone. Where that is unlikely, they are also scored with the neighbouring source lines. A line
+that fits a neighbour better is out of place.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from collections.abc import Callable, Sequence
 from torch import Tensor
 
 SHARE = 0.02
-"""Share of a document's lines, those with the lowest scores, that are looked at (at least one line)."""
+"""Share of a document's lines, those with the lowest scores, that are checked (at least one line)."""
 
 AROUND = (-1, 0, 1, 2)
-"""Lines around each of them that are looked at."""
+"""Lines around each of them that are also checked."""
 
 MARGIN = 0.5
-"""Difference in log probability per token that counts."""
+"""Minimum significant difference in log probability per token."""
 
 BACK = 6
-"""Lines before a misplaced one that are looked at for where it began."""
+"""Number of lines before a misplaced one that are searched for where it began."""
 
 NEIGHBOURS = (-2, -1, 1, 2)
 """Source lines that a line is compared with, relative to its own."""
 
 Score = Callable[[Sequence[tuple[Tensor, Tensor]]], list[float]]
-"""Returns the mean log probability per token of each pair of a source line and a line of a translation."""
+"""Function that returns the mean log probability per token of each pair of a source line and a translated line."""
 
 
 def first_misplaced(
@@ -40,13 +40,13 @@ def first_misplaced(
     starts: Sequence[int],
     score: Score,
 ) -> list[int | None]:
-    """The first line of each document where the model has lost its place; None where no such line is found.
+    """Find the first line of each document where the model lost its place; None where no such line is found.
 
     Args:
         sources: tokens of the source lines of each document.
         lines: tokens of its translation, as many lines.
         scores: score of each line, given the document.
-        starts: first line of each document that is looked at.
+        starts: first line of each document that is checked.
     """
     looked = []
     for document, start in enumerate(starts):
@@ -84,5 +84,5 @@ def _score(
     lines: Sequence[Sequence[Tensor]],
     score: Score,
 ) -> dict[tuple[int, int], float]:
-    """Scores of lines as translations of the source lines ``offset`` after their own."""
+    """Score lines as translations of the source lines ``offset`` after their own."""
     return dict(zip(places, score([(sources[d][i + offset], lines[d][i]) for d, i in places])))

@@ -1,4 +1,4 @@
-"""Searches for translations of parts of documents: what a part's example is, and what its translation begins with."""
+"""Search for translations of a document's parts: their examples and the beginnings of their translations."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from fairseq_lasformer.search.watch import Observe
 from fairseq_lasformer.text.documents import Span
 
 CONTEXTS = (10, 3, 0)
-"""Lines of context with which a document is translated again, at the first attempt and at the next ones."""
+"""Lines of context with which a document is translated again, at the first attempt and at the following ones."""
 
 TOGETHER = 3
-"""Lines that are translated again, and are no further apart than this, are translated together."""
+"""Maximum distance of lines that are translated again together."""
 
 GROUPS = 32
 """Groups of such lines per batch."""
@@ -32,16 +32,16 @@ SCORED_TOKENS = 4096
 """Tokens per batch of single lines."""
 
 WINDOW = 256
-"""Parts without context that are sorted by length, and then translated together."""
+"""Number of parts without context that are sorted by length, and then translated together."""
 
 WINDOW_TOKENS = 8192
 """Tokens per batch of such parts."""
 
 SCORES = 1 << 23
-"""Most scores of words in a step of such a batch, 32 MB: more do not fit into a processor's cache."""
+"""Maximum number of word scores in a step of such a batch, 32 MB: more do not fit into a processor's cache."""
 
 FEWEST = 16
-"""Parts of such a batch, even if there are more scores than that."""
+"""Minimum number of parts in such a batch, even if it exceeds that number of scores."""
 
 
 class PartSearch:
@@ -65,25 +65,25 @@ class PartSearch:
 
     @property
     def independent(self) -> bool:
-        """Whether the model knows single sentences alone, so that the parts of a document need not wait for others."""
+        """Return whether the model translates single sentences only, so the parts of a document are independent."""
         return bool(self.task.settings.resolutions == "sentences") and not self.prefix_size
 
     @property
     def aligned(self) -> bool:
-        """Whether line i of a translation is that of line i of its source."""
+        """Return whether line i of a translation is that of line i of its source."""
         return isinstance(self.generator, AlignedGenerator)
 
     @property
     def reads_documents(self) -> bool:
-        """Whether it reads documents, line i of a translation being that of line i of its source."""
+        """Return whether the model reads documents and aligns their lines."""
         return self.aligned and not self.independent
 
     def overlap(self, wanted: int) -> int:
-        """Sentences that the parts of a long document can overlap by: none where lines are not aligned."""
+        """Return how many sentences the parts of a long document can overlap by: none where lines are not aligned."""
         return wanted if self.aligned and not self.prefix_size else 0
 
     def remembered(self, document: Source, part: Span) -> list[tuple[Tensor, Tensor]]:
-        """Tokens of the pairs of a memory that stand before a part and its context, source and target of each."""
+        """Return the tokens of the memory's pairs before a part and its context, source and target of each."""
         if document.memory is None:
             return []
         first, end = part.start - part.context, part.start + part.size
@@ -91,21 +91,21 @@ class PartSearch:
         return document.memory.before(part.start, end, filled)
 
     def lines_before(self, document: Source, part: Span) -> int:
-        """Number of lines before a part's own in its example: those of a memory, and its context."""
+        """Count the lines before a part's own in its example: those of a memory, and its context."""
         return len(self.remembered(document, part)) + part.context
 
     def example(self, document: Source, part: Span) -> Tensor:
-        """Tokens of a part, its context and what is remembered, with separators, tag and the end of sentence."""
+        """Return the tokens of a part, its context and its memory pairs, with separators, tag and end of sentence."""
         remembered = [source for source, _ in self.remembered(document, part)]
         own = document.sentences[part.start - part.context : part.start + part.size]
         return self._joined([*remembered, *own], 0)
 
     def target(self, document: Source, part: Span, lines: Sequence[Line], size: int | None = None) -> Tensor:
-        """Tokens of the translation of a part, its context and what is remembered, as :meth:`example`.
+        """Return the tokens of the translation of a part, its context and its memory pairs, like :meth:`example`.
 
         Args:
-            size: number of the part's own lines, from the first on; default: all. Where it is not all, they end with
-                the separator that the following line is to come after.
+            size: number of the part's own lines, from the first on; default: all. If not all, the tokens end with the
+                separator before the next line.
         """
         remembered = [target for _, target in self.remembered(document, part)]
         end = part.start + (part.size if size is None else size)
@@ -123,14 +123,14 @@ class PartSearch:
         return self.closed(torch.cat(joined), side)
 
     def closed(self, tokens: Tensor, side: int) -> Tensor:
-        """The tokens behind the tag and before the end of sentence of a side, 0 for the source and 1 for the target."""
+        """Enclose tokens in the tag and the end of sentence of a side, 0 for the source and 1 for the target."""
         tag = self.tags[side]
         return torch.cat([tokens.new_tensor([] if tag is None else [tag]), tokens, tokens.new_tensor([self.eos[side]])])
 
     def _beginning(self, document: Source, part: Span, found: Sequence[Line]) -> Tensor:
-        """Tokens that a part's translation begins with.
+        """Return the tokens that a part's translation begins with.
 
-        They are those of what is remembered, of its context and of the given lines that follow it; or a prefix of its
+        They are those of its memory pairs, of its context and of the given lines that follow it; or a prefix of its
         reference.
         """
         if document.references is not None and self.prefix_size:
@@ -143,12 +143,12 @@ class PartSearch:
         return torch.cat([torch.tensor([], dtype=torch.int64), *(t for line in lines for t in (line, end))])
 
     def _terms(self, document: Source, part: Span) -> Terms:
-        """Terms of each line of a part; none for those before it, which are translated."""
+        """Return the terms of each line of a part; none for the lines before it, whose translation is known."""
         terms = document.terms or [[]] * len(document.sentences)
         return [*[[]] * self.lines_before(document, part), *terms[part.start : part.start + part.size]]
 
     def _given_lines(self, document: Source, part: Span) -> list[list[int]]:
-        """Tokens of the given lines of a part; none for its context, which is given in another way."""
+        """Return the tokens of the given lines of a part; none for its context, which is passed separately."""
         remembered = [target.tolist() for _, target in self.remembered(document, part)]
         given = (document.given or [None] * len(document.sentences))[part.start : part.start + part.size]
         return [*remembered, *[[]] * part.context, *([] if line is None else line.tolist() for line in given)]
@@ -160,11 +160,11 @@ class PartSearch:
         device: torch.device | str,
         observe: Sequence[Observe | None] = (),
     ) -> list[list[Line]]:
-        """Translates parts together; the lines of each, without its context.
+        """Translate parts together, and return the lines of each, without its context.
 
         Args:
             tasks: for each part, its document, the part, and the lines of the document before it.
-            observe: for each part, what watches the search for it; see :mod:`search.watch`.
+            observe: for each part, the observer of its search; see :mod:`search.watch`.
         """
         found = self._hypotheses(tasks, device, observe)
         before = [self.lines_before(document, part) for document, part, _ in tasks]
@@ -179,7 +179,7 @@ class PartSearch:
         device: torch.device | str,
         done: Callable[[int, list[Line]], object] = lambda document, lines: None,
     ) -> None:
-        """Translates parts of each document, in order, and appends their lines to those found so far."""
+        """Translate parts of each document, in order, and append their lines to those found so far."""
         if self.independent:
             self._translate_windows(
                 [(i, part) for i, its in enumerate(parts) for part in its], documents, found, device, done
@@ -200,7 +200,7 @@ class PartSearch:
         device: torch.device | str,
         done: Callable[[int, list[Line]], object],
     ) -> None:
-        """Translates parts that have no context, many at a time; ``tasks`` are numbers of documents and their parts."""
+        """Translate parts without context, many at a time; ``tasks`` are document numbers and parts."""
         most = max(FEWEST, SCORES // (self.generator.beam_size * len(self.task.target_dictionary)))
         if self.task.cfg.shortlist:  # far fewer words are scored
             most = WINDOW
@@ -221,7 +221,7 @@ class PartSearch:
     def alternatives(
         self, document: Source, lines: Sequence[Line], most: int, device: torch.device | str
     ) -> list[list[Line]]:
-        """Other translations of each line of a translated document, given the lines before it; the best ones first.
+        """Return other translations of each line of a translated document, given the lines before it; best first.
 
         Args:
             document: the document; its lines are aligned.
@@ -252,7 +252,7 @@ class PartSearch:
         device: torch.device | str,
         observe: Sequence[Observe | None] = (),
     ) -> list[list[dict[str, Any]]]:
-        """fairseq's hypotheses for each part, the best one first; see :meth:`translate_parts`."""
+        """Return fairseq's hypotheses for each part, best first; see :meth:`translate_parts`."""
         examples = [self.example(document, part) for document, part, _ in tasks]
         beginnings = [self._beginning(*task) for task in tasks]
         terms = [self._terms(document, part) for document, part, _ in tasks]

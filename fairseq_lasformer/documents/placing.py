@@ -1,4 +1,4 @@
-"""Translates documents again from the line on where the model lost its place; see :mod:`misplaced_lines`."""
+"""Retranslation of documents from where the model lost its place; see :mod:`misplaced_lines`."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from fairseq_lasformer.documents.scoring import log_probabilities, mean
 from fairseq_lasformer.documents.source import Line, Source, rest_of
 
 ROUNDS = 9
-"""How often a document is looked at for lines out of place."""
+"""Maximum number of times that a document is checked for lines out of place."""
 
 COMPARED = 4
-"""Lines by which an old and a new translation are compared."""
+"""Number of lines by which an old and a new translation are compared."""
 
 
 def place_lines(
     search: PartSearch, documents: Sequence[Source], found: list[list[Line]], device: torch.device | str
 ) -> None:
-    """Translates documents again from the line on where the model lost its place, with less and less context.
+    """Translate documents again from where the model lost its place, with less and less context.
 
-    With all of the context it would lose its place again. A new translation is taken if its first lines, by
+    With all of the context it would lose its place again. The new translation is used if its first lines, by
     themselves, are more likely translations of their sources.
     """
 
@@ -59,7 +59,7 @@ def place_lines(
                 starts[i], failures[i] = place, 0
             else:
                 failures[i] += 1
-                if failures[i] == len(CONTEXTS):  # the lines after it may still find their place
+                if failures[i] == len(CONTEXTS):  # the model may find its place again in later lines
                     found[i][place] = found[i][place]._replace(flawed=True)
                     starts[i], failures[i] = place + 1, 0
         here = list(lost)

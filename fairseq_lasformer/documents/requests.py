@@ -1,4 +1,4 @@
-"""What may be asked of a model in Python: documents, their lines, and options of the search."""
+"""Checks of Python requests: documents, their lines, and search options."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from fairseq_lasformer.text.lines import clean_line, split_lines
 
 
 def numbered_sentences(document: str) -> list[tuple[int, str]]:
-    """The lines of a document that are not blank, with their numbers, from 1."""
+    """Return the lines of a document that are not blank, with their numbers, from 1."""
     cleaned = enumerate(map(clean_line, split_lines(document)), 1)
     return [(number, line) for number, line in cleaned if line]
 
 
 def check_documents(documents: Any) -> None:
-    """Reject what is not a list of texts.
+    """Reject anything but a list of texts.
 
     Raises:
-        InputError: names what it is.
+        InputError: the argument is something else; the message names its type.
     """
     if isinstance(documents, str | bytes):
         raise InputError("translate_documents takes a list of documents, not one string: wrap it, [text]")
@@ -36,14 +36,14 @@ def check_options(generation: Any, options: dict[str, Any]) -> None:
     for name in options:
         if name not in names:
             close = difflib.get_close_matches(name, names, 1)
-            hint = f"; is {close[0]} meant?" if close else ""
+            hint = f"; did you mean {close[0]}?" if close else ""
             raise InputError(f"{name}: not an option of fairseq's generation{hint}")
     if options.get("nbest", 1) != 1:
         raise InputError("nbest: one translation per document is returned; leave it out")
 
 
 def check_device(device: str) -> torch.device:
-    """The device that a model is put on; ``auto`` is the GPU if there is one.
+    """Return the device that a model is put on; ``auto`` is the GPU if there is one.
 
     Raises:
         InputError: there is no such device.

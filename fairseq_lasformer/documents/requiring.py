@@ -1,4 +1,4 @@
-"""Requires terms: a line that lacks one is translated once more."""
+"""Required terms: lines that lack one are translated again."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fairseq_lasformer.text.documents import Span
 def require_terms(
     search: PartSearch, documents: Sequence[Source], found: list[list[Line]], device: torch.device | str
 ) -> None:
-    """Replaces the lines that lack a term, translating only them once more, after a few lines of context."""
+    """Replace the lines that lack a term: translate only them again, after a few lines of context."""
     tasks: list[tuple[int, Span]] = []
     for i, document in enumerate(documents):
         missing = [

@@ -13,7 +13,7 @@ from fairseq_lasformer.documents.batching import batches
 
 
 def _output(model: Any, sources: Tensor, lengths: Tensor, previous: Tensor) -> Any:
-    """The model's output; if it can, as decoding steps have it: that of an example depends on that example alone."""
+    """Return the model's output, computed as in decoding steps if possible: each example's depends on it alone."""
     if hasattr(model.decoder, "read"):
         output = model.decoder.read(previous, model.encoder(sources, lengths))
         if output is not None:
@@ -22,12 +22,12 @@ def _output(model: Any, sources: Tensor, lengths: Tensor, previous: Tensor) -> A
 
 
 def total(scores: Tensor) -> float:
-    """Sum of scores, the same on every processor."""
+    """Sum scores, with the same result on every processor."""
     return math.fsum(scores.tolist())
 
 
 def mean(scores: Tensor) -> float:
-    """Mean of scores, the same on every processor; 0 for none."""
+    """Average scores, with the same result on every processor; 0 for none."""
     return total(scores) / max(1, len(scores))
 
 
@@ -40,7 +40,7 @@ def log_probabilities(
     device: torch.device | str,
     done: Callable[[int], object] = lambda n: None,
 ) -> list[Tensor]:
-    """Log probabilities of every token of each target, end of sentence included: one float32 tensor per example.
+    """Return the log probabilities of all tokens of each target, end of sentence included: a float32 tensor each.
 
     See :func:`against_best`.
     """
@@ -56,7 +56,7 @@ def against_best(
     device: torch.device | str,
     done: Callable[[int], object] = lambda n: None,
 ) -> list[tuple[Tensor, Tensor]]:
-    """Log probabilities of every token of each target, end of sentence included, and of the likeliest word there.
+    """Return the log probabilities of all target tokens, end of sentence included, and of the most likely words there.
 
     Args:
         model: a model in evaluation mode.

@@ -18,13 +18,13 @@ class Source(NamedTuple):
     """A document to translate.
 
     Attributes:
-        sentences: int64 tokens of its sentences; or of its parts, if the data has no boundaries between sentences.
-        parts: what is translated together; their ``start``, ``size`` and ``context`` count ``sentences``.
+        sentences: int64 tokens of its sentences; or of its parts, if the data has no sentence boundaries.
+        parts: units translated as a whole; their ``start``, ``size`` and ``context`` count ``sentences``.
         references: tokens of each part's reference, for forced prefixes; None for none.
         terms: for each sentence, the tokens of the terms that its translation must contain; None for none.
-        given: for each sentence, the tokens of its translation, if it is given; None for none.
-        memory: pairs of a translation memory that are like its sentences; None for none.
-        drafts: numbers of given lines that stand as they are, unless consistent terms change them.
+        given: for each sentence, the tokens of its given translation, if there is one; None for none.
+        memory: pairs of a translation memory that are similar to its sentences; None for none.
+        drafts: numbers of given lines that are kept unless consistent terms change them.
     """
 
     sentences: Sequence[Tensor]
@@ -42,7 +42,7 @@ class Line(NamedTuple):
     Attributes:
         tokens: int64, without separator and end of sentence.
         score: mean log probability of its tokens and its end.
-        repaired: whether it had gone wrong, and was translated again.
+        repaired: whether it went wrong at first, and was translated again.
         flawed: whether it reached its limit, repeats itself, is out of place, or lacks a required term.
     """
 
@@ -53,7 +53,7 @@ class Line(NamedTuple):
 
 
 def rest_of(parts: Sequence[Span], place: int, context: int) -> list[Span]:
-    """The parts from a line on, the first of them with ``context`` lines of context, if its own part has as many."""
+    """Return the parts from a line on; the first has at most ``context`` lines of context, from its own part."""
     rest = [part for part in parts if part.start + part.size > place]
     first = rest[0]
     before = min(context, place - (first.start - first.context))
@@ -61,12 +61,12 @@ def rest_of(parts: Sequence[Span], place: int, context: int) -> list[Span]:
 
 
 def with_item(items: Sequence[T], i: int, item: T) -> list[T]:
-    """A copy of a sequence with another item in a place."""
+    """Copy a sequence with one item replaced."""
     return [*items[:i], item, *items[i + 1 :]]
 
 
 def runs(numbers: Sequence[int], gap: int) -> list[tuple[int, int]]:
-    """The first and last of each run of ascending numbers that are at most ``gap`` apart."""
+    """Return the first and last of each run of ascending numbers that are at most ``gap`` apart."""
     found: list[tuple[int, int]] = []
     for number in numbers:
         if found and number - found[-1][1] <= gap:

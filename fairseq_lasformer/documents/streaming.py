@@ -1,4 +1,4 @@
-"""Lines of a translation as soon as they are settled, while the search goes on."""
+"""Streaming of translated lines as soon as they are settled, while the search goes on."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from fairseq_lasformer.text.documents import Span
 
 
 class Stopped(Exception):
-    """Nobody reads the lines any more."""
+    """Signal that nobody reads the lines any more."""
 
 
 class LineWatch:
-    """Finds the lines that all hypotheses of a search agree on.
+    """Observer that finds the lines that all hypotheses of a search agree on.
 
-    What hypotheses agree on, their successors agree on as well: every token is looked at once. After a flawed line,
-    which may be translated again, nothing is passed on.
+    Successors of hypotheses that agree on a line agree on it as well, so every token is checked once. Nothing is passed
+    on after a flawed line, which may be translated again.
 
     Args:
         separator: token that ends a line.
@@ -60,9 +60,9 @@ class LineWatch:
 
 
 def stream(translator: Translator, document: Source, device: torch.device | str) -> Iterator[Line]:
-    """Translates a document with aligned lines and yields each line as soon as it is settled.
+    """Translate a document with aligned lines and yield each line as soon as it is settled.
 
-    The search runs in a thread of its own; it stops when the generator is closed.
+    The search runs in a separate thread; it stops when the generator is closed.
 
     Args:
         translator: translator whose generator aligns lines.
@@ -83,7 +83,7 @@ def stream(translator: Translator, document: Source, device: torch.device | str)
             found.put(None)
         except Stopped:
             pass
-        except BaseException as e:  # the reader's to raise
+        except BaseException as e:  # raised again by the reader
             found.put(e)
 
     thread = threading.Thread(target=work, daemon=True)
@@ -107,7 +107,7 @@ def _part(
     put: Callable[[Line], None],
     check: Callable[[], None],
 ) -> list[Line]:
-    """Translates a part, passing on its lines; returns them."""
+    """Translate a part, passing on its lines; return them."""
     passed = 0
 
     def emit(_: int, line: Line) -> None:
@@ -128,11 +128,11 @@ def _part(
 
 
 def line_watch(translator: Translator, document: Source, part: Span, emit: Callable[[int, Line], None]) -> LineWatch:
-    """Watches the search for a part of a document.
+    """Observe the search for a part of a document.
 
     Args:
         translator: translator whose generator aligns lines.
-        emit: called with each settled line and its number in the document; not with those of the part's context.
+        emit: called with each settled line and its number in the document, except for lines of the part's context.
     """
     limits = translator.generator.limits(translator.example(document, part)[None]).longest[0].tolist()
     before = translator.lines_before(document, part)

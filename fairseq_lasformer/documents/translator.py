@@ -1,7 +1,7 @@
-"""Translates documents with a model in memory: the translator shared by :mod:`hub` and ``lasformer generate``.
+"""Document translation with a model in memory: the translator shared by :mod:`hub` and ``lasformer generate``.
 
-A document that is longer than the model's limit is translated in parts, one after the other. Each part begins with the
-last sentences of the part before, and their translation, as context.
+A document that is longer than the model's limit is translated in parts, one after another. Each part begins with the
+last sentences of the previous part, and their translation, as context.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ class Translator(PartSearch):
     """Beam search over documents; see :class:`PartSearch` for the arguments."""
 
     def groups(self, documents: Sequence[Source], max_tokens: int, max_documents: int | None = None) -> list[list[int]]:
-        """Documents that are translated together: of similar length, at most ``max_tokens`` with padding.
+        """Group documents to translate together: of similar length, at most ``max_tokens`` with padding.
 
-        A document that is longer than that is a group of its own.
+        A document that is longer than that forms its own group.
         """
         length = [max(len(self.example(document, part)) for part in document.parts) for document in documents]
         order = sorted(range(len(documents)), key=lambda i: (len(documents[i].parts), length[i]))
         return batches(length, order, max_tokens, max_documents)
 
     def required(self, glossary: Glossary | str | Path, codec: ExampleCodec) -> Callable[[str], list[list[int]]]:
-        """A function from a source sentence to the tokens of the terms that its translation must contain.
+        """Return a function from a source sentence to the tokens of the terms that its translation must contain.
 
         Args:
-            glossary: the glossary, or the file of one.
+            glossary: the glossary, or its file.
 
         Raises:
             InputError: the glossary cannot be read, or lines are not aligned.
@@ -53,10 +53,10 @@ class Translator(PartSearch):
         return lambda sentence: [encode(codec.encode_target(term)).tolist() for term in found.required(sentence)]
 
     def remember(self, memory: Memory, sentences: Sequence[str], codec: ExampleCodec) -> Remembered:
-        """What a memory holds of a document's sentences.
+        """Find the pairs of a memory that are similar to a document's sentences.
 
         Raises:
-            InputError: the model reads no documents, or its lines are not aligned.
+            InputError: the model does not read documents, or its lines are not aligned.
         """
         if not self.reads_documents or self.prefix_size:
             raise InputError("a memory needs a model of documents whose lines are aligned (data with a separator)")
@@ -80,11 +80,11 @@ class Translator(PartSearch):
         known: Sequence[Sequence[Line]] | None = None,
         done: Callable[[int, list[Line]], object] = lambda document, lines: None,
     ) -> list[list[Line]]:
-        """Translates documents together, part by part; the lines of each document, in order.
+        """Translate documents together, part by part, and return the lines of each, in order.
 
         Args:
             known: lines of the first parts of each document that an earlier call passed to ``done``.
-            done: called with the number of a document and its lines after each part. The lines may change later.
+            done: called with a document's number and its lines after each part. The lines may change later.
         """
         found: list[list[Line]] = [list(lines) for lines in known] if known is not None else [[] for _ in documents]
         free = [document._replace(terms=None) for document in documents]
@@ -95,7 +95,7 @@ class Translator(PartSearch):
 
     @torch.no_grad()
     def finish(self, documents: Sequence[Source], found: list[list[Line]], device: torch.device | str) -> None:
-        """Looks at whole translations: places lines, and requires terms. Changes ``found``."""
+        """Correct whole translations in ``found``: place lines, and require terms."""
         if self.places_lines:
             place_lines(self, [document._replace(terms=None) for document in documents], found, device)
         require_terms(self, documents, found, device)
@@ -106,7 +106,7 @@ class Translator(PartSearch):
 
     @property
     def places_lines(self) -> bool:
-        """Whether lines out of place are looked for: if the model knows single sentences, and may repair lines."""
+        """Return whether misplaced lines are detected: the model knows single sentences, and may repair lines."""
         if not self.aligned or self.prefix_size:
             return False
         return self.generator.alignment.repairs > 0 and self.task.settings.resolutions == "mixture"

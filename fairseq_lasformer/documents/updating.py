@@ -1,10 +1,10 @@
-"""A translation follows its source: what has not changed stays, what has is translated in its place.
+"""Updates of a translation after changes to its source: unchanged lines are kept, the others translated in place.
 
-The lines of the old and the new source are aligned. Kept lines keep their translations, which are given to the search;
-changed runs are translated between them. A new line may contradict the translation of a later one: a pronoun whose
-antecedent has changed. So later lines are scored with the old and with the new context; where a word has become less
-likely, the line is translated again. The new translation is taken if the new context prefers it, and the old context
-preferred the old one.
+The lines of the old and the new source are aligned. Unchanged lines keep their translations, which are given to the
+search; changed runs are translated between them. A new line may contradict the translation of a later one, such as a
+pronoun whose antecedent has changed. So later lines are scored with the old and with the new context; where a word has
+become less likely, the line is translated again. The new translation is used if it is better in the new context, while
+the old one was better in the old context.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from fairseq_lasformer.documents.translator import Translator
 from fairseq_lasformer.text.documents import Span
 
 AFTER = 1
-"""Given lines after a changed one that its translation must fit."""
+"""Number of given lines after a changed one that its translation must fit."""
 
 LOST = 0.1
-"""A line is looked at again where a word has lost so much probability by the new context."""
+"""Probability that a word must lose by the new context for its line to be checked again."""
 
 UNLIKE = 4.0
-"""A line is taken for a human edit if a word in it is so much less likely than the model's own choice."""
+"""Log probability by which a word must trail the model's own choice for its line to count as a human edit."""
 
 ROUNDS = 4
-"""How often later lines are looked at: lines that were translated again may contradict others."""
+"""Maximum number of times that later lines are checked: retranslated lines may contradict others."""
 
 KEPT, NEW, REREAD, EDITED = "kept", "new", "re-read", "edited"
 
 
 class Former(NamedTuple):
-    """A source as it was, and its translation.
+    """An earlier version of a source, and its translation.
 
     Attributes:
-        document: the old source; ``given`` holds the translation of every line that has one.
-        edited: numbers of lines that somebody has edited; None: those that the model would not write.
+        document: the old source; ``given`` contains the translation of every line that has one.
+        edited: numbers of lines edited by a human; None: those that the model would not write.
     """
 
     document: Source
@@ -54,9 +54,9 @@ class Updated(NamedTuple):
     """An updated translation.
 
     Attributes:
-        lines: of the new document.
-        states: what became of each: ``kept``, ``new`` (translated), ``re-read`` (translated again, because the text
-            before it has changed) or ``edited`` (kept, and taken for a human edit).
+        lines: the lines of the new document.
+        states: state of each: ``kept``, ``new`` (translated), ``re-read`` (translated again, because the text before it
+            has changed) or ``edited`` (kept, as a human edit).
         contradicted: numbers of the edited lines that the new context contradicts.
     """
 
@@ -66,7 +66,7 @@ class Updated(NamedTuple):
 
 
 def kept_lines(old: Sequence[str], new: Sequence[str]) -> list[int | None]:
-    """For each new line, the number of the old one that it is; None for new and changed ones."""
+    """Return, for each new line, the number of the same line in the old text; None for new and changed ones."""
     found: list[int | None] = [None] * len(new)
     for block in difflib.SequenceMatcher(None, old, new, autojunk=False).get_matching_blocks():
         found[block.b : block.b + block.size] = range(block.a, block.a + block.size)
@@ -74,7 +74,7 @@ def kept_lines(old: Sequence[str], new: Sequence[str]) -> list[int | None]:
 
 
 class Updater:
-    """Updates translations.
+    """Updater of translations.
 
     Args:
         translator: translator whose generator aligns lines.
@@ -91,12 +91,12 @@ class Updater:
         kept: Sequence[int | None],
         tick: Callable[[int], object] = lambda n: None,
     ) -> Updated:
-        """Translates what is new in a document, and what the new contradicts.
+        """Translate the new lines of a document, and the lines that they contradict.
 
         Args:
-            document: the new source; ``given`` holds the translations of kept lines.
+            document: the new source; ``given`` contains the translations of kept lines.
             kept: see :func:`kept_lines`.
-            tick: called with a number of lines that are settled.
+            tick: called with the number of lines that were settled.
         """
         n = len(document.sentences)
         given = document.given or [None] * n
@@ -120,7 +120,7 @@ class Updater:
     def _translated(
         self, document: Source, part: Span, first: int, last: int, lines: Sequence[Line]
     ) -> dict[int, Line]:
-        """Translates lines of a part after all lines of the part before them, and before a few given ones."""
+        """Translate lines of a part after all lines of the part before them, and before a few given ones."""
         end = part.start + part.size
         after = 0
         while after < AFTER and last + 1 + after < end and (document.given or ())[last + 1 + after] is not None:
@@ -138,9 +138,9 @@ class Updater:
         states: list[str],
         first: int,
     ) -> list[int]:
-        """Translates lines after the first changed one again if the new context contradicts them.
+        """Translate lines after the first changed one again if the new context contradicts them.
 
-        Changes lines and states; returns the numbers of edited lines that are contradicted and stay.
+        Changes lines and states; returns the numbers of contradicted edited lines that are kept.
         """
         nothing = torch.empty(0, dtype=torch.int64)
         before = [_line(nothing if tokens is None else tokens) for tokens in former.document.given or ()]
@@ -149,7 +149,7 @@ class Updater:
         if edited is None:
             edited = {j for j, (tokens, best) in old.items() if float((best - tokens).max()) > UNLIKE}
         states[:] = [EDITED if j in edited else state for j, state in zip(kept, states)]
-        looked: dict[int, int] = {}  # how many lines before it had been translated again at that time
+        looked: dict[int, int] = {}  # number of lines before it that had been translated again at that time
         contradicted = set[int]()
         for _ in range(ROUNDS):
             new = self._scores(document, lines)
@@ -171,9 +171,9 @@ class Updater:
                         continue
                     now = self._sum(document, lines, i) if changed else total(new[i][0])
                     if now >= self._sum(document, with_item(lines, i, again), i):
-                        continue  # still the better one
+                        continue  # the old one is still better
                     if total(old[j][0]) <= self._sum(former.document, with_item(before, j, again), j):
-                        continue  # never was
+                        continue  # the old one was never better
                     if states[i] == EDITED and not self.touch_edits:
                         contradicted.add(i)
                         continue
@@ -183,7 +183,7 @@ class Updater:
         return sorted(contradicted)
 
     def _again(self, document: Source, lines: Sequence[Line], numbers: Sequence[int]) -> dict[int, Line]:
-        """Other translations of kept lines; those between them stay."""
+        """Return other translations of kept lines; those between them do not change."""
         given = [None if i in numbers else tokens for i, tokens in enumerate(document.given or ())]
         found: dict[int, Line] = {}
         for part in document.parts:
@@ -194,7 +194,7 @@ class Updater:
         return found
 
     def _sum(self, document: Source, lines: Sequence[Line], i: int) -> float:
-        """Log probability of a line in the text before it."""
+        """Return the log probability of a line after the text before it."""
         part = next(p for p in document.parts if p.start <= i < p.start + p.size)
         size = i + 1 - part.start
         return total(self._scores(document, lines, [part], size)[i][0])
@@ -206,7 +206,7 @@ class Updater:
         parts: Sequence[Span] | None = None,
         size: int | None = None,
     ) -> dict[int, tuple[Tensor, Tensor]]:
-        """Log probabilities of the tokens of each line and its end, in the text before it, and of the best words.
+        """Score the tokens of each line and its end, after the text before it, and the most likely words there.
 
         Args:
             parts: default: all of the document.
@@ -234,7 +234,7 @@ def _line(tokens: Any) -> Line:
 
 
 def _gone(kept: Sequence[int | None], n_old: int) -> list[int]:
-    """Numbers of the new lines before which old ones are missing."""
+    """Return the numbers of the new lines before which old ones are missing."""
     found, expected = [], 0
     for i, j in enumerate(kept):
         if j is not None:

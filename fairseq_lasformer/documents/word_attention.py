@@ -1,4 +1,4 @@
-"""What tokens attend to in a forced translation, and which words belong to which of the source."""
+"""Attention of tokens in a forced translation, and the alignment of its words with those of the source."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Words = Callable[[str], Sequence[tuple[int, int]]]
 
 
 def attention_of(model: Any, source: Tensor, target: Tensor) -> dict[str, Tensor]:
-    """Attention over the selected keys, averaged over the heads and layers of each group.
+    """Return the attention over the selected keys, averaged over the heads and layers of each group.
 
     Args:
         model: a :class:`LasformerModel` with learned selection, in evaluation mode.
@@ -45,7 +45,7 @@ def attention_of(model: Any, source: Tensor, target: Tensor) -> dict[str, Tensor
             weights = masked_softmax(scores, kept[:, None]).mean(1)[0]
             found.setdefault(name, []).append(weights.detach())
 
-    # with gradients enabled, a full pass knows which keys it selected
+    # with gradients enabled, a full pass records which keys it selected
     with torch.enable_grad():
         encoded = model.encoder(source[None], observe=observe)
         model.decoder.extract_features(previous[None], encoded, observe=observe)
@@ -56,11 +56,11 @@ class WordAttention(NamedTuple):
     """Attention between the words of a document and those of its translation.
 
     Attributes:
-        source, target: line, and number in the line, of every word.
+        source, target: line, and index in the line, of every word.
         modules: by module and group, as :func:`attention_of` names them, float32 [words that attend, words attended
-            to]: the mean over the subwords of one, the sum over those of the other. What is attended to between the
-            words (separators, the beginning, the end) is missing: rows sum to at most 1. In the decoder, words attend
-            to those of the translation before them.
+            to]: the mean over the attending word's subwords, the sum over the attended word's. Attention to tokens
+            between the words (separators, the beginning, the end) is left out: rows sum to at most 1. In the decoder,
+            words attend to earlier words of the translation.
     """
 
     source: list[tuple[int, int]]
@@ -68,13 +68,13 @@ class WordAttention(NamedTuple):
     modules: dict[str, np.ndarray]
 
     def mean(self, module: str) -> np.ndarray | None:
-        """The mean over the groups of ``encoder``, ``decoder`` or ``cross``; None without any."""
+        """Average the groups of ``encoder``, ``decoder`` or ``cross``; None without any."""
         found = [weights for name, weights in self.modules.items() if name.startswith(module)]
         return np.mean(found, 0) if found else None
 
 
 def document_attention(model: Any, source: Sequence[str], target: Sequence[str], words: Words = units) -> WordAttention:
-    """What the words of a document and of its translation attend to, when the translation is force-decoded.
+    """Return the attention of the words of a document and of its translation, which is force-decoded.
 
     Args:
         model: a :class:`DocumentHubInterface`; without learned selection, no module is returned.
@@ -109,21 +109,21 @@ def document_attention(model: Any, source: Sequence[str], target: Sequence[str],
 
 
 def _by_word(weights: np.ndarray, rows: np.ndarray, n_rows: int, columns: np.ndarray, n_columns: int) -> np.ndarray:
-    """The mean over the rows, and the sum over the columns, that belong to the same word; -1 belongs to none."""
-    merged = np.zeros((n_rows + 1, n_columns + 1), np.float32)  # the last of each is for those of no word
+    """Average over the rows and sum over the columns that belong to the same word; -1 belongs to none."""
+    merged = np.zeros((n_rows + 1, n_columns + 1), np.float32)  # the last row and column belong to no word
     np.add.at(merged, (rows[:, None], columns[None]), weights)
     counts = np.bincount(rows[rows >= 0], minlength=n_rows)
     return merged[:-1, :-1] / np.maximum(counts, 1).astype(np.float32)[:, None]
 
 
 def word_alignment(model: Any, source: str, translation: str) -> AlignedWords:
-    """The words of a translation and the words of its source that the model attends to when it writes them.
+    """Align the words of a translation with the source words that the model attends to when it writes them.
 
     Args:
         model: a :class:`DocumentHubInterface`.
 
     Returns:
-        weights by word. By place in the sentence, if the model has no attention that can be read (dense ones).
+        weights by word; by position in the sentence, if the model has no attention that can be read (dense models).
     """
     found = document_attention(model, [source], [translation]).mean("cross")
     if found is None or not found.size:
@@ -132,7 +132,7 @@ def word_alignment(model: Any, source: str, translation: str) -> AlignedWords:
 
 
 def _owners(text: str, pieces: Sequence[str], words: Sequence[tuple[int, int]]) -> list[int]:
-    """For each subword of a text, the number of the word that it begins in."""
+    """Return, for each subword of a text, the number of the word that it begins in."""
     starts = [start for start, _ in words]
     found, position = [], 0
     for piece in pieces:

@@ -1,7 +1,7 @@
-"""What may be wrong with translated lines, as far as it can be seen without a reference, and counts of it.
+"""Doubtful translated lines, as far as they can be recognised without a reference, and their counts.
 
-The signs are those by which corpora of translations are cleaned: lines that repeat themselves, lengths that are far
-from the usual ratio, nothing at all, and the same translation of different lines.
+The signs are those used to clean parallel corpora: lines that repeat themselves, lengths that are far from the usual
+ratio, empty lines, and the same translation of different lines.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from typing import NamedTuple
 from fairseq_lasformer.search.repair import loops
 
 SHORT = 20
-"""Characters of the shortest source and translation whose ratio says something."""
+"""Length in characters of the shortest source and translation whose ratio is meaningful."""
 
 FEW = 10
-"""Lines of such lengths below which there is no usual ratio."""
+"""Number of lines of such lengths below which there is no usual ratio."""
 
 FAR = 3.0
-"""How many times longer or shorter than usual a translation is that is far from it."""
+"""Factor by which a translation must be longer or shorter than usual to count as far from it."""
 
 
 class Pair(NamedTuple):
     """A line and its translation.
 
     Attributes:
-        repaired: whether it had gone wrong and was translated again.
-        flawed: whether it went wrong all the same; see :class:`documents.source.Line`.
+        repaired: whether it went wrong at first and was translated again.
+        flawed: whether it is still wrong; see :class:`documents.source.Line`.
     """
 
     source: str
@@ -40,15 +40,15 @@ class Facts(NamedTuple):
     """Counts of some lines; those of several units add up.
 
     Attributes:
-        lines: how many there are.
+        lines: number of lines.
         repaired, flawed: see :class:`Pair`.
-        loops: translations that repeat words as their source does not.
+        loops: translations that repeat words where their source does not.
         empty: translations without text of lines with text.
         far: translations whose length is far from the usual ratio; see :data:`FAR`.
         doubtful: lines of any kind above except ``repaired``.
-        duplicates: lines whose translation another line has, too, although its source differs.
+        duplicates: lines that share their translation with another line, although its source differs.
         source_characters, characters: of all lines.
-        seconds: time that it took.
+        seconds: time taken.
     """
 
     lines: int = 0
@@ -65,7 +65,7 @@ class Facts(NamedTuple):
 
 
 def doubts(pairs: Sequence[Pair]) -> list[tuple[str, ...]]:
-    """Why each line of a unit is doubtful: names of fields of :class:`Facts`; empty if it is not."""
+    """Return why each line of a unit is doubtful: names of fields of :class:`Facts`; empty if it is not."""
     ratios = [
         len(pair.translation) / len(pair.source)
         for pair in pairs
@@ -94,7 +94,7 @@ def _loops(text: str) -> bool:
 
 
 def facts(pairs: Sequence[Pair], reasons: Sequence[tuple[str, ...]], seconds: float = 0.0) -> Facts:
-    """Counts of the lines of a unit.
+    """Count the lines of a unit.
 
     Args:
         reasons: their :func:`doubts`.
@@ -119,7 +119,7 @@ def facts(pairs: Sequence[Pair], reasons: Sequence[tuple[str, ...]], seconds: fl
 
 
 def table(units: Iterable[tuple[str, Facts]]) -> str:
-    """A table of tabs with a row per unit, and one for all."""
+    """Format a tab-separated table with a row per unit, and one for all."""
     rows = list(units)
     total = Facts(*(sum(values) for values in zip(*(its for _, its in rows))))
     shown = [_row(name, its) for name, its in [*rows, ("all", total)]]

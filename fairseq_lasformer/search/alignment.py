@@ -17,17 +17,17 @@ from torch import Tensor
 
 from fairseq_lasformer.search.processors import Candidates, Scores, StepProcessor
 
-# Score of what a constraint excludes, where nothing else is left. Much lower, and the sums of float32 would lose the
-# scores of the other words.
+# Score of candidates that a constraint excludes, where nothing else is left. A much lower one would swamp the scores of
+# the other words in sums of float32.
 LAST_RESORT = -1e4
 
 
 class SentenceLimits(NamedTuple):
-    """How long each sentence of a batch may become.
+    """Maximum length of each sentence of a batch.
 
     Attributes:
         sentences: int64 [N], sentences per item.
-        longest: int64 [N, S], maximum number of tokens of each sentence's translation; 0 behind an item's last one.
+        longest: int64 [N, S], maximum number of tokens of each sentence's translation; 0 after an item's last one.
     """
 
     sentences: Tensor
@@ -35,12 +35,12 @@ class SentenceLimits(NamedTuple):
 
     @classmethod
     def of(cls, source: Tensor, separator: int, ignored: tuple[int, ...], a: float, b: float) -> SentenceLimits:
-        """The limits for a batch of sources: ``a * n + b`` for a sentence of n tokens.
+        """Return the limits for a batch of sources: ``a * n + b`` for a sentence of n tokens.
 
         Args:
             source: int64 [N, K].
             separator: index of the separator in the source dictionary.
-            ignored: indices that belong to no sentence, padding and end of sentence.
+            ignored: indices of tokens outside sentences: padding and end of sentence.
             a, b: see above.
         """
         ends = source == separator
@@ -54,11 +54,11 @@ class SentenceLimits(NamedTuple):
         return cls(count, longest.masked_fill(torch.arange(longest.size(1), device=count.device) >= count[:, None], 0))
 
     def total(self) -> int:
-        """Tokens of the longest possible translation, without its end of sentence."""
+        """Count the tokens of the longest possible translation, without its end of sentence."""
         return int((self.longest.sum(1) + self.sentences - 1).max())
 
     def with_given(self, lengths: Tensor) -> SentenceLimits:
-        """The limits with room for given lines.
+        """Return the limits with room for given lines.
 
         Args:
             lengths: int64 [N, S], tokens of each given line; 0 for lines that are to be translated.
@@ -66,16 +66,16 @@ class SentenceLimits(NamedTuple):
         return self._replace(longest=torch.where(lengths > 0, lengths + 1, self.longest))
 
     def take(self, items: Tensor) -> SentenceLimits:
-        """The limits of some of the items, or of each item several times."""
+        """Return the limits of some of the items, or of each item several times."""
         return SentenceLimits(self.sentences[items], self.longest[items])
 
 
 class LineAlignment(StepProcessor):
-    """Restricts a search to translations with as many sentences as their source.
+    """Restriction of a search to translations with as many sentences as their source.
 
-    The end of sentence is impossible before the last sentence, the separator in it; a sentence has at least one word,
-    and ends when it reaches its limit, or when the remaining steps are just enough for the remaining sentences. A
-    given beginning takes precedence over all of this.
+    The end of sentence is impossible before the last sentence, the separator in it. A sentence has at least one word.
+    It ends when it reaches its limit, or when the remaining steps are just enough for the remaining sentences. A given
+    beginning takes precedence over all of this.
 
     The counts are kept per hypothesis and reordered with the beam: a step costs the same at every length. On a GPU,
     nothing is read back. ``left`` [N, B] counts the sentences after the current one, ``length`` [N, B] its tokens.

@@ -1,9 +1,9 @@
-"""fairseq's beam search with bookkeeping that stays on the device, where the host looks every 16 steps.
+"""fairseq's beam search with bookkeeping that stays on the device, which the host checks every 16 steps.
 
-fairseq's generator asks in every step which hypotheses have ended, so that the host waits for the GPU and the GPU for
-the host, and copies the words and scores of all hypotheses so far. Here a step only records what is new (see
-:mod:`histories`). On a GPU, the rows of items that are finished stay until the host looks and removes them; on a CPU,
-where looking costs nothing, they are removed at once.
+fairseq's generator asks in every step which hypotheses have ended, so the host waits for the GPU and the GPU for the
+host. It also copies the words and scores of all hypotheses so far. Here a step only records what is new (see
+:mod:`histories`). On a GPU, the rows of finished items stay until the next check by the host removes them; on a CPU,
+where checking costs nothing, they are removed at once.
 
 Shapes: N items, B hypotheses per item, k <= 2 B candidates, V words.
 """
@@ -38,7 +38,7 @@ from fairseq_lasformer.search.shortlisted import JointList, ListedEnsemble
 from fairseq_lasformer.search.watch import Observe
 
 LOOK_EVERY = 16
-"""Number of steps from one look of the host to the next, on a GPU."""
+"""Number of steps from one check by the host to the next, on a GPU."""
 
 
 class Beams(NamedTuple):
@@ -47,7 +47,7 @@ class Beams(NamedTuple):
     Attributes:
         words: int64 [N, B], the newest words.
         scores: [N, B], cumulative scores.
-        unused: bool [N, B], places that no hypothesis goes on in, because too many of them have ended.
+        unused: bool [N, B], places where no hypothesis continues, because too many have ended.
         n_ended: int64 [N, 1], hypotheses that have ended so far; an item with B of them is finished.
     """
 
@@ -58,21 +58,21 @@ class Beams(NamedTuple):
 
     @classmethod
     def first(cls, n_items: int, beam: int, word: int, device: torch.device) -> Beams:
-        """The hypotheses before the first step, which have one word."""
+        """Return the hypotheses before the first step, which have one word."""
         shape = (n_items, beam)
         scores, unused = torch.zeros(shape, device=device), torch.zeros(shape, dtype=torch.bool, device=device)
         n_ended = torch.zeros(n_items, 1, dtype=torch.int64, device=device)
         return cls(torch.full(shape, word, device=device), scores, unused, n_ended)
 
     def take(self, items: Tensor) -> Beams:
-        """Those of some items."""
+        """Select the hypotheses of some items."""
         return Beams(*(t[items] for t in self))
 
 
 def advance(
     beams: Beams, scores: Tensor, words: Tensor, parents: Tensor, end: int, exhausted: Tensor | None = None
 ) -> tuple[Beams, Step, Tensor]:
-    """Let the best candidates go on, and those end that are among the first B; as fairseq does, without a look at them.
+    """Continue the best candidates, and end the complete ones among the first B, as fairseq does but without the host.
 
     Args:
         beams: the hypotheses of the step before.
@@ -81,7 +81,7 @@ def advance(
         exhausted: bool [N], items that are finished as soon as a hypothesis ends.
 
     Returns:
-        the hypotheses of this step; what is to be recorded; and which candidates they are, int64 [N, B].
+        the hypotheses of this step; the step to record; and the candidates that they are, int64 [N, B].
     """
     beam, k = beams.words.size(1), words.size(1)
     ended = (words == end) & (scores != -math.inf)
@@ -101,21 +101,21 @@ def advance(
 
 
 class BeamGenerator(SequenceGenerator):
-    """fairseq's generator: the same translations, with fewer operators in a step.
+    """fairseq's generator: the same translations, with fewer operators per step.
 
     Other strategies than plain beam search, constraints, language models, prefixes with an end of sentence,
-    ``no_repeat_ngram_size``, and processors on the host (a glossary, a watched search) take fairseq's loop.
+    ``no_repeat_ngram_size``, and processors on the host (a glossary, a watched search) use fairseq's loop.
     So do other models, whose decoders may read more than the newest word.
 
-    A search changes nothing of the generator, so that several threads can search with it at a time.
+    A search does not change the generator, so several threads can use it at once.
 
     Args:
         models, dictionary, options: see fairseq's ``SequenceGenerator``.
         shortlist: words that are searched; None for all.
-        tag: word that every translation begins with, at no cost, and which is taken off; None for none. Prefixes may
+        tag: word that every translation begins with, at no cost, and that is then removed; None for none. Prefixes may
             begin with it.
-        backend: what finds candidates, one of :data:`ops.BACKENDS`.
-        own_limits: whether the longest translation follows from an item's own length, not from the longest one's.
+        backend: implementation that finds candidates, one of :data:`ops.BACKENDS`.
+        own_limits: whether an item's maximum length follows from its own length, not from that of the longest item.
     """
 
     model: Any
@@ -149,7 +149,7 @@ class BeamGenerator(SequenceGenerator):
         constraints: Tensor | None = None,
         bos_token: int | None = None,
     ) -> list[list[dict[str, Any]]]:
-        # fairseq's loop, its strategies and the lists and limits of a batch leave what they find on the generator
+        # fairseq's loop and strategies, and a batch's lists and limits, leave attributes on the generator
         search = apart(self, search=self.search.apart())
         if self.tag is None:
             return search._found(sample, prefix_tokens, constraints, bos_token)
@@ -161,7 +161,7 @@ class BeamGenerator(SequenceGenerator):
     def _found(
         self, sample: dict[str, Any], prefix_tokens: Tensor | None, constraints: Tensor | None, bos_token: int | None
     ) -> list[list[dict[str, Any]]]:
-        """See fairseq's ``generate``; the generator is this search's own."""
+        """See fairseq's ``generate``; this generator belongs to one search."""
         if self.shortlist is None or (bos_token or 0) >= SPECIAL:
             return self._run(sample, prefix_tokens, constraints, bos_token, self._limits(sample))
         joint = JointList.of(self.shortlist, sample["net_input"]["src_tokens"], prefix_tokens, beam=self.beam_size)
@@ -177,7 +177,7 @@ class BeamGenerator(SequenceGenerator):
         bos_token: int | None,
         processors: Sequence[StepProcessor] = (),
     ) -> list[list[dict[str, Any]]]:
-        """Search in the loop below, or, for what it does not know, in fairseq's, which excludes words itself."""
+        """Search in the loop below, or, where it does not apply, in fairseq's, which excludes words itself."""
         if constraints is not None or not self._is_plain(processors) or _ends(prefix, self.eos):
             source = sample["net_input"]["src_tokens"]
             processors = [*processors, FreeTag()] if self.tag is not None else processors
@@ -187,7 +187,7 @@ class BeamGenerator(SequenceGenerator):
 
     @contextmanager
     def _listed(self, joint: JointList) -> Iterator[None]:
-        """Search among the words of a list, in its numbers."""
+        """Search among the words of a list, with its numbering."""
         model, suppressed = self.model, self.token_indices_to_suppress
         self.model, self.vocab_size = ListedEnsemble(list(model.models), joint), joint.words.numel()
         if suppressed is not None:
@@ -215,7 +215,7 @@ class BeamGenerator(SequenceGenerator):
         return all(getattr(getattr(model, "decoder", None), "reads_newest_word", False) for model in self.model.models)
 
     def _exclusions(self, longest: int, prefix: Tensor | None, device: torch.device) -> list[StepProcessor]:
-        """What fairseq's loop excludes in each step."""
+        """Return processors for what fairseq's loop excludes in each step."""
         if self.token_indices_to_suppress is not None:
             self.token_indices_to_suppress = self.token_indices_to_suppress.to(device)
         given = 0 if prefix is None else min(prefix.size(1), longest)
@@ -227,7 +227,7 @@ class BeamGenerator(SequenceGenerator):
         return [always, given_words] if self.tag is None else [always, given_words, FreeTag()]
 
     def _exhausted(self) -> Tensor | None:
-        """Items that are finished as soon as a hypothesis ends, bool [N]."""
+        """Return the items that are finished as soon as a hypothesis ends, bool [N]."""
         return None
 
     def _beam_search(
@@ -245,7 +245,7 @@ class BeamGenerator(SequenceGenerator):
         self.search.init_constraints(None, beam)
         beams, histories, first = Beams.first(n, beam, start, device), Histories(n), places[::beam, None]
         recent = beams.words.view(-1, 1) if any(p.reads_tokens for p in processors) else None
-        sums = beams.scores.new_empty(n, beam, 0)  # of all steps, if somebody reads them
+        sums = beams.scores.new_empty(n, beam, 0)  # of all steps, if a processor reads them
         given = beginning(prefix, self.pad, longest)
         read = (
             None if given is None else read_beginning(self.model, states, encoded, start, given, beam, self.temperature)
@@ -255,7 +255,7 @@ class BeamGenerator(SequenceGenerator):
             recent = None if recent is None else torch.cat([recent, given.repeat_interleave(beam, 0)], 1)
 
         for step in range(0 if read is None else read.size(1), longest + 1):
-            # the decoder reads the newest words, and how many there are; the search, the newest scores
+            # the decoder reads only the newest words and their number; the search, the newest scores
             so_far = beams.words.view(-1, 1).expand(-1, step + 1)
             lprobs, _ = self.model.forward_decoder(so_far, encoded, states, self.temperature)
             past = beams.scores[..., None].expand(-1, -1, step) if recent is None else sums
@@ -285,21 +285,21 @@ class BeamGenerator(SequenceGenerator):
         return histories.hypotheses(self.eos, self.len_penalty if self.normalize_scores else None, device)
 
     def _begin(self, given: Tensor, scores: Tensor, beams: Beams, histories: Histories) -> tuple[Beams, Tensor]:
-        """Go on after the words that all translations of an item begin with.
+        """Continue after the words that all translations of an item begin with.
 
         Args:
             given, scores: the words and their log probabilities, [N, P].
-            histories: what the words are recorded in.
+            histories: where the words are recorded.
 
         Returns:
-            the hypotheses of the newest step, of which one goes on, because all are alike; and the cumulative scores of
-            all steps, [N, B, P].
+            the hypotheses of the newest step, of which one continues, because all are alike; and the cumulative scores
+            of all steps, [N, B, P].
         """
         beam = beams.words.size(1)
         if self.tag is not None:
             scores = torch.cat([torch.zeros_like(scores[:, :1]), scores[:, 1:]], 1)  # see FreeTag
         alive = torch.where(torch.arange(beam, device=given.device) == 0, 0.0, -math.inf)
-        # added as steps do it, in float32: cumsum does so in double, and which words are read here depends on the batch
+        # added in float32, as in single steps: cumsum uses double, and which words are read here depends on the batch
         sums = torch.stack(list(accumulate(scores.unbind(1), torch.add)), 1)[:, None] + alive[:, None]
         itself = torch.arange(beam, device=given.device).expand(given.size(0), -1)
         nobody = torch.full_like(itself, -1)
@@ -311,11 +311,11 @@ class BeamGenerator(SequenceGenerator):
 
 
 def _tagged(tag: int, prefix: Tensor | None, source: Tensor) -> Tensor:
-    """A prefix, int64 [N, P], that begins with the tag.
+    """Return a prefix, int64 [N, P], that begins with the tag.
 
     Args:
         prefix: None for none.
-        source: [N, S], on the prefix' device.
+        source: [N, S], on the prefix's device.
     """
     tags = source.new_full((source.size(0), 1), tag)
     if prefix is None:
@@ -324,7 +324,7 @@ def _tagged(tag: int, prefix: Tensor | None, source: Tensor) -> Tensor:
 
 
 def _untagged(hypothesis: dict[str, Any]) -> dict[str, Any]:
-    """A hypothesis without its first word."""
+    """Return a hypothesis without its first word."""
     shorter = {name: hypothesis[name][1:] for name in ("tokens", "positional_scores")}
     attention = hypothesis.get("attention")
     if attention is not None and attention.dim() == 2:
@@ -333,10 +333,10 @@ def _untagged(hypothesis: dict[str, Any]) -> dict[str, Any]:
 
 
 def _after_tag(observe: Observe) -> Observe:
-    """An observer that does not see the first word."""
+    """Return an observer that does not see the first word."""
     return lambda tokens, scores: observe(tokens[:, 1:], scores[:, 1:]) if tokens.size(1) > 1 else None
 
 
 def _ends(prefix: Tensor | None, end: int) -> bool:
-    """Whether there is a prefix, int64 [N, P], that ends a translation."""
+    """Return whether there is a prefix, int64 [N, P], that ends a translation."""
     return prefix is not None and bool((prefix == end).any())

@@ -10,7 +10,7 @@ from fairseq_lasformer.ops import backend_for
 
 
 class FastBeamSearch(BeamSearch):
-    """fairseq's ``BeamSearch``: the same candidates; of equal ones, those of lower hypotheses and words come first.
+    """fairseq's ``BeamSearch`` with the same candidates; ties go to the lower hypothesis and word.
 
     ``backend`` is one of :data:`ops.BACKENDS`.
     """

@@ -1,7 +1,7 @@
-"""What translations begin with, read in one pass instead of a step per word.
+"""Common beginnings of translations, read in one pass instead of a step per word.
 
-The keys and values of its positions are written into the decoding cache as if steps had done so; the search goes on
-after it.
+The keys and values of their positions are written into the decoding cache as if steps had done so; the search continues
+from there.
 
 Shapes: N items, P words of the beginning, V words of the dictionary, or of the list that is searched.
 """
@@ -14,14 +14,14 @@ import torch
 from torch import Tensor
 
 FEWEST = 8
-"""Fewer words than this are read step by step."""
+"""Minimum number of words; shorter beginnings are read step by step."""
 
 TOGETHER = 64
-"""Positions whose scores of all words are in memory at a time."""
+"""Number of positions whose scores of all words are in memory at a time."""
 
 
 def beginning(prefix: Tensor | None, pad: int, longest: int) -> Tensor | None:
-    """The words that every item of a batch has in its prefix, int64 [N, P]; None if they are too few.
+    """Return the words that every item of a batch has in its prefix, int64 [N, P]; None if they are too few.
 
     Args:
         prefix: int64 [N, P'], padded on the right.
@@ -45,14 +45,14 @@ def read_beginning(
     """Read the words, and return their log probabilities, float32 [N, P].
 
     Args:
-        ensemble: fairseq's, or a :class:`ListedEnsemble`; ``words`` and ``start`` are in its numbers.
+        ensemble: fairseq's, or a :class:`ListedEnsemble`, whose numbering ``words`` and ``start`` use.
         states: empty decoding states, one per model, which continue after the words.
         encoded: the encoders' outputs.
         beam: hypotheses per item.
-        temperature: what scores are divided by.
+        temperature: divisor of the scores.
 
     Returns:
-        None if a model can only read step by step, or there are several.
+        None if the model can only read step by step, or if there are several models.
     """
     models, listed = list(ensemble.models), getattr(ensemble, "joint", None)
     if len(models) > 1 or not hasattr(models[0].decoder, "read_beginning"):

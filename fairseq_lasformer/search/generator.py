@@ -1,4 +1,4 @@
-"""fairseq's generator with :class:`LineAlignment`, which translates lines that went wrong once more."""
+"""fairseq's generator with :class:`LineAlignment`, which retranslates lines that went wrong."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ Hypothesis = dict[str, Any]
 
 
 class Alignment(NamedTuple):
-    """How sentences are aligned.
+    """Settings of the alignment of sentences.
 
     Attributes:
         separators: index of the separator in the source and in the target dictionary.
         a, b: a sentence of n tokens is translated by at most ``a * n + b`` tokens.
-        repairs: how often a document is searched again at most.
-        look_ahead: whether lines before a given one are chosen by how likely they make it, too.
+        repairs: maximum number of times that a document is searched again.
+        look_ahead: whether lines before a given one are also chosen by how likely they make it.
     """
 
     separators: tuple[int, int]
@@ -45,13 +45,13 @@ class Alignment(NamedTuple):
 
 
 class AlignedGenerator(BeamGenerator):
-    """Generates translations with as many lines as their sources.
+    """Generator of translations with as many lines as their sources.
 
-    A batch may have three entries besides fairseq's, by the number of the item: ``terms``, required terms (see
-    :mod:`glossary`), ``given``, given lines (see :mod:`given`), and ``observe``, observers (see :mod:`watch`).
+    A batch may have three entries besides fairseq's, by item number: ``terms``, required terms (see :mod:`glossary`),
+    ``given``, given lines (see :mod:`given`), and ``observe``, observers (see :mod:`watch`).
 
-    Each hypothesis has, besides fairseq's entries, ``flawed`` and ``repaired``: the indices of lines that reached their
-    limit or repeat themselves, and of those that did so before they were searched again.
+    Each hypothesis has two entries besides fairseq's: ``flawed``, the indices of lines that reached their limit or
+    repeat themselves, and ``repaired``, of those that did so before they were searched again.
 
     Args:
         models, dictionary: see fairseq's ``SequenceGenerator``.
@@ -76,7 +76,7 @@ class AlignedGenerator(BeamGenerator):
         self, sample: dict[str, Any], prefix_tokens: Tensor | None, constraints: Tensor | None, bos_token: int | None
     ) -> list[list[Hypothesis]]:
         if constraints is not None:
-            raise InputError("constraints: lines are aligned; use a glossary, or --no-align-sentences")
+            raise InputError("constraints: not possible with aligned lines; use a glossary, or --no-align-sentences")
         source = sample["net_input"]["src_tokens"]
         limits, given = self.limits(source), _of_items(sample, "given")
         if given:
@@ -100,7 +100,7 @@ class AlignedGenerator(BeamGenerator):
         return found
 
     def limits(self, source: Tensor) -> SentenceLimits:
-        """How long each sentence's translation may become, for a batch of sources [N, K]."""
+        """Return the maximum length of each sentence's translation, for a batch of sources [N, K]."""
         a, b = self.alignment.a, self.alignment.b
         return SentenceLimits.of(source, self.alignment.separators[0], (self.pad, self.eos), a, b)
 
@@ -140,15 +140,15 @@ class AlignedGenerator(BeamGenerator):
         bos_token: int | None,
         block: bool,
     ) -> list[list[Hypothesis]]:
-        """Run fairseq's search with limits of its own length, the terms of a glossary, and given lines.
+        """Run fairseq's search with its own length limits, the terms of a glossary, and given lines.
 
         Raises:
-            InputError: the options' maximum length is too short for one word per sentence, or a glossary is used with
-                another strategy than beam search.
+            InputError: the options' maximum length is too short for one word per sentence, or a glossary is used with a
+                strategy other than beam search.
         """
         required = RequiredTerms(terms, separator, self.eos) if terms else None
         if required and type(self.strategy) is not FastBeamSearch:
-            raise InputError("a glossary needs plain beam search; leave out the options of other searches")
+            raise InputError("a glossary needs plain beam search; leave out options that choose another search")
         self.search.inner = GlossarySearch(self.tgt_dict, required) if required else apart(self.strategy)
         a, b, source = self.max_len_a, self.max_len_b, sample["net_input"]["src_tokens"]
         if not self.own_length:
@@ -160,7 +160,7 @@ class AlignedGenerator(BeamGenerator):
             sentences = int(limits.sentences.max())
             if longest < 2 * sentences - 1:
                 raise InputError(
-                    f"a document of {sentences} lines has no translation of at most {longest} tokens with as many; "
+                    f"a document of {sentences} lines cannot be translated line by line in at most {longest} tokens; "
                     "raise --max-len-a, --max-len-b or --max-target-positions"
                 )
             processors: list[StepProcessor] = [Watch(observe, self.eos)] if observe else []
@@ -186,7 +186,7 @@ class AlignedGenerator(BeamGenerator):
         bos_token: int | None,
         fixed: Sequence[Collection[int]],
     ) -> None:
-        """Search items again from their first flawed line on, with the lines before it as prefix, and no loops.
+        """Search items again from their first flawed line on, with the lines before it as prefix, excluding loops.
 
         An item's hypotheses are replaced if the best one has fewer flawed lines than before; a line that stays flawed
         is not tried a second time.
@@ -223,7 +223,7 @@ class AlignedGenerator(BeamGenerator):
         """Set the flawed lines of an item's hypotheses, without the ``fixed`` ones, which were given."""
         for hypothesis in hypotheses:
             target = split(self._words(hypothesis["tokens"]), self.alignment.separators[1])
-            # only a prefix can have other lines than the source
+            # only with a prefix can the number of lines differ
             found = flawed(source, target, longest) if len(target) == len(source) else []
             hypothesis["flawed"] = [line for line in found if line not in fixed]
             hypothesis["repaired"] = []
@@ -232,7 +232,7 @@ class AlignedGenerator(BeamGenerator):
         return [t for t in tokens.tolist() if t not in (self.pad, self.eos, self.tag)]
 
     def _before(self, tokens: Tensor, line: int) -> Tensor:
-        """The tokens before a line; the tag, if there is one, is before the first."""
+        """Return the tokens before a line; before the first, the tag if there is one."""
         ends = (tokens == self.alignment.separators[1]).nonzero()[:, 0]
         return tokens[: int(ends[line - 1]) + 1] if line else tokens[: self.tag is not None]
 
@@ -240,13 +240,13 @@ class AlignedGenerator(BeamGenerator):
         return self.search.exhausted
 
     def is_finished(self, step: int, unfin_idx: int, max_len: int, finalized_sent_len: int, beam_size: int) -> bool:
-        """Whether the search for an item is over: also if none of its hypotheses can be continued."""
+        """Return whether the search for an item is over; also if none of its hypotheses can be continued."""
         done = super().is_finished(step, unfin_idx, max_len, finalized_sent_len, beam_size)
         return done or bool(self.search.exhausted[unfin_idx])
 
 
 def _take(sample: dict[str, Any], items: Tensor) -> dict[str, Any]:
-    """Some of a batch's items, as a batch; only what the search reads."""
+    """Select some of a batch's items, as a batch with only what the search reads."""
     inputs = {k: v[items] for k, v in sample["net_input"].items() if isinstance(v, Tensor)}
     taken: dict[str, Any] = {"net_input": inputs}
     if isinstance(sample.get("id"), Tensor):
@@ -255,7 +255,7 @@ def _take(sample: dict[str, Any], items: Tensor) -> dict[str, Any]:
 
 
 def _of_items(sample: dict[str, Any], name: str) -> list[Any]:
-    """An entry of a batch, in the order of its items; none if it is missing."""
+    """Return an entry of a batch, in the order of its items; empty if it is missing."""
     return [sample[name][i] for i in sample["id"].tolist()] if name in sample else []
 
 

@@ -1,7 +1,7 @@
-"""Lines of a translation that are given: a search writes them as they are, and goes on from them.
+"""Given lines of a translation: a search writes them unchanged and continues from them.
 
-The lines before a given one are chosen by how likely they make it, too: a hypothesis' score includes it. The beam is
-what is chosen from, so that this reaches as far back as hypotheses differ.
+The lines before a given one are also chosen by how likely they make it: a hypothesis's score includes it. Only
+hypotheses in the beam can be chosen, so this reaches as far back as they differ.
 
 Shapes: N items (documents, or parts of one), B hypotheses per item, S sentences of the longest item, L words of the
 longest given line and its end, V words.
@@ -19,22 +19,22 @@ from fairseq_lasformer.search.alignment import LAST_RESORT
 from fairseq_lasformer.search.processors import Candidates, Scores, StepProcessor
 
 Given = Sequence[Sequence[int]]
-"""Given lines of a document: the tokens of each line, none for a line that is to be translated."""
+"""Given lines of a document: the tokens of each line, empty for a line that is to be translated."""
 
 
 def lengths(given: Sequence[Given], n_sentences: int, device: torch.device) -> Tensor:
-    """Tokens of each given line, int64 [N, S]; 0 for lines that are to be translated."""
+    """Count the tokens of each given line, int64 [N, S]; 0 for lines that are to be translated."""
     rows = [[len(line) for line in lines] + [0] * (n_sentences - len(lines)) for lines in given]
     return torch.tensor(rows, dtype=torch.int64, device=device)
 
 
 class GivenLines(StepProcessor):
-    """Prescribes the words of given lines, and where they end.
+    """Prescription of the words and ends of given lines.
 
-    It knows the line that each hypothesis is in: ``line`` and ``length`` [N, B], its number and its words so far.
+    ``line`` and ``length`` [N, B] are the number of each hypothesis's current line and its words so far.
 
     Args:
-        given: of each item.
+        given: the given lines of each item.
         separator, end, pad: their indices in the target dictionary.
         look_ahead: whether given lines count in the score of a hypothesis.
         tagged: whether the first token is a tag, which belongs to no line.
@@ -72,7 +72,7 @@ class GivenLines(StepProcessor):
         prescribed = (word != self.pad) & (self.length >= 0) & (self.length < longest)
         lprobs, word, prescribed = scores.lprobs, word[..., None], prescribed[..., None]
         before = lprobs.gather(2, word)
-        # a limit of the line, or of the shortlist, does not count here
+        # the limits of the line and of the shortlist do not apply here
         score = before.clamp_min(LAST_RESORT) if self.look_ahead else torch.zeros_like(before)
         lprobs.masked_fill_(prescribed, -math.inf).scatter_(2, word, torch.where(prescribed, score, before))
 

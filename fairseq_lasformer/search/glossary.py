@@ -1,4 +1,4 @@
-"""Glossaries: terms whose translation is prescribed, and the search that meets them.
+"""Glossaries: terms with prescribed translations, and the search that uses them.
 
 A term is required in the line of the translation whose source line contains it. The search is fairseq's lexically
 constrained one (Post and Vilar, NAACL 2018; Hu et al., NAACL 2019), with the constraints of one line at a time.
@@ -20,7 +20,7 @@ from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.search.processors import Candidates, Scores, StepProcessor
 from fairseq_lasformer.text.terms import parse_terms, read_terms, term_pattern
 
-# Taken from the score of a hypothesis whose line reaches its limit without its terms: any that has them is better.
+# Subtracted from the score of a hypothesis whose line reaches its limit without its terms: any with them is better.
 _UNMET = 100.0
 
 Terms = Sequence[Sequence[Sequence[int]]]
@@ -31,8 +31,8 @@ class Glossary:
     """Terms and their translations.
 
     Args:
-        entries: pairs of a source term and its translation. A term without capital letters is found in any spelling of
-            them, another one only as it is.
+        entries: pairs of a source term and its translation. A term without capital letters matches any capitalisation,
+            others only their own.
 
     Raises:
         InputError: a term has two translations.
@@ -48,16 +48,16 @@ class Glossary:
 
     @classmethod
     def read(cls, path: str | Path) -> Glossary:
-        """The glossary in a file; see :func:`read_terms`."""
+        """Read the glossary in a file; see :func:`read_terms`."""
         return cls(read_terms(path))
 
     @classmethod
     def parse(cls, text: str, path: str) -> Glossary:
-        """The glossary in the text of such a file; ``path`` names it in errors."""
+        """Parse the text of such a file; ``path`` names it in errors."""
         return cls(parse_terms(text, path))
 
     def required(self, sentence: str) -> list[str]:
-        """The translations of the terms in a source sentence, each once."""
+        """Return the translations of the terms in a source sentence, each once."""
         found = []
         for pattern, term in self.patterns:
             sentence, n = pattern.subn("\n", sentence)
@@ -67,21 +67,21 @@ class Glossary:
 
 
 def contains(line: Sequence[int], term: Sequence[int]) -> bool:
-    """Whether the tokens of a term stand in a line, one after the other."""
+    """Return whether a line contains the tokens of a term, one after another."""
     return any(list(line[i : i + len(term)]) == list(term) for i in range(len(line) - len(term) + 1))
 
 
 def met(line: Sequence[int], terms: Sequence[Sequence[int]]) -> bool:
-    """Whether all terms stand in a line."""
+    """Return whether a line contains all terms."""
     return all(contains(line, term) for term in terms)
 
 
 class _Progress(NamedTuple):
-    """How far a hypothesis has met the terms of its document; stands in for fairseq's constraint state.
+    """Progress of a hypothesis in meeting the terms of its document; takes the place of fairseq's constraint state.
 
     Attributes:
         lines: fairseq's state at the beginning of each line; None for a line without terms.
-        before: number of required tokens before each line, and in all.
+        before: number of required tokens before each line, and in total.
         state: fairseq's state in the current line.
         separator: token that ends a line.
     """
@@ -125,7 +125,7 @@ class _Progress(NamedTuple):
 
 
 class RequiredTerms(StepProcessor):
-    """Ends a line only when its terms are in it, or when it has reached its limit; how far each hypothesis is.
+    """Rule that a line ends only when its terms are in it, or at its limit; tracks the progress of each hypothesis.
 
     Args:
         separator, end: indices in the target dictionary.
@@ -162,12 +162,12 @@ class RequiredTerms(StepProcessor):
 
 
 class GlossarySearch(LexicallyConstrainedBeamSearch):
-    """Beam search that keeps hypotheses with different numbers of terms met, as fairseq's.
+    """Beam search that keeps hypotheses with different numbers of terms met, as fairseq's does.
 
     Items all of whose hypotheses have met the terms of their lines are searched as without a glossary.
 
     Args:
-        terms: how far each hypothesis is.
+        terms: progress of each hypothesis.
     """
 
     def __init__(self, dictionary: Any, terms: RequiredTerms) -> None:
@@ -175,13 +175,13 @@ class GlossarySearch(LexicallyConstrainedBeamSearch):
         self.terms = terms
 
     def init_constraints(self, batch_constraints: Tensor | None, beam_size: int) -> None:
-        """The terms are the constraints; fairseq's own are not used."""
+        """Do nothing: the terms are the constraints, and fairseq's own are not used."""
 
     def prune_sentences(self, batch_idxs: Tensor) -> None:
-        """The terms' own states are pruned."""
+        """Do nothing: the terms' own states are pruned."""
 
     def update_constraints(self, active_hypos: Tensor) -> None:
-        """The terms' own states go on."""
+        """Do nothing: the terms' own states are updated."""
 
     def step(
         self,

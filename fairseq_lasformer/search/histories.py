@@ -1,4 +1,4 @@
-"""What the steps of a beam search leave behind, and the translations that are found by following it back.
+"""Histories of beam search steps, and the translations found by tracing them back.
 
 A step records the newest word, the parent and the score of each hypothesis. These few numbers stay on the device until
 an item is removed or the search ends; nothing is copied from step to step, however long a translation grows.
@@ -20,8 +20,8 @@ class Step(NamedTuple):
 
     Attributes:
         words: int64 [N, B], newest words of the hypotheses that go on.
-        parents: int64 [N, B], the hypotheses of the step before that they continue.
-        ended: int64 [N, B], hypotheses of the step before that have ended; -1: none.
+        parents: int64 [N, B], the hypotheses of the previous step that they continue.
+        ended: int64 [N, B], hypotheses of the previous step that have ended; -1: none.
         scores: [N, B], cumulative scores of those that go on.
         final: [N, B], cumulative scores of those that have ended.
     """
@@ -34,7 +34,7 @@ class Step(NamedTuple):
 
 
 class _OnHost(NamedTuple):
-    """A step on the host: as above; the item of each row, [N], and the row of each item, [M]."""
+    """A step on the host, with the same fields; the item of each row, [N], and the row of each item, [M]."""
 
     words: np.ndarray
     parents: np.ndarray
@@ -62,13 +62,13 @@ class Histories:
         self.pending.append(step)
 
     def remove(self, keep: list[int]) -> None:
-        """Remove all items but those in some rows of the newest step."""
+        """Remove all items except those in the given rows of the newest step."""
         self._bring()
         self.items, self.rows = self.items[keep], self.rows.copy()
         self.rows[self.items] = np.arange(len(keep))
 
     def _bring(self) -> None:
-        """Bring the pending steps to the host."""
+        """Copy the pending steps to the host."""
         if not self.pending:
             return
         shape = len(self.pending), -1, *self.pending[0].words.shape
@@ -79,17 +79,17 @@ class Histories:
         self.pending.clear()
 
     def hypotheses(self, end: int, length_penalty: float | None, device: torch.device) -> list[list[dict[str, Any]]]:
-        """Return the hypotheses that have ended, by item, as fairseq's generator does: the best one first.
+        """Return the hypotheses that have ended, by item, as fairseq's generator does: best first.
 
         Args:
             end: index of the end of sentence.
-            length_penalty: scores are divided by the number of tokens to this power; None: they are not.
+            length_penalty: scores are divided by the number of tokens to this power; None for no division.
         """
         self._bring()
         ends = [(i, *place) for i, step in enumerate(self.steps) for place in np.argwhere(step.ended >= 0).tolist()]
         if not ends:
             return [[] for _ in self.rows]
-        ends.reverse()  # now those that have a word in a step are the first so many
+        ends.reverse()  # now the hypotheses that have a word in a step are always the first ones
         last = np.array([i for i, _, _ in ends])
         items = np.array([self.steps[i].items[row] for i, row, _ in ends])
         at = np.array([self.steps[i].ended[row, place] for i, row, place in ends])

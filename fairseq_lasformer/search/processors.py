@@ -1,4 +1,4 @@
-"""What steers a search from step to step: processors, in a list around any of fairseq's search strategies.
+"""Processors that steer a search from step to step, in a list around any of fairseq's search strategies.
 
 A processor changes the scores of the next words before the strategy chooses, and keeps its state per hypothesis, which
 is reordered with the beam. Lines, terms, repetitions and given beginnings are processors.
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 
 class Scores(NamedTuple):
-    """What a processor sees before a step.
+    """Input of a processor before a step.
 
     Attributes:
         step: number of words so far.
@@ -37,7 +37,7 @@ class Scores(NamedTuple):
 
 
 class Candidates(NamedTuple):
-    """What the strategy chose: scores [N, k], words and the hypotheses that they continue, int64 [N, k]."""
+    """The strategy's choice: scores [N, k], words and the hypotheses that they continue, int64 [N, k]."""
 
     scores: Tensor
     words: Tensor
@@ -45,7 +45,7 @@ class Candidates(NamedTuple):
 
 
 class StepProcessor:
-    """One rule of a search, made anew for each batch.
+    """One rule of a search, created for each batch.
 
     Attributes:
         reads_tokens: whether it reads the words so far.
@@ -62,24 +62,24 @@ class StepProcessor:
         """Change the scores of the next words in place."""
 
     def reorder(self, candidates: Candidates, chosen: Tensor) -> None:
-        """Go on with some of the candidates, int64 [N, B]."""
+        """Continue with some of the candidates, int64 [N, B]."""
 
     def prune(self, items: Tensor) -> None:
-        """Go on with some of the items, given by their rows."""
+        """Continue with some of the items, given by their rows."""
 
 
 M = TypeVar("M", bound=nn.Module)
 
 
 def apart(module: M, **parts: nn.Module) -> M:
-    """A module whose attributes can be set without changing another's, which shares all but the given parts."""
+    """Return a module that shares all but the given parts with another, and whose attributes can be set separately."""
     copied = copy.copy(module)
     copied.__dict__["_modules"] = {**module._modules, **parts}
     return copied
 
 
 class ProcessedSearch(search.Search):
-    """A search strategy, and the processors that steer it."""
+    """A search strategy and the processors that steer it."""
 
     def __init__(self, dictionary: Any, inner: search.Search) -> None:
         super().__init__(dictionary)
@@ -88,7 +88,7 @@ class ProcessedSearch(search.Search):
         self.processors: Sequence[StepProcessor] = ()
 
     def apart(self) -> ProcessedSearch:
-        """The same strategy and no processors, for one search."""
+        """Return the same strategy without processors, for one search."""
         return apart(self, inner=apart(self.inner))
 
     def begin(self, processors: Sequence[StepProcessor], n_items: int, beam: int, device: torch.device) -> None:
@@ -116,8 +116,8 @@ class ProcessedSearch(search.Search):
         for processor in self.processors:
             processor.step(seen)
         if self.processors:
-            original_batch_idxs = self.items  # fairseq's are numbers in the data, past the rows of diverse beam search
-            if isinstance(self.inner, search.Sampling):  # draws from a distribution, here the one over what is allowed
+            original_batch_idxs = self.items  # fairseq's index the data, past the rows of diverse beam search
+            if isinstance(self.inner, search.Sampling):  # it needs a distribution, here over the allowed words
                 lprobs = lprobs.log_softmax(-1)
         chosen: Any = self.inner.step(step, lprobs, scores, prev_output_tokens, original_batch_idxs)
         self.candidates = Candidates(*chosen)
@@ -125,7 +125,7 @@ class ProcessedSearch(search.Search):
 
     @property
     def exhausted(self) -> Tensor:
-        """Items none of whose hypotheses can be continued, bool [N]; of the newest step."""
+        """Items without a hypothesis that can be continued after the newest step, bool [N]."""
         best, words, _ = self.candidates
         return ((best == -math.inf) | (words == self.eos)).all(1)
 
@@ -146,14 +146,14 @@ class ProcessedSearch(search.Search):
 
 
 class Exclusions(StepProcessor):
-    """Words that must not come next, whatever the hypothesis; as in fairseq's loop.
+    """Words that no hypothesis may continue with, as in fairseq's loop.
 
     Args:
         pad, unk, end: indices of the special symbols.
-        unk_penalty: taken from the score of ``unk``.
+        unk_penalty: subtracted from the score of ``unk``.
         shortest, longest: steps before which a translation cannot end, and at which it must.
         suppressed: int64, words that never come; None for none.
-        given: number of steps with given words, in which ``shortest`` and ``suppressed`` do not count.
+        given: number of steps with given words, to which ``shortest`` and ``suppressed`` do not apply.
     """
 
     def __init__(
@@ -188,7 +188,7 @@ class Exclusions(StepProcessor):
 
 
 class OwnLimits(StepProcessor):
-    """Items end at limits of their own, whatever else is in the batch.
+    """Maximum lengths of single items, independent of the rest of the batch.
 
     Args:
         longest: int64 [N], the step at which each item's translations end.
@@ -210,7 +210,7 @@ class OwnLimits(StepProcessor):
 
 
 class FreeTag(StepProcessor):
-    """A first word that is prescribed costs nothing, so that it does not count in a normalised score."""
+    """Prescribed first word that costs nothing, so it does not affect a normalised score."""
 
     def step(self, scores: Scores) -> None:
         if scores.step == 0:
@@ -234,7 +234,7 @@ class GivenWords(StepProcessor):
             return
         lprobs, word = scores.lprobs, self.prefix[:, scores.step, None, None]
         word = word.expand(-1, lprobs.size(1), -1)
-        score = lprobs.gather(2, word)  # of padding, which stands where no word is given: it stays excluded
+        score = lprobs.gather(2, word)  # of padding, where no word is given: it stays excluded
         lprobs.masked_fill_(word != self.pad, -math.inf).scatter_(2, word, score)
 
     def prune(self, items: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""Lines of a translation that went wrong: how they are recognised."""
+"""Recognition of translated lines that went wrong."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from fairseq_lasformer.data.examples import line_spans
 
 LONGEST_PERIOD = 8
-"""Longest block of tokens whose repetition is a loop."""
+"""Length of the longest block of tokens whose repetition is a loop."""
 
 REPETITIONS = 4
-"""Consecutive occurrences of a block that make a loop."""
+"""Number of consecutive occurrences of a block that make a loop."""
 
 
 def split(tokens: Sequence[int], separator: int) -> list[list[int]]:
@@ -19,7 +19,7 @@ def split(tokens: Sequence[int], separator: int) -> list[list[int]]:
 
 
 def loops(tokens: Sequence[int]) -> bool:
-    """Whether a block of at most :data:`LONGEST_PERIOD` tokens occurs :data:`REPETITIONS` times in a row."""
+    """Return whether a block of at most :data:`LONGEST_PERIOD` tokens occurs :data:`REPETITIONS` times in a row."""
     for period in range(1, LONGEST_PERIOD + 1):
         run = 0
         for i in range(period, len(tokens)):
@@ -30,12 +30,12 @@ def loops(tokens: Sequence[int]) -> bool:
 
 
 def gone_wrong(source: Sequence[int], line: Sequence[int], limit: int) -> bool:
-    """Whether a line reached its limit, or contains a loop that its source does not have."""
+    """Return whether a line reached its limit, or contains a loop that its source does not have."""
     return len(line) >= limit or (loops(line) and not loops(source))
 
 
 def flawed(source: Sequence[Sequence[int]], target: Sequence[Sequence[int]], limits: Sequence[int]) -> list[int]:
-    """The lines that have :func:`gone wrong <gone_wrong>`.
+    """Find the lines that have :func:`gone wrong <gone_wrong>`.
 
     Args:
         source: tokens of each line of the source.

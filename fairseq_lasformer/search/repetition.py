@@ -1,4 +1,4 @@
-"""No line repeats itself: what a second search for a line that went wrong excludes.
+"""Exclusion of repetitions within a line, for a second search after a line went wrong.
 
 Shapes: N items, B hypotheses per item, V words.
 """
@@ -12,11 +12,11 @@ from fairseq_lasformer.search.alignment import LAST_RESORT
 from fairseq_lasformer.search.processors import Candidates, Scores, StepProcessor
 
 BLOCKED = 3
-"""Number of tokens that no line may repeat."""
+"""Length of the token sequences that no line may repeat."""
 
 
 class NoRepetition(StepProcessor):
-    """Excludes words that would complete :data:`BLOCKED` tokens for the second time in a line.
+    """Exclusion of words that would complete :data:`BLOCKED` tokens for the second time in a line.
 
     Args:
         separator: index of the separator in the target dictionary.

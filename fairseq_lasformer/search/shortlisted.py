@@ -1,7 +1,7 @@
 """Search among the words of a shortlist (:mod:`data.shortlist`).
 
-A batch is searched in the joint list of its documents, in which words are numbered anew; the words of other documents'
-lists are impossible. Special symbols keep their numbers, as they are the first ones.
+A batch is searched in the joint list of its documents, whose words are renumbered; the words of other documents' lists
+are impossible. Special symbols keep their numbers, as they come first.
 
 Shapes: N documents, R rows of the search, V words, U words of the joint list, K source tokens, P tokens of a prefix.
 """
@@ -22,11 +22,11 @@ from fairseq_lasformer.search.watch import Observe
 
 
 class JointList(NamedTuple):
-    """The words of a batch, which are numbered anew in the search.
+    """The words of a batch, renumbered for the search.
 
     Attributes:
         words: int64 [U], ascending.
-        penalty: float32 [N, U], added to log odds: 0 for words that stand on a document's list, otherwise -inf.
+        penalty: float32 [N, U], added to log odds: 0 for words on a document's list, otherwise -inf.
     """
 
     words: Tensor
@@ -41,13 +41,13 @@ class JointList(NamedTuple):
         needed: Sequence[Sequence[Sequence[int]]] = (),
         beam: int = 1,
     ) -> JointList:
-        """The joint list of some documents.
+        """Build the joint list of some documents.
 
         Args:
             source: int64 [N, K], padded.
-            prefix: int64 [N, P], padded, what the translations begin with.
+            prefix: int64 [N, P], padded, the beginnings of the translations.
             needed: for each document, sequences of words that must be possible: required terms, given lines.
-            beam: size of the beam, which takes twice as many candidates, possible or not.
+            beam: beam size; the search takes twice as many candidates, possible or not.
         """
         more: list[list[int]] = [[] for _ in range(source.size(0))]
         for i, its in enumerate(more):
@@ -60,29 +60,29 @@ class JointList(NamedTuple):
         return cls(words, torch.zeros(1).to(source.device).masked_fill(~allowed[:, words], -math.inf))
 
     def numbers(self, words: Tensor) -> Tensor:
-        """The new numbers of words, all of which are on the list."""
+        """Return the new numbers of words, all of which are on the list."""
         return torch.searchsorted(self.words, words)
 
     def number(self, word: int) -> int:
-        """The new number of one word."""
+        """Return the new number of one word."""
         return int(self.numbers(self.words.new_tensor([word])))
 
     def widened(self, found: list[list[dict[str, Any]]]) -> list[list[dict[str, Any]]]:
-        """Hypotheses in the numbers of the dictionary, changed in place."""
+        """Convert hypotheses to the numbers of the dictionary, in place."""
         for hypothesis in (h for hypotheses in found for h in hypotheses):
             hypothesis["tokens"] = self.words[hypothesis["tokens"]]
         return found
 
     def watched(self, observe: Observe) -> Observe:
-        """What watches a search in the numbers of the dictionary, for one in these."""
+        """Adapt an observer that expects the dictionary's numbers to a search in the new ones."""
         return lambda tokens, scores: observe(self.words[tokens], scores)
 
     def terms(self, terms: Terms) -> Terms:
-        """Required terms in new numbers."""
+        """Convert required terms to new numbers."""
         return [self.numbered(line) for line in terms]
 
     def numbered(self, sequences: Sequence[Sequence[int]]) -> list[list[int]]:
-        """Sequences of words in new numbers."""
+        """Convert sequences of words to new numbers."""
         return [self.numbers(self.words.new_tensor(list(words))).tolist() for words in sequences]
 
 
@@ -94,7 +94,7 @@ class Encoded(NamedTuple):
 
 
 class ListedEnsemble(EnsembleModel):
-    """fairseq's ensemble for the words of a list: tokens come and scores go in its numbers.
+    """fairseq's ensemble for the words of a list: its tokens and scores use the list's numbers.
 
     Args:
         models: the models; their decoders are :class:`LasformerDecoder`.
@@ -118,8 +118,8 @@ class ListedEnsemble(EnsembleModel):
     def forward_decoder(
         self, tokens: Tensor, encoder_outs: Any, incremental_states: Any, temperature: float = 1.0
     ) -> tuple[Tensor, None]:
-        """Log probabilities of the list's words, [R, U]; see fairseq's ``EnsembleModel``."""
-        # the decoder reads the newest words, and how many there are
+        """Return log probabilities of the list's words, [R, U]; see fairseq's ``EnsembleModel``."""
+        # the decoder reads only the newest words and their number
         so_far = self.joint.words[tokens[:, -1:]].expand(tokens.shape)
         found = []
         for model, output, encoded, state in zip(self.models, self.outputs, encoder_outs.outputs, incremental_states):

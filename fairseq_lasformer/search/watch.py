@@ -1,4 +1,4 @@
-"""Who watches a search: what all hypotheses of an item agree on can be shown before it ends.
+"""Search observers: what all hypotheses of an item agree on can be shown before the search ends.
 
 Shapes: N items, B hypotheses per item.
 """
@@ -18,10 +18,10 @@ Observe = Callable[[Tensor, Tensor], None]
 
 
 class Watch(StepProcessor):
-    """Calls an observer before every step, until a hypothesis of its item has ended.
+    """Processor that calls an observer before every step, until a hypothesis of its item has ended.
 
     Args:
-        observers: by the number of the item in the batch.
+        observers: by item number in the batch.
         end: index of the end of sentence.
     """
 
@@ -47,7 +47,7 @@ class Watch(StepProcessor):
         ended = ((candidates.words == self.end) & (candidates.scores > -math.inf)).any(1)
         for item, over in zip(self.items, ended.tolist()):
             if over:
-                self.observers.pop(item, None)  # what has ended may win over what the others agree on
+                self.observers.pop(item, None)  # a hypothesis that has ended may win over what the others agree on
 
     def prune(self, items: Tensor) -> None:
         self.items = [self.items[i] for i in items.tolist()]

@@ -59,7 +59,7 @@ def test_lines_before_a_given_one_do_not_depend_on_it_without_look_ahead(model):
         ({7: "W1"}, "line 7, which does not exist; it has 6 lines"),
         ({2: "W1"}, "line 2, which is blank"),
         ({"1": "W1"}, "line 1, which does not exist"),
-        ({1: " "}, "line 1 is no text"),
+        ({1: " "}, "line 1 is not text"),
         ({1: "W1\nW2"}, "line 1 has more than one line"),
     ],
 )

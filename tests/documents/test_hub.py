@@ -54,7 +54,7 @@ def test_translate_documents_gives_what_generate_gives(trained_folder, prepared,
     "documents, options, message",
     [
         ("w1 w2", {}, "not one string: wrap it"),
-        (["w1"], {"lenpn": 2.0}, "lenpn: not an option of fairseq's generation; is lenpen meant?"),
+        (["w1"], {"lenpn": 2.0}, "lenpn: not an option of fairseq's generation; did you mean lenpen?"),
         (["w1"], {"nonsense": 2.0}, "nonsense: not an option of fairseq's generation$"),
         (["w1"], {"nbest": 3}, "nbest: one translation per document"),
         (["w1", ["w2"]], {}, r"documents\[1\] is of type list"),
@@ -169,7 +169,7 @@ def test_lines_are_settled_one_by_one(trained_folder, prepared):
 
 
 def test_from_pretrained_names_what_is_missing(tmp_path, trained_folder):
-    with pytest.raises(InputError, match="holds none of model.pt"):
+    with pytest.raises(InputError, match="contains none of model.pt"):
         hub.from_pretrained(tmp_path)
     with pytest.raises(InputError, match="settings.json: not found"):
         hub.from_pretrained(trained_folder, "checkpoint_last.pt", tmp_path)

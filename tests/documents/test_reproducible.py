@@ -102,7 +102,7 @@ def test_what_cannot_be_reproducible_is_refused(trained_folder, tmp_path):
     shortlist = tmp_path / "list"
     for options, message in (
         ({"shortlist": shortlist}, "--reproducible: not with --shortlist"),
-        ({"device": "cuda"}, "there is no GPU here|--reproducible: only on a CPU"),
+        ({"device": "cuda"}, "there is no GPU here|--reproducible: works only on a CPU"),
     ):
         with pytest.raises(InputError, match=message):
             load_model(trained_folder, **{"device": "cpu", "reproducible": True, **options})

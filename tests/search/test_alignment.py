@@ -172,7 +172,7 @@ def test_lines_are_kept_where_there_is_hardly_room(model, words):
     for room in (12, 14, 17):
         found = generator([model], words, beam_size=3, own_length=True, max_len_b=room).generate([], sample)
         assert len(lines_of(found[0][0])) == 6 and len(found[0][0]["tokens"]) <= room + 1
-    with pytest.raises(InputError, match="6 lines has no translation of at most 10 tokens"):
+    with pytest.raises(InputError, match="6 lines cannot be translated line by line in at most 10 tokens"):
         generator([model], words, beam_size=3, own_length=True, max_len_b=10).generate([], sample)
     # what would forbid an end does not forbid it where it has to be
     for option in ({"min_len": 100}, {"no_repeat_ngram_size": 1}):
