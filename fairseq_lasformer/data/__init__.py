@@ -1,1 +1,1 @@
-"""Text in, examples out; documents can be read without torch."""
+"""Conversion of text to examples and back; documents can be read without torch."""

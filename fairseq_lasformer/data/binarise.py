@@ -1,4 +1,4 @@
-"""Binarises text as fairseq-preprocess does, to the byte, in a tenth of its time: tokens are looked up, not parsed."""
+"""Binarisation with fairseq-preprocess's exact output, in a tenth of its time: tokens are looked up, not parsed."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def binarise(
     Args:
         text: folder of the text, ``NAME.LANGUAGE``: an example per line, its tokens separated by whitespace.
         names: names of the splits (``train``, ``valid``, ``test``, ``test1``).
-        out: folder that gets ``NAME.SOURCE-TARGET.LANGUAGE.{bin,idx}`` and ``dict.LANGUAGE.txt``.
-        known: the existing dictionaries of the two languages. Or, to build them from ``train``: the words that they
-            contain even if the text does not; for a joint dictionary one list, otherwise one for each language.
-        also: further texts, ``NAME.LANGUAGE``, whose words a joint dictionary contains.
+        out: output folder for ``NAME.SOURCE-TARGET.LANGUAGE.{bin,idx}`` and ``dict.LANGUAGE.txt``.
+        known: the existing dictionaries of the two languages. Or, to build them from ``train``: the words to include
+            even if the text lacks them; one list for a joint dictionary, otherwise one per language.
+        also: further texts, ``NAME.LANGUAGE``, whose words a joint dictionary includes.
     """
-    from fairseq.data import Dictionary  # brings torch, which reading raw text does without
+    from fairseq.data import Dictionary  # loads torch, which reading raw text does not need
 
     staged = text / "binarised"
     shutil.rmtree(staged, ignore_errors=True)
@@ -62,7 +62,7 @@ def _lines(path: Path) -> Iterator[str]:
 
 
 def _dictionary(paths: Sequence[Path], words: Iterable[str]) -> Dictionary:
-    """The dictionary of texts, most frequent words first, with the given words in any case."""
+    """Build the dictionary of texts, most frequent words first, with the given words in any case."""
     counts: Counter[str] = Counter()
     for path in paths:
         with open(path, encoding="utf-8", newline="\n") as f:
@@ -79,7 +79,7 @@ def _dictionary(paths: Sequence[Path], words: Iterable[str]) -> Dictionary:
 
 
 def _write(text: Path, dictionary: Dictionary, prefix: Path) -> None:
-    """Write one file of examples, each closed by end of sentence."""
+    """Write one file of examples, each ending with end of sentence."""
     from fairseq.data import indexed_dataset
 
     numbers, unknown, end = dictionary.indices, dictionary.unk(), dictionary.eos()

@@ -1,7 +1,7 @@
-"""From sentences to examples and back: the limit, the separator, cutting and joining.
+"""Conversion between sentences and examples: the limit, the separator, cutting and joining.
 
-Preparation, translation from Python and contrastive scoring all use this module, so that at inference a model sees text
-in the form it was trained on.
+Preparation, translation from Python and contrastive scoring all use this module, so at inference a model sees text in
+the form it was trained on.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fairseq_lasformer.text.documents import Span, chunks, parts, room_beside
 
 
 def line_spans(tokens: Sequence[Any], separator: Any) -> list[tuple[int, int]]:
-    """Start and end of each line of an example, between separators; always at least one line."""
+    """Return the start and end of each line of an example, between separators; always at least one line."""
     ends = [i for i, token in enumerate(tokens) if token == separator]
     return list(zip([0, *(end + 1 for end in ends)], [*ends, len(tokens)]))
 
@@ -28,7 +28,7 @@ class TooLong(Exception):
     Attributes:
         side: 0 for the source, 1 for the target.
         sentence: index of the sentence in its document.
-        tokens: its number of tokens.
+        tokens: number of tokens of the sentence.
     """
 
     def __init__(self, side: int, sentence: int, tokens: int) -> None:
@@ -37,7 +37,7 @@ class TooLong(Exception):
 
 
 class ExampleRule:
-    """How sentences are turned into examples in a prepared folder."""
+    """Rule by which a prepared folder turns sentences into examples."""
 
     def __init__(self, settings: DataConfig) -> None:
         self.limit, self.room, self.separator = settings.limit, settings.room, settings.separator
@@ -45,22 +45,22 @@ class ExampleRule:
         self.resolutions, self.max_lines = settings.resolutions, settings.max_lines
 
     def length(self, sentence: str) -> int:
-        """Number of tokens that an encoded sentence takes up in an example.
+        """Count the tokens that an encoded sentence takes up in an example.
 
         A separator precedes every sentence but the first; counting one for each sentence keeps the bound simple.
         """
         return len(sentence.split()) + bool(self.separator)
 
     def cut(self, document: int, *sides: Sequence[str], overlap: int = 0, reserve: int = 0) -> list[Span]:
-        """The parts of a document whose examples have at most ``limit`` tokens, end of sentence included.
+        """Cut a document into parts whose examples have at most ``limit`` tokens, end of sentence included.
 
-        None has more than ``max_lines`` sentences.
+        No part has more than ``max_lines`` sentences.
 
         Args:
             document: its number.
             sides: encoded sentences of every side that counts, the same number on each.
             overlap: see :func:`parts`.
-            reserve: tokens that every part leaves free, for lines of a memory; at most half of the limit, and fewer
+            reserve: tokens that every part leaves free for lines of a memory; at most half of the limit, and fewer
                 where a sentence needs them.
 
         Raises:
@@ -74,12 +74,12 @@ class ExampleRule:
         if self.max_lines:
             if (self.max_lines + 1) * (most // self.max_lines) <= most:
                 raise InputError(f"--max-lines {self.max_lines}: too many for a --limit of {self.limit}")
-            for pair in lengths:  # as another side, which is full after that many sentences
+            for pair in lengths:  # like another side, which is full after that many sentences
                 pair.append(most // self.max_lines)
         return parts(document, lengths, most, overlap)
 
     def examples(self, part: Span, training: bool = False) -> list[Span]:
-        """The examples of one part.
+        """Return the examples of one part.
 
         In training, the part at every resolution; in translation, the part itself, or its sentences if the model was
         trained on single sentences.
@@ -91,12 +91,12 @@ class ExampleRule:
         return [part] if known == "documents" else list(chunks(part, known))
 
     def join(self, sentences: Sequence[str], side: int) -> str:
-        """Joins encoded sentences into one example, behind the tag of its side: 0 for the source, 1 for the target."""
+        """Join encoded sentences into one example, after the tag of its side: 0 for the source, 1 for the target."""
         joined = (f" {self.separator} " if self.separator else " ").join(sentences)
         return f"{self.tags[side]} {joined}" if self.tags[side] else joined
 
     def split(self, example: str) -> list[str]:
-        """The sentences of a translation, as far as separators delimit them."""
+        """Split a translation into its sentences, as far as separators delimit them."""
         if not self.separator:
             return [example]
         tokens = example.split()
@@ -104,7 +104,7 @@ class ExampleRule:
 
     @property
     def keeps_boundaries(self) -> bool:
-        """Whether translations preserve sentence boundaries."""
+        """Return whether translations preserve sentence boundaries."""
         return bool(self.separator) or self.resolutions == "sentences"
 
 
@@ -122,37 +122,37 @@ class ExampleCodec(ExampleRule):
 
     @classmethod
     def load(cls, folder: str | Path) -> ExampleCodec:
-        """The codec of a prepared folder."""
+        """Load the codec of a prepared folder."""
         return cls(folder, DataConfig.load(folder))
 
     def encode_source(self, sentence: str) -> str:
-        """Subword tokens of a raw source sentence, separated by spaces."""
+        """Encode a raw source sentence as subword tokens, separated by spaces."""
         return self.subwords.encode(sentence, self.settings.source_lang)
 
     def encode_target(self, sentence: str) -> str:
-        """Subword tokens of a raw target sentence, separated by spaces."""
+        """Encode a raw target sentence as subword tokens, separated by spaces."""
         return self.subwords.encode(sentence, self.settings.target_lang)
 
     def decode_line(self, line: str) -> str:
-        """The text of a line of a translation."""
+        """Decode a line of a translation to text."""
         return self.subwords.decode(line, self.settings.target_lang)
 
     def decode(self, example: str) -> list[str]:
-        """The sentences of a translation, as text."""
+        """Decode a translation to the text of its sentences."""
         return [self.decode_line(sentence) for sentence in self.split(example)]
 
 
 class LineCodec:
-    """The codec in the form that fairseq's tools call: one line of text per example, with tabs between its sentences.
+    """The codec in the form that fairseq's tools expect: one line per example, with tabs between its sentences.
 
-    The separator, if it occurs as a word of the line, is also a boundary.
+    The separator is also a boundary, if it occurs as a word of the line.
     """
 
     def __init__(self, codec: ExampleCodec) -> None:
         self.codec = codec
 
     def encode(self, line: str) -> str:
-        """Subword tokens of a source document, identical to those produced by the preparation."""
+        """Encode a source document as subword tokens, identical to those produced by the preparation."""
         pieces = line.split("\t")
         if separator := self.codec.separator:
             pieces = [s for piece in pieces for s in re.split(rf"(?<!\S){re.escape(separator)}(?!\S)", piece)]
@@ -160,5 +160,5 @@ class LineCodec:
         return self.codec.join([self.codec.encode_source(s) for s in sentences], 0)
 
     def decode(self, tokens: str) -> str:
-        """The text of a translation."""
+        """Decode a translation to text."""
         return "\t".join(self.codec.decode(tokens))

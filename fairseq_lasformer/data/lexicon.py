@@ -1,7 +1,7 @@
-"""Which target words translate a source word: IBM's Model 1 (Brown et al., 1993), over lines of prepared training data.
+"""Word translation probabilities: IBM's Model 1 (Brown et al., 1993), over lines of prepared training data.
 
 P(t | s) is estimated by expectation and maximisation: every target word of a line pair is shared among the source words
-of the line, and one that stands for none of them, in proportion to what is known so far.
+of the line and a null word, in proportion to the current estimates.
 """
 
 from __future__ import annotations
@@ -13,28 +13,28 @@ import numpy as np
 from tqdm import tqdm
 
 ROUNDS = 5
-"""Of expectation and maximisation, as is usual."""
+"""Rounds of expectation and maximisation; a usual number."""
 
 LEAST = 1e-4
-"""Words that are less probable translations are not kept."""
+"""Minimum probability of a translation; less probable ones are not kept."""
 
 _AT_A_TIME = 2_000_000
-"""Pairs of tokens."""
+"""Pairs of tokens that are indexed at a time."""
 
 MOST = 150_000_000
-"""Pairs of tokens in memory, 4 bytes each; of larger corpora, every n-th line is read."""
+"""Maximum number of token pairs in memory, 4 bytes each; of larger corpora, every n-th line is read."""
 
 Numbers = np.ndarray
 LinePair = tuple[Numbers, Numbers]
 
 
 class Lexicon(NamedTuple):
-    """Translations of source words; those of word s stand at ``starts[s]`` to ``starts[s + 1]``, the likeliest first.
+    """Translations of source words; those of word s are at ``starts[s]`` to ``starts[s + 1]``, most likely first.
 
     Attributes:
         starts: int64 [source words + 1].
         words: int32, target words.
-        read, lines: line pairs that were read, and all that there are.
+        read, lines: number of line pairs that were read, and of all line pairs.
     """
 
     starts: Numbers
@@ -44,12 +44,12 @@ class Lexicon(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """Some line pairs: for each pair of tokens, source words of a target token side by side.
+    """Some line pairs as pairs of tokens; the source words of each target token are adjacent.
 
     Attributes:
-        pairs: int32, which pair of words it is.
+        pairs: int32, index of the pair of words of each pair of tokens.
         firsts: int64, where the source words of each target token begin.
-        sizes: int64, how many they are.
+        sizes: int64, number of source words of each target token.
     """
 
     pairs: Numbers
@@ -58,7 +58,7 @@ class _Part(NamedTuple):
 
 
 def line_pairs(source: Numbers, target: Numbers, separators: tuple[int | None, int | None]) -> list[LinePair]:
-    """The lines of an example, without their ends; none if the sides have different numbers of them.
+    """Split an example into line pairs, without their ends; none if the sides have different numbers of lines.
 
     Args:
         source, target: the example's tokens, with end of sentence.
@@ -81,13 +81,13 @@ def lexicon(lines: Sequence[LinePair], n_words: tuple[int, int], best: int) -> L
     Args:
         lines: source and target tokens of line pairs.
         n_words: sizes of the source and target dictionaries.
-        best: translations of a source word at most.
+        best: maximum number of translations of a source word.
     """
     total = sum((s.size + 1) * t.size for s, t in lines)
     every = -(-total // MOST) if total else 1
     chosen = lines[::every]
     keys, parts = _index(_parts(chosen, n_words))
-    of = keys // n_words[1]  # the source word; the last one is that which stands for none
+    of = keys // n_words[1]  # the source word; the last one is the null word
     p = np.ones(keys.size, dtype=np.float32)
     for _ in tqdm(range(ROUNDS), desc="estimating translations", unit=" rounds"):
         counts = np.zeros(keys.size, dtype=np.float64)
@@ -105,7 +105,7 @@ def lexicon(lines: Sequence[LinePair], n_words: tuple[int, int], best: int) -> L
 
 
 def _parts(lines: Iterable[LinePair], n_words: tuple[int, int]) -> Iterator[tuple[Numbers, Numbers, Numbers]]:
-    """Pairs of words as numbers, and where the source words of each target token begin, some at a time."""
+    """Yield pairs of words as numbers, and where the source words of each target token begin, some at a time."""
     keys: list[Numbers] = []
     sizes: list[Numbers] = []
     n = 0
@@ -129,7 +129,7 @@ def _joined(keys: list[Numbers], sizes: list[Numbers]) -> tuple[Numbers, Numbers
 
 
 def _index(parts: Iterable[tuple[Numbers, Numbers, Numbers]]) -> tuple[Numbers, list[_Part]]:
-    """All pairs of words that occur, in order, and each part with their places among them."""
+    """Return all pairs of words that occur, in order, and each part with indices into them."""
     own: list[Numbers] = []
     found: list[_Part] = []
     for keys, firsts, sizes in parts:

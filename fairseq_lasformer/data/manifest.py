@@ -13,14 +13,14 @@ from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.files import atomic_write
 
 MONO = {"mono_source": 0, "mono_target": 1}
-"""Splits of documents in one language, and the side whose language they have: it stands on both sides."""
+"""Splits of documents in one language, and the side of that language, which is used for both sides."""
 TRAINING = ("train", *MONO)
 """Splits whose examples are for training."""
 
 
 @dataclass(frozen=True)
 class SplitInfo:
-    """What the preparation did to one split; stored with the binarised data as ``documents.<split>.json``.
+    """Record of the preparation of one split; stored with the binarised data as ``documents.<split>.json``.
 
     Attributes:
         documents, sentences: counts in the raw text.
@@ -61,7 +61,7 @@ class SplitInfo:
 
     @staticmethod
     def binarised(data: str | Path, split: str, source: str, target: str) -> bool:
-        """Whether the binarised examples of a split exist, in either direction."""
+        """Return whether the binarised examples of a split exist, in either direction."""
         pairs = (f"{source}-{target}", f"{target}-{source}")
         return any((Path(data) / f"{split}.{pair}.{source}.idx").exists() for pair in pairs)
 
@@ -74,7 +74,7 @@ class SplitInfo:
 
     @classmethod
     def load(cls, data: str | Path, split: str) -> SplitInfo | None:
-        """The manifest of a split; None if the data was not prepared by this package."""
+        """Load the manifest of a split; None if the data was not prepared by this package."""
         path = cls.file(data, split)
         if not path.exists():
             return None
@@ -100,7 +100,7 @@ class SplitInfo:
 
 
 def check_binarised(data: str | Path, split: str, source: str, target: str) -> None:
-    """Rejects a split with a truncated file: fairseq would stop midway, or read past the end of the file.
+    """Reject a split with a truncated file: fairseq would stop midway, or read past the end of the file.
 
     Raises:
         InputError: a file is truncated; the message names it.
@@ -112,7 +112,7 @@ def check_binarised(data: str | Path, split: str, source: str, target: str) -> N
         with open(index, "rb") as f:
             head = f.read(26)
         if head[:9] != b"MMIDIDX\x00\x00":
-            continue  # another of fairseq's formats, or not an index at all
+            continue  # a different fairseq format, or not an index at all
         damage = f"{index}: damaged, prepare the data again"
         if len(head) < 26 or head[17] not in _ITEM_BYTES:
             raise InputError(damage)

@@ -1,7 +1,7 @@
 """Training examples that begin with lines of other documents, as a translation with a memory does.
 
-The lines are those that the memory of ``lasformer translate --memory`` would choose, from the other documents of the
-same file: none whose source is one of the lines of the example's own document.
+The lines are those that ``lasformer translate --memory`` would choose, with the other documents of the same file as the
+memory. None has a source that is also a line of the example's own document.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from fairseq_lasformer.translation_memory.matching import Match, Matcher
 from fairseq_lasformer.translation_memory.store import MemoryStore, StoredPair
 
 AT_ONCE = 10000
-"""Pairs that are added together."""
+"""Number of pairs that are added at a time."""
 
 MATCHES = 3
-"""Matches of each line among which some are chosen."""
+"""Number of matches of each line to choose from."""
 
 
 class MemoryExamples:
-    """Chooses lines of other documents for the examples of a file.
+    """Chooser of lines from other documents for the examples of a file.
 
     Args:
-        documents: of the file.
+        documents: the documents of the file.
         path: where the memory of the file is kept while examples are made.
-        share: of the examples that begin with such lines.
-        most: tokens of the lines of an example; each example draws a number up to this.
+        share: share of the examples that begin with such lines.
+        most: maximum tokens of an example's lines; each example draws a number up to this.
     """
 
     def __init__(self, documents: Sequence[Pair], path: Path, share: float, most: int) -> None:
@@ -51,12 +51,12 @@ class MemoryExamples:
         self.known: tuple[int, dict[int, list[Match]]] = -1, {}
 
     def lines(self, document: int, span: Span, room: int, sizes: Sequence[int]) -> list[int]:
-        """Numbers of the file's lines that an example begins with; none for most examples.
+        """Choose the file's lines, by number, that an example begins with; none for most examples.
 
         Args:
             document: number of its document in the file.
             span: its lines.
-            room: tokens that it leaves.
+            room: tokens that the example leaves free.
             sizes: tokens of each line of the file, the longer side.
         """
         rng = random.Random(f"{document} {span.start} {span.size}")
@@ -67,7 +67,7 @@ class MemoryExamples:
         return [match.origin for match in chosen(found, lambda match: sizes[match.origin], budget)]
 
     def _matches(self, document: int, line: int) -> list[Match]:
-        """The matches of a line."""
+        """Return the matches of a line."""
         if self.known[0] != document:
             self.known = document, {}
         if line not in self.known[1]:

@@ -1,4 +1,4 @@
-"""From raw documents to binarised data: check, tokenise, split into subwords, form examples, binarise.
+"""Preparation of raw documents as binarised data: check, tokenise, split into subwords, form examples, binarise.
 
 The result is ordinary fairseq data plus three kinds of files: ``settings.json`` (how to decode), the subword model, and
 ``documents.<split>.json`` (which example belongs to which document).
@@ -41,11 +41,11 @@ from fairseq_lasformer.resume import Progress, key_of
 from fairseq_lasformer.text.documents import Corpus, Pair, Span, read_corpus, read_source
 
 MANY_UNKNOWN = 0.01
-"""Share of unknown tokens in a split above which the summary says so."""
+"""Share of unknown tokens in a split above which the summary reports it."""
 
 
 class Prepared(NamedTuple):
-    """What :func:`prepare` did.
+    """Result of :func:`prepare`.
 
     Attributes:
         settings: settings of the prepared folder.
@@ -61,7 +61,7 @@ class Prepared(NamedTuple):
 
 
 def prepare(config: PrepareConfig, overwrite: bool = False) -> Prepared:
-    """Runs the preparation. Resumes an interrupted run; if the run has finished, does nothing.
+    """Run the preparation. Resume an interrupted run; if the run has finished, do nothing.
 
     Args:
         overwrite: replace data that was prepared from other inputs or with other options.
@@ -138,7 +138,7 @@ def _run(config: PrepareConfig, settings: DataConfig) -> None:
 
 
 def _reused(config: PrepareConfig, folder: Path, separator: str, text: Path) -> list[Path]:
-    """The dictionaries of a prepared folder, in a copy with the separator if they lack it."""
+    """Return the dictionaries of a prepared folder, in a copy with the separator if they lack it."""
     paths = []
     for language in config.languages:
         path = folder / f"dict.{language}.txt"
@@ -151,7 +151,7 @@ def _reused(config: PrepareConfig, folder: Path, separator: str, text: Path) -> 
 
 
 def _dictionary(folder: Path, language: str) -> set[str]:
-    """The words in a prepared folder's dictionary."""
+    """Read the words in a prepared folder's dictionary."""
     path = folder / f"dict.{language}.txt"
     try:
         return {line.rpartition(" ")[0] for line in path.read_text(encoding="utf-8").split("\n") if line}
@@ -160,13 +160,13 @@ def _dictionary(folder: Path, language: str) -> set[str]:
 
 
 def _unknown(sentences: Sequence[str], known: set[str]) -> float:
-    """Share of the tokens that are missing from the dictionary."""
+    """Return the share of the tokens that are missing from the dictionary."""
     counts = Counter(token for sentence in sentences for token in sentence.split())
     return sum(n for token, n in counts.items() if token not in known) / max(1, counts.total())
 
 
 def _resume_or_clear(out: Path, fingerprint: str, overwrite: bool) -> None:
-    """Leaves a run with the same fingerprint untouched; otherwise removes it, if unfinished or ``overwrite`` is set."""
+    """Leave a run with the same fingerprint untouched; otherwise remove it, if unfinished or ``overwrite`` is set."""
     mark, finished = Progress(out, fingerprint), (out / "settings.json").exists()
     if mark.matches or finished and DataConfig.load(out).fingerprint == fingerprint:
         return
@@ -204,7 +204,7 @@ def _read(config: PrepareConfig, name: str, prefix: str) -> Corpus:
 def _encode(
     config: PrepareConfig, settings: DataConfig, corpora: dict[str, list[Corpus]]
 ) -> dict[str, list[list[str]]]:
-    """Subwords of every split's sentences, both sides, in reading order; intermediate results are kept on disk."""
+    """Encode every split's sentences as subwords, both sides, in reading order; keep intermediate results on disk."""
     words: dict[str, list[list[str]]] = {}
     for name, sets in corpora.items():
         words[name] = []
@@ -239,7 +239,7 @@ def _encode(
 def _cached_transform(
     what: str, sentences: list[str], work: Tokenisation | Encoding, config: PrepareConfig, model: bytes = b""
 ) -> list[str]:
-    """The transformed sentences, read from the cache if an interrupted run or another preparation left them there."""
+    """Return the transformed sentences, from the cache if an interrupted run or another preparation left them there."""
     digest = key_of(work.kind, work.options, sentences, hashlib.sha256(model).hexdigest())
     path = (config.text or config.out / "text") / f"{work.kind}.{digest[:32]}"
     if path.exists():
@@ -252,9 +252,9 @@ def _cached_transform(
 def _examples(
     config: PrepareConfig, settings: DataConfig, name: str, sets: list[Corpus], encoded: list[list[str]], text: Path
 ) -> SplitInfo:
-    """Writes the examples of one split and returns its manifest.
+    """Write the examples of one split and return its manifest.
 
-    Test documents are cut by the length of their source alone, so that the reference cannot influence the cut.
+    Test documents are cut by the length of their source alone, so the reference cannot influence the cut.
     """
     rule = ExampleRule(settings)
     spans: list[Span] = []
@@ -314,7 +314,7 @@ def _examples(
 
 
 def _blanks(sets: list[Corpus]) -> tuple[int, ...]:
-    """Blank lines before each document of one or more files read one after another, and after the last."""
+    """Count the blank lines before each document of one or more files read in sequence, and after the last."""
     found = [0]
     for corpus in sets:
         first, *rest = corpus.blanks
@@ -324,7 +324,7 @@ def _blanks(sets: list[Corpus]) -> tuple[int, ...]:
 
 
 def summary(config: PrepareConfig, done: Prepared) -> str:
-    """Summary for the terminal: what was prepared, warnings, and the next command."""
+    """Summarise for the terminal: what was prepared, warnings, and the next command."""
     lines = []
     for info in done.splits:
         cut = f"; {info.n_cut} documents cut, {info.n_parts} parts in total" if info.n_cut else ""

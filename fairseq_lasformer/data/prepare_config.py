@@ -21,7 +21,7 @@ SIZE = 32000
 
 @dataclass(frozen=True)
 class PrepareConfig:
-    """What to prepare. Prefixes name raw files ``PREFIX.LANG``.
+    """Settings of a preparation. Prefixes name raw files ``PREFIX.LANG``.
 
     Options that are None are taken from ``reuse`` if it is set, and otherwise from :data:`DEFAULTS`.
 
@@ -32,7 +32,7 @@ class PrepareConfig:
         mono: prefixes of documents in one language, ``PREFIX.SOURCE`` or ``PREFIX.TARGET`` or both, which need not be
             translations; models learn to restore them, see :mod:`plugin.denoising`. Every example then begins with the
             tag of its language.
-        test: prefixes, each a split of its own (test, test1, …); one without ``PREFIX.TARGET`` is prepared without a
+        test: prefixes, each a separate split (test, test1, …); one without ``PREFIX.TARGET`` is prepared without a
             reference.
         out: folder for the prepared data.
         tokenizer: see :class:`DataConfig`.
@@ -51,10 +51,10 @@ class PrepareConfig:
         text: folder in which tokenised and encoded sentences are cached for other preparations of the same text; by
             default, they are kept in ``out`` until the preparation is done.
         workers: number of processes, or of workers of ``engine``.
-        engine: what tokenises and encodes, see :func:`executors.executor`; the machines of a cluster share ``out``.
+        engine: where text is tokenised and encoded, see :func:`executors.executor`; a cluster's machines share ``out``.
         memory_examples: share of the training examples that begin with lines of other documents of their file, as a
             translation with a memory does; see :mod:`data.memory_examples`.
-        memory_tokens: most tokens of these lines.
+        memory_tokens: maximum number of tokens of these lines.
     """
 
     source_lang: str
@@ -86,7 +86,7 @@ class PrepareConfig:
         return self.source_lang, self.target_lang
 
     def splits(self) -> list[tuple[str, tuple[str, ...]]]:
-        """(name, prefixes) of every requested split."""
+        """Return (name, prefixes) of every requested split."""
         named = [("train", self.train), ("valid", self.valid)]
         for name, side in MONO.items():
             of = self.languages[side]
@@ -96,11 +96,11 @@ class PrepareConfig:
 
     @staticmethod
     def sides(split: str) -> tuple[int, int]:
-        """Which of the languages stands on each side of a split."""
+        """Return which of the languages is on each side of a split."""
         return (MONO[split], MONO[split]) if split in MONO else (0, 1)
 
     def settings(self) -> DataConfig:
-        """The settings that result from the options and the reused folder.
+        """Return the settings that result from the options and the reused folder.
 
         Raises:
             InputError: an option has an invalid value, or contradicts the reused folder.
@@ -118,7 +118,7 @@ class PrepareConfig:
             inherited = {name: getattr(old, name) for name in DEFAULTS}
             tags = old.tags if old.source_lang == self.source_lang else old.tags[::-1]
             if self.mono and not all(tags):
-                raise InputError(f"--mono: {self.reuse} was prepared without it, and has no tags of languages")
+                raise InputError(f"--mono: {self.reuse} was prepared without it, and has no language tags")
             for name in ("tokenizer", "bpe", "separator", "joined_dictionary"):
                 added = name == "separator" and not inherited[name]  # for lasformer upcycle
                 if chosen[name] not in (None, inherited[name]) and not added:
@@ -136,13 +136,13 @@ class PrepareConfig:
         return DataConfig(self.source_lang, self.target_lang, fingerprint="", **made)  # type: ignore[arg-type]
 
     def fingerprint(self, settings: DataConfig) -> str:
-        """Hash of all inputs and of every option that affects the result."""
+        """Hash all inputs and every option that affects the result."""
         digest = hashlib.sha256()
         options = {k: str(v) for k, v in vars(self).items() if k not in ("out", "workers", "engine", "reuse", "text")}
         options |= {k: str(v) for k, v in vars(settings).items()} | {
             "size": str(SIZE if self.size is None else self.size)
         }
-        for name in _LATER:  # where they change nothing, data prepared by an earlier version is recognised
+        for name in _LATER:  # defaults are left out, so data prepared by an earlier version is recognised
             if getattr(settings, name) == DEFAULTS[name]:
                 del options[name]
         if not self.mono:
@@ -168,6 +168,6 @@ class PrepareConfig:
         return digest.hexdigest()
 
     def _without_reference(self, file: str) -> bool:
-        """Whether a missing file is the reference of a test set, which is optional."""
+        """Return whether a missing file is the reference of a test set, which is optional."""
         missing = [f"{prefix}.{self.target_lang}" for prefix in self.test if prefix not in (*self.train, *self.valid)]
         return file in missing and not Path(file).exists()

@@ -1,9 +1,9 @@
 """Shortlists: of a large vocabulary, the decoder scores only words that may translate the document at hand.
 
-As in Marian and CTranslate2 (``use_vmap``), these are the frequent words and the likeliest translations of each source
-word. Here a document has a list of its own, so that its translation does not depend on what is translated beside it,
-and its source words themselves (names and numbers are copied), the words of required terms and those of a given
-beginning stand on it, too. Lines that go wrong are translated again with all words.
+As in Marian and CTranslate2 (``use_vmap``), these are the frequent words and the most likely translations of each
+source word. Here each document has its own list, so its translation does not depend on what is translated with it. The
+list also contains the document's source words themselves (names and numbers are copied), the words of required terms
+and those of a given beginning. Lines that go wrong are translated again with all words.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.files import check_writable, replacing
 
 FILE = "shortlist.npz"
-"""In a prepared folder."""
+"""File name in a prepared folder."""
 
 BEST, FREQUENT = 50, 200
-"""Translations of a source word, and frequent words."""
+"""Number of translations of a source word, and of frequent words."""
 
 SPECIAL = 4
-"""Symbols of fairseq's dictionaries: beginning, padding, end, unknown."""
+"""Number of special symbols in fairseq's dictionaries: beginning, padding, end, unknown."""
 
 _LARGEST = 1 << 30
-"""Bytes of a file that is read."""
+"""Maximum unpacked bytes of a file that is read."""
 
 
 class Shortlist(NamedTuple):
-    """Which target words may translate which source words.
+    """Target words that may translate each source word.
 
     Attributes:
         frequent: int64, words that every list has.
         starts, words: int64; those of source word s are ``words[starts[s]:starts[s + 1]]``.
-        same: int64 [source words], the target word that is written alike; the unknown word where there is none.
+        same: int64 [source words], the target word that is spelt alike; the unknown word where there is none.
         n_words: number of target words.
     """
 
@@ -52,7 +52,7 @@ class Shortlist(NamedTuple):
     n_words: int
 
     def allowed(self, source: np.ndarray, more: Sequence[Sequence[int]]) -> np.ndarray:
-        """The words that stand on the lists of some documents, bool [N, V].
+        """Return the words on the lists of some documents, bool [N, V].
 
         Args:
             source: int [N, K], their tokens, padded.
@@ -70,12 +70,12 @@ class Shortlist(NamedTuple):
 
 
 def hashes(dictionaries: Sequence[Any]) -> list[str]:
-    """Hashes of fairseq's dictionaries."""
+    """Hash fairseq's dictionaries."""
     return [hashlib.sha256("\n".join(d.symbols).encode()).hexdigest() for d in dictionaries]
 
 
 def build(data: Path, out: Path, best: int = BEST, frequent: int = FREQUENT) -> str:
-    """Write the shortlist of a prepared folder's training data; returns a line that says what is in it.
+    """Write the shortlist of a prepared folder's training data; return a line that describes it.
 
     Args:
         data: prepared folder with a split ``train``.
@@ -110,12 +110,12 @@ def build(data: Path, out: Path, best: int = BEST, frequent: int = FREQUENT) -> 
 
 
 def _lines(data: Path, languages: tuple[str, str], separators: tuple[int | None, ...]) -> list[LinePair]:
-    """The lines of a prepared folder's training data: those of single lines if there are any, otherwise all."""
+    """Return the line pairs of a prepared folder's training data: only single-line examples if there are any."""
     from fairseq.data.indexed_dataset import MMapIndexedDataset
 
     prefix = data / f"train.{'-'.join(languages)}"
     if not Path(f"{prefix}.{languages[0]}.idx").exists():
-        raise InputError(f"{data}: has no training data, from which a shortlist is made")
+        raise InputError(f"{data}: has no training data to make a shortlist from")
     sides = [MMapIndexedDataset(f"{prefix}.{language}") for language in languages]
     single: list[LinePair] = []
     joined: list[LinePair] = []
@@ -123,7 +123,7 @@ def _lines(data: Path, languages: tuple[str, str], separators: tuple[int | None,
         pairs = line_pairs(sides[0][i].numpy(), sides[1][i].numpy(), (separators[0], separators[1]))
         (single if len(pairs) == 1 else joined).extend(pairs)
     if not single and not joined:
-        raise InputError(f"{data}: its training data has no lines that correspond, from which a shortlist is made")
+        raise InputError(f"{data}: its training data has no aligned lines to make a shortlist from")
     return single or joined
 
 
@@ -145,7 +145,7 @@ def load(path: str | Path, source: Any, target: Any) -> Shortlist:
     try:
         with zipfile.ZipFile(path) as archive:
             if sum(member.file_size for member in archive.infolist()) > _LARGEST:
-                raise InputError(f"{path}: no shortlist, it is too large")
+                raise InputError(f"{path}: too large to be a shortlist")
         with np.load(path, allow_pickle=False) as arrays:
             found = {name: arrays[name] for name in ("starts", "words", "frequent", "dictionaries")}
         starts, words, frequent = (found[name].astype(np.int64) for name in ("starts", "words", "frequent"))
@@ -153,15 +153,15 @@ def load(path: str | Path, source: Any, target: Any) -> Shortlist:
     except InputError:
         raise
     except FileNotFoundError:
-        raise InputError(f"{path}: no such file; lasformer shortlist writes one") from None
+        raise InputError(f"{path}: no such file; create one with lasformer shortlist") from None
     except Exception as e:  # zipfile and numpy raise many kinds for damaged files
-        raise InputError(f"{path}: cannot be read as a shortlist ({e}); lasformer shortlist writes one") from e
+        raise InputError(f"{path}: cannot be read as a shortlist ({e}); recreate it with lasformer shortlist") from e
     if named != hashes((source, target)):
-        raise InputError(f"{path}: belongs to other dictionaries; write it anew with lasformer shortlist")
+        raise InputError(f"{path}: belongs to other dictionaries; recreate it with lasformer shortlist")
     within = all(a.ndim == 1 and (a.size == 0 or 0 <= a.min() <= a.max() < len(target)) for a in (words, frequent))
     if starts.shape != (len(source) + 1,) or starts[0] != 0 or starts[-1] != words.size or (np.diff(starts) < 0).any():
         within = False
     if not within:
-        raise InputError(f"{path}: damaged; write it anew with lasformer shortlist")
+        raise InputError(f"{path}: damaged; recreate it with lasformer shortlist")
     same = np.array([target.index(source[i]) for i in range(len(source))], dtype=np.int64)
     return Shortlist(frequent, starts, words, same, len(target))

@@ -1,8 +1,8 @@
-"""Subwords drawn at random instead of the usual ones, by which a model sees a word in many forms.
+"""Randomly drawn subwords, which show a model each word in many forms.
 
 Kudo, arXiv 1804.10959 (sentencepiece's unigram model), and BPE-dropout, arXiv 1910.13267 (subword-nmt). sentencepiece's
-own sampler takes its seed from the process, so that a resumed training would not continue as it would have; this one
-depends on the generator alone.
+own sampler takes its seed from the process, so a resumed training would not continue as it would have. This one depends
+on the generator alone.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from pathlib import Path
 from fairseq_lasformer.data.subwords import DataConfig, merges, subword_model, vocabulary
 
 Sampler = Callable[[list[str], random.Random], list[str]]
-"""From the subwords of a sentence to others of the same text."""
+"""Function from the subwords of a sentence to others of the same text."""
 
 _UNKNOWN = 10.0  # sentencepiece's penalty for a character that no piece has, below the least probable piece
 
 
 class UnigramSampler:
-    """Draws a segmentation with a probability proportional to its own to the power of ``alpha``.
+    """Sampler of segmentations, with probabilities proportional to their own to the power of ``alpha``.
 
-    By forward filtering, backward sampling: the exact distribution over all segmentations (Kudo, section 3.3).
+    It uses forward filtering, backward sampling: the exact distribution over all segmentations (Kudo, section 3.3).
 
     Args:
-        pieces: log probabilities.
-        alpha: 1 draws from the model itself, 0 evenly from all segmentations.
+        pieces: log probability of each piece.
+        alpha: 1 draws from the model itself, 0 uniformly from all segmentations.
     """
 
     def __init__(self, pieces: dict[str, float], alpha: float) -> None:
@@ -37,7 +37,7 @@ class UnigramSampler:
 
     def __call__(self, pieces: list[str], generator: random.Random) -> list[str]:
         text, scores = "".join(pieces), self.scores
-        forward, ways = [0.0], [[(0, 0.0)]]  # by position: log of the sum over all ways there; the last pieces
+        forward, ways = [0.0], [[(0, 0.0)]]  # by position: log of the sum over all ways to it; their last pieces
         for end in range(1, len(text) + 1):
             into = []
             for start in range(max(0, end - self.longest), end):
@@ -60,13 +60,13 @@ class UnigramSampler:
 
 
 class BpeDropout:
-    """Cuts words by byte pair encoding, leaving out each merge with a probability.
+    """Byte pair encoding that leaves out each merge with a given probability.
 
-    A word of which a subword is missing from the dictionary keeps its usual ones.
+    A word keeps its usual subwords if one of the new ones is missing from the dictionary.
 
     Args:
         codes: file of the merges.
-        p: probability.
+        p: probability of leaving out a merge.
         known: the dictionary.
     """
 
@@ -91,7 +91,7 @@ class BpeDropout:
 
 
 def sampler(folder: Path, settings: DataConfig, language: str, alpha: float, known: Container[str]) -> Sampler:
-    """The sampler for a language of a prepared folder.
+    """Return the sampler for a language of a prepared folder.
 
     Args:
         alpha: see :class:`UnigramSampler`; for BPE, p of :class:`BpeDropout`.

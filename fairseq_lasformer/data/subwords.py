@@ -1,4 +1,4 @@
-"""Between text and subword tokens: Moses normalisation and tokenisation, BPE or sentencepiece, and back."""
+"""Conversion between text and subword tokens: Moses normalisation and tokenisation, BPE or sentencepiece."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ SYMBOLS = ("<s>", "<pad>", "</s>", "<unk>")
 
 
 def subword_model(folder: str | Path, bpe: str, language: str = "") -> Path:
-    """The file of a subword model.
+    """Return the file of a subword model.
 
     Args:
-        language: the language it is for; empty for a joint one.
+        language: the model's language; empty for a joint one.
     """
     return Path(folder) / SUBWORDS[bpe].format(f".{language}" if language else "")
 
 
 def check_separator(separator: str) -> None:
-    """Rejects a separator that could be part of a text, or that a dictionary cannot store as one symbol.
+    """Reject a separator that could be part of a text, or that a dictionary cannot store as one symbol.
 
     Raises:
         InputError: it is shorter than two characters, contains whitespace, is one of fairseq's special symbols, or
@@ -53,7 +53,7 @@ def check_separator(separator: str) -> None:
 
 @dataclass(frozen=True)
 class DataConfig:
-    """How the data in a folder was prepared; stored there as ``settings.json``.
+    """Settings with which the data in a folder was prepared; stored there as ``settings.json``.
 
     Attributes:
         tokenizer: ``moses``, ``none``, or ``moses-aggressive``, which splits at hyphens and escapes characters of XML,
@@ -65,8 +65,8 @@ class DataConfig:
         fingerprint: hash of the inputs and all options, used to recognise an unchanged rerun.
         joined_dictionary: whether both languages share one subword model and one dictionary.
         max_lines: maximum number of sentences per example; 0 for no limit.
-        source_tag, target_tag: token that every example begins with, on each side; empty for none. Models of several
-            languages are told in this way which they read and write.
+        source_tag, target_tag: token that every example begins with, on each side; empty for none. It tells models of
+            several languages which language to read and write.
     """
 
     source_lang: str
@@ -89,7 +89,7 @@ class DataConfig:
 
     @property
     def room(self) -> int:
-        """How many tokens of sentences an example can hold: the limit without end of sentence and tag."""
+        """Number of sentence tokens that fit into an example: the limit without end of sentence and tag."""
         return self.limit - 1 - any(self.tags)
 
     @property
@@ -99,7 +99,7 @@ class DataConfig:
 
     @property
     def models_for(self) -> tuple[str, ...]:
-        """The languages that have a subword model each; a single empty name if they share one."""
+        """Languages that have a subword model each; a single empty name if they share one."""
         return ("",) if self.joined_dictionary else (self.source_lang, self.target_lang)
 
     def save(self, folder: Path) -> None:
@@ -130,7 +130,7 @@ def _moses(language: str, tokenizer: str) -> tuple[Any, Any, Any]:
 
 
 def tokenize(sentence: str, language: str, tokenizer: str) -> str:
-    """The words of a sentence, separated by spaces."""
+    """Split a sentence into words, separated by spaces."""
     if tokenizer == "none":
         return sentence
     normalizer, words, _ = _moses(language, tokenizer)
@@ -140,14 +140,14 @@ def tokenize(sentence: str, language: str, tokenizer: str) -> str:
 
 
 BATCH = 2000
-"""Sentences that a worker takes at a time."""
+"""Number of sentences that a worker takes at a time."""
 
 
 class SubwordCodec:
-    """Encodes sentences as subword tokens, and decodes model output to text.
+    """Codec from sentences to subword tokens, and from model output to text.
 
     A word of the text that equals one of fairseq's special symbols (``</s>``), the separator or a tag is encoded as
-    single characters, so that it survives as text.
+    single characters, so it survives as text.
 
     Args:
         folder: folder that contains the subword models; see :func:`subword_model`.
@@ -176,15 +176,15 @@ class SubwordCodec:
 
     @classmethod
     def of(cls, folder: str | Path, settings: DataConfig) -> SubwordCodec:
-        """The codec of a prepared folder."""
+        """Load the codec of a prepared folder."""
         return cls(folder, settings.tokenizer, settings.bpe, settings.symbols, settings.models_for)
 
     def encode(self, sentence: str, language: str) -> str:
-        """Subword tokens of a raw sentence, separated by spaces."""
+        """Encode a raw sentence as subword tokens, separated by spaces."""
         return self.encode_words(tokenize(sentence, language, self.tokenizer), language)
 
     def encode_words(self, words: str, language: str) -> str:
-        """Subword tokens of a tokenised sentence, separated by spaces."""
+        """Encode a tokenised sentence as subword tokens, separated by spaces."""
         model = self._models.get("") or self._models[language]
         tokens = model(words)
         if any(symbol in tokens for symbol in self._reserved):
@@ -193,13 +193,13 @@ class SubwordCodec:
         return tokens
 
     def words(self, tokens: str) -> str:
-        """The words of subword tokens, separated by spaces."""
+        """Join subword tokens to words, separated by spaces."""
         if self.bpe == "sentencepiece":
             return tokens.replace(" ", "").replace("\u2581", " ").strip()
         return (tokens + " ").replace("@@ ", "").strip()
 
     def decode(self, tokens: str, language: str) -> str:
-        """The text of subword tokens."""
+        """Decode subword tokens to text."""
         text = self.words(tokens)
         if self.tokenizer == "none":
             return text
@@ -208,7 +208,7 @@ class SubwordCodec:
 
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """Says of a subword model that cannot be read where it is and what to do."""
+    """Report a subword model that cannot be read: which file, and what to do."""
     if not path.exists():
         raise InputError(f"{path}: not found; prepare the data again")
     try:
@@ -218,17 +218,17 @@ def _reading(path: Path) -> Iterator[None]:
 
 
 def merges(path: Path) -> BPE:
-    """The merges of a file of byte pair encoding."""
+    """Read the merges in a file of byte pair encoding."""
     from subword_nmt.apply_bpe import BPE
 
     with _reading(path), open(path, encoding="utf-8") as codes:
         read = BPE(codes)
-        read.segment("ab")  # a version that subword-nmt does not know is only refused by the first word
+        read.segment("ab")  # subword-nmt refuses a version that it does not know only at the first word
     return read
 
 
 def _load(path: Path, bpe: str) -> Callable[[str], str]:
-    """The function of a subword model, from words to subwords."""
+    """Load the function of a subword model, from words to subwords."""
     if bpe == "subword-nmt":
         return merges(path).process_line
     from sentencepiece import SentencePieceProcessor
@@ -239,7 +239,7 @@ def _load(path: Path, bpe: str) -> Callable[[str], str]:
 
 
 def vocabulary(path: Path) -> dict[str, float]:
-    """The pieces of a sentencepiece model that a text may be cut into, and their log probabilities."""
+    """Return the pieces of a sentencepiece model that a text may be cut into, and their log probabilities."""
     from sentencepiece import SentencePieceProcessor
 
     model = SentencePieceProcessor(model_file=str(path))
@@ -248,7 +248,7 @@ def vocabulary(path: Path) -> dict[str, float]:
 
 
 def learn_subwords(path: Path, sentences: Sequence[str], bpe: str, size: int) -> None:
-    """Learns subwords from tokenised sentences, for joint ones of both sides.
+    """Learn subwords from tokenised sentences, of both sides for joint ones.
 
     Args:
         path: file of the subword model; see :func:`subword_model`.
@@ -288,7 +288,7 @@ def learn_subwords(path: Path, sentences: Sequence[str], bpe: str, size: int) ->
 
 
 class Tokenisation(Worker[list[str], list[str]]):
-    """Tokenises sentences; the arguments are those of :func:`tokenize`."""
+    """Worker that tokenises sentences; the arguments are those of :func:`tokenize`."""
 
     kind = "tokenize"
 
@@ -302,11 +302,11 @@ class Tokenisation(Worker[list[str], list[str]]):
 
 
 class Encoding(Worker[list[str], list[str]]):
-    """Cuts tokenised sentences into subwords.
+    """Worker that cuts tokenised sentences into subwords.
 
     Args:
         folder: folder of the subword models.
-        settings: how the data is prepared.
+        settings: settings of the data preparation.
         language: language of the sentences.
     """
 
@@ -318,7 +318,7 @@ class Encoding(Worker[list[str], list[str]]):
 
     @property
     def options(self) -> tuple[str, ...]:
-        """What the subwords depend on, besides the models."""
+        """Settings that the subwords depend on, besides the models."""
         return self.settings.bpe, *self.settings.symbols
 
     def begin(self) -> None:
@@ -337,10 +337,10 @@ def transform(
     """Tokenise or encode all sentences, in order, with a progress bar.
 
     Args:
-        worker: what is done to them.
+        worker: worker that processes them.
         workers: number of processes.
         what: description for the progress bar.
-        engine: what runs them, see :func:`executors.executor`.
+        engine: where the work runs, see :func:`executors.executor`.
     """
     batches = [sentences[i : i + BATCH] for i in range(0, len(sentences), BATCH)]
     alone = len(batches) < 2 or (workers < 2 and engine == "processes")

@@ -35,7 +35,7 @@ class Corpus(NamedTuple):
         lines: line number of every sentence, counted from 1, by document.
         dropped: number of pairs left out because one side was empty.
         cleaned: number of lines in which control characters were replaced with spaces.
-        n_lines: number of lines of each file, blank ones too.
+        n_lines: number of lines of each file, including blank ones.
     """
 
     documents: list[Pair]
@@ -72,7 +72,7 @@ _BREAK = re.compile(f"[{BREAKS}]")
 
 
 def read_lines(path: str | Path, clean: bool = False) -> list[str]:
-    """The lines of a UTF-8 text file, without line endings (see :mod:`text.lines`); a byte order mark is skipped.
+    """Read the lines of a UTF-8 text file, without line endings (see :mod:`text.lines`); a byte order mark is skipped.
 
     Args:
         clean: replace control characters (tabs, …) with spaces instead of rejecting them.
@@ -84,7 +84,7 @@ def read_lines(path: str | Path, clean: bool = False) -> list[str]:
 
 
 def read_cleaned_lines(path: str | Path, clean: bool) -> tuple[list[str], int]:
-    """The lines as returned by :func:`read_lines`, and in how many of them something was replaced with spaces."""
+    """Return the lines of :func:`read_lines`, and the number of lines in which spaces replaced something."""
     try:
         data = Path(path).read_bytes()
     except OSError as e:
@@ -121,7 +121,7 @@ def read_cleaned_lines(path: str | Path, clean: bool) -> tuple[list[str], int]:
 
 
 def split_documents(lines: Iterable[str]) -> list[Document]:
-    """Splits raw lines into documents; any number of blank lines is one boundary."""
+    """Split raw lines into documents; any number of blank lines is one boundary."""
     documents: list[Document] = [[]]
     for line in lines:
         if line:
@@ -132,7 +132,7 @@ def split_documents(lines: Iterable[str]) -> list[Document]:
 
 
 def join_documents(documents: Iterable[Document], blanks: Sequence[int] = ()) -> str:
-    """The raw form of documents; the inverse of :func:`split_documents` for documents without empty sentences.
+    """Join documents in raw form; the inverse of :func:`split_documents` for documents without empty sentences.
 
     Args:
         blanks: number of blank lines before each of them, and after the last; default: one between two of them.
@@ -144,7 +144,7 @@ def join_documents(documents: Iterable[Document], blanks: Sequence[int] = ()) ->
 
 
 def read_documents(path: str | Path) -> list[Document]:
-    """One side of a corpus. Raises InputError like :func:`read_lines`, or if the file contains no sentence."""
+    """Read one side of a corpus. Raises InputError like :func:`read_lines`, or if the file contains no sentence."""
     documents = split_documents(read_lines(path))
     if not documents:
         raise InputError(
@@ -154,7 +154,7 @@ def read_documents(path: str | Path) -> list[Document]:
 
 
 def read_corpus(source: str | Path, target: str | Path, drop_empty: bool = False, clean: bool = False) -> Corpus:
-    """Reads a parallel corpus in raw form and checks it line by line.
+    """Read a parallel corpus in raw form and check it line by line.
 
     Args:
         drop_empty: drop (and count) pairs with an empty side instead of rejecting them.
@@ -202,10 +202,10 @@ def read_corpus(source: str | Path, target: str | Path, drop_empty: bool = False
 
 
 def _moved_boundaries(src: Sequence[str], tgt: Sequence[str], alone: Sequence[int]) -> set[int]:
-    """Which of the lines that are empty on one side only are document boundaries that the other side has elsewhere.
+    """Find the lines, empty on one side only, that are document boundaries which the other side has elsewhere.
 
     Two empty lines, one on each side and close together, are a single shifted boundary if the lines between them match
-    better when shifted by one line: as they stand, they are not translations of each other.
+    better when shifted by one line: unshifted, they are not translations of each other.
 
     Args:
         src, tgt: lines of the two sides.
@@ -229,12 +229,12 @@ def _moved_boundaries(src: Sequence[str], tgt: Sequence[str], alone: Sequence[in
 
 
 def _misfit(source: str, target: str) -> float:
-    """How badly the lengths of two sentences match; 0 if they have the same number of characters."""
+    """Measure how badly the lengths of two sentences match; 0 if they have the same number of characters."""
     return abs(math.log((len(source) + 10) / (len(target) + 10)))
 
 
 def read_source(path: str | Path, target: str | Path, clean: bool = False) -> Corpus:
-    """A test set without a reference: its documents with empty translations.
+    """Read a test set without a reference: its documents with empty translations.
 
     Raises:
         InputError: as :func:`read_lines`, or there is no sentence.
@@ -251,7 +251,7 @@ def read_source(path: str | Path, target: str | Path, clean: bool = False) -> Co
 
 
 def resolutions(n_sentences: int) -> list[int]:
-    """Chunk sizes of a document in the multi-resolution mixture: n, n//2, … 1 (Sun et al. 2022)."""
+    """Return the chunk sizes of a document in the multi-resolution mixture: n, n//2, … 1 (Sun et al. 2022)."""
     sizes = []
     while n_sentences:
         sizes.append(n_sentences)
@@ -260,7 +260,7 @@ def resolutions(n_sentences: int) -> list[int]:
 
 
 def cut(lengths: Sequence[Sequence[int]], limit: int) -> list[int]:
-    """Sentences per part when a document is cut at sentence boundaries into the fewest parts of ``limit`` tokens.
+    """Cut a document at sentence boundaries into the fewest parts of ``limit`` tokens; return their sizes.
 
     Among the cuts with the fewest parts, one that minimises the longest part is chosen.
 
@@ -288,13 +288,13 @@ def cut(lengths: Sequence[Sequence[int]], limit: int) -> list[int]:
 
 
 def parts(document: int, lengths: Sequence[Sequence[int]], limit: int, overlap: int = 0) -> list[Span]:
-    """The parts of a document under the token limit, in order; a document that fits is a single part.
+    """Return the parts of a document under the token limit, in order; a document that fits is a single part.
 
     Args:
         document: its number.
         lengths: see :func:`cut`.
         limit: see :func:`cut`.
-        overlap: number of sentences of the part before that each further part begins with, as context; fewer where
+        overlap: number of sentences of the previous part that each further part begins with, as context; fewer where
             they do not fit.
     """
     longest = [max(sides) for sides in lengths]
@@ -314,12 +314,12 @@ def parts(document: int, lengths: Sequence[Sequence[int]], limit: int, overlap: 
 
 
 def room_beside(reserve: int, room: int, longest: Sequence[int]) -> int:
-    """Tokens of a part that leaves some free: at least half of the room, and those of the longest sentence."""
+    """Return the maximum size of a part that leaves tokens free: at least half the room, and the longest sentence."""
     return max(room - reserve, room // 2, *longest) if reserve else room
 
 
 def chunks(part: Span, how: str) -> Iterator[Span]:
-    """The training examples of one part: the whole part, its sentences, or chunks at every resolution.
+    """Yield the training examples of one part: the whole part, its sentences, or chunks at every resolution.
 
     The last chunk of a resolution may be shorter.
 

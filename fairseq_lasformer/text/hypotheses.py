@@ -16,11 +16,11 @@ from fairseq_lasformer.text.documents import Document, join_documents, split_doc
 
 FORMS = ("lines", "raw")
 NOTHING = "⁇"
-"""Stands for a translation without text in raw form; sentencepiece's sign for what is unknown."""
+"""Placeholder for a translation without text in raw form; sentencepiece's sign for what is unknown."""
 
 
 def read_hypotheses(path: str | Path, allow_empty: bool = False, n_documents: int | None = None) -> list[Document]:
-    """Reads the documents of a hypothesis file.
+    """Read the documents of a hypothesis file.
 
     Args:
         allow_empty: allow empty documents.
@@ -54,10 +54,10 @@ def read_hypotheses(path: str | Path, allow_empty: bool = False, n_documents: in
 def write_hypotheses(
     path: str | Path, documents: Iterable[Document], form: str = "lines", blanks: Sequence[int] = ()
 ) -> None:
-    """Writes the file, completely or not at all, in one of :data:`FORMS`.
+    """Write the file, completely or not at all, in one of :data:`FORMS`.
 
     In raw form, where an empty line ends a document, a sentence without text is written as :data:`NOTHING`, and blank
-    lines stand as ``blanks`` says, see :func:`join_documents`.
+    lines are placed according to ``blanks``, see :func:`join_documents`.
     """
     if form == "raw":
         atomic_write(path, join_documents(([s if s.strip() else NOTHING for s in d] for d in documents), blanks))
@@ -66,6 +66,6 @@ def write_hypotheses(
 
 
 def some(numbers: list[int]) -> str:
-    """The ten smallest distinct numbers, as text."""
+    """Format the ten smallest distinct numbers as text."""
     distinct = sorted(set(numbers))
     return ", ".join(map(str, distinct[:10])) + (", ..." if len(distinct) > 10 else "")

@@ -1,4 +1,4 @@
-"""Terms and their translations, as files hold them, and where a term stands in a text."""
+"""Terms and their translations: reading them from files, and finding a term in a text."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.text.lines import split_lines
 
 LONGEST_TERM = 50
-"""Words of a term."""
+"""Maximum number of words in a term."""
 
 _UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
 """Letters of scripts without spaces between words: Thai, Lao, Burmese, Khmer, Japanese, Chinese."""
 
 
 def read_terms(path: str | Path) -> list[tuple[str, str]]:
-    """The lines of a file of ``source term<TAB>target term``.
+    """Read the lines of a file of ``source term<TAB>target term``.
 
     Raises:
         InputError: the file cannot be read, or a line is malformed (the message names it).
@@ -29,7 +29,7 @@ def read_terms(path: str | Path) -> list[tuple[str, str]]:
 
 
 def parse_terms(text: str, path: str) -> list[tuple[str, str]]:
-    """The terms in the text of such a file; ``path`` names it in errors."""
+    """Parse the terms in the text of such a file; ``path`` names it in errors."""
     entries = []
     for number, line in enumerate(split_lines(text), 1):
         terms = [term.strip() for term in line.split("\t")]
@@ -46,9 +46,9 @@ def parse_terms(text: str, path: str) -> list[tuple[str, str]]:
 
 
 def term_pattern(term: str) -> re.Pattern[str]:
-    """Where a term stands in a text: as whole words, except where its script has no spaces between them.
+    """Return a pattern that finds a term in a text: whole words, except in scripts without spaces between them.
 
-    A term without capital letters is found in any spelling of them, another one only as it is.
+    A term without capital letters matches any capitalisation, others only their own.
     """
     left, right = ("" if _UNSPACED.match(end) else edge for end, edge in ((term[0], r"(?<!\w)"), (term[-1], r"(?!\w)")))
     return re.compile(f"{left}{re.escape(term)}{right}", re.IGNORECASE if term == term.lower() else 0)

@@ -60,7 +60,7 @@ def test_segments_of_xml_and_of_sgml(tmp_path):
     sgml += '<DOC><SEG id="1">&quot;x&quot;</SEG></DOC></srcset>'
     assert formats.segments(text_of(tmp_path / "x", xml)) == [["A & B", "C D"], ["E"]]
     assert formats.segments(text_of(tmp_path / "s", sgml)) == [["Q & A", "Zwei"], ['"x"']]
-    with pytest.raises(InputError, match="holds no <seg>"):
+    with pytest.raises(InputError, match="contains no <seg>"):
         formats.segments(text_of(tmp_path / "n", "<doc></doc>"))
 
 
@@ -106,7 +106,7 @@ def test_opus_alignments_by_document_and_by_speaker(tmp_path):
     assert list(formats.opus(links, de, en)) == whole
     by_speaker = [(len(p.source), p.target[0]) for p in formats.opus(links, de, en, by_speaker=True)]
     assert by_speaker == [(1, "Good day."), (1, "I am here."), (1, "Yes.")]
-    with pytest.raises(InputError, match="holds no en/a.xml"):
+    with pytest.raises(InputError, match="contains no en/a.xml"):
         list(formats.opus(links, de, zipped(tmp_path / "no.zip", {"raw/en/b.xml": OPUS_EN})))
 
 
@@ -175,7 +175,7 @@ def test_ted_comes_out_as_the_papers_development_and_test_sets(tmp_path, monkeyp
             assert read_documents(tmp_path / "raw" / f"{split}.{language}") == expected[language]
     shutil.rmtree(tmp_path / "raw")
     (next((tmp_path / "files").rglob("IWSLT17.TED.tst2017.de-en.de.xml"))).unlink()
-    with pytest.raises(InputError, match="holds no file IWSLT17.TED.tst2017.de-en.de.xml"):
+    with pytest.raises(InputError, match="contains no file IWSLT17.TED.tst2017.de-en.de.xml"):
         recipes.build("ted", tmp_path / "files", tmp_path / "raw")
     assert not (tmp_path / "raw").exists()
 

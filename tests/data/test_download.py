@@ -167,8 +167,8 @@ def test_a_part_longer_than_the_file_is_fetched_anew(hostile, tmp_path):
 
 def test_a_folder_or_an_empty_hash_in_a_files_place_is_named(hostile, tmp_path):
     (tmp_path / "f.bin").mkdir()
-    with pytest.raises(InputError, match="f.bin: is a folder, where the file"):
+    with pytest.raises(InputError, match="f.bin: is a folder; expected the file"):
         fetch(RemoteFile("f.bin", f"{hostile}/f"), tmp_path, trust=True)
     (tmp_path / "g.bin.sha256").touch()
-    with pytest.raises(InputError, match="g.bin.sha256: holds no SHA-256"):
+    with pytest.raises(InputError, match="g.bin.sha256: contains no SHA-256"):
         fetch(RemoteFile("g.bin", f"{hostile}/f"), tmp_path, trust=True)

@@ -68,7 +68,7 @@ def test_what_cannot_be_is_refused(raw):
         prepare(config_of(raw, raw / "more", joined_dictionary=False))
     plain = config_of(raw, out=raw / "plain")
     prepare(plain)
-    with pytest.raises(InputError, match="prepared without it, and has no tags"):
+    with pytest.raises(InputError, match="prepared without it, and has no language tags"):
         prepare(config_of(raw, raw / "more", reuse=plain.out, tokenizer=None, size=None))
     (raw / "more.yy").write_text("a\x07b\n")
     with pytest.raises(InputError, match=r"more.yy:1: control character"):

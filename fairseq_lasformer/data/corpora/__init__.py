@@ -1,1 +1,1 @@
-"""From the public distributions of the paper's corpora to raw documents."""
+"""Conversion of the public distributions of the paper's corpora to raw documents."""

@@ -32,7 +32,7 @@ class RemoteFile(NamedTuple):
 
 
 def fetch(source: RemoteFile, folder: Path, trust: bool = False) -> Path:
-    """Returns the file in ``folder``, downloading it if it is missing.
+    """Return the file in ``folder``, downloading it if it is missing.
 
     Args:
         trust: accept a file whose checksum is unknown.
@@ -43,7 +43,7 @@ def fetch(source: RemoteFile, folder: Path, trust: bool = False) -> Path:
     """
     path, kept = folder / source.name, folder / f"{source.name}.sha256"
     if path.is_dir():
-        raise InputError(f"{path}: is a folder, where the file {source.name} is expected")
+        raise InputError(f"{path}: is a folder; expected the file {source.name}")
     expected = source.checksum or _kept_hash(kept)
     if path.exists():
         if not expected and not trust:
@@ -62,12 +62,12 @@ def fetch(source: RemoteFile, folder: Path, trust: bool = False) -> Path:
 
 
 def _kept_hash(file: Path) -> str:
-    """The hash that a file had when it was first downloaded; empty if none is stored."""
+    """Return the hash that a file had when it was first downloaded; empty if none is stored."""
     if not file.exists():
         return ""
     words = file.read_text(encoding="utf-8", errors="replace").split()
     if not words or not re.fullmatch("[0-9a-f]{64}", words[0]):
-        raise InputError(f"{file}: holds no SHA-256; remove it, and the file it belongs to, and download again")
+        raise InputError(f"{file}: contains no SHA-256; remove it, and the file it belongs to, and download again")
     return words[0]
 
 
@@ -87,7 +87,7 @@ def _checked(have: Path, path: Path, expected: str, kept: Path) -> Path:
 
 
 def _check_kind(file: Path, name: str) -> None:
-    """Rejects a file whose content does not match its name: a server that requires a login returns a web page."""
+    """Reject a file whose content does not match its name: a server that requires a login returns a web page."""
     with open(file, "rb") as f:
         head = f.read(512)
     magic = next(
@@ -100,12 +100,12 @@ def _check_kind(file: Path, name: str) -> None:
 
 
 def _validator(part: Path) -> Path:
-    """The file that stores the server's identifier for the version that a partial download belongs to."""
+    """Return the file that stores the server's identifier for the version that a partial download belongs to."""
     return part.with_name(part.name + ".version")
 
 
 def _download(url: str, part: Path, known: bool) -> None:
-    """Downloads a file, or the rest of a partial download of the same version.
+    """Download a file, or the rest of a partial download of the same version.
 
     Args:
         part: where to store the download.

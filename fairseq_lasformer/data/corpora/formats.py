@@ -20,7 +20,7 @@ _CONTROL = re.compile(r" *[\x00-\x1f\x7f-\x9f\u2028\u2029][\x00-\x20\x7f-\x9f\u2
 
 
 def clean(text: str) -> str:
-    """Puts text on one line: control characters and line endings, with surrounding spaces, become one space each.
+    """Put text on one line: control characters and line endings, with surrounding spaces, become one space each.
 
     Other runs of spaces are left unchanged, as in the published splits.
     """
@@ -37,7 +37,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def pair(source: list[Document], target: list[Document], names: tuple[object, object]) -> list[Pair]:
-    """Pairs the documents of both sides.
+    """Pair the documents of both sides.
 
     Args:
         names: names of the two sides, for error messages.
@@ -57,7 +57,7 @@ _SEGMENT = re.compile(r"<doc\b|<seg\b[^>]*>(.*?)</seg>", re.DOTALL | re.IGNORECA
 
 
 def segments(path: Path) -> list[Document]:
-    """Documents of IWSLT's evaluation XML and of WMT's SGML: ``<doc …> … <seg id="1"> text </seg>``.
+    """Read documents of IWSLT's evaluation XML and of WMT's SGML: ``<doc …> … <seg id="1"> text </seg>``.
 
     Both are parsed by their tags alone: WMT's files are not valid XML (they may contain bare ampersands).
 
@@ -73,12 +73,12 @@ def segments(path: Path) -> list[Document]:
         else:
             documents[-1].append(clean(html.unescape(match[1])))
     if not any(documents):
-        raise InputError(f"{path}: holds no <seg>")
+        raise InputError(f"{path}: contains no <seg>")
     return documents
 
 
 def talks(path: Path) -> list[Document]:
-    """Documents of IWSLT's ``train.tags.*``: plain lines between tagged ones; each talk begins with ``<url>``.
+    """Read documents of IWSLT's ``train.tags.*``: plain lines between tagged ones; each talk begins with ``<url>``.
 
     Raises:
         InputError: there is no talk, or there is text before the first one.
@@ -96,12 +96,12 @@ def talks(path: Path) -> list[Document]:
         else:
             documents[-1].append(clean(text))
     if not documents:
-        raise InputError(f"{path}: holds no <url>; not a train.tags file of IWSLT")
+        raise InputError(f"{path}: contains no <url>; not a train.tags file of IWSLT")
     return documents
 
 
 def marked(path: Path) -> list[Document]:
-    """Documents with one sentence per line, each beginning with a line ``<d>`` (the files of Maruf et al. 2019)."""
+    """Read documents of one sentence per line, each beginning with a line ``<d>`` (the files of Maruf et al. 2019)."""
     documents: list[Document] = []
     lines = _lines(path)
     for number, line in enumerate(lines if lines[-1] else lines[:-1], 1):
@@ -116,7 +116,7 @@ def marked(path: Path) -> list[Document]:
 
 
 def without_empty(pairs: Iterable[Pair]) -> tuple[list[Pair], int]:
-    """The pairs without sentences that are empty on one side, and the number of those sentences."""
+    """Return the pairs without sentences that are empty on one side, and the number of those sentences."""
     kept, dropped = [], 0
     for p in pairs:
         both = [(s, t) for s, t in zip(p.source, p.target) if s and t]
@@ -132,7 +132,7 @@ class _Link(NamedTuple):
 
 
 def _links(path: Path) -> Iterator[_Link]:
-    """The alignments in an OPUS file (XCES), one document pair at a time."""
+    """Yield the alignments in an OPUS file (XCES), one document pair at a time."""
     with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as f:
         for _, element in ElementTree.iterparse(f):
             if element.tag != "linkGrp":
@@ -146,10 +146,10 @@ def _links(path: Path) -> Iterator[_Link]:
 
 
 def _opus_document(archive: zipfile.ZipFile, names: dict[str, str], name: str) -> tuple[dict[str, str], dict[str, str]]:
-    """The sentences of one document by id, and the speaker's turn that each belongs to (``0`` where none is marked)."""
+    """Read the sentences of one document by id, and the speaker's turn of each (``0`` where none is marked)."""
     wanted = name.removesuffix(".gz")
     if wanted not in names:
-        raise InputError(f"{archive.filename}: holds no {wanted}")
+        raise InputError(f"{archive.filename}: contains no {wanted}")
     content = archive.read(names[wanted])
     if names[wanted].endswith(".gz"):
         content = gzip.decompress(content)
@@ -166,7 +166,7 @@ def _opus_document(archive: zipfile.ZipFile, names: dict[str, str], name: str) -
 
 
 def opus(links: Path, first: Path, second: Path, by_speaker: bool = False) -> Iterator[Pair]:
-    """Documents of an OPUS corpus.
+    """Read documents of an OPUS corpus.
 
     Links between several sentences join them; links with an empty side are skipped, as in OPUS's own text files.
 
@@ -205,7 +205,7 @@ def _opus_pairs(links: Path, first: Path, second: Path, by_speaker: bool) -> Ite
 
 
 def _names(archive: zipfile.ZipFile) -> dict[str, str]:
-    """An archive's XML files by the names that alignments use: without the folders above that of the language."""
+    """Return an archive's XML files by the names that alignments use, without the folders above the language's."""
     found: dict[str, str] = {}
     for name in archive.namelist():
         if name.endswith((".xml", ".xml.gz")):

@@ -46,7 +46,7 @@ WMT_DEV = RemoteFile(
 )
 DEV_YEARS = ("dev2010", "tst2010", "tst2011", "tst2012", "tst2013", "tst2014", "tst2015")
 TEST_YEARS = ("tst2016", "tst2017")
-# Number of documents at the end of PDC's training set that serve as development set, as it comes without one.
+# Number of documents at the end of PDC's training set that serve as its development set; it comes without one.
 PDC_DEV = 200
 # Maximum unpacked size of an archive in bytes: several times the largest of the corpora.
 LARGEST = 20 << 30
@@ -63,7 +63,7 @@ Splits = dict[str, list[Pair]]
 
 
 def _unpacked(archive: Path, folder: Path) -> Path:
-    """Unpacks an archive into a folder of its own and returns that folder."""
+    """Unpack an archive into a separate folder and return that folder."""
     out = folder / archive.name.split(".")[0]
     progress = Progress(out, key_of("unpacked", archive.name))
     if not (progress.matches and progress.done("unpack")):
@@ -92,7 +92,7 @@ def _check_size(archive: Path, size: int) -> None:
 def _one(folder: Path, name: str) -> Path:
     found = sorted(folder.rglob(name))
     if not found:
-        raise InputError(f"{folder}: holds no file {name}")
+        raise InputError(f"{folder}: contains no file {name}")
     return found[0]
 
 
@@ -102,7 +102,7 @@ def _sides(read: Callable, folders: tuple[Path, Path], names: tuple[str, str]) -
 
 
 def ted(files: Path, trust: bool) -> Splits:
-    """IWSLT 2017 talks: dev2010 and tst2010 to tst2015 for development, tst2016 and tst2017 for testing."""
+    """Read IWSLT 2017 talks: dev2010 and tst2010 to tst2015 for development, tst2016 and tst2017 for testing."""
     train = _unpacked(fetch(TED_TRAIN, files, trust), files)
     tests = [_unpacked(fetch(source, files, trust), files) for source in TED_TEST]
 
@@ -118,7 +118,7 @@ def ted(files: Path, trust: bool) -> Splits:
 
 
 def _opus(name: str, corpus: str, version: str, files: Path, trust: bool, by_speaker: bool) -> list[Pair]:
-    """An OPUS corpus, English to German (the alignments are German to English)."""
+    """Read an OPUS corpus, English to German (the alignments are German to English)."""
     base = f"{_OPUS}/OPUS-{corpus}/{version}"
     links = fetch(RemoteFile(f"{name}-de-en.xml.gz", f"{base}/xml/de-en.xml.gz"), files, trust)
     german, english = (
@@ -129,7 +129,7 @@ def _opus(name: str, corpus: str, version: str, files: Path, trust: bool, by_spe
 
 
 def news(files: Path, trust: bool) -> Splits:
-    """News Commentary v11 by document; newstest2015 for development, newstest2016 for testing."""
+    """Read News Commentary v11 by document; newstest2015 for development, newstest2016 for testing."""
     tests = _unpacked(fetch(WMT_DEV, files, trust), files)
 
     def newstest(year: int) -> list[Pair]:
@@ -140,7 +140,7 @@ def news(files: Path, trust: bool) -> Splits:
 
 
 def europarl(files: Path, trust: bool) -> Splits:
-    """Europarl v7, one document per speaker's turn.
+    """Read Europarl v7, one document per speaker's turn.
 
     The development and test sets are the documents drawn by Maruf et al. 2019, which are removed from the training set.
     """
@@ -171,7 +171,7 @@ def europarl(files: Path, trust: bool) -> Splits:
 
 
 def pdc(files: Path, trust: bool) -> Splits:
-    """PDC: the training set must be placed in ``files`` by hand; the test set is downloaded.
+    """Read PDC: the training set must be placed in ``files`` by hand; the test set is downloaded.
 
     The training set comes from its authors' page (``pdc.train.zh``, ``pdc.train.en``: one sentence per line, a blank
     line between documents); its last documents serve as development set.
@@ -191,7 +191,7 @@ def pdc(files: Path, trust: bool) -> Splits:
 
 
 def tvsub(files: Path, trust: bool) -> Splits:
-    """TVsub, whole television episodes: all files must be placed in ``files`` by hand.
+    """Read TVsub, whole television episodes: all files must be placed in ``files`` by hand.
 
     ``tvsub.{train,valid,test}.{zh,en}``, with or without ``.xz``: one sentence per line, a blank line between episodes.
     """
@@ -203,7 +203,7 @@ def tvsub(files: Path, trust: bool) -> Splits:
 
 
 def _documents(path: Path) -> list[Document]:
-    """The documents of a raw file that may be compressed (``.xz``); its tabs are read as spaces."""
+    """Read the documents of a raw file that may be compressed (``.xz``); its tabs become spaces."""
     packed = path.with_name(f"{path.name}.xz")
     if path.is_file():
         return split_documents(read_cleaned_lines(path, clean=True)[0])
@@ -250,7 +250,7 @@ CORPORA = {
 
 
 def build(name: str, files: Path, out: Path, trust: bool = False) -> list[str]:
-    """Writes ``OUT/{train,dev,test}.LANG`` in raw form; a finished corpus is left unchanged.
+    """Write ``OUT/{train,dev,test}.LANG`` in raw form; leave a finished corpus unchanged.
 
     Args:
         name: a key of :data:`CORPORA`.
