@@ -1,7 +1,7 @@
 """Errors that users see as a single line."""
 
 INTERRUPTED = 130
-"""Exit code after Ctrl-C, as of shells."""
+"""Exit code after Ctrl-C, as in shells."""
 
 
 class InputError(ValueError):

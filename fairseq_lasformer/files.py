@@ -18,7 +18,7 @@ from typing import IO, Any
 from fairseq_lasformer.errors import InputError
 
 CHUNK = 1 << 20
-"""Bytes of a file that are read at a time."""
+"""Number of bytes of a file that are read at a time."""
 
 _STALE = 3600.0  # seconds after which the leftovers of a killed process are removed
 
@@ -28,7 +28,7 @@ def _reason(error: OSError) -> str:
 
 
 def remove_stale(folder: Path, pattern: str) -> None:
-    """Removes leftovers of killed processes that are at least an hour old."""
+    """Remove leftovers of killed processes that are at least an hour old."""
     for path in folder.glob(pattern):
         try:
             if time.time() - path.lstat().st_mtime > _STALE:
@@ -38,7 +38,7 @@ def remove_stale(folder: Path, pattern: str) -> None:
 
 
 def file_hash(path: Path, kind: str = "sha256") -> str:
-    """The checksum of a file, in hexadecimal."""
+    """Return the checksum of a file, in hexadecimal."""
     digest = hashlib.new(kind)
     with open(path, "rb") as f:
         while block := f.read(CHUNK):
@@ -47,13 +47,13 @@ def file_hash(path: Path, kind: str = "sha256") -> str:
 
 
 def beside(path: Path, ending: str) -> Path:
-    """A file whose name is that of another one with something behind it."""
+    """Return the path of a file in the same folder, with an ending appended to the name."""
     return path.with_name(path.name + ending)
 
 
 @contextmanager
 def replacing(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
-    """Opens a file for writing that replaces ``path`` once it is complete; a failed write leaves nothing behind.
+    """Open a file for writing that replaces ``path`` once it is complete; a failed write leaves nothing behind.
 
     Links are followed, the permissions of a replaced file are kept, and anything that is not a regular file (a device,
     a pipe) is written to directly.
@@ -96,13 +96,13 @@ def replacing(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
 
 
 def atomic_write(path: str | Path, text: str) -> None:
-    """Writes a file completely or not at all; see :func:`replacing`."""
+    """Write a file completely or not at all; see :func:`replacing`."""
     with replacing(path) as f:
         f.write(text)
 
 
 def atomic_copy(source: str | Path, target: str | Path) -> None:
-    """Copies a file completely or not at all.
+    """Copy a file completely or not at all.
 
     Raises:
         InputError: the source cannot be read, or the target cannot be written.
@@ -115,7 +115,7 @@ def atomic_copy(source: str | Path, target: str | Path) -> None:
 
 
 def check_writable(path: str | Path) -> None:
-    """Rejects a file that cannot be written, before the work whose result it should hold begins.
+    """Reject a file that cannot be written, before the work on its contents begins.
 
     Raises:
         InputError: the path is a folder, or its parent folder is missing and cannot be created, or is not writable.
@@ -135,17 +135,16 @@ def check_writable(path: str | Path) -> None:
 
 @contextmanager
 def first_wins(path: Path, same: bool = True, binary: bool = False) -> Iterator[IO[Any]]:
-    """Opens a file for writing that becomes ``path`` once it is complete, unless another writer was there first.
+    """Open a file for writing that becomes ``path`` once it is complete, unless another writer was there first.
 
-    Writers may be on several machines that share the folder. What comes second is compared with the first, and thrown
-    away.
+    Writers may be on several machines that share the folder. A second file is compared with the first, and discarded.
 
     Args:
-        same: whether it must be the same.
-        binary: whether bytes are written, and not text.
+        same: whether the second file must be identical.
+        binary: whether bytes are written instead of text.
 
     Raises:
-        InputError: the file cannot be written, or is another one than the first.
+        InputError: the file cannot be written, or differs from the first.
     """
     temporary = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}.{time.time_ns()}.tmp")
     try:
@@ -162,7 +161,7 @@ def first_wins(path: Path, same: bool = True, binary: bool = False) -> Iterator[
                 os.replace(temporary, path)
             elif same and temporary.read_bytes() != path.read_bytes():
                 raise InputError(
-                    f"{path}: was made differently a second time, by {socket.gethostname()}: not all workers have the "
+                    f"{path}: the second result, by {socket.gethostname()}, differs: not all workers have the "
                     "same model, data and version"
                 ) from None
     except OSError as e:
@@ -172,12 +171,12 @@ def first_wins(path: Path, same: bool = True, binary: bool = False) -> Iterator[
 
 
 def _is_device(path: Path) -> bool:
-    """Whether the path exists but is not a regular file: a terminal, a pipe, ``/dev/null``."""
+    """Return whether the path exists but is not a regular file: a terminal, a pipe, ``/dev/null``."""
     return path.exists() and not path.is_file()
 
 
 def remove_folder(folder: Path) -> None:
-    """Removes a folder. It is renamed first, so that a half-removed folder is never mistaken for a complete one."""
+    """Remove a folder. It is renamed first, so a half-removed folder is never mistaken for a complete one."""
     remove_stale(folder.parent, f".{folder.name}.*.removed")
     if not folder.exists():
         return
@@ -187,7 +186,7 @@ def remove_folder(folder: Path) -> None:
 
 
 def check_new_folder(folder: Path) -> None:
-    """Rejects a folder that :func:`new_folder` could not write, before the work whose result it should hold begins.
+    """Reject a folder that :func:`new_folder` could not write, before the work on its contents begins.
 
     Raises:
         InputError: it is not empty or not a folder, or cannot be created.
@@ -199,7 +198,7 @@ def check_new_folder(folder: Path) -> None:
 
 @contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
-    """A folder to be filled, which becomes ``folder`` once it is complete; a failure leaves nothing behind.
+    """Yield a folder to be filled, which becomes ``folder`` once it is complete; a failure leaves nothing behind.
 
     Args:
         folder: new or empty, see :func:`check_new_folder`.
@@ -215,14 +214,14 @@ def new_folder(folder: Path) -> Iterator[Path]:
 
 @contextmanager
 def locked(file: Path, what: str, patience: float = 0.0) -> Iterator[None]:
-    """Holds the lock ``file``, which is released when the process ends, however it ends.
+    """Hold the lock ``file``, which is released when the process ends, however it ends.
 
     Args:
         what: what the lock protects, for the error message.
         patience: seconds to wait for another holder.
 
     Raises:
-        InputError: another process holds the lock, the file system keeps none, or the file cannot be written.
+        InputError: another process holds the lock, the file system has no locks, or the file cannot be written.
     """
     handle = hold(file, what, patience)
     try:
@@ -232,7 +231,7 @@ def locked(file: Path, what: str, patience: float = 0.0) -> Iterator[None]:
 
 
 def hold(file: Path, what: str, patience: float = 0.0) -> int:
-    """Acquires the lock of :func:`locked` and returns its file descriptor; closing it releases the lock."""
+    """Acquire the lock of :func:`locked` and return its file descriptor; closing it releases the lock."""
     import fcntl
 
     try:
@@ -249,8 +248,8 @@ def hold(file: Path, what: str, patience: float = 0.0) -> int:
             if e.errno not in (errno.EAGAIN, errno.EACCES):
                 os.close(handle)
                 raise InputError(
-                    f"{file}: this file system keeps no locks ({_reason(e)}), so two processes could write the same "
-                    "files; use a folder on another one"
+                    f"{file}: this file system has no locks ({_reason(e)}), so two processes could write the same "
+                    "files; use a folder on a different one"
                 ) from e
             if time.monotonic() > end:
                 holder = os.read(handle, 32).decode(errors="replace").strip()

@@ -1,4 +1,4 @@
-"""What a figure was measured on: processor, cores, memory, GPU and versions."""
+"""Description of the machine on which a figure was measured: processor, cores, memory, GPU and versions."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 
 
 def cores() -> int:
-    """Number of processor cores that this process may use."""
+    """Count the processor cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-# best first, by the names that the kernels have (ops/cpu/arithmetic/dispatch.cpp) and those of Linux
+# best first: the kernels' names (ops/cpu/arithmetic/dispatch.cpp), and those of Linux
 _INSTRUCTIONS = {
     "avx512_vnni": {"avx512f", "avx512bw", "avx512_vnni"},
     "avx512": {"avx512f", "avx512bw"},
@@ -24,7 +24,7 @@ _INSTRUCTIONS = {
 
 
 def _of_processor(*names: str) -> str:
-    """What Linux says of the first processor under one of these names; empty if nothing."""
+    """Return what Linux says of the first processor under one of these names; empty if nothing."""
     if not Path("/proc/cpuinfo").exists():
         return ""
     lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
@@ -32,7 +32,7 @@ def _of_processor(*names: str) -> str:
 
 
 def instructions() -> str:
-    """The instruction set of this processor that figures depend on: ``LASFORMER_ISA``, or the best; or ``plain``."""
+    """Return the instruction set that figures depend on: ``LASFORMER_ISA``, or this processor's best; or ``plain``."""
     if chosen := os.environ.get("LASFORMER_ISA"):
         return chosen
     flags = set(_of_processor("flags", "Features").split())
@@ -40,7 +40,7 @@ def instructions() -> str:
 
 
 def machine() -> dict[str, Any]:
-    """The machine that this process runs on.
+    """Describe the machine that this process runs on.
 
     Returns:
         ``cpu``, its model; ``instructions``, see :func:`instructions`; ``cores`` that this process may use;
@@ -65,7 +65,7 @@ def machine() -> dict[str, Any]:
 
 
 def describe(about: dict[str, Any]) -> str:
-    """The machine, in a phrase."""
+    """Describe the machine in a phrase."""
     kind = f" ({about['instructions']})" if about.get("instructions") else ""
     cpu = f"{about.get('cpu', 'unknown processor')}{kind}"
     found = [str(about.get("gpu") or ""), f"{cpu}, {about.get('cores', '?')} cores"]

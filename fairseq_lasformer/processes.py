@@ -19,7 +19,7 @@ def _end_with_parent() -> None:
 
 
 def start(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
-    """``subprocess.Popen`` of a command that is killed when this process ends, however it ends (on Linux).
+    """Start a command with ``subprocess.Popen``; it is killed when this process ends, however it ends (on Linux).
 
     Otherwise, a trainer whose parent was killed would keep training alongside the one that resumes the run.
     """

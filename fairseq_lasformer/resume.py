@@ -1,4 +1,4 @@
-"""The one kind of progress file: which job a folder belongs to, and which of its stages are done."""
+"""Progress files: which job a folder belongs to, and which of its stages are done."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FILE = "progress.json"
 
 
 def key_of(*parts: object) -> str:
-    """Hash of everything a result depends on; values JSON cannot represent are hashed by their ``str``."""
+    """Hash everything a result depends on; values JSON cannot represent are hashed by their ``str``."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
 
 
@@ -37,7 +37,7 @@ class Progress:
             self._stages = held[1]
 
     def _held(self) -> tuple[str, dict[str, tuple[float, str]]] | None:
-        """Key and stages on disk; None if there is no file. A damaged file yields a key that matches nothing."""
+        """Read the key and stages on disk; None if there is no file. The key of a damaged file matches nothing."""
         try:
             held = json.loads(self.file.read_text(encoding="utf-8"))
             return str(held["key"]), {str(k): (float(s), str(of)) for k, (s, of) in held["stages"].items()}
@@ -53,41 +53,41 @@ class Progress:
 
     @property
     def known(self) -> set[str]:
-        """The stages that any job has finished in this folder."""
+        """Stages that any job has finished in this folder."""
         held = self._held()
         return set() if held is None else set(held[1])
 
     def begin(self) -> None:
-        """Marks the folder as belonging to this job, with no stage done."""
+        """Mark the folder as belonging to this job, with no stage done."""
         self._stages = {}
         self._save()
 
     def check(self, message: str) -> None:
-        """Refuses a folder that belongs to another job.
+        """Refuse a folder that belongs to another job.
 
         Raises:
-            InputError: with this message.
+            InputError: the folder does; with this message.
         """
         if self.exists and not self.matches:
             raise InputError(message)
 
     def open(self, message: str) -> None:
-        """Takes an unmarked folder, resumes this job's, and refuses another's as :meth:`check` does."""
+        """Take an unmarked folder, resume this job's, and refuse another's as :meth:`check` does."""
         self.check(message)
         if not self.exists:
             self.begin()
 
     def done(self, stage: str, of: str = "") -> bool:
-        """Whether a stage has been finished with these settings."""
+        """Return whether a stage has been finished with these settings."""
         return self._stages.get(stage, (0.0, None))[1] == of
 
     def finish(self, stage: str, seconds: float = 0.0, of: str = "") -> None:
-        """Marks a stage as done."""
+        """Mark a stage as done."""
         self._stages[stage] = round(seconds, 1), of
         self._save()
 
     def run(self, stage: str, work: Callable[[], object], of: str = "", tell: bool = False) -> None:
-        """Runs a stage unless it is already done.
+        """Run a stage unless it is already done.
 
         Args:
             work: function that does the work.

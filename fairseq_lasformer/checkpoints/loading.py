@@ -41,10 +41,10 @@ SAFE_GLOBALS: list[Any] = [
 
 
 def chosen(place: Path) -> Path:
-    """The checkpoint in a folder, the first of :data:`CHECKPOINTS` that exists; or the checkpoint itself.
+    """Return the checkpoint in a folder, the first of :data:`CHECKPOINTS` that exists; or the checkpoint itself.
 
     Raises:
-        InputError: the folder holds none.
+        InputError: the folder contains none.
     """
     if place.is_file():
         return place
@@ -54,34 +54,34 @@ def chosen(place: Path) -> Path:
     if found is None:
         inside = sorted(d.name for d in place.iterdir() if d.is_dir() and any((d / n).is_file() for n in CHECKPOINTS))
         hint = f"; it contains {' and '.join(f'{name}/' for name in inside)}, which are models" if inside else ""
-        raise InputError(f"{place}: holds none of {', '.join(CHECKPOINTS)}{hint or '; name the checkpoint'}")
+        raise InputError(f"{place}: contains none of {', '.join(CHECKPOINTS)}{hint or '; name the checkpoint'}")
     return found
 
 
 def identity(checkpoint: Path) -> tuple[str, int, int]:
-    """What tells a checkpoint from another, for results that depend on it: its place, time and size."""
+    """Return what identifies a checkpoint, for results that depend on it: its place, time and size."""
     stat = checkpoint.stat()
     return str(checkpoint.resolve()), stat.st_mtime_ns, stat.st_size
 
 
 def check_same(checkpoint: Path, digest: str) -> None:
-    """Check that a checkpoint is the same one on this machine as on another.
+    """Check that a checkpoint is the same on this machine as on another.
 
     Args:
-        digest: its SHA-256; empty: nothing is compared.
+        digest: its SHA-256; empty for no comparison.
 
     Raises:
-        InputError: it is missing, or another one.
+        InputError: it is missing or different.
     """
     try:
         if digest and file_hash(checkpoint) != digest:
-            raise InputError(f"{checkpoint}: on {socket.gethostname()}, this is another model")
+            raise InputError(f"{checkpoint}: on {socket.gethostname()}, this is a different model")
     except OSError as e:
         raise InputError(f"{checkpoint}: cannot be read on {socket.gethostname()} ({e.strerror})") from e
 
 
 def load(path: str | Path) -> dict[str, Any]:
-    """Loads a checkpoint to the CPU under torch's ``weights_only`` restriction, and checks its settings.
+    """Load a checkpoint to the CPU under torch's ``weights_only`` restriction, and check its settings.
 
     Raises:
         InputError: the checkpoint is missing or damaged (truncated, a wrong checksum, NaN among the weights), its
@@ -91,25 +91,25 @@ def load(path: str | Path) -> dict[str, Any]:
     path = Path(path)
     if path.is_dir():
         inside = [name for name in CHECKPOINTS if (path / name).is_file()]
-        hint = f"name the checkpoint in it: {path / inside[0]}" if inside else "it holds no checkpoint"
+        hint = f"name the checkpoint in it: {path / inside[0]}" if inside else "it contains no checkpoint"
         raise InputError(f"{path}: is a folder; {hint}")
     if not path.is_file():
         raise InputError(f"{path}: no such checkpoint")
     state = unpickled(path)
     if not isinstance(state, dict) or not isinstance(state.get("model"), Mapping):
-        raise InputError(f"{path}: not a fairseq checkpoint (it holds no model)")
+        raise InputError(f"{path}: not a fairseq checkpoint (it contains no model)")
     if state.get("cfg") is None and state.get("args") is None:
-        raise InputError(f"{path}: not a fairseq checkpoint (it holds no settings)")
+        raise InputError(f"{path}: not a fairseq checkpoint (it contains no settings)")
     check_settings(state, path)
     check_weights(state["model"], path)
     return state
 
 
 def unpickled(path: Path) -> Any:
-    """What a file of torch's holds, under its ``weights_only`` restriction.
+    """Load a torch file under its ``weights_only`` restriction.
 
     Raises:
-        InputError: it is damaged, or holds anything other than tensors and plain settings.
+        InputError: it is damaged, or contains anything other than tensors and plain settings.
     """
     if damage := damaged(path):
         raise InputError(f"{path}: refused, {damage}")
@@ -119,31 +119,31 @@ def unpickled(path: Path) -> Any:
     except pickle.UnpicklingError as e:
         # torch's own message advises switching the restriction off
         code = re.search("unsupported|blocked", str(e), re.IGNORECASE)
-        reason = "it holds code, not only weights" if code else "not a torch checkpoint"
+        reason = "it contains code, not only weights" if code else "not a torch checkpoint"
         raise InputError(f"{path}: refused, {reason}") from e
     except Exception as e:  # the unpickler's own errors would not help the user
         raise InputError(f"{path}: refused, truncated or not a checkpoint ({type(e).__name__})") from e
 
 
 def check_weights(weights: Mapping[str, Any], path: Path) -> None:
-    """Refuses what is no tensor of finite numbers."""
+    """Refuse weights that are not tensors of finite numbers."""
     for name, weight in weights.items():
         if type(weight) not in (torch.Tensor, torch.nn.Parameter) or weight.layout != torch.strided:
-            raise InputError(f"{path}: refused, its weight {name} is no tensor of numbers")
+            raise InputError(f"{path}: refused, its weight {name} is not a numeric tensor")
         if weight.is_floating_point() and not bool(torch.isfinite(weight).all()):
             raise InputError(f"{path}: {name} is not finite; the training has diverged, or the file is damaged")
 
 
 def moving_average(path: str | Path) -> dict[str, Any]:
-    """A checkpoint whose weights are the moving average of those of the training, which it holds with ``--store-ema``.
+    """Load a checkpoint with the moving average of its training's weights, stored by ``--store-ema``, as weights.
 
     Raises:
-        InputError: as :func:`load`, or it holds none, or one that does not fit its weights.
+        InputError: as :func:`load`, or it contains no average, or one that does not fit its weights.
     """
     state = load(path)
     weights = (state.get("extra_state") or {}).pop("ema", None)
     if weights is None:
-        raise InputError(f"{path}: holds no moving average; train with --store-ema")
+        raise InputError(f"{path}: contains no moving average; train with --store-ema")
     if not isinstance(weights, Mapping) or weights.keys() != state["model"].keys():
         raise InputError(f"{path}: its moving average does not fit its weights")
     for name, weight in state["model"].items():
@@ -157,7 +157,7 @@ def moving_average(path: str | Path) -> dict[str, Any]:
 
 
 def damaged(path: Path) -> str:
-    """Why a file cannot be an intact checkpoint; empty if no damage is found."""
+    """Return why a file cannot be an intact checkpoint; empty if no damage is found."""
     try:
         with open(path, "rb") as f:
             magic = f.read(4)
@@ -170,12 +170,12 @@ def damaged(path: Path) -> str:
         return f"damaged (checksum of {broken})" if broken else ""
     except zipfile.BadZipFile:
         return "truncated"
-    except Exception as e:  # zipfile lets through whatever the bytes make zlib and codecs raise
+    except Exception as e:  # zipfile passes on whatever zlib and codecs raise
         return f"damaged ({' '.join(str(e).split())})"
 
 
 def architecture(state: Mapping[str, Any]) -> str:
-    """The name of the architecture a checkpoint was trained with; empty if it is not recorded."""
+    """Return the name of the architecture a checkpoint was trained with; empty if it is not recorded."""
     model: Any = (state.get("cfg") or {}).get("model")
     if model is None:
         return str(getattr(state.get("args"), "arch", ""))
@@ -184,23 +184,23 @@ def architecture(state: Mapping[str, Any]) -> str:
 
 
 def updates(state: Mapping[str, Any]) -> int:
-    """The number of updates after which a checkpoint was saved."""
+    """Return the number of updates after which a checkpoint was saved."""
     history = state.get("optimizer_history") or [{}]
     return int(history[-1].get("num_updates", 0))
 
 
 def average(paths: Sequence[str | Path], out: str | Path, ema: bool = False) -> None:
-    """Writes the average of the checkpoints' weights.
+    """Write the average of the checkpoints' weights.
 
     Everything that is not a floating-point tensor, kappa in particular, is taken from the last checkpoint.
 
     Args:
         paths: checkpoints of one run, ending with the last one.
-        ema: take the moving average that each checkpoint holds (fairseq's ``--store-ema``) instead of its weights.
+        ema: average the moving averages in the checkpoints (fairseq's ``--store-ema``) instead of their weights.
 
     Raises:
-        InputError: as :func:`load`; or a checkpoint holds no moving average, the checkpoints differ in architecture, or
-            the average cannot be written.
+        InputError: as :func:`load`; or a checkpoint contains no moving average, the checkpoints differ in architecture,
+            or the average cannot be written.
     """
     read = moving_average if ema else load
     last = read(paths[-1])

@@ -1,7 +1,7 @@
-"""What the settings in a checkpoint may be: plain values, and nothing that fairseq or omegaconf would run.
+"""Settings allowed in a checkpoint: plain values, and nothing that fairseq or omegaconf would run.
 
 A checkpoint is data from a stranger. fairseq evaluates some settings as Python, omegaconf resolves ``${…}``, and hydra
-builds whatever architecture and task the settings name. So what is allowed is listed here; everything else is refused.
+builds whatever architecture and task the settings name. So allowed settings are listed here; all others are refused.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ _LARGEST_DIM = 1 << 16
 
 
 def check_settings(state: Mapping[str, Any], path: str | Path) -> None:
-    """Rejects a checkpoint whose settings are anything but plain values, or name what is not ours or fairseq's.
+    """Reject a checkpoint whose settings are not plain values, or whose model or task is neither ours nor fairseq's.
 
     Args:
         state: the loaded checkpoint, not yet seen by fairseq.
         path: where it comes from, for the message.
 
     Raises:
-        InputError: a setting is of another type than :data:`SCALARS` and :data:`CONTAINERS`, contains code, or would
+        InputError: a setting has a type other than :data:`SCALARS` and :data:`CONTAINERS`, contains code, or would
             make a model that does not fit the checkpoint's weights; or the architecture or task is a foreign one. The
             message names it.
     """
@@ -81,7 +81,7 @@ def check_settings(state: Mapping[str, Any], path: str | Path) -> None:
 
 
 def _problem(name: str, value: Any, n_weights: int) -> str:
-    """What is wrong with one setting; empty if nothing is."""
+    """Return what is wrong with one setting; empty if nothing is."""
     if type(value) not in SCALARS:
         return f"its setting {name} is of type {type(value).__name__}; settings are numbers and words"
     last = re.sub(r"[\[\]\d]+$", "", name).rpartition(".")[2]
@@ -89,7 +89,7 @@ def _problem(name: str, value: Any, n_weights: int) -> str:
         path_like = last in PATHS
         literal = _is_literal if last in EVALUATED else _is_word
         if "${" in value or len(value) > _LONGEST or (not path_like and not literal(value)):
-            return f"its setting {name} holds code: {value[:60]!r}; a checkpoint's settings are numbers and words"
+            return f"its setting {name} contains code: {value[:60]!r}; a checkpoint's settings are numbers and words"
     elif _SIZE.fullmatch(last) and isinstance(value, int | float):
         limit = n_weights if last.endswith("layers") else _LARGEST_DIM
         if not 0 <= value <= limit:
@@ -98,7 +98,7 @@ def _problem(name: str, value: Any, n_weights: int) -> str:
 
 
 def _values(value: Any, name: str, depth: int = 0) -> Iterator[tuple[str, Any]]:
-    """Every value in nested settings that is no container, and every key, as (path, value)."""
+    """Yield every value in nested settings that is not a container, and every key, as (path, value)."""
     kind = type(value)
     if kind not in CONTAINERS:
         yield name, value
@@ -118,7 +118,7 @@ def _values(value: Any, name: str, depth: int = 0) -> Iterator[tuple[str, Any]]:
 
 
 def _is_literal(text: str) -> bool:
-    """Whether evaluating it gives a number, a word, or lists and tables of those."""
+    """Return whether evaluating it gives a number, a word, or lists and tables of those."""
     if not text.strip():
         return True
     try:
@@ -129,7 +129,7 @@ def _is_literal(text: str) -> bool:
 
 
 def _is_word(text: str) -> bool:
-    """Whether evaluating it would fail, or do nothing worth mentioning."""
+    """Return whether evaluating it would fail, or do nothing worth mentioning."""
     try:
         tree = ast.parse(text.strip(), mode="eval")
     except (SyntaxError, ValueError):
@@ -140,7 +140,7 @@ def _is_word(text: str) -> bool:
 
 
 def _named(state: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The architectures and tasks that fairseq would look up, as ("architecture" or "task", name)."""
+    """Yield the architectures and tasks that fairseq would look up, as ("architecture" or "task", name)."""
     cfg, args = state.get("cfg"), state.get("args")
     if type(cfg) is dict:
         for kind, names in (("architecture", ("_name", "arch")), ("task", ("_name", "task"))):
@@ -161,5 +161,5 @@ def _known(kind: str, name: str) -> bool:
     if kind == "task":
         return name in TASKS
     registry: Any = getattr(sys.modules.get("fairseq.models"), "ARCH_MODEL_NAME_REGISTRY", {})
-    model = registry.get(name, name)  # of an architecture that a user has registered, the model
+    model = registry.get(name, name)  # for an architecture that a user has registered, its model
     return ARCHITECTURES.fullmatch(model) is not None and not any(word in model for word in FOREIGN)

@@ -1,4 +1,4 @@
-"""Where work runs: in this process, or in others beside it. One protocol, :meth:`Executor.map`."""
+"""Executors of work, in this process or in others. One protocol, :meth:`Executor.map`."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ __all__ = ["CHECKED", "Executor", "InProcess", "Processes", "Report", "Resources
 
 
 def executor(engine: str, what: str, logs: Path | None = None) -> Executor:
-    """The executor of ``--engine``.
+    """Return the executor of ``--engine``.
 
     Args:
         engine: ``processes``, ``ray`` or ``ray=ADDRESS``.
-        what: what is being done, for error messages.
+        what: description of the work, for error messages.
         logs: see :class:`Processes`; Ray keeps what its workers print itself.
 
     Raises:

@@ -1,6 +1,6 @@
-"""The protocol of all executors: results in order, progress, what is done already, and another try where a worker dies.
+"""The protocol of all executors: results in order, progress, reuse of earlier results, retries where a worker dies.
 
-A worker is an object that is sent to where it works: its attributes are few and can be pickled; what is large, such as
+A worker is an object that is sent to where it works, so its attributes are few and can be pickled. Large data, such as
 a model, is loaded by :meth:`Worker.begin`.
 """
 
@@ -13,17 +13,17 @@ from typing import Any, Generic, NamedTuple, TypeVar
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 Report = Callable[[int], object]
-"""Called with the number of units that are done, such as sentences or documents."""
+"""Function called with the number of units done, such as sentences or documents."""
 
 CHECKED = 100
-"""On a cluster, one piece of work of so many is done twice, to be compared."""
+"""On a cluster, one piece of work in this many is done twice, for comparison."""
 
 
 class Resources(NamedTuple):
-    """What the workers get.
+    """Resources of the workers.
 
     Attributes:
-        workers: how many there are at most.
+        workers: maximum number of workers.
         threads: processor threads of each (``OMP_NUM_THREADS``); 0: as many as this process has.
     """
 
@@ -32,7 +32,7 @@ class Resources(NamedTuple):
 
 
 class Worker(Generic[Item, Result]):
-    """Turns items into results, one after another."""
+    """Object that turns items into results, one after another."""
 
     def begin(self) -> None:
         """Prepare, once per worker, before the first item."""
@@ -44,13 +44,13 @@ class Worker(Generic[Item, Result]):
             report: called as parts of it are done.
 
         Raises:
-            InputError: ends all work, with its message.
+            InputError: the work failed; the message ends all work.
         """
         raise NotImplementedError
 
 
 def nothing_done(item: Any) -> None:
-    """No item has a result yet."""
+    """Return None: no item has a result yet."""
     return None
 
 
@@ -59,7 +59,7 @@ def silent(n: int) -> None:
 
 
 class Executor(ABC):
-    """Where workers run."""
+    """Place where workers run."""
 
     @abstractmethod
     def map(
@@ -74,7 +74,7 @@ class Executor(ABC):
         """Return the results of all items, in order.
 
         Args:
-            resources: how many workers, and of what size.
+            resources: number and size of the workers.
             done: returns the result of an item from an earlier run, or None; it is asked when the item's turn comes.
             report: called with the units that workers report, by one thread at a time.
             retries: how often an item is tried again when its worker was killed.
@@ -85,7 +85,7 @@ class Executor(ABC):
 
 
 class InProcess(Executor):
-    """One worker in this process: items are taken when the one before is done."""
+    """One worker in this process: each item is taken when the previous one is done."""
 
     def map(
         self,

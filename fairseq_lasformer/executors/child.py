@@ -1,6 +1,7 @@
 """``python -m fairseq_lasformer.executors.child HANDLE``: a worker's process; see :mod:`processes`.
 
-Takes a worker and then items from the connection at HANDLE; answers ``("report", units)`` and ``("result", result)``.
+It takes a worker and then items from the connection at HANDLE, and answers ``("report", units)`` and
+``("result", result)``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Workers in processes of their own on this machine, which end when this one does, however it ends."""
+"""Workers in separate processes on this machine, which end when this one does, however it ends."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Processes(Executor):
     """A process per worker, which takes the next item when it is done with one.
 
     Args:
-        what: what is being done, for error messages.
-        logs: folder for what the workers print, ``0.err`` and so on; None keeps it only for error messages.
+        what: description of the work, for error messages.
+        logs: folder for the workers' output, ``0.err`` and so on; None keeps it only for error messages.
     """
 
     def __init__(self, what: str, logs: Path | None = None) -> None:
@@ -122,7 +122,7 @@ class _Child:
             raise EOFError from e
 
     def killed(self) -> bool:
-        """Whether the process was ended by a signal, such as the one the system sends where memory is short."""
+        """Return whether the process was ended by a signal, such as the one the system sends when memory is short."""
         if self.process is None or self.over or self.process.wait() >= 0:
             return False
         self.connection.close()
@@ -131,7 +131,7 @@ class _Child:
         return True
 
     def reason(self) -> str:
-        """What the process said last."""
+        """Return the last message of the process."""
         if self.process is None:
             return "it was ended"
         code = self.process.wait()
@@ -144,7 +144,7 @@ class _Child:
         return f"{said[-1] if said else 'no message'} (exit code {code}{where})"
 
     def end(self) -> None:
-        """End the process, which loses what it is doing."""
+        """End the process, losing its current work."""
         self.over = True
         if self.process is not None:
             self.process.kill()

@@ -1,6 +1,6 @@
 """Workers as actors of Ray Data, on this machine or on a cluster (the extra ``ray``).
 
-Ray puts the actors where there is room for them, starts another one where one dies, and gives it the item again. It is
+Ray puts the actors where there is room for them, replaces those that die, and gives the new ones their items. It is
 imported when the first item is to be done.
 """
 
@@ -24,16 +24,16 @@ PATIENCE = 5.0
 """Seconds within which a cluster must answer."""
 
 LOCAL = ("GOMP_SPINCOUNT", "LASFORMER_ISA", "PYTHONPATH", "TORCH_EXTENSIONS_DIR")
-"""Variables that workers on this machine take over; those on a cluster have their machine's."""
+"""Variables that workers on this machine inherit; on a cluster, workers have their machine's."""
 
 
 class RayData(Executor):
     """Actors of Ray Data, each with a worker.
 
     Args:
-        what: what is being done, for error messages.
-        address: of a cluster, ``HOST:PORT``, or ``auto`` for the one that this machine belongs to; empty starts one on
-            this machine alone, which ends with the work.
+        what: description of the work, for error messages.
+        address: address of a cluster, ``HOST:PORT``, or ``auto`` for the one that this machine belongs to; empty starts
+            one on this machine alone, which ends with the work.
     """
 
     def __init__(self, what: str, address: str = "") -> None:
@@ -67,13 +67,13 @@ class RayData(Executor):
 
     @contextmanager
     def _cluster(self, resources: Resources) -> Iterator[Any]:
-        """Ray, connected to the cluster.
+        """Yield Ray, connected to the cluster.
 
         Raises:
             InputError: Ray is not installed, or the cluster does not answer.
         """
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        os.environ.setdefault("RAY_worker_niceness", "0")  # 15, or its workers wait for whatever else runs
+        os.environ.setdefault("RAY_worker_niceness", "0")  # with Ray's 15, workers wait for whatever else runs
         try:
             import ray
             import ray.data
@@ -92,7 +92,7 @@ class RayData(Executor):
         logging.getLogger("ray.data").setLevel(logging.ERROR)
         dead = ray.exceptions.ActorDiedError, ray.exceptions.ActorUnavailableError
         try:
-            with redirect_stdout(sys.stderr):  # Ray tells there of workers that die
+            with redirect_stdout(sys.stderr):  # Ray reports workers that die there
                 yield ray
         except dead as e:
             raise InputError(f"{self.what} failed: a worker died again and again on the same piece of work") from e
@@ -104,13 +104,13 @@ class RayData(Executor):
                 ray.shutdown()
 
     def _threads(self, resources: Resources) -> int:
-        """Threads of a worker; one on a cluster, whose machines may have fewer cores than this one."""
+        """Return the threads of a worker; one on a cluster, whose machines may have fewer cores than this one."""
         return resources.threads or (1 if self.address else cores())
 
     def _rows(
         self, ray: Any, worker: Worker[Any, Any], waiting: dict[int, Any], resources: Resources, retries: int
     ) -> Iterator[dict[str, Any]]:
-        """What becomes of the items, as they are done."""
+        """Return the outcomes of the items, as they are done."""
         context = ray.data.DataContext.get_current()
         context.enable_progress_bars = False
         rows = [{"number": n, "item": pickle.dumps(item)} for n, item in waiting.items()]
@@ -132,11 +132,11 @@ class RayData(Executor):
 
 
 class _Actor:
-    """An actor's side: a worker, which begins with its first item.
+    """A worker in an actor, which begins with its first item.
 
     Args:
         worker: the worker, pickled.
-        version: of this package, where the work was given out.
+        version: this package's version where the work was given out.
     """
 
     def __init__(self, worker: bytes, version: str) -> None:
@@ -158,7 +158,7 @@ class _Actor:
             return answer | {"units": units, "result": pickle.dumps(result)}
         except InputError as e:
             return answer | {"error": str(e)}
-        except Exception as e:  # one line there, as for every executor
+        except Exception as e:  # a one-line message, as from every executor
             return answer | {"error": f"{type(e).__name__}: {' '.join(str(e).split())[:300]}", "expected": False}
 
     def _begun(self) -> Worker[Any, Any]:

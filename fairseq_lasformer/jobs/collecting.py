@@ -1,4 +1,4 @@
-"""What the shards of a translated split hold, as documents in the order of the corpus, and how they are written."""
+"""Collection of a translated split's shards as documents in the order of the corpus, and their output."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class Translation(NamedTuple):
 
     Attributes:
         documents: the documents, each a list of lines.
-        repaired: document and line, both from 0, of the lines that had gone wrong and were translated again.
-        flawed: of those that reached their limit or repeat themselves all the same.
+        repaired: document and line, both from 0, of the lines that went wrong at first and were translated again.
+        flawed: of those that still reached their limit or repeat themselves.
         blanks: blank lines before each document in raw form, and after the last; empty if not known.
-        sources: the lines of the source, if they were asked for.
-        units: name and counts of each shard, if sources were asked for.
-        doubts: by document and line, why it is doubtful; see :func:`evaluation.doubts.doubts`.
+        sources: the lines of the source, if requested.
+        units: name and counts of each shard, if sources were requested.
+        doubts: reasons for doubts, by document and line; see :func:`evaluation.doubts.doubts`.
     """
 
     documents: list[Document]
@@ -40,7 +40,7 @@ class Translation(NamedTuple):
 
 
 def collect(codec: ExampleCodec, info: SplitInfo, logs: Iterable[Path]) -> Translation:
-    """Collects the output of all shards.
+    """Collect the output of all shards.
 
     Args:
         codec: codec of the prepared folder.
@@ -90,7 +90,7 @@ def collect(codec: ExampleCodec, info: SplitInfo, logs: Iterable[Path]) -> Trans
 
 
 def _seconds(log: Path) -> float:
-    """What a shard took; 0 if the file was lost."""
+    """Return the seconds that a shard took; 0 if the file was lost."""
     try:
         return float(seconds_of(log).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -102,8 +102,8 @@ def write(out: Path, done: Translation, form: str, keep_doubtful: bool = True) -
 
     Args:
         form: see :func:`write_hypotheses`.
-        keep_doubtful: if not, doubtful lines are left out, and stand in ``OUT.doubtful.tsv`` with their document and
-            line (from 1), the reasons, source and translation; ``OUT.source`` has the source of those that are left.
+        keep_doubtful: if not, doubtful lines are left out, and listed in ``OUT.doubtful.tsv`` with their document and
+            line (from 1), the reasons, source and translation; ``OUT.source`` has the source of the remaining lines.
     """
     if keep_doubtful:
         write_hypotheses(out, done.documents, form, done.blanks)
@@ -122,10 +122,10 @@ def write(out: Path, done: Translation, form: str, keep_doubtful: bool = True) -
 
 
 def summary(done: Translation, form: str) -> str:
-    """What a translation contains, and which of its lines went wrong, for a terminal.
+    """Summarise for a terminal what a translation contains, and which of its lines went wrong.
 
     Args:
-        form: form of the file, which a line's place depends on.
+        form: form of the file, which determines a line's place.
     """
     clauses = [f"{len(done.documents)} documents, {sum(map(len, done.documents))} lines"]
     if done.repaired:

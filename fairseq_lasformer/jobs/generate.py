@@ -1,4 +1,4 @@
-"""Translates a prepared split in shards, so that a killed run can be resumed, and collects the documents."""
+"""Translation of a prepared split in shards, which can be resumed if killed, and collection of the documents."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _OTHERS = ("--nbest", "--lm-path", "--constraints", "--score-reference", "--prin
 
 
 SHARDS = 16
-"""Shards, if their number is not chosen: several per worker, so that none waits long for another's last one."""
+"""Default number of shards: several per worker, so none waits long for another's last one."""
 
 UNIT = 2000
-"""Lines of a shard with Ray, if their number is not chosen."""
+"""Default number of lines of a shard with Ray."""
 
 PATIENCE = 60.0
 """Seconds that a shard waits for another one to begin or to collect."""
@@ -52,14 +52,14 @@ def generate(
     report: Path | None = None,
     keep_doubtful: bool = True,
 ) -> Translation | None:
-    """Writes the translated documents of a split, detokenised, in input order.
+    """Write the translated documents of a split, detokenised, in input order.
 
-    The output of each shard is kept in ``OUT.parts`` until all are complete, so that a killed run resumes where it
+    The output of each shard is kept in ``OUT.parts`` until all are complete, so a killed run resumes where it
     stopped.
 
     Args:
         out: file for the translated documents.
-        shards: number of shards; default: 16, or with Ray one per :data:`UNIT` lines if these are more.
+        shards: number of shards; default: 16, or with Ray one per :data:`UNIT` lines if that is more.
         options: further options of fairseq-generate (``--beam 5 --max-tokens 8192 …``).
         jobs: number of shards translated in parallel, each with its share of the processor cores.
         form: ``lines`` for one document per line with tabs between its sentences, or ``raw`` for one sentence per line,
@@ -67,12 +67,12 @@ def generate(
         only: translate this shard alone (from 0); calls for others may run at the same time, on machines that share the
             folder. The one that finishes last collects the documents.
         engine: where the work runs, see :func:`executors.executor`. With Ray, the machines share the folder of ``out``,
-            data and checkpoint, and one shard of a hundred is translated twice, to be compared.
-        report: file for a table of what became of the lines, with a row per shard; see :mod:`evaluation.doubts`.
+            data and checkpoint, and one shard in a hundred is translated twice, for comparison.
+        report: file for a table of line counts, with a row per shard; see :mod:`evaluation.doubts`.
         keep_doubtful: see :func:`collecting.write`.
 
     Returns:
-        what was written; None if other shards are not done yet.
+        the translation that was written; None if other shards are not done yet.
 
     Raises:
         InputError: data, checkpoint or output is unusable, or the translation failed.
@@ -83,10 +83,10 @@ def generate(
     if report is not None:
         check_writable(report)
     if not keep_doubtful and not codec.keeps_boundaries:
-        raise InputError("--keep-doubtful no: this data has no separators, so that no line can be left out")
+        raise InputError("--keep-doubtful no: this data has no separators, so no line can be left out")
     load(checkpoint)
     here = engine == "processes"
-    if not here:  # on other machines, the working folder is another one
+    if not here:  # other machines have a different working folder
         data, checkpoint, out = data.absolute(), checkpoint.absolute(), out.absolute()
     arguments = [*_arguments(data, checkpoint, split, codec.settings, info), *options]
     parts, lock = beside(out, ".parts"), out.with_name(f".{out.name}.lock")
@@ -145,7 +145,7 @@ def generate(
 
 
 def _recorded(record: Path, key: Sequence[object], out: Path) -> bool:
-    """Whether the shards of a command that is given again were collected, and what they made is still there."""
+    """Return whether the shards of a repeated command were collected, and their output is still there."""
     try:
         return record.read_text(encoding="utf-8") == key_of(*key, file_hash(out))
     except (OSError, UnicodeDecodeError):
@@ -153,7 +153,7 @@ def _recorded(record: Path, key: Sequence[object], out: Path) -> bool:
 
 
 def _files(options: Sequence[str]) -> list[Path]:
-    """The files that options name, whose contents matter to a run that is resumed."""
+    """Return the files that options name, whose contents matter to a resumed run."""
     found = []
     for name in ("--glossary", "--shortlist", "--memory"):
         named = [b for a, b in zip(options, options[1:]) if a == name]
@@ -168,14 +168,14 @@ def _files(options: Sequence[str]) -> list[Path]:
 
 
 def _split(data: Path, split: str) -> SplitInfo:
-    """The manifest of a split that can be translated.
+    """Return the manifest of a split that can be translated.
 
     Raises:
         InputError: there is no such split, or its examples overlap.
     """
     info = SplitInfo.load(data, split)
     if info is None:
-        raise InputError(f"{data}: holds no split {split}; see its documents.*.json")
+        raise InputError(f"{data}: contains no split {split}; see its documents.*.json")
     if not info.examples:
         raise InputError(
             f"{data}: the examples of {split} overlap; only test sets and the validation set are translated"
@@ -184,7 +184,7 @@ def _split(data: Path, split: str) -> SplitInfo:
 
 
 def _check_options(options: Sequence[str]) -> None:
-    """Refuses options of fairseq-generate that are set here, or whose output has no place in a document."""
+    """Refuse options of fairseq-generate that are set here, or whose output has no place in a document."""
     for name in (option.partition("=")[0] for option in options):
         if name in _OURS:
             raise InputError(f"{name}: is set by lasformer generate; leave it out (--split chooses the split)")
@@ -193,12 +193,12 @@ def _check_options(options: Sequence[str]) -> None:
 
 
 def _arguments(data: Path, checkpoint: Path, split: str, settings: DataConfig, info: SplitInfo) -> list[str]:
-    """fairseq-generate's command line, without the user's options."""
+    """Return fairseq-generate's command line, without the user's options."""
     arguments = [str(data), "--user-dir", str(Path(__file__).parent.parent), "--task", "document_translation"]
     arguments += ["-s", settings.source_lang, "-t", settings.target_lang]
     arguments += ["--path", str(checkpoint), "--gen-subset", split, "--no-progress-bar"]
     arguments += ["--num-workers", "0"]  # a worker process reads no faster, and takes up to 5 seconds to exit
-    # the limits are derived from the longest example, so that every example fits
+    # the limits are derived from the longest example, so every example fits
     arguments += ["--max-source-positions", str(info.longest[0])]
     arguments += ["--max-target-positions", str(4 * max(info.longest) + 50)]
     return [*arguments, "--max-tokens", str(max(info.longest))]
@@ -213,7 +213,7 @@ def _translate(
     what: str,
     info: SplitInfo,
 ) -> None:
-    """Runs those of the units that are not done yet, at most ``jobs`` at a time; each worker loads the models once."""
+    """Run the units that are not done yet, at most ``jobs`` at a time; each worker loads the models once."""
     threads = max(1, (os.cpu_count() or 1) // jobs) if jobs > 1 else 0
     total = info.documents if len(units) >= len(logs) else None
     initial = sum(_documents_in(logs[unit.shard]) for unit in units if not unit.again and logs[unit.shard].exists())

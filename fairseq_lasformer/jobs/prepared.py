@@ -1,4 +1,4 @@
-"""The documents of a prepared split, as the translator takes them."""
+"""The documents of a prepared split, as input for the translator."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ def documents_of(
     terms: Callable[[Tensor], Sequence[Sequence[int]]] | None = None,
     remember: Callable[[Sequence[Tensor]], Remembered] | None = None,
 ) -> list[Source]:
-    """The documents of a split, whose examples are in reading order.
+    """Return the documents of a split, whose examples are in reading order.
 
     Args:
         dataset: fairseq's dataset of the split.
         settings: settings of the prepared folder.
         separator: index of the separator in the source dictionary; None if the data has none.
-        overlap: number of sentences that each part of a long document repeats from the part before.
+        overlap: number of sentences that each part of a long document repeats from the previous part.
         whole_examples: keep the examples as they were prepared, with their references.
         terms: returns the required terms of a sentence, as tokens; None for no glossary.
-        remember: returns what a memory holds of some sentences; None for no memory.
+        remember: returns the pairs of a memory that are like some sentences; None for no memory.
     """
     examples: dict[int, list[int]] = defaultdict(list)
     for i, span in enumerate(info.examples):

@@ -30,14 +30,14 @@ from fairseq_lasformer.translation_memory.remembering import Memory, Remembered
 
 
 def parse(arguments: list[str]) -> Any:
-    """Parses fairseq-generate's command line into its configuration."""
+    """Parse fairseq-generate's command line into its configuration."""
     parser = options.get_generation_parser()
     namespace: Namespace = options.parse_args_and_arch(parser, arguments)
     return convert_namespace_to_omegaconf(namespace)
 
 
 def load_models(cfg: Any, task: Any) -> tuple[list[Any], torch.device]:
-    """Loads the ensemble given by ``--path``, in evaluation mode, on the device that the options select."""
+    """Load the ensemble given by ``--path``, in evaluation mode, on the device that the options select."""
     overrides = ast.literal_eval(cfg.common_eval.model_overrides)
     models, _ = checkpoint_utils.load_model_ensemble(
         utils.split_paths(cfg.common_eval.path),
@@ -59,10 +59,10 @@ def load_models(cfg: Any, task: Any) -> tuple[list[Any], torch.device]:
 
 
 def check_lengths(task: Any, split: str, cfg: Any, models: list[Any]) -> None:
-    """Rejects a split with an example that the models or ``--max-tokens`` have no room for.
+    """Reject a split with an example that the models or ``--max-tokens`` have no room for.
 
     Raises:
-        InputError: names the limit.
+        InputError: an example is too long; the message names the limit.
     """
     dataset = task.dataset(split)
     limits = utils.resolve_max_positions(task.max_positions(), *[model.max_positions() for model in models])
@@ -71,12 +71,12 @@ def check_lengths(task: Any, split: str, cfg: Any, models: list[Any]) -> None:
 
 
 def text_of(task: Any, codec: ExampleCodec, sentence: Tensor) -> str:
-    """The text of a sentence of the source, from its tokens."""
+    """Return the text of a sentence of the source, from its tokens."""
     return codec.subwords.decode(task.source_dictionary.string(sentence), codec.settings.source_lang)
 
 
 def required_terms(task: Any, translator: Translator, path: str) -> Callable[[Tensor], list[list[int]]] | None:
-    """A function from the tokens of a source sentence to those of the terms it requires; None without a glossary.
+    """Return a function from a source sentence's tokens to those of its required terms; None without a glossary.
 
     Raises:
         InputError: see :meth:`Translator.required`.
@@ -89,7 +89,7 @@ def required_terms(task: Any, translator: Translator, path: str) -> Callable[[Te
 
 
 def matches(task: Any, translator: Translator) -> Callable[[Sequence[Tensor]], Remembered] | None:
-    """A function from the tokens of a document's sentences to what a memory holds of it; None without a memory.
+    """Return a function from the tokens of a document's sentences to its memory pairs; None without a memory.
 
     Raises:
         InputError: the memory cannot be used.
@@ -99,17 +99,17 @@ def matches(task: Any, translator: Translator) -> Callable[[Sequence[Tensor]], R
     codec = ExampleCodec.load(task.folder)
     languages = codec.settings.source_lang, codec.settings.target_lang
     memory = Memory(task.cfg.memory, languages, task.cfg.memory_tokens)
-    translator.remember(memory, [], codec)  # refuses a model that cannot use it, also if there is no document
+    translator.remember(memory, [], codec)  # refuses a model that cannot use it, even if there is no document
     return lambda sentences: translator.remember(memory, [text_of(task, codec, one) for one in sentences], codec)
 
 
 def checked(path: Path) -> Path:
-    """What lies beside the file of a shard that was translated twice."""
+    """Return the file that marks a shard as translated twice."""
     return beside(path, ".checked")
 
 
 def seconds_of(path: Path) -> Path:
-    """What holds the seconds that a shard took."""
+    """Return the file with the seconds that a shard took."""
     return beside(path, ".seconds")
 
 
@@ -118,7 +118,7 @@ class Unit(NamedTuple):
 
     Attributes:
         shard: number of the shard.
-        again: whether it is done a second time, to be compared.
+        again: whether it is done a second time, for comparison.
     """
 
     shard: int
@@ -126,16 +126,16 @@ class Unit(NamedTuple):
 
 
 class ShardTranslator(Worker[Unit, Path]):
-    """Translates the shards of a split, each into a file with a line of JSON per document.
+    """Worker that translates the shards of a split, each into a file with a line of JSON per document.
 
-    The lines are ``{"document": …, "lines": [[tokens, score, repaired, flawed], …]}``, and if ``sources`` are asked
-    for, ``"source"``: as many lines of text. Where two workers translate a shard, the first one's file stays, and on
-    CPUs the second one's must be the same.
+    The lines are ``{"document": …, "lines": [[tokens, score, repaired, flawed], …]}``. With ``sources``, they also have
+    ``"source"``: as many lines of text. Where two workers translate a shard, the first one's file is kept; on CPUs, the
+    second one's must be identical.
 
     Args:
         folder: folder of the files, which are named by the shards' numbers.
-        model: hash of the checkpoint, which is compared with the one that a worker finds; empty: it is not.
-        sources: write the source beside each translation, and the seconds of each shard into another file.
+        model: hash of the checkpoint, which is compared with the worker's; empty for no comparison.
+        sources: write the source with each translation, and the seconds of each shard into another file.
     """
 
     def __init__(self, arguments: list[str], folder: Path, model: str = "", sources: bool = False) -> None:
@@ -156,7 +156,7 @@ class ShardTranslator(Worker[Unit, Path]):
         self.codec = ExampleCodec.load(task.folder) if self.sources else None
         info = SplitInfo.load(task.folder, split)
         if info is None:
-            raise InputError(f"{task.folder}: holds no manifest of {split}")
+            raise InputError(f"{task.folder}: contains no manifest of {split}")
         separator = task.separator_in(task.source_dictionary)
         overlap = self.translator.overlap(cfg.task.overlap)
         whole, terms = self.translator.prefix_size > 0, required_terms(task, self.translator, cfg.task.glossary)

@@ -1,1 +1,1 @@
-"""Translation memories: pairs of sentences that somebody translated, found again by their words."""
+"""Translation memories: translated pairs of sentences, found again by their words."""

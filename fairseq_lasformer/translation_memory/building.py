@@ -1,4 +1,4 @@
-"""Builds a translation memory from files: TMX, tables, aligned text, ``.po`` and XLIFF."""
+"""Building of translation memories from files: TMX, tables, aligned text, ``.po`` and XLIFF."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from fairseq_lasformer.translation_memory import tmx
 from fairseq_lasformer.translation_memory.store import MemoryStore, StoredPair
 
 AT_ONCE = 5000
-"""Pairs that are added together; a killed run resumes behind the last ones."""
+"""Number of pairs that are added at a time; a killed run resumes after the last ones."""
 
 LONGEST = 5000
-"""Characters of the longest sentence that is kept; what is longer is no sentence."""
+"""Characters of the longest sentence that is kept; anything longer is not a sentence."""
 
 TABLES = (".tsv", ".txt", ".tab")
 
 
 class Built(NamedTuple):
-    """What became of the pairs that files hold.
+    """Counts of the pairs in the files, and in the memory.
 
     Attributes:
         read: pairs in the files, without those that an earlier run read.
         added: of these, new ones.
-        known: of these, those that the memory holds already.
+        known: of these, those that were already in the memory.
         left_out: of these, those with an empty or overlong side.
         before: pairs that an earlier run had read.
         held: pairs in the memory now.
@@ -45,12 +45,12 @@ class Built(NamedTuple):
     held: int
 
     def summary(self) -> str:
-        """The counts in words."""
+        """Format the counts in words."""
         words = [f"{self.read} pairs read, {self.added} added"]
-        words += [f"{self.known} known already"] if self.known else []
+        words += [f"{self.known} already known"] if self.known else []
         words += [f"{self.left_out} with an empty or overlong side left out"] if self.left_out else []
         words += [f"{self.before} read by an earlier run"] if self.before else []
-        return ", ".join([*words, f"{self.held} held now"])
+        return ", ".join([*words, f"{self.held} in the memory now"])
 
 
 def build(
@@ -60,20 +60,20 @@ def build(
     unreviewed: bool = False,
     tick: Callable[[int], object] = lambda n: None,
 ) -> Built:
-    """Adds the pairs of files to a memory, which is created if it does not exist. A killed run resumes.
+    """Add the pairs of files to a memory, which is created if it does not exist. A killed run resumes.
 
     Args:
         files: ``.tmx``; tables of source, tab, target (``.tsv``, ``.txt``); ``.po`` and ``.xlf``, whose finished units
-            are taken; or prefixes of aligned text, ``PREFIX.SOURCE`` and ``PREFIX.TARGET``.
+            are read; or prefixes of aligned text, ``PREFIX.SOURCE`` and ``PREFIX.TARGET``.
         languages: source and target; may be left out if the memory exists.
-        unreviewed: whether fuzzy and unreviewed units of ``.po`` and XLIFF are taken, too.
+        unreviewed: whether fuzzy and unreviewed units of ``.po`` and XLIFF are also read.
         tick: called with a number of pairs that have been read.
 
     Raises:
-        InputError: a file cannot be read; what had been read of it before is kept.
+        InputError: a file cannot be read; pairs read from it before are kept.
     """
     check_writable(path)
-    with locked(path.with_name(f".{path.name}.lock"), "a memory being built"):
+    with locked(path.with_name(f".{path.name}.lock"), "the building of a memory"):
         if languages is None and not path.exists():
             raise InputError(f"{path}: does not exist; name the languages of a new memory, with -s and -t")
         if languages is not None:
@@ -96,7 +96,7 @@ def build(
 
 
 def _add(store: MemoryStore, file: Path, unreviewed: bool, tick: Callable[[int], object]) -> tuple[int, int, int, int]:
-    """Adds what a file holds: how many pairs are read, added, left out, and had been read before."""
+    """Add the pairs of a file; return how many were read, added, left out, and already read before."""
     digest = hashlib.sha256(b"unreviewed" if unreviewed else b"")
     for path in _paths(file, store.languages):
         with open(path, "rb") as content:
@@ -122,10 +122,10 @@ def _add(store: MemoryStore, file: Path, unreviewed: bool, tick: Callable[[int],
 
 
 def _paths(file: Path, languages: tuple[str, str]) -> list[Path]:
-    """The files that one argument stands for: itself, or both sides of aligned text.
+    """Return the files that one argument names: itself, or both sides of aligned text.
 
     Raises:
-        InputError: there are none.
+        InputError: the files do not exist.
     """
     if file.is_file():
         suffix = file.suffix.lower()
@@ -143,7 +143,7 @@ def _paths(file: Path, languages: tuple[str, str]) -> list[Path]:
 
 
 def _pairs(file: Path, languages: tuple[str, str], unreviewed: bool) -> Iterator[tuple[str, str]]:
-    """The pairs that a file holds, in order."""
+    """Yield the pairs of a file, in order."""
     paths = _paths(file, languages)
     if len(paths) == 2:
         corpus = read_corpus(paths[0], paths[1], clean=True)
@@ -156,12 +156,12 @@ def _pairs(file: Path, languages: tuple[str, str], unreviewed: bool) -> Iterator
     opened = formats.read(file.read_bytes(), form)
     for said, ours in zip(opened.languages, languages):
         if said and formats.language(said) != formats.language(ours):
-            raise InputError(f"names the language {said}, but the memory is of {'-'.join(languages)}")
+            raise InputError(f"names the language {said}, but the memory is for {'-'.join(languages)}")
     return ((one.source, one.target) for one in opened.finished if one.reviewed or unreviewed)
 
 
 def _table(file: Path) -> Iterator[tuple[str, str]]:
-    """The rows of a table; further columns are no part of a pair.
+    """Yield the rows of a table; further columns are not part of a pair.
 
     Raises:
         InputError: a row has no tab, or the file is not UTF-8.

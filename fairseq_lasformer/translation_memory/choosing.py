@@ -1,4 +1,4 @@
-"""Which sentences of a memory stand before a text: few that together show most of its rare words."""
+"""Choice of the memory sentences that precede a text: few that together show most of its rare words."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from fairseq_lasformer.translation_memory.matching import Match
 
 
 def chosen(found: Sequence[Sequence[Match]], size: Callable[[Match], int], budget: int) -> list[Match]:
-    """The matches that stand before a text, the most useful one last, next to it.
+    """Choose the matches that precede a text, the most useful one last, next to it.
 
-    One by one, the match is taken that adds most: the squared weights of the words that it shares with its lines and
-    that none before it has shown, times its similarity. So a word is shown once before others are shown twice, and no
-    match follows that only repeats.
+    In each step, the match that adds most is chosen: the squared weights of the words that it shares with its lines and
+    that no match before it has shown, times its similarity. So a word is shown once before others are shown twice, and
+    no match is chosen that only repeats.
 
     Args:
         found: the matches of each line of the text.
         size: number of tokens of a match.
-        budget: number of tokens of all of them; a match that does not fit is passed over.
+        budget: maximum number of tokens of all matches; a match that does not fit is skipped.
     """
     every: dict[int, Match] = {}
     shared: dict[int, dict[str, float]] = {}

@@ -1,8 +1,8 @@
-"""The sentences of a memory that are like a given one: found by their rare words, ranked by likeness.
+"""Search for the sentences of a memory that are like a given one: found by rare words, ranked by likeness.
 
-A word that few sentences hold says more than one that many hold: each weighs the logarithm of the number of sentences
-over the number of those that hold it. Candidates are the sentences with the largest weight of shared words; among
-these, likeness is the mean of the share of the weight that is shared and of rapidfuzz's ratio of the characters.
+A word in few sentences says more than one in many: its weight is the logarithm of the number of sentences over the
+number of those that contain it. Candidates are the sentences with the largest weight of shared words. Their likeness is
+the mean of the share of the weight that is shared and of rapidfuzz's ratio of the characters.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.translation_memory.store import FREQUENT, MemoryStore, StoredPair, words_of
 
 WORDS = 6
-"""Most words of a sentence, the rarest ones, that are looked up."""
+"""Maximum number of words of a sentence, the rarest ones, that are looked up."""
 
 ENOUGH = 500
-"""Sentences that hold one of these words, after which no further word is looked up."""
+"""Number of sentences with one of these words after which no further word is looked up."""
 
 CANDIDATES = 24
-"""Sentences that are compared with it."""
+"""Number of sentences that are compared with the given one."""
 
 LIKENESS = 0.3
-"""Least likeness of a match."""
+"""Minimum likeness of a match."""
 
 
 class Match(NamedTuple):
     """A sentence of a memory that is like one to be translated.
 
     Attributes:
-        number: of the pair in the memory.
+        number: number of the pair in the memory.
         similarity: from 0 to 1, where 1 is the same sentence.
         origin: see :class:`StoredPair`.
-        shared: words that both hold, with their weights.
+        shared: words of both sentences, with their weights.
     """
 
     number: int
@@ -51,15 +51,15 @@ class Match(NamedTuple):
     shared: Mapping[str, float]
 
     def shown(self) -> dict[str, object]:
-        """What users see of it."""
+        """Return the fields that users see."""
         return {"source": self.source, "translation": self.target, "similarity": round(self.similarity, 2)}
 
 
 class Matcher:
-    """Looks sentences up in a memory.
+    """Lookup of sentences in a memory.
 
     Args:
-        store: an open memory; what is added later is found, too.
+        store: an open memory; pairs added later are also found.
     """
 
     def __init__(self, store: MemoryStore) -> None:
@@ -69,7 +69,7 @@ class Matcher:
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
-        """Tells of a damaged memory in one line."""
+        """Report a damaged memory in one line."""
         try:
             yield
         except sqlite3.Error as e:
@@ -81,11 +81,11 @@ class Matcher:
         most: int = 5,
         excluded: Callable[[StoredPair], bool] = lambda pair: False,
     ) -> list[Match]:
-        """The sentences most like this one, the best first.
+        """Return the sentences most like this one, best first.
 
         Args:
-            most: of them.
-            excluded: says which pairs may not be found.
+            most: maximum number of sentences.
+            excluded: returns whether a pair must not be found.
 
         Raises:
             InputError: the memory is damaged.
@@ -94,7 +94,7 @@ class Matcher:
             return self._find(sentence, most, excluded)
 
     def exact(self, sentence: str) -> str | None:
-        """The translation of exactly this sentence; None if there is none.
+        """Return the translation of exactly this sentence; None if there is none.
 
         Raises:
             InputError: the memory is damaged.
@@ -135,7 +135,7 @@ class Matcher:
 
 
 def _diverse(found: list[Match], most: int) -> list[Match]:
-    """The best of ranked matches, and after it those that share most of what no better one shares; the best first."""
+    """Choose the best of ranked matches, then those covering most words that no better match covers; best first."""
     left, taken, shown = list(found), list[Match](), set[str]()
     while left and len(taken) < most:
         best = max(left, key=lambda match: sum(w for word, w in match.shared.items() if word not in shown))

@@ -1,4 +1,4 @@
-"""What a translator is given of a memory: for each sentence of a document, the pairs that are like it, as tokens."""
+"""Memory pairs for a translator: those that are like each sentence of a document, as tokens."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fairseq_lasformer.translation_memory.matching import Match, Matcher
 from fairseq_lasformer.translation_memory.store import MemoryStore
 
 MATCHES = 3
-"""Matches of each sentence, among which those are chosen that stand before a text."""
+"""Number of matches of each sentence from which the pairs before a text are chosen."""
 
 TOKENS = 256
 """Default of ``--memory-tokens``."""
@@ -26,10 +26,10 @@ class Remembered(NamedTuple):
     """The matches of a document.
 
     Attributes:
-        matches: of each sentence, the best first.
-        tokens: of each match, by its number: those of its source and of its target, int64.
-        budget: most tokens of all that stand before a part.
-        room: most tokens of these and the part together.
+        matches: matches of each sentence, best first.
+        tokens: tokens of each match, by its number: those of its source and of its target, int64.
+        budget: maximum number of tokens of all pairs before a part.
+        room: maximum number of tokens of these pairs and the part together.
     """
 
     matches: Sequence[Sequence[Match]]
@@ -39,18 +39,18 @@ class Remembered(NamedTuple):
 
     @property
     def reserve(self) -> int:
-        """Tokens that parts of the document leave free."""
+        """Number of tokens that parts of the document leave free."""
         return min(self.budget, sum(map(self.size, self.each)))
 
     def size(self, match: Match) -> int:
-        """Tokens of a match, the longer side, and a separator."""
+        """Count the tokens of a match, on the longer side, and a separator."""
         return max(map(len, self.tokens[match.number])) + 1
 
     def before(self, start: int, end: int, filled: int) -> list[tuple[Tensor, Tensor]]:
-        """The tokens of the pairs that stand before the sentences from ``start`` to ``end``, in order.
+        """Return the tokens of the pairs before the sentences from ``start`` to ``end``, in order.
 
         Args:
-            filled: tokens of what they stand before.
+            filled: number of tokens of the text that they precede.
         """
         found = chosen(self.matches[start:end], self.size, min(self.budget, self.room - filled))
         return [self.tokens[match.number] for match in found]
@@ -66,26 +66,26 @@ class Memory:
 
     Args:
         path: a file that ``lasformer memory build`` wrote.
-        languages: of the model, source and target.
-        tokens: most tokens of the pairs before a text.
-        exact: whether sentences that the memory holds exactly are translated as they are there.
+        languages: source and target language of the model.
+        tokens: maximum number of tokens of the pairs before a text.
+        exact: whether sentences found verbatim in the memory get their translation there.
 
     Raises:
-        InputError: the file is no memory, or one of other languages.
+        InputError: the file is not a memory, or is for other languages.
     """
 
     def __init__(self, path: str | Path, languages: tuple[str, str], tokens: int = TOKENS, exact: bool = False) -> None:
         if tokens < 0:
-            raise InputError(f"--memory-tokens {tokens}: at least 0")
+            raise InputError(f"--memory-tokens {tokens}: expected at least 0")
         self.matcher = Matcher(MemoryStore(path, languages))
         self.tokens, self.exact = tokens, exact
         self.lock = threading.Lock()
 
     def exact_lines(self, lines: Mapping[int, str]) -> dict[int, str]:
-        """The translations of lines that the memory holds exactly; none if they are not asked for.
+        """Return the translations of lines found verbatim in the memory; none if they are not requested.
 
         Args:
-            lines: by their numbers.
+            lines: lines by their numbers.
         """
         if not self.exact:
             return {}
@@ -100,11 +100,11 @@ class Memory:
         target: Callable[[str], Tensor],
         room: int,
     ) -> Remembered:
-        """The matches of a document.
+        """Return the matches of a document.
 
         Args:
             source, target: encode a sentence of either language.
-            room: most tokens of an example.
+            room: maximum number of tokens of an example.
         """
         with self.lock:
             found = [self.matcher.find(sentence, MATCHES) for sentence in sentences]
@@ -117,5 +117,5 @@ class Memory:
 
     @property
     def state(self) -> tuple[object, ...]:
-        """What translations with this memory depend on."""
+        """State that translations with this memory depend on."""
         return (*self.matcher.store.state, self.tokens, self.exact)

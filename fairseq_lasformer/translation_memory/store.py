@@ -1,7 +1,7 @@
 """A translation memory in a file: an SQLite database with a full-text index of its source sentences.
 
-One process adds pairs while others read (write-ahead log). The words of a sentence are found by this module, so that
-text without spaces between words is indexed too, and the index holds them as they are.
+One process adds pairs while others read (write-ahead log). This module splits sentences into words itself: text without
+spaces between words is also indexed, and the index contains the words as they are.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ APPLICATION = 0x4C41534D
 
 VERSION = 1
 FREQUENT = 300
-"""Number of sentences from which on a word is frequent: how many hold it is written down, and its list is cut."""
+"""Minimum number of sentences with a frequent word; this number is stored, and the word's list is cut."""
 
 _UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 _RUNS = re.compile(rf"[{_UNSPACED}]+|[^\W_{_UNSPACED}]+")
@@ -45,7 +45,7 @@ class StoredPair(NamedTuple):
     """A sentence and its translation.
 
     Attributes:
-        origin: where it comes from, as whoever adds it counts.
+        origin: number for where the pair comes from, chosen by the caller that adds it.
     """
 
     source: str
@@ -54,7 +54,7 @@ class StoredPair(NamedTuple):
 
 
 def words_of(text: str) -> list[str]:
-    """The words of a sentence, in lower case; pairs of characters where a script has no spaces between words."""
+    """Return the words of a sentence, in lower case; pairs of characters in scripts without spaces between words."""
     found: list[str] = []
     for run in _RUNS.findall(text.casefold()):
         if _FIRST.match(run):
@@ -65,7 +65,7 @@ def words_of(text: str) -> list[str]:
 
 
 def _hash(*texts: str) -> int:
-    """64 bits of a hash, signed as SQLite's integers."""
+    """Return 64 bits of a hash, signed like SQLite's integers."""
     digest = hashlib.blake2b("\0".join(texts).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big", signed=True)
 
@@ -74,12 +74,12 @@ class MemoryStore:
     """An open translation memory.
 
     Args:
-        path: the file; ``:memory:`` for one that is kept in memory, and is new.
-        languages: of a new memory; of one that exists, what is expected. None: whatever it holds.
+        path: the file; ``:memory:`` for a new one that is kept in memory.
+        languages: languages of a new memory, or those expected of an existing one. None: whatever it has.
         writable: whether pairs are added; a file that does not exist is created.
 
     Raises:
-        InputError: the file is none, is damaged, or is of other languages.
+        InputError: the file is not a memory, is damaged, or is for other languages.
     """
 
     def __init__(self, path: str | Path, languages: tuple[str, str] | None = None, writable: bool = False) -> None:
@@ -110,7 +110,7 @@ class MemoryStore:
             raise InputError(f"{path}: cannot be read as a memory ({e})") from e
         if languages is not None and self.languages != languages:
             raise InputError(
-                f"{path}: is a memory of {self.languages[0]}-{self.languages[1]}, not of {languages[0]}-{languages[1]}"
+                f"{path}: is a memory for {self.languages[0]}-{self.languages[1]}, not {languages[0]}-{languages[1]}"
             )
 
     def _create(self, languages: tuple[str, str]) -> None:
@@ -124,21 +124,21 @@ class MemoryStore:
             self.database.execute(f"PRAGMA user_version = {VERSION}")
 
     def _check(self) -> None:
-        """Refuses what is no memory: a schema is code, so that it must be the one that this module writes.
+        """Refuse anything but a memory: a schema is code, so it must be the one that this module writes.
 
         Raises:
-            InputError: it is none, or one of another version.
+            InputError: the file is not a memory, or has a different version.
         """
         (application,) = self.database.execute("PRAGMA application_id").fetchone()
         (version,) = self.database.execute("PRAGMA user_version").fetchone()
         if application != APPLICATION:
-            raise InputError(f"{self.path}: is no translation memory")
+            raise InputError(f"{self.path}: not a translation memory")
         if version != VERSION:
             raise InputError(f"{self.path}: is a memory of version {version}; this program reads version {VERSION}")
         found = dict(self.database.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL"))
         own = {name: sql for name, sql in found.items() if not name.startswith("words_")}
         if own != _SCHEMA:
-            raise InputError(f"{self.path}: is damaged, or no translation memory: its tables are others")
+            raise InputError(f"{self.path}: damaged, or not a translation memory; unexpected tables")
 
     def close(self) -> None:
         """Close the file."""
@@ -150,17 +150,17 @@ class MemoryStore:
 
     @property
     def state(self) -> tuple[int, int]:
-        """What is held: the number of pairs, and the hash of the last."""
+        """Number of pairs, and hash of the last one."""
         found = self.database.execute("SELECT id, both FROM pairs ORDER BY id DESC LIMIT 1").fetchone()
         return (0, 0) if found is None else (int(found[0]), int(found[1]))
 
     def progress(self, name: str) -> tuple[int, bool]:
-        """How many pairs of a file have been read, and whether these are all."""
+        """Return how many pairs of a file have been read, and whether these are all."""
         found = self.database.execute("SELECT done, complete FROM files WHERE name = ?", (name,)).fetchone()
         return (0, False) if found is None else (int(found[0]), bool(found[1]))
 
     def add(self, pairs: Sequence[StoredPair], name: str = "", done: int = 0, complete: bool = False) -> int:
-        """Add pairs, all or none of them; a pair that is held already is left out.
+        """Add pairs, all or none of them; a pair that is already in the memory is left out.
 
         Args:
             name: the file that they come from.
@@ -168,7 +168,7 @@ class MemoryStore:
             complete: whether these are all.
 
         Returns:
-            how many were new.
+            number of new pairs.
         """
         with self.database:
             added = [pair for pair in pairs if self._insert(pair)]
@@ -189,31 +189,31 @@ class MemoryStore:
         return True
 
     def finish(self) -> None:
-        """Write down which words are frequent, and make the memory a single file again, unless somebody reads it."""
+        """Store which words are frequent, and make the memory a single file again, unless somebody reads it."""
         with self.database:
             self.database.execute("DELETE FROM frequent")
             self.database.execute("INSERT INTO frequent SELECT term, doc FROM held WHERE doc >= ?", (FREQUENT,))
-        with contextlib.suppress(sqlite3.OperationalError):  # a reader holds it; the log beside the file is as good
+        with contextlib.suppress(sqlite3.OperationalError):  # somebody reads it; the log next to the file is as good
             self.database.execute("PRAGMA journal_mode = DELETE")
 
     def frequent(self) -> dict[str, int]:
-        """The frequent words, and the number of sentences that hold each."""
+        """Return the frequent words, and the number of sentences that contain each."""
         return {str(word): int(n) for word, n in self.database.execute("SELECT word, sentences FROM frequent")}
 
     def holding(self, words: Sequence[str], most: int = FREQUENT) -> list[int]:
-        """Numbers of the sentences that hold all these words, at most so many of them."""
+        """Return the numbers of at most ``most`` sentences that contain all these words."""
         asked = " AND ".join(f'"{word}"' for word in words)
         rows = self.database.execute("SELECT rowid FROM words WHERE words MATCH ? LIMIT ?", (asked, most))
         return [number for (number,) in rows]
 
     def pairs(self, numbers: Iterable[int]) -> dict[int, StoredPair]:
-        """The pairs of these numbers."""
+        """Return the pairs with these numbers."""
         asked = ",".join(str(int(number)) for number in numbers)
         rows = self.database.execute(f"SELECT id, source, target, origin FROM pairs WHERE id IN ({asked})")
         return {number: StoredPair(str(source), str(target), origin) for number, source, target, origin in rows}
 
     def exact(self, source: str) -> str | None:
-        """The translation of exactly this sentence, the one added last; None if there is none."""
+        """Return the translation of exactly this sentence, the one added last; None if there is none."""
         query = "SELECT target FROM pairs WHERE key = ? AND source = ? ORDER BY id DESC LIMIT 1"
         found = self.database.execute(query, (_hash(source), source)).fetchone()
         return None if found is None else str(found[0])

@@ -13,17 +13,17 @@ CHUNK = 1 << 16
 """Bytes read at a time."""
 
 DEEPEST = 256
-"""How deeply elements may be nested."""
+"""Maximum nesting depth of elements."""
 
 CODES = ("bpt", "ept", "ph", "it", "ut")
 """Inline elements whose content is code, not text."""
 
 
 class _Units:
-    """Collects the segments of units.
+    """Collector of the segments of units.
 
     Attributes:
-        done: complete units: for each language the first segment in it.
+        done: complete units: the first segment of each language.
     """
 
     def __init__(self) -> None:
@@ -69,10 +69,10 @@ class _Units:
 
 
 def pairs(path: Path, source: str, target: str) -> Iterator[tuple[str, str]]:
-    """The pairs of a file in two languages; a side that is missing is empty.
+    """Yield the pairs of a file in two languages; a side that is missing is empty.
 
     Raises:
-        InputError: the file is no TMX, or declares entities, by which small files can grow without limit.
+        InputError: the file is not TMX, or declares entities, by which small files can grow without limit.
     """
     units, parser = _Units(), expat.ParserCreate()
     parser.buffer_text = True

@@ -50,7 +50,7 @@ def test_the_moving_average_takes_the_place_of_the_weights(tmp_path, build):
     loading.average([tmp_path / "2.pt"], tmp_path / "ema.pt", ema=True)
     made = loading.load(tmp_path / "ema.pt")
     assert all(torch.equal(t, moved[n]) for n, t in made["model"].items()) and "ema" not in made["extra_state"]
-    with pytest.raises(InputError, match="1.pt: holds no moving average; train with --store-ema"):
+    with pytest.raises(InputError, match="1.pt: contains no moving average; train with --store-ema"):
         loading.average([tmp_path / "2.pt", tmp_path / "1.pt"], tmp_path / "mean.pt", ema=True)
     name = "decoder.embed_tokens.weight"
     for bad in (None, moved[name][:-1], moved[name] * float("nan"), "words"):

@@ -77,7 +77,7 @@ def test_a_checkpoint_with_code_in_its_settings_is_refused_by_every_loader(check
         lambda: TransformerModel.from_pretrained(str(tmp_path), path.name, str(prepared)),
         lambda: loading.average([path, path], tmp_path / "mean.pt"),
     ):
-        with pytest.raises(InputError, match="refused, its setting .* holds code"):
+        with pytest.raises(InputError, match="refused, its setting .* contains code"):
             load()
     assert not ran.exists() and not (tmp_path / "mean.pt").exists()
 
@@ -274,7 +274,7 @@ def assert_refused(name: str, ran: Path, code: int, said: str) -> None:
     assert not ran.exists(), f"{name}: the payload ran"
     last = said.strip().splitlines()[-1] if said.strip() else ""
     assert code != 0 and "Traceback (most" not in said and "error: " in last, (name, code, said[-2000:])
-    assert "refused" in last or "holds no settings" in last, (name, said[-2000:])
+    assert "refused" in last or "contains no settings" in last, (name, said[-2000:])
     assert "weights_only" not in said, name
 
 
@@ -334,8 +334,8 @@ def test_other_files_are_called_what_they_are(tmp_path, content, reason):
     (tmp_path / "c.pt").write_bytes(content)
     with pytest.raises(InputError, match=reason) as caught:
         loading.load(tmp_path / "c.pt")
-    assert "\n" not in str(caught.value) and "holds code" not in str(caught.value)
-    with pytest.raises(InputError, match="is a folder; it holds no checkpoint"):
+    assert "\n" not in str(caught.value) and "contains code" not in str(caught.value)
+    with pytest.raises(InputError, match="is a folder; it contains no checkpoint"):
         loading.load(tmp_path)
     (tmp_path / "checkpoint_last.pt").touch()
     with pytest.raises(InputError, match="is a folder; name the checkpoint in it: .*checkpoint_last.pt"):

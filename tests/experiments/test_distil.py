@@ -71,7 +71,7 @@ def test_what_cannot_be_is_refused_in_one_line(trained_folder, prepared, tmp_pat
     call = ["distil", str(trained_folder), str(prepared)]
     for words, message in (
         ([*call, str(wrong)], "prepare.bpe: a student has its teacher's subwords"),
-        (["distil", str(tmp_path), str(prepared), str(config)], "holds none of"),
+        (["distil", str(tmp_path), str(prepared), str(config)], "contains none of"),
         ([*call, str(tmp_path / "no.yaml")], "no.yaml: cannot be read"),
     ):
         assert main(words) == 1

@@ -143,7 +143,7 @@ def test_a_second_translation_that_differs_ends_the_run(make, folder, tmp_path, 
 
 def test_another_model_on_a_worker_is_refused(make, trained_folder, folder, tmp_path):
     checkpoint = trained_folder / "checkpoint_last.pt"
-    with pytest.raises(InputError, match="this is another model"):
+    with pytest.raises(InputError, match="this is a different model"):
         go(make, plan(folder, tmp_path / "out").jobs, tmp_path / "s", model=(checkpoint, "0" * 64))
     with pytest.raises(InputError, match="cannot be read on"):
         go(make, plan(folder, tmp_path / "out").jobs, tmp_path / "s", model=(tmp_path / "none", "0" * 64))

@@ -98,7 +98,7 @@ def test_translating_is_quiet_and_counts_its_parts(prepared, tmp_path, capsys):
         (["--", "--gen-subset", "valid"], "--gen-subset: is set by lasformer generate"),
         (["--", "--nbest", "3"], "--nbest: lasformer generate writes one translation per document"),
         (["--split", "train"], "the examples of train overlap"),
-        (["--split", "nothing"], "holds no split nothing"),
+        (["--split", "nothing"], "contains no split nothing"),
     ):
         try:
             assert main(["generate", *map(str, (prepared, checkpoint, tmp_path / "o", *options))]) == 1

@@ -74,7 +74,7 @@ def test_xliff_is_read(tmp_path):
         "</source><target>Ja</target></trans-unit></body></file></xliff>"
     )
     assert build(tmp_path / "m.tm", [tmp_path / "a.xlf"], ("en", "de")).added == 1
-    with pytest.raises(InputError, match="a.xlf: names the language de, but the memory is of en-fr"):
+    with pytest.raises(InputError, match="a.xlf: names the language de, but the memory is for en-fr"):
         build(tmp_path / "n.tm", [tmp_path / "a.xlf"], ("en", "fr"))
 
 
@@ -153,7 +153,7 @@ def test_sentences_are_looked_up(tmp_path, capsys):
     (tmp_path / "a.tsv").write_text("The red key.\tDie rote Taste.\nA\tB\n")
     out = str(tmp_path / "m.tm")
     assert main(["memory", "build", out, str(tmp_path / "a.tsv"), "-s", "en", "-t", "de"]) == 0
-    assert "2 pairs read, 2 added, 2 held now" in capsys.readouterr().err
+    assert "2 pairs read, 2 added, 2 in the memory now" in capsys.readouterr().err
     assert main(["memory", "find", out, "the red key", "nothing"]) == 0
     rows = capsys.readouterr().out.split("\n")
     assert rows[0].endswith("%\tThe red key.\tDie rote Taste.") and rows[1:] == ["", "", ""]

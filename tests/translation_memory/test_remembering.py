@@ -183,9 +183,9 @@ def test_what_cannot_be_used_is_refused(path, model, trained_folder, tmp_path, c
     (tmp_path / "p.tsv").write_text("a\tb\n")
     build(tmp_path / "other.tm", [tmp_path / "p.tsv"], ("en", "de"))
     for words, message in (
-        (["--memory", tmp_path / "other.tm"], "is a memory of en-de, not of xx-yy"),
+        (["--memory", tmp_path / "other.tm"], "is a memory for en-de, not xx-yy"),
         (["--memory", tmp_path / "none.tm"], "no such memory"),
-        (["--memory", path, "--memory-tokens", -1], "--memory-tokens -1: at least 0"),
+        (["--memory", path, "--memory-tokens", -1], "--memory-tokens -1: expected at least 0"),
         (["--exact"], "--exact: needs --memory"),
     ):
         assert main(list(map(str, ["translate", trained_folder, tmp_path / "in.txt", *words]))) == 1

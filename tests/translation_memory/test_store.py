@@ -103,7 +103,7 @@ def test_a_reader_reads_beside_a_writer(memory):
 
 
 def test_what_is_no_memory_is_refused(memory, tmp_path):
-    with pytest.raises(InputError, match=r"is a memory of en-de, not of de-en"):
+    with pytest.raises(InputError, match=r"is a memory for en-de, not de-en"):
         MemoryStore(memory, ("de", "en"))
     with pytest.raises(InputError, match="no such memory"):
         MemoryStore(tmp_path / "none.tm")
@@ -112,11 +112,11 @@ def test_what_is_no_memory_is_refused(memory, tmp_path):
         MemoryStore(tmp_path / "text.tm")
     with sqlite3.connect(tmp_path / "other.tm") as other:
         other.execute("CREATE TABLE pairs(id)")
-    with pytest.raises(InputError, match="is no translation memory"):
+    with pytest.raises(InputError, match="not a translation memory"):
         MemoryStore(tmp_path / "other.tm")
     with sqlite3.connect(memory) as database:
         database.execute("CREATE TRIGGER mine AFTER INSERT ON pairs BEGIN DELETE FROM pairs; END")
-    with pytest.raises(InputError, match="its tables are others"):
+    with pytest.raises(InputError, match="unexpected tables"):
         MemoryStore(memory, writable=True)
     with sqlite3.connect(memory) as database:
         database.execute("DROP TRIGGER mine")
