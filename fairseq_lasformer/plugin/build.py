@@ -46,7 +46,7 @@ def decoder_stack(cfg: ModuleConfig, run: RunOptions) -> LayerStack:
 
 
 def _stack(cfg: ModuleConfig, layers: Sequence[TransformerLayer], modules: tuple[str, ...]) -> LayerStack:
-    """Group the layers of a side; with ``--tie-groups``, those of later groups get the weights of the first's."""
+    """Group the layers of a side; with ``--tie-groups``, later groups get the first group's weights."""
     starts = group_starts(cfg, modules[0])
     if cfg.tie_groups:
         for start, end in zip(starts[1:], (*starts[2:], len(layers))):
@@ -56,7 +56,7 @@ def _stack(cfg: ModuleConfig, layers: Sequence[TransformerLayer], modules: tuple
 
 
 def _tie(layer: TransformerLayer, first: TransformerLayer) -> None:
-    """Replace a layer's projections by another's; its layer norms and selectors remain its own (arXiv 1909.11942)."""
+    """Replace a layer's projections with another's; it keeps its layer norms and selectors (arXiv 1909.11942)."""
     for owner, other in ((layer, first), *((getattr(layer, n), getattr(first, n)) for n in layer.attentions)):
         for name, module in list(owner.named_children()):
             if isinstance(module, nn.Linear):
@@ -108,7 +108,7 @@ def attention(cfg: ModuleConfig, module: str, layer: int, run: RunOptions) -> At
     if name in ATTENTIONS:
         if module == "decoder" and not ATTENTIONS[name].causal:
             raise InputError(
-                f"--select-pattern {name}: not in the decoder's self-attention, as it looks at the whole text at once; "
+                f"--select-pattern {name}: not for the decoder's self-attention, as it reads the whole text at once; "
                 "add --select-modules encoder,cross"
             )
         try:
@@ -120,13 +120,13 @@ def attention(cfg: ModuleConfig, module: str, layer: int, run: RunOptions) -> At
 
 
 def without_keys(cfg: ModuleConfig) -> list[str]:
-    """The attention modules that read no keys but what sums them up, each with the name of its attention."""
+    """Return the attention modules that read a summary instead of the keys, each with the name of its attention."""
     names = {module: pattern_spec(cfg, module).partition(":")[0] for module in MODULES}
     return [f"{module} ({name})" for module, name in names.items() if name in ATTENTIONS]
 
 
 def priced(cfg: ModuleConfig, module: str) -> Pattern | Attention:
-    """Build what the cost of an attention module follows from: its pattern, or its attention if it selects nothing."""
+    """Build what determines the cost of an attention module: its pattern, or its attention if it selects nothing."""
     if pattern_spec(cfg, module).partition(":")[0] in ATTENTIONS:
         return attention(cfg, module, 0, RunOptions())
     return pattern(cfg, module)

@@ -1,4 +1,4 @@
-"""The flat and the nested form of the model's options, their checks, and the named architectures.
+"""The model's options in flat and nested form, their checks, and the named architectures.
 
 The command line and the YAML files use a flat dataclass (:class:`LasformerConfig`); the modules use fairseq's nested
 ``TransformerConfig`` with our options added (:class:`ModuleConfig`). :func:`module_config` is the only conversion
@@ -153,7 +153,7 @@ def _check(cfg: ModuleConfig) -> None:
     if cfg.tie_groups and (cfg.moe_experts or cfg.delight != "none"):
         raise InputError("--tie-groups: not with mixtures of experts or DeLighT, whose layers differ")
     if cfg.select_window < 0:
-        raise InputError(f"--select-window {cfg.select_window}: cannot be negative")
+        raise InputError(f"--select-window {cfg.select_window}: expected 0 or more")
     if cfg.select_dim < 1 or cfg.select_share < 1:
         raise InputError("--select-dim and --select-share must be at least 1")
     if cfg.sparsity_warmup < 0:
@@ -172,11 +172,11 @@ def _check(cfg: ModuleConfig) -> None:
         cfg.encoder.learned_pos or cfg.decoder.learned_pos or cfg.no_token_positional_embeddings
     ):
         raise InputError(
-            "--position-offset: only sinusoidal positions can be shifted; leave out the option, or "
+            "--position-offset: only sinusoidal positions can be shifted; leave it out, or leave out "
             "--encoder-learned-pos, --decoder-learned-pos and --no-token-positional-embeddings"
         )
     if cfg.position_table != "fairseq" and (cfg.encoder.learned_pos or cfg.decoder.learned_pos):
-        raise InputError(f"--position-table {cfg.position_table}: is for sinusoidal positions, not for learned ones")
+        raise InputError(f"--position-table {cfg.position_table}: applies to sinusoidal positions, not to learned ones")
     if cfg.output_bias and cfg.embedding != "lookup":
         raise InputError(f"--output-bias: not with --embedding {cfg.embedding}")
     for name in ("dropout", "attention_dropout", "activation_dropout", "delight_dropout"):
@@ -185,7 +185,7 @@ def _check(cfg: ModuleConfig) -> None:
     for part, side in (("encoder", cfg.encoder), ("decoder", cfg.decoder)):
         for name in ("embed_dim", "ffn_embed_dim", "attention_heads", "layers"):
             if getattr(side, name) < 1:
-                raise InputError(f"--{part}-{name.replace('_', '-')} {getattr(side, name)}: at least 1 is needed")
+                raise InputError(f"--{part}-{name.replace('_', '-')} {getattr(side, name)}: expected at least 1")
     for part, side in (("encoder", cfg.encoder), ("decoder", cfg.decoder)):
         if side.embed_dim % side.attention_heads:
             raise InputError(
@@ -194,12 +194,12 @@ def _check(cfg: ModuleConfig) -> None:
             )
     shared = cfg.share_all_embeddings or cfg.merge_src_tgt_embed
     if shared and cfg.encoder.embed_dim != cfg.decoder.embed_dim:
-        raise InputError("shared embeddings need --encoder-embed-dim and --decoder-embed-dim to be the same")
+        raise InputError("shared embeddings need the same --encoder-embed-dim and --decoder-embed-dim")
     if min(cfg.define_dim, cfg.define_depth, cfg.define_groups) < 1:
         raise InputError("--define-dim, --define-depth and --define-groups must be at least 1")
     if cfg.embedding == "define" and cfg.define_expand < cfg.define_dim:
         raise InputError(
-            f"--define-expand {cfg.define_expand}: the unit expands, it cannot be less than --define-dim "
+            f"--define-expand {cfg.define_expand}: the unit expands, so this must be at least --define-dim "
             f"{cfg.define_dim}"
         )
     if not (1 <= cfg.delight_min_depth <= cfg.delight_max_depth and 1 <= cfg.delight_width < math.inf):
@@ -219,12 +219,12 @@ def _check_delight(cfg: ModuleConfig) -> None:
     if learned and cfg.select_dim >= min(widths):
         narrow = min(widths)
         raise InputError(
-            f"--select-dim {cfg.select_dim}: DeLighT's attention is {narrow} wide (half of the embedding), a selection "
-            f"that is no narrower saves nothing; use at most {narrow // 2}, or --select-modules none"
+            f"--select-dim {cfg.select_dim}: DeLighT's attention is {narrow} wide (half of the embedding), so a "
+            f"selector this wide saves nothing; use at most {narrow // 2}, or --select-modules none"
         )
     if cfg.moe_experts:
         logger.warning(
-            "--delight with --moe-experts: DeLighT's feed-forward networks are a quarter of the embedding wide, "
+            "--delight with --moe-experts: DeLighT's feed-forward networks are a quarter of the embedding wide; "
             "mixtures of such experts add little"
         )
 
@@ -234,7 +234,7 @@ def _check_mixtures(cfg: ModuleConfig) -> None:
     if gating == "gshard-top2" and k != 2:
         raise InputError(f"--moe-gating gshard-top2 uses two experts per token: --moe-top-k {k} must be 2")
     if gating == "noisy-topk" and k < 2:
-        raise InputError(f"--moe-top-k {k}: with one expert its weight is always 1 and the gate learns nothing; use 2")
+        raise InputError(f"--moe-top-k {k}: with one expert, its weight is always 1 and the gate learns nothing; use 2")
     if not 1 <= k <= n:
         raise InputError(f"--moe-top-k {k}: a mixture of {n} experts (--moe-experts) can use 1 to {n} of them")
     if a:
@@ -242,7 +242,7 @@ def _check_mixtures(cfg: ModuleConfig) -> None:
             raise InputError(f"--moe-groups {a}: a hierarchical mixture needs --moe-gating noisy-topk")
         if n % a or not k <= min(a, n // a):
             raise InputError(
-                f"--moe-groups {a}: {n} experts must divide into groups, at least --moe-top-k {k} of as many experts"
+                f"--moe-groups {a}: {n} experts must split evenly into at least --moe-top-k {k} groups of at least {k}"
             )
     for name in ("moe_importance_weight", "moe_load_weight", "moe_ffn_embed_dim"):
         if not 0 <= getattr(cfg, name) < math.inf:

@@ -35,20 +35,20 @@ class SelectionCriterionConfig(LabelSmoothedCrossEntropyCriterionConfig):
         default=0.01, metadata={"help": "weight of the selectors' supervision (alpha, eq 6); 0 trains without it"}
     )
     distil_from: str = field(
-        default="", metadata={"help": "checkpoint of a teacher with the same dictionaries, whose words are learned"}
+        default="", metadata={"help": "checkpoint of a teacher with the same dictionaries; its predictions are learned"}
     )
     distil_weight: float = field(
-        default=0.5, metadata={"help": "weight of the teacher's words; that of the reference is the rest"}
+        default=0.5, metadata={"help": "weight of the teacher's predictions; the rest is the weight of the reference"}
     )
-    distil_top: int = field(default=16, metadata={"help": "likeliest words of the teacher that are learned"})
+    distil_top: int = field(default=16, metadata={"help": "number of the teacher's most likely words that are learned"})
 
 
 @register_criterion("label_smoothed_cross_entropy_with_selection", dataclass=SelectionCriterionConfig)
 class LabelSmoothedCrossEntropyWithSelection(LabelSmoothedCrossEntropyCriterion):
     """fairseq's label-smoothed loss plus alpha times the KL of every selector and the balance loss of every mixture.
 
-    With a teacher, the translation loss is (1 - w) times fairseq's plus w times the cross-entropy with the teacher's
-    likeliest words, in training; the validation loss is fairseq's.
+    With a teacher, the translation loss in training is (1 - w) times fairseq's plus w times the cross-entropy with the
+    teacher's most likely words; the validation loss is fairseq's.
 
     L_s is averaged over a selector's valid queries and summed over modules and groups. The added terms are multiplied
     by the sample size, because fairseq divides the summed loss by it. Models with neither selectors nor mixtures are
@@ -99,7 +99,7 @@ class LabelSmoothedCrossEntropyWithSelection(LabelSmoothedCrossEntropyCriterion)
             kl, queries = (torch.stack(column) for column in zip(*((s.kl, s.queries) for s in supervision.values())))
             loss = loss + (self.selection_weight * sample_size * kl / queries.clamp(min=1)).sum()
         elif supervision and torch.is_grad_enabled():
-            # selectors that nothing teaches get gradients of 0: DistributedDataParallel waits for every parameter's
+            # untaught selectors get gradients of 0: DistributedDataParallel waits for the gradient of every parameter
             loss = loss + 0.0 * sum(p.sum() for _, selector in model.selectors() for p in selector.parameters())
         for name, stats in extra.get("router_stats", {}).items():
             loss = loss + sample_size * stats.loss
@@ -130,7 +130,7 @@ def require_supervision(model: Any, criterion: Any) -> None:
     """Refuse to train a selecting model with a criterion that neither supervises nor tracks its selectors.
 
     Raises:
-        InputError: it does not.
+        InputError: the model selects and the criterion does not support that.
     """
     if isinstance(criterion, LabelSmoothedCrossEntropyWithSelection) or not hasattr(model, "selectors"):
         return

@@ -39,7 +39,7 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
     """
 
     reads_newest_word = True
-    """A step reads the newest word of each hypothesis, and how many there are, but none of the others."""
+    """A step reads only the newest word of each hypothesis and the number of words so far."""
 
     def __init__(
         self, cfg: ModuleConfig, dictionary: Any, embed_tokens: Any, run: RunOptions, separator: int | None = None
@@ -57,20 +57,20 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
         self.pool = BufferPool()
 
     def _apply(self, fn: Any, recurse: bool = True) -> LasformerDecoder:
-        self.pool.free.clear()  # captured steps read the parameters where they were
+        self.pool.free.clear()  # captured steps read the parameters at their old addresses
         return super()._apply(fn, recurse)
 
     def _weights(self) -> tuple[tuple[int, int], ...]:
-        """Where every weight lies, and how often it was changed in place (but not by writing to ``weight.data``)."""
+        """Return the address of every weight and its number of in-place changes (except writes to ``weight.data``)."""
         return tuple((p.data_ptr(), p._version) for m in (self.layers, self.output_projection) for p in m.parameters())
 
     def make_generation_fast_(self, retain_dropout: bool = False, **_: Any) -> None:
         """Pack the weights for decoding on a CPU, or quantise them on a GPU; called by fairseq before generation.
 
-        Weights that change afterwards, or move, are packed again when the next batch begins; those of a GPU are not.
+        Weights that change or move afterwards are packed again when the next batch begins; on a GPU they are not.
 
         Raises:
-            InputError: 8 bits, or reproducible translations, are asked for and not possible.
+            InputError: 8 bits or reproducible translations are requested but not possible.
         """
         int8, int8_cache, self.packed = self.run_options.int8, self.run_options.int8_cache, None
         try:
@@ -116,38 +116,38 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
         return self.output_layer(x, packed=incremental_state is not None), extra
 
     def read(self, tokens: Tensor, encoder_out: EncoderOut) -> tuple[Tensor, dict[str, Any]] | None:
-        """Compute scores of all words as steps that read these tokens would.
+        """Compute scores of all words exactly as steps over these tokens would.
 
         Args:
             tokens: int64 [N, P], the start symbol and words, padded on the right.
 
         Returns:
-            what :meth:`forward` returns; None if steps do not use the packed layers.
+            the result of :meth:`forward`; None if steps do not use the packed layers.
         """
         if self._packed_for(tokens) is None or torch.is_grad_enabled():
             return None
         cache = self.new_cache(tokens.size(0), encoder_out["encoder_out"][0].transpose(0, 1))
-        if self.packed is None:  # the weights have changed, to another type
+        if self.packed is None:  # the weights have changed to another type
             return None
         return self.output_layer(self._read(tokens, encoder_out, cache), packed=True), {"attn": [None]}
 
     def output_layer(self, features: Tensor, packed: bool = False, **kwargs: Any) -> Tensor:
-        """[..., d] -> [..., vocabulary]; ``packed``: as in a decoding step."""
+        """Project [..., d] to scores [..., vocabulary]; ``packed``: as in a decoding step."""
         kernels = self._output_for(features) if packed else None
         return self.output_projection(features) if kernels is None else kernels(features)
 
     def _output_for(self, x: Tensor) -> PackedLinear | QuantisedLinear | None:
-        """The projection to scores of all words that steps on tensors like this one use, if not the model's own."""
+        """Return the output projection for steps on tensors like this one; None if it is the model's own."""
         if x.device.type != "cpu":
             return None if self.eight is None else self.eight.output
         return None if self.packed is None else self.packed.output
 
     def _packed_for(self, x: Tensor) -> PackedDecoder | None:
-        """What steps on tensors like this one read packed; None if they do not."""
+        """Return the packed weights for steps on tensors like this one; None if there are none."""
         return self.packed if x.device.type == "cpu" else None
 
     def get_normalized_probs(self, net_output: Any, log_probs: bool, sample: Any = None) -> Tensor:
-        """See fairseq's ``FairseqDecoder``."""
+        """Compute probabilities, see fairseq's ``FairseqDecoder``."""
         scores = net_output[0]
         if log_probs and self._packed_for(scores) is not None and not torch.is_grad_enabled():
             return log_softmax(scores.float())
@@ -229,17 +229,17 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
     def read_beginning(
         self, tokens: Tensor, encoder_out: EncoderOut, incremental_state: IncrementalState, beam: int
     ) -> Tensor | None:
-        """Read what all hypotheses of an item begin with in one pass, instead of a step per token.
+        """Read the common beginning of an item's hypotheses in one pass, instead of one step per token.
 
-        If keys and values are kept in 8 bits on a GPU, the pass itself attends over what they were before.
+        If keys and values are kept in 8 bits on a GPU, this pass still attends to the unquantised ones.
 
         Args:
             tokens: int64 [N, P], the start symbol and the first P - 1 words of each item, without padding.
-            incremental_state: an empty decoding state, which continues after these tokens.
+            incremental_state: an empty decoding state; it then continues after these tokens.
             beam: hypotheses per item.
 
         Returns:
-            features [N, P, d]; None, with the state as it was, if the model can only read step by step.
+            features [N, P, d]; None, with the state unchanged, if the model can only read step by step.
         """
         attentions: list[Any] = [layer.self_attn for layer in self.layers]
         if self.run_options.cuda_graph or not all(attention.remembers for attention in attentions):
@@ -253,7 +253,7 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
         return self.extract_features(tokens, encoder_out, into=cache)[0]
 
     def _read(self, tokens: Tensor, encoder_out: EncoderOut, cache: DecodingCache) -> Tensor:
-        """Read what all hypotheses of an item begin with by the packed layers; return features [N, P, d].
+        """Read the common beginning of an item's hypotheses with the packed layers; return features [N, P, d].
 
         Padding may only follow the tokens of an item.
         """
@@ -265,7 +265,7 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
         return x if self.layer_norm is None else self.layer_norm(x)
 
     def _begin(self, cache: DecodingCache, tokens: Tensor, encoder_out: EncoderOut) -> None:
-        """Let a cache begin with tokens [N, P]."""
+        """Start a cache with tokens [N, P]."""
         cache.begin_with(tokens.size(1))
         if (ends := self.line_ends.asked(tokens)) is not None:
             memory = encoder_out["encoder_out"][0].transpose(0, 1)
@@ -273,7 +273,7 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
             cache.mark_source(encoder_out["ends"][0], memory)
 
     def _embed(self, tokens: Tensor, position_offset: Tensor | None = None) -> Tensor:
-        """The input of the layers in a full pass: int64 [N, P] -> [N, P, d]."""
+        """Compute the input of the layers in a full pass: int64 [N, P] -> [N, P, d]."""
         words = self.embed_scale * self.embed_tokens(tokens)
         if self.cfg.zero_first_embedding:
             words = torch.cat([torch.zeros_like(words[:, :1]), words[:, 1:]], 1)
@@ -285,7 +285,7 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
         """Compute features [R, 1, d] of the newest tokens, embedded [R, d], from the cache of earlier ones.
 
         Args:
-            ends: bool [R], whether they end a line; None if no pattern asks.
+            ends: bool [R], whether they end a line; None if no pattern needs it.
         """
         memory = encoder_out["encoder_out"][0].transpose(0, 1)
         cache = DecodingCache.of(incremental_state, functools.partial(self.new_cache, x.size(0), memory))
@@ -321,7 +321,7 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
 
 
 def _output_projection(dim: int, n_words: int, embed_tokens: Any, cfg: ModuleConfig) -> nn.Module:
-    """Build the projection to scores of all words: fairseq's, or through a narrow table if the embedding has one."""
+    """Build the output projection to the vocabulary: fairseq's, or through a narrow table if the embedding has one."""
     shared = cfg.share_decoder_input_output_embed
     if isinstance(embed_tokens, ExpandedEmbedding):
         table = embed_tokens.weight

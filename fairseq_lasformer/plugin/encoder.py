@@ -41,10 +41,10 @@ class LasformerEncoder(Frontend, FairseqEncoder):
         self.layer_norm = nn.LayerNorm(embed_tokens.embedding_dim) if cfg.encoder.normalize_before else None
 
     def make_generation_fast_(self, retain_dropout: bool = False, **_: Any) -> None:
-        """Pack the layers for a CPU; called by fairseq before generation. On a GPU, they stay as they are.
+        """Pack the layers for a CPU; called by fairseq before generation. On a GPU, they are unchanged.
 
         Raises:
-            InputError: translations are to be reproducible, which is not possible.
+            InputError: reproducible translations are requested but not possible.
         """
         run = self.run_options
         try:
@@ -60,7 +60,7 @@ class LasformerEncoder(Frontend, FairseqEncoder):
     def embed(
         self, tokens: Tensor, embeddings: Tensor | None = None, offset: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """int64 [B, N] -> the input of the layers [B, N, d], and the scaled word embeddings alone."""
+        """Embed tokens int64 [B, N]; return the input of the layers [B, N, d], and the scaled word embeddings alone."""
         words = self.embed_scale * (self.embed_tokens(tokens) if embeddings is None else embeddings)
         return self.embed_words(words, self.position_embeddings(tokens, offset)), words
 
@@ -81,7 +81,7 @@ class LasformerEncoder(Frontend, FairseqEncoder):
             src_tokens: int64 [B, K], padded on either side.
             src_lengths: unused.
             return_all_hiddens: also return the states after each group.
-            token_embeddings: [B, K, d], word embeddings to use instead of those of ``src_tokens``.
+            token_embeddings: [B, K, d], word embeddings that replace those of ``src_tokens``.
             observe: called with the output of every attention.
             position_offset: int64 [B, 1], added to all positions of an example.
             update: number of the update, in training.

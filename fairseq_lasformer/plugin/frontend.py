@@ -1,4 +1,4 @@
-"""What encoder and decoder have in common: word and position embeddings, and the length limits."""
+"""Parts shared by encoder and decoder: word and position embeddings, and the length limits."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def some_padding(mask: Tensor, padded: bool = False) -> Tensor | None:
     """Return a padding mask, bool [B, N], True at padding; None if there is no padding.
 
     Args:
-        padded: take it that there is some, without asking the device: that would synchronise.
+        padded: assume that there is padding instead of asking the device, which would synchronise.
     """
     return mask if padded or bool(mask.any()) else None
 
 
 class Frontend(nn.Module):
-    """Base of encoder and decoder, beside fairseq's."""
+    """Base of encoder and decoder, in addition to fairseq's."""
 
     layer_norm: nn.Module | None
     line_ends: LineEnds
@@ -44,7 +44,7 @@ class Frontend(nn.Module):
         max_positions: int,
         learned_pos: bool,
     ) -> None:
-        """Register what precedes the layers, in the order in which fairseq's encoder and decoder hold it.
+        """Register the modules that precede the layers, in the order of fairseq's encoder and decoder.
 
         Args:
             run: backend, CUDA graph, expert group.
@@ -68,20 +68,20 @@ class Frontend(nn.Module):
         self.longest = max_positions
 
     def _add_ends(self, eos: int, separator: int | None) -> None:
-        """Note the words that end a line, once the layers are built: a separator, and the end of sentence."""
+        """Record the words that end a line, once the layers are built: a separator, and the end of sentence."""
         words = (eos,) if separator is None else (eos, separator)
         self.line_ends = LineEnds(words, (pattern for _, pattern in self.layers.patterns()))
 
     def check_kernels(self, retain_dropout: bool) -> None:
-        """Raise :class:`Unsupported` if generation is not on a CPU with the kernels, or drops as training does."""
+        """Raise :class:`Unsupported` if generation keeps dropout or is not on a CPU with the kernels."""
         if retain_dropout:
             raise Unsupported("--retain-dropout")
         if ops.backend_for(next(self.layers.parameters()).device, self.run_options.backend) != "cpu":
             raise Unsupported("a device or backend without these kernels")
 
     def fix(self) -> None:
-        """Compute what stands around the layers so that each row depends on that row alone."""
-        if self.run_options.reproducible:  # otherwise, a processor without them stays as fast as it is
+        """Make the modules around the layers compute each row from that row alone."""
+        if self.run_options.reproducible:  # only then: without the instructions it is slow
             ops.fuse_multiply_adds()
         fixed(self.layernorm_embedding)
         fixed(self.layer_norm)
@@ -90,13 +90,13 @@ class Frontend(nn.Module):
             self.embed_positions = ReproduciblePositions(self.embed_positions)
 
     def max_positions(self) -> int:
-        """Return the maximum sequence length; sinusoidal positions do not restrict the task's limit."""
+        """Return the maximum sequence length; sinusoidal positions do not reduce the task's limit."""
         if isinstance(self.embed_positions, LearnedPositionalEmbedding):
             return min(self.longest, self.embed_positions.max_positions)
         return self.longest if self.embed_positions is None else int(self.embed_positions.max_positions)
 
     def position_embeddings(self, tokens: Tensor, offset: Tensor | None) -> Tensor | None:
-        """Return the position embeddings of a full pass, [B, N, d]; None for a model without.
+        """Return the position embeddings of a full pass, [B, N, d]; None for a model without them.
 
         Args:
             tokens: int64 [B, N].
@@ -108,7 +108,7 @@ class Frontend(nn.Module):
         return self.embed_positions.weights[positions + offset * tokens.ne(self.padding_idx)]
 
     def embed_words(self, words: Tensor, positions: Tensor | None) -> Tensor:
-        """Scaled word embeddings [..., d] and position embeddings -> the input of the layers."""
+        """Combine scaled word embeddings [..., d] and position embeddings to the input of the layers."""
         x = words if positions is None else words + positions
         if self.layernorm_embedding is not None:
             x = self.layernorm_embedding(x)

@@ -22,10 +22,10 @@ from fairseq_lasformer.search.generator import AlignedGenerator, Alignment
 
 
 class GenerationTask(TranslationTask):
-    """fairseq's translation task, which generates documents.
+    """fairseq's translation task for generating documents.
 
     Attributes:
-        settings: its settings; None if it was not prepared by this package.
+        settings: settings of the prepared data; None if this package did not prepare it.
     """
 
     cfg: DocumentTranslationConfig
@@ -55,7 +55,7 @@ class GenerationTask(TranslationTask):
         return index
 
     def build_tokenizer(self, args: Any) -> Any:
-        """Return the conversion between text and tokens that was used to prepare the data.
+        """Return the conversion between text and tokens with which the data was prepared.
 
         fairseq's tools need no ``--tokenizer`` or ``--bpe``.
 
@@ -95,7 +95,7 @@ class GenerationTask(TranslationTask):
                 ``--align-sentences`` or ``--shortlist`` where it is not possible.
         """
         if getattr(args, "print_alignment", None) and any(isinstance(m, LasformerModel) for m in models):
-            raise InputError("--print-alignment: this model returns no attention weights; leave the option out")
+            raise InputError("--print-alignment: this model returns no attention weights; leave out the option")
         for name in ("lenpen", "unkpen", "temperature", "max_len_a"):
             if not math.isfinite(float(getattr(args, name, 1.0))):
                 raise InputError(f"--{name.replace('_', '-')} {getattr(args, name)}: expected a number")
@@ -113,7 +113,7 @@ class GenerationTask(TranslationTask):
             limits = bool(self.cfg.reproducible)
             seq_gen_cls = functools.partial(BeamGenerator, backend=self.cfg.attention_backend, own_limits=limits)
         elif self.settings and self.settings.target_tag:
-            raise InputError("--print-alignment: not with models whose translations begin with a tag")
+            raise InputError("--print-alignment: not supported for models whose translations begin with a tag")
         tag = self.tag_in(self.target_dictionary, 1)
         if tag is not None and not getattr(args, "score_reference", False):
             extra_gen_cls_kwargs = {**(extra_gen_cls_kwargs or {}), "tag": tag, "symbols_to_strip_from_output": {tag}}
@@ -123,14 +123,14 @@ class GenerationTask(TranslationTask):
         return super().build_generator(models, args, seq_gen_cls, extra_gen_cls_kwargs, prefix_allowed_tokens_fn)
 
     def _check_reproducible(self, models: Any, args: Any) -> None:
-        """Refuse what a reproducible translation cannot be made with.
+        """Reject models and options that do not allow reproducible translations.
 
         Raises:
             InputError: names it.
         """
         refused = {
             "several models": len(models) > 1,
-            "models of fairseq's (see lasformer convert)": not all(isinstance(m, LasformerModel) for m in models),
+            "fairseq's models (see lasformer convert)": not all(isinstance(m, LasformerModel) for m in models),
             "a GPU": any(p.device.type != "cpu" for m in models for p in m.parameters()),
             "--shortlist": bool(self.cfg.shortlist),
             **{f"--{name.replace('_', '-')}": bool(getattr(args, name, None)) for name in ("sampling", "lm_path")},
@@ -151,7 +151,7 @@ class GenerationTask(TranslationTask):
             prefix_allowed_tokens_fn: fairseq's function that prescribes the translation, if there is one.
 
         Raises:
-            InputError: alignment is asked for and not possible, or has invalid options.
+            InputError: alignment is requested but not possible, or has invalid options.
         """
         asked = bool(self.cfg.align_sentences)
         if asked and self.cfg.no_align_sentences:
@@ -159,27 +159,27 @@ class GenerationTask(TranslationTask):
         if self.cfg.no_align_sentences or getattr(args, "no_align_sentences", False):
             return None
         if getattr(args, "score_reference", False) or getattr(args, "constraints", None):
-            return None  # nothing is searched for, or fairseq's constraints decide
+            return None  # there is no search, or fairseq's constraints decide
         source, target = self.separator_in(self.source_dictionary), self.separator_in(self.target_dictionary)
         if source is None or target is None:
             if asked:
                 raise InputError(
-                    f"--align-sentences: the data in {self.folder} has no separator between sentences, so that a "
-                    "translation has no lines; prepare it with one (lasformer prepare --separator) and train on it"
+                    f"--align-sentences: the data in {self.folder} has no separator between sentences, so "
+                    "translations have no lines; prepare it with one (lasformer prepare --separator) and train on it"
                 )
             return None
         if getattr(args, "match_source_len", False) or prefix_allowed_tokens_fn is not None:
-            raise InputError("--match-source-len prescribes the length in another way: add --no-align-sentences")
+            raise InputError("--match-source-len conflicts with sentence alignment: add --no-align-sentences")
         a, b = float(self.cfg.sentence_max_len_a), float(self.cfg.sentence_max_len_b)
         if not (0 <= a < math.inf and 0 <= b < math.inf and a + b >= 1):
-            raise InputError(f"--sentence-max-len-a {a}, --sentence-max-len-b {b}: leave no room for a word")
+            raise InputError(f"--sentence-max-len-a {a}, --sentence-max-len-b {b}: allow no tokens at all")
         if self.cfg.repair < 0:
             raise InputError(f"--repair {self.cfg.repair}: expected a number of times, at least 0")
         look_ahead = not getattr(args, "no_look_ahead", False)
         return Alignment((source, target), a, b, int(self.cfg.repair), look_ahead)
 
     def inference_step(self, generator: Any, models: Any, sample: Any, *args: Any, **kwargs: Any) -> Any:
-        """Run fairseq's inference step; the translation of an empty source is empty."""
+        """Run fairseq's inference step; an empty source gets an empty translation."""
         hypotheses = super().inference_step(generator, models, sample, *args, **kwargs)
         source = sample["net_input"]["src_tokens"]
         none = self.source_dictionary.pad(), self.source_dictionary.eos(), self.tag_in(self.source_dictionary, 0)
@@ -198,7 +198,7 @@ class GenerationTask(TranslationTask):
 
 
 def _check_shortlist(models: Any, args: Any, prefix_allowed_tokens_fn: Any) -> None:
-    """Refuse models and options that know nothing of a shortlist.
+    """Reject models and options that do not support a shortlist.
 
     Raises:
         InputError: names them.
@@ -209,13 +209,13 @@ def _check_shortlist(models: Any, args: Any, prefix_allowed_tokens_fn: Any) -> N
         if getattr(args, name, None):
             raise InputError(f"--shortlist: not with --{name.replace('_', '-')}")
     if prefix_allowed_tokens_fn is not None:
-        raise InputError("--shortlist: not where the translation is prescribed")
+        raise InputError("--shortlist: not when the translation is prescribed")
 
 
 def _refuse(option: str, args: Any) -> None:
     name = getattr(args, "_name", args)
     if name is not None:
         raise InputError(
-            f"{option} {name}: the data has a tokeniser and subwords of its own, which are used without being asked "
-            "for; leave the option out"
+            f"{option} {name}: the prepared data has its own tokeniser and subwords, which are used automatically; "
+            "leave out the option"
         )

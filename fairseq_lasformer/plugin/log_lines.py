@@ -1,4 +1,4 @@
-"""Training statistics: sums that fairseq aggregates over micro-batches and workers, and the log lines made of them."""
+"""Training statistics: sums that fairseq aggregates over micro-batches and workers, and their log lines."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def selection_sums(
     """
     if not kappas:
         return None
-    # column by column: a GPU takes as long to start a copy of one number as one of all of them
+    # column by column: on a GPU, starting a copy takes as long for one number as for all of them
     n_groups = max(_place(name)[1] for name in kappas) + 1
     columns = [
         _column({name: getattr(s, column).detach() for name, s in supervision.items()}, n_groups)
@@ -52,7 +52,7 @@ def selection_sums(
 
 
 def _column(values: Mapping[str, Tensor], n_groups: int) -> Tensor:
-    """Scalars by module and group as a tensor [modules, groups]; 0 where there is none."""
+    """Return scalars by module and group as a tensor [modules, groups]; 0 where there is none."""
     places = {_place(name): value for name, value in values.items()}
     nothing = next(iter(values.values())).new_zeros(())
     cells = [places.get((module, group), nothing) for module in range(len(MODULES)) for group in range(n_groups)]
@@ -105,7 +105,7 @@ def log_selection(logging_outputs: list[dict[str, Any]]) -> None:
 
 
 def log_distillation(logging_outputs: list[dict[str, Any]]) -> None:
-    """Log the cross-entropy with the teacher's likeliest words, in bits per token."""
+    """Log the cross-entropy with the teacher's most likely words, in bits per token."""
     held = [log for log in logging_outputs if "distil_loss" in log]
     if held:
         n_tokens = sum(log["ntokens"] for log in held)

@@ -64,7 +64,7 @@ class LasformerModel(TransformerModelBase):
         if config.share_all_embeddings and task.source_dictionary != task.target_dictionary:
             raise InputError(
                 "--share-all-embeddings (part of --arch lasformer_delight and delight_transformer): the two "
-                "dictionaries differ; preprocess with a joined one, or give --arch lasformer the preset's options"
+                "dictionaries differ; preprocess with a joined one, or use --arch lasformer with the preset's options"
             )
         source, target = cls._embeddings(config, task)
         separators = [_separator(task, d) for d in (task.source_dictionary, task.target_dictionary)]
@@ -74,7 +74,7 @@ class LasformerModel(TransformerModelBase):
         if None in separators and (encoder.line_ends.read or decoder.line_ends.read):
             logger.warning(
                 f"--select-pattern {config.select_pattern} reads where lines end, but the data has no separators "
-                "between them: every text counts as one line; prepare the data with --separator"
+                "between lines: every text counts as one line; prepare the data with --separator"
             )
         model.adapted = bool(getattr(task, "adapts_sparsity", False))
         if config.select_only:
@@ -126,14 +126,14 @@ class LasformerModel(TransformerModelBase):
         These are ``kappa`` and, in training, ``supervision`` and ``router_stats``.
 
         Args:
-            padded: take it that both sides have padding; nothing asks the device, which a CUDA graph does not allow.
+            padded: assume that both sides have padding instead of asking the device, which a CUDA graph does not allow.
         """
         if self.training and not self.adapted:
             self.adapted = True  # warn only once
             if next(self.selectors(), None) is not None:
                 logger.warning(
-                    "this task does not move kappa: every selector keeps the share of keys it starts with, all of them "
-                    "unless a checkpoint says otherwise; train with --task document_translation"
+                    "this task does not adapt kappa: every selector keeps its initial share of keys, all of them "
+                    "unless a checkpoint sets another; train with --task document_translation"
                 )
         offset = None
         if self.training and self.cfg.position_offset:
@@ -165,7 +165,7 @@ class LasformerModel(TransformerModelBase):
         complete(state_dict, self.state_dict(), widths)
 
     def set_num_updates(self, num_updates: int) -> None:
-        """Called by fairseq before every update."""
+        """Store the number of updates; called by fairseq before every update."""
         super().set_num_updates(num_updates)
         self.num_updates = num_updates
 
@@ -180,7 +180,7 @@ class LasformerModel(TransformerModelBase):
 
 
 def _train_selectors_alone(model: LasformerModel) -> None:
-    """Exclude all weights but the selectors' from the training.
+    """Exclude all weights except the selectors' from training.
 
     Raises:
         InputError: there are none.
@@ -192,7 +192,7 @@ def _train_selectors_alone(model: LasformerModel) -> None:
 
 
 def _separator(task: Any, dictionary: Any) -> int | None:
-    """Index of the separator between lines; None if the data has none, as with fairseq's own tasks."""
+    """Return the index of the separator between lines; None if the data has none, as with fairseq's own tasks."""
     return task.separator_in(dictionary) if hasattr(task, "separator_in") else None
 
 
@@ -206,7 +206,7 @@ def _check_run(run: RunOptions, has_mixtures: bool) -> None:
         raise InputError("--cuda-graph requires a GPU and --attention-backend triton or auto")
     if run.cuda_graph and has_mixtures:
         raise InputError("--cuda-graph does not support mixtures of experts (expert sizes are read on the host)")
-    if run.backend in ("cpu", "triton"):  # requested explicitly: fail at start if the kernels are missing
+    if run.backend in ("cpu", "triton"):  # requested explicitly: fail at the start if the kernels are missing
         try:
             ops.backend_for(torch.device("cpu" if run.backend == "cpu" else "cuda"), run.backend)
         except RuntimeError as e:

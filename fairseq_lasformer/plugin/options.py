@@ -49,7 +49,7 @@ _LEFT_OUT = {
 
 
 def _transformer_flags() -> list[tuple[str, Any, Any]]:
-    """fairseq's nested Transformer options as flat ``(name, type, field)`` triples."""
+    """Return fairseq's nested Transformer options as flat ``(name, type, field)`` triples."""
     nested = {"encoder": EncDecBaseConfig, "decoder": DecoderConfig, "quant_noise": QuantNoiseConfig}
     flags = []
     for outer in fields(TransformerConfig):
@@ -81,22 +81,22 @@ class SelectionOptions(FairseqDataclass):
     select_groups: str = field(
         default="",
         metadata={
-            "help": "instead of --select-share: the lowest layer of each group of layers that share a selection, as "
+            "help": "instead of --select-share: the lowest layer of each group that shares a selection, such as "
             "encoder.0,encoder.2,decoder.0 (from 0)"
         },
     )
     select_only: bool = field(
-        default=False, metadata={"help": "train the selectors alone; all other weights stay as they are"}
+        default=False, metadata={"help": "train only the selectors; all other weights stay fixed"}
     )
     select_pattern: str = field(
         default="learned",
-        metadata={"help": f"which keys those modules attend to: one of {usage()}"},
+        metadata={"help": f"pattern of the keys that these modules attend to: one of {usage()}"},
     )
-    select_window: int = field(default=0, metadata={"help": "N: short for --select-pattern window:N"})
+    select_window: int = field(default=0, metadata={"help": "short form of --select-pattern window:N"})
     select_gradient: ChoiceEnum(["straight-through", "bounded", "none"]) = field(  # type: ignore[valid-type]
         default="bounded",
         metadata={
-            "help": "gradient of the translation loss through the selection: eq 3's, the same with the weight of a key "
+            "help": "gradient of the translation loss through the selection: eq 3's, the same with weights of keys "
             "outside the selection bounded by 1, or none"
         },
     )
@@ -115,26 +115,26 @@ class SelectionOptions(FairseqDataclass):
     supervise_rows: str = field(
         default="512",
         metadata={
-            "help": "queries of a batch that a selector learns from, drawn anew in every update: at least this number "
-            "of a long document's (and one in 16), or all"
+            "help": "queries of a batch that train a selector, resampled every update: at least this many (and "
+            "at least 1 in 16; all if examples are short), or all"
         },
     )
     supervise_all_above: float = field(
         default=0.35,
-        metadata={"help": "kappa above which a selector learns from all queries whatever --supervise-rows"},
+        metadata={"help": "kappa above which a selector learns from all queries, whatever --supervise-rows says"},
     )
     sparsity_threshold: float = field(
-        default=0.95, metadata={"help": "attention mass the kept keys must hold before fewer are kept (t, eq 7)"}
+        default=0.95, metadata={"help": "attention mass that the kept keys must exceed before fewer are kept (t, eq 7)"}
     )
     sparsity_step: float = field(default=0.001, metadata={"help": "change of kappa per update (eq 7)"})
     sparsity_min: float = field(default=0.01, metadata={"help": "smallest kappa"})
     sparsity_warmup: int = field(
-        default=0, metadata={"help": "updates in which kappa stays as it is, and selectors learn without selecting"}
+        default=0, metadata={"help": "initial updates that train selectors while kappa is fixed"}
     )
     sparsity_freeze_above: float = field(default=0.5, metadata={"help": "kappa does not grow while it is above this"})
     sparsity_mass: ChoiceEnum(["selection", "attention"]) = field(  # type: ignore[valid-type]
         default="selection",
-        metadata={"help": "whose mass over the kept keys steers kappa: the selector's or the attention's own"},
+        metadata={"help": "mass on the kept keys that drives kappa: the selector's or the attention's own"},
     )
 
 
@@ -142,8 +142,8 @@ class SelectionOptions(FairseqDataclass):
 class MoeOptions(FairseqDataclass):
     """Options of the mixtures of experts (arXiv 1701.06538)."""
 
-    moe_experts: int = field(default=0, metadata={"help": "experts a mixture of experts has (n); 0: no mixtures"})
-    moe_top_k: int = field(default=2, metadata={"help": "experts a token goes to (k); at each level, if hierarchical"})
+    moe_experts: int = field(default=0, metadata={"help": "experts per mixture (n); 0: no mixtures"})
+    moe_top_k: int = field(default=2, metadata={"help": "experts per token (k); at each level, if hierarchical"})
     moe_gating: ChoiceEnum(["noisy-topk", "softmax", "batchwise", "gshard-top2"]) = field(  # type: ignore[valid-type]
         default="noisy-topk",
         metadata={
@@ -151,32 +151,32 @@ class MoeOptions(FairseqDataclass):
         },
     )
     moe_groups: int = field(
-        default=0, metadata={"help": "groups of a hierarchical mixture (a, eq 12); 0: a flat one (needs noisy-topk)"}
+        default=0, metadata={"help": "groups of a hierarchical mixture (a, eq 12; needs noisy-topk); 0: a flat one"}
     )
     moe_ffn_embed_dim: int = field(
         default=0, metadata={"help": "hidden width of one expert (h); 0: the feed-forward width of its side"}
     )
     moe_every: str = field(
-        default="2", metadata={"help": "every N-th layer is a mixture; N or N,M for encoder and decoder, 0 for none"}
+        default="2", metadata={"help": "every N-th layer is a mixture; N, or N,M for encoder and decoder; 0 for none"}
     )
     moe_layers: str = field(
-        default="", metadata={"help": "instead of --moe-every: these layers, as encoder.1,decoder.3 (from 0)"}
+        default="", metadata={"help": "instead of --moe-every: these layers, such as encoder.1,decoder.3 (from 0)"}
     )
     moe_placement: ChoiceEnum(["feed-forward", "shazeer"]) = field(  # type: ignore[valid-type]
         default="feed-forward",
         metadata={
-            "help": "mixtures in place of feed-forward networks, or as in the paper's appendix E: one more residual "
-            "sub-layer before the encoder's last layer and after the decoder's first"
+            "help": "mixtures in place of feed-forward networks, or as in the paper's appendix E: an additional "
+            "residual sub-layer before the encoder's last layer and after the decoder's first"
         },
     )
     moe_importance_weight: float = field(default=0.01, metadata={"help": "w_importance (eq 7)"})
-    moe_load_weight: float = field(default=0.01, metadata={"help": "w_load (eq 11); weight of GShard's loss"})
-    moe_sigmoid: bool = field(default=False, metadata={"help": "sigmoid on a mixture's output (the paper's)"})
+    moe_load_weight: float = field(default=0.01, metadata={"help": "w_load (eq 11), or the weight of GShard's loss"})
+    moe_sigmoid: bool = field(default=False, metadata={"help": "apply a sigmoid to a mixture's output (the paper's)"})
     moe_recompute: bool = field(
-        default=False, metadata={"help": "compute the experts' hidden activations again in the backward pass"}
+        default=False, metadata={"help": "recompute the experts' hidden activations in the backward pass"}
     )
     moe_backend: ChoiceEnum(["auto", "grouped", "loop"]) = field(  # type: ignore[valid-type]
-        default="auto", metadata={"help": "experts as one grouped product or one after the other"}
+        default="auto", metadata={"help": "compute the experts as one grouped product or one by one"}
     )
     moe_batchwise_decoder: bool = field(
         default=False,
@@ -186,20 +186,20 @@ class MoeOptions(FairseqDataclass):
 
 @dataclass
 class StudentOptions(FairseqDataclass):
-    """Options of smaller models, beside widths and numbers of layers."""
+    """Options of smaller models, besides widths and numbers of layers."""
 
     group_drop: float = field(
         default=0.0,
         metadata={
-            "help": "training: probability that a group of layers that share a selection is left out in an update "
-            "(LayerDrop), so that a model can do without some of them afterwards"
+            "help": "training: probability that a group of layers that share a selection is skipped in an update "
+            "(LayerDrop), so that some can be removed afterwards"
         },
     )
     fewer_heads: str = field(
         default="",
         metadata={
-            "help": "attention modules with fewer heads of the same width, as encoder=6,cross=4; lasformer prune makes "
-            "them"
+            "help": "attention modules with fewer heads of the same width, such as encoder=6,cross=4; lasformer prune "
+            "makes them"
         },
     )
     tie_groups: bool = field(
@@ -216,55 +216,55 @@ class CompactOptions(FairseqDataclass):
         default="lookup",
         metadata={
             "help": "word embeddings: a table; DeFINE's narrow table, expanded and reduced; or the unit of DeLighT's "
-            "official code (of which encoder and decoder share the table alone)"
+            "official code (encoder and decoder share only its table)"
         },
     )
     define_dim: int = field(default=128, metadata={"help": "width of the narrow table (n)"})
     define_expand: int = field(default=1024, metadata={"help": "widest layer of DeFINE's unit (k)"})
-    define_depth: int = field(default=3, metadata={"help": "group linear transformations of DeFINE's unit (N)"})
-    define_groups: int = field(default=4, metadata={"help": "groups of DeFINE's first layer, halved at each (g_max)"})
+    define_depth: int = field(default=3, metadata={"help": "group linear transformations in DeFINE's unit (N)"})
+    define_groups: int = field(default=4, metadata={"help": "groups of DeFINE's first layer, halved per layer (g_max)"})
     delight: ChoiceEnum(["none", "official", "paper"]) = field(  # type: ignore[valid-type]
         default="none",
         metadata={
-            "help": "DeLighT blocks: single-head attention in half the width behind a deep, light transformation, and "
-            "a feed-forward network of a quarter of the width, whatever --encoder-attention-heads and "
-            "--encoder-ffn-embed-dim (or the decoder's) say; as in the official code or as in the paper"
+            "help": "DeLighT blocks: a deep, light transformation, then single-head attention of half the width and "
+            "a feed-forward network of a quarter of the width (--encoder-attention-heads, --encoder-ffn-embed-dim and "
+            "the decoder's are ignored); as in the official code or as in the paper"
         },
     )
     delight_min_depth: int = field(default=4, metadata={"help": "layers of the lowest block's transformation (N_min)"})
-    delight_max_depth: int = field(default=8, metadata={"help": "of the highest block's (N_max)"})
+    delight_max_depth: int = field(default=8, metadata={"help": "layers of the highest block's transformation (N_max)"})
     delight_width: float = field(default=2.0, metadata={"help": "width multiplier of the lowest block (w_m)"})
     delight_dropout: float = field(default=0.0, metadata={"help": "dropout in the transformations"})
 
 
 @dataclass
 class ImportOptions(FairseqDataclass):
-    """What models of other toolkits have and fairseq's have not; ``lasformer import`` sets them."""
+    """Features of other toolkits' models that fairseq lacks; ``lasformer import`` sets them."""
 
     position_table: ChoiceEnum(["fairseq", "vaswani"]) = field(  # type: ignore[valid-type]
         default="fairseq",
         metadata={"help": "frequencies of sinusoidal positions: fairseq's, or those of Vaswani et al. 2017 and Marian"},
     )
     zero_first_embedding: bool = field(
-        default=False, metadata={"help": "the decoder begins with a vector of zeros instead of a symbol, as Marian's"}
+        default=False, metadata={"help": "start the decoder with a vector of zeros instead of a symbol, as Marian does"}
     )
-    output_bias: bool = field(default=False, metadata={"help": "add a bias to the scores of the words, as Marian's"})
+    output_bias: bool = field(default=False, metadata={"help": "add a bias to the scores of the words, as Marian does"})
 
 
 @dataclass
 class LengthOptions(FairseqDataclass):
-    """Options for documents that are longer than those of the training."""
+    """Options for documents that are longer than the training examples."""
 
     position_offset: int = field(
         default=0,
         metadata={
-            "help": "training: add a random offset, 0 to this, to all positions of an example and of its translation "
-            "(SHAPE), so that positions beyond the training length are known; 0: none"
+            "help": "training: add a random offset from 0 to this to all positions of an example and its translation "
+            "(SHAPE), so that positions beyond the training length are learned; 0: none"
         },
     )
     attention_length: int = field(
         default=0,
         metadata={
-            "help": "sharpen attention by log n / log of this for queries that see more keys than this (n); 0: never"
+            "help": "sharpen attention by log n / log of this for queries that see n keys, more than this; 0: never"
         },
     )

@@ -1,4 +1,4 @@
-"""Which layers and attention modules have what: groups that share a selection, heads, mixtures of experts."""
+"""Placement of features in layers and attention modules: shared selections, heads, mixtures of experts."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def heads_of(cfg: PlacedOptions, module: str) -> int:
         if name not in MODULES or not number.isdecimal() or not 1 <= int(number) <= side.attention_heads:
             raise InputError(
                 f"--fewer-heads {cfg.fewer_heads}: {part.strip()}: expected a module ({', '.join(MODULES)}) and a "
-                "number of its heads, as cross=4"
+                "number of its heads, such as cross=4"
             )
         fewer[name] = int(number)
     return fewer.get(module, (cfg.encoder if module == "encoder" else cfg.decoder).attention_heads)
@@ -57,12 +57,12 @@ def group_starts(cfg: PlacedOptions, module: str) -> tuple[int, ...]:
     starts = _named_layers("--select-groups", cfg.select_groups, sides)
     for name, layers in starts.items():
         if layers[:1] != (0,):
-            raise InputError(f"--select-groups {cfg.select_groups}: lacks {name}.0, where the first group begins")
+            raise InputError(f"--select-groups {cfg.select_groups}: lacks {name}.0, the start of the first group")
     return starts[side]
 
 
 def _named_layers(option: str, value: str, sides: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
-    """Read a list of layers, as ``encoder.1,decoder.3``, in ascending order by side.
+    """Parse a list of layers, such as ``encoder.1,decoder.3``; return them in ascending order by side.
 
     Raises:
         InputError: it names a layer that does not exist.
@@ -89,7 +89,7 @@ def mixture_layers(cfg: PlacedOptions) -> dict[str, tuple[int, ...]]:
         return {side: () for side in sides}
     if cfg.moe_placement == "shazeer":
         if cfg.moe_layers:
-            raise InputError("--moe-placement shazeer places its mixtures itself: leave --moe-layers out")
+            raise InputError("--moe-placement shazeer places its mixtures itself: leave out --moe-layers")
         return {"encoder": (max(0, sides["encoder"] - 2),), "decoder": (0,)}
     if cfg.moe_layers:
         return _named_layers("--moe-layers", cfg.moe_layers, sides)

@@ -53,8 +53,9 @@ DICTIONARIES = "dictionaries"
 class DocumentTranslationTask(GenerationTask):
     """fairseq's translation task for examples that are sentences, chunks or whole documents.
 
-    In addition, no sample is ever skipped because of its length (an error is raised instead), words are dropped anew in
-    every update, and kappa is adapted after every update to the mass over all its micro-batches and workers (eq 7).
+    In addition, no sample is ever skipped because of its length (an error is raised instead), different words are
+    dropped in every update, and kappa is adapted after every update to the mass over all micro-batches and workers
+    (eq 7).
     """
 
     cfg: DocumentTranslationConfig
@@ -67,7 +68,7 @@ class DocumentTranslationTask(GenerationTask):
         if not 0.0 <= cfg.subword_sampling <= 1.0:
             raise InputError(f"--subword-sampling {cfg.subword_sampling}: expected a number from 0 to 1")
         if not 0 <= cfg.denoise_temperature < math.inf or 0 < cfg.denoise_temperature < 1:
-            raise InputError(f"--denoise-temperature {cfg.denoise_temperature}: expected a number from 1 on, or 0")
+            raise InputError(f"--denoise-temperature {cfg.denoise_temperature}: expected a number of at least 1, or 0")
         Noise(cfg.denoise_mask, cfg.denoise_span, cfg.denoise_permute).check()
         if cfg.upsample_long < 1:
             raise InputError(f"--upsample-long {cfg.upsample_long}: expected a number of times, at least 1")
@@ -96,7 +97,7 @@ class DocumentTranslationTask(GenerationTask):
         folder = Path(utils.split_paths(cfg.data)[0])
         if not folder.is_dir():
             raise InputError(
-                f"{folder}: no such folder; prepare the data first (lasformer prepare; make demo, for the demo's)"
+                f"{folder}: no such folder; prepare the data first (lasformer prepare; for the demo, make demo)"
             )
         if (folder / SETTINGS).exists():
             settings = DataConfig.load(folder)
@@ -123,7 +124,7 @@ class DocumentTranslationTask(GenerationTask):
         trained = state.pop(DICTIONARIES, None)
         if trained is not None and trained != self._dictionaries():
             raise InputError(
-                f"{self.folder}: its dictionaries are not those the checkpoint was trained with; use the data it was "
+                f"{self.folder}: its dictionaries differ from those of the checkpoint's training; use the data it was "
                 "trained on, or prepare other text with its subwords (lasformer prepare --reuse)"
             )
         super().load_state_dict(state)
@@ -132,12 +133,12 @@ class DocumentTranslationTask(GenerationTask):
         return hashes((self.source_dictionary, self.target_dictionary))
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
-        """Build the model; one loaded from a checkpoint holds all its experts, however it was trained."""
+        """Build the model; one loaded from a checkpoint has all its experts, however it was trained."""
         group = None
         if self.cfg.expert_parallel and not from_checkpoint:
             if self.cfg.eval_bleu:
                 raise InputError(
-                    "--expert-parallel: workers take different numbers of decoding steps, --eval-bleu hangs"
+                    "--expert-parallel: leave out --eval-bleu, which hangs if workers decode different numbers of steps"
                 )
             group = make_expert_group(int(getattr(cfg, "moe_experts", 0)))
         self.run_options = self.run_options._replace(expert_group=group)
@@ -148,7 +149,7 @@ class DocumentTranslationTask(GenerationTask):
         return model
 
     def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any) -> None:
-        """Load a split and check it against its manifest, if the preprocessing wrote one.
+        """Load a split and check it against its manifest, if preprocessing wrote one.
 
         Raises:
             InputError: the split is missing or damaged, or its number of examples differs from the manifest.
@@ -164,8 +165,8 @@ class DocumentTranslationTask(GenerationTask):
         alone = not (combine and SplitInfo.binarised(data, f"{split}1", self.cfg.source_lang, self.cfg.target_lang))
         if info is not None and alone and len(self.datasets[split]) != info.n_examples:
             raise InputError(
-                f"{info.path}: lists {info.n_examples} examples, but the binarised split holds "
-                f"{len(self.datasets[split])}; run the preprocessing again"
+                f"{info.path}: lists {info.n_examples} examples, but the binarised split has "
+                f"{len(self.datasets[split])}; prepare the data again"
             )
         if split != self.cfg.train_subset:
             return
@@ -177,7 +178,7 @@ class DocumentTranslationTask(GenerationTask):
             self._add_monolingual(split)
 
     def _add_monolingual(self, split: str) -> None:
-        """Mix the documents of one language, if the data has some, with the pairs."""
+        """Mix the monolingual documents, if the data has some, with the pairs."""
         cfg, mixed = self.cfg, [self.datasets[split]]
         noise = Noise(cfg.denoise_mask, cfg.denoise_span, cfg.denoise_permute)
         for name, side in MONO.items():
@@ -189,7 +190,7 @@ class DocumentTranslationTask(GenerationTask):
             self.datasets[split] = MixedByTemperature(mixed, cfg.denoise_temperature, cfg.seed)
 
     def _sampled(self, dataset: Any) -> SampledSubwords:
-        """Return a training set whose subwords are drawn anew in every epoch."""
+        """Return a training set whose subwords are redrawn every epoch."""
         if self.settings is None:
             raise InputError(f"--subword-sampling: {self.folder} was not prepared by lasformer prepare")
         cfg, settings = self.cfg, self.settings
@@ -205,7 +206,7 @@ class DocumentTranslationTask(GenerationTask):
     def filter_indices_by_size(
         self, indices: Any, dataset: Any, max_positions: Any = None, ignore_invalid_inputs: bool = False
     ) -> Any:
-        """Return all indices; a sample that is too long is a mistake in the preparation and never dropped.
+        """Return all indices; a sample that is too long is an error of preparation and never dropped.
 
         Raises:
             InputError: a sample is too long.
@@ -223,8 +224,8 @@ class DocumentTranslationTask(GenerationTask):
     def get_batch_iterator(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
         """Return fairseq's batch iterator without dropping batches.
 
-        With a required batch size multiple (8 by default), fairseq drops a last batch that is not a multiple of it: the
-        longest documents, in training as well as in generation.
+        With a required batch size multiple (8 by default), fairseq drops a last batch that is not a multiple of it. In
+        training and generation, these would be the longest documents.
 
         Raises:
             InputError: an example is longer than ``--max-tokens``.
@@ -248,7 +249,7 @@ class DocumentTranslationTask(GenerationTask):
                 )
 
     def begin_epoch(self, epoch: int, model: Any) -> None:
-        """Called by fairseq before every epoch."""
+        """Begin an epoch; called by fairseq."""
         super().begin_epoch(epoch, model)
         if is_fairseqs_tool() and distributed_utils.get_data_parallel_world_size() == 1:
             interruption.listen()
@@ -273,7 +274,7 @@ class DocumentTranslationTask(GenerationTask):
             graphed = self._graphed(model, criterion, optimizer)
             result = super().train_step(sample, model, graphed, optimizer, update_num, ignore_grad)
         if not self.timed:
-            self.timed = True  # kernels are built in the first batch, so that it is an upper bound
+            self.timed = True  # kernels are built in the first batch, so this is an upper bound
             logger.info("first batch: %.2f seconds, %d tokens", time.monotonic() - begun, sample["ntokens"])
         sums = result[2].get(SELECTION)
         if sums is not None and not ignore_grad:
@@ -281,7 +282,7 @@ class DocumentTranslationTask(GenerationTask):
         return result
 
     def _graphed(self, model: Any, criterion: Any, optimizer: Any) -> Any:
-        """Return the criterion, by CUDA graphs if they are asked for."""
+        """Return the criterion, with CUDA graphs if requested."""
         most, side = self.cfg.cuda_graph_tokens, (self.source_dictionary.pad(), self.pad)
         if most and (self.graphs is None or self.graphs.criterion is not criterion):
             check(model, criterion, self.cfg, next(model.parameters()).device, isinstance(optimizer, AMPOptimizer))
@@ -317,7 +318,7 @@ class DocumentTranslationTask(GenerationTask):
         """
         scale = _loss_scale(optimizer)
         super().optimizer_step(optimizer, model, update_num)
-        if _loss_scale(optimizer) < scale:  # with --amp this is also called for skipped updates
+        if _loss_scale(optimizer) < scale:  # with --amp, this is also called for skipped updates
             return
         selectors = dict(model.selectors()) if hasattr(model, "selectors") else {}
         if not selectors:

@@ -1,1 +1,1 @@
-"""fairseq, and nothing else, imports the modules in this folder of a ``--user-dir``: the plugin is registered here."""
+"""Registration of the plugin: only fairseq imports the modules in this folder of a ``--user-dir``."""

@@ -1,4 +1,4 @@
-"""Imported only through fairseq's ``--user-dir``: registers the plugin."""
+"""Registration of the plugin, imported only through fairseq's ``--user-dir``."""
 
 from fairseq_lasformer.plugin import is_fairseqs_tool, register
 from fairseq_lasformer.plugin.patches import compat

@@ -284,7 +284,7 @@ def test_senseless_sizes_are_refused_by_name(options, message):
 def test_dictionaries_that_differ_are_no_use_to_the_presets():
     with pytest.raises(InputError, match="part of --arch lasformer_delight"):
         parameters.build("lasformer_delight", 50, 60)
-    with pytest.raises(InputError, match="--encoder-embed-dim and --decoder-embed-dim to be the same"):
+    with pytest.raises(InputError, match="the same --encoder-embed-dim and --decoder-embed-dim"):
         parameters.build("lasformer_delight", 50, 50, ["--encoder-embed-dim", "256"])
     with pytest.raises(InputError, match="four special symbols"):
         parameters.build("lasformer", 0, 50)

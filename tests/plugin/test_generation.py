@@ -53,9 +53,9 @@ def test_fairseqs_own_search_can_be_had(build, options):
 @pytest.mark.parametrize(
     "of_task, options, message",
     [
-        ({}, {"match_source_len": True}, "--match-source-len prescribes the length"),
-        ({"sentence_max_len_a": -1.0}, {}, "--sentence-max-len-a -1.0, .* leave no room for a word"),
-        ({"sentence_max_len_a": 0.0, "sentence_max_len_b": 0.5}, {}, "leave no room for a word"),
+        ({}, {"match_source_len": True}, "--match-source-len conflicts with sentence alignment"),
+        ({"sentence_max_len_a": -1.0}, {}, "--sentence-max-len-a -1.0, .* allow no tokens at all"),
+        ({"sentence_max_len_a": 0.0, "sentence_max_len_b": 0.5}, {}, "allow no tokens at all"),
         ({"repair": -1}, {}, "--repair -1: expected a number of times"),
     ],
 )

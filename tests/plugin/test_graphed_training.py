@@ -62,7 +62,7 @@ def test_without_a_gpu_it_is_refused(prepared, tmp_path):
         ("--amp (use --fp16 or --bf16)", {}, True),
         ("this --select-pattern", {"select_pattern": "learned_lines"}, False),
         ("this --select-pattern", {"select_pattern": "rfa:features=8"}, False),
-        ("several GPUs, but for --ddp-backend legacy_ddp", {}, False),
+        ("several GPUs (except with --ddp-backend legacy_ddp)", {}, False),
         ("", {}, False),
     ],
 )

@@ -272,7 +272,7 @@ def test_a_task_that_does_not_move_kappa_is_warned_about_once(build, small_task,
     model = build().train()
     for _ in range(2):
         model(tokens(1, 9), None, tokens(1, 9))
-    assert [r.message for r in caplog.records if "does not move kappa" in r.message][1:] == []
+    assert [r.message for r in caplog.records if "does not adapt kappa" in r.message][1:] == []
     assert any("--task document_translation" in r.message for r in caplog.records)
     caplog.clear()
     quiet = LasformerModel.build_model(

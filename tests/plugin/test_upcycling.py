@@ -80,7 +80,7 @@ def test_a_wide_enough_selector_scores_as_the_mean_head_does():
 def test_selectors_begin_as_the_mean_heads_of_their_groups(build, caplog):
     dense, model = build(select_modules="none"), build(select_groups="encoder.0,encoder.1,decoder.0")
     started(model, dense)
-    assert "begin as the mean heads of their groups" in caplog.text
+    assert "start as the mean heads of their groups" in caplog.text
     layers = list(dense.encoder.layers)
     for selector, group in (
         (model.encoder.layers[0].self_attn.selector, layers[:1]),

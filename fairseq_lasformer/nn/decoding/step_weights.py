@@ -1,4 +1,4 @@
-"""What a decoder's steps use instead of its own weights: packed ones on a CPU, 8 bits on a GPU."""
+"""Weights for decoding steps that replace the decoder's own: packed on a CPU, 8 bits on a GPU."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from fairseq_lasformer.ops import PackedLinear, QuantisedLinear, backend_for, qu
 
 
 class PackedDecoder(NamedTuple):
-    """What a decoder on a CPU reads in a step, packed.
+    """Packed weights that a decoder on a CPU reads in a step.
 
     Attributes:
         output: the projection to scores of all words.
-        of: what tells the weights that were packed from later ones, see :meth:`LasformerDecoder._weights`.
+        of: identifies the weights that were packed, see :meth:`LasformerDecoder._weights`.
     """
 
     stack: PackedStack
@@ -27,11 +27,11 @@ class PackedDecoder(NamedTuple):
 
 
 class EightBits(NamedTuple):
-    """What a decoder on a GPU does in 8 bits, besides the linear layers of its stack.
+    """8-bit parts of a decoder on a GPU, besides the linear layers of its stack.
 
     Attributes:
         output: the projection to scores of all words; None if it is not in 8 bits.
-        cache: whether keys and values are.
+        cache: whether keys and values are in 8 bits.
     """
 
     output: QuantisedLinear | None
@@ -39,16 +39,16 @@ class EightBits(NamedTuple):
 
 
 def eight_bits(layers: LayerStack, projection: nn.Module, run: RunOptions, retain_dropout: bool) -> EightBits:
-    """Let a decoder on a GPU decode in 8 bits; with ``run.int8``, its linear layers are replaced in place.
+    """Make a decoder on a GPU decode in 8 bits; with ``run.int8``, replace its linear layers in place.
 
-    The selectors stay as they are: an error there would change which keys are kept instead of perturbing a value.
+    The selectors are unchanged: an error there would change which keys are kept instead of perturbing a value.
 
     Args:
-        layers: its layers.
-        projection: to scores of all words.
+        layers: the decoder's layers.
+        projection: the projection to scores of all words.
 
     Raises:
-        Unsupported: a part of it is something that no kernel computes.
+        Unsupported: no kernel computes one of its parts.
     """
     if retain_dropout:
         raise Unsupported("--retain-dropout")

@@ -1,8 +1,7 @@
-"""Training on documents of one language: they are read with noise, and written as they were.
+"""Denoising: training on monolingual documents, read with noise and written without it.
 
 Liu et al. 2020 (mBART, arXiv 2001.08210, 2.2): spans of words are masked, the sentences of an example are permuted.
-What is mixed with the parallel examples, and how often, follows a temperature (Arivazhagan et al. 2019, arXiv
-1907.05019, 4).
+A temperature decides how often each dataset is drawn (Arivazhagan et al. 2019, arXiv 1907.05019, 4).
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ from fairseq_lasformer.resume import key_of
 
 
 class Noise(NamedTuple):
-    """How documents are disturbed.
+    """Noise that is added to documents.
 
     Attributes:
         mask: share of the tokens that are masked.
-        span: mean of the Poisson distribution of the spans' lengths, in tokens; each becomes a single mask.
-        permute: probability that the sentences of an example change places.
+        span: mean of the Poisson distribution of the span lengths, in tokens; each span becomes a single mask.
+        permute: probability that the sentences of an example are shuffled.
     """
 
     mask: float = 0.35
@@ -36,7 +35,7 @@ class Noise(NamedTuple):
     permute: float = 1.0
 
     def check(self) -> None:
-        """Rejects impossible values.
+        """Reject impossible values.
 
         Raises:
             InputError: names the option.
@@ -49,12 +48,12 @@ class Noise(NamedTuple):
 
 
 class Symbols(NamedTuple):
-    """Numbers of the words that noise respects.
+    """Indices of the symbols that noise respects.
 
     Attributes:
-        mask: what stands for a masked span.
-        separator: between sentences; None for none.
-        tag: what examples begin with; None for none.
+        mask: replacement for a masked span.
+        separator: separator between sentences; None for none.
+        tag: first symbol of every example; None for none.
     """
 
     mask: int
@@ -63,17 +62,17 @@ class Symbols(NamedTuple):
 
     @classmethod
     def of(cls, dictionary: Any, separator: str, tag: str) -> Symbols:
-        """Those of a dictionary; without a ``<mask>`` of its own, as word dropout does, ``<unk>`` masks."""
+        """Return the symbols of a dictionary; if it has no ``<mask>``, ``<unk>`` masks, as in word dropout."""
         mask = dictionary.index("<mask>")  # <unk>, if there is none
         return cls(mask, dictionary.index(separator) if separator else None, dictionary.index(tag) if tag else None)
 
 
 def noised(tokens: Tensor, noise: Noise, symbols: Symbols, seed: str) -> Tensor:
-    """An example with noise. It is never longer than the original, and has as many sentences.
+    """Add noise to an example; it never becomes longer, and the number of sentences stays the same.
 
     Args:
-        tokens: [n], closed by end of sentence.
-        seed: what all draws depend on.
+        tokens: [n], ending with end of sentence.
+        seed: seed of all draws.
     """
     *words, end = tokens.tolist()
     drawn = np.random.Generator(np.random.PCG64(int(key_of(seed)[:16], 16)))
@@ -84,7 +83,7 @@ def noised(tokens: Tensor, noise: Noise, symbols: Symbols, seed: str) -> Tensor:
         lines = [lines[i] for i in drawn.permutation(len(lines))]
     lengths = [len(line) for line in lines]
     hidden = np.zeros(sum(lengths), dtype=bool)
-    ends = np.repeat(np.cumsum(lengths), lengths)  # of the sentence that a word stands in: no span crosses it
+    ends = np.repeat(np.cumsum(lengths), lengths)  # end of each word's sentence, which no span crosses
     left = round(noise.mask * len(hidden))
     while left > 0:
         start = drawn.choice(np.flatnonzero(~hidden))
@@ -104,7 +103,7 @@ def noised(tokens: Tensor, noise: Noise, symbols: Symbols, seed: str) -> Tensor:
 
 
 class NoisySource(DrawnEveryEpoch):
-    """A dataset of pairs whose sources are disturbed anew in every epoch."""
+    """A dataset of pairs whose sources get new noise in every epoch."""
 
     def __init__(self, dataset: Any, noise: Noise, symbols: Symbols, seed: int) -> None:
         super().__init__(dataset, seed)
@@ -116,13 +115,13 @@ class NoisySource(DrawnEveryEpoch):
 
 
 class MixedByTemperature(FairseqDataset):
-    """Several datasets in one, each as often as its size to the power of 1 / temperature says.
+    """Several datasets in one, drawn in proportion to their size to the power of 1 / temperature.
 
-    An epoch holds every example at least once: those of datasets that would come too seldom are repeated, a pass over
-    the dataset at a time, and what is left over is drawn anew in every epoch.
+    Every example occurs at least once per epoch. Datasets that would occur too rarely are repeated as a whole; the
+    remaining fraction of a pass is redrawn every epoch.
 
     Args:
-        datasets: of pairs, with the same collater.
+        datasets: datasets of pairs with the same collater.
         temperature: 1 keeps the natural shares, infinity makes all equal.
     """
 
@@ -178,6 +177,6 @@ class MixedByTemperature(FairseqDataset):
 
 
 def repeats(sizes: Sequence[int], temperature: float) -> list[float]:
-    """How often each dataset occurs in an epoch, at least once."""
+    """Return how often each dataset occurs in an epoch, at least once."""
     each = [size ** (1 / temperature - 1) for size in sizes]
     return [value / min(each) for value in each]

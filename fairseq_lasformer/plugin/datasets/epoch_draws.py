@@ -1,4 +1,4 @@
-"""Training data of which something is drawn anew in every epoch."""
+"""Training data with random draws that change every epoch."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from fairseq_lasformer.resume import key_of
 class DrawnEveryEpoch(BaseWrapperDataset):
     """A dataset of pairs whose examples differ from epoch to epoch.
 
-    What is drawn depends on seed, epoch and example alone, so that a resumed training continues as it would have.
-    Batches are made by the usual lengths.
+    The draws depend only on seed, epoch and example, so a resumed training continues as if uninterrupted. Batches are
+    made by the original lengths.
 
     Args:
         seed: fairseq's ``--seed``.
@@ -28,7 +28,7 @@ class DrawnEveryEpoch(BaseWrapperDataset):
         self.epoch = epoch
 
     def seed_of(self, index: int) -> str:
-        """What all draws for an example of this epoch depend on."""
+        """Return the seed of all draws for an example in this epoch."""
         return key_of(self.seed, self.epoch, int(index))
 
     def num_tokens_vec(self, indices: Any) -> Any:

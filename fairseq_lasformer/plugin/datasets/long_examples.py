@@ -11,8 +11,8 @@ from fairseq.data import BaseWrapperDataset
 class LongExamplesOften(BaseWrapperDataset):
     """A dataset whose long examples occur several times per epoch.
 
-    An example is long if it has at least half as many tokens as the longest one. Every copy of them is a pass of its
-    own over the long examples, so that a batch holds no example twice.
+    An example is long if it has at least half as many tokens as the longest one. Every repetition is a separate pass
+    over the long examples, so no batch contains an example twice.
 
     Args:
         times: how often a long example occurs per epoch.
@@ -23,7 +23,7 @@ class LongExamplesOften(BaseWrapperDataset):
         self.times = times
 
     def ordered_indices(self) -> Any:
-        """Return the examples' indices by length, then those of the long ones, ``times`` - 1 times."""
+        """Return the indices of all examples by length, then those of the long ones ``times`` - 1 times."""
         indices = super().ordered_indices()
         lengths = self.num_tokens_vec(indices)
         long = indices[2 * lengths >= lengths.max()]

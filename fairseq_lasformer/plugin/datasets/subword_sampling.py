@@ -1,4 +1,4 @@
-"""Training data whose sentences are cut into other subwords in every epoch."""
+"""Training data whose sentences are split into different subwords in every epoch."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class SampledSide(NamedTuple):
 
     Attributes:
         sampler: draws the subwords of a sentence.
-        dictionary: fairseq's.
-        symbols: of the data's settings: separator and tags.
-        separator: the one of them between sentences; empty for none.
-        tag: the one that examples begin with; empty for none.
+        dictionary: fairseq's dictionary.
+        symbols: separator and tags in the data's settings.
+        separator: the separator between sentences; empty for none.
+        tag: the first symbol of every example; empty for none.
         limit: maximum number of tokens of an example.
     """
 
@@ -35,12 +35,12 @@ class SampledSide(NamedTuple):
     limit: int
 
     def draw(self, tokens: Tensor, generator: random.Random) -> Tensor:
-        """The example in other subwords, or as it is if it would become longer than the limit.
+        """Draw other subwords for an example; it is unchanged if it would exceed the limit.
 
-        A sentence with an unknown word is left as it is, and so is one that spells out a symbol.
+        Sentences with an unknown word, or that spell out a symbol, are unchanged.
 
         Args:
-            tokens: [n], an example, closed by end of sentence.
+            tokens: [n], an example, ending with end of sentence.
         """
         *words, end = (self.dictionary[int(i)] for i in tokens)
         tagged = bool(self.tag) and words[:1] == [self.tag]
@@ -56,7 +56,7 @@ class SampledSide(NamedTuple):
 
 
 class SampledSubwords(DrawnEveryEpoch):
-    """fairseq's language pair dataset with subwords drawn anew in every epoch.
+    """fairseq's language pair dataset with subwords redrawn every epoch.
 
     Args:
         sides: source and target.

@@ -1,4 +1,4 @@
-"""Word dropout: random words of a batch are replaced by <unk>."""
+"""Word dropout: random words of a batch are replaced with <unk>."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def dropped_side(key: str, dictionary: Any, symbols: Sequence[str]) -> DroppedSi
 
 
 def drop_words(sample: dict[str, Any], p: float, sides: Sequence[DroppedSide]) -> dict[str, Any]:
-    """Replace each word of the given sides by <unk> with probability ``p``; the target is unchanged.
+    """Replace each word of the given sides with <unk> with probability ``p``; the target is unchanged.
 
     Random numbers come from torch's generator, which fairseq seeds by the number of updates: they differ between
     updates and are reproduced after resuming. A new batch is returned; the input is not modified.

@@ -16,7 +16,7 @@ from fairseq_lasformer.errors import InputError
 
 @contextmanager
 def restricted(optimizer: Any, groups: list[dict[str, Any]]) -> Iterator[None]:
-    """Let an optimizer see some of its groups alone, for a step."""
+    """Restrict an optimizer to some of its groups for one step."""
     every, optimizer.param_groups = optimizer.param_groups, groups
     try:
         yield
@@ -27,8 +27,8 @@ def restricted(optimizer: Any, groups: list[dict[str, Any]]) -> Iterator[None]:
 class ExpertAdam(Adam):
     """Adam; for expert weights, without a first moment (beta1 = 0) and with a factored second moment.
 
-    Of the second moment v [n, d, h], only the row and column means of each expert are stored: d + h numbers instead of
-    d h. v is estimated as row column / mean(row).
+    Only the row and column means of each expert's second moment v [n, d, h] are stored: d + h numbers instead of d h. v
+    is estimated as row column / mean(row).
 
     Args:
         params: parameters whose ``param_group`` is ``"expert"`` are factored (over their last two dimensions).
@@ -69,7 +69,7 @@ class ExpertAdam(Adam):
         state["row"].lerp_(squared.mean(-1), 1 - beta2)
         state["column"].lerp_(squared.mean(-2), 1 - beta2)
         mean = state["row"].mean(-1, keepdim=True).clamp(min=torch.finfo(grad.dtype).tiny)
-        # two factors, because their product, of squares of small gradients, could underflow
+        # two factors, because their product could underflow when gradients are small
         correction = (1 - beta2 ** state["step"]) ** 0.5
         factor = (state["row"] / mean).sqrt()[..., None] * state["column"].sqrt()[..., None, :]
         update = grad / factor.div_(correction).add_(group["eps"])

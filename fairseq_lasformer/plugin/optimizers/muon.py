@@ -1,8 +1,8 @@
 """Muon for matrices, Adam for everything else: ``--optimizer muon``.
 
-The update of a matrix is the orthogonal matrix nearest to its momentum (Jordan et al. 2024), scaled so that learning
-rate and weight decay are those of AdamW (Liu et al., arXiv 2502.16982, section 2.2). fairseq reads the options'
-annotations at run time: no ``from __future__ import annotations`` here.
+The update of a matrix is the orthogonal matrix nearest to its momentum (Jordan et al. 2024). It is scaled so that
+AdamW's learning rate and weight decay carry over (Liu et al., arXiv 2502.16982, section 2.2). fairseq reads the
+options' annotations at run time: no ``from __future__ import annotations`` here.
 """
 
 from collections.abc import Callable, Iterable
@@ -21,7 +21,7 @@ EMBEDDING = "embedding"
 
 
 def mark_embeddings(model: nn.Module) -> None:
-    """Mark tables of word vectors, and the layer that scores words: matrices that Muon is not meant for."""
+    """Mark the word embeddings and the output projection: matrices that Muon is not meant for."""
     for name, module in model.named_modules():
         if isinstance(module, nn.Embedding) or name.endswith("output_projection"):
             for p in module.parameters():
@@ -29,14 +29,14 @@ def mark_embeddings(model: nn.Module) -> None:
 
 
 def is_matrix(p: Tensor) -> bool:
-    """Whether a parameter is a matrix that multiplies activations."""
+    """Return whether a parameter is a matrix that multiplies activations."""
     return p.dim() == 2 and min(p.shape) > 1 and getattr(p, "param_group", "") != EMBEDDING
 
 
 class Muon(torch.optim.Muon):
-    """torch's Muon; on a processor without bfloat16 instructions, it computes in float32.
+    """torch's Muon, computed in float32 on a processor without bfloat16 instructions.
 
-    torch's computes in bfloat16, which takes 30 times as long as float32 on a processor with AVX2 alone.
+    torch's version always uses bfloat16, which takes 30 times as long as float32 on a processor with only AVX2.
     """
 
     @torch.no_grad()
@@ -62,12 +62,12 @@ class Muon(torch.optim.Muon):
 
 
 def _has_bfloat16() -> bool:
-    """Whether products of bfloat16 matrices are fast here."""
+    """Return whether products of bfloat16 matrices are fast on this machine."""
     return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
 
 
 def orthogonal(matrix: Tensor, coefficients: tuple[float, float, float], steps: int) -> Tensor:
-    """The orthogonal matrix nearest to a matrix, approximately, by Newton and Schulz's iteration.
+    """Approximate the orthogonal matrix nearest to a matrix by Newton and Schulz's iteration.
 
     Args:
         matrix: [n, m].
@@ -87,7 +87,7 @@ class MuonWithAdam(Adam):
     """Muon for matrices other than embeddings, fairseq's Adam for all other parameters, at the same learning rate.
 
     Args:
-        params: parameters; those that :func:`is_matrix` accepts are Muon's.
+        params: parameters; Muon updates those that :func:`is_matrix` accepts.
         momentum: Muon's momentum, Nesterov's.
         ns_steps: steps of Newton and Schulz's iteration.
         kwargs: as in fairseq's Adam; learning rate and weight decay apply to all parameters.
@@ -123,7 +123,7 @@ class MuonConfig(FairseqAdamConfig):
 
 @register_optimizer("muon", dataclass=MuonConfig)
 class FairseqMuon(FairseqAdam):
-    """``--optimizer muon``: :class:`MuonWithAdam` with the options of fairseq's Adam for what is no matrix."""
+    """``--optimizer muon``: :class:`MuonWithAdam` with the options of fairseq's Adam for all other parameters."""
 
     def __init__(self, cfg: Any, params: Iterable[Tensor]) -> None:
         super().__init__(cfg, params := list(params))

@@ -1,4 +1,4 @@
-"""Compatibility fixes for fairseq on current torch, numpy and Python; all of them are in this file."""
+"""Compatibility fixes for fairseq on current torch, numpy and Python; all of them."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def install() -> None:
 
 
 def errors_in_one_line() -> None:
-    """Make fairseq's own tools report bad input in one line, as ours do. User scripts keep their tracebacks."""
+    """Make fairseq's own tools report bad input in one line, as ours do; user scripts keep their tracebacks."""
     sys.excepthook = _one_line(sys.excepthook)
     # otherwise Hydra hides the error and advises setting this
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")
@@ -84,17 +84,17 @@ def _plain(error: BaseException) -> str | None:
     if text.startswith("Cannot load model parameters from checkpoint"):
         return f"{text} Resume with the run's own architecture, or choose another --save-dir"
     if "not compiled with CUDA" in text or "Found no NVIDIA driver" in text:
-        return "there is no GPU here: leave --fp16 and --bf16 out, and train and translate with --cpu"
+        return "there is no GPU here: leave out --fp16 and --bf16, and train and translate with --cpu"
     return None
 
 
 def load_checkpoint_to_cpu(
     path: str, arg_overrides: dict[str, Any] | None = None, load_on_all_ranks: bool = False
 ) -> dict[str, Any]:
-    """Replace fairseq's function of this name: the same result, but the file is checked before it is used.
+    """Load a checkpoint like fairseq's function of this name, but check the file before using it.
 
-    fairseq's version leaves it to torch's default, which an environment variable can override, whether a pickle may run
-    code, and it evaluates strings from the settings.
+    In fairseq's version, torch's default decides whether a pickle may run code, and an environment variable can
+    override it. It also evaluates strings from the settings.
 
     Raises:
         InputError: see :func:`checkpoints.load`.
@@ -115,7 +115,7 @@ def load_checkpoint_to_cpu(
 
 
 def _add_new_options(task: Any, overrides: dict[str, Any]) -> None:
-    """Set options of our task that a checkpoint of an older version does not hold; fairseq would ignore them."""
+    """Set options of our task that a checkpoint of an older version lacks; fairseq would ignore them."""
     if not OmegaConf.is_config(task) or task.get("_name") != "document_translation":
         return
     known = {f.name for f in fields(DocumentTranslationConfig)}
@@ -134,7 +134,7 @@ def _fitting(original: Callable[..., Any]) -> Callable[..., Any]:
                 raise
             first = next((line.strip() for line in str(e).splitlines()[1:] if line.strip()), "")
             raise InputError(
-                f"{', '.join(map(str, filenames))}: does not fit the data or the options given ({first}); use the data "
+                f"{', '.join(map(str, filenames))}: does not match the given data or options ({first}); use the data "
                 "it was trained on"
             ) from e
 
@@ -146,7 +146,7 @@ def _restarting(original: Callable[..., Any]) -> Callable[..., Any]:
     def load_checkpoint(cfg: Any, trainer: Any, **kwargs: Any) -> Any:
         """Restore a training run; a finished one ends at once.
 
-        The process first claims the folder exclusively and repairs a damaged last checkpoint.
+        The process first claims the folder for itself and repairs a damaged last checkpoint.
         """
         if trainer.data_parallel_rank == 0 and not cfg.no_save:
             run_lock.claim(Path(cfg.save_dir))
@@ -156,9 +156,9 @@ def _restarting(original: Callable[..., Any]) -> Callable[..., Any]:
 
         def load_state(*args: Any, **options: Any) -> dict[str, Any]:
             state = load_checkpoint_to_cpu(*args, **options)
-            trainer.task.load_state_dict(state.get("task_state") or {})  # fairseq does so for inference only
+            trainer.task.load_state_dict(state.get("task_state") or {})  # fairseq does this for inference only
             if trainer.cfg.ema.store_ema and isinstance(state.get("extra_state"), dict):
-                # from a checkpoint without one, the moving average starts from the weights; fairseq fails there
+                # without a moving average in the checkpoint, it starts from the weights; fairseq fails here
                 state["extra_state"].setdefault("ema", state["model"])
             return state
 
@@ -169,7 +169,7 @@ def _restarting(original: Callable[..., Any]) -> Callable[..., Any]:
             checkpoint_utils.load_checkpoint_to_cpu = load_checkpoint_to_cpu
         done, most = trainer.get_num_updates(), trainer.cfg.optimization.max_update
         if 0 < most <= done:
-            # fairseq checks the limit only after an update: every restart would add one more
+            # fairseq checks the limit only after an update: every restart would add another
             logger.info("training has finished: %d of %d updates are done", done, most)
             trainer.cfg.optimization.max_epoch = -1
         return restored
@@ -180,9 +180,9 @@ def _restarting(original: Callable[..., Any]) -> Callable[..., Any]:
 def _under_torchrun(original: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(original)
     def infer_init_method(cfg: Any, *args: Any, **kwargs: Any) -> None:
-        """Train together with torchrun's other workers also without a GPU.
+        """Join torchrun's other workers even without a GPU.
 
-        fairseq takes as many workers as there are GPUs: on CPUs, each would train by itself.
+        fairseq starts one worker per GPU: on CPUs, each would train by itself.
         """
         several = int(os.environ.get("WORLD_SIZE") or 1) > 1 and {"MASTER_ADDR", "MASTER_PORT", "RANK"} <= {*os.environ}
         if not several or torch.cuda.device_count() or cfg.distributed_init_method is not None:
@@ -198,7 +198,7 @@ def _under_torchrun(original: Callable[..., None]) -> Callable[..., None]:
 def _stop_readers() -> None:
     """Stop fairseq's prefetching threads.
 
-    Python kills them at exit inside torch's code, and the process then sometimes aborts although all its work is done.
+    Python kills them at exit inside torch's code, which sometimes aborts the process although all its work is done.
     """
     end = time.monotonic() + 5.0
     for thread in threading.enumerate():
@@ -219,7 +219,7 @@ def _copy(source: str, target: str, overwrite: bool = False) -> bool:
 def _copying_integers(original: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(original)
     def __init__(self: Any, model: Any, config: Any, device: Any = None, skip_keys: set[str] | None = None) -> None:
-        """Integers (kappa) are copied to the moving average, not averaged."""
+        """Copy integers (kappa) to the moving average instead of averaging them."""
         integers = {name for name, t in model.state_dict().items() if not t.is_floating_point()}
         original(self, model, config, device, integers | (skip_keys or set()))
 

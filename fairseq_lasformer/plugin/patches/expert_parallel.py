@@ -1,7 +1,7 @@
 """Expert parallelism in fairseq's trainer: gradient clipping, checkpoints, and rejection of incompatible settings.
 
 fairseq supports parameters that differ between workers (``expert = True``): it neither averages nor broadcasts them.
-This module adds their part of the gradient norm, and one ordinary checkpoint whatever the number of workers.
+This module adds their part of the gradient norm, and saves one ordinary checkpoint for any number of workers.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def check(cfg: Any) -> None:
     """Reject settings under which the workers' experts would be averaged, overwritten or ignored.
 
     Raises:
-        InputError: names the setting and what to use instead.
+        InputError: names the setting and its replacement.
     """
     distributed, common = cfg.distributed_training, cfg.common
     # fairseq does not flatten gradients with bf16 or in its memory-efficient modes
@@ -85,7 +85,7 @@ def _params(optimizer: Any) -> list[Any]:
 
 
 def _clip(original: Callable, params: Any, max_norm: float, aggregate_norm_fn: Callable | None = None) -> Tensor:
-    """fairseq's gradient clipping, with the experts of each worker counted once in the norm."""
+    """Clip gradients as fairseq does, counting the experts of each worker once in the norm."""
     params = [params] if isinstance(params, Tensor) else list(params)
     experts = [p.grad.detach() for p in _experts(params) if p.grad is not None]
     if not experts:
@@ -119,7 +119,7 @@ def _expert_states(optimizer: Any) -> list[tuple[int, str, Tensor]]:
 
 
 def _save(original: Callable, cfg: Any, trainer: Any, *args: Any) -> Any:
-    """fairseq's ``save_checkpoint``, on all workers: worker 0 writes all workers' experts into one ordinary file."""
+    """Save a checkpoint on all workers: worker 0 writes all workers' experts into one ordinary file."""
     named = [(name, p) for name, p in trainer.get_model().named_parameters() if hasattr(p, "expert")]
     if not named or cfg.no_save:
         return original(cfg, trainer, *args)
@@ -148,7 +148,7 @@ def _save(original: Callable, cfg: Any, trainer: Any, *args: Any) -> Any:
 
 
 def _load(original: Callable, cfg: Any, trainer: Any, **kwargs: Any) -> Any:
-    """fairseq's ``load_checkpoint`` with checked settings; each worker keeps the optimizer state of its own experts.
+    """Load a checkpoint with checked settings; each worker keeps the optimizer state of its own experts.
 
     The weights are sliced in :class:`Experts`.
     """

@@ -1,4 +1,4 @@
-"""The folder of a training run: claimed by one trainer at a time, and repaired if a kill left a partial checkpoint."""
+"""A training run's folder: claimed by one trainer at a time, and repaired if a kill left a partial checkpoint."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fairseq_lasformer.files import atomic_copy, hold
 
 logger = logging.getLogger(__name__)
 
-# Seconds to wait for another trainer: the processes of one that was killed take a moment to exit.
+# Seconds to wait for another trainer: the processes of a killed one take a moment to exit.
 PATIENCE = 30.0
 
 _claimed: dict[Path, int] = {}
@@ -29,7 +29,7 @@ def claim(folder: Path) -> None:
 
 
 def mend(folder: Path, suffix: str = "") -> None:
-    """Replace a damaged or partially written ``checkpoint_last.pt`` by the newest intact checkpoint.
+    """Replace a damaged or partially written ``checkpoint_last.pt`` with the newest intact checkpoint.
 
     The folder must have been claimed.
     """
@@ -44,7 +44,7 @@ def mend(folder: Path, suffix: str = "") -> None:
         if whole and newest.stat().st_mtime <= last.stat().st_mtime:
             break
         if not damaged(newest):
-            logger.warning("%s is not whole; resuming from %s", last, newest.name)
+            logger.warning("%s is incomplete; resuming from %s", last, newest.name)
             atomic_copy(newest, last)
             break
     for path in broken_off:

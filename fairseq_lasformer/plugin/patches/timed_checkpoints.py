@@ -1,4 +1,4 @@
-"""Checkpoints by the clock and on Ctrl-C: a killed training loses minutes, an interrupted one nothing."""
+"""Checkpoints at time intervals and on Ctrl-C: a killed training loses minutes, an interrupted one nothing."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from omegaconf import OmegaConf, open_dict
 
 from fairseq_lasformer.errors import INTERRUPTED
 
-_AGAIN = 1.0  # seconds within which a second signal is the same key stroke, passed on by a parent
+_AGAIN = 1.0  # seconds within which a second signal is the same key press, passed on by a parent
 
 
 class Interruption:
-    """Remembers Ctrl-C until the update is done; a second one ends the process at once."""
+    """Handler that remembers Ctrl-C until the update is done; a second one ends the process at once."""
 
     def __init__(self) -> None:
         self.since: float | None = None
 
     def listen(self) -> None:
-        """Take over SIGINT, unless a program has done so; called when the training begins."""
+        """Take over SIGINT, unless a program has already done so; called when training begins."""
         main = threading.current_thread() is threading.main_thread()
         if main and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             signal.signal(signal.SIGINT, self._on_signal)
@@ -49,14 +49,14 @@ def install() -> None:
 
 
 def _by_the_clock(original: Callable[..., Any], clock: Callable[[], float]) -> Callable[..., Any]:
-    """fairseq's ``validate_and_save``, which is called after every update, with saves that are due by the clock."""
+    """Wrap fairseq's ``validate_and_save``, called after every update, so that it also saves at time intervals."""
     last = clock()
 
     @functools.wraps(original)
     def validate_and_save(cfg: Any, trainer: Any, task: Any, epoch_itr: Any, *args: Any, **kwargs: Any) -> Any:
         nonlocal last
         minutes = getattr(task.cfg, "save_interval_minutes", 0)
-        # several workers must all save, or none: their clocks differ
+        # workers' clocks differ, but all of them must save, or none
         alone = trainer.data_parallel_world_size == 1
         stopping = alone and interruption.since is not None
         due = alone and 0 < minutes <= (clock() - last) / 60

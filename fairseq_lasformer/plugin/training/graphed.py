@@ -1,11 +1,11 @@
 """Training steps as CUDA graphs: a batch is padded to one of a few shapes, whose passes are captured once and replayed.
 
-A step of the base model starts about 1,100 kernels, and starting one takes the host some microseconds; a small batch is
-computed in less. A graph starts as one kernel.
+A step of the base model launches about 1,100 kernels, and each launch takes the host a few microseconds, longer than
+computing a small batch. A graph launches as one kernel.
 
-What changes from replay to replay is read on the device: the batch and its number of tokens, kappa, the seeds of
-dropout, the scale of the loss. What the host decides has a graph for each decision: the shape, and which queries teach
-the selectors.
+Values that change between replays are read on the device: the batch and its number of tokens, kappa, the seeds of
+dropout, the scale of the loss. Decisions of the host have one graph per outcome: the shape, and which queries teach the
+selectors.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 OPTION = "--cuda-graph-tokens"
 MOST_GRAPHS = 128
-CAPTURED = Selector, Full  # others decide on the host what is kept, or were not tried
+CAPTURED = Selector, Full  # others decide on the host which keys are kept, or were not tried
 
 
 def rounded(n: int) -> int:
@@ -39,7 +39,7 @@ def rounded(n: int) -> int:
 
 
 class Shape(NamedTuple):
-    """Sizes of a batch: its examples, and the tokens of the longest one on each side."""
+    """Sizes of a batch: number of examples, and tokens of the longest one on each side."""
 
     examples: int
     source: int
@@ -53,10 +53,10 @@ class Shape(NamedTuple):
 
 
 class Batch:
-    """A batch that stays where it is on the device, while its contents change.
+    """A batch at a fixed place on the device, whose contents change.
 
     Args:
-        pads: index of padding, of both sides.
+        pads: padding index of each side.
         left: whether padding precedes a source.
     """
 
@@ -70,7 +70,7 @@ class Batch:
         self.n_tokens = torch.empty((), dtype=torch.int64, device=device)
 
     def fill(self, sample: dict[str, Any]) -> None:
-        """Take over a batch, padded; an example that is nothing but padding has no tokens."""
+        """Copy a batch, padded; examples that are all padding have no tokens."""
         inputs = sample["net_input"]
         source, target = self.pads
         _fill(self.source, inputs["src_tokens"], source, self.left)
@@ -82,7 +82,7 @@ class Batch:
 
     @property
     def sample(self) -> dict[str, Any]:
-        """The batch as fairseq's criterion wants it, with its number of tokens on the device."""
+        """The batch in the form of fairseq's criterion, with its number of tokens on the device."""
         inputs = {"src_tokens": self.source, "src_lengths": self.lengths, "prev_output_tokens": self.previous}
         return {"net_input": {**inputs, "padded": True}, "target": self.target, "ntokens": self.n_tokens}
 
@@ -95,11 +95,11 @@ def _fill(to: Tensor, tokens: Tensor, pad: int, left: bool) -> None:
 
 
 class _Gradients(NamedTuple):
-    """What the graphs of all shapes have in common: into one set of gradients, each writes those of its batch.
+    """Gradients shared by the graphs of all shapes: each writes those of its batch here.
 
     Attributes:
-        parameters: those that are trained.
-        held: their gradients, for :attr:`parameters`.
+        parameters: the trained parameters.
+        held: their gradients, in the order of :attr:`parameters`.
         d_loss: the gradient of the loss, which half precision scales.
     """
 
@@ -113,11 +113,11 @@ class _Passes:
 
     def __init__(self, criterion: Any, model: Any, batch: Batch, gradients: _Gradients, pool: Any) -> None:
         self.gradients = gradients
-        # a longer text may replace the tables of positions; what is captured goes on reading these
+        # a longer text may replace the position tables; the captured passes keep reading these
         self.tables = [m.weights for m in model.modules() if isinstance(getattr(m, "weights", None), Tensor)]
         self.forward, self.backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
         device = gradients.d_loss.device
-        # other threads, such as the one that loads data, may use the device meanwhile
+        # other threads, such as the data loader, may use the device meanwhile
         how: dict[str, Any] = {"pool": pool, "capture_error_mode": "thread_local"}
         with torch.cuda.device(device):
             how["stream"] = torch.cuda.Stream(device)
@@ -127,7 +127,7 @@ class _Passes:
                 found = torch.autograd.grad(loss, gradients.parameters, gradients.d_loss, allow_unused=True)
                 self.used = [i for i, gradient in enumerate(found) if gradient is not None]
                 torch._foreach_copy_([gradients.held[i] for i in self.used], [found[i] for i in self.used])
-        self.loss = loss.detach()  # without its graph, whose tensors the graphs of other shapes overwrite
+        self.loss = loss.detach()  # without its autograd graph, whose tensors the graphs of other shapes overwrite
         self.log = {name: value.detach() if isinstance(value, Tensor) else value for name, value in log.items()}
 
 
@@ -145,7 +145,7 @@ class _Replay(torch.autograd.Function):
         parameters, held, scale = passes.gradients
         scale.copy_(d_loss)
         passes.backward.replay()
-        own = [torch.empty_like(held[i]) for i in passes.used]  # the next batch overwrites what is held
+        own = [torch.empty_like(held[i]) for i in passes.used]  # the next batch overwrites the shared ones
         torch._foreach_copy_(own, [held[i] for i in passes.used])
         gradients: list[Tensor | None] = [None] * len(parameters)
         for i, gradient in zip(passes.used, own):
@@ -156,13 +156,13 @@ class _Replay(torch.autograd.Function):
 class GraphedCriterion:
     """A criterion whose forward and backward passes over small batches are CUDA graphs.
 
-    The first batch of a shape is computed as usual, which compiles its kernels; the second one captures. Batches that
-    are larger than ``most_tokens``, or of a shape beyond the first :data:`MOST_GRAPHS`, are not padded.
+    The first batch of a shape is computed as usual, which compiles its kernels; the second is captured. Batches larger
+    than ``most_tokens``, or with a shape beyond the first :data:`MOST_GRAPHS`, are not padded.
 
     Args:
         criterion: called with model and batch; returns the loss, the sample size and a logging output.
         most_tokens: tokens of the longer side, as ``--max-tokens`` counts them.
-        pads: index of padding, of both sides.
+        pads: padding index of each side.
         left: whether padding precedes a source.
     """
 
@@ -175,7 +175,7 @@ class GraphedCriterion:
         self.pool: Any = None
 
     def __call__(self, model: Any, sample: dict[str, Any]) -> tuple[Tensor, Any, dict[str, Any]]:
-        """Return what the criterion returns; see there."""
+        """Return the criterion's result."""
         if max(sample["net_input"]["src_tokens"].numel(), sample["target"].numel()) > self.most_tokens:
             return self.criterion(model, sample)
         shape = Shape.of(sample)
@@ -210,13 +210,13 @@ class GraphedCriterion:
 
 
 def _counted(log: dict[str, Any], sample: dict[str, Any]) -> dict[str, Any]:
-    """A logging output with the numbers of the batch itself, which the host knows."""
+    """Return a logging output with the batch's own counts, which the host knows."""
     n_tokens = sample["ntokens"]
     return {**log, "ntokens": n_tokens, "sample_size": n_tokens, "nsentences": sample["target"].size(0)}
 
 
 def samples(model: Any, shape: Shape) -> tuple[RowSample, ...]:
-    """Return which queries teach each selector: they are taken out by the host."""
+    """Return which queries teach each selector; the host picks them."""
     drawn = sampling(model.cfg, model.num_updates)
     lengths = {"encoder": shape.source, "decoder": shape.target, "cross": shape.target}
     return tuple(
@@ -226,14 +226,14 @@ def samples(model: Any, shape: Shape) -> tuple[RowSample, ...]:
 
 
 def check(model: Any, criterion: Any, task: Any, device: torch.device, amp: bool) -> None:
-    """Refuse what cannot be captured, because the host decides it anew in every step, or has to ask the device.
+    """Reject what cannot be captured, because the host decides it in every step or has to ask the device.
 
     Args:
         task: the options of the task.
         amp: whether fairseq trains with ``--amp``.
 
     Raises:
-        InputError: says what.
+        InputError: names it.
     """
     if device.type != "cuda" or backend_for(device, str(task.attention_backend)) != "triton":
         raise InputError(f"{OPTION}: requires a GPU with Triton, and --attention-backend auto or triton")
@@ -249,7 +249,7 @@ def check(model: Any, criterion: Any, task: Any, device: torch.device, amp: bool
         "--report-accuracy": bool(criterion.report_accuracy),
         "--sentence-avg": bool(criterion.sentence_avg),
         "--amp (use --fp16 or --bf16)": amp,
-        "several GPUs, but for --ddp-backend legacy_ddp": not isinstance(wrapped, (NoneType, LegacyDistributed)),
+        "several GPUs (except with --ddp-backend legacy_ddp)": not isinstance(wrapped, (NoneType, LegacyDistributed)),
         "this --select-pattern": bool(without_keys(cfg)) or any(type(p) not in CAPTURED for _, p in model.patterns()),
     }
     if named := [name for name, given in others.items() if given]:

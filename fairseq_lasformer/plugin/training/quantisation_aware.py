@@ -1,6 +1,6 @@
-"""Quantisation-aware training: the loss and its gradients are those of weights rounded to 8 bits.
+"""Quantisation-aware training: loss and gradients are computed with weights rounded to 8 bits.
 
-The optimizer moves the weights themselves by these gradients (the straight-through estimator of 1308.3432).
+The optimizer applies these gradients to the unrounded weights (the straight-through estimator of 1308.3432).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fairseq_lasformer.ops.reference import quantised
 
 
 def rounded_weights(model: nn.Module) -> list[Tensor]:
-    """The weights that decode in 8 bits: of all linear layers but those of selectors.
+    """Return the weights that decode in 8 bits: those of all linear layers except the selectors'.
 
     A word embedding that is also the output projection is one of them.
     """
@@ -32,14 +32,14 @@ def rounded_weights(model: nn.Module) -> list[Tensor]:
 
 @torch.no_grad()
 def rounded(weight: Tensor) -> Tensor:
-    """[N, K] -> the same as 8 bits hold it, one scale for each row; rows that are not finite become NaN."""
+    """Round [N, K] to 8 bits, with one scale per row; rows that are not finite become NaN."""
     numbers, scale = quantised(weight.float())
     return (numbers * scale).to(weight.dtype)
 
 
 @contextmanager
 def in_eight_bits(model: nn.Module) -> Iterator[None]:
-    """The weights of a model are rounded as long as this lasts, for forward and backward together."""
+    """Round a model's weights within this context, for the forward and backward pass together."""
     kept = [(weight, weight.data) for weight in rounded_weights(model)]
     try:
         for weight, data in kept:

@@ -1,7 +1,7 @@
-"""Word-level knowledge distillation: a student learns the likeliest words of a teacher, and how likely they are.
+"""Word-level knowledge distillation: a student learns a teacher's most likely words and their probabilities.
 
-Hinton et al. 2015 (arXiv 1503.02531), word by word as in Kim and Rush 2016 (arXiv 1606.07947, eq 6), over the teacher's
-likeliest words alone: the rest of its distribution is mostly noise.
+Hinton et al. 2015 (arXiv 1503.02531), word by word as in Kim and Rush 2016 (arXiv 1606.07947, eq 6). Only the most
+likely words are used: the rest of the distribution is mostly noise.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from fairseq_lasformer.errors import InputError
 
 
 class Teacher:
-    """A trained model whose distributions a student learns. It is no module, so that no checkpoint contains it.
+    """A trained model whose distributions a student learns. It is not a module, so no checkpoint contains it.
 
     Args:
-        checkpoint: of a model with the task's dictionaries.
-        task: fairseq's task of the training.
+        checkpoint: checkpoint of a model with the task's dictionaries.
+        task: fairseq's training task.
         top: number of words of each distribution.
 
     Raises:
@@ -38,14 +38,14 @@ class Teacher:
         )
         for name in ("source_dictionary", "target_dictionary"):
             if getattr(trained, name) != getattr(task, name):
-                raise InputError(f"--distil-from {checkpoint}: has other dictionaries than {task.cfg.data}")
+                raise InputError(f"--distil-from {checkpoint}: its dictionaries differ from those of {task.cfg.data}")
         self.model, self.top = models[0], min(top, len(task.target_dictionary))
         self.model.eval()
         self.model.requires_grad_(False)
 
     @torch.no_grad()
     def likeliest(self, sample: dict[str, Any]) -> tuple[Tensor, Tensor]:
-        """Return the teacher's likeliest words after every prefix, and their probabilities, which sum to 1.
+        """Return the teacher's most likely words after every prefix, and their probabilities, which sum to 1.
 
         Args:
             sample: fairseq's batch.
@@ -60,11 +60,11 @@ class Teacher:
         return scores.softmax(-1), words
 
     def loss(self, log_probabilities: Tensor, sample: dict[str, Any], pad: int) -> Tensor:
-        """Return the student's cross-entropy with the teacher's likeliest words, summed over the target's tokens.
+        """Return the student's cross-entropy with the teacher's most likely words, summed over the target's tokens.
 
         Args:
             log_probabilities: the student's [B, N, vocabulary].
-            pad: the target's padding, which does not count.
+            pad: padding index of the target; padding does not count.
         """
         probabilities, words = self.likeliest(sample)
         entropies = -(probabilities * log_probabilities.gather(-1, words)).sum(-1)

@@ -1,4 +1,4 @@
-"""A model that starts from the weights of a dense one: what the dense one lacks is added to its weights."""
+"""Upcycling: starting a model from a dense one's weights, to which the missing ones are added."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _EXPERTS, _GATE, _SELECTOR = ".moe.experts.w1", ".moe.gate.", ".selector.q_proj.
 def complete(weights: dict[str, Tensor], own: dict[str, Tensor], widths: Mapping[str, int]) -> None:
     """Complete the weights of a dense model, in place, for a model that selects or has mixtures of experts.
 
-    Selectors begin as the mean head of their group, see :func:`mean_head`, with kappa at 1. Each expert of a mixture
-    that stands in for a dense network begins as a copy of it (sparse upcycling, arXiv 2212.05055), without its biases,
-    which experts do not have; gates keep their initial weights. Learned positions are stretched to the model's length.
-    Weights that have selectors, or experts, are left as they are.
+    Selectors start as the mean head of their group, see :func:`mean_head`, with kappa at 1. Each expert of a mixture
+    that replaces a dense network starts as a copy of it (sparse upcycling, arXiv 2212.05055), without its biases, which
+    experts do not have; gates keep their initial weights. Learned positions are stretched to the model's length.
+    Existing selectors and experts are left unchanged.
 
     Args:
-        weights: of the checkpoint.
+        weights: the checkpoint's weights.
         own: the model's initial weights.
         widths: width of an attention head of ``encoder`` and ``decoder`` (D).
     """
@@ -34,10 +34,11 @@ def complete(weights: dict[str, Tensor], own: dict[str, Tensor], widths: Mapping
 
 
 def mean_head(query: Tensor, key: Tensor, n_heads: int, select_dim: int) -> tuple[Tensor, Tensor]:
-    """Projections of a selector whose scores are nearest to the mean of an attention's heads.
+    """Compute the projections of a selector whose scores are closest to the mean of an attention's heads.
 
-    The mean score is x W y^T with W = W_Q W_K^T / (H sqrt(D)), biases aside. Its best approximation of rank d_s is its
-    truncated singular value decomposition U S V^T (Eckart and Young 1936), which queries and keys share evenly.
+    The mean score is x W y^T with W = W_Q W_K^T / (H sqrt(D)), ignoring biases. The best approximation of W with rank
+    d_s is its truncated singular value decomposition U S V^T (Eckart and Young 1936), split evenly between queries and
+    keys.
 
     Args:
         query, key: weights of the attention's projections, [H * D, d] and [H * D, d_key].
@@ -45,21 +46,21 @@ def mean_head(query: Tensor, key: Tensor, n_heads: int, select_dim: int) -> tupl
         select_dim: width of the selector (d_s).
 
     Returns:
-        weights of the selector's projections, [d_s, d] and [d_s, d_key]; the scores are divided by sqrt(d_s).
+        weights of the selector's projections, [d_s, d] and [d_s, d_key]; the selector divides scores by sqrt(d_s).
     """
     scale = select_dim**0.5 / (n_heads * (query.size(0) // n_heads) ** 0.5)
     left, values, right = torch.linalg.svd(query.float().T @ key.float() * scale, full_matrices=False)
     roots = values[:select_dim].sqrt()[:, None]
     made = roots * left.T[:select_dim], roots * right[:select_dim]
-    missing = (0, 0, 0, select_dim - roots.size(0))  # of an attention that is narrower than the selector
+    missing = (0, 0, 0, select_dim - roots.size(0))  # for an attention narrower than the selector
     return F.pad(made[0], missing), F.pad(made[1], missing)
 
 
 def stretched(table: Tensor, rows: int, first: int) -> Tensor:
-    """A table of learned positions, [n, d], stretched to more rows, [rows, d], by linear interpolation.
+    """Stretch a table of learned positions, [n, d], to more rows, [rows, d], by linear interpolation.
 
     Args:
-        first: row of position 0; those before it are kept.
+        first: row of position 0; earlier rows are kept.
     """
     long = F.interpolate(table[first:].float().T[None], size=rows - first, mode="linear", align_corners=True)
     return torch.cat([table[:first], long[0].T.to(table.dtype)])
@@ -70,7 +71,7 @@ def _positions(weights: dict[str, Tensor], own: dict[str, Tensor]) -> None:
         table, longer = weights.get(name), own.get(name)
         if table is None or longer is None or len(table) >= len(longer):
             continue
-        padding = 1  # fairseq's dictionaries have it there; positions are counted from the row after it
+        padding = 1  # as in fairseq's dictionaries; positions are counted from the next row
         weights[name] = stretched(table, len(longer), padding + 1)
         lengths = len(table) - padding - 1, len(longer) - padding - 1
         logger.warning("%s: the %d learned positions are stretched to %d", name, *lengths)
@@ -92,14 +93,14 @@ def _selectors(weights: dict[str, Tensor], own: dict[str, Tensor], widths: Mappi
         inputs = {(pair[0].size(1), pair[1].size(1)) for pair in group}
         if inputs != {(query.size(1), key.size(1))}:
             continue
-        # the heads of all layers of the group teach the selector alike
+        # the heads of all layers of the group teach the selector equally
         queries, keys = (torch.cat(parts) for parts in zip(*group))
         made = mean_head(queries, keys, len(queries) // widths[side], query.size(0))
         for name, weight in zip("qk", made):
             weights[f"{stem}.{name}_proj.weight"] = weight.to(query.dtype)
         begun += 1
-    how = "begin as the mean heads of their groups" if begun == len(places) else "start from their initialisation"
-    logger.warning("the checkpoint has no selectors; they %s, kappa from 1", how)
+    how = "start as the mean heads of their groups" if begun == len(places) else "start from their initialisation"
+    logger.warning("the checkpoint has no selectors; they %s, with kappa at 1", how)
 
 
 def _place(name: str) -> tuple[str, str, int]:
@@ -108,7 +109,7 @@ def _place(name: str) -> tuple[str, str, int]:
 
 
 def _projections(weights: Mapping[str, Tensor], side: str, attention: str) -> list[tuple[int, tuple[Tensor, Tensor]]]:
-    """Layer, and weights of queries' and keys' projections, of an attention in all layers."""
+    """Return the weights of an attention's query and key projections in all layers, each with its layer's index."""
     found = []
     for name, query in weights.items():
         match = re.fullmatch(rf"{side}\.layers\.(\d+)\.{attention}\.q_proj\.weight", name)
