@@ -1,1 +1,1 @@
-"""Torch modules that know no fairseq: layers, attention, patterns, the decoding cache, mixtures of experts."""
+"""Torch modules independent of fairseq: layers, attention, patterns, the decoding cache, mixtures of experts."""

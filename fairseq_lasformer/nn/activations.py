@@ -1,4 +1,4 @@
-"""Activations of feed-forward networks by fairseq's names, and those that the fast decoder computes."""
+"""Activations of feed-forward networks by fairseq's names, and those that the fast decoder supports."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ Function = Callable[[Tensor], Tensor]
 
 
 def gelu_tanh(x: Tensor) -> Tensor:
-    """GELU with a hyperbolic tangent in place of the error function."""
+    """Apply GELU with a hyperbolic tangent in place of the error function."""
     return F.gelu(x, approximate="tanh")
 
 
 def linear(x: Tensor) -> Tensor:
-    """The argument itself."""
+    """Return the argument unchanged."""
     return x
 
 
@@ -27,10 +27,10 @@ FUNCTIONS: dict[str, Function] = {
     "gelu": F.gelu,
     "gelu_accurate": gelu_tanh,
     "gelu_fast": gelu_tanh,
-    "swish": F.silu,  # fairseq's is a class, whose call with a tensor makes a module
+    "swish": F.silu,  # fairseq's is a class: calling it with a tensor creates a module
     "linear": linear,
 }
-"""By the names of ``--activation-fn``; those of fairseq that are not here are its own."""
+"""Activations by the names of ``--activation-fn``; fairseq provides the others."""
 
 KERNELS: dict[Function, int] = {
     F.relu: RELU,
@@ -39,4 +39,4 @@ KERNELS: dict[Function, int] = {
     F.silu: SWISH,
     linear: NO_ACTIVATION,
 }
-"""Numbers of those that :func:`ops.decode_step` computes."""
+"""Numbers of the activations that :func:`ops.decode_step` supports."""

@@ -4,7 +4,7 @@ Every step writes the new key and value of each hypothesis into the next free sl
 document, or a part of one). A table [R, length] maps the positions of each hypothesis to slots, known elsewhere as
 cache indirection; reordering the beam reorders the table, a few bytes per position, and moves neither keys nor values.
 Keys and values of the source are stored once per item. An attention that selects nothing keeps a state per hypothesis
-instead, which is reordered itself.
+instead; reordering the beam moves it.
 
 With a CUDA graph, every tensor that a step reads or writes must stay in place: see ``fixed_cache``.
 
@@ -27,13 +27,13 @@ STATE = "fairseq_lasformer.nn.cache"
 FIRST_POSITIONS = 64
 
 ENDS = "ends"
-"""Name of what is 1 at keys that end a line, [N, C or K, 1]."""
+"""Name of the entries that are 1 at keys that end a line, [N, C or K, 1]."""
 
 
 def regroup(items: Tensor, n_items: int) -> tuple[Tensor | None, int]:
     """Find the items that the hypotheses still need, one entry per run of consecutive hypotheses of the same item.
 
-    If the runs differ in length, every hypothesis becomes a run of its own.
+    If the runs differ in length, every hypothesis becomes a separate run.
 
     Args:
         items: int64 [R], the item of each hypothesis.
@@ -64,7 +64,7 @@ class DecodingCache:
 
     def __init__(self, n_rows: int, n_items: int, device: torch.device, int8: bool = False) -> None:
         if n_rows % n_items:
-            raise ValueError(f"{n_rows} hypotheses for {n_items} items: not equally many each")
+            raise ValueError(f"{n_rows} hypotheses for {n_items} items: not the same number for each")
         self.n_items = self.n_live = n_items
         self.int8 = int8
         self.beam = n_rows // n_items
@@ -82,7 +82,7 @@ class DecodingCache:
 
     @staticmethod
     def of(incremental_state: dict[str, Any], make: Callable[[], DecodingCache]) -> DecodingCache:
-        """Return the cache in fairseq's incremental state, which is made on the first step."""
+        """Return the cache in fairseq's incremental state; it is created on the first step."""
         if STATE not in incremental_state:
             incremental_state[STATE] = make()
         return incremental_state[STATE]
@@ -101,14 +101,14 @@ class DecodingCache:
         return KeyIndex(self.table, self.start, self.count, self._end())
 
     def _end(self) -> int:
-        """Upper bound of the positions, known to the host."""
+        """Return an upper bound of the positions, known to the host."""
         return self.length
 
     def _longer_table(self) -> None:
         self.table = torch.cat([self.table, torch.zeros_like(self.table)], 1)
 
     def begin_with(self, n_positions: int) -> None:
-        """Let all hypotheses of an item begin with the same positions, whose keys and values :meth:`fill` writes."""
+        """Start all hypotheses of an item with the same positions, whose keys and values :meth:`fill` writes."""
         assert not self.length, "only before the first step"
         self.capacity = max(self.capacity, n_positions + FIRST_POSITIONS * self.beam)
         while self.table.size(1) <= n_positions:
@@ -118,11 +118,11 @@ class DecodingCache:
         self.count[:] = n_positions
 
     def fill(self, name: str, values: Tensor) -> None:
-        """Write what is kept of the first positions, [N, P, W]."""
+        """Write the entries of the first positions, [N, P, W]."""
         self.slots(name, values)[:, : values.size(1)] = values
 
     def fill_heads(self, name: str, values: Tensor, n_heads: int) -> None:
-        """Write the keys or values of the first positions, [N, P, H*D]; in 8 bits, if that is how they are kept."""
+        """Write the keys or values of the first positions, [N, P, H*D]; in 8 bits if the cache keeps them so."""
         if not self.int8:
             self.fill(name, values)
             return
@@ -131,7 +131,7 @@ class DecodingCache:
 
     def append(self, name: str, new: Tensor) -> Tensor:
         """Write this step's ``new`` [R, W]; return all slots, [N, C, W]."""
-        # the slots are read on the device, so that a captured step can be replayed
+        # the slots are read on the device so that a captured step can be replayed
         return self.slots(name, new).index_copy_(1, self.newest, new.view(self.n_items, self.beam, -1))
 
     def slots(self, name: str, like: Tensor, width: int = 0) -> Tensor:
@@ -158,20 +158,20 @@ class DecodingCache:
         Args:
             ends: bool [R].
             source: bool [N, K], the same of the source.
-            memory: [N, K, d], the encoder's output, of the type in which they are kept.
+            memory: [N, K, d], the encoder's output, whose type the entries get.
         """
         self.append(ENDS, ends.to(memory.dtype)[:, None])
         self.mark_source(source, memory)
 
     def mark_source(self, ends: Tensor, memory: Tensor) -> None:
-        """The part of :meth:`mark` that regards the source, bool [N, K]."""
+        """Write which positions of the source end a line, bool [N, K]; part of :meth:`mark`."""
         self.once(ENDS, lambda m: ends.to(m.dtype)[..., None], memory)
 
     def state(self, name: str, like: Tensor, *shape: int) -> Tensor:
-        """Return a state per hypothesis, [R, *shape], which steps change in place: zeros in the first one.
+        """Return a state per hypothesis, [R, *shape], which steps change in place; zeros on the first step.
 
         Args:
-            like: [R, ...], of its type.
+            like: [R, ...], a tensor of its type.
         """
         if name not in self.states:
             self.states[name] = like.new_zeros(like.size(0), *shape)
@@ -195,7 +195,7 @@ class DecodingCache:
         if self.source_index is None:
             self.source_index = KeyIndex.over(padding)
             if self.source_index is None:
-                raise ValueError("source with padding between its tokens")
+                raise ValueError("the source has padding between its tokens")
         return self.source_index
 
     def reorder(self, order: Tensor) -> None:

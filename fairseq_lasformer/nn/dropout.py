@@ -35,7 +35,7 @@ class Dropout(nn.Module):
     def make_generation_fast_(
         self, retain_dropout: bool = False, retain_dropout_modules: Sequence[str] | None = None, **_: Any
     ) -> None:
-        """Called by fairseq before generation."""
+        """Keep dropout in generation if requested; called by fairseq before generation."""
         self.retained = retain_dropout and (
             retain_dropout_modules is None or self.module_name in retain_dropout_modules
         )

@@ -58,10 +58,10 @@ class LayerCache(NamedTuple):
         return of_rows((self.cache.generated if self.memory is None else self.cache.source)[ENDS], slots)[..., 0] > 0
 
     def room(self, what: str, width: int, n_heads: int) -> EightBit:
-        """Return room for the translation's keys or values in 8 bits, [N, C, W], which a step fills.
+        """Return storage for the translation's keys or values in 8 bits, [N, C, W], which a step fills.
 
         Args:
-            what: as of :meth:`project`.
+            what: see :meth:`project`.
             width: W.
             n_heads: H.
         """
@@ -70,10 +70,10 @@ class LayerCache(NamedTuple):
         return EightBit(slots(name, numbers, width), slots(f"{name}_scale", scale, n_heads))
 
     def of_source(self, what: str, n_heads: int, projection: Callable[[Tensor], Tensor]) -> EightBit:
-        """Return the source's keys or values in 8 bits, [N, K, W], which are projected once.
+        """Return the source's keys or values in 8 bits, [N, K, W]; they are projected once.
 
         Args:
-            what, projection: as of :meth:`project`.
+            what, projection: see :meth:`project`.
             n_heads: H.
         """
         assert self.memory is not None
@@ -91,7 +91,7 @@ class LayerCache(NamedTuple):
         value: Callable[[Tensor], Tensor],
         backend: str = "auto",
     ) -> tuple[Tensor | EightBit, Tensor | EightBit]:
-        """Project all keys and values so far, see :meth:`project`; in 8 bits, if that is how the cache keeps them.
+        """Project all keys and values so far, see :meth:`project`; in 8 bits if the cache keeps them so.
 
         Args:
             n_heads: H.

@@ -32,7 +32,7 @@ class FullPass(NamedTuple):
         memory: the encoder's output [B, K, d], in decoders.
         memory_mask: attention mask of the cross-attention.
         sampling: which queries learned patterns learn from.
-        into: cache of a decoding that begins with these positions; None for none.
+        into: cache of a decoding that starts with these positions; None for none.
     """
 
     mask: AttentionMask
@@ -175,7 +175,7 @@ class EncoderLayer(TransformerLayer):
         self._add_feed_forward(feed_forward, transformation)
 
     def forward(self, x: Tensor, full: FullPass, selections: tuple[Selection | None, ...]) -> LayerOutput:
-        """x [B, N, d] -> x, and the output of the self-attention and of a mixture."""
+        """Map x [B, N, d] to x, and the output of the self-attention and of a mixture."""
         y = self.transformation(self.before(self.self_attn_layer_norm, x))
         attended = self.self_attn(y, None, full.mask, selections[0], full.sampling)
         x = self.after(self.self_attn_layer_norm, x, attended.out)
@@ -213,7 +213,7 @@ class DecoderLayer(TransformerLayer):
         self._add_feed_forward(feed_forward, transformation)
 
     def forward(self, x: Tensor, full: FullPass, selections: tuple[Selection | None, ...]) -> LayerOutput:
-        """x [B, N, d] -> x, and the output of the self-attention, the cross-attention and a mixture."""
+        """Map x [B, N, d] to x, and the output of the self-attention, the cross-attention and a mixture."""
         y = self.transformation(self.before(self.self_attn_layer_norm, x))
         if full.into is not None:
             self.self_attn.remember(y, full.into, f"{self.index}.self")

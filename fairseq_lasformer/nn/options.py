@@ -18,10 +18,10 @@ class RunOptions(NamedTuple):
     Attributes:
         backend: backend for inference (``--attention-backend``), one of :data:`ops.BACKENDS`.
         cuda_graph: whether decoding steps are captured in a CUDA graph (``--cuda-graph``).
-        expert_group: the workers that share the experts of mixtures; None if every worker holds all of them.
+        expert_group: the workers that share the experts of mixtures; None if every worker has all of them.
         int8: whether linear layers decode in 8 bits (``--decode-dtype int8``).
         int8_cache: whether keys and values are kept in 8 bits in decoding (``--cache-dtype int8``).
-        reproducible: whether a model is refused whose translations depend on more than their source
+        reproducible: whether to reject a model whose translations depend on more than their source
             (``--reproducible``).
     """
 
@@ -34,12 +34,13 @@ class RunOptions(NamedTuple):
 
 
 class RowSampling(NamedTuple):
-    """Which queries a selector learns from in an update: one of several, by turns.
+    """Sampling of the queries that a selector learns from in an update: every n-th.
 
     Attributes:
-        rows: number of queries of a batch that a selector learns from at least; 0 for all.
-        above: kappa from which on it learns from all of them.
-        update: number of the update; it draws the first query, alike on every worker and in a recomputed pass.
+        rows: minimum number of queries of a batch that a selector learns from; 0 for all.
+        above: kappa above which it learns from all of them.
+        update: number of the update, which seeds the draw of the first query: the same on every worker and in a
+            recomputed pass.
     """
 
     rows: int = 0
@@ -47,10 +48,10 @@ class RowSampling(NamedTuple):
     update: int = 0
 
     def sample(self, n_batch: int, n_queries: int, kappa: float) -> RowSample:
-        """The sample of a batch.
+        """Return the sample of a batch.
 
         Args:
-            n_batch, n_queries: shape of the queries. All of those of short examples are taken, as they cost little.
+            n_batch, n_queries: shape of the queries. Short examples are used in full, as they cost little.
         """
         if not self.rows or kappa > self.above or n_queries < SHORTEST:
             return EVERY_ROW
@@ -62,7 +63,7 @@ EVERY_QUERY = RowSampling()
 
 
 class SupervisionOptions(NamedTuple):
-    """How the selectors are supervised (eq 4-6 of arXiv 2309.14174).
+    """Options of the selectors' supervision (eq 4-6 of arXiv 2309.14174).
 
     Attributes:
         kl: ``forward``, KL(attention || selector), or ``reverse`` (``--select-kl``).

@@ -1,4 +1,4 @@
-"""Keys that a pattern selected for a full pass, in the form that can be attended to fastest.
+"""Keys that a pattern selected for a full pass, in the form that is fastest to attend to.
 
 A selection is made by the lowest layer of a group and used by all its layers (eq 8 of arXiv 2309.14174). All forms have
 the methods of :class:`Selection`.
@@ -28,7 +28,7 @@ from fairseq_lasformer.ops import (
 
 
 class Teaching(NamedTuple):
-    """What a learned pattern learns through.
+    """Paths through which a learned pattern learns.
 
     Attributes:
         query, key: the selector's projections [B, Q or K, S], through which the supervision and the straight-through
@@ -44,7 +44,7 @@ class Teaching(NamedTuple):
     sample: RowSample
 
     def through(self) -> StraightThrough | None:
-        """Return what receives the straight-through gradient; None if nothing does."""
+        """Return the receiver of the straight-through gradient; None if there is none."""
         if self.gradient == "none":
             return None
         return StraightThrough(self.query, self.key, self.gradient != "straight-through", self.sample)
@@ -60,7 +60,7 @@ class Selection(Protocol):
 
     @property
     def contiguous(self) -> bool:
-        """Whether heads are to be laid out one after the other, once for attention and supervision."""
+        """Whether to make each head contiguous, once for attention and supervision."""
         ...
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, dropout_p: float, backend: str) -> Tensor:
@@ -86,7 +86,7 @@ class Selection(Protocol):
 
 
 class _Unsupervised:
-    """A form that no learned pattern is taught with."""
+    """A form that does not teach a learned pattern."""
 
     explicit: ClassVar[bool] = False
     contiguous: ClassVar[bool] = False
@@ -135,7 +135,7 @@ class GatheredSelection(_Unsupervised):
 
 @dataclass(frozen=True)
 class EveryKey(_Unsupervised):
-    """Every key of an item, for a kernel that sums in an order which depends on nothing but the row (CPU inference).
+    """Every key of an item, for a kernel whose order of sums depends on the row alone (CPU inference).
 
     Attributes:
         index: the keys of each item.
@@ -257,13 +257,13 @@ def select(
     Args:
         q, k: the selector's projections, [B, Q or K, S].
         kappa: fraction of keys to keep, in millionths.
-        teaching: what the selector learns through.
-        on_device: kappa, int64 [] on the device, where a CUDA graph finds what it has become.
+        teaching: paths through which the selector learns.
+        on_device: kappa, int64 [] on the device, where a CUDA graph finds its current value.
     """
     if choice.form == "bitmask":
         return BitmaskSelection(ops.topk_bitmask(q, k, mask, on_device), mask, k.size(1), teaching)
     if choice.form == "rows" and choice.keys is not None:
-        # which of the two does not depend on the lengths of a batch, as they add in another order
+        # the choice must not depend on the lengths of a batch, as the two add in different orders
         if kappa >= KAPPA_ONE:
             return EveryKey(choice.keys)
         return GatheredSelection(ops.topk_of_rows(q, k, choice.keys, kappa))
@@ -279,7 +279,7 @@ def select(
 def selected(
     choice: Choice, kept: KeptKeys, n_batch: int, n_keys: int, mask: AttentionMask, teaching: Teaching | None = None
 ) -> Selection:
-    """Return kept keys of B * Q rows, found in another way, in the form that an implementation takes.
+    """Return kept keys of B * Q rows, found in any way, in the form for an implementation.
 
     Args:
         teaching: see :func:`selected_by`.
@@ -294,10 +294,10 @@ def selected(
 
 
 def selected_by(choice: Choice, keep_mask: Tensor, mask: AttentionMask, teaching: Teaching | None = None) -> Selection:
-    """Return kept keys, bool [B, Q, K], found in another way, in the form that an implementation takes.
+    """Return kept keys, bool [B, Q, K], found in any way, in the form for an implementation.
 
     Args:
-        teaching: what a learned pattern learns through.
+        teaching: paths through which a learned pattern learns.
     """
     if choice.form in ("bitmask", "slots", "rows"):
         n_batch, _, n_keys = keep_mask.shape
@@ -310,17 +310,17 @@ def _as_mask(choice: Choice, keep_mask: Tensor, mask: AttentionMask, teaching: T
 
 
 def every(choice: Choice, mask: AttentionMask) -> Selection:
-    """Return every key that the mask allows, in the form that an implementation takes."""
+    """Return every key that the mask allows, in the form for an implementation."""
     return EveryKey(choice.keys) if choice.form == "rows" and choice.keys is not None else FullSelection(mask)
 
 
 def _joined_heads(*tensors: Tensor) -> list[Tensor]:
-    """Each [B, H, N, D] -> [B, N, H * D]."""
+    """Reshape each [B, H, N, D] to [B, N, H * D]."""
     return [t.transpose(1, 2).flatten(2) for t in tensors]
 
 
 def _heads(out: Tensor, like: Tensor) -> Tensor:
-    """[..., H * D] -> [B, H, Q, D], the shape of ``like``."""
+    """Reshape [..., H * D] to [B, H, Q, D], the shape of ``like``."""
     n_batch, n_heads, n_queries, width = like.shape
     return out.view(n_batch, n_queries, n_heads, width).transpose(1, 2)
 

@@ -1,4 +1,4 @@
-"""Adaptive sparsity (eq 7 of arXiv 2309.14174): how kappa follows the mass on the kept keys."""
+"""Adaptive sparsity (eq 7 of arXiv 2309.14174): adaptation of kappa to the mass on the kept keys."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fairseq_lasformer.ops import KAPPA_ONE
 
 
 class SparsityRule(NamedTuple):
-    """Adaptive sparsity (eq 7): how kappa follows the mass on the kept keys. All values are fractions, not percentages.
+    """Rule that adapts kappa to the mass on the kept keys (eq 7). All values are fractions, not percentages.
 
     Attributes:
         threshold: mass above which kappa shrinks (t).
@@ -22,7 +22,7 @@ class SparsityRule(NamedTuple):
     freeze_above: float = 0.5
 
     def next(self, kappa: int, mass: float) -> int:
-        """Return kappa after an update in which the kept keys held ``mass``; kappa in millionths."""
+        """Return kappa after an update in which the kept keys had ``mass``; kappa in millionths."""
         step, freeze = round(self.step * KAPPA_ONE), round(self.freeze_above * KAPPA_ONE)
         if mass > self.threshold:
             kappa -= step

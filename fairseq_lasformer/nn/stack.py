@@ -20,7 +20,7 @@ from fairseq_lasformer.nn.patterns import Pattern
 from fairseq_lasformer.ops import Supervision, Teachers
 
 Observer = Callable[[str, AttentionOutput], None]
-"""Called with ``module.group`` and the output of an attention, for every attention of a full pass."""
+"""Callback with ``module.group`` and the output of an attention, for every attention of a full pass."""
 
 
 class StackOutput(NamedTuple):
@@ -28,8 +28,8 @@ class StackOutput(NamedTuple):
 
     Attributes:
         x: [B, N, d].
-        supervision: of every supervised pattern, by module and group (``encoder.0``, ``cross.1``).
-        router_stats: of every mixture, by layer index.
+        supervision: supervision of every supervised pattern, by module and group (``encoder.0``, ``cross.1``).
+        router_stats: statistics of every mixture, by layer index.
         states: x after each group, if requested; otherwise empty.
     """
 
@@ -46,7 +46,7 @@ class LayerStack(nn.ModuleList):
         layers: all layers of the stack.
         starts: the lowest layer of each group, in ascending order from 0.
         modules: a name for each attention of a layer, in order: ``("encoder",)`` or ``("decoder", "cross")``.
-        drop: probability that a group is left out of a pass in training (LayerDrop, arXiv 1909.11556).
+        drop: probability that a group is skipped in a training pass (LayerDrop, arXiv 1909.11556).
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class LayerStack(nn.ModuleList):
 
         Args:
             x: [B, N, d].
-            supervision: how the patterns are supervised; None: not at all.
+            supervision: options of the patterns' supervision; None: no supervision.
             recompute: recompute each group's activations in the backward pass.
             keep_states: return the states after each group.
             observe: called with the output of every attention; ignored with ``recompute``.

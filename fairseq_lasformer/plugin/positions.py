@@ -1,4 +1,4 @@
-"""Sinusoidal positions as Vaswani et al. 2017 and Marian have them, and those of either kind that are reproducible."""
+"""Sinusoidal positions of Vaswani et al. 2017 and Marian, and reproducible versions of these and fairseq's."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class _Growing(SinusoidalPositionalEmbedding):
     weights: Tensor
 
     def table(self, rows: int) -> Tensor:
-        """The table [rows, d]."""
+        """Return the table [rows, d]."""
         raise NotImplementedError
 
     def forward(self, input: Tensor, incremental_state: Any = None, *args: Any, **kwargs: Any) -> Tensor:
-        """int64 [B, N] -> [B, N, d]; see fairseq's."""
+        """Embed int64 [B, N] -> [B, N, d]; see fairseq's."""
         rows = self.padding_idx + 1 + input.size(1)
         if rows > self.weights.size(0):
             self.weights = self.table(2 * rows).to(self.weights)
@@ -41,7 +41,7 @@ class VaswaniPositions(_Growing):
         self.weights = self.table(init_size)
 
     def table(self, rows: int) -> Tensor:
-        """The table [rows, d]; row ``padding_idx`` + 1 is position 0."""
+        """Return the table [rows, d]; row ``padding_idx`` + 1 is position 0."""
         frequencies = torch.exp(torch.arange(0, self.embedding_dim, 2) * (-math.log(10000.0) / self.embedding_dim))
         angles = (torch.arange(rows) - self.padding_idx - 1)[:, None] * frequencies
         made = torch.cat([angles.sin(), angles.cos()], 1)
@@ -50,7 +50,7 @@ class VaswaniPositions(_Growing):
 
 
 class ReproduciblePositions(_Growing):
-    """The table of others, the same on every processor: PyTorch's sines differ in the last bit.
+    """The table of other positions, the same on every processor: PyTorch's sines differ in the last bit.
 
     Args:
         of: fairseq's positions, or :class:`VaswaniPositions`.
@@ -68,7 +68,7 @@ class ReproduciblePositions(_Growing):
         self.weights = self.table(of.weights.size(0)).to(of.weights)
 
     def table(self, rows: int) -> Tensor:
-        """See :class:`VaswaniPositions`; of fairseq's, row p is position p."""
+        """Return the table, see :class:`VaswaniPositions`; for fairseq's positions, row p is position p."""
         positions = np.arange(rows, dtype=np.float32) - np.float32(self.first)
         made = np.zeros((rows, self.embedding_dim), np.float32)
         both = np.concatenate(_sines(positions[:, None] * self.frequencies), 1)
@@ -79,17 +79,17 @@ class ReproduciblePositions(_Growing):
 
 
 def _sines(angles: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Sine and cosine, by sums and products in float64 alone, which every processor rounds alike.
+    """Compute sine and cosine with only sums and products in float64, which every processor rounds alike.
 
     Args:
         angles: float32, below 10^6 in size.
 
     Returns:
-        float32, correctly rounded but for 1 in 10^7.
+        float32, correctly rounded except for 1 in 10^7.
     """
     x = angles.astype(np.float64)
     quarters = np.rint(x * (2 / math.pi))
-    # pi/2 in two parts, of which the first has so few bits that its products are exact
+    # pi/2 in two parts; the first has few enough bits for exact products
     x = (x - quarters * 1.57079632673412561417) - quarters * 6.07710050650619224932e-11
     square = x * x
 

@@ -177,9 +177,9 @@ def test_mistakes_are_told_in_one_line(build, spec):
 
 
 def test_linformer_refuses_what_it_cannot_do(build):
-    with pytest.raises(InputError, match="not in the decoder's self-attention"):
+    with pytest.raises(InputError, match="not for the decoder's self-attention"):
         build(select_pattern="linformer:rows=4")
     model = build(select_pattern="linformer:rows=4,length=16", select_modules=NOT_CAUSAL).eval()
-    with pytest.raises(InputError, match="a text of 17 tokens; this model reads up to 16"):
+    with pytest.raises(InputError, match="the text has 17 tokens; this model reads up to 16"):
         model(tokens(1, 17), None, tokens(1, 5))
     model(tokens(1, 20, pad_left=(4,)), None, tokens(1, 5))

@@ -246,7 +246,7 @@ def test_automatic_mixed_precision_leaves_mixtures_alone(gate):
 
 def test_one_workers_experts_alone_are_no_checkpoint():
     part, other = Experts(4, 6, 4, first=0, n_local=2), Experts(4, 6, 4, first=2, n_local=2)
-    with pytest.raises(RuntimeError, match="holds 2 of 4 experts: not a whole checkpoint"):
+    with pytest.raises(RuntimeError, match="contains 2 of 4 experts: not a complete checkpoint"):
         other.load_state_dict(part.state_dict())
 
 

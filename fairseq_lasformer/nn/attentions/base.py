@@ -1,4 +1,4 @@
-"""What a layer asks of an attention.
+"""Interface of a layer's attentions.
 
 An attention that selects no keys (linear attention, say) is one subclass of :class:`Attention` in a module of
 ``nn.others``; see CONTRIBUTING.md. Attention over the keys of a pattern is :class:`SelectedAttention`.
@@ -32,7 +32,7 @@ class AttentionOptions(NamedTuple):
         query_dim, key_dim: width of the states that queries, and keys, are projected from.
         dropout: dropout probability of the attention weights.
         backend: one of :data:`ops.BACKENDS`.
-        length: number of keys from which on attention is sharpened, see :meth:`SelectedAttention.sharpened`. 0: never.
+        length: number of keys above which attention is sharpened, see :meth:`SelectedAttention.sharpened`. 0: never.
     """
 
     embed_dim: int
@@ -67,8 +67,8 @@ class Attention(nn.Module):
 
     Attributes:
         name: its name in ``--select-pattern NAME[:ARGUMENT]``, if it selects nothing.
-        packable: whether the fast decoder takes it.
-        causal: whether it can stand in the decoder's self-attention, where a query must not see what follows.
+        packable: whether the fast decoder supports it.
+        causal: whether it can be the decoder's self-attention, where a query must not see later keys.
         selector: the group's pattern in the lowest layer of the group; None in the layers above, and without patterns.
     """
 
@@ -109,7 +109,7 @@ class Attention(nn.Module):
         Args:
             x: [B, Q, d], the input of the attention sub-layer (already normalised, if pre-norm).
             memory: [B, K, d_memory]; None in self-attention.
-            selection: the group's selection, for a layer without a pattern of its own.
+            selection: the group's selection, for a layer without its own pattern.
             sampling: which queries a learned pattern learns from.
         """
         raise NotImplementedError
@@ -120,7 +120,7 @@ class Attention(nn.Module):
         Args:
             x: [R, d].
             keys: this layer's part of the cache: keys by slot, or a state per hypothesis.
-            kept: the group's kept keys, for a layer without a pattern of its own.
+            kept: the group's kept keys, for a layer without its own pattern.
         """
         raise NotImplementedError
 
@@ -130,7 +130,7 @@ class Attention(nn.Module):
         return False
 
     def remember(self, x: Tensor, cache: DecodingCache, name: str) -> None:
-        """Write what steps need to know of earlier positions into a cache.
+        """Write the information that steps need about earlier positions into a cache.
 
         Args:
             x: [N, P, d], the inputs of all earlier positions.

@@ -1,4 +1,4 @@
-"""What attentions with heads have in common: the projections to queries, keys and values, and from the heads."""
+"""Projections shared by attentions with heads: to queries, keys and values, and from the heads."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fairseq_lasformer.nn.dropout import Dropout
 
 
 class ProjectedAttention(Attention):
-    """Base of attentions with the projections of fairseq's multi-head attention, initialised as there.
+    """Base of attentions with the projections of fairseq's multi-head attention, initialised in the same way.
 
     Args:
         options: widths, heads and dropout.
@@ -41,14 +41,14 @@ class ProjectedAttention(Attention):
             nn.init.zeros_(self.q_proj.bias)
 
     def projected(self, x: Tensor, memory: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries [B, H, Q, D] of x [B, Q, d], and keys and values [B, H, K, D] of ``memory``, or of x itself."""
+        """Project x [B, Q, d] to queries [B, H, Q, D], and ``memory``, or x itself, to keys and values [B, H, K, D]."""
         source = x if memory is None else memory
         return self.heads(self.q_proj(x)), self.heads(self.k_proj(source)), self.heads(self.v_proj(source))
 
     def heads(self, x: Tensor) -> Tensor:
-        """[B, N, H * D] -> [B, H, N, D]."""
+        """Split into heads, [B, N, H * D] -> [B, H, N, D]."""
         return x.view(x.size(0), x.size(1), self.num_heads, self.head_dim).transpose(1, 2)
 
     def joined(self, out: Tensor) -> Tensor:
-        """[B, H, N, D] -> the output of the attention, [B, N, d]."""
+        """Project heads [B, H, N, D] to the output of the attention, [B, N, d]."""
         return self.out_proj(out.transpose(1, 2).reshape(out.size(0), out.size(2), self.embed_dim))

@@ -44,7 +44,7 @@ class SelectedAttention(ProjectedAttention):
             source = x if memory is None else memory
             selection = self.selector(x, source, mask, as_mask=dropout_p > 0, sampling=sampling)
         if selection is None:
-            raise ValueError("an attention without a pattern needs the selection of its group")
+            raise ValueError("an attention without a pattern needs its group's selection")
         q, k, v = self.projected(x, memory)
         if self.length:
             q = self.sharpened(q, mask.counts(q.size(2), k.size(2), q.device)[:, None, :, None])

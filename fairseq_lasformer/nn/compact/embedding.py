@@ -1,4 +1,4 @@
-"""Parameter-saving word embeddings: DeFINE's (arXiv 1911.12385) and that of DeLighT's official code (2008.00623)."""
+"""Parameter-saving word embeddings: DeFINE's (arXiv 1911.12385) and DeLighT's official code's (2008.00623)."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ def define_sizes(n: int, k: int, m: int, depth: int, g_max: int) -> UnitSizes:
     """Return the shape of DeFINE's map-expand-reduce unit.
 
     It consists of ``depth`` group linear transformations from n to k, with g_max groups in the first and half as many
-    in each further one, and a linear layer k -> m. Widths grow linearly and are rounded up to multiples of the groups
-    of their own and the next layer.
+    in each further one, and a linear layer k -> m. Widths grow linearly and are rounded up to multiples of the numbers
+    of groups of their own and the next layer.
 
     Args:
         k: width of the last transformation.
@@ -54,7 +54,7 @@ class ExpandedEmbedding(nn.Module):
         self.register_buffer("table", None, persistent=False)
 
     def share_table(self) -> ExpandedEmbedding:
-        """Return an embedding with a unit of its own that shares this table."""
+        """Return an embedding with its own unit that shares this table."""
         return ExpandedEmbedding(self.embedding, self.embedding_dim, self.sizes)
 
     @property
@@ -64,7 +64,7 @@ class ExpandedEmbedding(nn.Module):
         return weight
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """int64 [...] -> [..., m]."""
+        """Embed int64 [...] -> [..., m]."""
         if self.table is not None and not self.training:
             return F.embedding(tokens, self.table)
         return self.unit(self.embedding(tokens))
@@ -82,7 +82,7 @@ class ExpandedEmbedding(nn.Module):
 
 
 def expanded_embedding(n_words: int, n: int, out_dim: int, padding_idx: int, sizes: UnitSizes) -> ExpandedEmbedding:
-    """Create an embedding with a table of its own.
+    """Create an embedding with its own table.
 
     Args:
         n_words: size of the vocabulary (V).
@@ -105,7 +105,7 @@ def expanded_embedding(n_words: int, n: int, out_dim: int, padding_idx: int, siz
 def _unit_variance(embedding: ExpandedEmbedding) -> None:
     """Scale the embeddings to a standard deviation of 1, that of table embeddings after scaling by sqrt(m).
 
-    Otherwise, after that many layers, they would start out far smaller than the position embeddings added to them.
+    Otherwise, after so many layers, they would start far smaller than the position embeddings added to them.
     """
     assert embedding.unit.leave is not None
     words = embedding.unit(embedding.weight[:1024])
@@ -127,5 +127,5 @@ class TableProjection(nn.Module):
         self.weight = table
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., m] -> [..., V]."""
+        """Project [..., m] -> [..., V]."""
         return F.linear(x if self.reduce is None else self.reduce(x), self.weight)

@@ -39,14 +39,14 @@ class GroupLinear(nn.Module):
         nn.init.uniform_(self.weight, -limit, limit)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., in] -> [..., out]; group i of the output depends only on group i of the input."""
+        """Map [..., in] to [..., out]; group i of the output depends only on group i of the input."""
         rows = x.reshape(-1, self.groups, self.in_features // self.groups).transpose(0, 1)
         out = torch.bmm(rows, self.weight).transpose(0, 1).reshape(*x.shape[:-1], self.out_features)
         return out if self.bias is None else out + self.bias
 
 
 def shuffle(x: Tensor, groups: int) -> Tensor:
-    """Feature shuffle: move feature j of group i to position j g + i, so that every next group sees all groups."""
+    """Shuffle features: move feature j of group i to position j g + i, so that each next group sees all groups."""
     if groups == 1:
         return x
     return x.unflatten(-1, (groups, -1)).transpose(-1, -2).flatten(-2)
@@ -191,7 +191,7 @@ class ExpandReduce(nn.Module):
         self.leave_norm = nn.LayerNorm(sizes.leave) if sizes.leave and sizes.norms else None
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., d_in] -> [..., leave, or the last width]."""
+        """Map [..., d_in] to [..., leave, or the last width]."""
         if self.enter is not None:
             x = self._finish(self.enter(x), self.enter_norm)
         y = None

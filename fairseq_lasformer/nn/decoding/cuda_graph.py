@@ -1,4 +1,4 @@
-"""A decoding step that is captured once in a CUDA graph and replayed, so that its kernels launch as one."""
+"""Decoding step captured once in a CUDA graph and replayed, so that its kernels launch as one."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from torch import Tensor
 
 
 class CudaGraphStep:
-    """Replays a function of one tensor whose other inputs and outputs stay in place.
+    """Replay of a function of one tensor whose other inputs and outputs stay in place.
 
-    The first call runs the function eagerly, which compiles its kernels; the second captures it. Without a GPU nothing
+    The first call runs the function eagerly, which compiles its kernels; the second captures it. Without a GPU, nothing
     is captured: the function is called again, on the same tensor.
     """
 
@@ -23,10 +23,10 @@ class CudaGraphStep:
         """Return ``function(x)`` for x [R', d], R' <= R; rows from R' on are ignored.
 
         Args:
-            function: maps [R, d] to [R, d]; all that it reads and writes is the same in every call.
+            function: maps [R, d] to [R, d]; it reads and writes the same tensors in every call.
             x: [R', d].
             n_rows: number of rows that the function takes (R).
-            eager: whether the function must run, because it fills something that the captured one only reads.
+            eager: whether to run the function itself, because it fills a tensor that the captured one only reads.
         """
         eager = eager or self.x is None
         if self.x is None:
@@ -36,7 +36,7 @@ class CudaGraphStep:
             return function(self.x)[: x.size(0)]
         if self.graph is None:
             graph = torch.cuda.CUDAGraph()
-            # PyTorch's own stream for captures belongs to whichever GPU was the current one at the first of them
+            # PyTorch's own capture stream belongs to the GPU that was current at the first capture
             with torch.cuda.device(x.device), torch.cuda.graph(graph, stream=torch.cuda.Stream(x.device)):
                 self.out = function(self.x)
             self.graph = graph

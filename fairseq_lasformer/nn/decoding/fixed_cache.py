@@ -1,8 +1,8 @@
-"""Decoding cache whose tensors stay in place, so that a step can be captured in a CUDA graph and replayed.
+"""Decoding cache with tensors that stay in place, so that a step can be captured in a CUDA graph and replayed.
 
 All tensors of a size are :class:`GraphBuffers`, which keep the graph that was captured with them. When a batch outgrows
-its buffers, or half of its items are finished, its contents move to others; when it ends, they are kept for later
-batches of the same sizes, which replay the same graphs.
+its buffers, or half of its items are finished, its contents move to others. When it ends, its buffers are kept for
+later batches of the same sizes, which replay the same graphs.
 
 Shapes as in ``cache``.
 """
@@ -27,10 +27,10 @@ KEPT_BUFFERS = 8
 
 
 class Size(NamedTuple):
-    """What a captured step depends on, besides the contents of its tensors.
+    """Properties that a captured step depends on, besides the contents of its tensors.
 
     Attributes:
-        n_items, beam: rows.
+        n_items, beam: numbers of items, and of rows per item.
         positions: length of the table of slots.
         capacity: slots per item.
         constants: numbers that a step has read from the model, such as every kappa.
@@ -47,7 +47,7 @@ class Size(NamedTuple):
 
     @classmethod
     def first(cls, n_rows: int, n_items: int, source: int, like: Tensor, constants: tuple[int, ...] = ()) -> Size:
-        """The size that a batch begins with: of its source, the next power of two, or multiple of 512."""
+        """Return a batch's initial size; the source is rounded up to a power of two, or to a multiple of 512."""
         beam = n_rows // n_items
         padded = max(16, 1 << (source - 1).bit_length()) if source <= 512 else -(-source // 512) * 512
         positions = FIRST_POSITIONS
@@ -75,33 +75,33 @@ class GraphBuffers:
         self.step = CudaGraphStep()
 
     def of_source(self, name: str, width: int, like: Tensor) -> Tensor:
-        """Return the buffer for what is kept of the source, [N, K, W], in the type of ``like``."""
+        """Return the buffer for entries of the source, [N, K, W], in the type of ``like``."""
         if name not in self.source:
             self.source[name] = like.new_zeros(self.size.n_items, self.size.source, width)
         return self.source[name]
 
     def of_generated(self, name: str, width: int, like: Tensor) -> Tensor:
-        """Return the buffer for what is kept of the translation, [N, C, W], in the type of ``like``."""
+        """Return the buffer for entries of the translation, [N, C, W], in the type of ``like``."""
         if name not in self.generated:
             self.generated[name] = like.new_empty(self.size.n_items, self.size.capacity, width)
         return self.generated[name]
 
 
 class BufferPool:
-    """BufferPool that no batch is in, the one that was left last at the end."""
+    """Buffers that no batch uses; the most recently returned are last."""
 
     def __init__(self) -> None:
         self.free: list[GraphBuffers] = []
 
     def take(self, size: Size) -> GraphBuffers:
-        """Return buffers of a size, the caller's own from now on."""
+        """Return buffers of a size for the caller's exclusive use."""
         for i in reversed(range(len(self.free))):
             if self.free[i].size == size:
                 return self.free.pop(i)
         return GraphBuffers(size)
 
     def give(self, used: list[GraphBuffers]) -> None:
-        """Take buffers back; the oldest are forgotten."""
+        """Take buffers back; discard the oldest."""
         self.free += used
         used.clear()
         del self.free[:-KEPT_BUFFERS]
@@ -116,11 +116,11 @@ class BufferPool:
 class FixedCache(DecodingCache):
     """A :class:`DecodingCache` in buffers.
 
-    Indices extend to the end of the table instead of the newest position, and the rows of finished items stay, behind
-    the others and without keys, until they are half of all rows.
+    Indices extend to the end of the table instead of the newest position. The rows of finished items stay, after the
+    others and without keys, until they are half of all rows.
 
     Args:
-        pool: where buffers come from and go to.
+        pool: pool that buffers are taken from and returned to.
         int8: whether keys and values are kept in 8 bits.
     """
 
@@ -134,7 +134,7 @@ class FixedCache(DecodingCache):
 
     @property
     def buffers(self) -> GraphBuffers:
-        """The buffers that the cache is in."""
+        """Buffers that the cache uses now."""
         return self.held[0]
 
     def _enter(self, buffers: GraphBuffers) -> None:
@@ -149,7 +149,7 @@ class FixedCache(DecodingCache):
         Args:
             items: int64 [N'], the items that move; default: the first ones.
             table: the reordered rows of the table; default: the first ones.
-            changes: what is different in its size.
+            changes: changed fields of its size.
         """
         old, n_items = self.buffers, changes.get("n_items", self.n_items)
         new = self.pool.take(old.size._replace(**changes))
@@ -194,7 +194,7 @@ class FixedCache(DecodingCache):
         if name not in self.filled:
             found = project(memory)
             if found.size(1) != memory.size(1):
-                raise InputError("--cuda-graph: not with an attention that sums the source up; leave it out")
+                raise InputError("--cuda-graph: not with an attention that summarises the source; leave it out")
             self.buffers.of_source(name, found.size(-1), found)[:, : found.size(1)] = found
             self.filled.add(name)
         return self.source[name]

@@ -1,7 +1,7 @@
-"""Modules of a full pass that the CPU kernels compute, in the place of PyTorch.
+"""Modules of a full pass that the CPU kernels compute instead of PyTorch.
 
-Each row of what they compute depends on that row alone. PyTorch's last bits depend on the batch, its padding, the
-number of threads and the processor's instructions, too.
+Each row of their results depends on that row alone. The last bits of PyTorch's results also depend on the batch, its
+padding, the number of threads and the processor's instructions.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from fairseq_lasformer.ops import PackedLinear, pack_linear, quantise_linear
 
 
 class Unsupported(Exception):
-    """A layer that the kernels do not compute; the message says why."""
+    """A layer that the kernels do not support; the message says why."""
 
 
 class PackedProjection(nn.Module):
-    """A linear layer in 8 bits, in the place of one in other numbers.
+    """A linear layer in 8 bits that replaces an unquantised one.
 
     Args:
         layer: the linear layer; its weights are copied.
@@ -35,38 +35,38 @@ class PackedProjection(nn.Module):
         self.packed = joined([layer], int8=True) if on_cpu else quantise_linear(layer.weight, layer.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., inputs] -> [..., outputs]."""
+        """Map [..., inputs] to [..., outputs]."""
         return self.packed(x)
 
 
 class FixedLinear(nn.Linear):
-    """A linear layer that the kernels compute where no gradient is asked for; packed when it is first needed."""
+    """A linear layer that the kernels compute where no gradient is needed; packed on first use."""
 
     packed: PackedLinear | None = None
     of: tuple[tuple[int, int], ...] = ()
 
     def forward(self, input: Tensor) -> Tensor:
-        """[..., inputs] -> [..., outputs]."""
+        """Map [..., inputs] to [..., outputs]."""
         if not _computed(input):
             return super().forward(input)
-        now = tuple((p.data_ptr(), p._version) for p in self.parameters())  # they may have moved, or changed in place
+        now = tuple((p.data_ptr(), p._version) for p in self.parameters())  # they may have moved or changed in place
         if self.packed is None or self.of != now:
             self.packed, self.of = joined([self], int8=False), now
         return self.packed(input)
 
 
 class FixedNorm(nn.LayerNorm):
-    """A layer normalisation that the kernels compute where no gradient is asked for."""
+    """A layer normalisation that the kernels compute where no gradient is needed."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """[..., d] -> [..., d]."""
+        """Normalise [..., d]."""
         if not _computed(input):
             return super().forward(input)
         return ops.layer_norm(input, self.weight, self.bias, self.eps)
 
 
 class FixedActivation(nn.Module):
-    """An activation that the kernels compute where no gradient is asked for.
+    """An activation that the kernels compute where no gradient is needed.
 
     Args:
         function: one of :data:`KERNELS`.
@@ -77,7 +77,7 @@ class FixedActivation(nn.Module):
         self.function = function
 
     def forward(self, x: Tensor) -> Tensor:
-        """Of x, of any shape."""
+        """Apply the activation to x of any shape."""
         return ops.activate(x, KERNELS[self.function]) if _computed(x) else self.function(x)
 
 
@@ -86,14 +86,14 @@ def _computed(x: Tensor) -> bool:
 
 
 def fixed(module: nn.Module | None) -> None:
-    """Let the kernels compute a linear layer or a layer normalisation; their parameters stay where they are."""
+    """Let the kernels compute a linear layer or a layer normalisation; its parameters stay in place."""
     for plain, other in ((nn.Linear, FixedLinear), (nn.LayerNorm, FixedNorm)):
         if type(module) is plain:
             module.__class__ = other
 
 
 def joined(layers: list[nn.Linear], int8: bool) -> PackedLinear:
-    """Linear layers with the same input as one, packed."""
+    """Pack linear layers with the same input as one layer."""
     if not layers:
         nothing = torch.empty(0)
         return PackedLinear(nothing, nothing, nothing.int(), nothing, 0)
@@ -103,7 +103,7 @@ def joined(layers: list[nn.Linear], int8: bool) -> PackedLinear:
 
 
 def quantise(layers: LayerStack) -> None:
-    """Replace the linear layers, other than the selectors', by 8-bit ones, in place."""
+    """Replace the linear layers, except the selectors', with 8-bit ones, in place."""
     for layer in layers:
         attentions: tuple[str, ...] = layer.attentions  # type: ignore[assignment]
         for holder in (layer, *(getattr(layer, name) for name in attentions)):
@@ -113,10 +113,10 @@ def quantise(layers: LayerStack) -> None:
 
 
 def fix_encoder(layers: LayerStack) -> None:
-    """Let the kernels compute all of an encoder's layers where no gradient is asked for, in place.
+    """Let the kernels compute all of an encoder's layers where no gradient is needed, in place.
 
     Raises:
-        Unsupported: a layer has something that no kernel computes; then nothing is changed.
+        Unsupported: no kernel computes some part of a layer; nothing is changed.
     """
     for layer in layers:
         check_layer(layer)  # type: ignore[arg-type]
@@ -130,7 +130,7 @@ def fix_encoder(layers: LayerStack) -> None:
 
 
 def check_layer(layer: TransformerLayer) -> None:
-    """Raise :class:`Unsupported` if the CPU's kernels do not compute a layer."""
+    """Raise :class:`Unsupported` if the CPU kernels do not support a layer."""
     check_parts(layer)
     for name, parameter in layer.named_parameters():
         if parameter.dtype != torch.float32 or parameter.device.type != "cpu":

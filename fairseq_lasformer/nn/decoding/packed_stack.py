@@ -20,14 +20,14 @@ from fairseq_lasformer.nn.layers import DecodeContext, DecoderLayer
 from fairseq_lasformer.nn.stack import LayerStack
 from fairseq_lasformer.ops import KeyIndex, PackedLinear, decode_step
 
-# instead of a selector's kappa, see ops/cpu/binding/step.cpp
+# replacements for a selector's kappa, see ops/cpu/binding/step.cpp
 AS_BELOW, EVERY, GIVEN = 0, -1, -2
 
 
 class _Layer(NamedTuple):
     """A packed layer: its place in the stack, its attentions, and the packed projections of the source.
 
-    ``source_scorer`` is that of the selector's keys; without outputs if the layer has none.
+    ``source_scorer`` projects the source to the selector's keys; it has no outputs if the layer has no selector.
     """
 
     place: int
@@ -46,7 +46,7 @@ class PackedStack:
         int8_cache: keep keys and values in 8 bits.
 
     Raises:
-        Unsupported: a layer has something that no kernel computes.
+        Unsupported: no kernel computes some part of a layer.
     """
 
     def __init__(self, layers: LayerStack, int8: bool, int8_cache: bool = False) -> None:
@@ -88,13 +88,13 @@ class PackedStack:
         return self._run(x, context, context.cache.newest)
 
     def read(self, x: Tensor, cache: DecodingCache, memory: Tensor, source: KeyIndex) -> Tensor:
-        """Read the positions that all hypotheses of an item begin with as if they were as many hypotheses of a step.
+        """Read the common first positions of an item's hypotheses as if they were that many hypotheses of one step.
 
-        What they have of each step is the same to the last bit, and so is the cache.
+        The results and the cache are bit-identical to those of single steps.
 
         Args:
             x: [N, P, d].
-            cache: one that begins with so many positions.
+            cache: a cache that starts with P positions.
             memory: the encoder's output [N, K, d].
             source: index of the source's keys.
 
@@ -109,7 +109,7 @@ class PackedStack:
         return self._run(rows, DecodeContext(cache, memory, index, source), places).view(x.shape)
 
     def _run(self, x: Tensor, context: DecodeContext, newest: Tensor) -> Tensor:
-        """Run the layers on rows [R, d], of which those of an item are written to its slots ``newest`` [R / N]."""
+        """Run the layers on rows [R, d]; those of an item are written to its slots ``newest`` [R / N]."""
         cache, index, source = context.cache, context.self_index, context.source_index
         stores: list[Tensor] = []
         given: list[Tensor] = []
@@ -150,7 +150,7 @@ class PackedStack:
         )
 
     def _kept(self, keys: LayerCache, attention: SelectedAttention, layer: _Layer) -> list[tuple[Tensor, Tensor]]:
-        """Keys and values of an attention, each with the scales of its heads if it is kept in 8 bits."""
+        """Return the keys and values of an attention, each with the scales of its heads if in 8 bits."""
         found: list[tuple[Tensor, Tensor]] = []
         for what, projection in (("key", layer.source_key), ("value", layer.source_value)):
             if self.int8_cache and keys.memory is None:
@@ -165,5 +165,5 @@ class PackedStack:
 
 
 def _scorers(attention: SelectedAttention) -> list[nn.Linear]:
-    """The projections of queries and keys by which an attention chooses its keys."""
+    """Return the projections of queries and keys with which an attention selects its keys."""
     return [] if attention.selector is None else list(attention.selector.scorers())

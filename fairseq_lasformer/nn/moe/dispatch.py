@@ -13,7 +13,7 @@ from torch import Tensor
 
 
 class ExpertGroup(NamedTuple):
-    """The workers that share a model's experts: worker r of W holds experts r n / W to (r + 1) n / W - 1 of each layer.
+    """The workers that share a model's experts: worker r of W has experts r n / W to (r + 1) n / W - 1 of each layer.
 
     Attributes:
         rank: this worker's index (r).
@@ -63,7 +63,7 @@ def _exchange(x: Tensor, send: list[int], receive: list[int], group: Any) -> Ten
 
 
 class TokenDispatcher:
-    """All-to-all exchange of rows: to the workers that hold their experts, and of the results back.
+    """All-to-all exchange: rows to the workers that have their experts, and the results back.
 
     Args:
         counts: int64 [n], number of rows that this worker has for each expert.
@@ -87,7 +87,7 @@ class TokenDispatcher:
         self.order = expert.argsort(stable=True)
 
     def dispatch(self, rows: Tensor) -> Tensor:
-        """Send rows to the workers that hold their experts.
+        """Send rows to the workers that have their experts.
 
         Args:
             rows: [P, d], sorted by expert.

@@ -23,8 +23,8 @@ class Experts(nn.Module):
         dim: width of the states (d).
         ffn_dim: hidden width of one expert (h).
         n_experts: number of experts of the layer (n).
-        first: index of the first expert held here.
-        n_local: number of experts held here; default: all.
+        first: index of this worker's first expert.
+        n_local: number of this worker's experts; default: all.
         recompute: recompute hidden activations in the backward pass instead of storing them (appendix D).
         backend: ``grouped`` (one product over all experts, PyTorch's ``grouped_mm``), ``loop`` (one product per expert,
             the definition), or ``auto``: grouped on GPUs in bfloat16 if the widths are multiples of 8 (for float16 and
@@ -60,21 +60,21 @@ class Experts(nn.Module):
         self, state_dict: dict[str, Tensor], prefix: str, local_metadata: Any, strict: bool, missing_keys: list[str],
         unexpected_keys: list[str], error_msgs: list[str],
     ) -> None:  # fmt: skip
-        """Load this worker's experts from a checkpoint, which holds all experts of the layer."""
+        """Load this worker's experts from a checkpoint, which contains all experts of the layer."""
         for name in ("w1", "w2"):
             w = state_dict.get(prefix + name)
             if w is not None and w.size(0) == self.n_experts:
                 state_dict[prefix + name] = w[self.first : self.first + self.n_local]
             elif w is not None:  # crash.pt, which fairseq writes from a single worker
                 error_msgs.append(
-                    f"{prefix}{name} holds {w.size(0)} of {self.n_experts} experts: not a whole checkpoint"
+                    f"{prefix}{name} contains {w.size(0)} of {self.n_experts} experts: not a complete checkpoint"
                 )
         super()._load_from_state_dict(
             state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
         )
 
     def forward(self, rows: Tensor, counts: Tensor) -> Tensor:
-        """Apply to each row its expert.
+        """Apply its expert to each row.
 
         Args:
             rows: [P, d], sorted by expert.
@@ -94,8 +94,8 @@ class Experts(nn.Module):
 class _Loop(torch.autograd.Function):
     """The definition, one expert after the other.
 
-    The backward pass is written by hand: autograd would allocate each expert's weight gradient separately and once more
-    as part of the gradient of all experts, which costs more than the matrix products if there are many experts.
+    The backward pass is written by hand: autograd would allocate each expert's weight gradient separately and again as
+    part of the gradient of all experts, which costs more than the matrix products if there are many experts.
     """
 
     @staticmethod

@@ -1,6 +1,6 @@
 """Gates: routing of tokens to experts, and the losses that balance the load of the experts.
 
-Sources: arXiv 1701.06538 (Shazeer et al. 2017), sections 2-4 and appendices A, F, which all equation numbers refer to;
+Sources: arXiv 1701.06538 (Shazeer et al. 2017), sections 2-4 and appendices A, F, the source of all equation numbers;
 arXiv 2006.16668 (GShard), section 2.2. x [T, d] are tokens without padding; gates are computed in float32 (float64
 inputs in float64).
 """
@@ -107,7 +107,7 @@ class SoftmaxGate(nn.Module):
         return None
 
     def forward(self, x: Tensor, noise: Tensor | None = None) -> GateOutput:
-        """x [T, d] -> routed pairs and sums."""
+        """Map x [T, d] to routed pairs and sums."""
         weight = (_wide(x) @ _wide(self.gate)).softmax(1)
         every = torch.arange(self.n_experts, device=x.device).expand(weight.shape)
         return GateOutput(_flat(weight, every), {"importance": weight.sum(0)}, _entropy(weight))
@@ -134,7 +134,7 @@ class NoisyTopKGate(SoftmaxGate):
         return torch.randn(n_tokens, self.n_experts, device=device, generator=generator)
 
     def forward(self, x: Tensor, noise: Tensor | None = None) -> GateOutput:
-        """x [T, d], noise [T, n] standard normal -> k pairs per token, importance and load."""
+        """Map x [T, d], noise [T, n] standard normal, to k pairs per token, importance and load."""
         scores, clean, std = noisy_scores(x, self.gate, self.noise, noise)
         weight, expert, top = keep_top_k(scores, self.k)
         routing = _flat(weight, expert)
@@ -147,7 +147,7 @@ class NoisyTopKGate(SoftmaxGate):
 class GShardGate(SoftmaxGate):
     """GShard's top-2 gating: the two highest softmax values, normalised to sum to 1.
 
-    In training the second expert is used with probability 2 g_2. The auxiliary loss is n sum_e (c_e / T) m_e, with c_e
+    In training, the second expert is used with probability 2 g_2. The auxiliary loss is n sum_e (c_e / T) m_e, with c_e
     the number of tokens whose first choice is e and m_e the mean gate value; its weight is ``load_weight``. No token is
     dropped. Arguments as in :class:`SoftmaxGate`.
     """
@@ -156,7 +156,7 @@ class GShardGate(SoftmaxGate):
         return torch.rand(n_tokens, 1, device=device, generator=generator)
 
     def forward(self, x: Tensor, noise: Tensor | None = None) -> GateOutput:
-        """x [T, d], noise [T, 1] uniform in [0, 1) -> at most two pairs per token."""
+        """Map x [T, d], noise [T, 1] uniform in [0, 1), to at most two pairs per token."""
         gates = (_wide(x) @ _wide(self.gate)).softmax(1)
         top, expert = gates.topk(2, dim=1)
         weight = top / top.sum(1, keepdim=True)
@@ -181,10 +181,10 @@ class GShardGate(SoftmaxGate):
 class BatchwiseGate(SoftmaxGate):
     """Strictly balanced gating (eq 15-20).
 
-    In training every expert takes the m = k T / n tokens with the highest gate values (rounded, at least 1); otherwise
+    In training, every expert takes the m = k T / n tokens with the highest gate values (rounded, at least 1); otherwise
     those above a learned threshold. The output for tokens that no expert takes is 0.
 
-    Each worker balances its own batch. In training a token's experts depend on all tokens, including later ones: a
+    Each worker balances its own batch. In training, a token's experts depend on all tokens, including later ones: a
     decoder would be trained on information that it does not have at inference. Arguments as in :class:`SoftmaxGate`.
     """
 
@@ -193,7 +193,7 @@ class BatchwiseGate(SoftmaxGate):
         self.threshold = nn.Parameter(torch.full((n_experts,), 1.0 / n_experts))
 
     def forward(self, x: Tensor, noise: Tensor | None = None) -> GateOutput:
-        """x [T, d] -> in training m pairs per expert; ``own_loss`` (eq 20 / T) trains only the thresholds."""
+        """Map x [T, d] to, in training, m pairs per expert; ``own_loss`` (eq 20 / T) trains only the thresholds."""
         gates = (_wide(x) @ _wide(self.gate)).softmax(1)
         n_tokens = x.size(0)
         by_threshold = gates.detach() > _wide(self.threshold)
@@ -244,7 +244,7 @@ class HierarchicalGate(nn.Module):
 
         Args:
             x: [T, d].
-            noise: standard normal [T, a + n], first the primary gate's, then that of every group.
+            noise: standard normal [T, a + n], first for the primary gate, then for every group.
 
         Returns:
             k^2 pairs per token.

@@ -49,7 +49,7 @@ class RouterStats(NamedTuple):
         entropy: scalar, entropy of the gate, summed over this worker's tokens.
         tokens: scalar, number of this worker's tokens.
         received: [W], number of rows processed by this worker's experts, at this worker's index; [1] if every worker
-            holds all experts.
+            has all experts.
         threshold_gap: [n], number of tokens for which batchwise gating's threshold disagrees with the batch; otherwise
             None.
     """
@@ -70,7 +70,7 @@ class MixtureOfExperts(nn.Module):
         cfg: options of gate and experts.
         dim: width of the states (d).
         ffn_dim: hidden width of one expert (h).
-        workers: the group that shares the experts; None if every worker holds all of them.
+        workers: the group that shares the experts; None if every worker has all of them.
     """
 
     def __init__(self, cfg: MoeConfig, dim: int, ffn_dim: int, workers: ExpertGroup | None = None) -> None:
@@ -156,8 +156,8 @@ class MixtureOfExperts(nn.Module):
     def _sample_noise(self, tokens: Tensor) -> Tensor | None:
         """Sample the gate's noise.
 
-        fairseq seeds all workers alike: workers that share experts each sample from a stream of their own, seeded from
-        the common one, so that a recomputed pass samples the same noise.
+        fairseq seeds all workers alike. Workers that share experts each sample from their own stream, seeded from the
+        common one, so that a recomputed pass samples the same noise.
         """
         generator = None
         if self.workers is not None:

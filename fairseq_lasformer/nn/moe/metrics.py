@@ -1,4 +1,4 @@
-"""Metrics of how evenly the experts of a mixture are used."""
+"""Metrics of the balance between a mixture's experts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def router_metrics(sums: dict[str, Tensor]) -> dict[str, float]:
         ``unused``: number of experts without a token.
         ``gate_entropy``: nats per token.
         ``received_rows``: rows that experts processed per update, averaged over the workers that share them (the total
-        of all workers if none do).
+        of all workers if they are not shared).
         ``received_max_over_mean``: the highest of these divided by the mean, over the workers.
         ``threshold_gap`` (batchwise gating): fraction of token-expert pairs for which the threshold disagrees with the
         batch.

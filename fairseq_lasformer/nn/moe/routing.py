@@ -45,7 +45,7 @@ def combine(rows: Tensor, routing: Routing, n_tokens: int) -> Tensor:
     parts = rows.to(torch.promote_types(rows.dtype, torch.float32)) * routing.weight[:, None]
     if not n_tokens:
         return parts
-    # in a fixed order: with atomic additions a recomputed pass could round, and therefore route, differently
+    # in a fixed order: with atomic additions, a recomputed pass could round, and therefore route, differently
     parts = parts[routing.token.argsort(stable=True)]
     if routing.n_each:
         return parts.view(n_tokens, routing.n_each, -1).sum(1)
@@ -68,5 +68,5 @@ class GateOutput(NamedTuple):
 
 
 def cv_squared(x: Tensor) -> Tensor:
-    """Squared coefficient of variation, Var(x) / mean(x)^2, with the population variance; 0 if x is 0."""
+    """Compute the squared coefficient of variation, population Var(x) / mean(x)^2; 0 if x is 0."""
     return x.var(correction=0) / x.mean().square().clamp(min=torch.finfo(x.dtype).tiny)

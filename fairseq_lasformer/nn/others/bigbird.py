@@ -11,7 +11,7 @@ from fairseq_lasformer.nn.others.relational import Places, Relational, near
 
 @dataclass(frozen=True)
 class Shares:
-    """Numbers of ``bigbird``, each in tokens, where the paper has blocks.
+    """Parameters of ``bigbird``, each in tokens, where the paper has blocks.
 
     Attributes:
         window: the keys nearest to the query.
@@ -27,8 +27,8 @@ class Shares:
 class BigBird(Relational[Shares]):
     """``--select-pattern bigbird:window=64,global=2,random=3``.
 
-    Which keys are random depends on the query's position and the number of keys alone, so that steps keep what a full
-    pass keeps.
+    The random keys depend only on the query's position and the number of keys, so that steps keep the same keys as a
+    full pass.
     """
 
     name = "bigbird"
@@ -45,7 +45,7 @@ class BigBird(Relational[Shares]):
 
 
 def scattered(numbers: Tensor) -> Tensor:
-    """Pseudo-random numbers below 2^32 of int64 ones, the same on every machine: two rounds of multiply and shift."""
+    """Hash int64 numbers to pseudo-random ones below 2^32, the same on every machine: multiply and shift, twice."""
     for factor, shift in ((2_654_435_761, 15), (2_246_822_519, 13)):
         numbers = numbers * factor % 2**32
         numbers = numbers ^ (numbers >> shift)

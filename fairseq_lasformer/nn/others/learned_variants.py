@@ -1,7 +1,7 @@
-"""A selector's keys, and others beside them, or fewer of them: what newer selectors do, each in one place.
+"""Variants of the learned selector that keep additional keys, or fewer, as newer selectors do.
 
-The scores of all pairs are compared by PyTorch, a mask [B, Q, K] in a full pass and one of [R, K] in a step. What is
-learned, how kappa adapts and what is saved are the same as with ``learned``, so that one is trained like the other.
+PyTorch compares the scores of all pairs, as a mask [B, Q, K] in a full pass and [R, K] in a step. Parameters,
+adaptation of kappa and saved state are those of ``learned``, so both are trained in the same way.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 
 class OwnLine(Selector):
-    """The keys that score highest, and all of the query's own line (``--select-pattern learned_lines``).
+    """The highest-scoring keys, and all keys of the query's own line (``--select-pattern learned_lines``).
 
-    Neighbours need not compete for a place among the kappa of the keys, as with the forced local blocks of MSA
-    (arXiv 2606.13392). In cross-attention, whose queries have no line among the keys, it is ``learned``. A text without
-    separators is one line.
+    Neighbours need not compete for a place among the selected keys, as with the forced local blocks of MSA
+    (arXiv 2606.13392). In cross-attention, where queries have no line among the keys, it is the same as ``learned``. A
+    text without separators is one line.
     """
 
     name = "learned_lines"
@@ -65,10 +65,10 @@ class OwnLine(Selector):
 
 @dataclass(frozen=True)
 class Mass:
-    """Numbers of ``learned_top_p``.
+    """Parameters of ``learned_top_p``.
 
     Attributes:
-        percent: of a query's scores, after softmax, that the kept keys need not exceed.
+        percent: percentage of a query's scores, after softmax, that the kept keys need not exceed.
     """
 
     percent: int = 90
@@ -79,10 +79,10 @@ class Mass:
 
 
 class TopP(Selector):
-    """The fewest keys that hold a share of the selector's mass, at most kappa of them all, at least ten.
+    """The fewest keys that reach a share of the selector's mass: at least ten, at most kappa of all keys.
 
-    ``--select-pattern learned_top_p:percent=90``. A query that is sure of its keys keeps fewer. :meth:`cost` counts
-    kappa, the most that a query keeps.
+    ``--select-pattern learned_top_p:percent=90``. A query with concentrated scores keeps fewer keys. :meth:`cost`
+    counts kappa, the most that a query keeps.
     """
 
     name = "learned_top_p"
@@ -110,7 +110,7 @@ class TopP(Selector):
         return ops.kept_of(self._fewest(scores, keep), slots)
 
     def _fewest(self, scores: Tensor, keep: Tensor) -> Tensor:
-        """Which keys [..., K] are the fewest that hold the share of the mass: at least ten, at most ``keep`` [...]."""
+        """Return the fewest keys [..., K] that reach the share of the mass: at least ten, at most ``keep`` [...]."""
         mass = masked_softmax(scores, scores > float("-inf"))
         order = scores.masked_fill(scores.isnan(), float("-inf")).argsort(dim=-1, descending=True, stable=True)
         before = mass.gather(-1, order)
@@ -121,7 +121,7 @@ class TopP(Selector):
 
 
 def _step(selector: Selector, query: Tensor, keys: LayerCache) -> tuple[Tensor, Tensor, Tensor]:
-    """Scores of a step's keys [R, T], -inf where not allowed; their slots; and how many kappa keeps, [R]."""
+    """Return the scores of a step's keys [R, T], -inf where not allowed; their slots; and the numbers to keep, [R]."""
     slots, allowed = keys.key_index.slots(query.size(0))
     its_keys = of_rows(keys.project("selector_key", selector.k_proj), slots)
     scores = selector_scores(selector.q_proj(query)[:, None], its_keys, allowed[:, None])[:, 0]

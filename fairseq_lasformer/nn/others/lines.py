@@ -1,7 +1,7 @@
-"""Patterns that know where the lines of a text end: Longformer and ETC.
+"""Patterns that use the ends of a text's lines: Longformer and ETC.
 
-The papers choose global tokens by the task. In a document, these are the tokens that end a line: the separators, and
-the end of sentence, which is also the start symbol of a target. In cross-attention no query is global.
+In the papers, the global tokens depend on the task. In a document, these are the tokens that end a line: the
+separators, and the end of sentence, which is also the start symbol of a target. In cross-attention, no query is global.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from fairseq_lasformer.nn.others.relational import Places, Relational, near
 
 @dataclass(frozen=True)
 class Width:
-    """Numbers of ``longformer`` and ``etc``.
+    """Parameters of ``longformer`` and ``etc``.
 
     Attributes:
-        window: the keys nearest to the query, both sides and its own together.
+        window: number of keys nearest to the query, on both sides and its own.
     """
 
     window: int

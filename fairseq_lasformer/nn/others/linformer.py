@@ -21,7 +21,7 @@ from fairseq_lasformer.ops import AttentionMask, KeptKeys
 
 @dataclass(frozen=True)
 class Rows:
-    """Numbers of ``linformer``.
+    """Parameters of ``linformer``.
 
     Attributes:
         rows: rows that keys and values are projected to (k of the paper).
@@ -35,9 +35,9 @@ class Rows:
 class Linformer(ProjectedAttention):
     """softmax(Q (E K)^T / sqrt(D)) F V, with E and F [rows, length], which all heads share.
 
-    ``--select-pattern linformer:rows=64,length=2048``. Every row sees the whole text, so that it can stand in the
-    encoder and in the cross-attention, not where a query must not see what follows. A text of n tokens, padding not
-    counted, is projected by the first n columns.
+    ``--select-pattern linformer:rows=64,length=2048``. Every row sees the whole text, so it can be used in the
+    encoder and in the cross-attention, but not where a query must not see later keys. A text of n tokens without
+    padding is projected by the first n columns.
     """
 
     name = "linformer"
@@ -83,12 +83,12 @@ class Linformer(ProjectedAttention):
         return self._projected(memory, keys.key_index.allowed()[:, : memory.size(1)])
 
     def _projected(self, source: Tensor, allowed: Tensor) -> Tensor:
-        """Keys and values of a source [B, K, d], side by side: [B, rows, 2 H D]."""
+        """Return keys and values of a source [B, K, d], concatenated: [B, rows, 2 H D]."""
         columns = (allowed.cumsum(1) - 1).clamp_min(0)
         if source.size(1) > self.length_limit and int(columns.max()) >= self.length_limit:
             raise InputError(
-                f"--select-pattern linformer: a text of {int(columns.max()) + 1} tokens; this model reads up to "
-                f"{self.length_limit}, by length={self.length_limit}"
+                f"--select-pattern linformer: the text has {int(columns.max()) + 1} tokens; this model reads up to "
+                f"{self.length_limit} (length={self.length_limit})"
             )
         sides = []
         for projection, rows in ((self.k_proj, self.key_rows), (self.v_proj, self.value_rows)):

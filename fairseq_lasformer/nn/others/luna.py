@@ -25,7 +25,7 @@ from fairseq_lasformer.ops import AttentionMask, KeptKeys
 
 @dataclass(frozen=True)
 class Rows:
-    """Numbers of ``luna``.
+    """Parameters of ``luna``.
 
     Attributes:
         rows: rows that the keys are packed into (l of the paper).
@@ -37,8 +37,8 @@ class Rows:
 class Luna(ProjectedAttention):
     """Pack: softmax(P K^T) V for the trained rows P; unpack: softmax(Q P'^T) P' for the packed rows P' (eq 6, 7).
 
-    In the decoder's self-attention the packed rows would show a query what follows it. There, as in section 3.3 of the
-    paper, each key has weights a = softplus(P k) of its own, and query t reads (1/t) sum_j<=t k_j a_j and
+    In the decoder's self-attention, the packed rows would show a query later keys. There, as in section 3.3 of the
+    paper, each key has its own weights a = softplus(P k), and query t reads (1/t) sum_j<=t k_j a_j and
     (1/t) sum_j<=t a_j v_j, the state of a decoding step. ``--select-pattern luna:rows=32``
     """
 
@@ -92,11 +92,11 @@ class Luna(ProjectedAttention):
         return AttentionOutput(self.joined(scores.softmax(-1) @ mixed / n).flatten(0, 1))
 
     def _weights(self, k: Tensor) -> Tensor:
-        """Weights of keys [B, H, K, D] for the rows in a causal pass, [B, H, K, rows]."""
+        """Return the weights of keys [B, H, K, D] for the rows in a causal pass, [B, H, K, rows]."""
         return F.softplus(k @ self.rows.transpose(2, 3) * self.head_dim**-0.5)
 
     def _packed(self, k: Tensor, v: Tensor, allowed: Tensor | None) -> Tensor:
-        """Keys and values [B, H, K, D] -> rows [B, H, rows, D]; ``allowed``: bool [B, K]."""
+        """Pack keys and values [B, H, K, D] into rows [B, H, rows, D]; ``allowed``: bool [B, K]."""
         mask = None if allowed is None else allowed[:, None, None]
         rows = self.rows.expand(k.size(0), -1, -1, -1).to(k.dtype)
         return F.scaled_dot_product_attention(rows, k, v, attn_mask=mask, dropout_p=self.dropout_module.active_p)
@@ -105,7 +105,7 @@ class Luna(ProjectedAttention):
         return F.scaled_dot_product_attention(q, packed, packed, dropout_p=self.dropout_module.active_p)
 
     def _of_source(self, memory: Tensor, allowed: Tensor) -> Tensor:
-        """The packed rows of a source [N, K, d] as if they were keys, [N, H * rows, D]."""
+        """Return the packed rows of a source [N, K, d] in the form of keys, [N, H * rows, D]."""
         k, v = (self.heads(p(memory)) for p in (self.k_proj, self.v_proj))
         return self._packed(k, v, allowed[:, : memory.size(1)]).flatten(1, 2)
 

@@ -1,4 +1,4 @@
-"""Sums over the keys up to each query's own, for attentions whose weights are products."""
+"""Sums over the keys up to each query's position, for attentions whose weights are products."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 CHUNK = 64
-"""Queries that see each other by a matrix, and all earlier ones by their sums."""
+"""Queries per chunk: within a chunk a matrix is computed; earlier chunks enter as sums."""
 
 LOWEST = -1e9
-"""Instead of the logarithm of nothing."""
+"""Replacement for log 0."""
 
 
 def prefix_products(a: Tensor, b: Tensor, c: Tensor, log: Tensor | None = None) -> Tensor:
@@ -20,7 +20,7 @@ def prefix_products(a: Tensor, b: Tensor, c: Tensor, log: Tensor | None = None) 
         a, b: [B, H, N, M].
         c: [B, H, N, E].
         log: [B, H, N, 1]; None for zeros. With it, a row lacks the factor exp(max_{j <= t} log_j), as in steps: with
-            one factor for all, the keys of an early query could vanish beside a later one.
+            a common factor, the keys of an early query could underflow because of a later one.
     """
     n = c.size(2)
     if log is None:

@@ -1,7 +1,7 @@
-"""Attention by random features: Performer and RFA. Its cost grows with the length, not with its square.
+"""Attention by random features: Performer and RFA. Its cost is linear in the length, not quadratic.
 
-The weight of a key, exp(q k), is replaced by the product of random features of query and key, so that the sums over the
-keys, of phi(k) v^T and of phi(k), need not know the query; in a decoding step, they are the state. The features are
+The weight of a key, exp(q k), is replaced by the product of random features of query and key. The sums over the keys,
+of phi(k) v^T and of phi(k), then do not depend on the query; in a decoding step, they are the state. The features are
 drawn once and saved with the model.
 """
 
@@ -24,15 +24,15 @@ from fairseq_lasformer.nn.selection import Selection
 from fairseq_lasformer.ops import AttentionMask, KeptKeys
 
 LEAST = 1e-30
-"""Smallest sum of weights that is divided by."""
+"""Smallest sum of weights used as a divisor."""
 
 
 @dataclass(frozen=True)
 class Features:
-    """Numbers of ``performer`` and ``rfa``.
+    """Parameters of ``performer`` and ``rfa``.
 
     Attributes:
-        features: random vectors (m).
+        features: number of random vectors (m).
     """
 
     features: int
@@ -43,7 +43,7 @@ class RandomFeatures(ProjectedAttention):
 
     Args:
         options: widths and heads.
-        features: random vectors (m).
+        features: number of random vectors (m).
     """
 
     random: Tensor
@@ -58,11 +58,11 @@ class RandomFeatures(ProjectedAttention):
         return cls(options, numbers(Features, argument, f"{cls.name}:features=64").features)
 
     def query_features(self, q: Tensor) -> Tensor:
-        """[..., H, N, D] -> [..., H, N, M], up to a factor of each query, which cancels out."""
+        """Map [..., H, N, D] to features [..., H, N, M], up to a factor per query, which cancels out."""
         raise NotImplementedError
 
     def key_features(self, k: Tensor) -> tuple[Tensor, Tensor]:
-        """[..., H, N, D] -> features [..., H, N, M], and the log of the factor that they lack, [..., H, N, 1]."""
+        """Map [..., H, N, D] to features [..., H, N, M], and the log of their missing factor, [..., H, N, 1]."""
         raise NotImplementedError
 
     def forward(
@@ -92,7 +92,7 @@ class RandomFeatures(ProjectedAttention):
             top = keys.state("log", self.num_heads, 1, 1, dtype=torch.float32)  # the sums lack the factor exp(top)
             first = (keys.row_position == 0)[:, None, None, None]
             new = torch.where(first, log, torch.maximum(top, log))
-            # in the first step, new may lie far below top, and 0 * inf is no number
+            # in the first step, new may be far below top, and 0 * inf is NaN
             sums.mul_((top - new).clamp_max(0).exp()).add_((phi * (log - new).exp()).transpose(2, 3) * _counted(v))
             top.copy_(new)
         else:
@@ -102,7 +102,7 @@ class RandomFeatures(ProjectedAttention):
         return AttentionOutput(self.joined(divided(self.query_features(q) @ sums).to(x.dtype)).flatten(0, 1))
 
     def _sums(self, memory: Tensor, keys: LayerCache) -> Tensor:
-        """The sums over a source [N, K, d] as if they were keys, [N, H * M, D + 1]."""
+        """Return the sums over a source [N, K, d] in the form of keys, [N, H * M, D + 1]."""
         k, v = (self.heads(p(memory)).float() for p in (self.k_proj, self.v_proj))
         phi, log = self.key_features(k)
         log = log.masked_fill(~keys.key_index.allowed()[:, None, : memory.size(1), None], -torch.inf)
@@ -137,8 +137,8 @@ class Performer(RandomFeatures):
 class Rfa(RandomFeatures):
     """Features of the Gaussian kernel (Peng et al. 2021, arXiv 2103.02143, section 3.1, without gate).
 
-    phi(x) = [sin(w x), cos(w x)] for each random vector w, scaled by a trained vector of the head, with queries and
-    keys of length 1. ``--select-pattern rfa:features=64``
+    phi(x) = [sin(w x), cos(w x)] for each random vector w, scaled by a trained vector per head; queries and
+    keys have length 1. ``--select-pattern rfa:features=64``
     """
 
     name = "rfa"
@@ -161,24 +161,24 @@ def orthogonal(n: int, width: int) -> Tensor:
     blocks = []
     for _ in range(-(-n // width)):
         q, r = torch.linalg.qr(torch.randn(width, width))
-        blocks.append((q * r.diagonal().sign()).T)  # without the signs, not every direction is as likely
+        blocks.append((q * r.diagonal().sign()).T)  # without the signs, directions are not equally likely
     return torch.cat(blocks)[:n] * torch.randn(n, width).norm(dim=1, keepdim=True)
 
 
 def divided(both: Tensor) -> Tensor:
-    """Weighted values and the sum of the weights [..., D + 1] -> their mean [..., D]; 0 where there is no weight.
+    """Divide weighted values by the sum of their weights, [..., D + 1] -> mean [..., D]; 0 where there is no weight.
 
-    Weights by sines may be negative.
+    Weights from sines may be negative.
     """
     values, weights = both[..., :-1], both[..., -1:]
     return values / torch.where(weights.abs() < LEAST, torch.inf, weights)
 
 
 def _counted(v: Tensor) -> Tensor:
-    """Values [..., D] and a 1 behind them, whose weighted sum is that of the weights."""
+    """Append a 1 to values [..., D]; its weighted sum is that of the weights."""
     return torch.cat([v, torch.ones_like(v[..., :1])], -1)
 
 
 def _scaled(phi: Tensor, log: Tensor) -> Tensor:
-    """Features of keys [B, H, K, M] with their factors, up to one that all keys of a head share; 0 at padding."""
+    """Multiply features of keys [B, H, K, M] by their factors, up to one common to a head's keys; 0 at padding."""
     return phi * (log - log.amax(2, keepdim=True).clamp_min(LOWEST)).exp()

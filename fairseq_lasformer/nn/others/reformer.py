@@ -11,16 +11,16 @@ from fairseq_lasformer.nn.others.relational import Places, Relational, near
 from fairseq_lasformer.nn.patterns.base import PatternOptions
 
 SEED = 2001_04451
-"""Of the hash, which is the same in every model: it is not trained, and saved with the model."""
+"""Seed of the hash, which is the same in every model; it is not trained, but saved with the model."""
 
 
 @dataclass(frozen=True)
 class Hashes:
-    """Numbers of ``reformer``.
+    """Parameters of ``reformer``.
 
     Attributes:
-        buckets: of a hash, even; 1: everything is in one.
-        rounds: hashes; a key is kept if one of them puts it into the query's bucket.
+        buckets: number of buckets of a hash, even; 1: all keys share one.
+        rounds: number of hashes; a key is kept if one of them puts it into the query's bucket.
     """
 
     buckets: int
@@ -32,14 +32,14 @@ class Hashes:
 
 
 class Reformer(Relational[Hashes]):
-    """The keys that are hashed like the query, and that at its own position.
+    """The keys in the query's bucket, and the key at its own position.
 
     ``--select-pattern reformer:buckets=16,rounds=2``
 
-    The hash of a state x is argmax([x R; -x R]) with a random matrix R (angular hashing). What is hashed is the input
-    of the attention, because queries and keys of a layer are not the same vectors here. Buckets are not cut into
-    chunks: a query reads all of its bucket. About ``rounds / buckets`` of the keys are kept, if states spread
-    evenly, which they may not; :meth:`cost` counts as if.
+    The hash of a state x is argmax([x R; -x R]) with a random matrix R (angular hashing). The input of the attention is
+    hashed, because queries and keys of a layer are not the same vectors here. Buckets are not split into chunks: a
+    query reads its whole bucket. About ``rounds / buckets`` of the keys are kept if states are spread evenly, which
+    :meth:`cost` assumes.
     """
 
     name = "reformer"
@@ -47,18 +47,18 @@ class Reformer(Relational[Hashes]):
     kind = Hashes
     example = "reformer:buckets=16,rounds=2"
     coded = True
-    packable = False  # it reads the input of the attention, which the fast decoder keeps to itself
+    packable = False  # it reads the input of the attention, which the fast decoder does not expose
     rotations: Tensor
 
     def __init__(self, its_numbers: Hashes, options: PatternOptions) -> None:
         super().__init__(its_numbers, options)
         if options.query_dim != options.key_dim:
-            raise ValueError("not with an encoder and a decoder of different widths")
+            raise ValueError("not supported with different widths of encoder and decoder")
         shape = its_numbers.rounds, options.query_dim, its_numbers.buckets // 2
         self.register_buffer("rotations", torch.randn(shape, generator=torch.Generator().manual_seed(SEED)))
 
     def code(self, states: Tensor) -> Tensor:
-        """The bucket of each round, [..., d] -> float [..., rounds]: small whole numbers."""
+        """Return the bucket in each round, [..., d] -> float [..., rounds]: small whole numbers."""
         if self.numbers.buckets == 1:
             return states.new_zeros(*states.shape[:-1], self.numbers.rounds)
         turned = torch.einsum("...d,rdb->...rb", states.float(), self.rotations.float())
@@ -66,7 +66,7 @@ class Reformer(Relational[Hashes]):
 
     def keeps(self, query: Places, key: Places, n_keys: Tensor) -> Tensor:
         kept = near(query, key, n_keys, 1)
-        if query.code is None or key.code is None:  # the cost, of no text
+        if query.code is None or key.code is None:  # for the cost, without a text
             share = min(1.0, self.numbers.rounds / self.numbers.buckets)
             return kept | ((key.position * share) % 1 < share)
         for i in range(self.numbers.rounds):

@@ -1,6 +1,6 @@
-"""Patterns by what a query and a key are to each other: a subclass writes one function, all else follows from it.
+"""Patterns defined by relations of query and key: a subclass defines one function, from which all else follows.
 
-A full pass computes a mask [B, Q, K] and a step one of [R, K], so that a long text costs as much memory as with the
+A full pass computes a mask [B, Q, K] and a step one of [R, K], so a long text costs as much memory as with the
 definition of attention. Patterns of few positions are better written as :class:`Positional`.
 """
 
@@ -23,21 +23,21 @@ if TYPE_CHECKING:
     from fairseq_lasformer.nn.layer_cache import LayerCache
 
 COUNTED = 512
-"""Queries of which the cost is the mean."""
+"""Number of queries over which the cost is averaged."""
 
 LINE = 25
-"""Tokens of a line, by which the cost is counted."""
+"""Tokens per line that the cost assumes."""
 
 
 class Places(NamedTuple):
     """Queries [..., Q, 1] or keys [..., 1, K].
 
     Attributes:
-        position: int64, from 0, padding not counted; of a query in cross-attention that in the target, which may lie
-            beyond the source's end.
+        position: int64, from 0, without padding; of a query in cross-attention, its position in the target, which may
+            exceed the source's length.
         end: bool, whether it ends a line: a separator, or the end of sentence, which also starts a target.
-        line: int64, how many ends stand before it.
-        code: what :meth:`Relational.code` makes of its state, [..., C]; None if nothing.
+        line: int64, number of ends before it.
+        code: result of :meth:`Relational.code` for its state, [..., C]; None if there is none.
 
     A query in cross-attention is never an end.
     """
@@ -49,12 +49,12 @@ class Places(NamedTuple):
 
 
 class Relational(Pattern, Generic[Numbers]):
-    """A pattern that says of a query and a key whether the one keeps the other.
+    """A pattern that decides for each pair of query and key whether the query keeps the key.
 
     Attributes:
-        kind: dataclass of its numbers; it refuses those that do not go together with a ValueError.
-        example: of the pattern with numbers, for messages.
-        coded: whether it reads states, by :meth:`code`.
+        kind: dataclass of its parameters; it raises a ValueError for invalid combinations.
+        example: the pattern with parameters, for messages.
+        coded: whether it reads states, with :meth:`code`.
         reads_ends: whether it reads where the lines of the text end (:attr:`AttentionMask.ends`).
     """
 
@@ -73,7 +73,7 @@ class Relational(Pattern, Generic[Numbers]):
         return cls(numbers(cls.kind, argument, cls.example), options)
 
     def keeps(self, query: Places, key: Places, n_keys: Tensor) -> Tensor:
-        """Return which keys the queries keep, bool [..., Q, K]; those that are not allowed are left out afterwards.
+        """Return which keys the queries keep, bool [..., Q, K]; keys that are not allowed are removed afterwards.
 
         Args:
             n_keys: int64 [..., Q, 1], the number of keys that each query may attend to: positions 0 to n_keys - 1.
@@ -81,7 +81,7 @@ class Relational(Pattern, Generic[Numbers]):
         raise NotImplementedError
 
     def code(self, states: Tensor) -> Tensor:
-        """Return what is known of states, [..., d] -> [..., C], if ``coded``."""
+        """Return codes of states, [..., d] -> [..., C], if ``coded``."""
         raise NotImplementedError
 
     def forward(
@@ -126,7 +126,7 @@ class Relational(Pattern, Generic[Numbers]):
 
     def cost(self, length: int) -> PatternCost:
         apart = -(-length // COUNTED)
-        while math.gcd(apart, LINE) > 1:  # otherwise, all would stand at the same place of their lines
+        while math.gcd(apart, LINE) > 1:  # otherwise, all would have the same place in their lines
             apart += 1
         keys = every_line(length)
         queries = Places(keys.position[:, ::apart], keys.end[:, ::apart], keys.line[:, ::apart])
@@ -135,23 +135,23 @@ class Relational(Pattern, Generic[Numbers]):
 
 
 def every_line(length: int) -> Places:
-    """Places [1, length] of a text whose lines have :data:`LINE` tokens."""
+    """Return the places [1, length] of a text whose lines have :data:`LINE` tokens."""
     position = torch.arange(length)[None]
     return Places(position, position % LINE == LINE - 1, position // LINE)
 
 
 def line_of(ends: Tensor) -> Tensor:
-    """The number of the line that each key is in, int64 [B, K], from where lines end, bool [B, K]; an end is of its."""
+    """Return the line number of each key, int64 [B, K], from ends of lines, bool [B, K]; an end belongs to its line."""
     return ends.cumsum(1) - ends.long()
 
 
 def near(query: Places, key: Places, n_keys: Tensor, size: int) -> Tensor:
-    """The ``size`` keys nearest to the query, as :class:`Window` keeps them."""
+    """Return the ``size`` keys nearest to the query, as :class:`Window` keeps them."""
     first = torch.minimum(query.position - size // 2, n_keys - size).clamp_min(0)
     return (key.position >= first) & (key.position < first + size)
 
 
 def _each(places: Places, dim: int) -> Places:
-    """[B, N] -> [B, N, 1] for queries (``dim`` -1), [B, 1, N] for keys (-2)."""
+    """Reshape [B, N] to [B, N, 1] for queries (``dim`` -1), [B, 1, N] for keys (-2)."""
     code = None if places.code is None else places.code.unsqueeze(dim - 1)
     return Places(places.position.unsqueeze(dim), places.end.unsqueeze(dim), places.line.unsqueeze(dim), code)

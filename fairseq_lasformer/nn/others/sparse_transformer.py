@@ -1,9 +1,9 @@
 """The patterns of Sparse Transformers (Child et al. 2019, arXiv 1904.10509, section 4.2).
 
-Each query keeps what the paper's two heads keep together: with stride l, a query at position p keeps in ``strided`` the
-l keys up to its own and every l-th key from its own back, in ``fixed`` its block of l keys and the last c keys of all
-blocks. The paper has causal attention alone. Without a causal mask, the same rules hold for the keys behind the query;
-in cross-attention, p is the position in the target.
+Each query keeps the union of the keys of the paper's two heads. With stride l, a query at position p keeps in
+``strided`` the l keys up to its own and every l-th key from its own back. In ``fixed``, it keeps its block of l keys
+and the last c keys of all blocks. The paper only has causal attention. Without a causal mask, the same rules apply to
+the keys after the query; in cross-attention, p is the position in the target.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from fairseq_lasformer.nn.patterns.positional import Numbered
 
 @dataclass(frozen=True)
 class Stride:
-    """Numbers of ``sparse_strided``.
+    """Parameters of ``sparse_strided``.
 
     Attributes:
-        stride: l of the paper, which sets it near the square root of the length.
+        stride: l of the paper, where it is close to the square root of the length.
     """
 
     stride: int
@@ -29,11 +29,11 @@ class Stride:
 
 @dataclass(frozen=True)
 class Blocks:
-    """Numbers of ``sparse_fixed``.
+    """Parameters of ``sparse_fixed``.
 
     Attributes:
-        stride: l of the paper, the keys of a block.
-        summary: c of the paper, the keys of a block that all queries keep.
+        stride: l of the paper, the number of keys of a block.
+        summary: c of the paper, the number of a block's keys that all queries keep.
     """
 
     stride: int
@@ -62,7 +62,7 @@ class SparseStrided(Numbered[Stride]):
 
 
 class SparseFixed(Numbered[Blocks]):
-    """The query's block, and the last keys of all (``--select-pattern sparse_fixed:stride=16,summary=2``)."""
+    """The query's block, and the last keys of all blocks (``--select-pattern sparse_fixed:stride=16,summary=2``)."""
 
     name = "sparse_fixed"
     usage = "sparse_fixed:stride=N[,summary=N]"

@@ -1,10 +1,10 @@
-"""Segments that remember the one before: Transformer-XL (Dai et al. 2019, arXiv 1901.02860, section 3.2).
+"""Segments with a memory of the previous one: Transformer-XL (Dai et al. 2019, arXiv 1901.02860, section 3.2).
 
-The paper reads a text segment by segment, and keeps the states of the segment before in a memory. A document is read in
-one pass here. Its keys and values are those that the memory would hold, as a segment's states depend on nothing
-behind it; what is left of the memory is that no gradient flows into it. It holds keys and values, so that the gradient
-does not reach their projections by it either; in the paper it holds states, and the projections learn. Positions are
-those of the model: the paper's relative ones are needed because its segments all begin at 0.
+The paper reads a text segment by segment, and keeps the states of the previous segment in a memory. Here, a document is
+read in one pass. Its keys and values are those that the memory would contain, as a segment's states do not depend on
+later ones. The only effect left is that no gradient flows into the memory. It contains keys and values, so the gradient
+does not reach their projections through it either; in the paper it contains states, and the projections learn.
+Positions are those of the model: the paper's relative ones are needed because all of its segments start at 0.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from fairseq_lasformer.ops import AttentionMask
 
 @dataclass(frozen=True)
 class Segment:
-    """Numbers of ``transformer_xl``.
+    """Parameters of ``transformer_xl``.
 
     Attributes:
-        segment: tokens of a segment, and of the memory.
+        segment: number of tokens of a segment, and of the memory.
     """
 
     segment: int
@@ -34,10 +34,10 @@ class Segment:
 
 @dataclass(frozen=True)
 class RememberedSelection(MaskSelection):
-    """Kept keys, some of which no gradient reaches.
+    """Kept keys, some of which receive no gradient.
 
     Attributes:
-        memory: bool [B or 1, Q, K], these.
+        memory: bool [B or 1, Q, K], the keys without gradient.
     """
 
     memory: Tensor | None = None
@@ -51,9 +51,9 @@ class RememberedSelection(MaskSelection):
 
 
 class TransformerXL(Numbered[Segment]):
-    """The query's segment, and the one before (``--select-pattern transformer_xl:segment=64``).
+    """The query's segment, and the previous one (``--select-pattern transformer_xl:segment=64``).
 
-    In self-attention, no gradient reaches the segment before. The encoder's segments are read from both sides.
+    In self-attention, no gradient reaches the previous segment. The encoder's segments are bidirectional.
     """
 
     name = "transformer_xl"

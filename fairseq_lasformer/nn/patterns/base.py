@@ -1,4 +1,4 @@
-"""Interface of attention patterns: which keys a group of layers attends to. Equations: arXiv 2309.14174.
+"""Interface of attention patterns: the keys that a group of layers attends to. Equations: arXiv 2309.14174.
 
 A new pattern is one subclass of :class:`Pattern` in a module of ``nn.others``; see CONTRIBUTING.md.
 """
@@ -56,8 +56,8 @@ class PatternCost(NamedTuple):
 
     Attributes:
         kept: fraction of the keys that a query attends to, 0 to 1.
-        scores: multiply-accumulates of selecting them, for the whole sequence.
-        projections: multiply-accumulates of the projections needed for that.
+        scores: multiply-accumulates of the selection, for the whole sequence.
+        projections: multiply-accumulates of its projections.
     """
 
     kept: float
@@ -66,16 +66,16 @@ class PatternCost(NamedTuple):
 
 
 def numbers(kind: type[Numbers], argument: str, example: str) -> Numbers:
-    """The numbers of a pattern, from ``NAME=N,NAME=N``.
+    """Parse the numbers of a pattern, ``NAME=N,NAME=N``.
 
     Args:
-        kind: a dataclass of whole numbers; those with defaults may be left out. A field whose name in the argument
-            is a word of Python has it as its metadata ``option``.
+        kind: a dataclass of whole numbers; those with defaults may be left out. If a name is a Python keyword, the
+            field has it as its metadata ``option``.
         argument: the part after the colon.
-        example: of a whole pattern, for messages.
+        example: a complete pattern, for messages.
 
     Raises:
-        ValueError: one is unknown, missing, given twice or less than 1.
+        ValueError: a number is unknown, missing, given twice or less than 1.
     """
     found: dict[str, int] = {}
     known = {field.metadata.get("option", field.name): field for field in fields(kind)}
@@ -97,9 +97,9 @@ class Pattern(nn.Module):
         usage: its syntax, such as ``window:SIZE``.
         supervised: whether it is supervised by the full attention (eq 4-6).
         adaptive: whether its kappa adapts (eq 7).
-        packable: whether the fast decoder takes it: it looks at positions alone, or scores keys as the selector does.
+        packable: whether the fast decoder supports it: it uses positions alone, or scores keys as the selector does.
         backend: backend for inference, one of :data:`ops.BACKENDS`.
-        reproducible: whether passes without gradients sum in an order that depends on nothing but the row.
+        reproducible: whether passes without gradients sum in an order that depends on the row alone.
     """
 
     name: ClassVar[str]
@@ -112,7 +112,7 @@ class Pattern(nn.Module):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        if "name" in cls.__dict__:  # otherwise it is a base of patterns
+        if "name" in cls.__dict__:  # otherwise it is a base class
             PATTERNS[cls.name] = cls
 
     @classmethod
@@ -141,8 +141,8 @@ class Pattern(nn.Module):
         Args:
             query: [B, Q, d], the input of the layer's attention.
             key: [B, K, d_key]; the same tensor object as ``query`` in self-attention.
-            as_mask: whether the result must be a form that knows attention dropout; otherwise passes without gradients
-                use the fastest form.
+            as_mask: whether the result must be a form that supports attention dropout; otherwise, passes without
+                gradients use the fastest form.
             sampling: which queries a learned pattern learns from.
         """
         raise NotImplementedError
@@ -160,7 +160,7 @@ class Pattern(nn.Module):
         """Return the implementation of a full pass over keys that were found without scores.
 
         Args:
-            query, mask, as_mask: of :meth:`forward`.
+            query, mask, as_mask: see :meth:`forward`.
             share: see :class:`PassShape`.
         """
         shape = PassShape(query, query.size(1), n_keys, share, mask, self.backend)
@@ -169,7 +169,7 @@ class Pattern(nn.Module):
         return ops.choose(shape, ranges=False)
 
     def fixes_sums(self, as_mask: bool) -> bool:
-        """Whether a full pass is one of those in which sums have an order of their own; see ``reproducible``."""
+        """Return whether a full pass sums in an order that depends on the row alone; see ``reproducible``."""
         return self.reproducible and not as_mask and not torch.is_grad_enabled()
 
     @property

@@ -32,7 +32,7 @@ class Selector(Pattern):
         select_dim: width of the selector's head (d_s).
         gradient: how the translation loss reaches the selector (``--select-gradient``).
         backend: backend for inference (``--attention-backend``).
-        live: whether gradients go on to the states that are projected (``--select-input``).
+        live: whether gradients reach the states that are projected (``--select-input``).
         same_text: whether queries and keys are of the same text: self-attention.
     """
 
@@ -92,7 +92,7 @@ class Selector(Pattern):
     def selection(
         self, choice: Choice, q: Tensor, k: Tensor, mask: AttentionMask, kappa: int, teaching: Teaching
     ) -> Selection:
-        """Return the keys of a full pass by their scores; for the arguments see :func:`nn.selection.select`."""
+        """Select the keys of a full pass by their scores; for the arguments see :func:`nn.selection.select`."""
         return select(choice, q, k, mask, kappa, teaching, self.kappa)
 
     def step(self, query: Tensor, keys: LayerCache) -> KeptKeys | None:
@@ -116,7 +116,7 @@ class Selector(Pattern):
 
     @property
     def millionths(self) -> int:
-        """kappa on the host; the buffer is read, which synchronises with the device, if it has changed since."""
+        """kappa on the host; after a change, the buffer is read, which synchronises with the device."""
         if self._seen is None or self._seen[0] != self._written:
             self._seen = self._written, int(self.kappa)
         return self._seen[1]
@@ -138,5 +138,5 @@ class Selector(Pattern):
 
 
 def learned(patterns: Iterable[tuple[str, nn.Module]]) -> Iterator[tuple[str, Selector]]:
-    """The learned ones among named patterns, whose kappa adapts."""
+    """Iterate over the learned patterns among named ones, whose kappa adapts."""
     return ((name, pattern) for name, pattern in patterns if isinstance(pattern, Selector))

@@ -1,4 +1,4 @@
-"""Patterns that depend on positions alone: a subclass writes one function, all else follows from it."""
+"""Patterns that depend on positions alone: a subclass defines one function, from which all else follows."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
     from fairseq_lasformer.nn.layer_cache import LayerCache
 
 NOWHERE = 2**62
-"""Stands behind all positions."""
+"""A number after all positions."""
 
 COUNTED = 4096
-"""Queries of which the cost is the mean."""
+"""Number of queries over which the cost is averaged."""
 
 
 class KeptPositions(NamedTuple):
     """Positions of the kept keys of some queries.
 
     Attributes:
-        positions: int64 [..., M], ascending, each once; -1 behind the last.
-        counts: int64 [...], how many there are.
+        positions: int64 [..., M], ascending, each once; -1 after the last.
+        counts: int64 [...], the number of positions.
     """
 
     positions: Tensor
@@ -35,7 +35,7 @@ class KeptPositions(NamedTuple):
 
 
 class Positional(Pattern):
-    """A pattern whose kept keys depend on the position of the query and the number of keys alone."""
+    """A pattern whose kept keys depend only on the position of the query and the number of keys."""
 
     packable = True
 
@@ -43,24 +43,24 @@ class Positional(Pattern):
         """Return the positions of the keys that queries keep.
 
         Args:
-            query: int64 [...], the position of each query, from 0, padding not counted; in cross-attention that in the
-                target, which may lie beyond the source's end.
+            query: int64 [...], the position of each query, from 0, without padding; in cross-attention, its position in
+                the target, which may exceed the source's length.
             n_keys: int64 [...], the number of keys that each may attend to: those at positions 0 to n_keys - 1.
-            longest: no query may attend to more keys.
+            longest: maximum of ``n_keys``.
 
         Returns:
-            int64 [..., M] in any order; what is repeated, negative or at least ``n_keys`` is ignored.
+            int64 [..., M] in any order; repeated, negative or too large (>= ``n_keys``) ones are ignored.
         """
         raise NotImplementedError
 
     def kept(self, query: Tensor, n_keys: Tensor, longest: int) -> KeptPositions:
-        """Return :meth:`positions` in order, each once, without those that are ignored."""
+        """Return :meth:`positions` in order, each once, without ignored ones."""
         found = self.positions(query, n_keys, longest)
         inside = (found >= 0) & (found < n_keys[..., None])
         found = found.masked_fill(~inside, NOWHERE)
         following, before = found[..., 1:], found[..., :-1]
         in_order = (following > before) | ((following == NOWHERE) & (before == NOWHERE))
-        if found.is_cuda or not bool(in_order.all()):  # looking would make the host wait for a GPU
+        if found.is_cuda or not bool(in_order.all()):  # checking would make the host wait for a GPU
             found = found.sort(-1).values
             found[..., 1:].masked_fill_(found[..., 1:] == found[..., :-1], NOWHERE)
             found = found.sort(-1).values
@@ -81,7 +81,7 @@ class Positional(Pattern):
         rows = (max(position.size(0), counts.size(0)), n_queries)
         found = self.kept(position.expand(rows), counts.expand(rows), n_keys)
         slots = found.positions
-        if mask.key_padding is not None:  # from positions to places: tokens come first, in order
+        if mask.key_padding is not None:  # from positions to indices: tokens come first, in order
             places = mask.key_padding.int().argsort(dim=1, stable=True)
             slots = places.gather(1, slots.clamp_min(0).flatten(1)).view(slots.shape).masked_fill(slots < 0, -1)
         most = slots.size(2)
@@ -107,11 +107,11 @@ class Positional(Pattern):
 
 
 class Numbered(Positional, Generic[Numbers]):
-    """A pattern of positions with numbers of its own: ``--select-pattern NAME:NUMBER=N,NUMBER=N``.
+    """A pattern of positions with numeric parameters: ``--select-pattern NAME:NUMBER=N,NUMBER=N``.
 
     Attributes:
-        kind: dataclass of the numbers; it refuses those that do not go together with a ValueError.
-        example: of the pattern with numbers, for messages.
+        kind: dataclass of the parameters; it raises a ValueError for invalid combinations.
+        example: the pattern with parameters, for messages.
     """
 
     kind: ClassVar[type[Any]]

@@ -40,4 +40,4 @@ class Window(Positional):
         return first[..., None] + torch.arange(min(self.size, longest), device=query.device)
 
     def _load_from_state_dict(self, *args: Any) -> None:
-        """A window holds nothing; checkpoints of older versions saved a selector that it never used."""
+        """Load nothing: a window has no state; older versions saved a selector that it never used."""
