@@ -38,7 +38,7 @@ def selected_attention(
         q, k, v: [B, H, Q or K, D].
         keep_mask: bool [B, Q, K], True for kept keys.
         mask: attention mask, a superset of ``keep_mask``.
-        through: what receives the straight-through gradient; None: nothing.
+        through: receiver of the straight-through gradient; None: none.
         dropout_p: dropout probability of the attention weights.
 
     Returns:
@@ -49,7 +49,7 @@ def selected_attention(
 
 
 class GradientOptions(NamedTuple):
-    """What a backward pass needs besides tensors: see :class:`StraightThrough` and :class:`WeightDropout`."""
+    """Options of a backward pass: see :class:`StraightThrough` and :class:`WeightDropout`."""
 
     bounded: bool
     sample: RowSample
@@ -59,7 +59,7 @@ class GradientOptions(NamedTuple):
 def gradient_options(
     through: StraightThrough | None, dropout: WeightDropout
 ) -> tuple[Tensor | None, Tensor | None, GradientOptions]:
-    """Take the projections, which autograd has to see, out of the options."""
+    """Separate the projections, which autograd has to see, from the options."""
     if through is None:
         return None, None, GradientOptions(True, EVERY_ROW, dropout)
     return through.query, through.key, GradientOptions(through.bounded, through.sample, dropout)
@@ -153,7 +153,7 @@ def selector_gradient(d_mask: Tensor, allowed: Tensor | None, sel_q: Tensor, sel
 
     Args:
         d_mask: gradient of the mask of kept keys, [B, rows, K]; overwritten.
-        allowed: bool [B or 1, rows, K]; None if every key is.
+        allowed: bool [B or 1, rows, K]; None if every key is allowed.
         sel_q, sel_k: [B, rows or K, S].
 
     Returns:

@@ -41,10 +41,9 @@ def backend_for(device: torch.device, wanted: str = "auto") -> str:
 
 @functools.cache
 def triton_kernels(module: str) -> Any | None:
-    """Import a module of Triton kernels on first use.
+    """Import a module of Triton kernels on first use; return None, with one warning, if that is not possible.
 
-    None, with a single warning, if Triton is not installed, or cannot build what it starts kernels with: it needs a C
-    compiler and Python's headers for that.
+    Triton must be installed, and needs a C compiler and Python's headers to build the launcher of its kernels.
     """
     if module != "decode" and triton_kernels("decode") is None:
         return None
@@ -53,14 +52,14 @@ def triton_kernels(module: str) -> Any | None:
         if module == "decode" and torch.cuda.is_available():
             found.try_out(torch.device("cuda"))
         return found
-    except Exception as e:  # Triton raises whatever the compiler, the linker or the driver do
+    except Exception as e:  # Triton passes on any error of the compiler, the linker or the driver
         reason = str(e).strip().splitlines()
         logger.warning(
-            "no Triton kernels, plain PyTorch runs instead, slower: %s", reason[0] if reason else type(e).__name__
+            "no Triton kernels; using plain PyTorch, which is slower: %s", reason[0] if reason else type(e).__name__
         )
         return None
 
 
 def current(t: Tensor) -> AbstractContextManager[Any]:
-    """Return a context in which a tensor's GPU is the current one, on which Triton starts its kernels."""
+    """Return a context in which a tensor's GPU is current, because Triton launches its kernels there."""
     return torch.cuda.device(t.device) if t.is_cuda else nullcontext()

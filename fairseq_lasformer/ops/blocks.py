@@ -14,7 +14,7 @@ from fairseq_lasformer.ops.types import EVERY_ROW, AttentionMask, RowSample
 # python -m benchmarks training); GPUs need large launches instead.
 BLOCK_ELEMENTS = {"cpu": 1 << 20, "cuda": 1 << 26}
 
-# Rows of a block at least: products with fewer are slow, and every block reads all keys (benchmarks training).
+# Minimum rows of a block: products with fewer are slow, and every block reads all keys (benchmarks training).
 LEAST_ROWS = 64
 
 
@@ -22,9 +22,9 @@ class QueryBlock(NamedTuple):
     """A block of query rows.
 
     Attributes:
-        rows: the query rows; of a sample, their numbers in it.
+        rows: the query rows; of a sample, their numbers within it.
         n_keys: number of leading keys that they are matched against.
-        allowed: bool [B or 1, rows, n_keys], True where attention is allowed; None if all these keys are.
+        allowed: bool [B or 1, rows, n_keys], True where attention is allowed; None if all these keys are allowed.
     """
 
     rows: slice
@@ -43,7 +43,7 @@ def query_blocks(
     """Iterate over blocks of query rows; with a causal mask, each block stops at the last key its rows can see.
 
     Args:
-        n_heads: number of heads whose scores are held at a time.
+        n_heads: number of heads whose scores are in memory at a time.
         q_shape: shape of the queries, [B, Q, ...].
         n_keys: number of keys (K).
         device: determines the block size, see :data:`BLOCK_ELEMENTS`.

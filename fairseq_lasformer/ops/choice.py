@@ -1,4 +1,4 @@
-"""Which implementation takes a full pass, and why: decided here alone. Logged at level DEBUG (``LOGLEVEL=debug``).
+"""Choice of the implementation of a full pass. The reasons are logged at level DEBUG (``LOGLEVEL=debug``).
 
 A decoding step has one implementation per backend, see ``backends.backend_for``.
 """
@@ -17,13 +17,13 @@ from fairseq_lasformer.ops.types import AttentionMask, KeyIndex
 
 logger = logging.getLogger(__name__)
 
-# python -m benchmarks prefill and training: with fewer queries, or more keys, blocks of a mask are faster
+# from python -m benchmarks prefill and training: with fewer queries or more keys, blocks of a mask are faster
 INFERENCE_FROM, INFERENCE_SHARE = 256, 0.5
 TRAINING_FROM, TRAINING_SHARE = 256, 0.25
 
 
 class PassShape(NamedTuple):
-    """What decides on the implementation of a full pass.
+    """Properties of a full pass that decide on its implementation.
 
     Attributes:
         like: a tensor of its device and type.
@@ -32,8 +32,8 @@ class PassShape(NamedTuple):
         backend: one of :data:`BACKENDS`.
         teaches: whether a gradient, or the supervision, may need the selection.
         dropout: whether attention weights may be dropped.
-        sampled: whether a sample of the queries teaches a learned pattern; blocks of a mask are made for all of them.
-        reproducible: whether a pass without gradients must sum in an order that depends on nothing but the row.
+        sampled: whether only a sample of the queries teaches a learned pattern; blocks of a mask cover all queries.
+        reproducible: whether a pass without gradients must sum in an order that depends on the row alone.
     """
 
     like: Tensor
@@ -49,11 +49,11 @@ class PassShape(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """An implementation, one of :data:`FORMS`, and why the ones before it do not take the pass; "" if there are none.
+    """An implementation, one of :data:`FORMS`, and why those before it were rejected; "" if there are none.
 
     Attributes:
         form: ``reference``, ``bitmask``, ``rows``, ``gather``, ``slots`` or ``mask``.
-        keys: those of each item, for ``rows``, ``gather`` and ``slots``; None if padding lies between keys.
+        keys: index of each item's keys, for ``rows``, ``gather`` and ``slots``; None if padding is between keys.
     """
 
     form: str
@@ -90,7 +90,7 @@ def _index(full: PassShape) -> KeyIndex | None:
 
 
 def _reference(full: PassShape) -> str:
-    return "" if full.backend == "reference" else "not asked for"
+    return "" if full.backend == "reference" else "not requested"
 
 
 def _bitmask(full: PassShape) -> str:
@@ -99,7 +99,7 @@ def _bitmask(full: PassShape) -> str:
 
 def _rows(full: PassShape) -> str:
     if not full.reproducible:
-        return "not asked for"
+        return "not requested"
     if full.like.dtype != torch.float32:
         return f"type {full.like.dtype}"
     return _inference(full) or _compiled(full)
@@ -143,4 +143,4 @@ FORMS: dict[str, Callable[[PassShape], str]] = {
     "slots": _slots,
     "mask": lambda full: "",
 }
-"""The forms of a selection, and why they do not take a pass, in the order in which they are asked."""
+"""The forms of a selection in order of preference, each with a function that returns why it rejects a pass."""

@@ -73,7 +73,7 @@ def attend_kept(
 
     Args:
         q: [R, H*D].
-        keys, values: [N, C, H*D], by slot; if in 8 bits, both of them.
+        keys, values: [N, C, H*D], by slot; both or neither in 8 bits.
         paths: key index; only used if ``slots`` is None.
         slots: kept keys; None attends to every allowed key of ``paths``.
         n_heads: H.
@@ -113,7 +113,7 @@ def attend_kept(
 def _attend_source(
     q: Tensor, keys: Tensor, values: Tensor, paths: KeyIndex, n_heads: int, dropout_p: float = 0.0
 ) -> Tensor:
-    """Dense attention over the source: all rows of an item are queries of one product with its keys."""
+    """Compute dense attention over the source: an item's rows are the queries of one product with its keys."""
     n_items, _, width = keys.shape
     queries, k, v = (t.reshape(n_items, -1, n_heads, width // n_heads).transpose(1, 2) for t in (q, keys, values))
     mask = None if paths.full else paths.allowed()[:, None, None]  # with a mask, the GPU's fast kernels do not apply

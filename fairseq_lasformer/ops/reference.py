@@ -80,7 +80,7 @@ def topk_mask(sel_q: Tensor, sel_k: Tensor, mask: AttentionMask, kappa: int) -> 
 
 
 def masked_softmax(scores: Tensor, mask: Tensor) -> Tensor:
-    """Softmax over the keys where ``mask`` is True; a row without any is 0, not NaN."""
+    """Apply softmax over the keys where ``mask`` is True; a row without any is 0, not NaN."""
     scores = scores.masked_fill(~mask, float("-inf"))
     top = scores.amax(-1, keepdim=True)
     weights = (scores - top.masked_fill(top == float("-inf"), 0.0)).exp()
@@ -101,17 +101,17 @@ def selected_attention(
     through: StraightThrough | None = None,
     dropout_p: float = 0.0,
 ) -> Tensor:
-    """Compute attention over the kept keys (eq 3), straight-through if there is something to learn.
+    """Compute attention over the kept keys (eq 3), straight-through if a selector learns.
 
     The mask enters as M + A_s - sg(A_s): the forward value is that of the hard mask; the gradient reaches the selector.
 
     Args:
         q, k, v: [B, H, Q or K, D].
         keep_mask: bool [B, Q, K], True for kept keys.
-        through: what receives that gradient. If bounded, the weight of a key outside the selection is limited in it to
-            that of all kept keys together. Without the bound, which eq 3 does not have, a key that the selector misses
-            can dominate the gradient: starting from a trained dense model, gradient norms of 10^5 to 10^7 were observed
-            and training diverged.
+        through: receiver of that gradient. If bounded, the weight of a key outside the selection is limited there to
+            that of all kept keys together. Eq 3 has no such bound; without it, a key that the selector misses can
+            dominate the gradient: starting from a trained dense model, gradient norms of 10^5 to 10^7 were observed and
+            training diverged.
         dropout_p: dropout probability of the attention weights.
 
     Returns:
@@ -179,7 +179,7 @@ def supervise(
 
 
 def of_rows(store: Tensor, slots: Tensor) -> Tensor:
-    """Gather from ``store`` [N, C, W] the slots of each row, int64 [R, n], R / N of an item: [R, n, W]."""
+    """Gather the slots of each row, int64 [R, n], R / N rows per item, from ``store`` [N, C, W]: [R, n, W]."""
     n_rows = slots.size(0)
     item = torch.arange(n_rows, device=store.device) // (n_rows // store.size(0))
     return store[item[:, None], slots]
@@ -217,7 +217,7 @@ def attend_kept(
 
     Args:
         q: [R, H*D].
-        keys, values: [N, C, H*D], by slot; in 8 bits, they are multiplied by their scales before anything else.
+        keys, values: [N, C, H*D], by slot; 8-bit ones are first multiplied by their scales.
         n_heads: H.
         dropout_p: dropout probability of the attention weights.
 
@@ -235,7 +235,7 @@ def attend_kept(
 
 
 def _kept(store: Tensor | EightBit, slots: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Keys or values of some slots, [R, T, H, D]; float32 if they are kept in 8 bits."""
+    """Return keys or values of some slots, [R, T, H, D]; float32 if they are stored in 8 bits."""
     if isinstance(store, Tensor):
         return of_rows(store, slots).view(shape)
     return of_rows(store.numbers, slots).view(shape) * of_rows(store.scale, slots)[..., None]
@@ -248,8 +248,8 @@ def quantised(x: Tensor) -> tuple[Tensor, Tensor]:
         x: float32 [R, K].
 
     Returns:
-        numbers, int8 [R, K], from -127 to 127; and what each row is to be multiplied by, float32 [R, 1]: NaN for rows
-        that hold NaN or infinity, whose numbers are 0.
+        numbers, int8 [R, K], from -127 to 127; and the scale of each row, float32 [R, 1]: NaN for rows that contain NaN
+        or infinity, whose numbers are 0.
     """
     finite = torch.isfinite(x).all(1, keepdim=True)
     most = x.masked_fill(~finite, 0.0).abs().amax(1, keepdim=True)
@@ -258,7 +258,7 @@ def quantised(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def linear_int8(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """A linear layer in 8 bits: rows of x, and the weights of each output, are quantised; sums are exact integers.
+    """Apply a linear layer in 8 bits: rows of x and the weights of each output are quantised; sums are exact integers.
 
     Args:
         x: float32 [R, K].
@@ -273,7 +273,7 @@ def linear_int8(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor
 
 
 def linear_quantised(x: Tensor, numbers: Tensor, scale: Tensor, bias: Tensor | None = None) -> Tensor:
-    """:func:`linear_int8` with weights that are quantised already.
+    """Compute :func:`linear_int8` with already quantised weights.
 
     Args:
         x: [R, K].
@@ -291,6 +291,6 @@ def linear_quantised(x: Tensor, numbers: Tensor, scale: Tensor, bias: Tensor | N
 
 
 def quantised_heads(x: Tensor, n_heads: int) -> tuple[Tensor, Tensor]:
-    """Keys or values in 8 bits, one scale for each head: x [..., H*D] -> int8 [..., H*D], float32 [..., H]."""
+    """Quantise keys or values, with one scale per head: x [..., H*D] -> int8 [..., H*D], float32 [..., H]."""
     numbers, scale = quantised(x.float().reshape(-1, x.size(-1) // n_heads))
     return numbers.view(x.shape), scale.view(*x.shape[:-1], n_heads)

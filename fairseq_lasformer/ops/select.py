@@ -43,7 +43,7 @@ def topk_mask(sel_q: Tensor, sel_k: Tensor, mask: AttentionMask, kappa: Tensor |
 
 
 def topk_rows(scores: Tensor, keep: Tensor, n_allowed: Tensor) -> Tensor:
-    """``reference.select`` without a sort: the threshold is found by quickselect; ties at it are counted from the left.
+    """Compute ``reference.select`` without a sort: quickselect finds the threshold; ties are taken from the left.
 
     Args:
         scores: [..., K], -inf where not allowed.

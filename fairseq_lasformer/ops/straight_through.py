@@ -1,4 +1,4 @@
-"""The straight-through gradient of a selector's projections where the kept keys alone are attended to (see ``attend``).
+"""The straight-through gradient of a selector's projections if only the kept keys are attended to (see ``attend``).
 
 Unlike the gradients of queries, keys and values, it needs every allowed key. It is computed for a sample of the
 queries.
@@ -16,11 +16,11 @@ from fairseq_lasformer.ops.types import Attended, AttentionMask, StraightThrough
 
 
 def noise(dropout: WeightDropout, rows: Tensor, slots: Tensor) -> Tensor:
-    """Dropout of the attention weights: 0, or 1 / (1 - p), by a hash of the row and the slot.
+    """Return the dropout factors of the attention weights: 0 or 1 / (1 - p), by a hash of row and slot.
 
     Args:
         dropout: probability and seed.
-        rows: int64, numbers of the rows among all B * H * Q.
+        rows: int64, indices of the rows among all B * H * Q.
         slots: int64, broadcastable to ``rows``.
     """
     (p, seed), word = dropout, 0xFFFFFFFF
@@ -38,8 +38,8 @@ def through_gradient(
 
     Args:
         attended: the attention and the gradient of its result.
-        through: the projections, and for which queries.
-        dropout: of the attention weights, see :func:`noise`.
+        through: the projections and the queries.
+        dropout: dropout of the attention weights, see :func:`noise`.
     """
     q, k, v, out, d_out, lse = attended
     sel_q, sel_k, bounded, sample = through

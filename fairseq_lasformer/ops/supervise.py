@@ -1,7 +1,7 @@
 """Supervision of the selector, its kept mass and recall (arXiv 2309.14174, eq 4-7), in blocks of queries.
 
 Definition: ``reference.supervise``. No [B, H, Q, K] tensor larger than one block is allocated. The loss is a sum over
-rows, so the gradient of a row is known as soon as its loss is: the forward pass computes both in one sweep and saves
+rows, so the gradient of a row is known as soon as its loss is. The forward pass computes both in one sweep and saves
 only the gradients, [B, *, width] each. Those of a sample of the queries are computed in the backward pass. With A the
 mean over heads and layers of the full attention A_h, and l a row's loss:
 
@@ -39,9 +39,9 @@ def supervise(
     Args:
         sel_q, sel_k: [B, Q or K, S].
         keep_mask: bool [B, R, K], True for kept keys of the sampled queries.
-        sample: the queries to learn from. The loss is scaled by the stride: over all offsets, its mean and that of its
-            gradient are those over all queries. The masses are the means of the sampled queries, times the number of
-            all, which varies less.
+        sample: the queries to learn from. The loss is scaled by the stride: averaged over all offsets, it and its
+            gradient equal those over all queries. The masses are the means of the sampled queries, times the number of
+            all queries, which varies less.
     """
     queries, keys, query_padding, kl, _ = teachers.detached()
     return Supervision(
@@ -76,7 +76,7 @@ class _Supervise(torch.autograd.Function):
             saved = gradients.in_dtype()
             ctx.save_for_backward(*(g for g, _ in saved))
             ctx.kept = [unit for _, unit in saved]
-        else:  # a sample is cheap to compute again, and its gradients are as large as those of all queries
+        else:  # a sample is cheap to recompute, and its gradients are as large as those of all queries
             totals = teacher.sweep(keep_mask, None)
             ctx.save_for_backward(sel_q, sel_k, mask.key_padding, query_padding, *projections)
             ctx.options = mask.causal, kl, sample
@@ -131,15 +131,15 @@ class _BlockedTeacher:
             self.valid = self.valid & ~query_padding
 
     def gradients(self, live: bool) -> _Gradients:
-        """Room for the gradients."""
+        """Allocate the gradients."""
         return _Gradients(self.sel_q, self.sel_k, self.queries, self.keys, live, self.sample)
 
     def sweep(self, keep_mask: Tensor | None, gradients: _Gradients | None) -> Tensor:
-        """Go through all blocks of the sampled queries.
+        """Process all blocks of the sampled queries.
 
         Args:
             keep_mask: bool [B, R, K], for the sums; None: they are not needed.
-            gradients: the gradients are added here; None: they are not needed.
+            gradients: gradients are added here; None: they are not needed.
 
         Returns:
             sums over the queries of the loss, the kept mass and the recall, float64 [3]; 0 without ``keep_mask``.
@@ -207,8 +207,8 @@ class _Gradients:
     Args:
         sel_q, sel_k: [B, Q or K, S].
         queries, keys: one [B, H, Q or K, D] per layer.
-        live: whether the heads get gradients, too.
-        sample: the queries that they come from; the others get 0.
+        live: whether the heads also get gradients.
+        sample: the queries with gradients; the others get 0.
     """
 
     def __init__(
@@ -241,7 +241,7 @@ class _Gradients:
 
         Args:
             d_attention: gradient of the mean attention A, [B, rows, n_seen]; overwritten.
-            count: [B, rows, 1], 0 for queries to ignore, for others what they stand for.
+            count: [B, rows, 1], 0 for queries to ignore; otherwise the number of queries that each represents.
             heads: A_h of each layer, [B, H, rows, n_seen]; overwritten.
         """
         d_attention = d_attention.mul_(count * self.share)
@@ -252,7 +252,7 @@ class _Gradients:
             self.dk[layer][:, :, :n_seen] += torch.matmul(d_scores.transpose(2, 3), queries * self.scale) * unit
 
     def in_dtype(self) -> list[tuple[Tensor, Tensor | float]]:
-        """Return all gradients in their projections' dtype, each with the factor it has to be multiplied by."""
+        """Return all gradients in their projections' dtype, each with the factor to multiply it by."""
         like = (self.sel_q, self.sel_k, *self.queries, *self.keys)
         return [_scaled(g, x.dtype) for g, x in zip((self.d_sel_q, self.d_sel_k, *self.dq, *self.dk), like)]
 
@@ -263,7 +263,7 @@ def _sums_like(x: Tensor) -> Tensor:
 
 
 def _scaled(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor | float]:
-    """Convert ``x`` to ``dtype``; return it with the factor it has to be multiplied by.
+    """Convert ``x`` to ``dtype``; return it with the factor to multiply it by.
 
     The factor is 1, except in half precision: there it is a power of two that brings the largest value close to 1, so
     that neither small values nor sums over thousands of them leave the range of the dtype.

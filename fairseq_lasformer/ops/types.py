@@ -23,8 +23,8 @@ class AttentionMask(NamedTuple):
     Attributes:
         key_padding: bool [B, K], True where the key is padding; None if there is none.
         causal: query i sees keys 0 to i + (K - Q), as in decoder self-attention.
-        ends: bool [B, K], True where the key is a separator or the end of sentence, for patterns that read the lines of
-            the text; None if nobody does.
+        ends: bool [B, K], True where the key is a separator or the end of sentence, for patterns that use the lines of
+            the text; None if no pattern does.
     """
 
     key_padding: Tensor | None
@@ -35,7 +35,7 @@ class AttentionMask(NamedTuple):
         """Return the mask of queries start to stop - 1.
 
         Returns:
-            bool [B or 1, stop - start, n_keys], True where allowed; None if everything is.
+            bool [B or 1, stop - start, n_keys], True where allowed; None if everything is allowed.
         """
         return self.at(torch.arange(start, stop, device=device), n_queries, n_keys)
 
@@ -58,7 +58,7 @@ class AttentionMask(NamedTuple):
         return mask.expand(n_batch, n_queries, n_keys)
 
     def positions(self, n_keys: int, device: torch.device) -> Tensor:
-        """Return the position of each key, from 0, padding not counted, int64 [B or 1, K]."""
+        """Return the position of each key, from 0, without padding, int64 [B or 1, K]."""
         if self.key_padding is None:
             return torch.arange(n_keys, device=device)[None]
         return (~self.key_padding).cumsum(1) - 1
@@ -70,11 +70,11 @@ class AttentionMask(NamedTuple):
 
 
 class RowSample(NamedTuple):
-    """A systematic sample of the queries of a full pass: one of ``stride`` after each other.
+    """A systematic sample of the queries of a full pass: every ``stride``-th.
 
     Attributes:
-        offset: the first of them, 0 to stride - 1.
-        stride: at least 1; 1 takes all.
+        offset: the first query, 0 to stride - 1.
+        stride: at least 1; 1 takes all queries.
     """
 
     offset: int
@@ -93,7 +93,7 @@ EVERY_ROW = RowSample(0, 1)
 
 
 class StraightThrough(NamedTuple):
-    """How the translation loss reaches a selector: the mask of kept keys M enters as M + A_s - sg(A_s).
+    """Path of the translation loss to a selector: the mask of kept keys M enters as M + A_s - sg(A_s).
 
     Attributes:
         query, key: the selector's projections, [B, Q or K, S].
@@ -107,12 +107,12 @@ class StraightThrough(NamedTuple):
     sample: RowSample = EVERY_ROW
 
     def projections(self) -> tuple[Tensor, Tensor]:
-        """Return what receives the gradient."""
+        """Return the projections, which receive the gradient."""
         return self.query, self.key
 
 
 class EightBit(NamedTuple):
-    """Keys or values in 8 bits, one scale for each head; see ``reference.quantised_heads``.
+    """Keys or values in 8 bits, with one scale per head; see ``reference.quantised_heads``.
 
     Attributes:
         numbers: int8 [N, C, H*D], by slot.
@@ -128,7 +128,7 @@ class WeightDropout(NamedTuple):
 
     Attributes:
         p: probability of 0.
-        seed: a number; for Triton's kernels, int64 [1] on their device, which a CUDA graph draws anew.
+        seed: a number; for Triton's kernels, int64 [1] on their device, which a CUDA graph redraws.
     """
 
     p: float = 0.0
@@ -153,7 +153,7 @@ NO_DROPOUT = WeightDropout()
 
 
 class Attended(NamedTuple):
-    """What the backward pass of an attention starts from.
+    """Inputs of the backward pass of an attention.
 
     Attributes:
         q, k, v: [B, H, Q or K, D].
@@ -170,13 +170,13 @@ class Attended(NamedTuple):
 
 
 class Teachers(NamedTuple):
-    """The full attention of the layers that a selector serves, by which it is supervised (eq 4-6).
+    """The full attention of the layers that a selector serves, which supervises it (eq 4-6).
 
     Attributes:
-        queries, keys: of the heads of each layer, [B, H, Q or K, D].
+        queries, keys: projections of the heads of each layer, [B, H, Q or K, D].
         query_padding: bool [B, Q], True for queries to ignore; None if there are none.
         kl: ``forward``, KL(attention || selector), or ``reverse``.
-        target: ``live``, the loss also trains the attention, or ``detached``.
+        target: ``live`` (the loss also trains the attention) or ``detached``.
     """
 
     queries: list[Tensor]
@@ -186,7 +186,7 @@ class Teachers(NamedTuple):
     target: str = "live"
 
     def detached(self) -> Teachers:
-        """Return them without gradients, if that is their target."""
+        """Return them without gradients if the target is ``detached``."""
         if self.target != "detached":
             return self
         return self._replace(queries=[q.detach() for q in self.queries], keys=[k.detach() for k in self.keys])

@@ -32,7 +32,7 @@ BETWEEN = AttentionMask(torch.zeros(2, 300).index_fill(1, torch.tensor([5]), 1.0
         (READ._replace(mask=BETWEEN), "mask", "gather: padding between keys; slots: padding between keys"),
         (LONG._replace(backend="reference"), "reference", ""),
         (READ._replace(backend="reference"), "reference", ""),
-        (LONG._replace(backend="triton"), "bitmask", "reference: not asked for"),
+        (LONG._replace(backend="triton"), "bitmask", "reference: not requested"),
     ],
 )
 def test_the_first_that_takes_a_pass_is_chosen_and_the_log_says_why(full, form, reason, monkeypatch, caplog):

@@ -167,7 +167,7 @@ def test_without_a_compiler_plain_pytorch_runs_instead(forgotten, monkeypatch, c
     assert backends.backend_for(gpu) == backends.backend_for(gpu) == "reference"
     assert backends.triton_kernels("tiles") is None
     assert [r.message for r in caplog.records] == [
-        "no Triton kernels, plain PyTorch runs instead, slower: gcc: not found"
+        "no Triton kernels; using plain PyTorch, which is slower: gcc: not found"
     ]
     with pytest.raises(RuntimeError, match="do not run here"):
         backends.backend_for(gpu, "triton")

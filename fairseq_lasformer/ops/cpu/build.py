@@ -1,8 +1,8 @@
 """Compile the CPU kernels: their arithmetic once for each instruction set, and its binding to PyTorch.
 
-One library serves every processor of an architecture: which instructions are used is decided when it runs
+One library serves every processor of an architecture: the instructions are chosen when it runs
 (``arithmetic/dispatch.cpp``). ``python -m fairseq_lasformer.ops.cpu.build LIBRARY`` writes it to a file, for a wheel;
-with ``MACHINE TORCH_FOLDER``, for another architecture, whose compiler ``CXX`` names.
+with ``MACHINE TORCH_FOLDER``, for another architecture, whose compiler is named by ``CXX``.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ SOURCES = sorted([*ARITHMETIC.glob("*.cpp"), *BINDING.glob("*.cpp")])
 HEADERS = sorted([*ARITHMETIC.glob("*.h"), *BINDING.glob("*.h")])
 
 COMMON = ["-std=c++20", "-O3", "-fPIC", "-fvisibility=hidden"]
-# what is fused is written as such, so that all instruction sets give the same bits
+# fused operations are written explicitly, so that all instruction sets give the same bits
 EXACT = ["-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"]
 
 _AVX512 = ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx2", "-mfma", "-mprefer-vector-width=512"]
-# instruction sets by architecture, as arithmetic/dispatch.cpp names them
+# instruction sets by architecture, named as in arithmetic/dispatch.cpp
 TARGETS = {
     "x86_64": {
         "avx512_vnni": [*_AVX512, "-mavx512vnni"],
@@ -43,7 +43,7 @@ if os.environ.get("LASFORMER_SANITIZE"):  # scripts/sanitize.sh
 
 
 def targets(machine: str = "") -> dict[str, list[str]]:
-    """Instruction sets of an architecture (default: this machine's), each with the compiler's options."""
+    """Return the instruction sets of an architecture (default: this machine's), each with compiler options."""
     machine = machine or platform.machine()
     return TARGETS.get({"AMD64": "x86_64", "arm64": "aarch64"}.get(machine, machine), {"plain": []})
 
@@ -57,7 +57,7 @@ def compiler() -> str:
     for name in (os.environ.get("CXX"), "c++", "g++", "clang++"):
         if name and shutil.which(name):
             return name
-    raise OSError("no C++ compiler (install g++ 12 or newer, or a wheel that holds the kernels)")
+    raise OSError("no C++ compiler (install g++ 12 or newer, or a wheel that contains the kernels)")
 
 
 def _run(command: Sequence[str]) -> None:
@@ -68,7 +68,7 @@ def _run(command: Sequence[str]) -> None:
 
 
 def compile_arithmetic(folder: Path, cxx: str, machine: str = "") -> list[Path]:
-    """Compile what is free of PyTorch, for any architecture that the compiler makes code for; return the objects."""
+    """Compile the sources without PyTorch, for any architecture that the compiler targets; return the objects."""
     return _compile(_arithmetic(folder, cxx, machine))
 
 
@@ -90,8 +90,8 @@ def build(library: Path, work: Path, machine: str = "", torch_folder: Path | Non
     """Compile and link the library of kernels.
 
     Args:
-        work: an empty folder for what is made on the way.
-        machine: the architecture that ``CXX`` makes code for (default: this machine's).
+        work: an empty folder for intermediate files.
+        machine: the architecture that ``CXX`` targets (default: this machine's).
         torch_folder: the package ``torch`` for that architecture (default: the installed one).
 
     Raises:
@@ -103,7 +103,7 @@ def build(library: Path, work: Path, machine: str = "", torch_folder: Path | Non
     home = torch_folder or Path(torch.__file__).parent
     include = [f"-isystem{home / path}" for path in ("include", "include/torch/csrc/api/include")]
     abi = f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"
-    binding = work / "binding.cpp"  # one file: PyTorch's headers take most of the time, and are read once
+    binding = work / "binding.cpp"  # one file: PyTorch's headers take most of the time, and are then read once
     binding.write_text("".join(f'#include "{path}"\n' for path in SOURCES if path.parent == BINDING), encoding="utf-8")
     made = work / "binding.o"
     jobs = {made: [cxx, *COMMON, "-fopenmp", abi, *include, "-c", str(binding), "-o", str(made)]}

@@ -1,6 +1,6 @@
-"""Operators of which a row's result depends on that row alone: not on other rows, threads or the processor (CPUs).
+"""Operators that compute each row from that row alone, independent of other rows, threads and processor (CPUs).
 
-PyTorch's add in an order that the processor's registers decide, and its own products that of a batch's size.
+The order of PyTorch's sums depends on the processor's registers and, in products, on the size of the batch.
 Definitions: PyTorch's.
 """
 
@@ -14,17 +14,17 @@ from fairseq_lasformer.ops.types import KeptKeys, KeyIndex
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-    """Layer normalisation: x [..., d], weight and bias [d], float32."""
+    """Apply layer normalisation: x [..., d], weight and bias [d], float32."""
     return torch.ops.fairseq_lasformer.layer_norm(x, weight, bias, eps)
 
 
 def activate(x: Tensor, activation: int) -> Tensor:
-    """An activation of x, float32; ``activation`` is one of those of ``packed.py``."""
+    """Apply an activation to x, float32; ``activation`` is one of those in ``packed.py``."""
     return torch.ops.fairseq_lasformer.activate(x, activation)
 
 
 def log_softmax(scores: Tensor) -> Tensor:
-    """Log probabilities of scores, float32 [..., V]."""
+    """Compute log probabilities of scores, float32 [..., V]."""
     return torch.ops.fairseq_lasformer.log_softmax(scores.reshape(-1, scores.size(-1))).view(scores.shape)
 
 
@@ -46,7 +46,7 @@ def topk_of_rows(sel_q: Tensor, sel_k: Tensor, index: KeyIndex, kappa: int) -> K
 
 
 def dense_attention(q: Tensor, keys: Tensor, values: Tensor, index: KeyIndex, n_heads: int) -> Tensor:
-    """Attention of all queries over all keys of their item.
+    """Compute attention of all queries over all keys of their item.
 
     Args:
         q: float32 [B, Q, H*D].
@@ -63,7 +63,7 @@ def dense_attention(q: Tensor, keys: Tensor, values: Tensor, index: KeyIndex, n_
 def fuse_multiply_adds() -> None:
     """Compute fused multiply-adds in software on a processor that lacks them, in this process from now on.
 
-    Such a processor rounds once more in each of them, so that its results differ from those of others.
+    Such a processor rounds once more in each of them, so its results differ from those of others.
     """
     if cpu.instructions_in_use() == "plain" and "plain_fused" in cpu.instruction_sets():
         cpu.use_instructions("plain_fused")

@@ -1,7 +1,7 @@
-"""Attention over the kept keys in training where they are few: each row reads its own keys (CPUs).
+"""Attention over few kept keys in training: each row reads its own keys (CPUs).
 
 Definition: ``reference.selected_attention``, with the selection as slots instead of a mask. The gradients of queries,
-keys and values need the kept keys alone; for the straight-through gradient see ``straight_through``.
+keys and values need only the kept keys; for the straight-through gradient see ``straight_through``.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ def topk_slots(sel_q: Tensor, sel_k: Tensor, index: KeyIndex, mask: AttentionMas
 
 
 def kept_mask(kept: KeptKeys, n_batch: int, n_keys: int, sample: RowSample = EVERY_ROW) -> Tensor:
-    """The kept keys of the sampled queries as a mask, bool [B, R, K]."""
+    """Convert the kept keys of the sampled queries to a mask, bool [B, R, K]."""
     slots = sample.of(kept.indices.view(n_batch, -1, kept.indices.size(1)), 1).long()
-    # the last column takes the unused slots
+    # the last column receives the unused slots
     mask = torch.zeros(*slots.shape[:2], n_keys + 1, dtype=torch.bool, device=slots.device)
     mask.scatter_(2, slots.where(slots >= 0, n_keys), True)
     return mask[..., :n_keys]
 
 
 def kept_of(mask: Tensor, slots: Tensor | None = None) -> KeptKeys:
-    """The kept keys of rows by a mask.
+    """Convert a mask of rows to kept keys.
 
     Args:
         mask: bool [R, K].
@@ -72,7 +72,7 @@ def kept_of(mask: Tensor, slots: Tensor | None = None) -> KeptKeys:
 
 
 def _kept_of_any(mask: Tensor, counts: Tensor, slots: Tensor | None) -> Tensor:
-    """The same as wide as can be, because looking for the longest row would make the host wait for a GPU."""
+    """Convert as above with the maximum width; finding the longest row would make the host wait for a GPU."""
     order = mask.int().argsort(dim=-1, descending=True, stable=True)
     found = order if slots is None else slots.gather(1, order)
     unused = torch.arange(mask.size(1), device=mask.device) >= counts[:, None]
@@ -93,7 +93,7 @@ def gathered_attention(
     Args:
         q, k, v: [B, H, Q or K, D], float32 or bfloat16.
         kept: kept keys of B * Q rows.
-        through: what receives the straight-through gradient; None: nothing.
+        through: receiver of the straight-through gradient; None: none.
         dropout_p: dropout probability of the attention weights.
 
     Returns:
@@ -116,7 +116,7 @@ class _GatheredAttention(torch.autograd.Function):
         sel_k: Tensor | None,
         how: GradientOptions,
     ) -> Tensor:
-        q, k, v = (t.contiguous() for t in (q, k, v))  # a head's keys one after the other
+        q, k, v = (t.contiguous() for t in (q, k, v))  # each head's keys are contiguous
         out, lse = torch.ops.fairseq_lasformer.gather_forward(q, k, v, *kept, *how.dropout)
         ctx.save_for_backward(q, k, v, *kept, mask.key_padding, sel_q, sel_k, out, lse)
         ctx.causal, ctx.how = mask.causal, how

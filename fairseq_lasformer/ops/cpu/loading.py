@@ -1,6 +1,6 @@
 """Load the CPU kernels, building them on first use; plain PyTorch is the fallback.
 
-A wheel brings them compiled (:data:`PACKAGED`). ``LASFORMER_ISA`` names the instructions to use in place of the best:
+A wheel contains them compiled (:data:`PACKAGED`). ``LASFORMER_ISA`` names the instructions to use instead of the best:
 see :func:`instruction_sets`.
 """
 
@@ -34,7 +34,7 @@ OPERATORS = (
     *("row_softmax", "softmax_gradient", "mask_gradient", "kept_gradient"),
     *("instruction_sets", "instructions_in_use", "use_instructions"),
 )
-# a wheel's library, for the torch that it was compiled with: C++ programs of one minor version do not load with another
+# a wheel's library works only with the minor version of torch that it was compiled with
 PACKAGED = Path(__file__).with_name(f"kernels.torch{'.'.join(torch.__version__.split('.')[:2])}.so")
 
 
@@ -42,10 +42,10 @@ PACKAGED = Path(__file__).with_name(f"kernels.torch{'.'.join(torch.__version__.s
 def kernels() -> Any | None:
     """Return ``torch.ops.fairseq_lasformer`` with the kernels loaded; None, with one warning, if they cannot be built.
 
-    They are those of the installed wheel, if it holds any for this torch. Otherwise they are built once and cached in
-    torch's extensions folder (``TORCH_EXTENSIONS_DIR``), in a per-user folder whose name hashes everything the build
-    depends on; a cached build needs no compiler. A library's file name contains the hash of its content; it is loaded
-    only if the hash matches.
+    The installed wheel's kernels are used if they fit this torch. Otherwise, they are built once and cached in torch's
+    extensions folder (``TORCH_EXTENSIONS_DIR``), in a per-user folder whose name hashes everything the build depends
+    on; a cached build needs no compiler. A library's file name contains the hash of its content; it is loaded only if
+    the hash matches.
 
     Raises:
         InputError: ``LASFORMER_ISA`` names instructions that this processor, or this build, lacks.
@@ -56,11 +56,11 @@ def kernels() -> Any | None:
         except (RuntimeError, OSError, ImportError) as e:
             reason = str(e).strip().splitlines()
             logger.warning(
-                "no CPU kernels, plain PyTorch decodes instead, slower: %s", reason[0] if reason else type(e)
+                "no CPU kernels; decoding with plain PyTorch, which is slower: %s", reason[0] if reason else type(e)
             )
             return None
         if not _registered():
-            logger.warning("no CPU kernels, plain PyTorch decodes instead, slower: the library holds none")
+            logger.warning("no CPU kernels; decoding with plain PyTorch, which is slower: the library contains none")
             return None
     if wanted := os.environ.get("LASFORMER_ISA"):
         use_instructions(wanted)
@@ -68,12 +68,12 @@ def kernels() -> Any | None:
 
 
 def instruction_sets() -> list[str]:
-    """Names of the instruction sets that the kernels are compiled for and that this processor has, best first."""
+    """Return the names of the compiled instruction sets that this processor has, best first."""
     return torch.ops.fairseq_lasformer.instruction_sets() if kernels() is not None else []
 
 
 def use_instructions(name: str = "") -> str:
-    """Use these instructions in this process from now on, or the best; return the name of those in use.
+    """Use these instructions, or the best, in this process from now on; return the name of those in use.
 
     Raises:
         InputError: this processor, or this build, lacks them.
@@ -82,11 +82,11 @@ def use_instructions(name: str = "") -> str:
         return torch.ops.fairseq_lasformer.use_instructions(name)
     except RuntimeError:
         known = ", ".join(torch.ops.fairseq_lasformer.instruction_sets())
-        raise InputError(f"LASFORMER_ISA={name}: not among the instruction sets here: {known}") from None
+        raise InputError(f"LASFORMER_ISA={name}: not available on this machine; choose one of {known}") from None
 
 
 def instructions_in_use() -> str:
-    """Name of the instruction set that the kernels use in this process; empty without kernels."""
+    """Return the name of the instruction set that the kernels use in this process; empty without kernels."""
     return torch.ops.fairseq_lasformer.instructions_in_use() if kernels() is not None else ""
 
 
@@ -95,10 +95,10 @@ def _load() -> None:
 
 
 def _own() -> Path:
-    """Return the library that was compiled here, now if need be."""
+    """Return the library compiled on this machine; compile it if needed."""
     folder = _folder()
     if (library := _built(folder)) is None:
-        # printed, whatever is logged: half a minute of silence looks like a crash
+        # printed whatever the log level: half a minute of silence looks like a crash
         print("building the CPU kernels, once (half a minute) ...", file=sys.stderr, flush=True)
         library = _build(folder)
     return library
@@ -119,7 +119,7 @@ def _folder() -> Path:
 
 
 def _private(path: Path) -> bool:
-    """Whether only the current user can have written a file or folder."""
+    """Return whether only the current user can have written a file or folder."""
     about = path.lstat()
     link = stat.S_ISLNK(about.st_mode)
     return not link and about.st_uid == os.geteuid() and not about.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
@@ -138,11 +138,11 @@ def _built(folder: Path) -> Path | None:
 def _build(folder: Path) -> Path:
     """Build the library.
 
-    It is built in a temporary folder and then moved into place, so that no process waits for a build that was killed.
+    It is built in a temporary folder and then moved into place, so that no process waits for a killed build.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not _private(folder):
-        logger.warning("%s can be written by others; the kernels are built for this process alone", folder)
+        logger.warning("%s is writable by other users; building the kernels for this process alone", folder)
         folder = Path(tempfile.mkdtemp(prefix="fairseq_lasformer_"))
     remove_stale(folder, "build.*")
     work = Path(tempfile.mkdtemp(prefix="build.", dir=folder))

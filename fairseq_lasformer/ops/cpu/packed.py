@@ -1,7 +1,7 @@
 """Linear layers with packed weights for a few rows at a time, float32 and int8 (CPUs).
 
-A product of 5 rows, a decoding step at beam 5, is limited by how fast weights are read; packed, they are read once and
-in order, and as int8 they are a quarter as large. Definitions: ``F.linear``, ``reference.linear_int8``.
+A product of 5 rows, a decoding step at beam 5, is limited by the speed of reading weights. Packed weights are read once
+and in order, and as int8 they are a quarter of the size. Definitions: ``F.linear``, ``reference.linear_int8``.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from fairseq_lasformer.ops import cpu
 from fairseq_lasformer.ops.reference import quantised, quantised_heads
 
 NO_ACTIVATION, RELU, GELU, GELU_TANH, SWISH = range(5)
-"""Between the layers of a feed-forward network, as arithmetic/arithmetic.h numbers them."""
+"""Activations between the layers of a feed-forward network, numbered as in arithmetic/arithmetic.h."""
 
-PANEL = 16  # outputs that lie side by side, as in arithmetic/arithmetic.h
+PANEL = 16  # adjacent outputs, as in arithmetic/arithmetic.h
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class PackedLinear:
 
     Attributes:
         weight: float32 or int8.
-        scale: float32 [N], of an output's int8 weights; empty in float32. N is filled up to a multiple of 16.
+        scale: float32 [N], scale of an output's int8 weights; empty in float32. N is padded to a multiple of 16.
         sums: int32 [N], 128 times the sums of an output's int8 weights; empty in float32.
         bias: float32 [outputs]; empty if there is none.
         outputs: number of outputs.
@@ -45,10 +45,10 @@ class PackedLinear:
         return self.weight, self.scale, self.sums, self.bias
 
     def outputs_of(self, chosen: Tensor) -> PackedLinear:
-        """Return the layer with some of its outputs alone, int64 [n]; their weights are copied."""
-        rows = F.pad(chosen, (0, -chosen.numel() % PANEL), value=int(chosen[-1]))  # filled up with the last one
+        """Return the layer with only some of its outputs, int64 [n]; their weights are copied."""
+        rows = F.pad(chosen, (0, -chosen.numel() % PANEL), value=int(chosen[-1]))  # padded with the last one
         panels, lanes = rows // PANEL, rows % PANEL
-        # four int8 inputs lie side by side: [panels, inputs / 4, 16, 4]; float32: [panels, inputs, 16]
+        # four int8 inputs are adjacent: [panels, inputs / 4, 16, 4]; float32: [panels, inputs, 16]
         weight = self.weight.flatten(2).view(torch.float32) if self.scale.numel() else self.weight
         those = weight[panels, :, lanes].view(-1, PANEL, weight.size(1)).transpose(1, 2).contiguous()
         weight = those.view(self.weight.dtype).view(-1, *self.weight.shape[1:])
@@ -70,7 +70,7 @@ def pack_linear(weight: Tensor, bias: Tensor | None = None, int8: bool = False) 
     Args:
         weight: float32 [outputs, inputs], finite.
         bias: float32 [outputs], or None.
-        int8: quantise the weights, one scale for each output.
+        int8: quantise the weights, with one scale per output.
 
     Raises:
         ValueError: a weight to be quantised is not finite.
@@ -91,9 +91,9 @@ def pack_linear(weight: Tensor, bias: Tensor | None = None, int8: bool = False) 
 
 
 def quantise_heads(x: Tensor, n_heads: int) -> tuple[Tensor, Tensor]:
-    """Keys or values in 8 bits, one scale for each head: x [..., H*D] -> int8 [..., H*D], float32 [..., H].
+    """Quantise keys or values, with one scale per head: x [..., H*D] -> int8 [..., H*D], float32 [..., H].
 
-    Definition: ``reference.quantised_heads``, which is what runs where the kernels do not.
+    Definition: ``reference.quantised_heads``, which is used without the kernels.
     """
     if x.device.type != "cpu" or x.dtype != torch.float32 or cpu.kernels() is None:
         return quantised_heads(x, n_heads)

@@ -21,9 +21,9 @@ def softmax_mean_(scores: Tensor, allowed: Tensor | None, mean: Tensor, share: f
 
     Args:
         scores: [B, H, rows, K]; rows without allowed keys become 0.
-        allowed: bool [B or 1, rows, K]; None if every key is.
+        allowed: bool [B or 1, rows, K]; None if every key is allowed.
         mean: [B, rows, K]; ``share`` times the sum is added to it.
-        share: see there.
+        share: see ``mean``.
 
     Returns:
         ``scores``.
@@ -38,7 +38,7 @@ def softmax_mean_(scores: Tensor, allowed: Tensor | None, mean: Tensor, share: f
 
 
 def softmax_gradient_(weights: Tensor, d_mean: Tensor) -> Tensor:
-    """The gradient of the scores of a softmax, in place of its result: w (g - Sum_j w g).
+    """Compute the gradient of the scores of a softmax, in place of its result: w (g - Sum_j w g).
 
     Args:
         weights: [B, H, rows, K].
@@ -55,14 +55,14 @@ def softmax_gradient_(weights: Tensor, d_mean: Tensor) -> Tensor:
 def mask_gradient(
     scores: Tensor, lse: Tensor, d_weights: Tensor, delta: Tensor, allowed: Tensor | None, bounded: bool
 ) -> Tensor:
-    """The gradient of the mask of kept keys: Sum_h w (dO . V - delta), see ``attend``.
+    """Compute the gradient of the mask of kept keys: Sum_h w (dO . V - delta), see ``attend``.
 
     Args:
         scores: S, [B, H, rows, K].
         lse: L, [B, H, rows]; +inf in rows without keys.
         d_weights: dO . V, [B, H, rows, K].
         delta: [B, H, rows].
-        allowed: bool [B or 1, rows, K]; None if every key is.
+        allowed: bool [B or 1, rows, K]; None if every key is allowed.
         bounded: whether w is at most 1.
 
     Returns:
@@ -98,7 +98,7 @@ def kept_softmax_(scores: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
 def kept_gradient_(
     scores: Tensor, d_weights: Tensor, lse: Tensor, delta: Tensor, keep: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The weights of the kept keys and the gradient of their scores, P (dO . V - delta), both in place.
+    """Compute the weights of the kept keys and the gradient of their scores, P (dO . V - delta), both in place.
 
     Args:
         scores: S, [B, H, rows, K].

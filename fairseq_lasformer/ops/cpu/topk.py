@@ -1,4 +1,4 @@
-"""Selection in full passes on CPUs (arXiv 2309.14174, eq 1, 2), where only the kept keys are gathered afterwards."""
+"""Selection in full passes on CPUs (arXiv 2309.14174, eq 1, 2) that then gather only the kept keys."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def topk_gather(sel_q: Tensor, sel_k: Tensor, paths: KeyIndex, kappa: int) -> Ke
 
 
 def topk_ranges(sel_q: Tensor, sel_k: Tensor, start: Tensor, counts: Tensor, causal: bool, kappa: int) -> KeptKeys:
-    """Select the kept keys of all queries on the CPU where each may attend to a range of keys.
+    """Select the kept keys of all queries on the CPU, each of which may attend to a range of keys.
 
     Args:
         sel_q: [B, Q, S].
         sel_k: [B, K, S].
         start: int64 [B], first key of the ranges of an item.
         counts: int64 [B, Q], number of keys of each range.
-        causal: query i sees keys 0 to i + (K - Q): the scores of others are not computed.
+        causal: query i sees keys 0 to i + (K - Q); other scores are not computed.
         kappa: fraction of keys to keep, in millionths.
 
     Returns:
@@ -49,7 +49,7 @@ def topk_ranges(sel_q: Tensor, sel_k: Tensor, start: Tensor, counts: Tensor, cau
             rows = slice(begin, min(begin + step, n_queries))
             seen = rows.stop + n_keys - n_queries if causal else n_keys
             scores = torch.matmul(queries[b, rows], keys[b, :, :seen])
-            # an item that begins behind this block has no keys in it, wherever they are said to begin
+            # an item that begins after this block has no keys in it, whatever its start
             first = start[b : b + 1].clamp(max=seen).expand(scores.size(0))
             found.append(torch.ops.fairseq_lasformer.topk_scored(scores, first, counts[b, rows].contiguous(), kappa))
     most = max(slots.size(1) for slots, _ in found)

@@ -1,4 +1,4 @@
-"""Decoding in 8 bits outside of the CPU's packed layers: linear layers, keys and values.
+"""Decoding in 8 bits outside the CPU's packed layers: linear layers, keys and values.
 
 Definitions: ``reference.linear_quantised``, ``reference.quantised_heads``. Kernels: ``kernels.quantised``. On CPUs,
 ``packed`` is faster.
@@ -24,7 +24,7 @@ def _kernels(device: torch.device, backend: str) -> Any | None:
 
 @dataclass(frozen=True)
 class QuantisedLinear:
-    """A linear layer whose weights are in 8 bits, one scale for each output.
+    """A linear layer whose weights are in 8 bits, with one scale per output.
 
     Attributes:
         weight: int8 [outputs, inputs].
@@ -39,12 +39,12 @@ class QuantisedLinear:
     backend: str = "auto"
 
     def outputs_of(self, chosen: Tensor) -> QuantisedLinear:
-        """Return the layer with some of its outputs alone, int64 [n]; their weights are copied."""
+        """Return the layer with only some of its outputs, int64 [n]; their weights are copied."""
         bias = None if self.bias is None else self.bias[chosen]
         return QuantisedLinear(self.weight[chosen], self.scale[chosen], bias, self.backend)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Apply the layer, [..., inputs] -> [..., outputs], in the type of x; rows are quantised, too."""
+        """Apply the layer, [..., inputs] -> [..., outputs], in the type of x; rows are also quantised."""
         rows, kernels = x.reshape(-1, x.size(-1)).contiguous(), _kernels(x.device, self.backend)
         if kernels is None:
             out = reference.linear_quantised(rows, self.weight, self.scale, self.bias)
@@ -79,7 +79,7 @@ def append_heads(
     Args:
         key, value: [R, H*D].
         newest: int64 [R / N], the slots of an item's rows.
-        keys, values: where they are written.
+        keys, values: destinations.
         backend: one of :data:`BACKENDS`.
     """
     if (kernels := _kernels(key.device, backend)) is not None:

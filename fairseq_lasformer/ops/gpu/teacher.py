@@ -1,4 +1,4 @@
-"""What teaches a selector on GPUs: supervision, and the straight-through gradient of attention in tiles.
+"""Teaching of a selector on GPUs: supervision, and the straight-through gradient of attention in tiles.
 
 Definitions: ``reference.supervise``, and ``reference.selected_attention`` with the selector's projections. The same in
 plain PyTorch: ``supervise``, ``straight_through``. Kernels: those of the same names. Nothing synchronises.
@@ -31,19 +31,19 @@ WORD = 32
 
 
 def fits(q: Tensor) -> bool:
-    """Whether Triton's kernels take heads of this type and width."""
+    """Return whether Triton's kernels support heads of this type and width."""
     kernels: Any = triton_kernels("tiles")
     return kernels is not None and kernels.fits(q)
 
 
 def mask_of(bits: Tensor, n_keys: int) -> Tensor:
-    """Return a bitmask as a mask: int32 [B, R, words] -> bool [B, R, K]."""
+    """Convert a bitmask to a mask: int32 [B, R, words] -> bool [B, R, K]."""
     lanes = torch.arange(WORD, device=bits.device)
     return ((bits[..., None] >> lanes) & 1).bool().flatten(2)[..., :n_keys]
 
 
 def bitmask_of(kept: KeptKeys, n_batch: int, n_keys: int) -> Tensor:
-    """Return kept keys of B * Q rows as a bitmask, int32 [B, Q, ceil(K / 32)]; the opposite of :func:`mask_of`."""
+    """Convert kept keys of B * Q rows to a bitmask, int32 [B, Q, ceil(K / 32)]; the inverse of :func:`mask_of`."""
     slots = kept.indices.view(n_batch, -1, kept.indices.size(1)).long()
     words = torch.zeros(*slots.shape[:2], -(-n_keys // WORD), dtype=torch.int64, device=slots.device)
     bits = torch.ones_like(slots).masked_fill_(slots < 0, 0) << (slots % WORD)
@@ -54,8 +54,8 @@ class _Block(NamedTuple):
     """Some rows of a sample.
 
     Attributes:
-        rows: their numbers in the sample.
-        query: the first of them, among all queries.
+        rows: their indices in the sample.
+        query: index of the first of them among all queries.
         n_seen: number of leading keys that they are matched against.
         first: the last key that the first of them may attend to, if the mask is causal.
     """
@@ -69,7 +69,7 @@ class _Block(NamedTuple):
 def _blocks(
     n_batch: int, n_queries: int, n_keys: int, causal: bool, sample: RowSample, device: torch.device
 ) -> Iterator[_Block]:
-    """Blocks of a sample, none of more than ``BLOCK_ELEMENTS`` pairs (heads share them); a single one sees all keys."""
+    """Split a sample into blocks of at most ``BLOCK_ELEMENTS`` pairs (heads share them); a single one sees all keys."""
     limit = BLOCK_ELEMENTS.get(device.type, BLOCK_ELEMENTS["cpu"])
     step = max(LEAST_ROWS, limit // max(1, n_batch * n_keys))
     n_rows = len(range(sample.offset, n_queries, sample.stride))
@@ -120,7 +120,7 @@ class _TiledSupervise(torch.autograd.Function):
         n_layers: int,
         *projections: Tensor,
     ) -> tuple[Tensor, ...]:
-        ctx.set_materialize_grads(False)  # zeros for what has no gradient
+        ctx.set_materialize_grads(False)  # no zeros in place of missing gradients
         teacher = _TiledTeacher(sel_q, sel_k, projections, mask, sample)
         mean, rows, sel_norm, norms = teacher.sweep(sample.of(bits, 1), query_padding, kl)
         ctx.save_for_backward(sel_q, sel_k, mask.key_padding, mean, rows, sel_norm, *norms, *projections)
@@ -179,7 +179,7 @@ class _TiledTeacher:
         """Compare the selector with the mean attention.
 
         Returns:
-            the mean attention [B, R, K], if all rows fit one block; what each row adds to the sums, and the
+            the mean attention [B, R, K], if all rows fit one block; each row's contribution to the sums, and the
             log-normalisers, see ``kernels.supervise.Sums``.
         """
         found = []
@@ -214,11 +214,10 @@ class _TiledTeacher:
 
         Args:
             mean: the mean attention, [B, R, K], if it was kept.
-            rows, sel_norm, norms: what :meth:`sweep` found.
-            kl: see :func:`tiled_supervise`.
-            live: see there.
+            rows, sel_norm, norms: results of :meth:`sweep`.
+            kl, live: see :func:`tiled_supervise`.
         """
-        # in float16, sums over thousands of these small gradients can be held, and the gradients cannot
+        # float16 can represent sums over thousands of these small gradients, but not the gradients
         dtype = torch.float32 if self.sel_q.dtype == torch.float16 else self.sel_q.dtype
         n_blocks = len(self.blocks)
         selector = _Sums(self.sel_q, self.sel_k, self.sample, n_blocks)
@@ -254,7 +253,7 @@ class _Sums:
 
     Args:
         q, k: [B, H, Q or K, D].
-        sample: the queries that they come from; the others get 0.
+        sample: the queries with gradients; the others get 0.
         blocks: number of blocks.
     """
 
@@ -265,11 +264,11 @@ class _Sums:
         self.more = blocks > 1
 
     def into(self, block: _Block) -> tuple[Tensor, Tensor, bool]:
-        """Return where the gradients of a block's queries and keys belong, and whether the latter are added."""
+        """Return the destinations of the gradients of a block's queries and keys, and whether to add the latter."""
         return self._own(self.dq, block), self.dk[:, :, : block.n_seen], self.more
 
     def add(self, d_scores: Tensor, block: _Block) -> None:
-        """Add those of a block, from the gradients of its scores, [B, H, R, K]."""
+        """Add a block's gradients, from those of its scores, [B, H, R, K]."""
         dq, dk, more = self.into(block)
         products = (d_scores, self.k[:, :, : block.n_seen]), (d_scores.transpose(2, 3), self._own(self.q, block))
         for (scores, x), to, add in zip(products, (dq, dk), (False, more)):

@@ -30,7 +30,7 @@ def topk_bitmask(sel_q: Tensor, sel_k: Tensor, mask: AttentionMask, kappa: int |
     Args:
         sel_q: [B, Q, S].
         sel_k: [B, K, S].
-        kappa: fraction of keys to keep, in millionths; as int64 [] on the device, a CUDA graph reads it anew.
+        kappa: fraction of keys to keep, in millionths; as int64 [] on the device, a CUDA graph rereads it.
 
     Returns:
         int32 [B, Q, ceil(K / 32)]: bit j % 32 of word j // 32 is key j.
@@ -74,7 +74,7 @@ def tiled_attention(
         q, k, v: [B, H, Q or K, D].
         bits: bitmask of :func:`topk_bitmask`.
         mask: attention mask, a superset of the bits.
-        through: what receives the straight-through gradient; None: nothing.
+        through: receiver of the straight-through gradient; None: none.
         dropout_p: dropout probability of the attention weights.
 
     Returns:

@@ -1,12 +1,12 @@
-// What the CPU kernels compute, on pointers and free of PyTorch, once for each instruction set.
+// Arithmetic of the CPU kernels, on pointers and without PyTorch, compiled once for each instruction set.
 //
 // arithmetic.cpp is compiled several times, each time for another target (ops/build.py); every copy fills one table of
 // functions, and `arithmetic()` (dispatch.cpp) returns the table to use on this processor. No function here starts a
 // thread or allocates: the binding (ops/binding) divides the work and owns the memory.
 //
 // Sums run over 16 lanes on every target, folded in the same order (lanes.h), with fused multiply-adds where the target has
-// them, so that all targets but `plain` on x86-64 give the same bits in float32; integers are exact everywhere. Where
-// even `plain` has to, `plain_fused` is `plain` with fused multiply-adds in software.
+// them, so that all targets except `plain` on x86-64 give the same bits in float32; integers are exact everywhere.
+// `plain_fused` is `plain` with fused multiply-adds in software, for the same bits even there.
 #pragma once
 
 #include <cstdint>
@@ -14,14 +14,14 @@
 namespace lasformer {
 
 // Types of keys and values.
-enum class Type : int32_t { kFloat, kBFloat16, kHalf, kInt8 };  // kInt8: of a decoding cache alone
+enum class Type : int32_t { kFloat, kBFloat16, kHalf, kInt8 };  // kInt8: only in a decoding cache
 
 constexpr int64_t kPanel = 16;   // outputs of a panel of packed weights: a vector of 64 bytes
 constexpr int64_t kPanels = 4;   // panels of a group: `product` computes whole groups
-constexpr int64_t kTurn = 64;    // keys that the rows of an item read by turns
+constexpr int64_t kTurn = 64;    // keys that the rows of an item read in turn
 
-// A packed linear layer. Weights [N, K] lie in panels of 16 outputs: float32 [N / 16][K][16], int8 [N / 16][K / 4][16][4],
-// the layout of AVX512-VNNI, both filled up with 0. `quantised` is null for float32, `weight` for int8.
+// A packed linear layer. Weights [N, K] are in panels of 16 outputs: float32 [N / 16][K][16], int8
+// [N / 16][K / 4][16][4], the layout of AVX512-VNNI, both padded with 0. `quantised` is null for float32, `weight` for int8.
 struct Packed {
   const float* weight = nullptr;
   const int8_t* quantised = nullptr;
@@ -34,17 +34,17 @@ struct Packed {
   int64_t quads() const { return (inputs + 3) / 4; }
 };
 
-// Between the layers of a feed-forward network; the numbers are those of ops/packed.py.
+// Activations between the layers of a feed-forward network, numbered as in ops/packed.py.
 enum class Activation : int64_t { kNone, kRelu, kGelu, kGeluTanh, kSwish };
 
-// What is done to a product before it is stored.
+// Operations on a product before it is stored.
 struct After {
   Activation activation = Activation::kNone;
   const float* add = nullptr;  // [R, N], the residual
 };
 
-// out [R, N] = x [R, K] * weights + bias, then `after`. x has rows of `stride` numbers; for int8, its rows as `quantise`
-// left them.
+// out [R, N] = x [R, K] * weights + bias, then `after`. x has rows of `stride` numbers; for int8, they are the output
+// of `quantise`.
 struct Product {
   const float* x;
   int64_t stride, rows;
@@ -62,13 +62,13 @@ struct Kept {
   const float *key_scales, *value_scales;  // [C, heads], of 8-bit keys and values
   const int32_t* slots;  // of row r: slots + r * slot_stride; null: `first`, first + 1, ...
   int64_t slot_stride, first;
-  const int32_t* counts;  // [rows], how many slots each row has
+  const int32_t* counts;  // [rows], number of slots of each row
   int64_t rows, width, head_width, turn;
   float* out;  // [rows, W]
 };
 
 // Attention over kept keys in training; see gather.py. q [B, H, Q, D], k, v [B, H, K, D], out [B, Q, H, D], slots
-// [B * Q, most], counts [B * Q], lse [B, H, Q]; one type but for lse, dk and dv, which are float32.
+// [B * Q, most], counts [B * Q], lse [B, H, Q]; one type except for lse, dk and dv, which are float32.
 struct Gather {
   int64_t batch, heads, queries, keys, width;
   const void *q, *k, *v;
@@ -84,7 +84,7 @@ struct Gather {
   float *dk, *dv;
 };
 
-// Blocks of attention scores [B, H, R, N] and what is allowed, one byte for each of [B or 1, R, N], or null.
+// Blocks of attention scores [B, H, R, N] and their mask of allowed keys, bytes [B or 1, R, N] or null.
 struct Block {
   int64_t heads, rows, keys;
   const uint8_t* allowed;
@@ -108,15 +108,16 @@ struct Arithmetic {
   int64_t (*candidates)(const float* scores, int64_t n, float guess, uint64_t* out);
   int64_t (*next_above)(const float* row, int64_t from, int64_t n, float before, float bound);
 
-  // attention.h: 8-bit numbers of a cache, one scale for each head; attention, heads h0 to h1 - 1; weights holds rows * (h1 - h0) * (most + kTurn) numbers
+  // attention.h: 8-bit numbers of a cache, one scale per head; attention, heads h0 to h1 - 1;
+  // weights has rows * (h1 - h0) * (most + kTurn) numbers
   void (*quantise_heads)(const float* x, int64_t heads, int64_t head_width, int8_t* out, float* scales);
   void (*attend)(Type type, const Kept& kept, int64_t h0, int64_t h1, float scale, float* weights);
 
-  // gather.h: work holds gather_work(shape) numbers
+  // gather.h: work has gather_work(shape) numbers
   void (*gather_forward)(Type type, const Gather& g, int64_t head, int64_t from, int64_t to, float* work);
   void (*gather_backward)(Type type, const Gather& g, int64_t head, float* work);
 
-  // rows.h: rows [from, to) of all items (and heads, for softmax_gradient); bias holds `keys` numbers
+  // rows.h: rows [from, to) of all items (and heads, for softmax_gradient); bias has `keys` numbers
   void (*row_softmax)(const Block& b, float* scores, float* mean, float share, float* lse, int64_t from, int64_t to,
                       float* bias);
   void (*softmax_gradient)(const Block& b, float* weights, const float* d_mean, int64_t from, int64_t to);
@@ -129,7 +130,7 @@ struct Arithmetic {
 
 inline int64_t gather_work(const Gather& g) { return 4 * g.width + 2 * (g.most + kTurn); }
 
-// The tables that were compiled, best first, ended by null.
+// The compiled tables, best first, terminated by null.
 extern const Arithmetic* const kTargets[];
 
 // Whether this processor has a target's instructions.

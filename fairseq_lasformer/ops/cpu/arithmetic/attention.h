@@ -34,7 +34,7 @@ inline void add_values(float* to, const float* weights, const T* const* values, 
   }
 }
 
-// The numbers of a row's heads in 8 bits, one scale for each; NaN where a head holds NaN or infinity.
+// The numbers of a row's heads in 8 bits, with one scale per head; NaN where a head contains NaN or infinity.
 void quantise_heads(const float* x, int64_t heads, int64_t head_width, int8_t* out, float* scales) {
   for (int64_t h = 0; h < heads; ++h, x += head_width, out += head_width) {
     float most = 0.f, check = 0.f;
@@ -52,8 +52,8 @@ void quantise_heads(const float* x, int64_t heads, int64_t head_width, int8_t* o
   }
 }
 
-// The rows mostly keep the same keys, so they take turns with a few keys at a time, which are in the cache from the first
-// of them on; of a turn, four keys at a time for all heads, so that memory is read in the order in which it lies.
+// The rows mostly keep the same keys, so they take turns with a few keys at a time, which the first row brings into the
+// cache. Within a turn, all heads process four keys at a time, so that memory is read in order.
 template <int64_t kWidth, typename T>
 void attend_rows(const Kept& k, int64_t h0, int64_t h1, float factor, float* weights) {
   const int64_t head_width = kWidth ? kWidth : k.head_width, heads = h1 - h0, from = h0 * head_width;

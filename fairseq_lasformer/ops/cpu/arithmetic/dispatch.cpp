@@ -1,4 +1,4 @@
-// Which of the compiled targets this processor can use, and which one is in use.
+// The compiled targets that this processor can use, and the one in use.
 #include <atomic>
 #include <cstring>
 
@@ -55,7 +55,7 @@ bool available(const Arithmetic& target) {
 #elif defined(__aarch64__) && defined(__linux__)
   if (is(target, "neon_dotprod")) return getauxval(AT_HWCAP) & HWCAP_ASIMDDP;
 #elif defined(__aarch64__) && defined(__APPLE__)
-  if (is(target, "neon_dotprod")) return true;  // every Apple processor of 64 bits that runs macOS has it
+  if (is(target, "neon_dotprod")) return true;  // every 64-bit Apple processor that runs macOS has it
 #endif
   return false;
 }

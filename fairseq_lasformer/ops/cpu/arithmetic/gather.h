@@ -1,7 +1,7 @@
 // Attention over kept keys in training, forward and backward. Definition: reference.selected_attention.
 //
-// Every row reads its own keys: neighbouring rows share too few of them for tiles. A head belongs to one thread in the
-// backward pass, which adds to its dk and dv: no atomics, and the same sums in the same order on every run.
+// Every row reads its own keys: neighbouring rows share too few of them for tiles. In the backward pass, one thread per
+// head adds to its dk and dv: no atomics, and the same sums in the same order on every run.
 #pragma once
 
 #include <cmath>
@@ -13,7 +13,7 @@
 namespace lasformer {
 namespace LASFORMER_TARGET {
 
-// Whether a weight survives dropout, and by what it is scaled: the same in both passes. Definition: through.noise.
+// Dropout factor of a weight, 0 or its scale: the same in both passes. Definition: through.noise.
 inline float noise(const Gather& g, int64_t row, int32_t slot) {
   uint32_t x = static_cast<uint32_t>(row) * 0x9E3779B1u + static_cast<uint32_t>(slot) * 0x85EBCA77u + g.seed;
   x = (x ^ (x >> 16)) * 0x85EBCA6Bu;
@@ -27,7 +27,7 @@ inline void widen(const T* from, float* to, int64_t n) {
   each(n, [&](int64_t i) { store(to + i, load(from + i)); }, [&](int64_t i) { to[i] = single(from[i]); });
 }
 
-// Where query i of a head (of all items) is in out and d_out, in elements.
+// Offset of query i of a head (of all items) in out and d_out, in elements.
 inline int64_t out_place(const Gather& g, int64_t head, int64_t i) {
   return ((head / g.heads * g.queries + i) * g.heads + head % g.heads) * g.width;
 }

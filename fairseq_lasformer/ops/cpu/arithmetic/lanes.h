@@ -1,6 +1,6 @@
 // Sixteen float32 lanes in as many registers as the target needs: the same sums, in the same order, on every target.
 //
-// Contractions are off (ops/build.py): what is fused is written as multiply_add.
+// Contractions are off (ops/build.py): fused operations are written as multiply_add.
 #pragma once
 
 #include <cstdint>
@@ -42,8 +42,8 @@ struct Half {
 };
 
 #if defined(LASFORMER_FUSED)
-// What a fused instruction gives, without one: product and sum in double, whose last bit then tells of what was rounded
-// away ("round to odd", Boldo and Melquiond 2008), so that the rounding to float is that of the exact sum.
+// The result of a fused instruction without one: product and sum in double, whose last bit then records whether
+// anything was rounded away ("round to odd", Boldo and Melquiond 2008), so that the rounding to float is that of the exact sum.
 inline Vector multiply_add(Vector a, Vector b, Vector c) {
   typedef double Doubles __attribute__((vector_size(8 * kWide)));
   typedef int64_t Bits __attribute__((vector_size(8 * kWide)));
@@ -86,7 +86,7 @@ inline float multiply_add(float a, float b, float c) {
 
 inline Vector vector(float x) { return x - Vector{}; }  // not Vector{} + x, which changes -0 and so is computed
 
-// A vector from memory, however it is aligned.
+// A vector from memory with any alignment.
 inline Vector load(const float* from) {
   Vector x;
   std::memcpy(&x, from, sizeof x);
@@ -243,7 +243,7 @@ inline Quad sums(Quad a, Quad b, Quad c, Quad d) {
   return __builtin_shufflevector(ab, cd, 0, 2, 4, 6) + __builtin_shufflevector(ab, cd, 1, 3, 5, 7);
 }
 
-// What lies at a place, as a vector or one number: of the kind of `like`.
+// The value at an address, as a vector or one number, like `like`.
 template <typename T>
 inline Vector take(const T* from, Vector) {
   return load(from);
@@ -267,7 +267,7 @@ inline float reduce(int64_t n, F f) {
   return y;
 }
 
-// f(i, whole) for every 16 lanes' vectors, then for the rest one by one.
+// f(i, whole) for every vector of 16 lanes, then for the rest one by one.
 template <typename F, typename G>
 inline void each(int64_t n, F vectors, G singles) {
   int64_t i = 0;
@@ -328,7 +328,7 @@ inline Vector power_of_two(Vector n) {
   return from_bits(reinterpret_cast<Words>((__builtin_convertvector(n, Integers) + 127) << 23));
 }
 inline float power_of_two(float n) {
-  // NaN, whose product is NaN whatever this is, has no integer
+  // NaN cannot become an integer; its product is NaN in any case
   const uint32_t bits = static_cast<uint32_t>((n == n ? static_cast<int32_t>(n) : 0) + 127) << 23;
   float y;
   std::memcpy(&y, &bits, sizeof y);
@@ -392,7 +392,7 @@ inline V activated(V x, Activation activation) {
   }
 }
 
-// log of a positive number in double, error below 1e-15: the same bits everywhere, which std::log does not promise.
+// log of a positive number in double, error below 1e-15: the same bits everywhere, which std::log does not guarantee.
 inline double logarithm(double x) {
   if (!(x <= std::numeric_limits<double>::max())) return x;  // infinity and NaN
   int64_t bits;
@@ -416,7 +416,7 @@ inline void scale(float* x, int64_t n, float factor) {
   each(n, [&](int64_t i) { store(x + i, load(x + i) * factor); }, [&](int64_t i) { x[i] *= factor; });
 }
 
-// Scores become exp(score - top), where it would underflow 0 if kZero, otherwise exp(-87); returns their sum.
+// Scores become exp(score - top); where that would underflow, 0 if kZero, otherwise exp(-87). Returns their sum.
 template <bool kZero = false>
 inline float exponentials(float* x, int64_t n, float top) {
   return reduce(n, [=](auto total, int64_t i) {

@@ -20,7 +20,7 @@ constexpr int kRows = 3, kAside = 1;
 #endif
 
 constexpr int64_t kFetch = 24;       // lines of weights that are fetched ahead
-constexpr int64_t kStream = 4 << 20;  // bytes of weights from which on they are taken to come from memory
+constexpr int64_t kStream = 4 << 20;  // bytes of weights above which they are assumed to come from memory
 
 // A row's 8-bit numbers q as the instructions take them, plus kShift.
 #if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
@@ -36,7 +36,7 @@ constexpr int kShift = 0;
 
 template <int kR, int kP>
 void tile_float(const float* x, int64_t stride, const float* weight, int64_t panel, int64_t k, float* out) {
-  // every loop over sums is unrolled: with a variable index they would not stay in registers
+  // every loop over sums is unrolled: with a variable index, they would not stay in registers
   Lanes sum[kR][kP];
 #pragma GCC unroll 6
   for (int r = 0; r < kR; ++r) {
@@ -287,7 +287,7 @@ void product(const Product& task, int64_t from_group, int64_t to_group) {
   const int64_t first = from_group * kPanels, last = to_group * kPanels < weights.panels() ? to_group * kPanels : weights.panels();
   alignas(64) float sum[kRows * kAside * kPanel];
   alignas(64) int32_t whole[kRows * kAside * kPanel];
-  // panels side by side read a row less often; where weights are read once, memory is fastest in order
+  // adjacent panels read a row less often; if weights are read once, memory is fastest in order
   const bool once = task.rows <= kRows && (weights.quantised || n * k * 4 > kStream);
   const int64_t most = once ? 1 : kAside;
   for (int64_t panel = first; panel < last; panel += most) {
@@ -338,7 +338,7 @@ void product(const Product& task, int64_t from_group, int64_t to_group) {
   }
 }
 
-// A row's 8-bit numbers q + kShift, and what they are to be multiplied by; NaN if the row holds NaN or infinity.
+// A row's 8-bit numbers q + kShift, and their scale; NaN if the row contains NaN or infinity.
 void quantise(const float* x, int64_t stride, int64_t rows, int64_t n, void* numbers, int64_t padded, float* scales) {
   Number* out = static_cast<Number*>(numbers);
   for (int64_t r = 0; r < rows; ++r, x += stride, out += padded) {

@@ -9,12 +9,12 @@
 namespace lasformer {
 namespace LASFORMER_TARGET {
 
-// What row r of an item may use, one byte a key, or null for every key.
+// Keys that row r of an item may use, one byte per key, or null for every key.
 inline const uint8_t* allowed(const Block& b, int64_t item, int64_t r) {
   return b.allowed ? b.allowed + item * b.allowed_stride + r * b.keys : nullptr;
 }
 
-// 0 for every key that a row may use, -inf for the others: added to scores, unlike a branch, it is vectorised.
+// 0 for every key that a row may use, -inf for the others: unlike a branch, adding it to scores is vectorised.
 inline void fill_bias(const uint8_t* row, int64_t keys, float* bias) {
   if (!row) {
     std::memset(bias, 0, keys * sizeof(float));
@@ -60,7 +60,7 @@ void row_softmax(const Block& b, float* scores, float* mean, float share, float*
   }
 }
 
-// log probabilities of rows [R, N]
+// Log probabilities of rows [R, N].
 void log_softmax(const float* x, int64_t rows, int64_t n, float* out) {
   for (int64_t r = 0; r < rows; ++r, x += n, out += n) {
     const float top = largest(x, n);

@@ -1,4 +1,4 @@
-// Scores of a selector's keys and what is likely to be kept of them. Definitions: reference.topk_indices, torch.topk.
+// Scores of a selector's keys and the keys likely to be kept. Definitions: reference.topk_indices, torch.topk.
 #pragma once
 
 #include "arithmetic.h"
@@ -68,7 +68,7 @@ int64_t candidates(const float* scores, int64_t n, float guess, uint64_t* out) {
   return count;
 }
 
-// The first place from `from` on at which row + before is above the bound; n if there is none.
+// The first index, starting at `from`, at which row + before is above the bound; n if there is none.
 int64_t next_above(const float* row, int64_t from, int64_t n, float before, float bound) {
   int64_t i = from;
   for (; i + kLanes <= n; i += kLanes) {

@@ -16,7 +16,7 @@ struct Candidate {
   int64_t index;
 };
 
-// Keeps the best candidates in order; of equal ones, the one that came first.
+// Keeps the best candidates in order; ties go to the earlier one.
 class Best {
  public:
   explicit Best(int64_t k) : k_(k) { list_.reserve(k); }
@@ -42,7 +42,7 @@ class Best {
 }  // namespace
 
 // lprobs [N, B, V] float32, past [N, B] or none, added to each hypothesis' scores.
-// Returns the k highest sums of each item, descending, float32 [N, k], and their places in [B * V], int64 [N, k].
+// Returns the k highest sums of each item, descending, float32 [N, k], and their indices in [B * V], int64 [N, k].
 std::tuple<Tensor, Tensor> top_candidates(const Tensor& lprobs_, const std::optional<Tensor>& past_, int64_t k) {
   TORCH_CHECK(lprobs_.dim() == 3 && lprobs_.scalar_type() == at::kFloat, "lprobs: expected float32 [N, B, V]");
   const int64_t items = lprobs_.size(0), beam = lprobs_.size(1), words = lprobs_.size(2);

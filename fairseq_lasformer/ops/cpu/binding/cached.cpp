@@ -20,7 +20,7 @@ namespace {
 using std::int32_t;
 using std::int64_t;
 
-constexpr int64_t kRowBlock = 32;   // rows of an item that read its keys by turns
+constexpr int64_t kRowBlock = 32;   // rows of an item that read its keys in turn
 constexpr int64_t kKeyBlock = 256;  // keys scored per task: 64 KiB at 64 floats each, shared by the rows of an item
 
 int64_t keep_count(int64_t n, int64_t kappa) {
@@ -115,12 +115,12 @@ void check_slots(const Tensor& table, int64_t rows, int64_t n, const int32_t* ea
   int64_t largest = -1;
   for (int64_t r = 0; r < rows; ++r) {
     const int64_t used = each ? each[r] : n;
-    TORCH_CHECK(used >= 0 && used <= table.size(1), "kept: more slots than there are");
+    TORCH_CHECK(used >= 0 && used <= table.size(1), "kept: exceeds the number of slots");
     const int32_t* row = all + r * table.stride(0);
     // as unsigned, a negative slot is a large one
     for (int64_t j = 0; j < used; ++j) largest = std::max<int64_t>(largest, static_cast<uint32_t>(row[j]));
   }
-  TORCH_CHECK(largest < slots, "slots: beyond the ", slots, " there are");
+  TORCH_CHECK(largest < slots, "slots: beyond the ", slots, " existing ones");
 }
 
 }  // namespace
@@ -132,7 +132,7 @@ void check_positions(const Tensor& start, const Tensor& count, int64_t n, int64_
   const auto *first = start.const_data_ptr<int64_t>(), *number = count.const_data_ptr<int64_t>();
   for (int64_t s = 0; s < n; ++s) {
     TORCH_CHECK(first[s] >= 0 && number[s] >= 0 && first[s] <= end && number[s] <= end - first[s],
-                "start, count: positions beyond the ", end, " there are");
+                "start, count: positions beyond the ", end, " existing ones");
   }
 }
 
@@ -152,7 +152,7 @@ std::tuple<Tensor, Tensor> topk_scored(const Tensor& scores_, const Tensor& star
   return {slots, kept};
 }
 
-// start, count: of each item, or of each row.
+// start, count: per item or per row.
 std::tuple<Tensor, Tensor> topk_indices(const Tensor& q_, const Tensor& keys_, const std::optional<Tensor>& table_,
                                         const Tensor& start_, const Tensor& count_, int64_t kappa) {
   check_rows(q_, keys_);
@@ -197,7 +197,7 @@ Tensor attend_slots(const Tensor& q, const Tensor& keys, const Tensor& values, c
   for (const Tensor* scales : {&key_scales, &value_scales}) {
     TORCH_CHECK(!quantised || (scales->defined() && scales->scalar_type() == at::kFloat && scales->is_contiguous() &&
                                scales->numel() == keys.size(0) * keys.size(1) * heads),
-                "scales: expected contiguous float32 [N, C, heads] beside 8-bit keys and values");
+                "scales: expected contiguous float32 [N, C, heads] with 8-bit keys and values");
   }
   const auto* scales_of_keys = quantised ? key_scales.const_data_ptr<float>() : nullptr;
   const auto* scales_of_values = quantised ? value_scales.const_data_ptr<float>() : nullptr;
@@ -219,7 +219,7 @@ Tensor attend_slots(const Tensor& q, const Tensor& keys, const Tensor& values, c
     while (begin < end) {  // the heads of a block of an item's rows within the chunk
       const int64_t s = begin / heads / blocks, block = begin / heads % blocks, row = s * beam + block * kRowBlock;
       const int64_t h0 = begin % heads, h1 = std::min(heads, h0 + end - begin);
-      // keys that lie in order are read once for all rows while the four of a turn are in the fastest cache
+      // consecutive keys are read once for all rows while the four of a turn are in the fastest cache
       const Kept kept{queries + row * width, all_keys + s * key_bytes, all_values + s * value_bytes,
                       scales_of_keys + s * item_scales, scales_of_values + s * item_scales,
                       chosen ? chosen + row * slot_stride : nullptr, slot_stride, first ? first[s] : 0, counts + row,
@@ -255,7 +255,7 @@ Tensor attend_range(const Tensor& q, const Tensor& keys, const Tensor& values, c
   return attend_slots(q, keys, values, key_scales, value_scales, {}, start.const_data_ptr<int64_t>(), counts.data(), heads);
 }
 
-// x [..., heads * D] float32 in 8 bits, and one scale for each head, float32 [..., heads]. Definition: reference.quantised.
+// x [..., heads * D] float32 in 8 bits, and one scale per head, float32 [..., heads]. Definition: reference.quantised.
 std::tuple<Tensor, Tensor> quantise_heads(const Tensor& x_, int64_t heads) {
   TORCH_CHECK(x_.dim() > 0 && x_.scalar_type() == at::kFloat && heads > 0 && x_.size(-1) % heads == 0,
               "x: expected float32 [..., heads * D]");

@@ -1,5 +1,5 @@
 // Dense attention of a full pass (float32): products with an item's keys and values as packed layers, so that a row's
-// sums run in the same order whatever the batch. Definition: torch's scaled_dot_product_attention.
+// sums have the same order in every batch. Definition: torch's scaled_dot_product_attention.
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 
@@ -18,7 +18,7 @@ constexpr int64_t kBlock = 48;  // rows whose weights are in the cache at a time
 void pack_rows(const float* x, int64_t stride, int64_t n, int64_t width, float* to) {
   for (int64_t from = 0; from < n; from += kPanel, to += kPanel * width) {
     for (int64_t lane = 0; lane < kPanel; ++lane) {
-      const float* row = x + std::min(from + lane, n - 1) * stride;  // filled up with the last one
+      const float* row = x + std::min(from + lane, n - 1) * stride;  // padded with the last one
       for (int64_t i = 0; i < width; ++i) to[i * kPanel + lane] = row[i];
     }
   }

@@ -1,7 +1,7 @@
 // Attention over kept keys in training, forward and backward, on CPUs. Definition: reference.selected_attention.
 //
 // Layout: q [B, H, Q, D], k, v [B, H, K, D], so that the keys and values of a head stay in a core's cache; out, d_out
-// [B, Q, H, D], as the projection after them reads and saves it; slots [B * Q, m] and their number kept [B * Q], shared by
+// [B, Q, H, D], as the next projection reads and saves it; slots [B * Q, m] and their number kept [B * Q], shared by
 // all heads.
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
@@ -31,16 +31,16 @@ void check_gather(const Tensor& q, const Tensor& k, const Tensor& v, const Tenso
   const auto *all = slots.const_data_ptr<int32_t>(), *number = kept.const_data_ptr<int32_t>();
   int64_t largest = -1;
   for (int64_t r = 0; r < rows; ++r) {
-    TORCH_CHECK(number[r] >= 0 && number[r] <= slots.size(1), "kept: more slots than there are");
+    TORCH_CHECK(number[r] >= 0 && number[r] <= slots.size(1), "kept: exceeds the number of slots");
     for (int32_t j = 0; j < number[r]; ++j) {
       // as unsigned, a negative slot is a large one
       largest = std::max<int64_t>(largest, static_cast<uint32_t>(all[r * slots.size(1) + j]));
     }
   }
-  TORCH_CHECK(largest < k.size(2), "slots: beyond the keys there are");
+  TORCH_CHECK(largest < k.size(2), "slots: beyond the last key");
 }
 
-// The shape of a call, its slots and its dropout; its numbers are filled in by the caller.
+// The shape of a call, its slots and its dropout; the caller fills in its numbers.
 Gather gather(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& slots, const Tensor& kept, double p,
               int64_t seed) {
   Gather g{};

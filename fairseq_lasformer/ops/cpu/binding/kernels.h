@@ -1,4 +1,4 @@
-// The operators of `torch.ops.fairseq_lasformer` (library.cpp registers them; shapes and types stand at the definitions).
+// The operators of `torch.ops.fairseq_lasformer` (library.cpp registers them; shapes and types are at the definitions).
 //
 // ATen/ATen.h takes longer to compile than the kernels do: each file includes the operators of ATen that it uses, and
 // all files are compiled as one (ops/build.py), which reads those headers once.
@@ -20,14 +20,14 @@ using at::TensorList;
 constexpr int64_t kOne = 1000000;  // kappa = 1, in millionths
 constexpr int64_t kMinKeys = 10;   // arXiv 2309.14174, 3.2: k_i = min(n_i, max(10, ceil(kappa n_i)))
 
-// Multiplications that are worth a second thread: it costs a few microseconds to wake and to wait for, and beside other
-// work that keeps its core busy, thousands.
+// Multiplications that are worth a second thread: waking it and waiting for it costs a few microseconds, or thousands
+// if other work keeps its core busy.
 constexpr int64_t kWorthwhile = 1 << 19;
 
-// Pieces of a loop that a thread takes at least; work: multiplications of a piece.
+// Minimum number of pieces of a loop per thread; work: multiplications per piece.
 inline int64_t grain(int64_t work) { return work >= kWorthwhile ? 1 : kWorthwhile / (work > 0 ? work : 1); }
 
-// The arithmetic's name of a tensor's type.
+// The arithmetic's name for a tensor's type.
 inline Type type_of(const Tensor& t) {
   switch (t.scalar_type()) {
     case at::kFloat: return Type::kFloat;
@@ -47,7 +47,7 @@ Tensor attend_kept(const Tensor& q, const Tensor& keys, const Tensor& values, co
 // Attention of all rows of an item over the keys from its start on. Scales: undefined, or of 8-bit keys and values.
 Tensor attend_range(const Tensor& q, const Tensor& keys, const Tensor& values, const Tensor& key_scales,
                     const Tensor& value_scales, const Tensor& start, const Tensor& count, int64_t heads);
-// Of N entries: positions start to start + count - 1 lie within the `end` there are.
+// Check that positions start to start + count - 1 of N entries are below `end`.
 void check_positions(const Tensor& start, const Tensor& count, int64_t n, int64_t end, int64_t kappa);
 std::tuple<Tensor, Tensor> quantise_heads(const Tensor& x, int64_t heads);
 

@@ -8,7 +8,7 @@
 
 namespace {
 
-// Names of the instruction sets that were compiled and that this processor has, best first.
+// Names of the compiled instruction sets that this processor has, best first.
 std::vector<std::string> instruction_sets() {
   std::vector<std::string> names;
   for (const auto* const* t = lasformer::kTargets; *t; ++t) {
@@ -17,7 +17,7 @@ std::vector<std::string> instruction_sets() {
   return names;
 }
 
-// Use the instruction set of this name from now on, or the best; returns the one in use.
+// Use the instruction set of this name, or the best, from now on; returns the one in use.
 std::string use_instructions(const std::string& name) {
   TORCH_CHECK(lasformer::choose(name.c_str()), "this processor, or this build, lacks the instructions of ", name);
   return lasformer::arithmetic().name;

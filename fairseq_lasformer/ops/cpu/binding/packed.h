@@ -7,7 +7,7 @@
 
 namespace lasformer {
 
-// A packed layer from its tensors: weight, scale, sums and bias, of which those that do not apply are empty.
+// A packed layer from its tensors weight, scale, sums and bias; those that do not apply are empty.
 Packed packed(const at::Tensor& weight, const at::Tensor& scale, const at::Tensor& sums, const at::Tensor& bias,
               int64_t inputs, int64_t outputs);
 

@@ -15,7 +15,7 @@ void check_block(const Tensor& x, const char* name) {
               ": expected contiguous float32 [B, H, R, N]");
 }
 
-// The shape of scores [B, H, R, N] and what is allowed, bool [B or 1, R, N] or none.
+// The shape of scores [B, H, R, N] and their mask of allowed keys, bool [B or 1, R, N] or none.
 Block block(const Tensor& scores, const std::optional<Tensor>& mask = std::nullopt) {
   Block b{scores.size(1), scores.size(2), scores.size(3), nullptr, 0};
   if (!mask) return b;
@@ -33,7 +33,7 @@ void check_mean(const Tensor& x, int64_t size) {
               "mean: expected contiguous float32 [B, R, N]");
 }
 
-// Scores and what is computed beside them: d_weights of the same shape, lse and delta [B, H, R].
+// Scores and the tensors that go with them: d_weights of the same shape, lse and delta [B, H, R].
 void check_scores(const Tensor& scores, const Tensor& d_weights, const Tensor& lse, const Tensor& delta) {
   check_block(scores, "scores");
   check_block(d_weights, "d_weights");

@@ -23,15 +23,15 @@ enum { kQkv, kSelfOut, kCrossQ, kCrossOut, kFc1, kFc2, kSelfSelector, kCrossSele
 // stores: [N, C, W]; scales of keys and values in 8 bits, [N, C, heads], empty for those in float32
 enum { kKey, kValue, kSelectorKey, kSourceKey, kSourceValue, kSourceSelectorKey, kKeyScale, kValueScale, kSourceKeyScale,
        kSourceValueScale, kStores };
-// kappas, of self- and cross-attention: that of a learned selector in millionths, or
+// kappas of self- and cross-attention: that of a learned selector in millionths, or
 constexpr int64_t kAsBelow = 0, kEvery = -1, kGiven = -2;
 
 struct Slots {
   Tensor slots, counts;  // undefined: every key from start on
 };
 
-// Write this step's part of every row, [R, from : from + W], into the newest slots of a store [N, C, W]; scales: of a
-// store in 8 bits.
+// Write this step's part of every row, [R, from : from + W], into the newest slots of a store [N, C, W]; scales: those
+// of an 8-bit store.
 void append(const Tensor& rows, int64_t from, const Tensor& store, const Tensor& newest, const Tensor& scales = {}) {
   const int64_t width = store.size(2), beam = newest.numel(), stride = rows.size(1);
   const auto* slots = newest.const_data_ptr<int64_t>();
@@ -39,7 +39,7 @@ void append(const Tensor& rows, int64_t from, const Tensor& store, const Tensor&
   const bool quantised = store.scalar_type() == at::kChar;
   const int64_t heads = quantised ? scales.size(2) : 1;
   for (int64_t i = 0; i < beam; ++i) {
-    TORCH_CHECK(slots[i] >= 0 && slots[i] < store.size(1), "newest: beyond the slots there are");
+    TORCH_CHECK(slots[i] >= 0 && slots[i] < store.size(1), "newest: beyond the last slot");
   }
   const auto write = [&](int64_t r) {
     const int64_t slot = slots[r % beam];
@@ -138,7 +138,7 @@ class Step {
 
   Tensor after(int64_t layer, int64_t which, const Tensor& x) const { return pre_norm_ ? x : norm(layer, which, x); }
 
-  // The keys that a layer reads: chosen anew, as given, or those of the layer below.
+  // The keys that a layer reads: newly selected, given, or those of the layer below.
   void choose(int64_t layer, bool cross, const Tensor& q, Slots& kept) const {
     const int64_t kappa = kappas_[2 * layer + cross], end = cross ? store(layer, kSourceKey).size(1) : end_;
     if (kappa == kAsBelow) return;
@@ -209,9 +209,9 @@ class Step {
 
 }  // namespace
 
-// x [R, d] -> [R, d]. start, count: of each item, or of each row: then rows of an item are positions that follow one
-// another, of which each sees those before it. heads: of self- and cross-attention; outputs: of each of `linears`; end: of the table's positions;
-// length: see SelectedAttention.sharpened.
+// x [R, d] -> [R, d]. start, count: per item or per row; if per row, rows of an item are consecutive positions, each of
+// which sees the earlier ones. heads: of self- and cross-attention; outputs: of each of `linears`; end: of the table's
+// positions; length: see SelectedAttention.sharpened.
 Tensor decode_step(const Tensor& x, TensorList norms, TensorList linears, TensorList stores, TensorList given,
                    const Tensor& table, const Tensor& newest, const Tensor& start, const Tensor& count,
                    const Tensor& source_start, const Tensor& source_count, at::IntArrayRef kappas,
@@ -235,7 +235,7 @@ Tensor decode_step(const Tensor& x, TensorList norms, TensorList linears, Tensor
     const bool kept = which == kKey || which == kValue || which == kSourceKey || which == kSourceValue;
     TORCH_CHECK(t.numel() == 0 || (t.dim() == 3 && t.is_contiguous() && t.size(0) == items &&
                                    (t.scalar_type() == at::kFloat || (kept && t.scalar_type() == at::kChar))),
-                "stores: expected contiguous float32 [N, C, W], of keys and values int8, too");
+                "stores: expected contiguous float32 [N, C, W], or int8 for keys and values");
     const int64_t scales = which == kKey     ? kKeyScale
                            : which == kValue ? kValueScale
                            : which == kSourceKey ? kSourceKeyScale

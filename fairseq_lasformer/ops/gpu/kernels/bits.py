@@ -15,7 +15,7 @@ WORD = 32
 _CHANGING = ["n_rows", "n_seen", "last", "padding_stride", "counts_stride", "bits_stride", "batch_stride"]
 
 
-# blocks of queries begin anywhere, so that their addresses' alignment would compile a kernel each
+# blocks of queries begin anywhere; without this, each alignment of their addresses would compile a kernel
 @triton.jit(do_not_specialize=_CHANGING, do_not_specialize_on_alignment=["padding", "counts", "bits"])
 def _bits(
     scores, padding, counts, bits, kappa,
@@ -57,7 +57,7 @@ def _bits(
 
 @triton.jit
 def _allowed(scores, padding, j, stop, PADDING: tl.constexpr):
-    """Scores of a row as integers of the same order, and which keys are allowed."""
+    """Return the scores of a row as integers of the same order, and which keys are allowed."""
     order, allowed = _order(scores, j, 0, stop)
     if PADDING:
         allowed = allowed & (tl.load(padding + j, mask=allowed, other=1) == 0)
@@ -82,9 +82,9 @@ def store_bits(
         padding: bool [B, >= K], True for keys that no query may attend to; None if there are none.
         counts: int64 [B, rows], contiguous by rows: number of allowed keys; None if there is no padding.
         causal: whether row r may attend to keys 0 to ``last + r`` only.
-        last: see there.
+        last: see ``causal``.
         kappa: fraction of keys to keep, in millionths, int64 [].
-        bits: int32 [B, rows, >= ceil(K / 32)], the result; words from ceil(K / 32) on are left as they are.
+        bits: int32 [B, rows, >= ceil(K / 32)], the result; words from ceil(K / 32) on are unchanged.
     """
     n_batch, n_rows, n_seen = scores.shape
     has_padding = padding is not None and counts is not None

@@ -19,7 +19,7 @@ from fairseq_lasformer.ops.types import EightBit, KeptKeys, KeyIndex
 
 SCORE_BLOCK = 128
 ATTEND_BLOCK = 32
-PROGRAMS = 1056  # those that fill a large GPU; with fewer rows and heads, each row's keys are split among programs
+PROGRAMS = 1056  # enough to fill a large GPU; with fewer rows and heads, each row's keys are split among programs
 
 
 @triton.jit(do_not_specialize=["table_stride", "end"])
@@ -53,8 +53,8 @@ def _attend(
 ):  # fmt: skip
     """Process one split of a row's kept keys, one head: weighted sum of values, maximum and sum of weights.
 
-    With all heads in one program, too few of them fit a multiprocessor, and nothing is read ahead. Without LISTED, the
-    kept keys of an item follow each other; with EIGHT, keys and values are in 8 bits.
+    With all heads in one program, too few programs fit a multiprocessor, and nothing is read ahead. Without LISTED, the
+    kept keys of an item are consecutive; with EIGHT, keys and values are in 8 bits.
     """
     row, split, head = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     n_heads = tl.num_programs(2)
@@ -119,14 +119,14 @@ def _combine(part, top, total, out, head_width, splits, SPLITS: tl.constexpr, WI
 
 
 def try_out(device: torch.device) -> None:
-    """Start a kernel, to see whether Triton can.
+    """Launch a kernel to check that Triton works.
 
     Raises:
-        RuntimeError: the GPU is older than those that the kernels compile for.
+        RuntimeError: the GPU is too old for the kernels.
     """
     major, minor = torch.cuda.get_device_capability(device)
     if major < 8:
-        raise RuntimeError(f"they need compute capability 8.0, this GPU has {major}.{minor}")
+        raise RuntimeError(f"they need compute capability 8.0; this GPU has {major}.{minor}")
     q, keys = torch.zeros(1, 16, device=device), torch.zeros(1, 16, 16, device=device)
     one = torch.ones(1, dtype=torch.int64, device=device)
     with current(q):

@@ -1,4 +1,4 @@
-"""Decoding in 8 bits on GPUs: linear layers, and keys and values that are written as they are quantised.
+"""Decoding in 8 bits on GPUs: linear layers, and keys and values that are quantised as they are written.
 
 Definitions: ``reference.linear_quantised``, ``reference.quantised_heads``, to the last bit: products and sums are not
 fused here.
@@ -12,30 +12,30 @@ from torch import Tensor
 
 from fairseq_lasformer.ops.types import EightBit
 
-INPUTS = 128  # of a block of weights
-MOST_ROWS = 64  # of a program
-MOST_TILE = 4096  # rows times outputs of a program: sm_86 has 99 KiB of shared memory
+INPUTS = 128  # inputs per block of weights
+MOST_ROWS = 64  # rows per program
+MOST_TILE = 4096  # rows times outputs per program: sm_86 has 99 KiB of shared memory
 FULL = 132  # programs that fill a large GPU
-_NEAREST = tl.constexpr(12582912.0)  # 1.5 * 2^23: added and taken away, it leaves a number below 2^22 rounded to even
+_NEAREST = tl.constexpr(12582912.0)  # 1.5 * 2^23: adding and subtracting it rounds a number below 2^22, ties to even
 
 
 @triton.jit
 def _scales(most, finite):
-    """What rows are multiplied by to become numbers from -127 to 127, and back: NaN for those that are not finite."""
+    """Return the factors that scale rows to numbers from -127 to 127, and back: NaN for rows that are not finite."""
     some = finite & (most > 0)
-    into = tl.where(some, tl.div_rn(1.0, tl.where(some, most, 1.0)) * 127.0, 0.0)  # as PyTorch divides a number
+    into = tl.where(some, tl.div_rn(1.0, tl.where(some, most, 1.0)) * 127.0, 0.0)  # as PyTorch divides a scalar
     return into, tl.where(finite, tl.div_rn(most, 127.0), float("nan"))
 
 
 @triton.jit
 def _numbers(x, into, finite):
-    """x [R, K] in 8 bits, by factors of its rows."""
+    """Quantise x [R, K] to 8 bits with factors of its rows."""
     return ((tl.where(finite[:, None], x, 0.0) * into[:, None] + _NEAREST) - _NEAREST).to(tl.int8)
 
 
 @triton.jit
 def _magnitude(x):
-    """The largest magnitude of the finite numbers of each row, and whether all of them are finite."""
+    """Return the largest magnitude of each row's finite numbers, and whether all numbers are finite."""
     size = tl.abs(x)
     finite = size < float("inf")  # NaN is not
     return tl.max(tl.where(finite, size, 0.0), 1), tl.min(finite.to(tl.int32), 1)
@@ -46,7 +46,7 @@ def _linear(
     x, weight, scale, bias, out, n_rows, inputs, outputs,
     BIAS: tl.constexpr, ROWS: tl.constexpr, OUTPUTS: tl.constexpr, INPUTS: tl.constexpr,
 ):  # fmt: skip
-    """Some outputs of some rows. Every program quantises its rows anew, which costs less than one more launch."""
+    """Compute some outputs of some rows. Each program requantises its rows, which costs less than another launch."""
     i = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     n = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
     k = tl.arange(0, INPUTS)
@@ -78,7 +78,7 @@ def _append(
     key, value, newest, keys, key_scale, values, value_scale,
     capacity, beam, n_heads, width, HEADS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Write the newest key (program 0) or value (1) of a row where it belongs."""
+    """Write the newest key (program 0) or value (1) of a row to its slot."""
     row = tl.program_id(0)
     if tl.program_id(1) == 1:
         key, keys, key_scale = value, values, value_scale
@@ -115,7 +115,7 @@ def append(key: Tensor, value: Tensor, newest: Tensor, keys: EightBit, values: E
     Args:
         key, value: [R, H*D].
         newest: int64 [R / N], the slots of an item's rows.
-        keys, values: where they are written.
+        keys, values: destinations.
     """
     (n_rows, width), (n_items, capacity, n_heads) = key.shape, keys.scale.shape
     padded = triton.next_power_of_2(n_heads), triton.next_power_of_2(width // n_heads)

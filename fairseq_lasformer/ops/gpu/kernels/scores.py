@@ -1,7 +1,7 @@
-"""Scores of a sample of the queries on GPUs: what the kernels that teach a selector share.
+"""Scores of a sample of the queries on GPUs, shared by the kernels that teach a selector.
 
-All tensors may be strided, except along their last dimension. Row r of a sample is query ``first + r * step``, in
-numbers of the keys: with a causal mask, it may attend to keys 0 to ``first + r * step``.
+All tensors may be strided, except along their last dimension. Row r of a sample is query ``first + r * step``, counted
+like the keys: with a causal mask, it may attend to keys 0 to ``first + r * step``.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from torch import Tensor
 from fairseq_lasformer.ops.types import AttentionMask
 
 TILE = 64
-FEW = 16  # rows of a program that goes through all keys: the sample has few rows, a GPU many processors
-FULL = 128  # programs that fill a large GPU: with as many of a tile's rows, a program takes those
+FEW = 16  # rows of a program that processes all keys: the sample has few rows, a GPU many processors
+FULL = 128  # programs that fill a large GPU: with that many full tiles of rows, a program takes a tile
 CHANGING = ["n_rows", "n_keys", "first", "step", "padding_stride"]
 
 
 @triton.jit
 def _rows(x, i, n, row_stride, width, WIDTH: tl.constexpr):
-    """Rows i of a matrix [n, width]; 0 beyond it."""
+    """Load rows i of a matrix [n, width]; 0 beyond it."""
     d = tl.arange(0, WIDTH)
     return tl.load(
         x + i.to(tl.int64)[:, None] * row_stride + d[None, :],
@@ -34,7 +34,7 @@ def _rows(x, i, n, row_stride, width, WIDTH: tl.constexpr):
 
 @triton.jit
 def _allowed(padding, i, j, n_rows, n_keys, first, step, CAUSAL: tl.constexpr, PADDING: tl.constexpr):
-    """Which keys j the rows i of the sample may attend to."""
+    """Return which keys j the rows i of the sample may attend to."""
     allowed = (i[:, None] < n_rows) & (j[None, :] < n_keys)
     if CAUSAL:
         allowed = allowed & (j[None, :] <= (first + i * step)[:, None])
@@ -45,7 +45,7 @@ def _allowed(padding, i, j, n_rows, n_keys, first, step, CAUSAL: tl.constexpr, P
 
 @triton.jit
 def _seen(i_end, n_keys, first, step, CAUSAL: tl.constexpr):
-    """How many leading keys the rows before ``i_end`` may attend to."""
+    """Return the number of leading keys that rows before ``i_end`` may attend to."""
     if CAUSAL:
         return tl.minimum(n_keys, first + (i_end - 1) * step + 1)
     return n_keys
@@ -64,7 +64,7 @@ def _weights(scores, allowed, norm):
 
 @triton.jit
 def _added(scores, allowed, high, sums):
-    """A running maximum and sum of exponentials, with one more tile; and what earlier sums were multiplied by."""
+    """Add a tile to a running maximum and sum of exponentials; also return the factor of earlier sums."""
     new = tl.maximum(high, tl.max(tl.where(allowed, scores, -1e30), 1))
     fade = tl.exp(high - new)
     return new, sums * fade + tl.sum(_weights(scores, allowed, new), 1), fade
@@ -72,15 +72,15 @@ def _added(scores, allowed, high, sums):
 
 @triton.jit
 def _norm(high, sums):
-    """The log-normaliser: +inf for rows without keys, whose weights are 0."""
+    """Return the log-normaliser: +inf for rows without keys, whose weights are 0."""
     return tl.where(sums > 0, high + tl.log(tl.where(sums > 0, sums, 1.0)), float("inf"))
 
 
 class Rows(NamedTuple):
-    """Where the rows of a block of a sample are among all queries.
+    """Position of a sample block's rows among all queries.
 
     Attributes:
-        mask: attention mask; of its key padding, the first K keys.
+        mask: attention mask; only the first K keys of its padding are used.
         first: the last key that the first row may attend to, if the mask is causal.
         step: the sample's stride.
     """
@@ -91,12 +91,12 @@ class Rows(NamedTuple):
 
 
 class Launch:
-    """What the kernels of one block of a sample have in common.
+    """Launch parameters shared by the kernels of one block of a sample.
 
     Args:
-        q, k: [B, H, R or K, D], any strides but along D.
-        few: whether a program goes through all keys, instead of one tile; it takes few rows, unless there are many.
-        narrow: whether tiles have half as many rows, for kernels that hold more per row.
+        q, k: [B, H, R or K, D], with any strides except along D.
+        few: whether a program processes all keys instead of one tile; it takes few rows, unless there are many.
+        narrow: whether tiles have half as many rows, for kernels that need more memory per row.
     """
 
     def __init__(self, q: Tensor, k: Tensor, where: Rows, few: bool = False, narrow: bool = False) -> None:
@@ -120,13 +120,13 @@ class Launch:
         }
 
     def by_rows(self) -> tuple[int, int, int]:
-        """A program per rows, head and item."""
+        """Return a grid with a program per block of rows, head and item."""
         return triton.cdiv(self.n_rows, self.rows), self.n_heads, self.n_batch
 
     def by_tiles(self) -> tuple[int, int, int]:
-        """A program per tile and item, for all heads."""
+        """Return a grid with a program per tile and item, for all heads."""
         return triton.cdiv(self.n_rows, self.rows), triton.cdiv(self.n_keys, self.keys), self.n_batch
 
     def by_keys(self) -> tuple[int, int, int]:
-        """A program per keys, head and item."""
+        """Return a grid with a program per block of keys, head and item."""
         return triton.cdiv(self.n_keys, self.keys), self.n_heads, self.n_batch

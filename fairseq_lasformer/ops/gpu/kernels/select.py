@@ -1,9 +1,10 @@
 """Selection of the highest scores of rows on GPUs, digit by digit. Definition: ``reference.select``.
 
-Scores become integers of the same order. The k-th highest of a row is found eight bits at a time: a histogram says how
-many scores that begin like it have each next digit (radix selection; FlashInfer's does so, too). Four digits are all of
-it, and what is left of k then is the number of ties to keep, from the left. A row that one program holds is read once.
-A long row of a decoding step is split among programs, which meet at the end of each digit, where a kernel ends.
+Scores become integers of the same order. The k-th highest of a row is found eight bits at a time: a histogram counts
+each next digit among the scores that start with the digits found so far (radix selection, also used by FlashInfer).
+After four digits the score is complete, and the rest of k is the number of ties to keep, from the left. A row that fits
+one program is read once. A long row of a decoding step is split among programs, which synchronise after each digit by
+ending the kernel.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from torch import Tensor
 from fairseq_lasformer.ops.types import KAPPA_ONE, MIN_KEYS, KeptKeys, KeyIndex
 
 BLOCK = 4096
-CHUNKS = 64  # programs that a row is split among, at most
-FULL = 132  # programs that fill a large GPU: with as many rows, none is split
+CHUNKS = 64  # maximum number of programs per row
+FULL = 132  # programs that fill a large GPU: with that many rows, none is split
 _BINS = tl.constexpr(256)
 _ONE = tl.constexpr(KAPPA_ONE)
 _MIN = tl.constexpr(MIN_KEYS)
@@ -25,7 +26,7 @@ _MIN = tl.constexpr(MIN_KEYS)
 
 @triton.jit
 def _order(scores, j, first, last):
-    """Scores as integers of the same order (NaN is 0), and which positions are allowed."""
+    """Return scores as integers of the same order (NaN is 0), and which positions are allowed."""
     allowed = (j >= first) & (j < last)
     score = tl.load(scores + j, mask=allowed, other=0.0) + 0.0  # -0 equals 0
     bits = score.to(tl.uint32, bitcast=True)
@@ -36,13 +37,13 @@ def _order(scores, j, first, last):
 
 @triton.jit
 def _keep(number, kappa):
-    """k_i, in 64 bits: kappa is in millionths, and 2,148 keys times 1,000,000 do not fit 32."""
+    """Compute k_i in 64 bits: kappa is in millionths, and 2,148 keys times 1,000,000 do not fit in 32."""
     return tl.minimum(number, tl.maximum(_MIN, (number.to(tl.int64) * kappa + (_ONE - 1)) // _ONE)).to(tl.int32)
 
 
 @triton.jit
 def _counted(order, allowed, prefix, SHIFT: tl.constexpr):
-    """How many of the scores that begin with the prefix, the digits found, have each next digit, int32 [256]."""
+    """Count each next digit among the scores that start with the prefix, the digits found so far: int32 [256]."""
     if SHIFT < 24:
         allowed = allowed & (order >> (SHIFT + 8) == prefix >> (SHIFT + 8))
     return tl.histogram(((order >> SHIFT) & 255).to(tl.int32), _BINS, mask=allowed)
@@ -50,7 +51,7 @@ def _counted(order, allowed, prefix, SHIFT: tl.constexpr):
 
 @triton.jit
 def _narrowed(counts, keep, prefix, SHIFT: tl.constexpr):
-    """The next digit of the threshold, and how many of the scores that have it are to be kept."""
+    """Return how many scores with the threshold's next digit to keep, and the prefix with that digit."""
     at_least = tl.cumsum(counts, 0, reverse=True)
     digit = tl.max(tl.where(at_least >= keep, tl.arange(0, _BINS), 0), 0)
     above = tl.sum(tl.where(tl.arange(0, _BINS) > digit, counts, 0), 0)
@@ -59,14 +60,14 @@ def _narrowed(counts, keep, prefix, SHIFT: tl.constexpr):
 
 @triton.jit
 def _chosen(order, allowed, prefix, keep, ties):
-    """Which scores of a block are kept, and its ties; ``ties`` of the threshold stand before it."""
+    """Return which scores of a block are kept, and its ties; ``ties`` are the earlier ones of the threshold."""
     tie = ((order == prefix) & allowed).to(tl.int32)
     return ((order > prefix) & allowed) | ((tie != 0) & (ties + tl.cumsum(tie, 0) <= keep)), tie
 
 
 @triton.jit
 def _stored(slots, stored, j, chosen, table, TABLE: tl.constexpr):
-    """Store the slots of a block's kept positions, behind those that are stored."""
+    """Store the slots of a block's kept positions, after those already stored."""
     slot = j
     if TABLE:
         slot = tl.load(table + j, mask=chosen, other=0)
@@ -74,7 +75,7 @@ def _stored(slots, stored, j, chosen, table, TABLE: tl.constexpr):
     tl.store(slots + place, slot, mask=chosen)
 
 
-# an integer that is specialised compiles a kernel for each divisibility: a long translation would have dozens
+# specialised integers compile a kernel for each divisibility: dozens for a long translation
 @triton.jit(do_not_specialize=["table_stride", "end", "most"])
 def _select(
     scores, table, start, n_keys, slots, kept,
@@ -115,7 +116,7 @@ def _select(
 
 @triton.jit
 def _of_chunks(counts, row, chunks, CHUNKS: tl.constexpr):
-    """The histograms of a row's chunks, int32 [CHUNKS, 256]."""
+    """Load the histograms of a row's chunks, int32 [CHUNKS, 256]."""
     c, bins = tl.arange(0, CHUNKS), tl.arange(0, _BINS)
     at = counts + (row.to(tl.int64) * chunks + c[:, None]) * _BINS + bins[None, :]
     return tl.load(at, mask=(c < chunks)[:, None], other=0)
@@ -126,9 +127,9 @@ def _count(
     scores, start, n_keys, counts, state, over, kappa, end, chunks, beam,
     DIGIT: tl.constexpr, CHUNKS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """One digit of a row that is split into chunks: the histogram of one of them.
+    """Compute the histogram of one digit in one chunk of a row.
 
-    What was found before a digit is in ``state``: for each row what is left of k, and the digits so far.
+    ``state`` contains the result of earlier digits: for each row, the rest of k and the digits so far.
     """
     row, chunk, n_rows = tl.program_id(0), tl.program_id(1), tl.num_programs(0)
     item = row // beam
@@ -149,7 +150,7 @@ def _count(
     histogram = _counted(order, allowed, prefix, 24 - 8 * DIGIT)
     place = (DIGIT * n_rows + row).to(tl.int64) * chunks + chunk
     tl.store(counts + place * _BINS + tl.arange(0, _BINS), histogram)
-    if DIGIT == 3:  # those that the last digit does not decide
+    if DIGIT == 3:  # ties, which the last digit does not decide
         tl.store(over + row * chunks + chunk, tl.sum((allowed & (order >> 8 > prefix >> 8)).to(tl.int32), 0))
 
 
@@ -159,7 +160,7 @@ def _place(
     table_stride, kappa, end, most, chunks, beam,
     TABLE: tl.constexpr, CHUNKS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Store the kept slots of one chunk of a row, behind those of the chunks before."""
+    """Store the kept slots of one chunk of a row, after those of earlier chunks."""
     row, chunk, n_rows = tl.program_id(0), tl.program_id(1), tl.num_programs(0)
     item = row // beam
     first, number = tl.load(start + item), tl.load(n_keys + item)
@@ -188,7 +189,7 @@ def select(scores: Tensor, paths: KeyIndex, beam: int, kappa: int) -> KeptKeys:
     Args:
         scores: float32 [R, positions], contiguous.
         paths: key index.
-        beam: rows of an item.
+        beam: number of rows per item.
         kappa: fraction of keys to keep, in millionths.
     """
     n_rows, end = scores.shape

@@ -38,9 +38,9 @@ def _through_queries(
     CAUSAL: tl.constexpr, PADDING: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr,
     GIVEN: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of some queries of one head, from that of its weights g, which all heads share: (w (g - w . g)) K.
+    """Compute gradients of some queries of one head from g, the gradient of all heads' weights: (w (g - w . g)) K.
 
-    Stores w . g. With GIVEN, the log-normalisers are read; without, they are found in the same sweep, and stored.
+    Stores w . g. With GIVEN, the log-normalisers are read; otherwise, they are computed in the same sweep and stored.
     """
     head, batch = tl.program_id(1), tl.program_id(2).to(tl.int64)
     i = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
@@ -89,7 +89,7 @@ def _through_keys(
     CAUSAL: tl.constexpr, PADDING: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr,
     MORE: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of some keys of one head, see above; with MORE, added to what is there."""
+    """Compute gradients of some keys of one head, see above; with MORE, add them to the existing ones."""
     head, batch = tl.program_id(1), tl.program_id(2).to(tl.int64)
     j = tl.program_id(0) * KEYS + tl.arange(0, KEYS)
     q += batch * qb + head * qh
@@ -121,7 +121,7 @@ def _through_keys(
 
 @triton.jit
 def _product(gradients, x, EXACT: tl.constexpr):
-    """A product with gradients of scores; with EXACT, they are not rounded to the type of x: too small for float16."""
+    """Multiply gradients of scores by x; with EXACT, they are not rounded to its type: too small for float16."""
     if EXACT:
         return tl.dot(gradients, x.to(tl.float32), input_precision="tf32x3")
     return tl.dot(gradients.to(x.dtype), x, input_precision="tf32x3")
@@ -135,7 +135,7 @@ def _mask_gradient(
     CAUSAL: tl.constexpr, PADDING: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr,
     DROPOUT: tl.constexpr,
 ):  # fmt: skip
-    """A tile of the gradient of the mask of kept keys: Sum_h w (dO . V - delta)."""
+    """Compute a tile of the gradient of the mask of kept keys: Sum_h w (dO . V - delta)."""
     batch = tl.program_id(2).to(tl.int64)
     i = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     j = tl.program_id(1) * KEYS + tl.arange(0, KEYS)
@@ -162,12 +162,12 @@ def _mask_gradient(
 
 
 class Into(NamedTuple):
-    """Where gradients of queries and keys belong: any strides but along the last dimension.
+    """Destinations of the gradients of queries and keys, with any strides except along the last dimension.
 
     Attributes:
         dq: [B, H, R, D].
         dk: [B, H, K, D].
-        more: whether that of the keys is added to what is there.
+        more: whether the keys' gradient is added to the existing one.
     """
 
     dq: Tensor
@@ -181,8 +181,8 @@ class HeadRows(NamedTuple):
     Attributes:
         q, d_out: [B, H, R, D].
         k, v: [B, H, K, D].
-        lse, delta: log-normalisers and dO . O, float32 [B, H, R], of the same strides.
-        query: number of the first row among all queries.
+        lse, delta: log-normalisers and dO . O, float32 [B, H, R], with the same strides.
+        query: index of the first row among all queries.
         n_queries: number of all queries, which the dropout depends on.
     """
 
@@ -199,7 +199,7 @@ class HeadRows(NamedTuple):
 def softmax_gradient(
     q: Tensor, k: Tensor, norm: Tensor | None, d_mean: Tensor, into: Into, exact: bool, where: Rows
 ) -> None:
-    """The gradients of the queries and keys of a softmax, from one gradient of all heads' weights.
+    """Compute the gradients of a softmax's queries and keys from one gradient of all heads' weights.
 
     Args:
         q, k: [B, H, R or K, D].
@@ -221,7 +221,7 @@ def softmax_gradient(
 
 
 def mask_gradient(heads: HeadRows, bounded: bool, dropout: WeightDropout, where: Rows) -> Tensor:
-    """The gradient of the mask of kept keys, times the sample's stride.
+    """Compute the gradient of the mask of kept keys, times the sample's stride.
 
     Args:
         heads: the attention's rows.

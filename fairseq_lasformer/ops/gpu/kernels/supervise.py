@@ -1,7 +1,7 @@
-"""What teaches a selector, on GPUs: the mean of the full attention, the loss, and its gradients (eq 4-7).
+"""Supervision of a selector on GPUs: the mean of the full attention, the loss, and its gradients (eq 4-7).
 
 Definition: ``reference.supervise``; formulas: ``supervise``. The mean attention A of the sampled queries, [B, R, K], is
-the one quantity of that size that more than one kernel reads.
+the only quantity of that size that more than one kernel reads.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _norms(
     qb, qh, qn, kb, kh, kn, padding_stride, n_rows, n_keys, first, step, scale, width,
     CAUSAL: tl.constexpr, PADDING: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Log-normalisers of some rows of one head of the full attention."""
+    """Compute the log-normalisers of some rows of one head of the full attention."""
     head, batch = tl.program_id(1), tl.program_id(2).to(tl.int64)
     i = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     query = _rows(q + batch * qb + head * qh, i, n_rows, qn, width, WIDTH)
@@ -57,9 +57,9 @@ def _mean(
     CAUSAL: tl.constexpr, PADDING: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr,
     MORE: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
-    """A tile of the mean of all heads' full attention; with MORE, added to what is there.
+    """Compute a tile of the mean of all heads' full attention; with MORE, add it to the existing one.
 
-    With WHOLE, all keys are in one tile, and the log-normalisers are found here.
+    With WHOLE, all keys are in one tile, and the log-normalisers are computed here.
     """
     batch = tl.program_id(2).to(tl.int64)
     i = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
@@ -103,7 +103,7 @@ def _sums(
     CAUSAL: tl.constexpr, PADDING: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr,
     QUERY_PADDING: tl.constexpr, REVERSE: tl.constexpr,
 ):  # fmt: skip
-    """Loss, kept mass, recall and validity of some rows; and the selector's log-normalisers."""
+    """Compute loss, kept mass, recall and validity of some rows, and the selector's log-normalisers."""
     batch = tl.program_id(1).to(tl.int64)
     i = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     query = _rows(q + batch * qb, i, n_rows, qn, width, WIDTH)
@@ -150,7 +150,7 @@ def _targets(
     CAUSAL: tl.constexpr, PADDING: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr,
     REVERSE: tl.constexpr,
 ):  # fmt: skip
-    """A tile of the gradients of the selector's scores, and of every head's weights."""
+    """Compute a tile of the gradients of the selector's scores, and of every head's weights."""
     batch = tl.program_id(2).to(tl.int64)
     i = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     j = tl.program_id(1) * KEYS + tl.arange(0, KEYS)
@@ -171,17 +171,17 @@ def _targets(
         d_attention = -selected / tl.maximum(attention, _TINY)
     else:
         d_selected = selected - attention
-        d_attention = ratio  # without the 1, which is the same for all keys: softmax's gradient does not see it
+        d_attention = ratio  # without the 1, which is the same for all keys and cancels in softmax's gradient
     d_selected *= count[:, None] * scale
     tl.store(d_scores + at, tl.where(allowed, d_selected, 0.0).to(d_scores.dtype.element_ty), mask=inside)
     tl.store(d_mean + at, tl.where(allowed, d_attention * (count[:, None] * share), 0.0), mask=inside)
 
 
 class Sums(NamedTuple):
-    """What a sweep over a block of rows found.
+    """Results of a sweep over a block of rows.
 
     Attributes:
-        rows: float32 [4, B, R]: the loss, the kept mass, the recall (0 for rows that do not count), whether it counts.
+        rows: float32 [4, B, R]: loss, kept mass, recall (0 for rows that do not count), and whether the row counts.
         sel_norm: log-normalisers of the selector, [B, 1, R].
         norms: those of the heads, [B, H, R] for each layer.
     """
@@ -261,11 +261,11 @@ def targets(
     Args:
         sel_q, sel_k, reverse: see :func:`sums`.
         mean: [B, R, K].
-        sums: what :func:`sums` and :func:`mean_attention` returned.
+        sums: results of :func:`sums` and :func:`mean_attention`.
         d_loss: the gradient of the loss, one float on the device; it is multiplied by the sample's stride.
 
     Returns:
-        [B, 1, R, K]: the gradient of the selector's scores before they are scaled; [B, R, K]: that of every head's
+        [B, 1, R, K]: the gradient of the selector's scores before their scaling; [B, R, K]: that of every head's
         weights.
     """
     launch = Launch(sel_q, sel_k, where)

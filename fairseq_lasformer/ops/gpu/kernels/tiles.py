@@ -6,8 +6,8 @@ than about 1.6 % are kept). The mask has one bit per query-key pair and is share
 
     dV = P^T dO,   dS = P (dO . V - delta),   dQ = dS K,   dK = dS^T Q
 
-Queries' gradients are added up over tiles of keys, those of keys and values over tiles of queries, each by a kernel of
-its own: nothing is added by two programs, and every run gives the same sums.
+Queries' gradients are summed over tiles of keys, those of keys and values over tiles of queries, each in a separate
+kernel: no two programs add to the same sum, so every run gives the same sums.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from torch import Tensor
 from fairseq_lasformer.ops.types import NO_DROPOUT, Attended, WeightDropout
 
 TILE = 64
-SHARED = 232_448  # bytes of shared memory that a program may take where there is no GPU to ask: those of sm_90
+SHARED = 232_448  # bytes of shared memory per program if there is no GPU to ask: those of sm_90
 NARROW_SHARED = 112 * 1024  # GPUs with less (sm_86, sm_89, sm_120: 99 KiB) load fewer tiles of wide heads ahead
 LEAST_SHARED = 99 * 1024  # for heads wider than 64
 TILE_ELEMENTS = 8192  # per tile of queries, keys or values: wider heads get smaller tiles to fit shared memory
@@ -34,7 +34,7 @@ _CHANGING = ["n_queries", "n_keys", "bits_stride", "least"]
 
 @triton.jit
 def _kept(bits, i, begin, n_queries, n_keys, bits_stride, BLOCK: tl.constexpr):
-    """Which of the keys ``begin`` to ``begin + BLOCK - 1`` the queries keep; a query's words are loaded once."""
+    """Return which of the keys ``begin`` to ``begin + BLOCK - 1`` the queries keep; a query's words are loaded once."""
     j = tl.arange(0, BLOCK)
     at = bits + i.to(tl.int64) * bits_stride + begin // 32
     word = tl.load(at, mask=i < n_queries, other=0)[:, None]
@@ -46,7 +46,7 @@ def _kept(bits, i, begin, n_queries, n_keys, bits_stride, BLOCK: tl.constexpr):
 
 @triton.jit
 def _noise(row, j, seed, least, factor):
-    """Dropout of the weights of rows [I] (their number among all of all heads) and keys [J]; see ``through.noise``."""
+    """Return dropout factors for rows [I] (indices among the rows of all heads) and keys [J]; see ``through.noise``."""
     x = row.to(tl.uint32)[:, None] * tl.full([], 0x9E3779B1, tl.uint32)
     x += j.to(tl.uint32)[None, :] * tl.full([], 0x85EBCA77, tl.uint32) + seed.to(tl.uint32)
     x = (x ^ (x >> 16)) * tl.full([], 0x85EBCA6B, tl.uint32)
@@ -56,7 +56,7 @@ def _noise(row, j, seed, least, factor):
 
 @triton.jit
 def _tile(x, i, n, n_heads, width, WIDTH: tl.constexpr):
-    """Rows i of a head's x [n, width], which are as far from each other as all heads are wide; and where they are."""
+    """Load rows i of a head's x [n, width], whose stride is the width of all heads; also return their offsets."""
     d = tl.arange(0, WIDTH)
     mask = (i[:, None] < n) & (d[None, :] < width)
     at = i.to(tl.int64)[:, None] * (n_heads * width) + d[None, :]
@@ -65,7 +65,7 @@ def _tile(x, i, n, n_heads, width, WIDTH: tl.constexpr):
 
 @triton.jit
 def _begin(head, n, n_heads, width):
-    """Where a head's rows begin, in [B, n, H, width]."""
+    """Return the offset of a head's first row in [B, n, H, width]."""
     return (head // n_heads * n * n_heads + head % n_heads) * width
 
 
@@ -118,7 +118,7 @@ def _backward_queries(
     seed, bits_stride, scale, least, factor, n_queries, n_keys, n_heads, width,
     CAUSAL: tl.constexpr, DROPOUT: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of one tile of queries of one head; and delta, which the gradients of keys and values need too."""
+    """Compute gradients of one tile of queries of one head, and delta, which those of keys and values also need."""
     head = tl.program_id(1).to(tl.int64)
     i = tl.program_id(0) * BLOCK_Q + tl.arange(0, BLOCK_Q)
     bits += head // n_heads * n_queries * bits_stride
@@ -157,7 +157,7 @@ def _backward_keys(
     seed, bits_stride, scale, least, factor, n_queries, n_keys, n_heads, width,
     CAUSAL: tl.constexpr, DROPOUT: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of one tile of keys and values of one head."""
+    """Compute gradients of one tile of keys and values of one head."""
     head = tl.program_id(1).to(tl.int64)
     first = tl.program_id(0) * BLOCK_K
     j = first + tl.arange(0, BLOCK_K)
@@ -196,12 +196,12 @@ def _backward_keys(
 
 
 class _Launch:
-    """What the kernels of one attention have in common."""
+    """Launch parameters shared by the kernels of one attention."""
 
     def __init__(self, q: Tensor, k: Tensor, bits: Tensor, causal: bool, dropout: WeightDropout) -> None:
         (n_batch, n_heads, self.n_queries, width), self.n_keys = q.shape, k.size(2)
         self.n_heads = n_batch * n_heads
-        exact = q.dtype == torch.float32  # three products of tf32 each: twice the registers
+        exact = q.dtype == torch.float32  # each product is three of tf32: twice the registers
         padded = max(16, triton.next_power_of_2(width))
         self.rows = max(16, min(TILE, TILE_ELEMENTS // padded) // (1 + exact))
         self.keys = max(32, self.rows)
@@ -224,7 +224,7 @@ class _Launch:
 
 @functools.cache
 def shared_memory(device: torch.device) -> int:
-    """Return the bytes of shared memory that a program may take on a GPU."""
+    """Return the bytes of shared memory that a program may use on a GPU."""
     if device.type != "cuda" or not torch.cuda.is_available():
         return SHARED
     about: Any = torch.cuda.get_device_properties(device)
@@ -232,14 +232,14 @@ def shared_memory(device: torch.device) -> int:
 
 
 def fits(q: Tensor) -> bool:
-    """Whether the tiles of such heads fit the GPU's registers and shared memory."""
+    """Return whether the tiles of such heads fit the GPU's registers and shared memory."""
     if q.size(3) > 64 and shared_memory(q.device) < LEAST_SHARED:
         return False
     return q.dtype in (torch.float16, torch.bfloat16) or (q.dtype == torch.float32 and q.size(3) <= 128)
 
 
 def laid(x: Tensor) -> Tensor:
-    """Return [B, H, N, D] with the heads of a token beside each other in memory, as projections leave them."""
+    """Return [B, H, N, D] with the heads of a token adjacent in memory, as projections leave them."""
     return x.transpose(1, 2).contiguous().transpose(1, 2)
 
 
@@ -253,14 +253,14 @@ def forward(
     """Compute attention over the kept keys (eq 3).
 
     Args:
-        q, k, v: [B, H, Q or K, D], of :func:`laid`.
+        q, k, v: [B, H, Q or K, D], from :func:`laid`.
         bits: int32 [B, Q, ceil(K / 32)], contiguous: bit j % 32 of word j // 32 is key j.
         causal: whether no query keeps keys after its own.
-        dropout: of the attention weights; its seed is on the device, and below 2^31.
+        dropout: dropout of the attention weights; its seed is on the device, and below 2^31.
 
     Returns:
-        [B, H, Q, D], laid out alike, 0 for rows without kept keys; the log-normalisers, float32 [B, H, Q], +inf for
-        those rows.
+        [B, H, Q, D], with the same layout, 0 for rows without kept keys; the log-normalisers, float32 [B, H, Q], +inf
+        for those rows.
     """
     launch = _Launch(q, k, bits, causal, dropout)
     out, lse = _like(q), torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
