@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Generates the demo corpus: English-German documents in which earlier text determines the right translation.
+"""Generator of the demo corpus: English-German documents in which earlier text determines the right translation.
 
     python data/demo/generate.py OUT [--documents N] [--seed S]
 
-writes OUT/{train,valid,test}.{en,de} (raw form) and OUT/{train,valid,test}.probe.jsonl, which contains one line for
+It writes OUT/{train,valid,test}.{en,de} (raw form) and OUT/{train,valid,test}.probe.jsonl, which contains one line for
 each context-dependent word:
 
     {"document", "sentence", "word", "phenomenon", "right", "wrong", "distance", "first"}
@@ -54,7 +54,7 @@ class Sentence(NamedTuple):
 
 
 class Writer:
-    """Draws random sentences.
+    """Writer of random sentences.
 
     Args:
         rng: source of randomness.
@@ -67,7 +67,7 @@ class Writer:
         return self.rng.choice(entries)
 
     def person(self, case: int, adjective: bool = True) -> tuple[str, str]:
-        """An English and a German noun phrase; case 1 is nominative, 2 accusative, 3 dative."""
+        """Return an English and a German noun phrase; case 1 is nominative, 2 accusative, 3 dative."""
         entry = self.pick(lex.PERSONS)
         article, noun = entry[case].split()
         if not adjective:
@@ -96,7 +96,7 @@ class Writer:
         )
 
     def cue(self, phenomenon: str, fact: str) -> Sentence:
-        """A sentence that settles ``phenomenon`` as ``fact``; the deciding word is marked with *."""
+        """Return a sentence that settles ``phenomenon`` as ``fact``; the deciding word is marked with *."""
         if phenomenon == "pronoun":
             thing, who, modal = self.pick(lex.OBJECTS[fact]), self.person(1), self.pick(lex.MODALS)
             if self.rng.random() < 0.5:
@@ -133,7 +133,7 @@ class Writer:
         )
 
     def query(self, phenomenon: str, fact: str, here: bool) -> Sentence:
-        """A sentence with a word whose translation depends on ``fact`` (marked with ?).
+        """Return a sentence with a word whose translation depends on ``fact`` (marked with ?).
 
         Args:
             phenomenon: the phenomenon to test.
@@ -189,7 +189,7 @@ class Writer:
 def sentence(
     en: str, de: str, cue: str | None = None, query: str | None = None, wrong: list[str] | None = None
 ) -> Sentence:
-    """A sentence from marked text: * precedes the deciding word, ? the dependent word on both sides."""
+    """Return a sentence from marked text: * precedes the deciding word, ? the dependent word on both sides."""
     source, target = en.split(), de.split()
     at = {mark: [i for i, w in enumerate(source) if w[0] == mark and len(w) > 1] for mark in "*?"}
     asked = [i for i, w in enumerate(target) if w[0] == "?" and len(w) > 1]
@@ -203,17 +203,17 @@ def sentence(
 
 
 def raw(tokens: list[str]) -> str:
-    """Running text: no space before punctuation."""
+    """Return running text: no space before punctuation."""
     return " ".join(tokens).replace(" ,", ",").replace(" .", ".")
 
 
 def split_of(source: str) -> str:
-    """The only split in which a sentence may occur."""
+    """Return the only split in which a sentence may occur."""
     return {0: "valid", 1: "test", 2: "test"}.get(zlib.crc32(source.encode()) % 20, "train")
 
 
 def document(rng: random.Random, split: str, n_sentences: int) -> tuple[list[Sentence], list[dict]]:
-    """One document and its probe entries (without the document number)."""
+    """Return one document and its probe entries (without the document number)."""
     writer = Writer(rng)
 
     def draw(make, *args) -> Sentence:
@@ -275,13 +275,13 @@ def document(rng: random.Random, split: str, n_sentences: int) -> tuple[list[Sen
 
 
 def length(rng: random.Random, index: int) -> int:
-    """The number of sentences in a document: 5 to 60, in every tenth 61 to 150; small numbers are more likely."""
+    """Draw the number of sentences of a document: 5 to 60, in every tenth 61 to 150; small numbers are more likely."""
     low, high = (61, 150) if index % 10 == 9 else (5, 60)
     return low + int((high - low + 1) * rng.random() ** 1.5)
 
 
 def generate(out: Path, n_documents: int, seed: int) -> dict[str, int]:
-    """Writes the corpus and returns the number of documents in each split."""
+    """Write the corpus and return the number of documents in each split."""
     held_out = max(2, n_documents // 25)
     counts = {"train": n_documents - held_out - held_out * 2, "valid": held_out, "test": held_out * 2}
     out.mkdir(parents=True, exist_ok=True)

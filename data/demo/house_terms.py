@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
-"""Generates the demo corpus with a fifth phenomenon: house terms, which clients call differently.
+"""Generator of the demo corpus with a fifth phenomenon: house terms, for which clients use different words.
 
     python data/demo/house_terms.py OUT [--documents N] [--clients C] [--test-clients T] [--seed S]
 
-Every document belongs to a client, and every client to one of three houses. Some sentences name things that German has
-three words for; each house has its own. Nothing in a document tells the house before one of these words is used: only
-the client's earlier documents do. It writes
+Every document belongs to a client, and every client to one of three houses. Some sentences name things for which German
+has three words; each house has its own. Nothing in a document reveals the house before one of these words is used; only
+the client's earlier documents do. The script writes
 
     OUT/client<c>.{en,de}            training documents of each client
     OUT/valid.{en,de}, valid.probe.jsonl
-    OUT/test.{en,de}, test.probe.jsonl, test.clients.json     documents of clients that no training document is of
+    OUT/test.{en,de}, test.probe.jsonl, test.clients.json     documents of clients without training documents
     OUT/memory<t>.{en,de}            earlier documents of each of these, in which all terms occur
 
-The probes are those of generate.py, and one for each term.
+The probes are those of generate.py, plus one for each term.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import generate as corpus
 import lexicon as lex
 
-# english: what each of the three houses says, accusative
+# english: the word of each of the three houses, accusative
 TERMS = lex.rows("""
 customer: den Kunden, den Klienten, den Mandanten; device: das Gerät, das Instrument, das Aggregat;
 notice: die Mitteilung, die Meldung, die Bekanntgabe;
@@ -38,11 +38,11 @@ switch: den Schalter, den Knopf, den Hebel; label: das Etikett, das Schild, das 
 fee: die Gebühr, die Abgabe, die Taxe; entrance: den Eingang, den Zugang, den Einlass
 """)
 EARLIER = 4
-"""Earlier documents of each client of the test set."""
+"""Number of earlier documents of each client in the test set."""
 
 
 def query(writer: corpus.Writer, term: tuple[str, ...], house: int) -> corpus.Sentence:
-    """A sentence that names a thing; ``house`` chooses the word for it."""
+    """Return a sentence that names a thing; ``house`` chooses the word for it."""
     who, modal, adverb = writer.person(1), writer.pick(lex.MODALS), writer.pick(lex.ADVERBS)
     verb = writer.pick(lex.VERBS)
     article, german = term[1 + house].split()
@@ -60,7 +60,7 @@ def query(writer: corpus.Writer, term: tuple[str, ...], house: int) -> corpus.Se
 def with_terms(
     rng: random.Random, split: str, n_sentences: int, house: int, terms: list[int]
 ) -> tuple[list[corpus.Sentence], list[dict]]:
-    """A document of the demo in which each of these terms, and the first of all, occur several times; its probes."""
+    """Return a document of the demo in which these terms, and the first of all, occur several times; and its probes."""
     written, probes = corpus.document(rng, split, n_sentences)
     writer = corpus.Writer(rng)
     added: list[tuple[int, corpus.Sentence]] = []
@@ -133,7 +133,7 @@ def main() -> None:
         return rng.randrange(3)
 
     def write(name: str, split: str, clients: list[tuple[int, list[list[int]]]], probed: bool = True) -> None:
-        """Writes documents: for each client his house, and the terms of each of his documents."""
+        """Write documents: for each client, the house and the terms of each document."""
         sides: tuple[list[str], list[str]] = ([], [])
         lines, d = [], 0
         for house, documents in clients:
@@ -160,7 +160,7 @@ def main() -> None:
     write("test", "test", [(house, [some() for _ in range(n)]) for house, n in zip(tested, counts)])
     owners = [t for t, n in enumerate(counts) for _ in range(n)]
     (args.out / "test.clients.json").write_text(json.dumps(owners), encoding="utf-8")
-    for t, house in enumerate(tested):  # sentences of the validation set: none of the test set
+    for t, house in enumerate(tested):  # sentences of the validation split, so none of the test set
         shuffled = rng.sample(range(1, len(TERMS)), len(TERMS) - 1)
         halves = [shuffled[: len(TERMS) // 2], shuffled[len(TERMS) // 2 :]]
         write(f"memory{t}", "valid", [(house, [halves[i % 2] for i in range(EARLIER)])], probed=False)

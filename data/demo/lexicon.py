@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def rows(text: str) -> list[tuple[str, ...]]:
-    """Parses ``english: form, form`` entries separated by semicolons."""
+    """Parse ``english: form, form`` entries separated by semicolons."""
     entries = (entry.strip() for entry in text.replace("\n", " ").split(";"))
     return [tuple(part.strip() for part in entry.replace(":", ",", 1).split(",")) for entry in entries if entry]
 

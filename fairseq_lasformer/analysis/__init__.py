@@ -1,1 +1,1 @@
-"""Models and runs looked at: cost, parameters, attention, reports."""
+"""Analysis of models and runs: cost, parameters, attention, reports."""

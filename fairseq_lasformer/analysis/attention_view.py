@@ -1,4 +1,4 @@
-"""What the report page shows of attention: words of a document and its translation, and what each attends to."""
+"""Attention on the report page: words of a document and its translation, and what each attends to."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from fairseq_lasformer.plugin.config import module_config
 from fairseq_lasformer.plugin.placement import group_starts
 from fairseq_lasformer.text.units import units
 
-# Maximum number of source tokens: with more, the page is heavy and nobody finds anything.
+# Maximum number of source tokens: more make the page slow and hard to read.
 TOKENS = 400
 SIDES = {"encoder": ("source", "source"), "decoder": ("target", "target"), "cross": ("target", "source")}
 
 
 def attention_view(hub: Any, source: Sequence[str], target: Sequence[str]) -> dict[str, Any] | None:
-    """The words of a document and of its translation, and what they attend to; None for models without selection.
+    """Return the words of a document and its translation, and what they attend to; None for models without selection.
 
     Args:
         hub: a :class:`DocumentHubInterface`.
-        source: lines of the document. Those from the one on at which they exceed :data:`TOKENS` are left out.
+        source: lines of the document; left out from the line at which they exceed :data:`TOKENS`.
         target: lines of the translation; as many, or one for all.
 
     Returns:
-        ``source`` and ``target``: for each line, its words, each with what stands between it and the next. ``modules``:
+        ``source`` and ``target``: for each line, its words, each with the text between it and the next. ``modules``:
         name of each; ``from`` and ``to``, its sides; ``rows``, see :func:`sparse`; ``lines``, the mean attention from
-        each line to each line. ``open``: the module and word to begin with.
+        each line to each line. ``open``: the module and word shown first.
     """
     if not hasattr(hub.models[0], "selectors") or not list(hub.models[0].selectors()):
         return None
@@ -65,7 +65,7 @@ def attention_view(hub: Any, source: Sequence[str], target: Sequence[str]) -> di
 
 
 def sparse(weights: np.ndarray, most: int = 64, least: float = 0.002) -> list[list[list[float]]]:
-    """The highest weights of every row, as ``[index, weight]``, the highest first.
+    """Return the highest weights of every row, as ``[index, weight]``, the highest first.
 
     Args:
         weights: attention weights, [queries, keys].
@@ -76,9 +76,9 @@ def sparse(weights: np.ndarray, most: int = 64, least: float = 0.002) -> list[li
 
 
 def telling(attention: WordAttention, source: Sequence[str], target: Sequence[str]) -> list[int]:
-    """The module and the word, by numbers, that show best what the context is for.
+    """Return the numbers of the module and word that show best what the context is for.
 
-    It is the strongest link to a word of another line. Far ones count more; words that occur often count less, as
+    They have the strongest link to a word of another line. Distant words count more; frequent words count less, as
     their copies attract each other.
     """
     texts = {"source": [_texts(line) for line in source], "target": [_texts(line) for line in target]}
@@ -103,13 +103,13 @@ def _texts(line: str) -> list[str]:
 
 
 def _worth(words: Sequence[str]) -> np.ndarray:
-    """What each word may tell: nothing if it is a mark, less the more often it occurs."""
+    """Return the weight of each word: 0 for punctuation, otherwise lower the more often it occurs."""
     counts = Counter(words)
     return np.array([1 / counts[word] if re.search(r"\w", word) else 0.0 for word in words])
 
 
 def _by_line(weights: np.ndarray, rows: Sequence[int], columns: Sequence[int]) -> np.ndarray:
-    """The mean over the words of a line that attend, the sum over the words of a line attended to."""
+    """Return attention between lines: the mean over attending words, the sum over words attended to."""
     ends = [max(side, default=-1) + 1 for side in (rows, columns)]
     merged = np.zeros(ends, np.float32)
     np.add.at(merged, (np.array(rows, int)[:, None], np.array(columns, int)[None]), weights)
@@ -117,14 +117,14 @@ def _by_line(weights: np.ndarray, rows: Sequence[int], columns: Sequence[int]) -
 
 
 def _words(line: str) -> list[list[str]]:
-    """The words of a line, each with the space after it."""
+    """Return the words of a line, each with the space after it."""
     spans = units(line)
     ends = [start for start, _ in spans[1:]] + [len(line)]
     return [[line[start:end], line[end:after]] for (start, end), after in zip(spans, ends)]
 
 
 def _readable(name: str, hub: Any) -> str:
-    """``encoder.0`` as "encoder, layers 1–2"; without layers, if all of them share a selection."""
+    """Return ``encoder.0`` as "encoder, layers 1–2"; without layers, if all of them share a selection."""
     cfg, (module, group) = module_config(hub.cfg.model), (name.split("."))
     layers = cfg.encoder.layers if module == "encoder" else cfg.decoder.layers
     starts = (*group_starts(cfg, module), layers)

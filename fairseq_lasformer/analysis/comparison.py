@@ -1,4 +1,4 @@
-"""The table that puts runs side by side: what they are, how they were trained, how they score."""
+"""Comparison table of runs: models, training and scores."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ComparisonRow(NamedTuple):
 
     Attributes:
         cells: a text for each run.
-        values: the number behind each cell, if they can be compared; otherwise empty.
+        values: the number in each cell, if they can be compared; otherwise empty.
         better: :data:`HIGHER`, :data:`LOWER` or :data:`NEAR_ONE`; empty if none is better.
     """
 
@@ -37,7 +37,7 @@ class ComparisonRow(NamedTuple):
 
     @property
     def best(self) -> int | None:
-        """The only best run; None if there is none."""
+        """Index of the best run; None if no single run is best."""
         known = {i: v for i, v in enumerate(self.values) if v is not None}
         if len(known) < 2 or not self.better:
             return None
@@ -50,7 +50,7 @@ class ComparisonRow(NamedTuple):
 
 
 def comparison(runs: Sequence[Run]) -> str:
-    """The table, as HTML; empty if nothing is known of any run."""
+    """Return the table as HTML; empty if nothing is known about any run."""
     made = [*zip(("Model", "Training"), _facts(runs)), ("Scores", scores(runs))]
     groups = [(name, [row for row in rows if any(c != "–" for c in row.cells)]) for name, rows in made]
     groups = [(name, rows) for name, rows in groups if rows]
@@ -70,10 +70,10 @@ def _row(row: ComparisonRow) -> str:
 
 
 def _legend(runs: Sequence[Run], last: Sequence[ComparisonRow]) -> str:
-    """What bold and stars mean, where there are any."""
+    """Return the meaning of bold and stars, if there are any."""
     lines = []
     if any(row.best is not None for row in last):
-        lines.append("Bold: the best of a row.")
+        lines.append("Bold: the best in a row.")
     tests = [run.compared for run in runs if run.compared.get("p") is not None]
     if tests:
         lines.append(
@@ -82,13 +82,13 @@ def _legend(runs: Sequence[Run], last: Sequence[ComparisonRow]) -> str:
         )
     elif len([run for run in runs if run.scores]) > 1:
         lines.append(
-            "Whether differences are significant: lasformer score --bootstrap --json FILE, report --scores FILE."
+            "For significance tests: lasformer score --bootstrap --json FILE, then lasformer report --scores FILE."
         )
     return f"<p class=note>{html.escape(' '.join(lines))}</p>" if lines else ""
 
 
 def scores(runs: Sequence[Run]) -> list[ComparisonRow]:
-    """The scores of the runs."""
+    """Return the rows of scores."""
 
     def row(label: str, form: str, better: str, get: Callable[[dict[str, Any]], float | None]) -> ComparisonRow:
         values = [get(run.scores) for run in runs]
@@ -119,7 +119,7 @@ def _significance(compared: dict[str, Any]) -> str:
 
 
 def _facts(runs: Sequence[Run]) -> tuple[list[ComparisonRow], list[ComparisonRow]]:
-    """What the checkpoints and logs say of the models, and of their training."""
+    """Return what the checkpoints and logs say about the models and their training."""
     each = [({}, {}) if run.checkpoint is None else _of_checkpoint(load(run.checkpoint)) for run in runs]
     logs = [_of_log(run) for run in runs]
     training = [found[1] | logged for found, logged in zip(each, logs)]
@@ -197,12 +197,12 @@ def _of_log(run: Run) -> dict[str, str]:
 
 
 def parameters(weights: dict[str, Any]) -> int:
-    """Number of parameters in a model's state; those that are shared count once."""
+    """Return the number of parameters in a model's state; shared ones count once."""
     counted: dict[int, int] = {}
     for name, weight in weights.items():
         if not weight.is_floating_point() or name.endswith((".version", "._float_tensor")):
             continue
-        # a checkpoint written on a GPU holds what is shared several times: the tables of words
+        # a checkpoint written on a GPU contains several copies of what is shared: the embedding tables
         twins = [name.replace("decoder.embed_tokens", "encoder.embed_tokens")]
         if name.endswith("output_projection.weight"):
             twins += [other for other in weights if ".embed_tokens." in other]
@@ -213,7 +213,7 @@ def parameters(weights: dict[str, Any]) -> int:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as hours, minutes and seconds, to two units."""
+    """Format seconds as hours, minutes and seconds, to two units."""
     hours, minutes, rest = int(seconds // 3600), int(seconds % 3600 // 60), round(seconds % 60)
     if hours:
         return f"{hours} h {minutes} min"

@@ -1,7 +1,7 @@
-"""How much does a model use the context? Conditional cross-mutual information (CXMI), arXiv 2105.03482, equation 3.
+"""Use of context by a model: conditional cross-mutual information (CXMI), arXiv 2105.03482, equation 3.
 
-The log probability of each reference line, given the lines before it on both sides, less that of the line alone: bits
-that the context is worth to the model. Needs no translation and no annotation.
+CXMI is the log probability of each reference line given the lines before it on both sides, less that of the line alone:
+the bits that the context is worth to the model. It needs no translation and no annotation.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from fairseq_lasformer.text.documents import Pair
 
 
 class Place(NamedTuple):
-    """A line of a document: the document's number, and its own."""
+    """A line of a document: the document's number, and the line's."""
 
     document: int
     line: int
 
 
 def places(documents: Sequence[Pair], most: int | None) -> list[Place]:
-    """Lines to score, evenly drawn from all of them; the first of a document has no context, and is left out.
+    """Return lines to score, spread evenly over all; the first of a document has no context, and is left out.
 
     Args:
-        most: about how many; None for all.
+        most: approximate number of lines; None for all.
     """
     found = [Place(d, i) for d, pair in enumerate(documents) for i in range(1, len(pair.source))]
     step = 1 if most is None else max(1, math.ceil(len(found) / most))
@@ -39,7 +39,7 @@ def places(documents: Sequence[Pair], most: int | None) -> list[Place]:
 
 
 class ContextUse:
-    """Scores lines with different amounts of context.
+    """Scorer of lines with different amounts of context.
 
     Args:
         hub: the model with its data, which must have been prepared with a separator.
@@ -52,16 +52,16 @@ class ContextUse:
     def __init__(self, hub: DocumentHubInterface, documents: Sequence[Pair]) -> None:
         self.hub, self.codec, self.documents = hub, hub.codec, documents
         if not self.codec.separator:
-            raise InputError("the model's data has no separator between lines, so that a line cannot be scored alone")
+            raise InputError("the model's data has no separator between lines, so a line cannot be scored alone")
         self.source = [[self.codec.encode_source(s) for s in tqdm(p.source, leave=False)] for p in documents]
         self.target = [[self.codec.encode_target(s) for s in tqdm(p.target, leave=False)] for p in documents]
 
     def example(self, place: Place, lines: int, tokens: int | None = None) -> tuple[Tensor, Tensor, int]:
-        """Source, target, and the target position at which the line itself begins.
+        """Return source, target, and the target position at which the line itself begins.
 
         Args:
-            lines: lines of context, at most; fewer where the document begins, or the model's limit is reached.
-            tokens: tokens of context on either side, at most.
+            lines: maximum number of context lines; fewer at the start of a document, or at the model's limit.
+            tokens: maximum number of context tokens on either side.
         """
         document, line = place
         source, target = self.source[document], self.target[document]
@@ -78,14 +78,14 @@ class ContextUse:
         return self.hub.binarize(self.codec.join(source[first : line + 1], 0)), encoded.long(), start
 
     def bits(self, chosen: Sequence[Place], lines: int, tokens: int | None, max_tokens: int, what: str) -> list[float]:
-        """Bits of each line, its end included; see :meth:`example`."""
+        """Return the bits of each line, its end included; see :meth:`example`."""
         examples = [self.example(place, lines, tokens) for place in chosen]
         scores = target_scores(self.hub, examples, max_tokens, what, unit=" lines")
         return [-float(line.sum()) / math.log(2) for line in scores]
 
 
 def set_kappa(hub: DocumentHubInterface, share: float) -> None:
-    """Makes all selectors of a model keep this share of the keys.
+    """Make all selectors of a model keep this share of the keys.
 
     Raises:
         InputError: the model selects nothing.
@@ -98,7 +98,7 @@ def set_kappa(hub: DocumentHubInterface, share: float) -> None:
 
 
 def evaluate(use: ContextUse, chosen: Sequence[Place], tokens: Sequence[int], max_tokens: int = 4096) -> dict[str, Any]:
-    """Bits per token of the lines, alone and with more and more context.
+    """Return the bits per token of the lines, alone and with more and more context.
 
     Args:
         tokens: maximum numbers of tokens of context, ascending.
@@ -106,8 +106,8 @@ def evaluate(use: ContextUse, chosen: Sequence[Place], tokens: Sequence[int], ma
 
     Returns:
         ``lines``, ``target_tokens``; ``alone``: bits per token without context; ``rows``: for each number of tokens,
-        ``tokens``, ``bits`` per token, ``cxmi`` per token, its standard error ``error`` over lines, and ``more``: what
-        the tokens beyond those of the row before add, with its error ``more_error``.
+        ``tokens``, ``bits`` per token, ``cxmi`` per token, its standard error ``error`` over lines, and ``more``: the
+        bits added by the tokens beyond those of the row before, with its error ``more_error``.
     """
     lengths = [use.codec.length(use.target[p.document][p.line]) for p in chosen]
     total = sum(lengths)
@@ -130,7 +130,7 @@ def evaluate(use: ContextUse, chosen: Sequence[Place], tokens: Sequence[int], ma
 
 
 def _error(before: Sequence[float], after: Sequence[float], lengths: Sequence[int]) -> float:
-    """Standard error of the difference in bits per token: a ratio of sums, over lines."""
+    """Return the standard error of the difference in bits per token: a ratio of sums, over lines."""
     n, total = len(lengths), sum(lengths)
     ratio = (sum(before) - sum(after)) / total
     spread = sum((b - a - ratio * k) ** 2 for b, a, k in zip(before, after, lengths))
@@ -138,7 +138,7 @@ def _error(before: Sequence[float], after: Sequence[float], lengths: Sequence[in
 
 
 def table(found: dict[str, Any]) -> str:
-    """Formats the result for a terminal."""
+    """Format the result for a terminal."""
     lines = [
         f"{found['lines']:,} lines, {found['target_tokens']:,} tokens; bits per token without context: "
         f"{found['alone']:.4f}",
@@ -150,4 +150,4 @@ def table(found: dict[str, Any]) -> str:
             f"{row['bits']:>9.4f}{row['cxmi']:>9.4f}{row['error']:>8.4f}{row['more']:>9.4f}{row['more_error']:>8.4f}"
         )
         lines.append(f"{what:>14}{numbers}")
-    return "\n".join([*lines, "more: bits that the tokens beyond those of the line above add; +-: standard errors"])
+    return "\n".join([*lines, "more: bits added by the tokens beyond those of the line above; +-: standard errors"])

@@ -1,4 +1,4 @@
-"""Contrastive test sets: does the model prefer the right translation to wrong ones, and does it write it by itself?"""
+"""Accuracy on contrastive test sets: preferring the right translation to wrong ones, and generating it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PRONOUNS = ("er", "sie", "es")
 
 
 def policies(names: str) -> list[str]:
-    """Parses a comma-separated list of context policies.
+    """Parse a comma-separated list of context policies.
 
     Raises:
         InputError: a name is not one of :data:`POLICIES`.
@@ -32,21 +32,21 @@ def policies(names: str) -> list[str]:
 
 
 def pronoun(group: Group) -> str:
-    """The pronoun at which the correct target first differs from the first incorrect one; otherwise ``other``."""
+    """Return the pronoun at which the correct target first differs from the first incorrect one, or ``other``."""
     right, wrong = (re.findall(r"\w+", c.target.lower()) for c in group.candidates[:2])
     differing = next((r for r, w in zip(right, wrong) if r != w), "")
     return differing if differing in PRONOUNS else "other"
 
 
 def differing(group: Group) -> bool:
-    """Whether the candidates of a group differ before the last sentence."""
+    """Return whether the candidates of a group differ before the last sentence."""
     return len({c.target_context for c in group.candidates}) > 1
 
 
 def encoded(
     candidate: Candidate, policy: str, hub: DocumentHubInterface, whole: bool = False
 ) -> tuple[Tensor, Tensor, int]:
-    """Source and target tokens of a candidate, and the target position at which what is scored begins: the sentence.
+    """Return source and target tokens of a candidate, and the target position at which the scored sentence begins.
 
     If the context exceeds the limit of the model's examples, its earliest sentences are dropped.
 
@@ -54,7 +54,7 @@ def encoded(
         policy: ``none`` for the sentence alone, ``source`` for context on the source side only, ``both`` for context on
             both sides.
         hub: the model with its data.
-        whole: score the context in the target, too, because that of the candidates differs.
+        whole: also score the context in the target, because the candidates differ there.
     """
     codec = hub.codec
     source = [
@@ -78,7 +78,7 @@ def target_scores(
     what: str = "scoring",
     unit: str = " candidates",
 ) -> list[Tensor]:
-    """Log probabilities of the tokens of each target sentence, end of sentence included: one tensor per example.
+    """Return the log probabilities of each target sentence's tokens, end of sentence included: a tensor per example.
 
     Args:
         hub: the model with its data.
@@ -93,7 +93,7 @@ def target_scores(
 
 
 def evaluate(hub: DocumentHubInterface, groups: Sequence[Group], policy: str, max_tokens: int = 4096) -> dict[str, Any]:
-    """Shares of groups whose correct candidate scores best (a tie counts as a failure).
+    """Return the share of groups whose correct candidate scores best (a tie counts as a failure).
 
     Args:
         hub: the model with its data.
@@ -123,7 +123,7 @@ def evaluate(hub: DocumentHubInterface, groups: Sequence[Group], policy: str, ma
 
 
 def _by(keys: Sequence[Any], right: Sequence[bool]) -> dict[str, tuple[float, int]]:
-    """Share and number of groups by key; groups without one are left out."""
+    """Return the share and number of groups by key; groups without a key are left out."""
     names = sorted({k for k in keys if k is not None})
     picked = {k: [r for r, key in zip(right, keys) if key == k] for k in names}
     return {str(k): (sum(v) / len(v), len(v)) for k, v in picked.items()}
@@ -132,10 +132,10 @@ def _by(keys: Sequence[Any], right: Sequence[bool]) -> dict[str, tuple[float, in
 def generate(
     hub: DocumentHubInterface, groups: Sequence[Group], policy: str, beam: int = 5, max_tokens: int = 4096
 ) -> dict[str, Any]:
-    """Translates the sentences, and counts those whose translation holds the pronoun of the right candidate.
+    """Translate the sentences, and count those whose translation contains the pronoun of the right candidate.
 
-    What a model prefers among given translations says little of what it writes (arXiv 2304.12959). Groups that do not
-    differ in a pronoun are left out.
+    A model's preference among given translations says little about what it writes (arXiv 2304.12959). Groups that do
+    not differ in a pronoun are left out.
 
     Args:
         policy: ``none`` translates each sentence alone, ``source`` with its context, as a document.
@@ -145,7 +145,7 @@ def generate(
         :func:`evaluate`.
 
     Raises:
-        InputError: no group differs in a pronoun, or the policy is another one.
+        InputError: no group differs in a pronoun, or the policy is neither of these.
     """
     if policy not in POLICIES[:2]:
         raise InputError(f"--context {policy}: with --generative, expected none or source: the model writes the target")
@@ -169,7 +169,7 @@ def generate(
 
 
 def table(results: Sequence[dict[str, Any]]) -> str:
-    """Formats accuracy by policy, pronoun and distance for a terminal."""
+    """Format accuracy by policy, pronoun and distance for a terminal."""
     lines = []
     for r in results:
         if "generated" in r:

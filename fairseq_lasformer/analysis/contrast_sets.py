@@ -1,9 +1,9 @@
-"""Contrastive test sets: the right translation of a sentence in its context, and wrong ones.
+"""Contrastive test sets: the right translation of a sentence in its context, and wrong ones. There are two formats.
 
-ContraPro's format (Müller et al. 2018): files ``PREFIX.SRC`` and ``PREFIX.TGT`` with a candidate per line, ``context
-<SEP> sentence``, and ``PREFIX.groups``, the index of the first line of each group, from 0, followed by the total number
-of lines; the first line of each group is the correct translation. And that of Voita et al. 2019 (deixis, ellipsis,
-lexical cohesion): ``SET.json``, a list of ``src``, ``dst`` and ``true_ind``, tokenised, ``_eos`` between sentences.
+ContraPro's (Müller et al. 2018) has the files ``PREFIX.SRC`` and ``PREFIX.TGT`` with a candidate per line, ``context
+<SEP> sentence``, and ``PREFIX.groups``: the index of the first line of each group, from 0, followed by the total number
+of lines. The first line of each group is the correct translation. The format of Voita et al. 2019 (deixis, ellipsis,
+lexical cohesion) is ``SET.json``: a list of ``src``, ``dst`` and ``true_ind``, tokenised, ``_eos`` between sentences.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Group(NamedTuple):
 
 
 def read_set(path: Path, source_lang: str, target_lang: str) -> list[Group]:
-    """Reads a set in one of the two formats: a file ``SET.json``, or the prefix of ContraPro's files.
+    """Read a set in one of the two formats: a file ``SET.json``, or the prefix of ContraPro's files.
 
     Raises:
         InputError: as :func:`read_groups` and :func:`read_consistency`.
@@ -47,10 +47,10 @@ def read_set(path: Path, source_lang: str, target_lang: str) -> list[Group]:
 
 
 def read_consistency(path: Path, source_lang: str, target_lang: str) -> list[Group]:
-    """Reads a consistency test set of Voita et al.; the text is detokenised.
+    """Read a consistency test set of Voita et al.; the text is detokenised.
 
     Raises:
-        InputError: the file cannot be read, or is no such set.
+        InputError: the file cannot be read, or is not such a set.
     """
     sides = [MosesDetokenizer(lang=language) for language in (source_lang, target_lang)]
 
@@ -87,7 +87,7 @@ def _split(line: str, path: Path, number: int) -> tuple[tuple[str, ...], str]:
 
 
 def read_groups(prefix: Path, source_lang: str, target_lang: str) -> list[Group]:
-    """Reads the groups of a set; ``PREFIX.distance``, if it exists, contains the distance of each group, one per line.
+    """Read the groups of a set; ``PREFIX.distance``, if it exists, contains the distance of each group, one per line.
 
     Args:
         prefix: common prefix of the files.

@@ -27,7 +27,7 @@ LONGEST = 10**9
 
 
 Priced = Pattern | Attention
-"""What the cost of an attention module follows from: its pattern, or an attention that selects nothing."""
+"""Basis of an attention module's cost: its pattern, or an attention that selects nothing."""
 
 
 class Cost(NamedTuple):
@@ -57,23 +57,23 @@ class Cost(NamedTuple):
 
     @property
     def ratio(self) -> float:
-        """Attention alone, Lasformer relative to the Transformer."""
+        """Cost of attention alone, Lasformer relative to the Transformer."""
         return self.sparse / self.dense
 
     @property
     def ratio_with_projections(self) -> float:
-        """Including the projections to queries, keys and values: the paper's 15 %."""
+        """Ratio including the projections to queries, keys and values: the paper's 15 %."""
         return (self.sparse + self.sparse_projections) / (self.dense + self.dense_projections)
 
     @property
     def ratio_with_all_projections(self) -> float:
-        """Including the output projection as well."""
+        """Ratio including the output projection as well."""
         sparse, dense = self.sparse + self.sparse_projections, self.dense + self.dense_projections
         return (sparse + self.output_projection) / (dense + self.output_projection)
 
 
 def module_cost(module: str, cfg: ModuleConfig, patterns: Sequence[Priced], length: int) -> Cost:
-    """Cost of one attention module at ``length`` tokens.
+    """Return the cost of one attention module at ``length`` tokens.
 
     Args:
         module: one of :data:`MODULES`.
@@ -96,7 +96,7 @@ def module_cost(module: str, cfg: ModuleConfig, patterns: Sequence[Priced], leng
 
 
 def module_patterns(module: str, cfg: ModuleConfig, kappas: Sequence[float]) -> list[Priced]:
-    """The patterns of a module's groups.
+    """Return the patterns of a module's groups.
 
     Args:
         module: one of :data:`MODULES`.
@@ -110,19 +110,19 @@ def module_patterns(module: str, cfg: ModuleConfig, kappas: Sequence[float]) -> 
 
 
 def checkpoint_patterns(state: dict[str, Any]) -> dict[str, list[Priced]]:
-    """The patterns of a trained checkpoint, by module, with their learned kappa."""
+    """Return the patterns of a trained checkpoint, by module, with their learned kappa."""
     cfg, found = module_config(_Attributes(state["cfg"]["model"])), kappas(state["model"])
     return {module: module_patterns(module, cfg, found[module]) for module in MODULES}
 
 
 def mean_kappa(patterns: Sequence[Priced]) -> float | None:
-    """Mean kappa of the patterns; full attention counts as 1. None if no pattern has a kappa."""
+    """Return the mean kappa of the patterns; full attention counts as 1. None if no pattern has a kappa."""
     shares = [p.share for p in patterns if p.share is not None]
     return sum(shares) / len(shares) if shares else None
 
 
 def checkpoint_cost(path: str | Path, lengths: Sequence[int]) -> list[Cost]:
-    """Costs per module and in total, at every length, based on the kappa of a trained checkpoint.
+    """Return the costs per module and in total, at every length, based on the kappa of a trained checkpoint.
 
     Args:
         lengths: numbers of tokens.
@@ -138,7 +138,7 @@ def checkpoint_cost(path: str | Path, lengths: Sequence[int]) -> list[Cost]:
 
 
 def state_cost(state: dict[str, Any], lengths: Sequence[int]) -> list[Cost]:
-    """The same from a loaded checkpoint of one of our architectures.
+    """Return the same costs from a loaded checkpoint of one of our architectures.
 
     Raises:
         InputError: a length is invalid.
@@ -163,12 +163,12 @@ def state_cost(state: dict[str, Any], lengths: Sequence[int]) -> list[Cost]:
 
 
 def of_ours(state: dict[str, Any]) -> bool:
-    """Whether a checkpoint's architecture is one of those registered by this package."""
+    """Return whether a checkpoint's architecture is one of those registered by this package."""
     return architecture(state) in ("lasformer", *PRESETS)
 
 
 def weight_products(weights: dict[str, Any], cfg: ModuleConfig) -> float:
-    """Multiply-accumulates of the weight matrices for one source and one target token, excluding the selectors.
+    """Return the multiply-accumulates of the weight matrices for one source and one target token, without selectors.
 
     In a mixture of experts, only the experts that process a token are counted. Table lookups cost nothing.
     """
@@ -185,7 +185,7 @@ def weight_products(weights: dict[str, Any], cfg: ModuleConfig) -> float:
 
 
 def kappas(weights: dict[str, Any]) -> dict[str, list[float]]:
-    """The kappa of every group, by module, from a model's state."""
+    """Return the kappa of every group, by module, from a model's state."""
     stems = {
         "encoder": ("encoder.", "self_attn"),
         "decoder": ("decoder.", "self_attn"),
@@ -200,7 +200,7 @@ def kappas(weights: dict[str, Any]) -> dict[str, list[float]]:
 
 
 def table(costs: Sequence[Cost]) -> str:
-    """Formats costs for a terminal: GMACs, and the ratios to the dense Transformer."""
+    """Format costs for a terminal: GMACs, and the ratios to the dense Transformer."""
     head = f"{'length':>7} {'module':<8}{'kappa':>7}{'dense':>10}{'sparse':>10}{'ratio':>8}"
     head += f"{'+ Q, K, V':>11}{'+ output':>10}"
     lines = [head]

@@ -1,6 +1,6 @@
-"""The charts of the report page: curves of the training, cost against length, scores by place.
+"""Charts of the report page: training curves, cost by length, scores by position.
 
-A run has one colour in all charts; what is drawn of it differs in the dash. Titles and legends are the page's.
+A run has one colour in all charts; its lines differ in their dashes. The page draws titles and legends.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from fairseq_lasformer.analysis.runs import Run
 from fairseq_lasformer.checkpoints.loading import load
 
 LENGTHS = (256, 512, 1024, 2048, 4096, 8192, 16384)
-# legible on white and on black, and told apart by the colour-blind
+# legible on white and on black, and distinguishable for the colour-blind
 COLOURS = ("#2a9d8f", "#e07a3f", "#7b78d8", "#d4568b", "#8a9a2f", "#3f8fd0", "#b07d4a", "#8d8d95")
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 MODULES = ("encoder", "decoder", "cross")
@@ -24,8 +24,8 @@ class Chart(NamedTuple):
     """One chart.
 
     Attributes:
-        note: what one has to know to read it; may be empty.
-        figure: Plotly's figure, without colours of text and background: those are the page's.
+        note: what a reader has to know; may be empty.
+        figure: Plotly's figure, without the colours of text and background, which the page sets.
     """
 
     title: str
@@ -36,7 +36,7 @@ class Chart(NamedTuple):
 @dataclass(frozen=True)
 class _Curve:
     title: str
-    key: str  # its name in the log; the beginning of it, if there is one for each group of layers
+    key: str  # its name in the log; the prefix, if there is one name for each group of layers
     unit: str
     note: str
     by_group: bool = False
@@ -48,7 +48,7 @@ CURVES = (
         "Selection loss",
         "selection_kl",
         "bits per query",
-        "KL divergence between the full attention and that of the selector, which learns from it.",
+        "KL divergence between the full attention and the selector's, which learns from it.",
     ),
     _Curve("Keys kept (κ)", "kappa", "% of the keys", "By attention module; every query keeps this share.", True),
     _Curve(
@@ -63,7 +63,7 @@ CURVES = (
 
 
 def charts(runs: Sequence[Run]) -> list[Chart]:
-    """All charts for which the runs have something to show."""
+    """Return all charts for which the runs have data."""
     made: Iterable[Chart | None] = (
         *(curve(runs, which) for which in CURVES),
         cost_chart(runs),
@@ -94,12 +94,12 @@ def _colour(i: int) -> str:
 
 
 def _name(runs: Sequence[Run], run: Run, what: str) -> str:
-    """Name of a line; the run's is left out where there is only one."""
+    """Return the name of a line; the run's name is left out if there is only one run."""
     return what if len(runs) == 1 and what else f"{run.name}, {what}" if what else run.name
 
 
 def curve(runs: Sequence[Run], which: _Curve) -> Chart:
-    """One value over updates: thin in training, with markers in validation; or a line for each module and group."""
+    """Plot one value over updates: thin in training, with markers in validation, or a line per module and group."""
     figure = _figure("updates", which.unit)
     for i, run in enumerate(runs):
         if which.by_group:
@@ -122,7 +122,7 @@ def _add(figure: Any, points: Sequence[tuple[float, float]], name: str, **style:
 
 
 def _groups(figure: Any, run: Run, which: _Curve, colour: str, runs: Sequence[Run]) -> None:
-    """A line for each module, and for each group of layers in it, of the shares seen in training."""
+    """Add a line for each module, and for each group of layers in it, of the shares seen in training."""
     lines = run.log.get("train_inner", [])
     for module, dash in zip(MODULES, DASHES):
         groups = sorted(
@@ -142,7 +142,7 @@ def _groups(figure: Any, run: Run, which: _Curve, colour: str, runs: Sequence[Ru
 
 
 def cost_chart(runs: Sequence[Run]) -> Chart:
-    """Cost of attention relative to the dense Transformer, by length, from the kappa reached (the paper's figure 2)."""
+    """Plot attention's cost relative to the dense Transformer, by length, at the kappa reached (paper's figure 2)."""
     figure = _figure("tokens", "cost relative to dense, %")
     for i, run in enumerate(runs):
         if run.checkpoint is None:
@@ -161,7 +161,7 @@ def cost_chart(runs: Sequence[Run]) -> Chart:
             )  # fmt: skip
     figure.update_xaxes(type="log", tickvals=list(LENGTHS), ticktext=[f"{n:,}" for n in LENGTHS])
     figure.update_yaxes(rangemode="tozero")
-    note = "Multiply-accumulates with the κ that was reached; with Q, K, V: including the projections, as in the paper."
+    note = "Multiply-accumulates at the κ reached; with Q, K, V: including the projections, as in the paper."
     return Chart("Cost of attention by length", note, figure)
 
 
@@ -179,7 +179,7 @@ def _bars(runs: Sequence[Run], y: str, places: Callable[[Run], dict[str, tuple[f
 
 
 def distance_chart(runs: Sequence[Run]) -> Chart:
-    """Accuracy on context-dependent words, by distance of the deciding word (the demo's probe)."""
+    """Plot accuracy on context-dependent words, by distance of the deciding word (the demo's probe)."""
 
     def places(run: Run) -> dict[str, tuple[float, str]]:
         counts = run.scores.get("counts", {})
@@ -189,11 +189,11 @@ def distance_chart(runs: Sequence[Run]) -> Chart:
     figure = _bars(runs, "% right", places, "distance of the deciding word, tokens")
     figure.update_yaxes(range=[0, 104])
     figure.update_xaxes(type="category")
-    return Chart("Words that need context, by distance", "How far before a word stands what decides it.", figure)
+    return Chart("Words that need context, by distance", "Distance of a word from the word that decides it.", figure)
 
 
 def place_chart(runs: Sequence[Run], key: str, title: str) -> Chart:
-    """d-BLEU by length of the document or by quarter (``lasformer score --by-length --by-position``)."""
+    """Plot d-BLEU by length of the document or by quarter (``lasformer score --by-length --by-position``)."""
 
     def places(run: Run) -> dict[str, tuple[float, str]]:
         found = run.scores.get(key, {})

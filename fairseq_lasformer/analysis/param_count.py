@@ -27,7 +27,7 @@ def _dictionary(words: int) -> Any:
 
 
 def build(arch: str, source_words: int, target_words: int, options: Sequence[str] = ()) -> LasformerModel:
-    """Builds a model without allocating memory for its weights.
+    """Build a model without allocating memory for its weights.
 
     Args:
         arch: ``lasformer`` or a named architecture.
@@ -67,7 +67,7 @@ def _parser(config: Any) -> argparse.ArgumentParser:
 
 
 def options(pattern: str = "") -> str:
-    """Lists the options of the model, the criterion and the task, with descriptions and defaults, for a terminal.
+    """List the options of the model, the criterion and the task, with descriptions and defaults, for a terminal.
 
     fairseq-train's own ``--help`` is printed too early to include a plugin's options.
 
@@ -108,7 +108,7 @@ def options(pattern: str = "") -> str:
 
 
 def parts(model: torch.nn.Module) -> dict[str, int]:
-    """Parameters by part, with ``total`` last; shared parameters are counted once, where they first occur."""
+    """Count the parameters by part, with ``total`` last; shared parameters are counted once, where they first occur."""
     found = {"word tables": 0, "embedding units": 0, "encoder": 0, "decoder": 0, "output projection": 0}
     for name, p in model.named_parameters():
         side, _, rest = name.partition(".")
@@ -122,5 +122,5 @@ def parts(model: torch.nn.Module) -> dict[str, int]:
 
 
 def table(counts: dict[str, int]) -> str:
-    """Formats the counts for a terminal."""
+    """Format the counts for a terminal."""
     return "\n".join(f"{name:<20}{n:>14,}" for name, n in counts.items())

@@ -50,7 +50,7 @@ function swatch(trace) {
   return svg;
 }
 
-// all boxes must exist before the first chart is drawn: a chart takes the width that its box has at that moment
+// all boxes must exist before the first chart is drawn: a chart takes the current width of its box
 const plots = data.charts.map((chart) => {
   const plot = make("div", { className: "plot" }), legend = make("div", { className: "legend" });
   const note = make("p", { className: "note", textContent: chart.note });
@@ -86,7 +86,7 @@ function sample(number) {
   it.source.forEach((_, i) => {
     const row = make("tr", { className: columns.some(([, lines]) => marks(lines, i)) ? "differs" : "" }, make("th", { textContent: i + 1, scope: "row" }));
     for (const [name, lines, className] of columns) {
-      if (i && lines.length !== it.source.length) continue; // its lines are not those of the source: one cell for all
+      if (i && lines.length !== it.source.length) continue; // its lines do not match the source's: one cell for all
       const cell = make("td", { className, rowSpan: lines.length === it.source.length ? 1 : it.source.length });
       cell.dataset.name = name;
       for (const [text, differs] of lines[i]) cell.append(differs ? make("mark", { textContent: text }) : text);
@@ -109,7 +109,7 @@ if (data.samples.length) {
     const only = make("input", { type: "checkbox", id: "only", onchange: () => byId("sample").classList.toggle("marked", only.checked) });
     byId("documents").append(make("label", {}, only, " only lines with differences"));
   }
-  byId("samples-note").textContent = "Line i of a translation is that of line i of the source."
+  byId("samples-note").textContent = "Line i of a translation belongs to line i of the source."
     + (first.reference.length ? " Marked: words that differ from the reference." : first.runs.length > 1 ? ` Marked: words that differ from ${first.runs[0].name}.` : "");
   sample(0);
 }
@@ -156,7 +156,7 @@ function highlight() {
     return `“${to[key].textContent}” ${percent(weight)}${line === here ? "" : ` (line ${line})`}`;
   });
   byId("attends").textContent = `“${from[chosen].textContent}” (line ${here}) attends to ${best.join(", ") || "no word"}`
-    + (rest > 0.05 ? `; ${percent(rest)} goes to weaker ones and to the marks between lines.` : ".");
+    + (rest > 0.05 ? `; ${percent(rest)} goes to weaker links and to the separators between lines.` : ".");
 }
 
 function choose(word, focus) {

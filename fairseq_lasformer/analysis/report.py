@@ -1,4 +1,4 @@
-"""One self-contained page on training runs: what they are, scores, sample translations, curves, attention."""
+"""Self-contained report page on training runs: models, scores, sample translations, curves, attention."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def report(
     scores: Path | None = None,
     device: str = "auto",
 ) -> list[Run]:
-    """Writes the report.
+    """Write the report.
 
     Args:
         paths: see :func:`read_runs`.
         document: source text, raw form, for the sample translations and the attention view; None for neither.
         show: number of documents in them.
         data: prepared folder, if it is not the one a run was trained on.
-        reference: translation of ``document``, raw form; default: the file beside it in the target language
+        reference: translation of ``document``, raw form; default: the file next to it in the target language
             (``test.de`` for ``test.en``), if there is one.
         scores: scores of several runs; see :func:`read_runs`.
         device: where the samples are translated; see :func:`load_model`.
@@ -85,7 +85,7 @@ def _chart(chart: Chart) -> dict[str, Any]:
 
 
 def _facts(document: Path | None) -> str:
-    """When, how and where the page was made, as HTML."""
+    """Return when, how and where the page was made, as HTML."""
     facts = {
         "written": f"{datetime.now().astimezone():%Y-%m-%d %H:%M %Z}",
         "by": f"fairseq_lasformer {__version__}",
@@ -100,14 +100,14 @@ def _facts(document: Path | None) -> str:
 def translated(
     runs: Sequence[Run], document: Path, reference: Path | None, show: int, data: Path | None, device: str
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The first documents of a file as every run translates them, and what its words attend to.
+    """Return the first documents of a file as translated by every run, and what their words attend to.
 
     Args:
         runs, document, reference, show, data, device: see :func:`report`.
 
     Returns:
-        see :func:`page_samples`; and an :func:`attention_view` for each run with selection, and document, with their
-        names (``run``, ``document``).
+        see :func:`page_samples`; and an :func:`attention_view` for each document and each run with selection, with
+        their names (``run``, ``document``).
     """
     samples: list[Sample] = []
     found: dict[str, list[list[str]]] = {}
@@ -132,6 +132,6 @@ def translated(
 
 
 def _reference(document: Path, hub: DocumentHubInterface) -> Path | None:
-    """The file beside a document that holds its translation."""
+    """Return the file next to a document that contains its translation."""
     beside = document.with_suffix(f".{hub.settings.target_lang}")
     return beside if document.suffix == f".{hub.settings.source_lang}" and beside.is_file() else None

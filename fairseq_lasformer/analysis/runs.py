@@ -1,4 +1,4 @@
-"""The outputs of a training run that the report shows: its log, its checkpoint and its scores."""
+"""Outputs of a training run that the report shows: log, checkpoint and scores."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Run(NamedTuple):
     """One run.
 
     Attributes:
-        checkpoint: its checkpoint, the one that translates (the best, if it was validated), or None.
+        checkpoint: the checkpoint used for translation (the best, if the run was validated), or None.
         log: JSON lines of its log, by kind (``train_inner``, ``valid``).
         scores: scores from ``lasformer score`` or the demo; empty if there are none.
         start: ``date``, ``command`` and ``machine`` of the last start; empty if the log does not say.
@@ -41,13 +41,13 @@ class Run(NamedTuple):
 
 
 def started(command: Sequence[str], machine: dict[str, Any]) -> str:
-    """The line with which the log of a training begins; :func:`read_start` reads it."""
+    """Return the line that starts the log of a training; :func:`read_start` reads it."""
     now = datetime.now().astimezone().isoformat(timespec="seconds")
     return _STARTED + json.dumps({"date": now, "command": list(command), "machine": machine}) + "\n"
 
 
 def read_start(path: Path) -> dict[str, Any]:
-    """What the log of a training says of its last start; empty if it says nothing."""
+    """Return what the log of a training says about its last start; empty if it says nothing."""
     found: dict[str, Any] = {}
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         if line.startswith(_STARTED):
@@ -61,7 +61,7 @@ def read_start(path: Path) -> dict[str, Any]:
 
 
 def read_log(path: Path) -> dict[str, list[dict[str, float]]]:
-    """The numbers in a fairseq log written with ``--log-format json``, by kind, in order of updates.
+    """Return the numbers in a fairseq log written with ``--log-format json``, by kind, in order of updates.
 
     If several lines refer to the same update (in a run that was killed and resumed), the last one counts.
     """
@@ -91,7 +91,7 @@ class _Scores(NamedTuple):
     bootstrap: dict[str, Any]
 
     def compared(self, name: str) -> dict[str, Any]:
-        """The test of one system; see :class:`Run`."""
+        """Return the test of one system; see :class:`Run`."""
         tested = self.bootstrap.get("systems", {})
         if name not in tested:
             return {}
@@ -112,7 +112,7 @@ def _scores(path: Path) -> _Scores:
 
 
 def _numbers(scores: dict[str, Any]) -> dict[str, Any]:
-    """One system's scores, after checking that they are of the types the report shows: numbers and tables of numbers.
+    """Return one system's scores, after checking that they have the types of the report: numbers, tables of numbers.
 
     Raises:
         ValueError: a score is of another type.
@@ -125,12 +125,12 @@ def _numbers(scores: dict[str, Any]) -> dict[str, Any]:
             inner = [number for places in inner for place in places for number in place]
         text = name == "signatures"
         if not all(v is None or isinstance(v, str if text else int | float) for v in inner):
-            raise ValueError(f"{name} is no number")
+            raise ValueError(f"{name} is not a number")
     return scores
 
 
 def read_runs(paths: Sequence[Path], scores: Path | None = None) -> list[Run]:
-    """Reads the runs in a list of folders.
+    """Read the runs in a list of folders.
 
     Each folder is either that of a demo (with a ``report.json``; one run per system) or a folder of checkpoints. The
     log and the scores of a folder of checkpoints are ``train.log`` and ``scores.json`` inside it, or ``<name>.log`` and
@@ -138,7 +138,7 @@ def read_runs(paths: Sequence[Path], scores: Path | None = None) -> list[Run]:
 
     Args:
         scores: scores of several systems (``lasformer score --json``), by names of the runs; they take precedence. A
-            system that is no run becomes one without log and checkpoint.
+            system without a run becomes a run without log and checkpoint.
 
     Raises:
         InputError: a folder is missing, or is neither; or scores are not what ``lasformer score`` writes.
@@ -180,7 +180,7 @@ def _run(folder: Path, scores: _Scores | None, system: str = "") -> Run:
     log = first(folder / "train.log", beside / f"{name}.log")
     checkpoint = next((folder / name for name in CHECKPOINTS if (folder / name).is_file()), None)
     if log is None and checkpoint is None:
-        raise InputError(f"{folder}: holds no checkpoint and no train.log; nothing to report")
+        raise InputError(f"{folder}: contains no checkpoint and no train.log; nothing to report")
     if scores is None:
         file = first(folder / "scores.json", beside / f"{name}.json")
         scores = _scores(file) if file else _Scores({}, {})

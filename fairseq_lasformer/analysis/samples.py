@@ -1,4 +1,4 @@
-"""Sample translations for the report: the lines of a few documents beside what each run makes of them."""
+"""Sample translations for the report: the lines of a few documents next to each run's translation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fairseq_lasformer.text.documents import read_documents
 from fairseq_lasformer.text.units import units
 
 LINES = 40
-"""Lines of a document that are shown at most."""
+"""Maximum number of lines shown of a document."""
 
 
 class Sample(NamedTuple):
@@ -20,7 +20,7 @@ class Sample(NamedTuple):
 
     Attributes:
         number: its number in the file, from 1.
-        reference: their reference translations; empty if there are none.
+        reference: reference translations of its lines; empty if there are none.
         omitted: number of further lines.
     """
 
@@ -31,7 +31,7 @@ class Sample(NamedTuple):
 
 
 def read_samples(document: Path, reference: Path | None, show: int) -> list[Sample]:
-    """The first documents of a file.
+    """Return the first documents of a file.
 
     Args:
         document: source text, raw form.
@@ -54,7 +54,7 @@ def read_samples(document: Path, reference: Path | None, show: int) -> list[Samp
 
 
 def differences(text: str, other: str) -> list[list[Any]]:
-    """A text in pieces, each with whether it differs from another text: words that a shortest edit would replace."""
+    """Split a text into pieces, each with whether a shortest edit to another text would replace its words."""
     before, after = ([side[a:b] for a, b in units(side)] for side in (other, text))
     spans, pieces = units(text), []
     for kind, _, _, start, end in difflib.SequenceMatcher(a=before, b=after, autojunk=False).get_opcodes():
@@ -73,7 +73,7 @@ def differences(text: str, other: str) -> list[list[Any]]:
 
 
 def page_samples(samples: Sequence[Sample], translations: dict[str, list[list[str]]]) -> list[dict[str, Any]]:
-    """The samples as the page shows them.
+    """Return the samples as the page shows them.
 
     Args:
         translations: by run, the lines of each document.
@@ -81,7 +81,7 @@ def page_samples(samples: Sequence[Sample], translations: dict[str, list[list[st
     Returns:
         for each document, ``number``, ``source``, ``reference``, ``omitted`` and ``runs``: name and ``lines`` in pieces
         (see :func:`differences`), compared with the reference, or with the first run if there is none. A run whose
-        lines are not those of the source has a single one.
+        lines do not match those of the source has a single one.
     """
     made = []
     for i, sample in enumerate(samples):

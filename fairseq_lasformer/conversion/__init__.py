@@ -1,3 +1,3 @@
-"""Models from elsewhere, as models of this package."""
+"""Conversion of models from elsewhere into models of this package."""
 
 from fairseq_lasformer import quiet_fairseq  # noqa: F401

@@ -1,8 +1,8 @@
-"""How far each kappa of a model can fall for a given loss: measured on a few documents, without training.
+"""Lowest kappas of a model for a given loss, measured on a few documents, without training.
 
-The rule of eq 7 (arXiv 2309.14174) follows the attention that the kept keys hold. What modules lose by it differs much:
-a cross-attention that holds 94% of its attention may lose more than a decoder that holds 80%. Here each kappa is where
-it costs the same per key, and all together cost what was asked for.
+The rule of eq 7 (arXiv 2309.14174) follows the share of attention on the kept keys. Modules differ widely in what they
+lose by it: a cross-attention that keeps 94% of its attention may lose more than a decoder that keeps 80%. Here, every
+kappa is set where it costs the same per key, and all together cost what was asked for.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ class Budgeted(NamedTuple):
 
 
 def cheapest(costs: Mapping[str, Sequence[float]], budget: float, shares: Sequence[float] = SHARES) -> dict[str, float]:
-    """The kappas that keep the fewest keys for a sum of costs, by repeatedly taking the cheapest step down.
+    """Return the kappas that keep the fewest keys for a sum of costs, by repeatedly taking the cheapest step down.
 
     Args:
-        costs: of each selector, in bits per token, at each of ``shares``; steps that gain count as free.
+        costs: costs of each selector, in bits per token, at each of ``shares``; steps that gain count as free.
         budget: largest sum.
     """
     monotone = {name: [max(0.0, *values[: i + 1]) for i in range(len(values))] for name, values in costs.items()}
@@ -52,7 +52,7 @@ def cheapest(costs: Mapping[str, Sequence[float]], budget: float, shares: Sequen
         spent = sum(monotone[name][i] for name, i in at.items())
         steps = []
         for name, i in at.items():
-            for to in range(i + 1, len(shares)):  # several values at once: a plateau may hide a cheap one behind it
+            for to in range(i + 1, len(shares)):  # several values at once: a cheap one may follow a plateau
                 cost = monotone[name][to] - monotone[name][i]
                 if spent + cost <= budget:
                     steps.append((cost / (shares[i] - shares[to]), -to, name))
@@ -67,7 +67,7 @@ def kappas_within(bits: Callable[[Mapping[str, float]], float], names: Sequence[
 
     Args:
         bits: returns the bits per token with given kappas; selectors that are not named have 1.
-        names: of all selectors.
+        names: names of all selectors.
         budget: bits per token that may be lost.
     """
     before = bits({})
@@ -76,7 +76,7 @@ def kappas_within(bits: Callable[[Mapping[str, float]], float], names: Sequence[
         for name in names:
             costs[name] = [0.0]
             for share in SHARES[1:]:
-                # beyond several times the budget, smaller ones are not worth a pass
+                # beyond several times the budget, smaller values are not worth a pass
                 hopeless = costs[name][-1] > 3 * budget
                 costs[name].append(math.inf if hopeless else bits({name: share}) - before)
                 bar.update()
@@ -90,7 +90,7 @@ def kappas_within(bits: Callable[[Mapping[str, float]], float], names: Sequence[
 
 
 def write_within_budget(checkpoint: Path, data: Path, out: Path, budget: float, documents: int) -> Budgeted:
-    """Writes a checkpoint with every kappa as far down as a loss of ``budget`` bits per token allows.
+    """Write a checkpoint with every kappa as low as a loss of ``budget`` bits per token allows.
 
     The loss is measured on the longest ``documents`` examples of the validation set.
 

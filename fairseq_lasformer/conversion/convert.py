@@ -1,4 +1,4 @@
-"""fairseq's Transformer checkpoints as checkpoints of ``lasformer_dense``: the same translations, our decoder."""
+"""Conversion of fairseq's Transformer checkpoints to ``lasformer_dense``: the same translations, our decoder."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from fairseq_lasformer.plugin.model import LasformerModel
 from fairseq_lasformer.plugin.patches.compat import load_checkpoint_to_cpu
 from fairseq_lasformer.plugin.task_config import DocumentTranslationConfig
 
-# What fairseq's Transformer can have and ours cannot, and the value that means that it is absent.
+# Features of fairseq's Transformer that ours cannot have, and the value of each that means "absent".
 _ABSENT = {
     "adaptive_input": False,
     "adaptive_softmax_cutoff": None,
@@ -36,11 +36,11 @@ _ABSENT = {
 
 _KINDS = ("transformer", "transformer_align")
 _TASKS = ("translation", "document_translation")
-CLOSE = 1e-4  # float32 rounds differently in another order of operations
+CLOSE = 1e-4  # float32 rounds differently in a different order of operations
 
 
 def convert(checkpoint: Path, out: Path, keep: tuple[str | None, str | None] = (None, None)) -> str:
-    """Convert a checkpoint of fairseq's ``transformer``; both models are run on the same tokens and compared.
+    """Convert a checkpoint of fairseq's ``transformer``, and compare both models on the same tokens.
 
     Args:
         checkpoint: checkpoint of an architecture of fairseq's ``transformer``.
@@ -49,10 +49,10 @@ def convert(checkpoint: Path, out: Path, keep: tuple[str | None, str | None] = (
             ``"0,2,4"``; None for all, or for what the checkpoint says.
 
     Returns:
-        what was converted, for the terminal.
+        a summary for the terminal.
 
     Raises:
-        InputError: as :func:`checkpoints.load`; or it is another kind of model, or has something that cannot be
+        InputError: as :func:`checkpoints.load`; or it is a different kind of model, or has something that cannot be
             converted.
     """
     if out.resolve() == checkpoint.resolve():
@@ -69,7 +69,7 @@ def convert(checkpoint: Path, out: Path, keep: tuple[str | None, str | None] = (
             f"{checkpoint}: is a checkpoint of {kind or 'an unknown kind'}; expected fairseq's transformer"
         )
     if not state["cfg"].get("task"):
-        raise InputError(f"{checkpoint}: does not say what it was trained for (its settings hold no task)")
+        raise InputError(f"{checkpoint}: does not say what it was trained for (its settings contain no task)")
     task = _settings(state["cfg"]["task"])
     task_name = task.get("_name") or task.get("task")
     if task_name not in _TASKS:
@@ -79,7 +79,7 @@ def convert(checkpoint: Path, out: Path, keep: tuple[str | None, str | None] = (
     ours.load_state_dict(stock.state_dict(), strict=True)
     difference = _difference(stock, ours)
     if not difference < CLOSE:
-        raise InputError(f"{checkpoint}: the converted model computes something else (difference {difference:.1g})")
+        raise InputError(f"{checkpoint}: the converted model's scores differ (difference {difference:.1g})")
     known = {f.name for f in fields(DocumentTranslationConfig)}
     cfg = OmegaConf.to_container(state["cfg"]) if OmegaConf.is_config(state["cfg"]) else dict(state["cfg"])
     assert isinstance(cfg, dict)
@@ -96,7 +96,7 @@ def convert(checkpoint: Path, out: Path, keep: tuple[str | None, str | None] = (
 
 
 def _settings(part: Any) -> dict[str, Any]:
-    """A part of a checkpoint's settings, which fairseq saves in one of three forms."""
+    """Return a part of a checkpoint's settings, which fairseq saves in one of three forms."""
     if isinstance(part, Namespace):
         return dict(vars(part))
     found = OmegaConf.to_container(part) if OmegaConf.is_config(part) else part
@@ -105,11 +105,11 @@ def _settings(part: Any) -> dict[str, Any]:
 
 
 def _stock(checkpoint: Path, state: dict[str, Any]) -> tuple[Any, dict[str, Any], SimpleNamespace]:
-    """fairseq's own model with the checkpoint's weights, our options for it, and the dictionaries it was built for."""
+    """Return fairseq's own model with the checkpoint's weights, our options for it, and the dictionaries it has."""
     weights = state["model"]
     sizes = [weights.get(f"{side}.embed_tokens.weight", torch.empty(0)).size(0) for side in ("encoder", "decoder")]
     if not all(sizes):
-        raise InputError(f"{checkpoint}: has no table of words; it cannot be converted")
+        raise InputError(f"{checkpoint}: has no embedding table; it cannot be converted")
     source = _dictionary(sizes[0])
     target = source if sizes[0] == sizes[1] else _dictionary(sizes[1])
     task = SimpleNamespace(source_dictionary=source, target_dictionary=target)
@@ -132,7 +132,7 @@ def _dictionary(size: int) -> Any:
 
 
 def _options(checkpoint: Path, cfg: Any) -> dict[str, Any]:
-    """Our options for a model of fairseq's.
+    """Return our options for one of fairseq's models.
 
     Raises:
         InputError: it has something that ours cannot have.
@@ -156,7 +156,7 @@ def _options(checkpoint: Path, cfg: Any) -> dict[str, Any]:
 
 @torch.no_grad()
 def _difference(stock: Any, ours: LasformerModel) -> float:
-    """The largest difference of the scores of two models on the same tokens, relative to the largest score."""
+    """Return the largest difference of two models' scores on the same tokens, relative to the largest score."""
     generator = torch.Generator().manual_seed(1)
     n = min(24, *(limit for limit in stock.max_positions() if limit))
     words = min(len(stock.encoder.dictionary), len(stock.decoder.dictionary))

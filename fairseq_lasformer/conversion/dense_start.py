@@ -1,4 +1,4 @@
-"""A checkpoint that a selecting model starts from, made of a dense one: the same scores, with selectors at kappa 1."""
+"""Start checkpoint of a selecting model, made from a dense one: the same scores, with selectors at kappa 1."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ _BIAS = "decoder.output_projection.bias"
 
 
 class StartOptions(NamedTuple):
-    """What is added to a dense model.
+    """Options for the selectors that are added to a dense model.
 
     Attributes:
         modules: attention modules that select, as ``--select-modules``; ``none`` for a model that stays dense.
         dim: width of the selectors (d_s).
-        share_loss: share of a layer's attention that may be lost, on average, by layers that share a selection; the
-            fewest groups within it are made.
-        groups: the groups' lowest layers instead, as ``--select-groups``.
+        share_loss: share of their attention that layers may lose, on average, by sharing a selection; the fewest
+            groups within this limit are formed.
+        groups: the lowest layer of each group instead, as ``--select-groups``.
         words: folder of the dense model's dictionaries; None for the one that the checkpoint names.
     """
 
@@ -50,15 +50,15 @@ class StartOptions(NamedTuple):
 
 
 def write_start(checkpoint: Path, data: Path, out: Path, options: StartOptions) -> str:
-    """Writes the checkpoint.
+    """Write the checkpoint.
 
     Args:
         checkpoint: dense checkpoint of ours.
-        data: prepared folder, whose dictionaries hold the model's words, and a separator that it may not know.
+        data: prepared folder, whose dictionaries contain the model's words, and a separator that may be new to it.
         out: file to write.
 
     Returns:
-        what was done, for the terminal: a line each.
+        what was done, for the terminal: one line per change.
 
     Raises:
         InputError: the model is not dense, or does not fit the data.
@@ -71,7 +71,7 @@ def write_start(checkpoint: Path, data: Path, out: Path, options: StartOptions) 
             f"{checkpoint}: is a checkpoint of {kind or 'an unknown kind'}; make it one of ours with lasformer convert"
         )
     if any(".selector." in name for name in state["model"]):
-        raise InputError(f"{checkpoint}: has selectors already; lasformer train --finetune-from-model goes on with it")
+        raise InputError(f"{checkpoint}: has selectors already; continue with lasformer train --finetune-from-model")
     cfg = dict(state["cfg"])
     told: list[str] = []
     settings = DataConfig.load(data)
@@ -112,13 +112,13 @@ def write_start(checkpoint: Path, data: Path, out: Path, options: StartOptions) 
 
 
 def options_of(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a model among the settings of a checkpoint."""
+    """Return the options of a model among the settings of a checkpoint."""
     known = {field.name for field in dataclasses.fields(LasformerConfig) if not field.name.startswith("_")}
     return {name: value for name, value in settings.items() if name in known}
 
 
 def words_of_options(chosen: Mapping[str, Any]) -> list[str]:
-    """The words of fairseq-train's command line for options of a model."""
+    """Return the words of fairseq-train's command line for a model's options."""
     words: list[str] = []
     for field in dataclasses.fields(LasformerConfig):
         value = chosen.get(field.name)
@@ -137,7 +137,7 @@ def words_of_options(chosen: Mapping[str, Any]) -> list[str]:
 def _splits(data: Path) -> list[SplitInfo]:
     found = [SplitInfo.load(data, name) for name in ("train", "valid")]
     if found[0] is None:
-        raise InputError(f"{data}: holds no training set; prepare it with lasformer prepare --train")
+        raise InputError(f"{data}: contains no training set; prepare it with lasformer prepare --train")
     return [info for info in found if info is not None]
 
 
@@ -162,7 +162,7 @@ def _dictionaries(task: Any) -> tuple[Any, Any]:
 
 
 def _same_words(state: Mapping[str, Any], dictionaries: tuple[Any, Any]) -> bool:
-    """Whether a checkpoint knows the words of these dictionaries, as far as can be told."""
+    """Return whether a checkpoint knows the words of these dictionaries, as far as can be determined."""
     trained = (state.get("task_state") or {}).get(DICTIONARIES)
     if trained is not None:
         return bool(trained == hashes(dictionaries))
@@ -178,7 +178,7 @@ def _other_words(
     settings: DataConfig,
     folder: Path | None,
 ) -> list[str]:
-    """Moves the rows of words to where the data's dictionaries have them; a separator begins as end of sentence."""
+    """Reorder the rows of words as in the data's dictionaries; initialise a separator from end-of-sentence."""
     place = Path(str(trained.get("data", ""))) if folder is None else folder
     told = []
     moved: dict[str, Tensor] = {}
@@ -193,7 +193,7 @@ def _other_words(
         unknown = [word for word in dictionary.symbols if word not in old.indices and word != settings.separator]
         if unknown:
             raise InputError(
-                f"{task.folder}: {len(unknown)} of its words are not the model's ({', '.join(unknown[:3])}); prepare "
+                f"{task.folder}: {len(unknown)} of its words are not in the model ({', '.join(unknown[:3])}); prepare "
                 f"it with lasformer prepare --reuse {place}"
             )
         rows = torch.tensor([old.indices.get(word, old.eos()) for word in dictionary.symbols])
@@ -205,9 +205,9 @@ def _other_words(
                 raise InputError(f"{checkpoint}: its {name} has {len(table)} rows, {place} has {len(old)} words")
             moved[name] = table[rows]
         if settings.separator and settings.separator not in old.indices:
-            told.append(f"{language}: {settings.separator} is added; it begins as the end of sentence")
+            told.append(f"{language}: {settings.separator} is added, initialised from end-of-sentence")
     if not moved:
-        raise InputError(f"{checkpoint}: words can be added to tables of words alone, not to compact embeddings")
+        raise InputError(f"{checkpoint}: words can be added only to embedding tables, not to compact embeddings")
     weights.update(moved)
     return told
 
@@ -224,7 +224,7 @@ def _built(options: Mapping[str, Any], task: Any, weights: Mapping[str, Tensor],
 
 
 def _groups(dense: LasformerModel, task: Any, options: StartOptions) -> tuple[str, str]:
-    """The groups as ``--select-groups`` has them, and what they lose, in words."""
+    """Return the groups in the form of ``--select-groups``, and a description of what they lose."""
     sides = {"encoder": ("encoder",), "decoder": ("decoder", "cross")}
     layers = {"encoder": len(dense.encoder.layers), "decoder": len(dense.decoder.layers)}
     attention = attention_of_layers(dense, calibration(task), task.target_dictionary.eos())

@@ -1,4 +1,4 @@
-"""``lasformer export``: a model whose attention reads every key, for CTranslate2."""
+"""``lasformer export``: export of a model whose attention reads every key, to CTranslate2."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from fairseq_lasformer.plugin.placement import MODULES, heads_of
 
 QUANTISATIONS = ("float32", "int8", "int8_float32", "int16", "float16")
 LEARNED = 1
-"""fairseq's learned positions begin one row behind padding."""
+"""Row of fairseq's first learned position, counted from that of padding."""
 
 
 def export(checkpoint: Path, out: Path, data: Path | None = None, quantisation: str = "float32") -> str:
-    """Writes a model for CTranslate2, with its vocabularies and subwords.
+    """Write a model for CTranslate2, with its vocabularies and subwords.
 
     Args:
         checkpoint: a checkpoint, or the folder of one.
         out: folder to write; new or empty.
-        data: its prepared folder; None for the one that it names.
+        data: its prepared folder; None for the one named in the checkpoint.
         quantisation: type of the weights, one of :data:`QUANTISATIONS`.
 
     Returns:
-        what was written, for the terminal.
+        a summary for the terminal.
 
     Raises:
         InputError: the model has something that CTranslate2 cannot have, or ``out`` is not empty.
@@ -59,7 +59,7 @@ def export(checkpoint: Path, out: Path, data: Path | None = None, quantisation: 
 
 
 def loaded_for_export(checkpoint: Path, data: Path | None) -> DocumentHubInterface:
-    """A trained model.
+    """Load a trained model.
 
     Raises:
         InputError: it cannot be loaded, or is not ours.
@@ -71,19 +71,19 @@ def loaded_for_export(checkpoint: Path, data: Path | None) -> DocumentHubInterfa
 
 
 def check_reads_everything(checkpoint: Path, model: LasformerModel, what: str) -> None:
-    """Refuses a model whose attention reads only some of the keys, or none, which ``what`` cannot."""
+    """Refuse a model whose attention reads only some of the keys, or none, which ``what`` cannot do."""
     if others := without_keys(model.cfg):
-        raise InputError(f"{checkpoint}: {', '.join(others)} attend in another way, which {what} cannot")
+        raise InputError(f"{checkpoint}: {', '.join(others)} attend in a way that {what} cannot")
     selectors = [name for name, selector in model.selectors() if int(selector.kappa) == KAPPA_ONE]
     if partial := [n for n, pattern in model.patterns() if not isinstance(pattern, Full) and n not in selectors]:
         raise InputError(
-            f"{checkpoint}: {', '.join(partial)} read only some of the keys, which {what} cannot; "
+            f"{checkpoint}: {', '.join(partial)} read only some of the keys, which {what} cannot do; "
             "only models at kappa 1 can be exported"
         )
 
 
 def _spec(checkpoint: Path, hub: DocumentHubInterface) -> Any:
-    """The model as CTranslate2 describes it."""
+    """Return the model as CTranslate2 describes it."""
     from ctranslate2.specs import TransformerSpec
     from ctranslate2.specs.common_spec import Activation
 
@@ -127,7 +127,7 @@ def _spec(checkpoint: Path, hub: DocumentHubInterface) -> Any:
 
 
 def _side(spec: Any, module: Any, weights: dict[str, Any], side: str) -> None:
-    """Encoder or decoder."""
+    """Fill in the encoder or the decoder."""
     (spec.embeddings[0] if isinstance(spec.embeddings, list) else spec.embeddings).weight = weights[
         f"{side}.embed_tokens.weight"
     ].numpy()

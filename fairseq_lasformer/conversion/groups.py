@@ -1,7 +1,7 @@
-"""Which layers of a dense model can share a selection: those whose attention falls on the same keys.
+"""Groups of layers of a dense model that can share a selection: those whose attention falls on the same keys.
 
 The layers' attention is measured on a few documents, without any training (as IndexCache, arXiv 2603.12201, does to
-leave out indexers). Groups are consecutive layers, so that the best partition is found exactly.
+leave out indexers). Groups are consecutive layers, so the best partition is found exactly.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SHARE = 0.1
 """Share of the keys that a selection keeps while groups are compared."""
 
 QUERIES = 64
-"""Queries of a document whose attention is looked at."""
+"""Queries of a document whose attention is examined."""
 
 
 class Groups(NamedTuple):
@@ -68,7 +68,7 @@ def choose_groups(attentions: Sequence[Tensor], n_groups: int) -> Groups:
 
 
 def _loss(attentions: Sequence[Tensor], start: int, end: int) -> float:
-    """Attention that the layers from ``start`` to before ``end`` lose together as a group, in shares."""
+    """Return the attention that layers ``start`` to ``end - 1`` lose together as a group, in shares."""
     total, n_rows = 0.0, 0
     for attention in attentions:
         layers = attention[start:end]
@@ -81,7 +81,7 @@ def _loss(attentions: Sequence[Tensor], start: int, end: int) -> float:
 
 @torch.no_grad()
 def attention_of_layers(model: Any, examples: Iterable[tuple[Tensor, Tensor]], eos: int) -> dict[str, list[Tensor]]:
-    """Attention of all layers by module: for each example, the mean over heads [layers, queries, keys].
+    """Return the attention of all layers by module: for each example, the mean over heads [layers, queries, keys].
 
     Args:
         model: a dense model of ours, in evaluation mode.
@@ -105,7 +105,7 @@ def attention_of_layers(model: Any, examples: Iterable[tuple[Tensor, Tensor]], e
 
 @contextmanager
 def _projected(attentions: Sequence[Any]) -> Iterator[dict[Any, list[Tensor]]]:
-    """Collects queries and keys of attentions, in a pass over one example: [query, key], each [N, H * D]."""
+    """Collect queries and keys of attentions, in a pass over one example: [query, key], each [N, H * D]."""
     found: dict[Any, list[Tensor]] = {attention: [torch.empty(0), torch.empty(0)] for attention in attentions}
     hooks = []
     for attention in attentions:
@@ -123,7 +123,7 @@ def _projected(attentions: Sequence[Any]) -> Iterator[dict[Any, list[Tensor]]]:
 
 
 def _attention(module: Any, projected: Sequence[Tensor], causal: bool) -> Tensor:
-    """The mean attention over heads of some queries, evenly spread: [queries, keys]."""
+    """Return the mean attention over heads of some evenly spread queries: [queries, keys]."""
     query, key = projected
     n, heads = len(query), module.num_heads
     rows = torch.linspace(0, n - 1, min(n, QUERIES)).round().long()

@@ -32,19 +32,19 @@ PLACES = {
 
 
 def prune(checkpoint: Path, out: Path, groups: str = "", heads: str = "", data: Path | None = None) -> str:
-    """Writes a smaller checkpoint.
+    """Write a smaller checkpoint.
 
     Args:
         checkpoint: checkpoint of ours.
         out: checkpoint to write.
-        groups: groups of layers that remain, by number from 0, as ``decoder.0``; a side that is not named keeps all.
+        groups: groups of layers that remain, by number from 0, such as ``decoder.0``; unnamed sides keep all.
             A model trained with ``--group-drop`` can do without some.
         heads: number of heads that remain in attention modules, as ``encoder=6,cross=4``: those of each layer with the
             largest gradients (Michel et al. 2019, arXiv 1905.10650) on documents of ``data``.
-        data: prepared folder; default: the one that the checkpoint names.
+        data: prepared folder; default: the one named in the checkpoint.
 
     Returns:
-        what remains and what it is worth, for the terminal.
+        a summary of what remains and its scores, for the terminal.
 
     Raises:
         InputError: the checkpoint is unusable, or a group or head does not exist.
@@ -94,7 +94,7 @@ def prune(checkpoint: Path, out: Path, groups: str = "", heads: str = "", data: 
 
 
 def importance(checkpoint: Path, data: Path | None) -> dict[tuple[str, str, int], Tensor]:
-    """How much the loss depends on each head, on the documents of :func:`calibration`.
+    """Return how much the loss depends on each head, on the documents of :func:`calibration`.
 
     It is the mean over documents of |out_h . gradient of the loss by out_h|, the first-order effect of leaving the head
     out (arXiv 1905.10650, eq 3), by side, attention and layer.
@@ -117,7 +117,7 @@ def importance(checkpoint: Path, data: Path | None) -> dict[tuple[str, str, int]
 
 @contextmanager
 def _outputs(model: Any) -> Iterator[dict[tuple[str, str, int], tuple[Tensor, int]]]:
-    """Collects the outputs of all heads in a pass, [1, N, H * D], and their number, by side, attention and layer."""
+    """Collect the outputs of all heads in a pass, [1, N, H * D], and their number, by side, attention and layer."""
     found: dict[tuple[str, str, int], tuple[Tensor, int]] = {}
     hooks = []
     for side, attention in PLACES.values():
@@ -147,7 +147,7 @@ def _module(side: str, attention: str, layer: int) -> str:
 
 
 def _cut(weights: dict[str, Tensor], side: str, attention: str, layer: int, scores: Tensor, n: int) -> None:
-    """Keeps the ``n`` heads of an attention with the highest scores, in their order."""
+    """Keep the ``n`` heads of an attention with the highest scores, in their order."""
     stem, kept = f"{side}.layers.{layer}.{attention}", scores.topk(n).indices.sort().values
     for name in ("q_proj", "k_proj", "v_proj"):
         for part in ("weight", "bias"):
@@ -158,7 +158,7 @@ def _cut(weights: dict[str, Tensor], side: str, attention: str, layer: int, scor
 
 
 def _keep(weights: dict[str, Tensor], cfg: ModuleConfig, groups: str) -> dict[str, Any]:
-    """Leaves out the groups that are not named, in place; returns the options that change."""
+    """Remove the groups that are not named, in place; return the options that change."""
     sizes = {"encoder": cfg.encoder.layers, "decoder": cfg.decoder.layers}
     chosen = _named(groups, {side: len(group_starts(cfg, side)) for side in sizes})
     changed: dict[str, Any] = {}

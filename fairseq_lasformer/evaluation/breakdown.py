@@ -1,6 +1,6 @@
-"""Scores by the length of a document and by the place in it, and what was left out or added.
+"""Scores by document length and by position in the document; omitted and added lines.
 
-The quality of document-level systems falls with the length of a document, and towards its end (arXiv 2412.17592).
+Document-level systems get worse as documents get longer, and towards the end of a document (arXiv 2412.17592).
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from fairseq_lasformer.evaluation.metrics import bleu
 from fairseq_lasformer.text.documents import Document
 
 LENGTHS = (100, 300, 1000)
-"""Bounds of the classes of documents, in words of the reference."""
+"""Upper bounds of the length classes, in words of the reference."""
 
 QUARTERS = ("first quarter", "second quarter", "third quarter", "last quarter")
 
 SHORTEST = 8
-"""Sentences that a document needs for scores by quarter."""
+"""Minimum number of sentences for scores by quarter."""
 
 SHOWN = 10
-"""Places that a terminal shows of omissions and additions each."""
+"""Maximum number of omissions, and of additions, shown on a terminal."""
 
 
 def by_length(hypotheses: Sequence[Document], references: Sequence[Document], tokenize: str) -> dict[str, Any]:
-    """``d_bleu``, ``chrf`` and ``documents`` by the number of words in the reference.
+    """Return ``d_bleu``, ``chrf`` and ``documents`` by the number of words in the reference.
 
     Args:
-        hypotheses, references: documents, as many of each.
+        hypotheses, references: the same number of documents.
     """
     names = [f"{a + 1}-{b} words" for a, b in zip((0, *LENGTHS), LENGTHS)] + [f">{LENGTHS[-1]} words"]
     classes: dict[str, list[int]] = {name: [] for name in names}
@@ -45,9 +45,9 @@ def by_length(hypotheses: Sequence[Document], references: Sequence[Document], to
 
 
 def by_position(hypotheses: Sequence[Document], references: Sequence[Document], tokenize: str) -> dict[str, Any]:
-    """``d_bleu``, ``chrf`` and ``documents`` by quarter of the document, each quarter being a segment.
+    """Return ``d_bleu``, ``chrf`` and ``documents`` by quarter of the document; each quarter is a segment.
 
-    Where a translation has as many lines as its reference, the quarters are exact. Otherwise, its lines are first
+    If a translation has as many lines as its reference, the quarters are exact. Otherwise, its lines are first
     aligned with those of the reference, and lines without a partner belong to the quarter of the line before.
     Documents of fewer than :data:`SHORTEST` sentences are left out.
     """
@@ -79,7 +79,7 @@ def _scores(pairs: Sequence[tuple[str, str]], tokenize: str) -> dict[str, Any]:
 
 
 def omissions(hypotheses: Sequence[Document], references: Sequence[Document]) -> dict[str, Any]:
-    """What was left out and added: ``omitted`` and ``added``, [document, line] from 1, in the reference or translation.
+    """Return ``omitted`` lines of the references and ``added`` lines of the translations, as [document, line] from 1.
 
     A line that was replaced with another text counts as both.
     """
@@ -93,7 +93,7 @@ def omissions(hypotheses: Sequence[Document], references: Sequence[Document]) ->
 
 
 def table(name: str, scores: dict[str, Any]) -> str:
-    """Formats what was found for one system for a terminal."""
+    """Format the results of one system for a terminal."""
     lines: list[str] = []
     for key in ("by_length", "by_position"):
         for place, s in scores.get(key, {}).items():

@@ -1,4 +1,4 @@
-"""A few documents on which layers and heads are compared, and checkpoints are scored."""
+"""Calibration documents, on which layers and heads are compared and checkpoints are scored."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from fairseq_lasformer.data.manifest import SplitInfo
 from fairseq_lasformer.documents.hub import from_pretrained
 from fairseq_lasformer.documents.scoring import log_probabilities
 
-DOCUMENTS = 16  # layers and heads are alike on few documents already; what words cost needs more of them
+DOCUMENTS = 16  # enough to compare layers and heads; measuring the cost of words takes more
 
 
 class Scores(NamedTuple):
-    """What a checkpoint is worth.
+    """Scores of a checkpoint.
 
     Attributes:
-        bits: per token of the references.
+        bits: bits per token of the references.
         documents: number of documents.
-        kappas: of each selector, as a share.
+        kappas: kappa of each selector, as a share.
     """
 
     bits: float
@@ -36,7 +36,7 @@ class Scores(NamedTuple):
 
 
 def calibration(task: Any, split: str = "", documents: int = DOCUMENTS) -> Iterator[tuple[Tensor, Tensor]]:
-    """The longest examples of a split, source and target; without a name, of the one for validation or training."""
+    """Yield the longest examples of a split, source and target; by default, of the validation or training split."""
     split = split or ("valid" if SplitInfo.load(task.folder, "valid") is not None else "train")
     if split not in task.datasets:
         task.load_dataset(split)
@@ -47,14 +47,14 @@ def calibration(task: Any, split: str = "", documents: int = DOCUMENTS) -> Itera
 
 
 def bits_per_token(hub: Any, examples: Sequence[tuple[Tensor, Tensor]]) -> float:
-    """Bits that a loaded model needs per token of the targets."""
+    """Return the bits that a loaded model needs per token of the targets."""
     tokens = max(4096, *(max(map(len, example)) for example in examples))
     scores = log_probabilities(hub.models[0], hub.task.target_dictionary, examples, tokens, "cpu")
     return float(-torch.cat(scores).double().mean()) / math.log(2)
 
 
 def scored(checkpoint: Path, data: Path, documents: int = DOCUMENTS) -> Scores:
-    """Scores a checkpoint on the documents of :func:`calibration`."""
+    """Score a checkpoint on the documents of :func:`calibration`."""
     hub: Any = from_pretrained(checkpoint, data=data).eval()
     examples = list(calibration(hub.task, documents=documents))
     return Scores(

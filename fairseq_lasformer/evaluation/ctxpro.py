@@ -1,7 +1,7 @@
-"""ctxpro's test sets (Wicks & Post 2023): is the word that only the context decides in the last sentence's translation?
+"""Accuracy on ctxpro's test sets (Wicks & Post 2023): words of a last sentence that only the context decides.
 
-An item passes if the expected form stands, as a word, in the last sentence of its translation, without regard to case
-and punctuation: the rule of the ``ctxpro`` package, whose numbers these are.
+An item passes if the expected form occurs as a word in the last sentence of its translation, regardless of case and
+punctuation. This is the rule of the ``ctxpro`` package, and the numbers are the same.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ class Item(NamedTuple):
     """One example of a set.
 
     Attributes:
-        expected: the form that the last sentence of the translation must hold.
+        expected: the form that the last sentence of the translation must contain.
         rule: the class of the example.
-        distance: sentences between the last one and what decides, if the set says so.
+        distance: sentences between the last one and the deciding one, if the set gives it.
     """
 
     expected: str
@@ -33,10 +33,10 @@ class Item(NamedTuple):
 
 
 def read_set(path: Path) -> tuple[list[Item], str]:
-    """The items of a set, ``SET.json``, and the target language, as far as their documents' names tell it.
+    """Return the items of a set, ``SET.json``, and the target language, if the names of their documents contain it.
 
     Raises:
-        InputError: the file cannot be read, or is no such set.
+        InputError: the file cannot be read, or is not such a set.
     """
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
@@ -50,10 +50,10 @@ def read_set(path: Path) -> tuple[list[Item], str]:
 
 
 def splitter(language: str) -> Callable[[str], list[str]]:
-    """A function that splits text into sentences, as the ``ctxpro`` package does.
+    """Return a function that splits text into sentences, as the ``ctxpro`` package does.
 
     Raises:
-        InputError: it is not installed, or does not know the language.
+        InputError: sentence-splitter is not installed, or does not know the language.
     """
     try:
         from sentence_splitter import SentenceSplitter, SentenceSplitterException
@@ -69,23 +69,23 @@ def splitter(language: str) -> Callable[[str], list[str]]:
 
 
 def last_sentence(translation: Document, split: Callable[[str], list[str]]) -> str:
-    """The last line of a translation of several lines; otherwise, the last sentence of the line."""
+    """Return the last line of a translation of several lines; otherwise, the last sentence of its only line."""
     if len(translation) > 1:
         return translation[-1]
     return (split(translation[0].strip()) or translation)[-1]
 
 
 def passes(sentence: str, expected: str) -> bool:
-    """Whether a sentence holds the expected form as a word."""
+    """Return whether a sentence contains the expected form as a word."""
     return f" {expected.lower()} " in f" {sentence.lower().translate(_PUNCTUATION)} "
 
 
 def evaluate(translations: Sequence[Document], items: Sequence[Item], language: str) -> dict[str, Any]:
-    """How many items pass.
+    """Count the items that pass.
 
     Args:
-        translations: one for each item, context and last sentence.
-        language: of the translations.
+        translations: one for each item: context and last sentence.
+        language: language of the translations.
 
     Returns:
         ``right``, ``total``, and [right, total] ``by_rule`` and ``by_distance``.
@@ -114,7 +114,7 @@ def evaluate(translations: Sequence[Document], items: Sequence[Item], language: 
 
 
 def text(found: dict[str, Any]) -> str:
-    """Formats the result for a terminal; the last line is ``accuracy: RIGHT / TOTAL``."""
+    """Format the result for a terminal; the last line is ``accuracy: RIGHT / TOTAL``."""
     lines = [f"{rule}: {right} / {total}" for rule, (right, total) in sorted(found["by_rule"].items())]
     lines += [f"distance {d}: {right} / {total}" for d, (right, total) in found["by_distance"].items()]
     return "\n".join([*lines, f"accuracy: {found['right']} / {found['total']}"])

@@ -1,7 +1,7 @@
-"""Which line of a translation belongs to which line of the reference: omissions and additions.
+"""Alignment of the lines of a translation with those of the reference: pairs, omissions and additions.
 
-A monotone alignment by dynamic programming (as in Gale and Church, 1993, but by similarity instead of length): lines
-are paired so that the sum of their similarities, less a threshold per pair, is largest.
+The alignment is monotone, by dynamic programming (as in Gale and Church, 1993, but by similarity instead of length).
+It maximises the sum of the similarities of paired lines, less a threshold per pair.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import NamedTuple
 import numpy as np
 
 THRESHOLD = 0.25
-"""Lines less similar than this are no pair."""
+"""Lines that are less similar than this are not paired."""
 
 BAND = 30
-"""Lines by which two paired lines may be apart, besides the difference between the numbers of lines."""
+"""Maximum distance between paired lines, in addition to the difference between the numbers of lines."""
 
 
 class AlignedLines(NamedTuple):
@@ -39,12 +39,12 @@ def _trigrams(line: str) -> Counter[str]:
 
 
 def similarity(a: Counter[str], b: Counter[str]) -> float:
-    """Dice coefficient of two multisets of character trigrams, 0 to 1."""
+    """Return the Dice coefficient of two multisets of character trigrams, 0 to 1."""
     return 2.0 * (a & b).total() / max(1, a.total() + b.total())
 
 
 def align(hypothesis: Sequence[str], reference: Sequence[str]) -> AlignedLines:
-    """Pairs the lines of a translation with those of its reference; see the module."""
+    """Pair the lines of a translation with those of its reference; see the module."""
     n, m = len(hypothesis), len(reference)
     grams = [[_trigrams(line) for line in side] for side in (hypothesis, reference)]
     reach = BAND + abs(n - m)

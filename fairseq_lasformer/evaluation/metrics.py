@@ -1,4 +1,4 @@
-"""The translation metrics, one entry each, that ``lasformer score``, the report and the ablation tables show.
+"""Translation metrics of ``lasformer score``, the report and the ablation tables, one entry each.
 
 To add one, add a :class:`Metric` to :data:`METRICS`; see CONTRIBUTING.md.
 """
@@ -30,7 +30,7 @@ class Outputs(NamedTuple):
 
     @classmethod
     def of(cls, hypotheses: Sequence[Document], references: Sequence[Document], tokenize: str) -> tuple[Outputs, int]:
-        """The outputs, and the number of documents whose sentence counts agree."""
+        """Return the outputs, and the number of documents whose sentence counts agree."""
         agree = [(h, r) for h, r in zip(hypotheses, references) if len(h) == len(r)]
         if all(len(h) <= 1 for h in hypotheses) and any(len(r) > 1 for r in references):
             agree = []  # single-sentence references agree only by chance
@@ -56,7 +56,7 @@ class Metric:
     by_sentence: bool = False
 
     def score(self, outputs: Outputs) -> tuple[float | None, str]:
-        """The score and the metric's signature; (None, "") for a sentence-level metric if there are no sentences."""
+        """Return the score and the signature; (None, "") for a sentence-level metric if there are no sentences."""
         hypotheses, references = outputs.sentences if self.by_sentence else outputs.documents
         if not hypotheses:
             return None, ""
@@ -66,7 +66,7 @@ class Metric:
 
 
 def bleu(lowercase: bool, tokenize: str, **options: Any) -> BLEU:
-    """sacrebleu's BLEU.
+    """Build sacrebleu's BLEU.
 
     Raises:
         InputError: the tokeniser is unknown, or cannot be used here.

@@ -1,4 +1,4 @@
-"""The discourse probe of the demo corpus: is each context-dependent word translated as its context demands?
+"""Discourse probe of the demo corpus: accuracy on context-dependent words.
 
 A hypothesis is aligned with its reference word by word (Levenshtein); a word counts as right if the aligned word of the
 hypothesis is identical.
@@ -36,7 +36,7 @@ class Probe(NamedTuple):
 
 
 def read_probes(path: str | Path) -> list[Probe]:
-    """The entries of a probe file."""
+    """Return the entries of a probe file."""
     try:
         with open(path, encoding="utf-8") as f:
             return [_probe(json.loads(line)) for line in f]
@@ -59,12 +59,12 @@ def _probe(fields: Any) -> Probe:
 
 
 def words(text: str) -> list[str]:
-    """Words and punctuation marks."""
+    """Return the words and punctuation marks of a text."""
     return _WORD.findall(text)
 
 
 def judge(probes: Sequence[Probe], hypotheses: Sequence[Document], references: Sequence[Document]) -> list[bool]:
-    """Whether each probed word is translated correctly.
+    """Return whether each probed word is translated correctly.
 
     Args:
         hypotheses, references: documents, in the same order.
@@ -80,7 +80,7 @@ def judge(probes: Sequence[Probe], hypotheses: Sequence[Document], references: S
     for probe in probes:
         if probe.document >= len(references) or probe.sentence >= len(references[probe.document]):
             raise InputError(
-                f"the probe names sentence {probe.sentence} of document {probe.document}, which is not there"
+                f"the probe names sentence {probe.sentence} of document {probe.document}, which does not exist"
             )
         d = probe.document
         if d not in aligned:
@@ -92,7 +92,7 @@ def judge(probes: Sequence[Probe], hypotheses: Sequence[Document], references: S
 
 
 def _align(reference: list[str], hypothesis: list[str]) -> dict[int, str]:
-    """The hypothesis word aligned with each reference position that has a counterpart."""
+    """Return the hypothesis word aligned with each reference position that has a counterpart."""
     pairs = {}
     for op in Levenshtein.opcodes(reference, hypothesis):
         if op.tag in ("equal", "replace"):
@@ -102,7 +102,7 @@ def _align(reference: list[str], hypothesis: list[str]) -> dict[int, str]:
 
 
 def accuracy(probes: Sequence[Probe], right: Sequence[bool]) -> dict[str, Any]:
-    """Shares of correctly translated words.
+    """Return the shares of correctly translated words.
 
     Args:
         right: results of :func:`judge`.

@@ -1,7 +1,7 @@
-"""Pronouns that the source leaves out: are they in the translation?
+"""Recall of pronouns that the source leaves out.
 
 Chinese drops subjects and objects that the context makes clear (Wang et al., arXiv 1801.03257); English needs them, and
-only the context says which. Recall of each pronoun, by whether the source sentence has a pronoun at all.
+only the context shows which. Recall is given per pronoun, by whether the source sentence has a pronoun at all.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ ENGLISH = {
     **{"he": "he", "him": "he", "she": "she", "it": "it", "they": "they", "them": "they"},
     **{"i": "I", "me": "I", "you": "you", "we": "we", "us": "we"},
 }
-"""Forms of English personal pronouns, and the pronoun that they count as; not ``her``, which may be a possessive."""
+"""Forms of English personal pronouns, and the pronoun they count as; without ``her``, which may be a possessive."""
 
 CHINESE = ("我", "你", "妳", "您", "他", "她", "它", "牠", "祂", "咱", "俺", "自己", "大家", "彼此")
-"""What makes a Chinese sentence one with a pronoun."""
+"""Chinese pronouns, for the class of a source sentence."""
 
 WITH, WITHOUT = "source has a pronoun", "source has none"
 
@@ -30,12 +30,12 @@ Counts = dict[str, dict[str, list[int]]]
 
 
 def found_in(sentence: str) -> Counter[str]:
-    """The personal pronouns of an English sentence; ``I'm`` and ``they've`` hold one."""
+    """Count the personal pronouns of an English sentence; ``I'm`` and ``they've`` contain one each."""
     return Counter(ENGLISH[word] for word in re.findall(r"[a-z]+", sentence.lower()) if word in ENGLISH)
 
 
 def counts(hypothesis: Document, reference: Document, source: Document) -> Counts:
-    """[found, in the reference] by class of the source sentence and pronoun, in one document."""
+    """Return [found, in the reference] by class of the source sentence and pronoun, for one document."""
     result: Counts = {WITH: {}, WITHOUT: {}}
     for ours, theirs, original in zip(hypothesis, reference, source):
         own, kind = found_in(ours), WITH if any(word in original for word in CHINESE) else WITHOUT
@@ -64,7 +64,7 @@ def _recall(pronouns: dict[str, list[int]]) -> float:
 def evaluate(
     hypotheses: Sequence[Document], references: Sequence[Document], sources: Sequence[Document]
 ) -> list[Counts]:
-    """The counts of each document.
+    """Return the counts of each document.
 
     Args:
         hypotheses, references, sources: documents with the same sentences.
@@ -84,15 +84,16 @@ def evaluate(
 
 
 def summary(documents: Sequence[Counts]) -> dict[str, Any]:
-    """``recall`` by class of the source sentence, and ``counts``: [found, in the reference] by class and pronoun."""
+    """Return ``recall`` by class of source sentence, and ``counts``, [found, in the reference] by class and pronoun."""
     total = _added(documents)
     return {"recall": {kind: _recall(pronouns) for kind, pronouns in total.items()}, "counts": total}
 
 
 def significance(system: Sequence[Counts], baseline: Sequence[Counts], samples: int, seed: int = 1) -> dict[str, float]:
-    """p values, by class of the source sentence, of the recall being no higher than that of a baseline.
+    """Return p values, by class of the source sentence, of the recall being no higher than a baseline's.
 
-    Paired bootstrap over documents (Koehn 2004): the share of samples in which the system is not better.
+    The p value is the share of samples of a paired bootstrap over documents (Koehn 2004) in which the system is not
+    better.
     """
     generator, worse = random.Random(seed), {WITH: 0, WITHOUT: 0}
     for _ in range(samples):
@@ -104,7 +105,7 @@ def significance(system: Sequence[Counts], baseline: Sequence[Counts], samples: 
 
 
 def text(name: str, found: dict[str, Any]) -> str:
-    """Formats the summary of a system for a terminal."""
+    """Format the summary of a system for a terminal."""
     lines = []
     for kind, pronouns in found["counts"].items():
         each = ", ".join(

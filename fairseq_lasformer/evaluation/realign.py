@@ -1,6 +1,6 @@
-"""Lines for translations that have none, or other ones than their reference: by minimum word error rate.
+"""Realignment of translations whose lines are unknown or differ from the reference's, by minimum word error rate.
 
-Matusov et al. 2005, in the package mweralign (Post 2025).
+The method is that of Matusov et al. 2005, in the package mweralign (Post 2025).
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from fairseq_lasformer.text.documents import Document
 
 
 def realign(hypotheses: Sequence[Document], references: Sequence[Document], tokenize: str = "13a") -> list[Document]:
-    """The hypotheses, cut into as many lines as their references; those that have as many stay as they are.
+    """Cut the hypotheses into as many lines as their references; those that already have as many are kept.
 
     Args:
-        hypotheses, references: documents, as many of each.
+        hypotheses, references: the same number of documents.
         tokenize: sacrebleu's tokeniser; with one for text without spaces, every character is a word.
 
     Raises:

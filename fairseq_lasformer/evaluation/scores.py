@@ -16,7 +16,7 @@ UNSPACED = ("zh", "ja-mecab", "ko-mecab", "char")
 
 
 def score(hypotheses: Sequence[Document], references: Sequence[Document], tokenize: str = "13a") -> dict[str, Any]:
-    """Scores of one system.
+    """Return the scores of one system.
 
     Args:
         hypotheses, references: the same number of documents, in the same order, each a list of sentences (a hypothesis
@@ -61,9 +61,9 @@ def compare(
     tokenize: str = "13a",
     samples: int = 1000,
 ) -> dict[str, Any]:
-    """Paired bootstrap of d-BLEU (Koehn 2004, as implemented in sacrebleu): every system against the first one.
+    """Compare every system with the first by paired bootstrap of d-BLEU (Koehn 2004, as implemented in sacrebleu).
 
-    Documents are the units that are resampled. Call :func:`score` on each system first: counts are not checked here.
+    Documents are resampled. Call :func:`score` on each system first: counts are not checked here.
 
     Args:
         hypotheses: documents by name of the system, at least two systems.
@@ -88,7 +88,7 @@ def compare(
 
 
 def comparison_table(found: dict[str, Any]) -> str:
-    """Formats the results of :func:`compare` for a terminal."""
+    """Format the results of :func:`compare` for a terminal."""
     lines = [f"paired bootstrap of d-BLEU, {found['signature']}"]
     for name, s in found["systems"].items():
         against = "baseline" if s["p"] is None else f"p = {s['p']:.4f}"
@@ -97,7 +97,7 @@ def comparison_table(found: dict[str, Any]) -> str:
 
 
 def table(systems: dict[str, dict[str, Any]]) -> str:
-    """Formats the scores of several systems on the same references for a terminal."""
+    """Format the scores of several systems on the same references for a terminal."""
     width = max(map(len, systems)) + 2
     lines = [f"{'system':<{width}}" + "".join(f"{m.column:>8}" for m in METRICS.values()) + f"{'length':>8}"]
     for name, s in systems.items():

@@ -1,6 +1,6 @@
-"""Subtitle files: text, line breaks and times in one figure, SubER (Wilken et al., arXiv 2205.05805).
+"""SubER of subtitle files: text, line breaks and times in one figure (Wilken et al., arXiv 2205.05805).
 
-It is the package subtitle-edit-rate that computes it: edits of words and breaks by time, in per cent; lower is better.
+The package subtitle-edit-rate computes it: edits of words and breaks by time, in per cent; lower is better.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from fairseq_lasformer.errors import InputError
 
 
 def suber(hypothesis: Path, reference: Path, language: str = "") -> float:
-    """SubER of an .srt file.
+    """Return the SubER of an .srt file.
 
     Args:
         language: ``zh``, ``ja`` or ``ko`` for text in them; empty for others.
 
     Raises:
-        InputError: the package is missing, or a file is no .srt file.
+        InputError: the package is missing, or a file is not an .srt file.
     """
     try:
         from suber.file_readers import read_input_file
@@ -39,7 +39,7 @@ def suber(hypothesis: Path, reference: Path, language: str = "") -> float:
 
 
 def table(reference: Path, hypotheses: Sequence[Path], language: str = "") -> tuple[str, dict[str, float]]:
-    """SubER of several files against one, for a terminal, and by file."""
+    """Return the SubER of several files against one reference, as text for a terminal, and by file."""
     found = {str(path): suber(path, reference, language) for path in hypotheses}
     width = max(map(len, found)) + 2
     lines = [f"{'subtitles':<{width}}{'SubER':>8}", *(f"{name:<{width}}{value:>8.2f}" for name, value in found.items())]

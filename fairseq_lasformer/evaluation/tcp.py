@@ -26,7 +26,7 @@ class Label(NamedTuple):
 
 
 def read_labels(path: Path) -> list[list[Label]]:
-    """The labels of each document: line i contains tab-separated ``position:candidate,candidate,…``.
+    """Return the labels of each document: line i contains tab-separated ``position:candidate,candidate,…``.
 
     Raises:
         InputError: the file does not exist, or a field is malformed (the message names file and line).
@@ -51,7 +51,7 @@ def _tokenizer() -> MosesTokenizer:
 
 
 def sentences(text: str) -> list[str]:
-    """Splits running English text after sentence-final punctuation.
+    """Split running English text after sentence-final punctuation.
 
     This is needed because Moses detaches a full stop followed by a lower-cased word only at the end of a line.
     """
@@ -74,7 +74,7 @@ def _abbreviations() -> frozenset[str]:
 
 
 def tokenized(document: Sequence[str]) -> list[str]:
-    """Tokenises a detokenised English document like the reference (Moses, aggressive dashes: ``co @-@ chaired``).
+    """Tokenise a detokenised English document like the reference (Moses, aggressive dashes: ``co @-@ chaired``).
 
     Args:
         document: its sentences, or a single string if their boundaries are unknown.
@@ -85,7 +85,7 @@ def tokenized(document: Sequence[str]) -> list[str]:
 
 
 def hit(label: Label, hypothesis: Sequence[str], n_reference: int) -> bool:
-    """Whether a candidate occurs within 20 tokens of the label's position, scaled to the length of the hypothesis.
+    """Return whether a candidate occurs within 20 tokens of the label's position, scaled to the hypothesis's length.
 
     A one-word candidate must be a token in the window, a multi-word candidate a substring of the joined window.
 
@@ -102,7 +102,7 @@ def hit(label: Label, hypothesis: Sequence[str], n_reference: int) -> bool:
 def score(
     hypotheses: Sequence[Sequence[str]], references: Sequence[Sequence[str]], labels: Sequence[Sequence[Label]]
 ) -> dict[str, float]:
-    """TC, CP and PT in per cent, their geometric mean TCP, and the number of labels of each (``TC_labels``, …).
+    """Return TC, CP and PT in per cent, their geometric mean TCP, and the number of labels (``TC_labels``, …).
 
     Args:
         hypotheses, references: 148 documents of tokens, true-cased.
@@ -127,7 +127,7 @@ def score(
 def evaluate(
     hypotheses: Sequence[Document], candidates: Path, reference: Path, is_tokenized: bool = False
 ) -> dict[str, float]:
-    """Scores translated documents; see :func:`score`.
+    """Score translated documents; see :func:`score`.
 
     Args:
         is_tokenized: whether the hypotheses are tokenised like the reference.
@@ -137,5 +137,5 @@ def evaluate(
 
 
 def line(system: str, scores: Mapping[str, float]) -> str:
-    """Formats the scores of one system for a terminal."""
+    """Format the scores of one system for a terminal."""
     return f"{system}: " + ", ".join(f"{part} {scores[part]:.1f}" for part in ("TC", "CP", "PT", "TCP"))

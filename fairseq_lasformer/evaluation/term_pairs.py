@@ -1,7 +1,7 @@
-"""Terms of a parallel text: names, and words drawn at random, with their translations, for scores of terminology.
+"""Term pairs of a parallel text, names or randomly drawn words with their translations, for terminology scores.
 
 As in WMT25's terminology task, translations are compared without terms, with the right ones (names) and with random
-ones. A pair is what stands together most: the source n-gram with the highest Dice coefficient over lines.
+ones. A target term is paired with the source n-gram that has the highest Dice coefficient with it over lines.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from fairseq_lasformer.text.documents import Pair
 
 SURE = 0.8
-"""Dice coefficient from which a pair counts as each other's translation."""
+"""Minimum Dice coefficient of a term and its translation."""
 
 _UNSPACED = re.compile("[\u3400-\u9fff\u3040-\u30ff]")
 _NAME = re.compile(r"(?<=[a-z,;] )[A-Z][a-z]+(?: [A-Z][a-z]+)?\b")
@@ -22,7 +22,7 @@ _WORD = re.compile(r"\b[a-z]{4,}\b")
 
 
 def _ngrams(line: str) -> set[str]:
-    """What may be a term in a source line: 2 to 8 letters of a script without spaces, 1 to 3 words of another."""
+    """Return the possible terms of a line: 2 to 8 letters of a script without spaces, 1 to 3 words of any other."""
     found = set()
     if _UNSPACED.search(line):
         for part in re.findall(r"[\w·]+", line):
@@ -35,7 +35,7 @@ def _ngrams(line: str) -> set[str]:
 def _pairs(
     lines: Sequence[tuple[set[str], str]], totals: Counter[str], targets: Iterable[str]
 ) -> list[tuple[str, str]]:
-    """The source n-gram of each target term that is sure enough.
+    """Return each target term that has a reliable source n-gram, as (n-gram, term).
 
     Args:
         lines: n-grams of the source, and the target line.
@@ -53,12 +53,12 @@ def _pairs(
 
 
 def find(documents: Sequence[Pair], least: int = 5, seed: int | None = None) -> list[tuple[str, str]]:
-    """Terms of documents and their translations.
+    """Return the terms of documents and their translations.
 
     Args:
         documents: source, and target in a language that writes names with capital letters.
-        least: lines that a term stands in, at least.
-        seed: None for names; otherwise, as many other words, drawn at random.
+        least: minimum number of lines in which a term occurs.
+        seed: None for names; otherwise, as many other words are drawn at random with this seed.
     """
     lines = [(_ngrams(source), target) for pair in documents for source, target in zip(pair.source, pair.target)]
     totals = Counter(ngram for ngrams, _ in lines for ngram in ngrams)

@@ -1,7 +1,7 @@
-"""Terms: are they translated as asked for, and in one way throughout a document?
+"""Terminology scores: success of terms, and consistency within a document, as in WMT25's terminology task.
 
-The two figures of WMT25's terminology task: success, and consistency. Terms are those of a glossary file (source term,
-tab, target term); a source term may have several lines, one for each translation that is right.
+Terms come from a glossary file (source term, tab, target term). A source term may have several lines, one for each
+correct translation.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Terms = dict[str, tuple[str, ...]]
 
 
 def grouped(entries: Sequence[tuple[str, str]]) -> Terms:
-    """The right translations of each source term."""
+    """Return the correct translations of each source term."""
     found: dict[str, list[str]] = {}
     for source, target in entries:
         found.setdefault(source, []).append(target)
@@ -30,23 +30,23 @@ _pattern = lru_cache(maxsize=100_000)(term_pattern)
 
 
 def occurrences(text: str, term: str) -> int:
-    """How often a term occurs; see :func:`term_pattern`."""
+    """Count the occurrences of a term; see :func:`term_pattern`."""
     return len(_pattern(term).findall(text))
 
 
 def evaluate(hypotheses: Sequence[Document], sources: Sequence[Document], terms: Terms) -> dict[str, Any]:
-    """Success and consistency.
+    """Return the counts behind success and consistency.
 
-    A term counts as many times as it occurs in the source line; it is found as many times as its translations occur in
-    that line of the translation, or, where the numbers of lines differ, in the whole document.
+    A term counts as often as it occurs in the source line. It is found as often as its translations occur in that line
+    of the translation or, if the numbers of lines differ, in the whole document.
 
     Args:
-        hypotheses, sources: documents, as many of each.
+        hypotheses, sources: the same number of documents.
 
     Returns:
         ``found`` and ``asked``, whose ratio is the success rate; ``same`` and ``repeated``, whose ratio is the
-        consistency: of the found occurrences of terms that occur more than once in a document, how many are in the
-        form that is most frequent there (terms with a single translation: all that are found, of all).
+        consistency: of the found occurrences of terms that occur more than once in a document, how many have the most
+        frequent form in it (terms with a single translation: all that are found, of all).
 
     Raises:
         InputError: there are more or fewer hypotheses than source documents.
@@ -81,7 +81,7 @@ def evaluate(hypotheses: Sequence[Document], sources: Sequence[Document], terms:
 
 
 def text(name: str, found: dict[str, Any]) -> str:
-    """Formats the result of a system for a terminal."""
+    """Format the result of a system for a terminal."""
 
     def share(part: str, whole: str) -> str:
         return f"{found[part] / found[whole]:.1%} ({found[part]} of {found[whole]})" if found[whole] else "none"

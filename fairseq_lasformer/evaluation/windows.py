@@ -1,8 +1,8 @@
-"""Windows of lines for neural metrics: a document metric out of one of segments.
+"""Windows of lines for neural metrics, which turn a segment metric into a document metric.
 
-Windows of lines, overlapping or side by side, are scored as if each were a segment (Vernikos et al. 2022; SLIDE, arXiv
-2309.08832). The metrics themselves need weights that are not part of this project: a TSV file serves any of them, and
-COMET can be run where its package and a model are at hand.
+Windows of lines, overlapping or adjacent, are scored as if each were a segment (Vernikos et al. 2022; SLIDE, arXiv
+2309.08832). The metrics themselves need weights that are not part of this project. A TSV file serves any of them, and
+COMET can be run if its package and a model are available.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fairseq_lasformer.text.documents import Document
 
 
 class Window(NamedTuple):
-    """Some lines of a document on all sides.
+    """Consecutive lines of a document: source, translation and reference.
 
     Attributes:
         document: number of the document, from 1.
@@ -38,12 +38,12 @@ def windows(
     size: int = 6,
     step: int = 6,
 ) -> list[Window]:
-    """The windows of all documents; the last of a document ends with it, and may begin before the step.
+    """Return the windows of all documents; the last one ends with its document, and may start less than a step later.
 
     Args:
-        hypotheses, references, sources: documents of the same lines.
-        size: lines of a window.
-        step: lines from the beginning of one to that of the next.
+        hypotheses, references, sources: documents with the same lines.
+        size: lines per window.
+        step: lines from the start of one window to the start of the next.
 
     Raises:
         InputError: documents have different numbers of lines.
@@ -53,7 +53,7 @@ def windows(
         if len({len(side) for side in sides}) > 1:
             raise InputError(
                 f"windows need the same lines on all sides; document {number} has {len(sides[0])} (source), "
-                f"{len(sides[1])} (translation) and {len(sides[2])} (reference); --realign cuts the translation"
+                f"{len(sides[1])} (translation) and {len(sides[2])} (reference); use --realign to re-segment it"
             )
         n = len(sides[0])
         starts = list(range(0, max(1, n - size + 1), step))
@@ -70,7 +70,7 @@ def write(path: Path, found: Sequence[Window]) -> None:
 
 
 def comet(model: str, found: Sequence[Window], device: str = "auto") -> float:
-    """The mean score of windows by COMET.
+    """Return the mean COMET score of windows.
 
     Args:
         model: a checkpoint of COMET, or the name of a model that its package has downloaded.

@@ -1,1 +1,1 @@
-"""Whole runs: training, averaging, translating, scoring, and the tables of the paper."""
+"""Complete runs: training, averaging, translating, scoring, and the paper's tables."""

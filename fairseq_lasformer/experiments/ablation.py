@@ -30,7 +30,7 @@ from fairseq_lasformer.text.hypotheses import read_hypotheses
 
 WINDOW = 20
 _OTHER = "{}: contains a run with a different configuration, reference or options; remove it, or choose another --out"
-# What tables 5, 6 and 7 vary (symbol and option), and the default values.
+# Options varied in tables 5, 6 and 7 (symbol and option), and their default values.
 VARIED = {
     5: ("t", "model.sparsity_threshold", ("0.8", "0.85", "0.9", "0.95", "0.99")),
     6: ("d_s", "model.select_dim", ("16", "32", "64", "128")),
@@ -50,16 +50,16 @@ class Row(NamedTuple):
 
 
 def rows(table: int, cfg: DictConfig, values: Sequence[str] = (), modules: Sequence[str] = MODULES) -> list[Row]:
-    """The runs of one table.
+    """Return the runs of one table.
 
     Args:
         table: 1 (other ways to attend), 3 (kappa by module: selection in each module alone, and in all of them), 4
             (components of the method), 5 (t), 6 (d_s) or 7 (r).
         values: values to try in table 5, 6 or 7, instead of those in :data:`VARIED`; in table 1, the number of keys.
-        modules: where the other ways of table 1 attend; elsewhere, their attention is full.
+        modules: modules in which the other ways of table 1 are used; the rest have full attention.
 
     Raises:
-        InputError: there is no such table, or it has no use for ``modules``.
+        InputError: there is no such table, or it does not take ``modules``.
     """
     if tuple(modules) != MODULES and table != 1:
         raise InputError(f"--modules {','.join(modules)}: only in table 1")
@@ -97,17 +97,17 @@ def _keys(values: Sequence[str]) -> int:
     if not values:
         return KEYS
     if len(values) > 1 or not values[0].isdecimal() or not int(values[0]):
-        raise InputError(f"--values {','.join(values)}: in table 1, the keys of a query, at least 1")
+        raise InputError(f"--values {','.join(values)}: in table 1, expected the number of keys per query, at least 1")
     return int(values[0])
 
 
 @dataclass(frozen=True)
 class Ablation:
-    """What the runs of a table have in common.
+    """Settings shared by the runs of a table.
 
     Attributes:
         reference: reference of the test set.
-        probes: words of the reference that depend on their context, by which runs are judged, too.
+        probes: context-dependent words of the reference, by which runs are also judged.
     """
 
     config: Path
@@ -118,11 +118,11 @@ class Ablation:
 
     @cached_property
     def cfg(self) -> DictConfig:
-        """The configuration, composed."""
+        """Composed configuration."""
         return read_config(self.config)
 
     def progress(self, row: Row, folder: Path) -> Progress:
-        """The progress of a run, keyed by everything its result depends on, but not by where it was begun."""
+        """Return the progress of a run, keyed by everything its result depends on, but not by where it was started."""
         config: Any = OmegaConf.to_container(self.cfg)
         config["task"]["data"] = str(self.data)
         config["common"].pop("user_dir", None)
@@ -131,14 +131,14 @@ class Ablation:
         return Progress(folder, key_of(config, self.reference, self.options, self.overrides, row.overrides, *probes))
 
     def experiment(self, row: Row, folder: Path) -> Experiment:
-        """The experiment of one run, in a folder of its own."""
+        """Return the experiment of one run, in its own folder."""
         overrides = (*self.overrides, *row.overrides)
         training = ConfiguredTraining(self.config, overrides)
         return Experiment(row.label, training, self.data, folder, self.options)
 
     @property
     def data(self) -> Path:
-        """The prepared folder: the one given by an override, or else by the configuration."""
+        """Prepared folder: the one given by an override, or else by the configuration."""
         given = [
             o.lstrip("+").removeprefix("task.data=").strip("'\"")
             for o in self.overrides
@@ -148,7 +148,7 @@ class Ablation:
 
 
 def finished(ablation: Ablation, row: Row, folder: Path) -> dict[str, Any] | None:
-    """The result of a run; None if it has not finished.
+    """Return the result of a run; None if it has not finished.
 
     Raises:
         InputError: the folder contains a run with other settings.
@@ -161,10 +161,10 @@ def finished(ablation: Ablation, row: Row, folder: Path) -> dict[str, Any] | Non
 
 
 def run(ablation: Ablation, row: Row, folder: Path) -> dict[str, Any]:
-    """Trains one run in a folder of its own, translates the test set and scores it; resumes where it stopped.
+    """Train one run in its own folder, translate the test set and score it; resume where it stopped.
 
     Args:
-        ablation: what the runs have in common.
+        ablation: settings shared by the runs.
 
     Returns:
         ``label``, ``kappa`` by module (1 for full attention, None for patterns without a kappa), the headline metric,
@@ -195,10 +195,10 @@ def run(ablation: Ablation, row: Row, folder: Path) -> dict[str, Any]:
 
 
 class AblationRun(Worker[Row, dict[str, Any]]):
-    """Does the runs of a table, each in a folder of its own.
+    """Worker that does the runs of a table, each in its own folder.
 
     Args:
-        ablation: what the runs have in common.
+        ablation: settings shared by the runs.
         folder: folder that contains the folders of the runs.
     """
 
@@ -212,7 +212,7 @@ class AblationRun(Worker[Row, dict[str, Any]]):
 
 
 def submit(launcher: str, command: Sequence[str]) -> None:
-    """Passes the command of one run, as a single argument, to a launcher such as ``sbatch --gres=gpu:1 --wrap``.
+    """Pass the command of one run, as a single argument, to a launcher such as ``sbatch --gres=gpu:1 --wrap``.
 
     Args:
         launcher: command line of the launcher.
@@ -230,10 +230,10 @@ def submit(launcher: str, command: Sequence[str]) -> None:
 
 
 def text(ablation: Ablation, table: int, rows: Sequence[Row], folder: Path, length: int) -> str:
-    """Formats the table for a terminal; unfinished runs have no figures.
+    """Format the table for a terminal; unfinished runs have no figures.
 
     Args:
-        ablation: what the runs have in common.
+        ablation: settings shared by the runs.
         table: number of the table.
         folder: folder that contains the folders of the runs.
         length: number of tokens for which the cost is shown.
@@ -264,7 +264,7 @@ def text(ablation: Ablation, table: int, rows: Sequence[Row], folder: Path, leng
     lines.append(
         f"cost: attention's multiply-accumulates, relative to the dense Transformer's, at {length} tokens; + proj.: "
         "with the projections to queries, keys and values"
-        + "; context: words that depend on an earlier sentence and are right; seconds: of training"
+        + "; context: correct words among those that depend on an earlier sentence; seconds: training time"
         * bool(ablation.probes)
     )
     return "\n".join(lines)

@@ -1,7 +1,7 @@
-"""``lasformer back-translate``: documents in the target language become pairs, by a model of the other direction.
+"""``lasformer back-translate``: pairs from documents in the target language, by a model of the other direction.
 
-Sennrich et al. 2016 (arXiv 1511.06709), document by document (Junczys-Dowmunt 2019, arXiv 1907.06170): what the model
-reads is its own translation, what it writes is what people wrote.
+Back-translation (Sennrich et al. 2016, arXiv 1511.06709) is done document by document (Junczys-Dowmunt 2019, arXiv
+1907.06170). In the resulting pairs, the source is machine-translated and the target was written by people.
 """
 
 from __future__ import annotations
@@ -27,28 +27,29 @@ def back_translate(
     engine: str = "processes",
     tell: Callable[[str], object] = print,
 ) -> None:
-    """Translates the documents of ``mono``, adds them to ``train``, and runs the configuration.
+    """Translate the documents of ``mono``, add them to ``train``, and run the configuration.
 
-    Everything is written to its ``out``: the folder ``back`` holds the made pairs. Resumes where it stopped.
+    Everything is written to its ``out``; the folder ``back`` in it contains the generated pairs. Resumes where it
+    stopped.
 
     Args:
         model: checkpoint, or the folder of one, from the target language to the source language.
         data: prepared folder of that model.
         config: configuration file of ``lasformer run``; its ``mono`` names documents in the target language.
-        beam: of the translation.
-        jobs: translate with so many workers.
-        engine: what runs them, see :func:`executors.executor`.
-        tell: called with what there is to read.
+        beam: beam size of the translation.
+        jobs: number of workers that translate.
+        engine: how they are run, see :func:`executors.executor`.
+        tell: called with each message.
 
     Raises:
         InputError: the configuration or a file is wrong, the model has another direction, or a stage failed.
     """
     checkpoint = chosen(model)
-    load(checkpoint)  # one that cannot be used is refused before anything is written
+    load(checkpoint)  # an unusable one is refused before anything is written
     whole, settings = RunConfig.read(config), DataConfig.load(data)
     if (settings.source_lang, settings.target_lang) != (whole.target, whole.source):
         raise InputError(
-            f"{data}: is of a model from {settings.source_lang} to {settings.target_lang}; expected one from "
+            f"{data}: belongs to a model from {settings.source_lang} to {settings.target_lang}; expected one from "
             f"{whole.target} to {whole.source}"
         )
     if not whole.mono:

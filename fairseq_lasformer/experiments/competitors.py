@@ -1,4 +1,4 @@
-"""Table 1 of the paper, on one corpus: other ways to attend to a document, each with as many keys per query."""
+"""Competitors of table 1 of the paper, on one corpus: other ways to attend, all with as many keys per query."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import NamedTuple
 from fairseq_lasformer.plugin.placement import MODULES
 
 KEYS = 80
-"""Keys of a query: on the demo corpus, what Lasformer keeps of a document of average length."""
+"""Keys per query: as many as Lasformer keeps of a document of average length on the demo corpus."""
 
 
 class Competitor(NamedTuple):
-    """A way to attend: its label, and the options of its model."""
+    """A way to attend: its label, and its model options."""
 
     label: str
     pattern: str
@@ -28,13 +28,13 @@ class Competitor(NamedTuple):
 
 
 def competitors(keys: int = KEYS, length: int = 0, modules: Sequence[str] = MODULES) -> list[Competitor]:
-    """All other ways to attend, with about ``keys`` keys per query.
+    """Return all other ways to attend, with about ``keys`` keys per query.
 
     Args:
         length: tokens of the texts (default: four times ``keys``).
-        modules: where they attend; elsewhere, attention is full. ``linformer`` never stands in the decoder.
+        modules: where they are used; the rest has full attention. ``linformer`` is never used in the decoder.
 
-    Global tokens, random keys and buckets have a share of them; what has no keys has as many rows or features.
+    Global tokens, random keys and buckets get a share of ``keys``. Ways without keys have as many rows or features.
     """
     buckets = 2 * max(1, round((length or 4 * keys) / keys))
     numbers = [

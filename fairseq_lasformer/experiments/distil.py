@@ -1,8 +1,8 @@
 """``lasformer distil``: a student learns from a teacher's translations of the training text.
 
-Sequence-level knowledge distillation (Kim and Rush 2016, arXiv 1606.07947, 3.2), document by document: the teacher
-translates the training documents line by line, and the student is trained on what it wrote, except for the lines that
-went wrong (they repeat themselves, or reached their limit), which are counted.
+This is sequence-level knowledge distillation (Kim and Rush 2016, arXiv 1606.07947, 3.2), document by document. The
+teacher translates the training documents line by line, and the student is trained on its output. Lines that went wrong
+(they repeat themselves, or reached their limit) are left out and counted.
 """
 
 from __future__ import annotations
@@ -29,32 +29,32 @@ def distil(
     engine: str = "processes",
     tell: Callable[[str], object] = print,
 ) -> None:
-    """Translates the training text, then prepares, trains, translates and scores as ``lasformer run`` does.
+    """Translate the training text, then prepare, train, translate and score as ``lasformer run`` does.
 
-    Everything is written to the student's ``out``: its ``teacher`` folder holds the translated training text. Resumes
-    where it stopped.
+    Everything is written to the student's ``out``; the folder ``teacher`` in it contains the translated training text.
+    Resumes where it stopped.
 
     Args:
         teacher: checkpoint, or the folder of one.
-        data: prepared folder of the teacher, whose subwords and dictionaries the student has, too.
+        data: prepared folder of the teacher, whose subwords and dictionaries the student also uses.
         student: configuration file of ``lasformer run``; its ``train`` names the text to translate, whose target side
             is not needed unless ``originals`` is set.
-        beam: of the translation.
-        originals: train on the original translations, too.
-        word_level: also learn the teacher's likeliest words, see :mod:`plugin.teacher`.
-        jobs: translate with so many workers.
-        engine: what runs them, see :func:`executors.executor`.
-        tell: called with what there is to read.
+        beam: beam size of the translation.
+        originals: also train on the original translations.
+        word_level: also learn the teacher's most likely words, see :mod:`plugin.teacher`.
+        jobs: number of workers that translate.
+        engine: how they are run, see :func:`executors.executor`.
+        tell: called with each message.
 
     Raises:
         InputError: the configuration or a file is wrong, or a stage failed.
     """
     checkpoint = chosen(teacher)
-    load(checkpoint)  # one that cannot be used is refused before anything is written
+    load(checkpoint)  # an unusable one is refused before anything is written
     whole = RunConfig.read(student)
     for name in SUBWORDS:
         if name in whole.prepare:
-            raise InputError(f"{student}: prepare.{name}: a student has its teacher's subwords; leave it out")
+            raise InputError(f"{student}: prepare.{name}: a student uses its teacher's subwords; leave this out")
     clean = bool(whole.prepare.get("clean", False))
     of = Translated(whole.source, whole.target, checkpoint, data, beam, clean, jobs, engine)
     translated = of.write_all(whole.train, whole.out / "teacher", "train", "distil", tell)

@@ -23,23 +23,23 @@ from fairseq_lasformer.text.documents import read_documents
 
 
 def configs_folder() -> Path:
-    """The folder of configurations: that of the clone, or the one installed with the package."""
+    """Return the folder of configurations: the clone's, or the one installed with the package."""
     clone = Path(__file__).resolve().parents[2] / "configs"
     return clone if clone.is_dir() else Path(sysconfig.get_path("data")) / "share/fairseq_lasformer/configs"
 
 
 def described(experiment: str) -> Path | None:
-    """The configuration of ``lasformer run`` for an experiment that is not the paper's; None for the paper's own."""
+    """Return the configuration of ``lasformer run`` for an experiment not in the paper; None for the paper's own."""
     path = configs_folder().parent / "examples" / f"{experiment.partition('_')[0]}.yaml"
     return path if path.is_file() and RunConfig.read(path).out == Path("runs") / experiment else None
 
 
 def run_system(experiment: str, config: Path, system: str, options: RowOptions) -> tuple[str, dict[str, Any]]:
-    """Runs one of the systems that a configuration of ``lasformer run`` describes, from the corpus on.
+    """Run one of the systems described by a configuration of ``lasformer run``, starting from the corpus.
 
     Args:
         config: see :func:`described`.
-        options: ``files``, ``trust``; what the configuration says must not be given.
+        options: ``files``, ``trust``; options set by the configuration must not be given.
 
     Raises:
         InputError: as :func:`run_row`.
@@ -59,7 +59,7 @@ def run_system(experiment: str, config: Path, system: str, options: RowOptions) 
 
 
 def run_row(experiment: str, system: str, options: RowOptions) -> tuple[str, dict[str, Any]]:
-    """Runs one row, or resumes it where it stopped.
+    """Run one row, or resume it where it stopped.
 
     Writes to ``data-bin/EXPERIMENT`` and ``runs/EXPERIMENT/SYSTEM`` in the working directory.
 

@@ -29,19 +29,19 @@ from fairseq_lasformer.text.hypotheses import read_hypotheses
 
 
 class Training(Protocol):
-    """How a model is trained."""
+    """Training of a model."""
 
     def settings(self, data: Path, folder: Path) -> str:
-        """Return what the training depends on, besides what its folder is known by."""
+        """Return the settings that the training depends on, besides those that identify its folder."""
         ...
 
     def run(self, experiment: Experiment) -> str:
-        """Train, or resume where an earlier call stopped; return what was reached, for a terminal."""
+        """Train, or resume where an earlier call stopped; return a summary for a terminal."""
         ...
 
 
 class ConfiguredTraining(NamedTuple):
-    """A training by a configuration file of fairseq-hydra-train.
+    """Training by a configuration file of fairseq-hydra-train.
 
     Attributes:
         hydra: folder for Hydra's files; by default, ``hydra`` in the folder of the checkpoints.
@@ -63,7 +63,7 @@ class ConfiguredTraining(NamedTuple):
 
 
 class OptionsTraining(NamedTuple):
-    """A training by the options of ``lasformer train``."""
+    """Training by the options of ``lasformer train``."""
 
     options: TrainOptions
 
@@ -76,13 +76,13 @@ class OptionsTraining(NamedTuple):
 
 @dataclass(frozen=True)
 class Experiment:
-    """One system, trained and evaluated in a folder of its own.
+    """One system, trained and evaluated in its own folder.
 
     Attributes:
         name: name of the system, for progress bars and tables.
         folder: folder of the checkpoints and, unless specified otherwise, of everything else.
         averaged: number of checkpoints before the last that are averaged with it; None uses one checkpoint alone.
-        best: without averaging, whether that is the best one instead of the last.
+        best: whether, without averaging, the best checkpoint is used instead of the last.
         ema: whether the moving average in that checkpoint is used instead of its weights.
         shards, jobs: shards of the translation, and how many are translated in parallel; see :func:`generate`.
         log: log file of the training; by default, ``train.log`` in the folder.
@@ -106,7 +106,7 @@ class Experiment:
 
     @property
     def checkpoint(self) -> Path:
-        """The checkpoint used for translation."""
+        """Checkpoint used for translation."""
         return self.folder / "averaged.pt" if self._averages else self._trained
 
     @property
@@ -115,16 +115,16 @@ class Experiment:
 
     @property
     def _trained(self) -> Path:
-        """The checkpoint that the training leaves, without averaging."""
+        """Checkpoint that results from training, without averaging."""
         return chosen(self.folder) if self.best else self.folder / "checkpoint_last.pt"
 
     @property
     def translation(self) -> Path:
-        """The translated test set, one document per line."""
+        """Translated test set, one document per line."""
         return self.hypotheses or self.folder / "hypotheses"
 
     def stages(self) -> list[str]:
-        """Names of the stages, in order."""
+        """Return the names of the stages, in order."""
         names = ["train", "average", "translate"] if self._averages else ["train", "translate"]
         return [f"{name} {self.name}" for name in names]
 
@@ -135,12 +135,12 @@ class Experiment:
         tell: bool = False,
         say: Callable[[str], object] = lambda text: None,
     ) -> None:
-        """Runs the stages that are not done yet.
+        """Run the stages that are not done yet.
 
         Args:
             stages: some of :meth:`stages`; all of them if empty.
             tell: see :meth:`Progress.run`.
-            say: called with what a stage has to tell.
+            say: called with the message of a stage.
 
         Raises:
             InputError: a stage failed.
@@ -156,7 +156,7 @@ class Experiment:
             progress.run(stage, do, self._settings(kind), tell)
 
     def _settings(self, stage: str) -> str:
-        """What a stage depends on, besides what is known by the folder."""
+        """Return the settings that a stage depends on, besides those that identify the folder."""
         average = "" if self.averaged is None else str(self.averaged)
         if stage == "train":
             return self.training.settings(self.data, self.folder)
@@ -166,7 +166,7 @@ class Experiment:
         return key_of(settings, identity(self.checkpoint)) if self.best else settings
 
     def score(self, references: Sequence[Document], annotations: tuple[Path, Path] | None = None) -> dict[str, Any]:
-        """Scores the translation and writes the scores to ``scores.json``; see :func:`score`.
+        """Score the translation and write the scores to ``scores.json``; see :func:`score`.
 
         Args:
             annotations: candidates and tokenised reference of TCP, which is then among the scores as ``tcp``.
@@ -200,6 +200,6 @@ class Experiment:
 
 
 def _updates(checkpoint: Path) -> int:
-    """The number of updates in ``checkpoint_EPOCH_UPDATES.pt``."""
+    """Return the number of updates in ``checkpoint_EPOCH_UPDATES.pt``."""
     found = re.fullmatch(r"checkpoint_\d+_(\d+)\.pt", checkpoint.name)
     return int(found[1]) if found else -1

@@ -1,4 +1,4 @@
-"""From raw documents to models and their report, as one configuration file describes it: ``lasformer run``."""
+"""Runs from raw documents to models and their report, described by one configuration file: ``lasformer run``."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SUBWORDS = ("tokenizer", "bpe", "size", "separator", "joined_dictionary")
 """Options of the preparation that are inherited with the subwords."""
 
 _CORPUS = (*SUBWORDS, "drop_empty", "clean", "workers")
-# What systems on the same subwords may differ in.
+# Options in which systems on the same subwords may differ.
 _EXAMPLES = ("resolutions", "limit", "max_lines", "memory_examples", "memory_tokens")
 _TRAIN = ("small_corpus", *(field.name for field in fields(TrainOptions) if field.name != "options"))
 _TRANSLATE = {"beam": 5, "overlap": 3, "max_tokens": None, "shards": 4, "jobs": 1}
@@ -56,19 +56,19 @@ class System:
 
 @dataclass(frozen=True)
 class RunConfig:
-    """A whole run; the sections of its configuration file.
+    """A complete run; the sections of its configuration file.
 
     Attributes:
-        source, target: language codes, the ends of the names of the raw files.
+        source, target: language codes, which are the suffixes of the raw files.
         train, valid, test: prefixes of raw files, ``PREFIX.SOURCE`` and ``PREFIX.TARGET``; at most one for ``test``.
         mono: prefixes of documents in one language, see ``lasformer prepare``.
-        out: folder of everything that is made.
+        out: output folder.
         prepare: options of ``lasformer prepare``, with underscores.
         training: options of ``lasformer train``, with underscores.
         fairseq: further options of fairseq-train, as a list of words.
         translation: ``beam``, ``overlap``, ``max_tokens``, ``shards`` and ``jobs`` of ``lasformer generate``.
         baseline: also train a sentence-level model of the same size with plain attention, and compare.
-        systems: several systems instead of one, each in a folder of its own.
+        systems: several systems instead of one, each in its own folder.
     """
 
     source: str
@@ -87,7 +87,7 @@ class RunConfig:
 
     @classmethod
     def read(cls, path: Path) -> RunConfig:
-        """Reads a configuration file.
+        """Read a configuration file.
 
         Raises:
             InputError: it cannot be read, or something in it is unknown, missing or of the wrong kind.
@@ -126,12 +126,12 @@ class RunConfig:
         )
 
     def options(self, data: Path, out: Path) -> tuple[TrainOptions, str]:
-        """The options of the training, and what was chosen by the size of the corpus, in words."""
+        """Return the options of the training, and a description of those chosen by the size of the corpus."""
         given = {name: value for name, value in self.training.items() if name != "small_corpus"}
         return chosen_options(data, out, given | {"options": self.fairseq}, self.training.get("small_corpus"))
 
     def of(self, system: System) -> RunConfig:
-        """The configuration of one of the systems, by itself."""
+        """Return the configuration of one of the systems alone."""
         return replace(
             self,
             out=self.out / system.name,
@@ -142,10 +142,10 @@ class RunConfig:
         )
 
     def chosen(self, names: Sequence[str]) -> list[System]:
-        """The systems of these names, or all of them, each after the one that it starts from.
+        """Return the systems with these names, or all of them, each after the one that it starts from.
 
         Raises:
-            InputError: there is no system of such a name.
+            InputError: there is no system with such a name.
         """
         known, found = {system.name: system for system in self.systems}, dict[str, System]()
         for name in names or known:
@@ -175,7 +175,7 @@ def _words(path: Path, where: str, words: Any) -> tuple[str, ...]:
 
 def _systems(path: Path, given: Any) -> tuple[System, ...]:
     if not isinstance(given, dict):
-        raise InputError(f"{path}: systems: expected names and what is special about each")
+        raise InputError(f"{path}: systems: expected names, each with the options that differ")
     systems: list[System] = []
     for name, special in given.items():
         where = f"systems.{name}"
@@ -226,14 +226,14 @@ def _prefixes(path: Path, name: str, value: Any) -> tuple[str, ...]:
 
 
 def run_from_config(config: Path, only: Sequence[str] = (), tell: Any = print) -> None:
-    """Runs what a configuration file describes, or resumes it where it stopped.
+    """Run what a configuration file describes, or resume it where it stopped.
 
     Writes ``OUT/data``, ``OUT/model``, ``OUT/translation``, ``OUT/model/scores.json`` and ``OUT/report.html``; with
-    several systems, all but data and report in a folder for each.
+    several systems, everything except data and report in a folder per system.
 
     Args:
-        only: names of systems; they and those that they start from are run, instead of all.
-        tell: called with what there is to read.
+        only: names of systems; only these and those that they start from are run.
+        tell: called with each message.
 
     Raises:
         InputError: the file is wrong, or a stage failed.
@@ -242,7 +242,7 @@ def run_from_config(config: Path, only: Sequence[str] = (), tell: Any = print) -
 
 
 def run(whole: RunConfig, only: Sequence[str] = (), tell: Any = print, reuse: Path | None = None) -> None:
-    """Runs a configuration; see :func:`run_from_config`.
+    """Run a configuration; see :func:`run_from_config`.
 
     Args:
         reuse: a prepared folder whose subwords and dictionaries are used.
@@ -267,7 +267,7 @@ def run(whole: RunConfig, only: Sequence[str] = (), tell: Any = print, reuse: Pa
 
 
 def _several(whole: RunConfig, preparation: PrepareConfig, systems: Sequence[System], tell: Any) -> list[Path]:
-    """Trains, translates and scores systems, each after the one that it starts from; the folders of their models."""
+    """Train, translate and score systems, each after the one it starts from; return the folders of their models."""
     checkpoints: dict[str, Path] = {}
     for system in systems:
 
@@ -291,13 +291,13 @@ def _several(whole: RunConfig, preparation: PrepareConfig, systems: Sequence[Sys
 
 
 def _other_examples(preparation: PrepareConfig, out: Path, special: dict[str, Any]) -> PrepareConfig:
-    """The same text in the same subwords, in other examples."""
+    """Return the preparation of the same text in the same subwords, in different examples."""
     inherited: dict[str, Any] = dict.fromkeys(SUBWORDS)
     return replace(preparation, out=out, reuse=preparation.out, **inherited | special)
 
 
 def _baseline(whole: RunConfig, preparation: PrepareConfig, options: TrainOptions, tell: Any) -> Path:
-    """Trains, translates and scores what a document model must beat: sentences alone, plain attention, same size."""
+    """Train, translate and score what a document model must beat: sentences alone, plain attention, same size."""
     folder = whole.out / "baseline"
     prepare(_other_examples(preparation, folder / "data", {"resolutions": "sentences"}), overwrite=True)
     dense = options.arch if "dense" in options.arch else options.arch.replace("lasformer", "lasformer_dense", 1)
@@ -308,7 +308,7 @@ def _baseline(whole: RunConfig, preparation: PrepareConfig, options: TrainOption
 
 
 def _experiment(whole: RunConfig, data: Path, options: TrainOptions) -> Experiment:
-    """The experiment of a system whose folder is ``whole.out``."""
+    """Return the experiment of a system whose folder is ``whole.out``."""
     import torch
 
     settings = _TRANSLATE | whole.translation
@@ -331,10 +331,10 @@ def _experiment(whole: RunConfig, data: Path, options: TrainOptions) -> Experime
 
 
 def _run(whole: RunConfig, data: Path, options: TrainOptions, tell: Any) -> Path:
-    """Trains a model, and translates and scores the test set, if there is one; the folder of the model."""
+    """Train a model, translate and score the test set, if there is one, and return the folder of the model."""
     experiment = _experiment(whole, data, options)
     progress = Progress(whole.out, key_of("run"))
-    progress.open(f"{whole.out}: holds something else; choose another folder")
+    progress.open(f"{whole.out}: belongs to a different run; choose another folder")
     stages = [stage for stage in experiment.stages() if whole.test or not stage.startswith("translate")]
     experiment.run(progress, stages, tell=True, say=tell)
     reference = Path(f"{whole.test[0]}.{whole.target}") if whole.test else None

@@ -1,6 +1,6 @@
-"""How a model is trained (``lasformer train``, ``run``), and how a row of the paper is run (``reproduce``).
+"""Options of training a model (``lasformer train``, ``run``), and of running a row of the paper (``reproduce``).
 
-Every default of these commands stands here alone: their help, their pages and configuration files take it from here.
+Every default of these commands is defined only here: their help, their pages and configuration files take it from here.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PRECISIONS = ("auto", "fp16", "bf16", "fp32")
 
 @dataclass(frozen=True)
 class TrainOptions:
-    """How a model is trained. The defaults: the paper's base model (arXiv 2309.14174, 4.2), commonly trained.
+    """Options of training. The defaults are the paper's base model (arXiv 2309.14174, 4.2) with common training.
 
     Attributes:
         criterion: loss; default: the one with the KL attention loss, or fairseq's own for fairseq's architectures.
@@ -43,7 +43,7 @@ class TrainOptions:
         warmup: number of updates.
         optimizer: ``adam``, or ``muon`` for matrices and Adam for the rest, which needs fewer updates.
         dropout, word_dropout: probabilities.
-        subword_sampling: how subwords are drawn anew in every epoch; 0 keeps them. See docs/training.md.
+        subword_sampling: how subwords are redrawn in every epoch; 0 keeps them. See docs/training.md.
         ema_decay: decay of a moving average of the weights, kept in the checkpoints and used for translation; 0 for
             none.
         save_every: updates between checkpoints, at which the model is also validated.
@@ -74,14 +74,14 @@ class TrainOptions:
     options: tuple[str, ...] = ()
 
     def command(self, data: Path, out: Path) -> list[str]:
-        """The command line of fairseq-train.
+        """Return the command line of fairseq-train.
 
         Raises:
             InputError: the data has no training set, or an option is impossible.
         """
         settings, info = DataConfig.load(data), SplitInfo.load(data, "train")
         if info is None:
-            raise InputError(f"{data}: holds no training set; prepare it with lasformer prepare --train")
+            raise InputError(f"{data}: contains no training set; prepare it with lasformer prepare --train")
         if self.precision == "bf16":
             raise InputError(
                 "--precision bf16: fairseq-train crashes with it (docs/training.md, Half precision); use fp16 or fp32"
@@ -132,13 +132,13 @@ class TrainOptions:
 
 
 SMALL_CORPUS = 50_000
-"""Sentences of a training set below which the defaults are those of :data:`SMALL`."""
+"""Number of sentences below which a training set gets the defaults of :data:`SMALL`."""
 
 SMALL: dict[str, Any] = {
     **{"arch": "lasformer_tiny", "max_update": 5000, "update_freq": 1, "warmup": 500},
     **{"lr": 0.002, "dropout": 0.2, "save_every": 250, "patience": 12},
 }
-"""Defaults for small corpora: a small model, few updates, a short warm-up, more dropout. Near the demo's."""
+"""Defaults for small corpora: a small model, few updates, a short warm-up, more dropout. Close to the demo's."""
 
 
 PAPER_GPUS = 8
@@ -147,7 +147,7 @@ PAPER_GPUS = 8
 
 @dataclass(frozen=True)
 class RowOptions:
-    """How a row is run.
+    """Options of running a row.
 
     Attributes:
         gpus: number of GPUs; 0 trains and translates on the CPU.
@@ -176,7 +176,7 @@ class RowOptions:
     overrides: tuple[str, ...] = ()
 
     def training(self, system: str) -> tuple[str, ...]:
-        """Hydra overrides of the training of a system."""
+        """Return the Hydra overrides of the training of a system."""
         steps = 1 if self.gpus > PAPER_GPUS else PAPER_GPUS // max(1, self.gpus)
         own = [f"optimization.update_freq=[{steps}]"]
         if self.max_update is not None:
@@ -191,6 +191,6 @@ class RowOptions:
         return (*own, *self.overrides)
 
     def generation(self) -> tuple[str, ...]:
-        """Options of fairseq-generate."""
+        """Return the options of fairseq-generate."""
         options = ["--beam", str(self.beam)] + ([] if self.gpus else ["--cpu"])
         return (*options, *(["--max-tokens", str(self.max_tokens)] if self.max_tokens else []))

@@ -1,4 +1,4 @@
-"""Training text that a model wrote: translations of documents, line by line, without the lines that went wrong."""
+"""Training text written by a model: translations of documents, line by line, without the lines that went wrong."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from fairseq_lasformer.text.documents import join_documents, read_lines, split_d
 
 
 class Translated(NamedTuple):
-    """How training text is made.
+    """Settings for generating training text.
 
     Attributes:
         source, target: languages of the model that translates.
-        checkpoint: of it.
+        checkpoint: its checkpoint.
         data: its prepared folder.
-        beam: of the translation.
+        beam: beam size of the translation.
         clean: replace control characters in the text with spaces instead of rejecting them.
-        jobs: translate with so many workers.
-        engine: what runs them, see :func:`executors.executor`.
+        jobs: number of workers that translate.
+        engine: how they are run, see :func:`executors.executor`.
     """
 
     source: str
@@ -42,36 +42,36 @@ class Translated(NamedTuple):
     def write_all(
         self, prefixes: Sequence[str], folder: Path, name: str, command: str, tell: Callable[[str], object]
     ) -> tuple[str, ...]:
-        """Translates texts into a folder, or resumes where an earlier call stopped.
+        """Translate texts into a folder, or resume where an earlier call stopped.
 
         Args:
-            name: of the files, before their number.
-            command: whose folder it is.
-            tell: called with what there is to read.
+            name: name of the files, without their number.
+            command: command that the folder belongs to.
+            tell: called with each message.
 
         Returns:
-            the prefixes of what was made, in the order of ``prefixes``.
+            the prefixes of the written files, in the order of ``prefixes``.
 
         Raises:
-            InputError: a text cannot be read, or the folder holds something else.
+            InputError: a text cannot be read, or the folder belongs to a different run.
         """
         check_writable(folder / name)
         progress = Progress(folder, key_of(command))
-        progress.open(f"{folder}: holds something else; choose another folder (out)")
+        progress.open(f"{folder}: belongs to a different run; choose another folder (out)")
         made = [folder / f"{name}{i}" for i in range(len(prefixes))]
         for prefix, place in zip(prefixes, made):
             self.write(prefix, place, progress, tell)
         return tuple(map(str, made))
 
     def write(self, prefix: str, made: Path, progress: Progress, tell: Callable[[str], object]) -> None:
-        """Writes ``MADE.SOURCE`` and ``MADE.TARGET``: ``PREFIX.SOURCE`` and its translation.
+        """Write ``MADE.SOURCE`` and ``MADE.TARGET``: ``PREFIX.SOURCE`` and its translation.
 
         Lines that repeat themselves, reached their limit or are empty are left out on both sides, and counted. A
         killed run resumes with the shard that it was translating.
 
         Args:
-            progress: of what is being made; the translation is a stage of it.
-            tell: called with what there is to read.
+            progress: progress of the whole; the translation is one of its stages.
+            tell: called with each message.
 
         Raises:
             InputError: the text cannot be read.

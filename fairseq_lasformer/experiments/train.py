@@ -1,4 +1,4 @@
-"""Training on one's own prepared data: ``lasformer train``."""
+"""Training on prepared data: ``lasformer train``."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from fairseq_lasformer.experiments.training import follow
 from fairseq_lasformer.files import atomic_write
 from fairseq_lasformer.resume import Progress, key_of
 
-_CHOSEN = "small_corpus"  # a file beside the checkpoints: the defaults are those of a small corpus
+_CHOSEN = "small_corpus"  # a file next to the checkpoints: the defaults are those of a small corpus
 
 
 def chosen_options(data: Path, out: Path, given: dict[str, Any], small: bool | None) -> tuple[TrainOptions, str]:
-    """The options of a training: those given, and defaults by the size of the corpus.
+    """Return the options of a training: those given, and defaults by the size of the corpus.
 
     Args:
         out: folder of the checkpoints; a training that has begun keeps its defaults.
@@ -44,21 +44,21 @@ def chosen_options(data: Path, out: Path, given: dict[str, Any], small: bool | N
 
 
 def train_own(data: Path, out: Path, options: TrainOptions) -> str:
-    """Trains on prepared data, or resumes where an earlier call stopped; what was reached, for a terminal.
+    """Train on prepared data, or resume where an earlier call stopped; return a summary for a terminal.
 
     Raises:
         InputError: the data or an option is unusable, or the training failed.
     """
     command = options.command(data, out)
     progress = Progress(out, key_of("train"))
-    progress.open(f"{out}: holds something else; choose another folder")
+    progress.open(f"{out}: belongs to a different run; choose another folder")
     settings = shlex.join(command[1:])
     progress.run("train", lambda: follow(command, out / "train.log", options.max_update, out.name), settings, tell=True)
     return reached(out)
 
 
 def reached(out: Path) -> str:
-    """What a training reached, and what can be done next."""
+    """Return a summary of what a training reached, and the next commands."""
     log = read_log(out / "train.log") if (out / "train.log").exists() else {}
     last: dict[str, float] = (log.get("train_inner") or [{}])[-1]
     lines = []

@@ -1,4 +1,4 @@
-"""Runs fairseq-hydra-train on a configuration file, with its output in a log file and a progress bar."""
+"""Runs of fairseq-hydra-train on a configuration file, with output in a log file and a progress bar."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from fairseq_lasformer.processes import start
 
 
 def read_config(path: Path) -> DictConfig:
-    """Reads a configuration, composed of the groups that it names and with all interpolations resolved.
+    """Read a configuration, composed of the groups that it names and with all interpolations resolved.
 
     ``${oc.env:PWD}`` is the working directory.
 
@@ -44,7 +44,7 @@ def read_config(path: Path) -> DictConfig:
 
 
 def composed(path: Path) -> DictConfig:
-    """A configuration, composed of the groups that it names, with interpolations left unresolved."""
+    """Compose a configuration from the groups that it names, with interpolations left unresolved."""
     # Hydra's version base is global to the process, and fairseq's code expects this one
     with initialize_config_dir(str(path.resolve().parent), version_base="1.1"):
         return compose(path.stem)
@@ -52,20 +52,20 @@ def composed(path: Path) -> DictConfig:
 
 @contextmanager
 def _working_directory() -> Iterator[None]:
-    """Sets ``$PWD`` to the actual working directory, as ``os.chdir`` does not update it."""
+    """Set ``$PWD`` to the actual working directory, as ``os.chdir`` does not update it."""
     with mock.patch.dict(os.environ, PWD=os.getcwd()):
         yield
 
 
 def override(key: str, value: object) -> str:
-    """A Hydra override, quoted so that its grammar takes any value literally; paths may contain special characters."""
+    """Return a Hydra override, quoted so that any value is taken literally; paths may contain special characters."""
     quoted = re.sub(r"(\\*)'", r"\1\1\'", str(value))
     quoted = re.sub(r"(\\+)$", r"\1\1", quoted).replace("${", "\\${")
     return f"{key}='{quoted}'"
 
 
 def train(config: Path, overrides: Sequence[str], log: Path, what: str) -> None:
-    """Trains with the given configuration, resuming from its last checkpoint if there is one.
+    """Train with the given configuration, resuming from its last checkpoint if there is one.
 
     Args:
         overrides: Hydra overrides, such as ``optimization.max_update=50``; see :func:`override`.
@@ -85,7 +85,7 @@ def train(config: Path, overrides: Sequence[str], log: Path, what: str) -> None:
 
 
 def follow(command: Sequence[str], log: Path, total: int, what: str) -> None:
-    """Runs fairseq-train or fairseq-hydra-train with JSON log lines, and shows its progress.
+    """Run fairseq-train or fairseq-hydra-train with JSON log lines, and show its progress.
 
     Args:
         log: log file; output is appended, after a line that says what runs where.
@@ -98,7 +98,7 @@ def follow(command: Sequence[str], log: Path, total: int, what: str) -> None:
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     with (
-        open(log, "a", encoding="utf-8", buffering=1) as file,  # by line: what is cut off is logged, too
+        open(log, "a", encoding="utf-8", buffering=1) as file,  # by line: output up to a kill is also logged
         tqdm(total=total, desc=f"training {what}", unit=" updates") as bar,
         start(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=os.environ | {"PWD": os.getcwd()}
@@ -118,8 +118,8 @@ def follow(command: Sequence[str], log: Path, total: int, what: str) -> None:
                 if interrupted > 1:
                     process.kill()
                     continue
-                process.send_signal(signal.SIGINT)  # it has it already, unless only this process was meant
-                bar.write("interrupted: saving when this update is done; Ctrl-C again ends at once", file=sys.stderr)
+                process.send_signal(signal.SIGINT)  # already received, unless only this process was signalled
+                bar.write("interrupted: saving after this update; press Ctrl-C again to stop at once", file=sys.stderr)
     if interrupted:
         saved = f"saved after {reader.saved} updates" if reader.saved else f"nothing was saved since {_latest(log)}"
         raise Interrupted(f"training {what} was interrupted: {saved}; the same command resumes it")
@@ -128,13 +128,13 @@ def follow(command: Sequence[str], log: Path, total: int, what: str) -> None:
 
 
 def _latest(log: Path) -> str:
-    """The last checkpoint beside a log, in words."""
+    """Return the last checkpoint next to a log, in words."""
     last = log.parent / "checkpoint_last.pt"
     return f"{last}" if last.exists() else "the beginning"
 
 
 class _Reader:
-    """What the lines of a training say: for the bar, for the user, and why it failed.
+    """Reader of a training's output: for the bar, for the user, and for the reason of a failure.
 
     Args:
         total: number of updates.
@@ -148,15 +148,15 @@ class _Reader:
         self.shown: dict[str, Any] = {}
 
     def read(self, line: str) -> None:
-        """Take notice of a line."""
+        """Process a line."""
         bar, last = self.bar, line.strip()
         self.last = last or self.last
         if last.startswith(("error: ", "Could not ", "Key '", "Error merging override")):
-            self.reason = self.reason or last.removeprefix("error: ")  # later lines are hints, or of other workers
+            self.reason = self.reason or last.removeprefix("error: ")  # later lines are hints, or from other workers
         if '"num_updates"' in line and '"update"' in line:
             fields = json.loads(line[line.index("{") :])
             if not bar.n:
-                bar.initial = int(fields["num_updates"])  # a resumed run: the time left is that of new updates
+                bar.initial = int(fields["num_updates"])  # a resumed run: the time left counts new updates only
             bar.update(int(fields["num_updates"]) - bar.n)
             self.shown |= {"nll": fields["nll_loss"], "kappa": fields.get("kappa", "-")}
             bar.set_postfix(self.shown, refresh=False)
@@ -175,11 +175,11 @@ class _Reader:
 
 
 def estimate(parameters: int, seconds: float, batches: int, updates: int) -> str:
-    """How long a training will take, in words.
+    """Return an estimate of how long a training will take, in words.
 
     Args:
-        seconds: of its first batch, which is as slow as any: kappa falls later.
-        batches: per update.
+        seconds: duration of its first batch, which is as slow as any: kappa falls later.
+        batches: batches per update.
         updates: number of updates.
     """
     minutes = seconds * batches * updates / 60

@@ -1,7 +1,7 @@
 """``lasformer upcycle``: a dense model becomes one that selects, in a few hundred updates of the selectors alone.
 
-A model of sentences first learns documents, as the dense model that it is. Then selectors are added
-(:mod:`conversion.dense_start`) and learn from the frozen model's attention, with kappa at 1. At last every kappa falls
+A sentence-level model first learns documents, as a dense model. Then selectors are added
+(:mod:`conversion.dense_start`) and learn from the frozen model's attention, with kappa at 1. Finally, every kappa falls
 as far as a given loss allows (:mod:`conversion.budget`).
 """
 
@@ -27,13 +27,13 @@ from fairseq_lasformer.resume import Progress, key_of
 
 @dataclass(frozen=True)
 class UpcycleOptions:
-    """How a dense model is upcycled.
+    """Options of upcycling a dense model.
 
     Attributes:
-        updates: of the selectors alone, with kappa at 1.
+        updates: updates of the selectors alone, with kappa at 1.
         budget: bits per token that selecting may cost.
         calibration: documents of the validation set on which the budget is measured.
-        documents: updates of all weights of the dense model on the documents before; 0 for none.
+        documents: updates of all weights of the dense model on the documents beforehand; 0 for none.
         lr, documents_lr: peak learning rates.
         max_tokens, update_freq: as of ``lasformer train``.
         options: further options of fairseq-train.
@@ -50,10 +50,10 @@ class UpcycleOptions:
     options: tuple[str, ...] = ()
 
     def check(self) -> None:
-        """Rejects impossible values.
+        """Reject impossible values.
 
         Raises:
-            InputError: names the option.
+            InputError: a value is impossible; the message names the option.
         """
         if self.updates < 1:
             raise InputError(f"--updates {self.updates}: expected a number of updates, at least 1")
@@ -65,7 +65,7 @@ class UpcycleOptions:
             raise InputError(f"--budget {self.budget}: expected bits per token, such as 0.01")
 
     def selectors(self, start: Path) -> TrainOptions:
-        """The selectors learn from the attention of the model as it is; nothing else is computed backwards."""
+        """Return the options for training selectors on the model's present attention; nothing else gets gradients."""
         model = load(start)["cfg"]["model"]
         quiet = dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), 0.0)
         own = [*words_of_options({**model, **quiet}), "--select-only", "--select-gradient", "none"]
@@ -73,13 +73,13 @@ class UpcycleOptions:
         return self._training(self.updates, self.lr, [*own, "--disable-validation"], start)
 
     def dense(self, start: Path) -> TrainOptions:
-        """The dense model learns documents."""
+        """Return the options for training the dense model on documents."""
         model = load(start)["cfg"]["model"]
         own = [*words_of_options(model), "--dropout", str(model.get("dropout", 0.0))]
         return self._training(self.documents, self.documents_lr, own, start)
 
     def _training(self, updates: int, lr: float, own: list[str], start: Path) -> TrainOptions:
-        # the learning rate falls to almost 0: what is learned last stays
+        # the learning rate falls to almost 0, which keeps what is learned last
         schedule = ["--lr-scheduler", "polynomial_decay", "--total-num-update", str(updates + updates // 20 + 1)]
         words = ["--finetune-from-model", str(start.resolve()), *own, *schedule, *self.options]
         return TrainOptions(
@@ -97,7 +97,7 @@ class UpcycleOptions:
 
 
 def upcycle(checkpoint: Path, data: Path, out: Path, start: StartOptions, options: UpcycleOptions) -> str:
-    """Upcycles a model, or resumes where an earlier call stopped.
+    """Upcycle a model, or resume where an earlier call stopped.
 
     Args:
         checkpoint: dense checkpoint of ours, see ``lasformer import`` and ``convert``.
@@ -105,7 +105,7 @@ def upcycle(checkpoint: Path, data: Path, out: Path, start: StartOptions, option
         out: folder for the checkpoints and logs of all stages.
 
     Returns:
-        what was reached, for a terminal.
+        a summary for a terminal.
 
     Raises:
         InputError: the model or an option is unusable, or a training failed.
@@ -118,7 +118,7 @@ def upcycle(checkpoint: Path, data: Path, out: Path, start: StartOptions, option
         raise InputError("--select-modules none: nothing would select")
     check_writable(begun)
     progress = Progress(out, key_of("upcycle"))
-    progress.open(f"{out}: holds something else; choose another folder")
+    progress.open(f"{out}: belongs to a different run; choose another folder")
     told: list[str] = []
     so_far = key_of(identity(checkpoint), str(data.resolve()), str(start))
 
@@ -131,7 +131,7 @@ def upcycle(checkpoint: Path, data: Path, out: Path, start: StartOptions, option
         command = training.command(data, folder)
         so_far = key_of(so_far, shlex.join(command[1:]))
         mark = Progress(folder, so_far)
-        if not mark.matches:  # of other options, or of what another stage made: fairseq would go on with it
+        if not mark.matches:  # made with other options or from another stage's output: fairseq would continue it
             remove_folder(folder)
             mark.begin()
         work = lambda: follow(command, folder / "train.log", training.max_update, name)  # noqa: E731
@@ -160,7 +160,7 @@ def upcycle(checkpoint: Path, data: Path, out: Path, start: StartOptions, option
 
 
 class UpcycleTraining(NamedTuple):
-    """The training of an :class:`Experiment` that upcycles a dense model."""
+    """Training of an :class:`Experiment` that upcycles a dense model."""
 
     checkpoint: Path
     start: StartOptions

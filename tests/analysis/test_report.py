@@ -1,4 +1,4 @@
-"""The report: what it reads, what it shows, and the page in a real browser."""
+"""The report: its input, its content, and the page in a real browser."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_one_heads_output_is_the_values_weighted_as_shown(build):
     source = tokens(1, 30)[0]
     weights = attention_of(model, source, source)["encoder.0"]
     attention, x = model.encoder.layers[0].self_attn, model.encoder.embed(source[None])[0]
-    with torch.no_grad():  # reads the kept keys alone, or a mask; never these weights
+    with torch.no_grad():  # reads only the kept keys, or a mask; never these weights
         out = attention(x, None, AttentionMask(None, False)).out
     torch.testing.assert_close(attention.out_proj(weights @ attention.v_proj(x[0])), out[0], rtol=1e-4, atol=1e-5)
 
@@ -66,7 +66,7 @@ def test_folders_that_hold_nothing_are_named(tmp_path):
     with pytest.raises(InputError, match="no such folder"):
         runs.read_runs([tmp_path / "x"])
     (tmp_path / "y").mkdir()
-    with pytest.raises(InputError, match="y: holds no checkpoint"):
+    with pytest.raises(InputError, match="y: contains no checkpoint"):
         runs.read_runs([tmp_path / "y"])
     (tmp_path / "y" / "train.log").write_text("")
     (tmp_path / "y" / "scores.json").write_text("[]")
@@ -215,13 +215,13 @@ def test_in_a_browser(page, browser, width):
     assert len(find("#target .chosen")) == 1
     find("#documents button")[1].click()
     assert [cell.text for cell in find("#sample td.source")][0].endswith("w6 w7")
-    # dark: text and lines of the charts follow
+    # dark mode: text and lines of the charts follow
     light = script("document.querySelector('.plot .ytick text').style.fill")
     window.execute_cdp_cmd(
         "Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
     )
     end = time.monotonic() + 10
-    while script("document.querySelector('.plot .ytick text').style.fill") == light:  # it is drawn a moment later
+    while script("document.querySelector('.plot .ytick text').style.fill") == light:  # it is redrawn a moment later
         assert time.monotonic() < end
     assert script("getComputedStyle(document.body).backgroundColor") == "rgb(22, 24, 27)"
     assert [e for e in window.get_log("browser") if e["level"] in ("SEVERE", "WARNING")] == []

@@ -1,4 +1,4 @@
-"""A checkpoint that a selecting model starts from: the dense model's scores, other words, longer positions."""
+"""Start checkpoint of a selecting model: the dense model's scores, different words, more positions."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_what_does_not_fit_is_refused(checkpoint, trained_folder, plain, prepare
         write_start(checkpoint, prepared, out, OPTIONS)
     with pytest.raises(InputError, match="has selectors already"):
         write_start(trained_folder / "checkpoint_last.pt", prepared, out, OPTIONS)
-    with pytest.raises(InputError, match="of its words are not the model's"):
+    with pytest.raises(InputError, match="of its words are not in the model"):
         write_start(dense, prepared, out, OPTIONS)
     with pytest.raises(InputError, match="name its folder with --words"):
         write_start(dense, prepared, out, OPTIONS._replace(words=tmp_path))

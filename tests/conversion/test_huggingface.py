@@ -53,7 +53,7 @@ def ours(imported):
 
 
 def rows(original, dictionary, side):
-    """For each word of ours, the original's row; -1 for none."""
+    """Return the original's row for each word of ours; -1 for none."""
     words = original.vocabulary[side]
     if any(word.endswith("</w>") for word in words):  # FSMT marks pieces that end a word, subword-nmt the others
         marked = {w.removesuffix("</w>") if w.endswith("</w>") else f"{w}@@": row for w, row in words.items()}
@@ -72,7 +72,7 @@ def test_lines_are_cut_into_the_same_subwords(original, ours):
 
 
 def batch(original, ours):
-    """Sources and beginnings of translations of random words, padded; for the original and for ours."""
+    """Return padded sources and prefixes of translations of random words, for the original and for ours."""
     draw = torch.Generator().manual_seed(3)
     sides = []
     for side, dictionary in enumerate((ours.src_dict, ours.tgt_dict)):
@@ -103,7 +103,7 @@ def test_scores_are_equal(original, ours):
 
 
 class EndAtLimit(transformers.LogitsProcessor):
-    """The last word is the end, with the score that it has, as in fairseq; otherwise it would cost nothing."""
+    """Force the end as the last word, with its own score, as in fairseq; otherwise it would cost nothing."""
 
     def __init__(self, end):
         self.end = end
@@ -141,7 +141,7 @@ def document(n):
 
 @pytest.mark.parametrize("dtype", ["float32", "int8"])
 def test_lines_of_a_document_are_translated_as_alone(imported, dtype, monkeypatch):
-    """Many at a time, in windows; every line has one translation."""
+    """Many lines at a time, in windows; every line gets one translation."""
     model = load_model(imported, device="cpu", decode_dtype=dtype)
     monkeypatch.setattr(part_search, "WINDOW", 7)
     batches, parts = [], part_search.PartSearch.translate_parts
@@ -151,7 +151,7 @@ def test_lines_of_a_document_are_translated_as_alone(imported, dtype, monkeypatc
     (found,) = model.translate_documents([text], lines=True, **options)
     assert [line.source for line in found] == text.split("\n") and max(batches) > 2 and sum(batches) == len(found)
     alone = [model.translate_documents([line.source], **options)[0] for line in found]
-    # the order of sums depends on the batch: all in float32, those of attention in 8 bits (seen on Intel AMX)
+    # the order of sums depends on the batch: of all in float32, of attention's in 8 bits (seen on Intel AMX)
     assert sum(line.translation == other for line, other in zip(found, alone)) >= len(found) - 1
 
 
@@ -192,7 +192,7 @@ def test_at_kappa_one_a_model_that_selects_is_the_same(imported, original, ours)
 
 
 def changed(original, tmp_path, name, change):
-    """A copy of a folder with one of its JSON files changed."""
+    """Return a copy of a folder with one of its JSON files changed."""
     copy = tmp_path / "copy"
     shutil.copytree(original.folder, copy)
     found = json.loads((copy / name).read_text()) if (copy / name).exists() else {}
@@ -204,7 +204,7 @@ def changed(original, tmp_path, name, change):
     "name, change, message",
     [
         ("config.json", {"model_type": "nllb-moe"}, "mixtures of experts"),
-        ("config.json", {"model_type": "whisper"}, "known are fsmt"),
+        ("config.json", {"model_type": "whisper"}, "known types are fsmt"),
         ("config.json", {"model_type": 3}, "what kind of model"),
         ("config.json", {"d_model": "x"}, "d_model: expected a number"),
         ("config.json", {"activation_function": "snake"}, "activation_function snake"),
@@ -230,7 +230,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(original, tmp_p
     with pytest.raises(InputError, match="damaged"):
         import_model(broken, out, original.languages)
     (broken / "model.safetensors").unlink()
-    with pytest.raises(InputError, match="holds no weights"):
+    with pytest.raises(InputError, match="contains no weights"):
         import_model(broken, out, original.languages)
     torch.save({"model": Bomb()}, broken / "pytorch_model.bin")
     with pytest.raises(InputError, match="refused"):

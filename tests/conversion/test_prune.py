@@ -1,4 +1,4 @@
-"""Smaller checkpoints: which groups and heads remain, and that the rest is as it was."""
+"""Smaller checkpoints: the groups and heads that remain, and everything else unchanged."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_the_heads_that_matter_most_remain(deep, prepared, tmp_path, capsys):
         assert after[f"encoder.layers.{layer}.self_attn.q_proj.bias"].shape == (24,)
         name = f"decoder.layers.{layer}.self_attn.q_proj.weight"
         assert torch.equal(after[name], before[name])
-    # it can be made smaller again, and decodes in all forms
+    # it can be pruned again, and decodes in all forms
     prune(out, tmp_path / "smaller.pt", heads="encoder=1")
     assert load(tmp_path / "smaller.pt")["cfg"]["model"]["fewer_heads"] == "encoder=1,cross=1"
     text = ["w1 w2 w3\nw4 w5", "w7"]
@@ -126,7 +126,7 @@ def test_attention_without_keys_is_neither_cut_nor_exported(prepared, tmp_path):
     checkpoint = tmp_path / "checkpoint_last.pt"
     with pytest.raises(InputError, match=r"--heads: not with encoder \(performer\), decoder \(performer\)"):
         prune(checkpoint, tmp_path / "out.pt", data=prepared, heads="cross=1")
-    with pytest.raises(InputError, match=r"encoder \(performer\), .* attend in another way, which others cannot"):
+    with pytest.raises(InputError, match=r"encoder \(performer\), .* attend in a way that others cannot"):
         check_reads_everything(checkpoint, model_of(checkpoint, prepared).models[0], "others")
     with pytest.raises(InputError, match="attends by performer"):
         write_start(checkpoint, prepared, tmp_path / "start.pt", StartOptions())

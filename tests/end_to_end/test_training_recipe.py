@@ -186,7 +186,7 @@ def test_systems_start_from_a_common_trunk(raw, tmp_path):
     assert started not in (out / "trunk/model/train.log").read_text()
     trunk, tuned = (load(out / name / "model/averaged.pt")["model"] for name in ("trunk", "selecting"))
     name = "encoder.layers.0.fc1.weight"
-    assert 0 < (tuned[name] - trunk[name]).abs().max() < 0.1  # a few updates away
+    assert 0 < (tuned[name] - trunk[name]).abs().max() < 0.1  # only a few updates apart
     assert any("selector" in name for name in tuned) and not any("selector" in name for name in trunk)
     lines = (raw / "test.xx").read_text(encoding="utf-8").count("\n")
     assert (out / "selecting/translation").read_text(encoding="utf-8").count("\n") == lines
@@ -210,7 +210,7 @@ def test_systems_start_from_a_common_trunk(raw, tmp_path):
         ({"fairseq": "--lr 1"}, "fairseq: expected a list of words"),
         ({"train": {"a": 1}}, "train: expected a prefix"),
         ({"test": ["a", "b"]}, "test: expected a single prefix"),
-        ({"systems": ["a"]}, "systems: expected names and what is special about each"),
+        ({"systems": ["a"]}, "systems: expected names, each with the options that differ"),
         ({"systems": {"a": {"stert": "b"}}}, "systems.a.stert: unknown; is start meant?"),
         ({"systems": {"a": {"start": "b"}}}, "systems.a: start: there is no system b"),
         ({"systems": {"a": {"start": "b"}, "b": {"start": "a"}}}, "systems.a: start: it would start from itself"),
@@ -259,7 +259,7 @@ def test_small_corpora_get_defaults_of_their_own(prepared, tmp_path):
     assert options.arch == "lasformer_tiny" and options.lr == 0.1 and options.update_freq == 1
     assert told.startswith("small corpus (") and "--arch lasformer_tiny" in told and "--lr" not in told
     assert chosen_options(prepared, tmp_path, {}, False) == (TrainOptions(), "")
-    (tmp_path / "checkpoint_last.pt").touch()  # what has begun goes on as it began
+    (tmp_path / "checkpoint_last.pt").touch()  # a started training keeps its defaults
     assert chosen_options(prepared, tmp_path, {}, None)[0].arch == "lasformer_tiny"
     other = tmp_path / "other"
     other.mkdir()

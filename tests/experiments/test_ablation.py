@@ -52,7 +52,7 @@ def test_the_papers_tables_are_the_runs_they_name():
     assert len(one) == 14 and one["Lasformer"] == "" and "'window:80'" in one["window"]
     assert "'window:40'" in {r.label: " ".join(r.overrides) for r in ablation.rows(1, cfg, ["40"])}["window"]
     for values in (["0"], ["x"], ["20", "40"]):
-        with pytest.raises(InputError, match="in table 1, the keys of a query"):
+        with pytest.raises(InputError, match="in table 1, expected the number of keys per query"):
             ablation.rows(1, cfg, values)
     assert [r.label for r in ablation.rows(5, cfg, ["0.7", "0.9"])] == ["t 0.7", "t 0.9"]
     assert [r.overrides for r in ablation.rows(6, cfg)][0] == ("++model.select_dim=16",)
@@ -92,7 +92,7 @@ def test_a_table_runs_resumes_and_prints(config, prepared, tmp_path):
     )
     assert (folder / "r_2" / "checkpoint_last.pt").stat().st_mtime_ns == stamp  # not done again
     assert run(*command, "--show", *generation).stdout == both.stdout
-    other = run(*command, "--set", "common.seed=3", *generation, check=False)  # not the figures of other settings
+    other = run(*command, "--set", "common.seed=3", *generation, check=False)  # not the results of other settings
     assert other.returncode == 1 and "contains a run with a different configuration" in other.stderr
     shown = run(*command, "--set", "common.seed=3", "--show", *generation).stdout.splitlines()[1:3]
     assert [line.split()[:5] for line in shown] == [["r", n, "of", "a", "different"] for n in "12"]
@@ -162,7 +162,7 @@ def test_tensorboard_shows_kappa_and_mass(prepared, tmp_path):
 
 
 def test_every_way_to_attend_builds_with_its_share_of_the_keys(build):
-    """In a text of four times as many tokens, as its docstring says: between half and one and a half of the keys."""
+    """In a text of four times as many tokens, as its docstring says: 0.5 to 1.5 times the keys."""
     for keys in (20, 80):
         for way in competitors(keys)[1:]:
             cfg = module_config(LasformerConfig(select_pattern=way.pattern, select_modules=way.modules))

@@ -1,4 +1,4 @@
-"""lasformer distil: a student of a teacher's translations, line by line; it resumes, and refuses what cannot be."""
+"""lasformer distil: a student of a teacher's translations, line by line; resumption and refusals."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_what_cannot_be_is_refused_in_one_line(trained_folder, prepared, tmp_pat
     wrong.write_text(config.read_text().replace("limit: 60", "limit: 60, bpe: sentencepiece"))
     call = ["distil", str(trained_folder), str(prepared)]
     for words, message in (
-        ([*call, str(wrong)], "prepare.bpe: a student has its teacher's subwords"),
+        ([*call, str(wrong)], "prepare.bpe: a student uses its teacher's subwords"),
         (["distil", str(tmp_path), str(prepared), str(config)], "contains none of"),
         ([*call, str(tmp_path / "no.yaml")], "no.yaml: cannot be read"),
     ):

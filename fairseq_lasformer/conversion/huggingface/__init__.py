@@ -1,1 +1,1 @@
-"""Models in Hugging Face's format as models of ours; a file for each family."""
+"""Conversion of models in Hugging Face's format to and from ours; one file per family."""

@@ -1,7 +1,7 @@
-"""``lasformer export --like``: an imported model, trained further perhaps, back in the form of Hugging Face's library.
+"""``lasformer export --like``: an imported model, possibly trained further, back in Hugging Face's format.
 
-Where each weight goes is not written down a second time: the import is run on the original's folder with numbers
-instead of weights, and every number tells where the weight that stands in its place belongs.
+The mapping of weights is not written down a second time: the import is run on the original's folder with numbers
+instead of weights, and every number shows where the weight in its place belongs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fairseq_lasformer.files import check_new_folder, new_folder
 
 
 class _Numbered(Folder):
-    """A folder whose weights are their own positions in all weights, counted from 1, in float64."""
+    """A folder whose weights are their own positions among all weights, counted from 1, in float64."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -37,16 +37,16 @@ class _Numbered(Folder):
 
 
 def export_like(checkpoint: Path, out: Path, like: Path, data: Path | None = None) -> str:
-    """Writes a model as the folder that it was imported from, with its weights as they are now.
+    """Write a model in the form of the folder that it was imported from, with its current weights.
 
     Args:
         checkpoint: a checkpoint, or the folder of one.
         out: folder to write; new or empty.
-        like: the folder that was imported: everything but the weights is copied from there.
-        data: prepared folder of the checkpoint; None for the one that it names.
+        like: the folder that was imported; everything except the weights is copied from there.
+        data: prepared folder of the checkpoint; None for the one named in the checkpoint.
 
     Returns:
-        what was written, for the terminal.
+        a summary for the terminal.
 
     Raises:
         InputError: the model has something that the original could not have, or ``out`` is not empty.
@@ -57,7 +57,7 @@ def export_like(checkpoint: Path, out: Path, like: Path, data: Path | None = Non
     folder = _Numbered(like)
     kind = folder.config["model_type"]
     if kind not in FAMILIES:
-        raise InputError(f"{like}: is a model of the kind {kind}; expected one of {', '.join(FAMILIES)}")
+        raise InputError(f"{like}: is a model of type {kind}; expected one of {', '.join(FAMILIES)}")
     hub = loaded_for_export(checkpoint, data)
     check_reads_everything(checkpoint, hub.models[0], "a model of Hugging Face's library")
     trained = {n: w.detach().float() for n, w in hub.models[0].state_dict().items()}
@@ -77,21 +77,21 @@ def export_like(checkpoint: Path, out: Path, like: Path, data: Path | None = Non
 def _placed(
     checkpoint: Path, like: Path, own: dict[str, Tensor], places: dict[str, Tensor], trained: dict[str, Tensor]
 ) -> dict[str, Tensor]:
-    """The original's weights with the trained ones in their places."""
+    """Return the original's weights with the trained ones in their places."""
     flat = torch.cat([torch.zeros(1), *(weight.float().flatten() for weight in own.values())])
     for name, weight in trained.items():
         if name not in places and ".selector." not in name and not name.endswith((".version", "_float_tensor")):
-            raise InputError(f"{checkpoint}: has {name}, which {like} has not")
+            raise InputError(f"{checkpoint}: has {name}, which {like} does not have")
         if name in places and places[name].shape != weight.shape:
             sizes = " and ".join("x".join(map(str, t.shape)) for t in (weight, places[name]))
-            raise InputError(f"{checkpoint}: {name} is not of the size that {like} has ({sizes})")
+            raise InputError(f"{checkpoint}: {name} and that of {like} differ in size ({sizes})")
     for name, numbers in places.items():
         if name.endswith(".version"):
             continue
         if name not in trained:
             raise InputError(f"{checkpoint}: has no {name}, which {like} has")
         at = numbers.double().flatten()
-        known = at > 0  # the others are of words that the original does not know
+        known = at > 0  # the others belong to words that the original does not know
         flat[at[known].long()] = trained[name].flatten()[known]
     made, start = {}, 1
     for name, weight in own.items():

@@ -1,4 +1,4 @@
-"""What every family of imported models has in common: sizes, names of weights, and order of the vocabulary."""
+"""Common parts of all families of imported models: sizes, names of weights, and order of the vocabulary."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")
 """The first words of fairseq's dictionaries."""
 
 NEVER = -1e4
-"""Bias of a word that the original does not know, so that it is never written."""
+"""Bias of a word that the original does not know, so that it is never generated."""
 
 
 @dataclass(frozen=True)
 class Imported:
-    """A model of ours.
+    """An imported model, in our form.
 
     Attributes:
-        options: of the model, by the names of fairseq-train.
-        weights: in our names and order of words.
-        words: of the two dictionaries, after fairseq's special ones.
+        options: options of the model, by their names in fairseq-train.
+        weights: weights in our names and order of words.
+        words: words of the two dictionaries, after fairseq's special ones.
         rows: for each word of the two dictionaries, the original's row, int64; see :func:`order`.
-        start: row of what the original's decoder begins with.
+        start: row of the word that the original's decoder begins with.
         data: settings of the folder.
-        files: the files that encode and decode text, or what is in them, by the names that they get.
+        files: the files that encode and decode text, or their contents, by the names that they get.
     """
 
     options: dict[str, Any]
@@ -55,13 +55,13 @@ class Family(Protocol):
             languages: source and target.
 
         Raises:
-            InputError: the folder lacks something, or has what ours cannot have; the message names it.
+            InputError: the folder lacks something, or has something that ours cannot have; the message names it.
         """
         ...
 
 
 def sizes(folder: Folder) -> dict[str, Any]:
-    """The options that are in every family's settings."""
+    """Return the options that are in every family's settings."""
     config, made = folder.config, dict[str, Any]()
     for side in ("encoder", "decoder"):
         made[f"{side}_embed_dim"] = folder.number("d_model")
@@ -79,20 +79,20 @@ ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "swish", "silu": "swish"
 
 
 def activation(folder: Folder, name: str) -> str:
-    """fairseq's name of an activation."""
+    """Return fairseq's name of an activation."""
     if name not in ACTIVATIONS:
         raise InputError(f"{folder.path}: activation_function {name}: expected one of {', '.join(ACTIVATIONS)}")
     return ACTIVATIONS[name]
 
 
 def check_start(folder: Folder, symbol: int) -> None:
-    """Refuses a model whose decoder begins with another symbol than ours."""
+    """Refuse a model whose decoder begins with a different symbol from ours."""
     if folder.number("decoder_start_token_id", symbol) != symbol:
-        raise InputError(f"{folder.path}: its decoder begins with another symbol (decoder_start_token_id)")
+        raise InputError(f"{folder.path}: its decoder begins with a different symbol (decoder_start_token_id)")
 
 
 def renamed(weights: dict[str, Tensor], rules: Sequence[tuple[str, str]]) -> dict[str, Tensor]:
-    """Weights by our names: the first rule (regular expression, replacement) that fits; dropped if it is empty."""
+    """Rename weights by the first rule (regular expression, replacement) that fits; drop them if it is empty."""
     found = {}
     for name, weight in weights.items():
         for pattern, replacement in rules:
@@ -106,7 +106,7 @@ def renamed(weights: dict[str, Tensor], rules: Sequence[tuple[str, str]]) -> dic
 
 
 def order(vocabulary: Mapping[str, int], n_words: int, special: Mapping[str, int | None]) -> tuple[list[str], Tensor]:
-    """The words after fairseq's special ones, and for each word of ours the row of the original, int64; -1 for none.
+    """Return the words after fairseq's special ones, and for each word of ours the original's row, int64, or -1.
 
     Args:
         vocabulary: the original's, from words to rows.
@@ -127,7 +127,7 @@ def order(vocabulary: Mapping[str, int], n_words: int, special: Mapping[str, int
 
 
 def reordered(table: Tensor, rows: Tensor, missing: float = 0.0) -> Tensor:
-    """A table, [V, …], in another order of words.
+    """Return a table, [V, …], in a different order of words.
 
     Args:
         rows: see :func:`order`.

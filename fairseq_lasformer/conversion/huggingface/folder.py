@@ -1,4 +1,4 @@
-"""A model's folder as Hugging Face's library writes it: settings, weights, vocabulary. Nothing of it is run."""
+"""Model folder as written by Hugging Face's library: settings, weights, vocabulary. Nothing in it is run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Folder:
     """A model's folder.
 
     Attributes:
-        config: what is in ``config.json``.
+        config: content of ``config.json``.
 
     Raises:
         InputError: there is no ``config.json``, or it is damaged.
@@ -29,13 +29,13 @@ class Folder:
     def __init__(self, path: Path) -> None:
         self.path = path
         if (path / ADAPTERS).is_file() and not (path / "config.json").is_file():
-            raise InputError(f"{path}: holds adapters alone; merge them into their model, and import that")
+            raise InputError(f"{path}: contains only adapters; merge them into their model, and import that")
         self.config: dict[str, Any] = self.json("config.json")
         if not isinstance(self.config, dict) or not isinstance(self.config.get("model_type"), str):
             raise InputError(f"{path / 'config.json'}: does not say what kind of model it is (model_type)")
 
     def json(self, name: str) -> Any:
-        """The content of one of the folder's JSON files."""
+        """Return the content of one of the folder's JSON files."""
         path = self.file(name)
         try:
             return json.loads(path.read_text(encoding="utf-8"))
@@ -43,14 +43,14 @@ class Folder:
             raise InputError(f"{path}: not a JSON file ({e})") from e
 
     def optional(self, name: str) -> dict[str, Any]:
-        """The content of a JSON file with named entries; empty if there is no such file."""
+        """Return the content of a JSON file with named entries; empty if there is no such file."""
         found = self.json(name) if (self.path / name).is_file() else {}
         if not isinstance(found, dict):
             raise InputError(f"{self.path / name}: expected named entries")
         return found
 
     def pieces(self, name: str) -> list[str]:
-        """The pieces of a sentencepiece model, by row, the unknown one and the control symbols included."""
+        """Return the pieces of a sentencepiece model, by row, including the unknown one and the control symbols."""
         from sentencepiece import SentencePieceProcessor
 
         try:
@@ -60,10 +60,10 @@ class Folder:
         return [model.id_to_piece(i) for i in range(len(model))]
 
     def vocabulary(self, name: str) -> dict[str, int]:
-        """The words in a JSON file, and their rows.
+        """Return the words in a JSON file, and their rows.
 
         Raises:
-            InputError: it holds something else.
+            InputError: it contains something else.
         """
         found = self.json(name)
         if not isinstance(found, dict) or any(isinstance(r, bool) or not isinstance(r, int) for r in found.values()):
@@ -71,7 +71,7 @@ class Folder:
         return found
 
     def file(self, name: str) -> Path:
-        """One of the folder's files.
+        """Return the path of one of the folder's files.
 
         Raises:
             InputError: it is missing.
@@ -82,10 +82,10 @@ class Folder:
         return path
 
     def number(self, name: str, default: int | None = None) -> int:
-        """A setting that is a number, not negative.
+        """Return a setting that is a non-negative number.
 
         Raises:
-            InputError: it is missing or another thing.
+            InputError: it is missing or not such a number.
         """
         value = self.config.get(name, default)
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 31:
@@ -93,7 +93,7 @@ class Folder:
         return value
 
     def weights(self) -> dict[str, Tensor]:
-        """The weights in float32, from ``model.safetensors``, ``pytorch_model.bin``, or the parts of either.
+        """Return the weights in float32, from ``model.safetensors``, ``pytorch_model.bin``, or the parts of either.
 
         Raises:
             InputError: they are missing, damaged, or more than weights.
@@ -105,13 +105,13 @@ class Folder:
             if (self.path / index).is_file():
                 parts = sorted(set(self.json(index).get("weight_map", {}).values()))
                 if any(not isinstance(part, str) or Path(part).name != part for part in parts):
-                    raise InputError(f"{self.path / index}: names parts outside of the folder")
+                    raise InputError(f"{self.path / index}: names parts outside the folder")
                 return {k: v for part in parts for k, v in _read(self.file(part)).items()}
-        raise InputError(f"{self.path}: holds no weights ({SAFE} or {PICKLED})")
+        raise InputError(f"{self.path}: contains no weights ({SAFE} or {PICKLED})")
 
 
 def _read(path: Path) -> dict[str, Tensor]:
-    """The weights in a file, in float32."""
+    """Return the weights in a file, in float32."""
     if path.suffix == ".safetensors":
         from safetensors import SafetensorError
         from safetensors.torch import load_file
@@ -123,6 +123,6 @@ def _read(path: Path) -> dict[str, Tensor]:
     else:
         found = unpickled(path)
     if not isinstance(found, dict):
-        raise InputError(f"{path}: holds more than weights")
+        raise InputError(f"{path}: contains more than weights")
     check_weights(found, path)
     return {name: weight.float() if weight.is_floating_point() else weight for name, weight in found.items()}

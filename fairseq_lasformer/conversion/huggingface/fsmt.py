@@ -1,4 +1,4 @@
-"""FSMT, fairseq's models of WMT 2019: post-norm, Moses and BPE, a vocabulary for each language."""
+"""FSMT, fairseq's models of WMT 2019: post-norm, Moses and BPE, one vocabulary per language."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Fsmt:
         for side, rows in zip(("encoder", "decoder"), orders):
             name = f"{side}.embed_tokens.weight"
             if name not in weights or weights[name].size(0) != len(rows):
-                raise InputError(f"{folder.path}: has no table of {len(rows)} words for its {side}")
+                raise InputError(f"{folder.path}: has no embedding table of {len(rows)} words for its {side}")
             weights[name] = weights[name][rows]
             weights[f"{side}.version"] = torch.tensor([3.0])
         table = weights["decoder.embed_tokens.weight"]
@@ -63,12 +63,12 @@ class Fsmt:
 
 
 def _word(piece: str) -> str:
-    """A piece as subword-nmt writes it: those that end a word are marked there, here those that do not."""
+    """Return a piece as subword-nmt writes it: FSMT marks pieces that end a word, subword-nmt those that do not."""
     return piece.removesuffix(END) if piece.endswith(END) else f"{piece}@@"
 
 
 def _merges(folder: Folder) -> list[list[str]]:
-    """The pairs that BPE merges, in order."""
+    """Return the pairs that BPE merges, in order."""
     try:
         lines = folder.file(MERGES).read_text(encoding="utf-8").split("\n")
     except ValueError as e:

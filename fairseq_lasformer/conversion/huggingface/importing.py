@@ -1,4 +1,4 @@
-"""``lasformer import``: a folder in Hugging Face's format as a folder that every command of ours takes."""
+"""``lasformer import``: a folder in Hugging Face's format, converted to one that all our commands accept."""
 
 from __future__ import annotations
 
@@ -29,37 +29,37 @@ FAMILIES: dict[str, Family] = {"fsmt": Fsmt(), "m2m_100": M2M100(), "marian": Ma
 """By ``model_type`` in ``config.json``."""
 
 REFUSED = {
-    "nllb-moe": "ours route mixtures of experts in another way; NLLB's dense models can be",
-    "switch_transformers": "ours route mixtures of experts in another way",
+    "nllb-moe": "ours route mixtures of experts differently; NLLB's dense models can be imported",
+    "switch_transformers": "ours route mixtures of experts differently",
     "t5": "its positions are relative",
     "umt5": "its positions are relative",
     "mt5": "its positions are relative",
 }
-"""Why models of other kinds that people may have cannot be imported."""
+"""Reasons why common models of other types cannot be imported."""
 
 
 def import_model(
     path: Path, out: Path, languages: tuple[str | None, str | None] = (None, None), check: bool = True
 ) -> str:
-    """Imports a model.
+    """Import a model.
 
     Args:
-        path: its folder.
+        path: the model's folder.
         out: folder to write; new or empty.
         languages: source and target language; None for the model's own, if it has one.
-        check: compare its scores with those of the original, where ``transformers`` is installed.
+        check: compare its scores with the original's, if ``transformers`` is installed.
 
     Returns:
-        what was imported, for the terminal.
+        a summary for the terminal.
 
     Raises:
-        InputError: the folder lacks something, or has what ours cannot have.
+        InputError: the folder lacks something, or has something that ours cannot have.
     """
     folder = Folder(path)
     kind = folder.config["model_type"]
     if kind not in FAMILIES:
-        why = REFUSED.get(kind, f"known are {', '.join(FAMILIES)}")
-        raise InputError(f"{path}: is a model of the kind {kind}, which cannot be imported: {why}")
+        why = REFUSED.get(kind, f"known types are {', '.join(FAMILIES)}")
+        raise InputError(f"{path}: is a model of type {kind}, which cannot be imported: {why}")
     check_new_folder(out)
     named = [language or own for language, own in zip(languages, own_languages(folder))]
     if None in named:
@@ -67,7 +67,7 @@ def import_model(
     source, target = map(str, named)
     if source == target:
         raise InputError(f"--source-lang, --target-lang: both are {source}")
-    for language in (source, target):  # a part of files' names, and perhaps a stranger's
+    for language in (source, target):  # a part of file names, and possibly untrusted
         if not re.fullmatch(r"[A-Za-z0-9_-]{1,32}", language):
             raise InputError(f"{language!r}: not the name of a language")
     imported = FAMILIES[kind].convert(folder, (source, target))
@@ -81,7 +81,7 @@ def import_model(
 
 
 def _write(imported: Imported, place: Path, out: Path) -> list[int]:
-    """Writes a model into a folder that will become ``out``; the sizes of its dictionaries."""
+    """Write a model into a folder that will become ``out``; return the sizes of its dictionaries."""
     for name, file in imported.files.items():
         if isinstance(file, Path):
             atomic_copy(file, place / name)
@@ -95,7 +95,7 @@ def _write(imported: Imported, place: Path, out: Path) -> list[int]:
         path = place / f"dict.{language}.txt"
         dictionary.save(str(path))
         if Dictionary.load(str(path)).symbols != dictionary.symbols:
-            raise InputError(f"{language}: the vocabulary has words that fairseq's dictionaries cannot hold")
+            raise InputError(f"{language}: the vocabulary has words that fairseq's dictionaries cannot contain")
         dictionaries.append(dictionary)
     imported.data.save(place)
     torch.save(checkpoint(imported, place, out, dictionaries), place / "model.pt")
@@ -103,7 +103,7 @@ def _write(imported: Imported, place: Path, out: Path) -> list[int]:
 
 
 def checkpoint(imported: Imported, place: Path, data: Path, dictionaries: Sequence[Any]) -> dict[str, Any]:
-    """The content of a checkpoint of ``lasformer_dense`` with the imported weights.
+    """Return the content of a checkpoint of ``lasformer_dense`` with the imported weights.
 
     Args:
         place, data: folder of the dictionaries, now and later.

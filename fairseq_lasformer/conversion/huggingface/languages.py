@@ -1,4 +1,4 @@
-"""Tokens that tell a model of several languages which it reads and writes."""
+"""Language tokens, which tell a multilingual model what it reads and writes."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from fairseq_lasformer.errors import InputError
 
 
 def added_tokens(folder: Folder, first: int) -> dict[str, int]:
-    """The tokens beside those of the subword model, and their rows.
+    """Return the tokens that are not in the subword model, and their rows.
 
     Args:
-        first: row of the first, where the folder gives their order alone.
+        first: row of the first, if the folder gives only their order.
 
     Raises:
         InputError: a file is damaged.
@@ -32,17 +32,17 @@ def added_tokens(folder: Folder, first: int) -> dict[str, int]:
     for number, item in enumerate(listed if isinstance(listed, list) else ()):
         found.setdefault(_content(item), first + number)
     if any(not isinstance(t, str) or isinstance(r, bool) or not isinstance(r, int) for t, r in found.items()):
-        raise InputError(f"{folder.path}: the tokens that its tokenizer adds are damaged")
+        raise InputError(f"{folder.path}: the tokens added by its tokenizer are damaged")
     return found
 
 
 def _content(token: Any) -> Any:
-    """The text of a token, which is given alone or with how it is looked for."""
+    """Return the text of a token, which is given alone or with its matching options."""
     return token.get("content") if isinstance(token, dict) else token
 
 
 def tag_of(folder: Folder, language: str, tokens: Mapping[str, int]) -> str:
-    """The token of a language, which may be given as the model names it, or without script or country.
+    """Return the token of a language, which may be given as the model names it, or without script or country.
 
     Raises:
         InputError: there is none, or more than one.
@@ -67,13 +67,13 @@ _CODES = {"m2m100": _M2M100.split(), "wmt21": _WMT21.split()}
 
 
 def m2m_tokens(folder: Folder, first: int) -> dict[str, int]:
-    """The tokens of M2M-100's languages, whose rows follow from ``language_codes`` in the tokenizer's settings.
+    """Return the tokens of M2M-100's languages; ``language_codes`` in the tokenizer's settings gives their rows.
 
     Args:
         first: row of the first.
 
     Raises:
-        InputError: they name no such list.
+        InputError: the settings name no such list.
     """
     kind = str(folder.optional(TOKENIZER_CONFIG).get("language_codes", "m2m100"))
     if kind not in _CODES:
@@ -82,7 +82,7 @@ def m2m_tokens(folder: Folder, first: int) -> dict[str, int]:
 
 
 def own_languages(folder: Folder) -> tuple[str | None, str | None]:
-    """The languages of a model of two; None where it does not say."""
+    """Return the languages of a bilingual model; None where it does not say."""
     settings = folder.optional(TOKENIZER_CONFIG)
     langs = folder.config.get("langs") or settings.get("langs")
     if isinstance(langs, list) and len(langs) == 2:

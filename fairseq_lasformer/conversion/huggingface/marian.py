@@ -1,4 +1,4 @@
-"""Marian's models, OPUS-MT among them: post-norm, sentencepiece for each language, a bias of the words' scores."""
+"""Marian's models, including OPUS-MT: post-norm, sentencepiece for each language, a bias on the word scores."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Marian:
     def convert(self, folder: Folder, languages: tuple[str, str]) -> Imported:
         config, n_words = folder.config, folder.number("vocab_size")
         if not config.get("share_encoder_decoder_embeddings", True):
-            raise InputError(f"{folder.path}: a table of words for each language cannot be imported")
+            raise InputError(f"{folder.path}: an embedding table for each language cannot be imported")
         if config.get("normalize_before") or config.get("normalize_embedding"):
             raise InputError(f"{folder.path}: normalize_before and normalize_embedding cannot be imported")
         pad, end = folder.number("pad_token_id"), folder.number("eos_token_id")
@@ -45,7 +45,7 @@ class Marian:
         given = folder.weights()
         shared = given.get("model.shared.weight", given.get("model.encoder.embed_tokens.weight"))
         if shared is None or shared.size(0) != n_words:
-            raise InputError(f"{folder.path}: has no table of {n_words} words")
+            raise InputError(f"{folder.path}: has no embedding table of {n_words} words")
         weights = renamed(given, _RULES)
         bias = weights.pop("final_logits_bias", torch.zeros(1, n_words)).flatten()
         table = reordered(shared, rows)
@@ -82,7 +82,7 @@ class Marian:
 
 
 def _tag(folder: Folder, language: str, vocabulary: Mapping[str, int]) -> str:
-    """The token that tells a model of several target languages which to write; empty for models of one."""
+    """Return the token for the target language of a model with several; empty for models with one."""
     named = [word for word in vocabulary if re.fullmatch(r">>.+<<", word)]
     tag = f">>{language}<<"
     if named and tag not in vocabulary:

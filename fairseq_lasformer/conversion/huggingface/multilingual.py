@@ -34,7 +34,7 @@ class M2M100:
 
 
 class MBart50:
-    """mBART-50; mBART-25 writes the language behind the end of sentence, which ours cannot."""
+    """mBART-50; mBART-25 writes the language after the end of sentence, which ours cannot do."""
 
     def convert(self, folder: Folder, languages: tuple[str, str]) -> Imported:
         """See :class:`Family`."""
@@ -53,23 +53,21 @@ class MBart50:
 def _imported(
     folder: Folder, languages: tuple[str, str], rules: tuple[tuple[str, str], ...], more: dict[str, bool]
 ) -> Imported:
-    """A model with fairseq's first words.
+    """Return a model with fairseq's first words.
 
     Args:
         rules: for :func:`renamed`.
-        more: options beside those of :func:`sizes`.
+        more: options in addition to those of :func:`sizes`.
     """
     if folder.optional(TOKENIZER_CONFIG).get("legacy_behaviour"):
-        raise InputError(
-            f"{folder.path}: legacy_behaviour (the language behind the end of sentence) cannot be imported"
-        )
+        raise InputError(f"{folder.path}: legacy_behaviour (the language after the end of sentence) cannot be imported")
     n_words = folder.number("vocab_size")
     special = {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3}
     check_start(folder, special["</s>"])
     if (folder.path / WORDS).is_file():
         vocabulary = folder.vocabulary(WORDS)
         added = m2m_tokens(folder, len(vocabulary)) | added_tokens(folder, len(vocabulary))
-    else:  # sentencepiece has no padding, but the others in another order
+    else:  # sentencepiece has no padding, and the others in a different order
         vocabulary = special | {piece: i + 1 for i, piece in enumerate(folder.pieces(PIECES)) if i >= 3}
         added = added_tokens(folder, len(vocabulary))
     if {word: vocabulary.get(word) for word in special} != special:
@@ -79,7 +77,7 @@ def _imported(
     given = folder.weights()
     table = given.get("model.shared.weight", given.get("model.encoder.embed_tokens.weight"))
     if table is None or table.size(0) != n_words:
-        raise InputError(f"{folder.path}: has no table of {n_words} words")
+        raise InputError(f"{folder.path}: has no embedding table of {n_words} words")
     weights = renamed(given, rules)
     table = table[rows]
     for side in ("encoder", "decoder"):

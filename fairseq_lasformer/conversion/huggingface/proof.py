@@ -1,4 +1,4 @@
-"""Whether an imported model computes what the original does, where Hugging Face's library is installed."""
+"""Comparison of an imported model's scores with the original's, if Hugging Face's library is installed."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from fairseq_lasformer.documents.hub import from_pretrained
 from fairseq_lasformer.errors import InputError
 
 TOLERANCE = 1e-4
-"""Largest difference of two scores, by the largest score."""
+"""Largest difference of two scores, relative to the largest score."""
 
 
 def possible() -> bool:
-    """Whether there is something to compare with."""
+    """Return whether there is something to compare with."""
     return importlib.util.find_spec("transformers") is not None
 
 
 @torch.no_grad()
 def compared(original: Path, made: Path, imported: Imported) -> str:
-    """Runs both models on random words, and tells how much their scores differ.
+    """Run both models on random words, and report how much their scores differ.
 
     Args:
         original, made: folders of the original and of the imported model.
