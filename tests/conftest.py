@@ -42,9 +42,9 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Two processes begin with half of the tests each: the one with the longest test, the other with the slow ones.
+    """Give two processes half of the tests each: one starts with the longest test, the other with the slow ones.
 
-    What a process has left is given to one that has nothing left, but never the test that it is about to run.
+    A process without tests takes over those that another has left, but never the one that is about to run.
     """
     longest = [item for item in items if item.get_closest_marker("timeout")]
     slow = [item for item in items if item.get_closest_marker("slow") and item not in longest]
@@ -60,7 +60,7 @@ def seeded():
 
 @pytest.fixture(params=build.targets())
 def instructions(request):
-    """Every instruction set that the CPU kernels are compiled for, in turn."""
+    """Each instruction set that the CPU kernels are compiled for, in turn."""
     if request.param not in cpu.instruction_sets():
         pytest.skip(f"this processor has no {request.param}")
     cpu.use_instructions(request.param)
@@ -70,7 +70,7 @@ def instructions(request):
 
 @pytest.fixture(autouse=True)
 def device(request):
-    """Tests of Triton's kernels run on a GPU where there is one (otherwise in the interpreter, on the CPU)."""
+    """The device for tests of Triton's kernels: a GPU if there is one, otherwise the CPU, in the interpreter."""
     given = getattr(request.node, "callspec", None)
     kernels = request.node.get_closest_marker("triton") or (given and "triton" in given.params.values())
     if not (CUDA and kernels):
@@ -83,7 +83,7 @@ def device(request):
 
 @pytest.fixture(autouse=True)
 def logging_again():
-    """A command that keeps quiet does so to the end of its process."""
+    """Logging restored after each test: a quiet command stays quiet until its process ends."""
     yield
     logging.disable(logging.NOTSET)
 

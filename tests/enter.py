@@ -1,4 +1,4 @@
-"""``python tests/enter.py < CALLS``: makes several calls of one command in a process, and tells how each ended.
+"""``python tests/enter.py < CALLS``: several calls of one command in a process, with the result of each.
 
 CALLS is a JSON list of commands, each a list of words. Prints a JSON list of ``[exit code, standard error]``.
 """

@@ -1,7 +1,7 @@
-"""Runs commands in forks of one process that has imported torch and fairseq already, which takes seconds each time.
+"""Commands run in forks of one process that has imported torch and fairseq, which takes seconds each time.
 
-A fork is as fresh as a new process but for these imports; what depends on how they come about (the environment, the
-console script itself) needs a process of its own: see ``helpers.run``.
+A fork is as fresh as a new process except for these imports. Tests that depend on the imports (the environment, the
+console script itself) need a separate process: see ``helpers.run``.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def _server() -> subprocess.Popen[str]:
 def execute(
     command: Sequence[str], environment: Mapping[str, str], cwd: Path, folder: Path
 ) -> subprocess.CompletedProcess[str]:
-    """``python SCRIPT …``, ``python -m MODULE …`` or a console script with its arguments; folder: for its output."""
+    """Run ``python SCRIPT …``, ``python -m MODULE …`` or a console script in a fork; its output goes to ``folder``."""
     out, err, status = folder / "stdout", folder / "stderr", folder / "status"
     os.mkfifo(status)
     request = {"command": command, "environment": dict(environment), "cwd": str(cwd)}
@@ -45,7 +45,7 @@ def execute(
 
 
 def _child(request: dict) -> None:
-    """What a fork does: becomes the command."""
+    """Run the command in the fork."""
     code = 1
     try:
         for path, descriptor in ((os.devnull, 0), (request["out"], 1), (request["err"], 2)):

@@ -1,4 +1,4 @@
-"""What several tests share: small models, commands, a small corpus, trainings, and cases for the operations."""
+"""Helpers of several tests: small models, commands, a small corpus, trainings, and cases for the operations."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ SMALL = {
 
 
 def tokens(*shape: int, pad_left: tuple[int, ...] = (), pad_right: tuple[int, ...] = ()) -> torch.Tensor:
-    """Random words [B, N]; row i begins with pad_left[i] and ends with pad_right[i] padding symbols."""
+    """Draw random words [B, N]; row i begins with pad_left[i] and ends with pad_right[i] padding symbols."""
     t = torch.randint(4, 64, shape)
     for i, n in enumerate(pad_left):
         t[i, :n] = 1
@@ -62,7 +62,7 @@ def tokens(*shape: int, pad_left: tuple[int, ...] = (), pad_right: tuple[int, ..
 
 
 def assert_steps_are_a_full_pass(model: LasformerModel, src: torch.Tensor, prev: torch.Tensor) -> torch.Tensor:
-    """Decoding ``prev`` [B, N] a step at a time gives what one pass gives, which is returned."""
+    """Check that decoding ``prev`` [B, N] step by step gives the result of one pass, and return it."""
     with torch.no_grad():
         encoded = model.encoder(src, src.ne(1).sum(1))
         full = model.decoder(prev, encoded)[0]
@@ -75,7 +75,7 @@ def assert_steps_are_a_full_pass(model: LasformerModel, src: torch.Tensor, prev:
 
 
 def run(*command: object, check: bool = True, **env: str) -> subprocess.CompletedProcess:
-    """Runs a command of this environment (``python …``, ``lasformer …``, ``fairseq-train …``) from the repository."""
+    """Run a command of this environment (``python …``, ``lasformer …``, ``fairseq-train …``) from the repository."""
     program, *args = map(str, command)
     if program.endswith(".sh"):
         path = str(ROOT / program)
@@ -97,19 +97,19 @@ def run(*command: object, check: bool = True, **env: str) -> subprocess.Complete
 def assert_beams_decode_alike(
     model: LasformerModel, definition: LasformerModel, longest: int = 40, steps: int = 30, within: float = 0.0
 ) -> None:
-    """Decoding with beams that are reordered, and documents that finish, gives what one pass over each hypothesis does.
+    """Check that decoding with reordered beams and finishing documents equals one pass over each hypothesis.
 
     Args:
-        definition: a model of the same weights, for the passes.
+        definition: a model with the same weights, for the passes.
         longest: tokens of the source.
         steps: tokens of the translation.
-        within: largest relative error, of decoding in 8 bits; 0: up to rounding.
+        within: largest relative error of decoding in 8 bits; 0: equal up to rounding.
     """
     src, tgt, beam = tokens(2, longest, pad_left=(0, longest // 5)), tokens(6, steps), 3
     order = torch.arange(2).repeat_interleave(beam)
     with torch.no_grad():
         encoder_out = model.encoder.reorder_encoder_out(model.encoder(src), order)
-        assert encoder_out["encoder_out"][0].size(1) == 2  # the source is held once per item
+        assert encoder_out["encoder_out"][0].size(1) == 2  # the source is stored once per item
         state: dict = {}
         history, n = tgt[:, :1], 2
         for i in range(1, steps):
@@ -130,7 +130,7 @@ def assert_beams_decode_alike(
 
 
 def write_corpus(folder: Path, name: str, n_documents: int, seed: int = 0, longest: int = 8) -> Path:
-    """A copy task in raw form (xx -> yy, words upper-cased); returns the prefix."""
+    """Write a copy task in raw form (xx -> yy, words upper-cased); return the prefix."""
     generator = torch.Generator().manual_seed(seed)
     sides: tuple[list[str], list[str]] = ([], [])
     for _ in range(n_documents):
@@ -210,7 +210,7 @@ PDC = ROOT.parent / "shared" / "data" / "pdc"
 
 @torch.no_grad()  # threads have their own
 def steps(model, src, prev, n_beams: int) -> torch.Tensor:
-    """Scores of all words, step by step, of as many like hypotheses of each document: [B * n_beams, N, vocabulary]."""
+    """Return all words' scores, step by step, with ``n_beams`` copies of each hypothesis: [B * n_beams, N, words]."""
     order = torch.arange(src.size(0)).repeat_interleave(n_beams)
     encoded = model.encoder.reorder_encoder_out(model.encoder(src, src.ne(1).sum(1)), order)
     state: dict = {}
@@ -221,7 +221,7 @@ def steps(model, src, prev, n_beams: int) -> torch.Tensor:
 
 
 def in_8_bits(model):
-    """A model on a CPU that decodes as it does in 8 bits on a GPU, by the definitions."""
+    """Make a model on a CPU decode as in 8 bits on a GPU, by the definitions."""
     quantise(model.decoder.layers)
     model.decoder.output_projection = PackedProjection(model.decoder.output_projection)
     model.decoder.eight = EightBits(None, True)
@@ -272,7 +272,7 @@ SHAPES = [pytest.param(37, 37, True, p, id=f"causal-{p}") for p in (None, "left"
 
 
 def mixture(dim=6, ffn_dim=8, dtype=torch.float64, workers=None, **options) -> MixtureOfExperts:
-    """A mixture whose gate prefers some experts to others."""
+    """Build a mixture whose gate prefers some experts to others."""
     chosen = {"n_experts": 4, "backend": "loop"} | {k.removeprefix("moe_"): v for k, v in options.items()}
     cfg = MoeConfig(**{"n_experts" if k == "experts" else k: v for k, v in chosen.items()})
     layer = MixtureOfExperts(cfg, dim, ffn_dim, workers).to(dtype)
@@ -291,7 +291,7 @@ ALPHA, SMOOTHING, LR = 0.5, 0.1, 0.1
 
 
 def trainer_of(data: Path, *more: object, alpha: float = ALPHA) -> Trainer:
-    """fairseq's trainer with a small selecting model, plain gradient descent and no dropout."""
+    """Build fairseq's trainer with a small selecting model, plain gradient descent and no dropout."""
     words = [data, "--user-dir", ROOT / "fairseq_lasformer", "--task", "document_translation", "--cpu", "--seed", 1]
     words += ["--arch", "lasformer", *SIZES, "--select-share", 1, "--select-dim", 8, "--share-all-embeddings"]
     words += ["--criterion", "label_smoothed_cross_entropy_with_selection", "--selection-weight", alpha]
@@ -308,7 +308,7 @@ def trainer_of(data: Path, *more: object, alpha: float = ALPHA) -> Trainer:
 
 
 def batches(task: Any) -> list[dict[str, Any]]:
-    """The longest documents' batches: two of different sizes, with padding."""
+    """Return the batches of the longest documents: two of different sizes, with padding."""
     task.load_dataset("train")
     found = task.get_batch_iterator(task.datasets["train"], max_tokens=100, max_positions=(500, 500))
     chosen = list(found.next_epoch_itr(shuffle=False))[-12::9]
@@ -317,7 +317,7 @@ def batches(task: Any) -> list[dict[str, Any]]:
 
 
 def small_tvsub(files: Path) -> dict[str, Any]:
-    """``examples/tvsub.yaml`` at a small size; its corpus is written to a folder, compressed as some have it."""
+    """Return ``examples/tvsub.yaml`` at a small size; write its corpus to a folder, compressed with xz."""
     for split, n in (("train", 20), ("valid", 3), ("test", 4)):
         prefix = write_corpus(files, f"tvsub.{split}", n, seed=n)
         for own, language in (("xx", "zh"), ("yy", "en")):

@@ -129,7 +129,7 @@ def test_an_interrupted_benchmark_goes_on_where_it_stopped(tmp_path):
     rows = json.loads(out.read_text())["rows"]
     names = [(row["case"], row["system"], row["metric"]) for row in rows]
     assert sorted(names) == sorted((row["case"], row["system"], row["metric"]) for row in whole["rows"])
-    assert rows[-1]["value"] > 0  # measured anew
+    assert rows[-1]["value"] > 0  # measured again
     refused = run(*command, "--repeat", "2", "--resume", check=False)
     assert refused.returncode == 1 and "differs in options; leave out --resume" in refused.stderr
     out.write_text(json.dumps({"rows": 1}))

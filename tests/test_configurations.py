@@ -1,4 +1,4 @@
-"""The configurations, composed of groups: what each says, key by key, and that every option exists."""
+"""The configurations, composed of groups: their content, key by key, and the existence of every option."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fairseq_lasformer.plugin.config import PRESETS, LasformerConfig, module_con
 from fairseq_lasformer.plugin.options import CompactOptions, LengthOptions, MoeOptions, SelectionOptions, StudentOptions
 from fairseq_lasformer.plugin.task_config import DocumentTranslationConfig
 
-# what each configuration said when it was one file that held everything
+# the content of each configuration when it was a single file
 EXPECTED = [json.loads(line) for line in (ROOT / "tests/configurations.jsonl").read_text().splitlines()]
 REFERENCE = ROOT / "configs/reference.yaml"
 LEAVES = sorted(set((ROOT / "configs").glob("*.yaml")) - {REFERENCE})

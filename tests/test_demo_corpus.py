@@ -1,4 +1,4 @@
-"""The demo corpus: what it promises."""
+"""The promised properties of the demo corpus."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_the_probe_names_the_right_words_at_all_distances(demo):
 
 
 def spans(demo):
-    """Every probe with its document's source words and where the asked word stands in them."""
+    """Every probe with its document's source words and the position of the probed word in them."""
     _, splits, probes = demo
     asked = {
         "pronoun": {"it"},
@@ -72,7 +72,7 @@ def spans(demo):
 
 
 def cues(phenomenon: str, right: str | None = None) -> set[str]:
-    """First words of what decides a phenomenon; with ``right``, of what decides for that word."""
+    """Return the first words of the cues of a phenomenon; with ``right``, of those that decide for that word."""
     table = {
         "pronoun": lex.OBJECTS,
         "address": lex.NAMES,
@@ -101,13 +101,13 @@ def test_at_the_distance_named_stands_a_word_that_decides_for_the_right_translat
     for p, _, text, place in spans(demo):
         if p["distance"] > 0:
             assert text[place - p["distance"]].lower() in cues(p["phenomenon"], p["right"]), (p, text[place])
-            # and nothing decides the phenomenon otherwise in between ("Mr" and "Mrs" are names of one kind)
+            # and nothing in between decides the phenomenon differently ("Mr" and "Mrs" are names of one kind)
             between = {w.lower() for w in text[place - p["distance"] + 1 : place]}
             assert not between & (cues(p["phenomenon"]) - cues(p["phenomenon"], p["right"])), p
 
 
 def test_the_same_english_sentence_is_seen_with_several_translations(demo):
-    """Word for word the same sentence, its asked word translated as its context wants: no sentence gives it away."""
+    """The same sentence, word for word, with the probed word translated as its context demands: none gives it away."""
     seen = collections.defaultdict(lambda: collections.defaultdict(list))
     words_asked = collections.defaultdict(collections.Counter)
     for p, sentence, text, place in spans(demo):

@@ -1,4 +1,4 @@
-"""The documentation's pages: all of them can be found, and what they name exists."""
+"""The documentation's pages: all of them can be found, and everything they name exists."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 
 
 def linked(page: Path) -> set[Path]:
-    """The pages and pictures that a page links to."""
+    """Return the pages and pictures that a page links to."""
     return {(page.parent / link).resolve() for link in LINK.findall(page.read_text()) if "://" not in link}
 
 
@@ -53,7 +53,7 @@ def test_files_that_are_named_exist(page):
 
 
 def test_the_overview_names_every_module_at_the_top():
-    """Of the package; folders stand for what is in them."""
+    """Files of the package; a folder covers its content."""
     overview = (DOCS / "architecture.md").read_text()
     top = [path for path in (ROOT / "fairseq_lasformer").iterdir() if not path.name.startswith((".", "__"))]
     names = [f"{path.name}/" if path.is_dir() else path.name for path in top if path.is_dir() or path.suffix == ".py"]

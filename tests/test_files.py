@@ -66,7 +66,7 @@ def test_outputs_that_cannot_be_written_are_refused_before_the_work(tmp_path, mo
 
 
 def test_a_file_system_without_locks_is_an_error(tmp_path, monkeypatch):
-    """Two processes, perhaps on two machines, would write the same files."""
+    """Two processes, possibly on two machines, would write the same files."""
 
     def flock(handle, operation):
         raise OSError(errno.ENOLCK, "No locks available")

@@ -1,4 +1,4 @@
-"""The demo corpus with house terms: what it promises."""
+"""The promised properties of the demo corpus with house terms."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def corpus(folder, name):
 
 
 def houses(documents):
-    """The houses whose words occur in documents beside their terms."""
+    """Return the houses whose words occur in documents together with their terms."""
     found = set()
     for document in documents:
         for source, target in zip(document.source, document.target):

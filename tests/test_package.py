@@ -1,4 +1,4 @@
-"""The package as it is imported: nothing changes, little is loaded, and the public names are there."""
+"""Import of the package: nothing changes, little is loaded, and the public names are there."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_public_names_are_all_there():
 
 
 def test_help_does_not_wait_for_torch():
-    """Half a second is what a person waits for; here the modules count, as a busy machine's clock proves little."""
+    """A person waits half a second at most; here, modules are counted, as a busy machine's clock proves little."""
     code = (
         "import sys; sys.argv = ['lasformer', '--help']\ntry:\n    from fairseq_lasformer.cli.main import run; run()\n"
     )
@@ -171,6 +171,6 @@ def test_what_is_installed_is_listed_with_hashes():
 
 @pytest.mark.slow
 def test_a_minute_of_fuzzing_finds_nothing(tmp_path):
-    """Seconds of it here; make fuzz takes minutes, and CI five of them."""
+    """A few seconds here; make fuzz takes minutes, and CI takes five."""
     done = run("python", "-m", "benchmarks.fuzz", "--seconds", 4, "--seed", 7, "--out", tmp_path)
     assert "0 faults" in done.stdout.splitlines()[-1]

@@ -20,7 +20,7 @@ from helpers import ROOT, run, small_tvsub
 from fairseq_lasformer.cli.main import COMMANDS, main
 from fairseq_lasformer.resume import Progress, key_of
 
-# in the order in which a reader goes: what the first ones make, the others use
+# in reading order: later ones use what the first ones make
 FIRST = ("README.md", "data/README.md", "docs/training.md", "docs/alignment.md")
 # side by side: these translate, and these train
 LANES = (
@@ -44,7 +44,7 @@ PAGES = (*RUN, *OTHERS)
 
 
 def blocks(page: str, language: str) -> list[str]:
-    """The fenced blocks of one language."""
+    """Return the fenced blocks of one language."""
     return re.findall(rf"^```{language}\n(.*?)^```", (ROOT / page).read_text(encoding="utf-8"), re.M | re.S)
 
 
@@ -64,11 +64,11 @@ TINY = f"{SHORT} {' '.join('++' + s for s in SIZES)} ++model.select_dim=8 ++mode
 FLAGS = "--encoder-layers 2 --decoder-layers 2 --encoder-embed-dim 32 --decoder-embed-dim 32"
 SHORT_LINES = "--repair 0 --sentence-max-len-a 0.5 --sentence-max-len-b 2"
 DEMO = "optimization.max_update=2 lr_scheduler.total_num_update=3 lr_scheduler.warmup_updates=1"
-# What is printed, and what stands in for it. Every one must be found, so that none outlives its command.
+# Printed text and its replacement. Each must be found, so none outlives its command.
 MINIATURE = [
     (r"^git clone <this repository> fairseq_lasformer && cd fairseq_lasformer$", "test -f Makefile"),
     (r"^make demo\b", f'make demo ARGS="--documents 14 {DEMO}"'),
-    (r"^make test\b", "make --dry-run test"),  # which this is
+    (r"^make test\b", "make --dry-run test"),  # which includes this test
     (r"(lasformer prepare data-bin/mine .* --limit 1024)$", r"\1 --size 200"),
     (
         r"^(.venv/bin/lasformer train data-bin/mine checkpoints/mine)$",
@@ -130,7 +130,7 @@ MINIATURE = [
 
 
 def miniature(block: str, used: dict[str, int]) -> str:
-    """A block with small sizes in place of the printed ones; counts which replacements were needed."""
+    """Return a block with small sizes instead of the printed ones; count the replacements that were needed."""
     for pattern, instead in MINIATURE:
         block, n = re.subn(pattern, instead, block, flags=re.M)
         used[pattern] = used.get(pattern, 0) + n
@@ -144,7 +144,7 @@ def execute(text: str, clone: Path) -> subprocess.CompletedProcess:
 
 
 def virtual_environment(clone: Path) -> None:
-    """The clone's own .venv, which borrows what is installed in this one and cannot change it."""
+    """Make the clone's own .venv, which uses the packages installed in this one and cannot change them."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", clone / ".venv"], check=True)
     mark = Path(sys.prefix) / ".ready"
     if mark.exists():
@@ -160,7 +160,7 @@ def virtual_environment(clone: Path) -> None:
 
 
 def workplace(top: Path) -> Path:
-    """A clone with the documents that a reader is asked to bring, all of them short."""
+    """Return a clone with the documents that a reader is asked to provide, all of them short."""
     clone = top / "fairseq_lasformer"
     tracked = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True)
     for name in filter(None, tracked.stdout.split("\n")):
@@ -211,7 +211,7 @@ def workplace(top: Path) -> Path:
 
 
 def run_pages(pages: Sequence[str], clone: Path, used: dict[str, int]) -> None:
-    """The commands of some pages, one after the other, and their Python."""
+    """Run the commands of some pages, one after the other, and their Python code."""
     for page in pages:
         for block in blocks(page, "bash"):
             text = miniature(block, used)

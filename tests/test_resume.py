@@ -1,4 +1,4 @@
-"""Resume marks: what is done is not done again, and nothing else counts as done."""
+"""Resume marks: finished work is not done again, and nothing else counts as finished."""
 
 from __future__ import annotations
 

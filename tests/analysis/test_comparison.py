@@ -1,4 +1,4 @@
-"""The table of runs: facts of checkpoints and logs, the best of a row, what is significant."""
+"""The comparison table: facts from checkpoints and logs, the best in a row, significance."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CXMI: bits that the context is worth."""
+"""CXMI: the bits that the context is worth."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Contrastive sets: scores, and files that do not fit together."""
+"""Contrastive sets: scores, and files that do not match."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_consistency_sets_put_the_right_one_first(trained_folder, tmp_path):
     assert last[2] == len(model.codec.encode_target("W1 W2").split()) + 1 and whole[2] == 0
     result = contrast.evaluate(model, groups, "both")
     assert result["groups"] == 2 and result["by_distance"].keys() == {"1", "3"}
-    # the second group is judged by all that differs
+    # the second group is judged by everything that differs
     scores = contrast.target_scores(model, [contrast.encoded(c, "both", model, True) for c in groups[1].candidates])
     best = torch.stack([s.mean() for s in scores]).argmax() == 0
     assert result["by_distance"]["3"] == (float(best), 1)

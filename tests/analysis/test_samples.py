@@ -1,4 +1,4 @@
-"""Sample translations: lines beside lines, differences in words."""
+"""Sample translations: lines side by side, differences in words."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_without_a_reference_the_first_run_is_the_measure():
     lines = {run["name"]: run["lines"] for run in shown["runs"]}
     assert lines["a"] == [[["x y", False]], [["z", False]]]
     assert lines["b"] == [[["x ", False], ["q", True]], [["z", False]]]
-    assert lines["c"] == [[["x y z", False]]]  # its lines are not those of the source: one text
+    assert lines["c"] == [[["x y z", False]]]  # its lines do not match the source's: one text
 
 
 def test_the_telling_word_is_the_one_with_the_far_link():
@@ -58,7 +58,7 @@ def test_the_telling_word_is_the_one_with_the_far_link():
     weights = np.zeros((7, 7), np.float32)
     weights[0, 1] = 0.9  # strong, but within its line
     weights[3, 1] = 0.5  # "it" to "lamp"
-    weights[6, 0] = 0.8  # a mark
+    weights[6, 0] = 0.8  # a punctuation mark
     cross = np.full((3, 7), 0.01, np.float32)
     found = telling(
         WordAttention(places, [(0, 0), (0, 1), (0, 2)], {"cross.0": cross, "encoder.0": weights}), source, target

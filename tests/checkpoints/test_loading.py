@@ -1,4 +1,4 @@
-"""Averaging, and checkpoints that are no use."""
+"""Averaging, and unusable checkpoints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What no checkpoint, kill, full disk or hostile file may do."""
+"""Safety: no checkpoint, kill, full disk or hostile file may run code or damage what is there."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def foreign(value: object) -> Namespace:
 
 
 def alias(code: Code) -> dict:
-    """A setting in its own root, joined to code from two outer strings, each of which is no code."""
+    """A setting in its own root, joined to code from two outer strings, neither of which is code."""
     inner = DictConfig({"_name": "transformer", "encoder": {"xformers_att_config": "${x}${y}"}, "x": "{", "y": "}"})
     return {"model": inner, "x": code.text[:9], "y": code.text[9:]}
 
@@ -115,7 +115,7 @@ def endless() -> dict:
     return settings
 
 
-# What is done to a checkpoint's parts; with `args`, to one of the old kind.
+# Changes to a checkpoint's parts; with `args`, to one of the old kind.
 POISONS: dict[str, Callable[[dict, Code], object]] = {
     "a word": lambda s, c: setattr(s["cfg"]["model"], "encoder_xformers_att_config", c.text),
     "bytes": lambda s, c: s["cfg"].update(model=foreign(c.text.encode())),
@@ -139,7 +139,7 @@ POISONS: dict[str, Callable[[dict, Code], object]] = {
     "an attribute, not a literal": lambda s, c: setattr(
         s["cfg"]["model"], "adaptive_softmax_cutoff", "().__class__.__base__"
     ),
-    # no code, but nothing that may be built either
+    # not code, but nothing that may be built either
     "a foreign architecture": lambda s, c: s["cfg"].update(model=foreign("[(32, 3)]")),
     "a foreign task": lambda s, c: s["cfg"]["task"].update(_name="speech_to_text", task="speech_to_text"),
     "settings within themselves": lambda s, c: s["cfg"].update(model=endless()),
@@ -151,7 +151,7 @@ POISONS: dict[str, Callable[[dict, Code], object]] = {
 
 @pytest.fixture(scope="session")
 def poisoned(checkpoint, tmp_path_factory) -> dict[str, tuple[Path, Path]]:
-    """By name: a folder with the poisoned checkpoint under every name that a command looks for; what it creates."""
+    """By name: a folder with the poisoned checkpoint under every name that commands look for; the file it creates."""
     made = {}
     for name, poison in POISONS.items():
         folder = tmp_path_factory.mktemp("poison")
@@ -207,7 +207,7 @@ def command(name: str, *words: str) -> Callable[..., list]:
 
 
 def verify(program: str, data: Path, folder: Path, out: Path) -> list:
-    """By a receipt in which the hash of this very checkpoint stands."""
+    """Verify by a receipt that contains the hash of this very checkpoint."""
     text = out / "text.txt"
     options = {"beam": 2, "lines": True, "format": "text"}
     receipt = Maker.of(folder / "checkpoint_best.pt", data, options, {}).begin(text.read_bytes(), "text")
@@ -244,7 +244,7 @@ LASFORMER = {
         "update", "FOLDER", "OUT/text.txt", "OUT/text.txt", "OUT/text.txt", "-o", "OUT/updated.txt", "--data", "DATA"
     ),
     "distil": command("distil", "FOLDER", "DATA", "OUT/student.yaml"),
-    # start fairseq-train or fairseq-hydra-train, each a process of seconds: see the test of those
+    # these start fairseq-train or fairseq-hydra-train, processes that take seconds: see their own test
     "train": ...,
     "run": ...,
     "reproduce": ...,
@@ -304,7 +304,7 @@ def test_commands_that_start_a_training_refuse_it_too(poisoned, prepared, tmp_pa
 
 
 def test_only_our_loader_is_bound():
-    """Nobody but compat binds fairseq's loader, which is replaced there; nobody but checkpoints/ calls torch's."""
+    """Only compat binds fairseq's loader, which is replaced there; only checkpoints/ calls torch's."""
     for path in (ROOT / "fairseq_lasformer").rglob("*.py"):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         for node in ast.walk(tree):

@@ -1,4 +1,4 @@
-"""The command line: options, versions, one line on mistakes."""
+"""The command line: options, versions, one-line errors."""
 
 from __future__ import annotations
 

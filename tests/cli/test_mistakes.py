@@ -1,4 +1,4 @@
-"""Mistakes on the command line end in one line that says what to do."""
+"""Mistakes on the command line give one line that says what to do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``lasformer translate --receipt`` and ``verify``: who has the same finds the same, others are told what differs."""
+"""``lasformer translate --receipt`` and ``verify``: equal inputs verify; otherwise, the difference is reported."""
 
 from __future__ import annotations
 

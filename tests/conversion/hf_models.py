@@ -34,13 +34,13 @@ class Original(NamedTuple):
     """A model as its own library runs it.
 
     Attributes:
-        folder: where it is.
-        model: in evaluation mode.
-        encode: the rows of a source text, with everything that the model reads.
+        folder: its folder.
+        model: the model, in evaluation mode.
+        encode: returns the rows of a source text, with everything that the model reads.
         vocabulary: row of each word, of source and target.
-        start: what its decoder begins with.
+        start: word that its decoder begins with.
         forced: the first word that it must write; None for any.
-        languages: of the import.
+        languages: languages of the import.
     """
 
     folder: Path
@@ -53,9 +53,9 @@ class Original(NamedTuple):
 
 
 def documentation() -> list[str]:
-    """A thousand lines of real text: this repository's documentation.
+    """Return a thousand lines of real text: this repository's documentation.
 
-    Words that the original takes for its own symbols are left out: in ours they are text.
+    Words that the original takes for its own symbols are left out; in our models, they are text.
     """
     text = [
         " ".join(line.split())
@@ -67,7 +67,7 @@ def documentation() -> list[str]:
 
 @functools.cache
 def lines() -> list[str]:
-    """A thousand lines of drawn words, some frequent and most rare, that no change of the documentation alters."""
+    """Return a thousand lines of random words, a few frequent and most rare, independent of the documentation."""
     draw = random.Random(5)
     onsets, vowels, codas = (
         ["b", "d", "f", "g", "k", "l", "m", "n", "p", "r", "s", "t", "v", "w", "br", "st", "tr", "sch"],
@@ -96,7 +96,7 @@ def lines() -> list[str]:
 
 
 def pieces(path: Path, size: int, kind: str = "unigram", text: Sequence[str] = (), **options: str) -> list[str]:
-    """Learn a sentencepiece model; its pieces, without the special ones."""
+    """Learn a sentencepiece model; return its pieces, without the special ones."""
     from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 
     model = io.BytesIO()
@@ -116,7 +116,7 @@ def pieces(path: Path, size: int, kind: str = "unigram", text: Sequence[str] = (
 
 @torch.no_grad()
 def written(model: Any, folder: Path) -> None:
-    """Writes a model whose small table of words keeps it from repeating what it reads."""
+    """Write a model whose small embedding weights keep it from repeating what it reads."""
     for name, weight in model.named_parameters():
         if "shared" in name or "embed_tokens" in name:
             weight *= 0.4
@@ -176,7 +176,7 @@ def nllb(folder: Path) -> Original:
         )
     words = {word: row for row, word in enumerate([*SPECIAL, *learned])}
     tokenizer = NllbTokenizer(vocab=words, merges=merges, src_lang="deu_Latn")
-    tokenizer.save_pretrained(folder)  # tokenizer.json holds the words that stand for languages
+    tokenizer.save_pretrained(folder)  # tokenizer.json contains the language words
     words = tokenizer.get_vocab()
     config = M2M100Config(vocab_size=len(words) + 2, activation_function="relu", **SIZES)
     model = M2M100ForConditionalGeneration(config)

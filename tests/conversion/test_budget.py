@@ -1,4 +1,4 @@
-"""How far kappa may fall for a given loss."""
+"""The lowest kappas for a given loss."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_the_cheapest_steps_are_taken_first():
     assert cheapest(costs, 0.02, FEW) == {"a": 0.2, "b": 1.0}
     assert cheapest(costs, 0.091, FEW) == {"a": 0.1, "b": 0.5}
     assert cheapest(costs, 9.0, FEW) == {"a": 0.1, "b": 0.1}
-    # a step that costs nothing, or gains, is free, and a dear one may hide a cheap one behind it
+    # a step that costs nothing, or gains, is free, and an expensive one may be followed by a cheap one
     assert cheapest({"a": [0.0, -0.1, 0.3, 0.3], "b": [0.0, 0.2, 0.2, 0.2]}, 0.2, FEW) == {"a": 0.5, "b": 0.1}
 
 
@@ -44,7 +44,7 @@ def test_few_choices_are_better(seed):
 
 
 def test_what_selectors_cost_together_counts():
-    """Alone they cost little, together three times as much: the sum of what was measured alone is too low."""
+    """Alone they cost little, together three times as much: the sum of the separate measurements is too low."""
 
     def bits(kappas):
         each = [0.01 * (1 / share - 1) for share in kappas.values()]

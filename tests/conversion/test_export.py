@@ -1,4 +1,4 @@
-"""Models for CTranslate2: the same translations there, and refusals by name."""
+"""Models exported to CTranslate2: the same translations, and refusals by name."""
 
 from __future__ import annotations
 

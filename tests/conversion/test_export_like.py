@@ -1,4 +1,4 @@
-"""Imported models back in Hugging Face's form: the same weights, or those that training made of them."""
+"""Imported models exported back to Hugging Face's format: the same weights, or the trained ones."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def original(request, tmp_path_factory):
 
 
 def changed(imported, folder, change):
-    """A copy of an imported model with other weights."""
+    """Return a copy of an imported model with different weights."""
     state = load(imported / "model.pt")
     change(state["model"])
     torch.save(state, folder / "changed.pt")
@@ -80,7 +80,7 @@ def test_trained_weights_score_there_as_here(original, tmp_path):
             assert torch.equal(weight, after[name]), name
     table = "decoder.embed_tokens.weight"
     same = (before[table] == after[table]).all(1)
-    assert same.float().mean() > 0.9 and same[4:].all()  # special words that the original has not are not kept
+    assert same.float().mean() > 0.9 and same[4:].all()  # special words that the original lacks are not kept
 
 
 def test_what_the_original_cannot_have_is_refused(original, tmp_path, capsys):

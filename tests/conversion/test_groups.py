@@ -1,4 +1,4 @@
-"""Which layers of a dense model can share a selection."""
+"""Groups of layers of a dense model that can share a selection."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fairseq_lasformer.conversion.groups import _loss, attention_of_layers, choo
 
 
 def attention(*places: int) -> torch.Tensor:
-    """Attention of layers that look at 10 neighbouring keys of 40 each, from these places: [layers, 6, 40]."""
+    """Return attention of layers to 10 neighbouring keys of 40 each, starting here: [layers, 6, 40]."""
     made = torch.full((len(places), 6, 40), 0.001)
     for layer, place in enumerate(places):
         made[layer, :, place : place + 10] = 0.1

@@ -1,4 +1,4 @@
-"""From a model of Hugging Face's library to one of documents that selects."""
+"""From a model in Hugging Face's format to a selecting model for documents."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fairseq_lasformer.documents.hub import load_model  # noqa: E402
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ["marian", "m2m", "mbart50"])
 def test_an_imported_model_of_sentences(family, tmp_path, capfd):
-    """From Hugging Face's folder to documents: a separator is added, and a document keeps its lines."""
+    """A separator is added, and a document keeps its lines."""
     original = FAMILIES[family](tmp_path)
     import_model(original.folder, tmp_path / "model", original.languages, check=False)
     named = json.loads((tmp_path / "model/settings.json").read_text())

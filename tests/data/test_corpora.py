@@ -1,4 +1,4 @@
-"""The paper's corpora: parsers on small files of the real forms, downloads, recipes, one row of the main table."""
+"""The paper's corpora: parsers on small files in the real formats, downloads, recipes, a row of the main table."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_archives_larger_than_any_corpus_are_not_unpacked(tmp_path, monkeypatch)
 
 
 def xml(documents: list[list[str]]) -> str:
-    """IWSLT's evaluation form."""
+    """Return documents in IWSLT's evaluation format."""
     segs = ["".join(f'<seg id="{i}"> {escape(s, quote=False)} </seg>\n' for i, s in enumerate(d, 1)) for d in documents]
     return "".join(f'<doc docid="{i}">\n{s}</doc>\n' for i, s in enumerate(segs, 1))
 
@@ -197,7 +197,7 @@ def test_news_and_europarl_come_out_as_the_papers_sets(tmp_path, monkeypatch):
                 info = tarfile.TarInfo(f"dev/newstest{year}-ende-{kind}.{language}.sgm")
                 info.size = len(content)
                 t.addfile(info, io.BytesIO(content))
-    with pytest.raises(InputError, match="wmt-dev.tgz: its sha256 is"):  # it is not the published file
+    with pytest.raises(InputError, match="wmt-dev.tgz: its sha256 is"):  # not the published file
         recipes.build("news", tmp_path, tmp_path / "raw")
     monkeypatch.setattr(recipes, "WMT_DEV", recipes.WMT_DEV._replace(checksum=""))
     lines = recipes.build("news", tmp_path, tmp_path / "raw")

@@ -15,7 +15,7 @@ DATA = bytes(range(256)) * 9000
 
 
 class Server(BaseHTTPRequestHandler):
-    """Serves DATA, with ranges; every request is noted."""
+    """Server of DATA, with ranges; every request is recorded."""
 
     asked: list[str | None] = []
 
@@ -48,7 +48,7 @@ def test_downloads_go_on_where_they_broke_off_and_are_checked(server, tmp_path):
     source = RemoteFile("file.bin", f"{server}/file", hashlib.sha256(DATA).hexdigest())
     (tmp_path / "file.bin.part").write_bytes(DATA[:70_000])
     assert fetch(source, tmp_path).read_bytes() == DATA and Server.asked == ["bytes=70000-"]
-    assert fetch(source, tmp_path) == tmp_path / "file.bin" and len(Server.asked) == 1  # it is there
+    assert fetch(source, tmp_path) == tmp_path / "file.bin" and len(Server.asked) == 1  # it is already there
     (tmp_path / "file.bin").write_bytes(DATA[:-1])
     with pytest.raises(InputError, match="its sha256 is .* expected"):
         fetch(source, tmp_path)
@@ -80,7 +80,7 @@ def test_a_file_without_a_published_checksum_needs_trust_once(server, tmp_path, 
 
 
 class Hostile(BaseHTTPRequestHandler):
-    """Serves what ``kind`` says, and version ``version`` of DATA where a request continues one."""
+    """Server of what ``kind`` says, and of version ``version`` of DATA where a request continues one."""
 
     kind, version = "", '"2"'
 
@@ -151,7 +151,7 @@ def test_half_of_an_older_version_is_not_continued_with_the_new_one(hostile, tmp
     Hostile.kind, Hostile.version = "breaks off", '"1"'
     with pytest.raises(InputError, match="broke off"):
         fetch(source, tmp_path, trust=True)
-    (tmp_path / "f.bin.part").write_bytes(b"x" * 5000)  # what it held in version 1
+    (tmp_path / "f.bin.part").write_bytes(b"x" * 5000)  # its content in version 1
     Hostile.kind, Hostile.version = "versions", '"2"'
     assert fetch(source, tmp_path, trust=True).read_bytes() == DATA
     assert sorted(p.name for p in tmp_path.iterdir()) == ["f.bin", "f.bin.sha256"]

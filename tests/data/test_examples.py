@@ -1,4 +1,4 @@
-"""The one rule that makes examples of sentences: limit, separator, cutting, joining."""
+"""The single rule that builds examples from sentences: limit, separator, cutting, joining."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_splitting_undoes_joining(sentences):
 
 def test_a_separator_counts_as_a_token():
     assert rule().length("a b") == 3 and rule(separator="").length("a b") == 2
-    five = ["a b c"] * 3  # 4 tokens each with its separator, of 11 beside the end of sentence
+    five = ["a b c"] * 3  # 4 tokens each with its separator, of 11 without the end of sentence
     assert [p.size for p in rule().cut(0, five)] == [2, 1]
     assert [p.size for p in rule(separator="").cut(0, five)] == [3]
 

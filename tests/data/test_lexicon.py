@@ -1,4 +1,4 @@
-"""Which words translate which, against Model 1 word by word."""
+"""The lexicon of word translations, against Model 1 word by word."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WORDS = (40, 50)
 
 
 def lines_of(n: int, seed: int = 1) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Lines in which source word s is translated by s + 5, in another order, beside words that stand everywhere."""
+    """Return lines in which s + 5 translates word s, in a different order, with words that occur everywhere."""
     draw = np.random.default_rng(seed)
     found = []
     for _ in range(n):
@@ -25,7 +25,7 @@ def lines_of(n: int, seed: int = 1) -> list[tuple[np.ndarray, np.ndarray]]:
 
 
 def model_1(lines: list[tuple[np.ndarray, np.ndarray]]) -> dict[int, dict[int, float]]:
-    """P(t | s), as the paper defines it, one pair of words at a time; the word that stands for none is -1."""
+    """Return P(t | s) as the paper defines it, one pair of words at a time; the empty word is -1."""
     p: dict[tuple[int, int], float] = defaultdict(lambda: 1.0)
     for _ in range(ROUNDS):
         counts: Counter[tuple[int, int]] = Counter()

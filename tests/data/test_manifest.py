@@ -1,4 +1,4 @@
-"""A split's manifest."""
+"""The manifest of a split."""
 
 from __future__ import annotations
 

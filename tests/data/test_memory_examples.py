@@ -14,12 +14,12 @@ from fairseq_lasformer.errors import InputError
 
 
 def corpus(tmp_path, name, seed, n=12):
-    """Documents of lines that name their document; each word of the target is its source's, with the file's letter."""
+    """Write documents of lines that name their document; target words are the source's, with the file's letter."""
     rng = random.Random(seed)
     sides = ([], [])
     for d in range(n):
         lines = [f"{name}{d} {rng.choice('abcdef')} {rng.choice('ghijkl')}" for _ in range(rng.randint(2, 5))]
-        lines.append("a g" if d % 2 else "b h")  # a line that several documents have
+        lines.append("a g" if d % 2 else "b h")  # a line shared by several documents
         sides[0].append("\n".join(lines))
         sides[1].append("\n".join(line.upper() for line in lines))
     for side, language in zip(sides, ("xx", "yy")):

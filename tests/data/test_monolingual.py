@@ -24,7 +24,7 @@ def raw(tmp_path):
     write_corpus(tmp_path, "train", 5, seed=1)
     more = write_corpus(tmp_path, "more", 7, seed=2)
     lines = more.with_name("more.yy").read_text()
-    more.with_name("more.yy").write_text(lines + "\nQ77 Q78\n")  # one document more, with words of its own
+    more.with_name("more.yy").write_text(lines + "\nQ77 Q78\n")  # one more document, with its own words
     return tmp_path
 
 

@@ -1,4 +1,4 @@
-"""Preparation on real files, as a user runs it: counts, resumption, refusals that leave nothing behind."""
+"""Preparation on real files, as a user runs it: counts, resumption, refusals that leave no files."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_kept_text_spares_another_preparation_the_encoding_and_changes_nothing(t
         )
 
     prepare(sentences("alone"))
-    monkeypatch.setattr(module, "transform", None)  # nothing is left to do
+    monkeypatch.setattr(module, "transform", None)  # nothing left to do
     prepare(sentences("second", text=kept))
     for language in ("xx", "yy"):
         name = f"train.xx-yy.{language}.bin"

@@ -71,7 +71,7 @@ def test_text_of_windows_and_control_characters_can_be_cleaned(tmp_path):
         read_corpus(tmp_path / "raw.xx", tmp_path / "raw.yy")
     found = read_corpus(tmp_path / "raw.xx", tmp_path / "raw.yy", clean=True)
     assert found.documents[0].source == ["a b", "c"] and found.documents[1].source[0] == "d e"
-    # Windows' byte order mark stands before every file that was joined, too
+    # Windows' byte order mark is also before every file that was joined
     assert found.cleaned == 6
     config = PrepareConfig(
         "xx", "yy", (str(tmp_path / "raw"),), (), (), tmp_path / "out", "none", size=9, clean=True, workers=1

@@ -1,4 +1,4 @@
-"""Preparations that were killed or refused, and folders that hold other files."""
+"""Preparations that were killed or refused, and folders that contain other files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Subwords drawn at random: the right text, the right distribution, nothing that the dictionary lacks."""
+"""Subwords drawn at random: the right text, the right distribution, and only words in the dictionary."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def test_terms_are_words_of_several_lines_that_are_not_frequent(model):
     assert unifier.repeated(texts) == {"wab": {0: 1, 1: 0}, "wzz": {1: 1, 2: 0}}
     unifier.frequent = {"other"}
     assert list(unifier.repeated(texts)) == ["w12", "wab", "wzz"]
-    unifier.frequent = set()  # the dictionary knows nothing: what stands in most lines is frequent
+    unifier.frequent = set()  # the dictionary knows nothing: what occurs in most lines is frequent
     assert list(unifier.repeated(texts)) == ["wab", "wzz"]
 
 
@@ -63,7 +63,7 @@ def encoded(model, text):
 
 @pytest.fixture
 def unifier(model, monkeypatch):
-    """A unifier whose model writes any form that is required, and likes WA best; it is asked for what it tried."""
+    """A unifier whose model writes any required form, and prefers WA; it records what it tried."""
     made = Unifier(model, model.translator(2))
     made.frequent, made.frequent_forms = {"wzz"}, set()
 
@@ -78,7 +78,7 @@ def unifier(model, monkeypatch):
     def parts(tasks, device):
         found = []
         for document, place, _ in tasks:
-            assert document.given is None or document.given[place.start] is None  # it would stand as it is
+            assert document.given is None or document.given[place.start] is None  # it would stay as it is
             terms = document.terms[place.start]
             made.tried.append((place.start, [model.tgt_dict.string(term) for term in terms]))
             tokens = torch.tensor([token for term in terms for token in term])
@@ -150,7 +150,7 @@ def test_a_memory_binds(unifier, model, tmp_path):
     made, found = unifier.unify(document, TEXT, lines)
     assert [unifier._text(line) for line in made] == ["W20", "W13 W5", "W6", "W20"]
     assert found == [("wab", "W20", [0, 3], [1])]
-    # a term of the memory alone is none of the document's
+    # a term found only in the memory is not one of the document's
     assert "other" not in unifier.repeated([*TEXT, "other", "other"], len(TEXT))
 
 

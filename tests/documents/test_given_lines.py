@@ -1,4 +1,4 @@
-"""Given lines, the beginning that is read in one pass, and updates of documents."""
+"""Given lines, prefixes that are read in one pass, and updates of documents."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def test_lines_that_the_new_context_contradicts_are_translated_again(model, monk
     other = torch.tensor([7, 8, 9])
 
     def scores(self, document, lines, parts=None, size=None):
-        """As if the old text preferred the fourth line as it was, and the new text another one."""
+        """As if the old text preferred the fourth line as it was, and the new text a different one."""
         is_old = len(document.sentences[0]) == len(former.sentences[0]) and torch.equal(
             document.sentences[0], former.sentences[0]
         )

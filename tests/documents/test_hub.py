@@ -42,7 +42,7 @@ def test_translate_documents_gives_what_generate_gives(trained_folder, prepared,
     model = LasformerModel.from_pretrained(trained_folder)
     raw = (prepared.parent / "raw" / "test.xx").read_text(encoding="utf-8").split("\n\n")
     assert model.translate_documents(raw, beam=3, progress=False) == expected
-    # an empty document has an empty translation, wherever it stands
+    # an empty document has an empty translation, wherever it is
     mixed = ["", raw[0], " \n\n", *raw[1:]]
     assert model.translate_documents(mixed, beam=3, progress=False) == ["", expected[0], "", *expected[1:]]
     assert model.translate_documents([]) == [] and model.translate_documents(["\n"]) == [""]
@@ -117,7 +117,7 @@ def hub_of(folder):
 
 
 def test_weights_that_change_after_loading_are_used(trained_folder):
-    """Packed copies are made anew: in float32 on a CPU, the decoder reads nothing but them."""
+    """Packed copies are rebuilt: in float32 on a CPU, the decoder reads nothing else."""
     model, text = LasformerModel.from_pretrained(trained_folder / "checkpoint_last.pt"), ["w1 w2 w3\nw4 w5"]
     before = model.translate_documents(text, lines=True, progress=False)[0]
     with torch.no_grad():
@@ -131,7 +131,7 @@ def test_weights_that_change_after_loading_are_used(trained_folder):
 
 
 def test_a_model_is_on_its_device_before_it_is_made_ready(trained_folder, monkeypatch):
-    """What is packed or quantised for generation depends on the device, and stays there."""
+    """Weights packed or quantised for generation depend on the device, and stay there."""
     done: list[str] = []
     for name in ("to", "prepare_for_inference_"):
         real = getattr(LasformerModel, name)
@@ -146,7 +146,7 @@ def test_a_model_is_on_its_device_before_it_is_made_ready(trained_folder, monkey
 
 
 def test_lines_are_settled_one_by_one(trained_folder, prepared):
-    """What is streamed is what is returned at once: the same lines, scores and marks, and parts with their context."""
+    """Streamed and returned lines are the same: text, scores and marks, and parts with their context."""
     model, compared = LasformerModel.from_pretrained(trained_folder / "checkpoint_last.pt"), 0
     for text in (prepared.parent / "raw" / "test.xx").read_text(encoding="utf-8").split("\n\n")[:6]:
         whole = model.translate_documents([text], beam=3, progress=False, lines=True)[0]
@@ -176,7 +176,7 @@ def test_from_pretrained_names_what_is_missing(tmp_path, trained_folder):
 
 
 def test_a_search_that_nobody_follows_stops_at_its_next_step(trained_folder, monkeypatch):
-    """Also where no line is settled any more."""
+    """Also if no more lines are settled."""
     model = LasformerModel.from_pretrained(trained_folder / "checkpoint_last.pt")
     translator = model.translator(3)
     source = model.source(0, "w1 w2\nw3 w4\nw5\n", translator, 0)
@@ -210,7 +210,7 @@ def test_required_terms_are_met(trained_folder, prepared, tmp_path):
                     required += 1
                     assert f" {term} " in f" {line.translation} " or line.flawed
         if not any({"w1", "w4"} & {*line.source.split()} for line in after):
-            assert after == before  # a document without terms is translated as ever
+            assert after == before  # a document without terms is translated as before
     assert required > 5 and sum(line.flawed for document in met for line in document) < required / 2
     streamed = list(model.translate_lines("w5 w1 w2\nw6", beam=3, glossary=tmp_path / "terms"))
     assert "W17 W9" in streamed[0].translation

@@ -1,4 +1,4 @@
-"""Lines beside the wrong source: found, and translated again with less context."""
+"""Misaligned lines: detected, and retranslated with less context."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from fairseq_lasformer.text.documents import Span
 
 
 def exact(pairs):
-    """A model that knows every line: line 100 + n translates line n."""
+    """Return a model that knows every line: line 100 + n translates line n."""
     return [-0.1 if int(target[0]) == int(source[0]) + 100 else -6.0 for source, target in pairs]
 
 
 def document(n: int, *lines: int):
-    """n source lines, and the lines of a translation, which by default are theirs."""
+    """Return n source lines, and the lines of a translation, by default the right ones."""
     source = [torch.tensor([i]) for i in range(n)]
     return source, [torch.tensor([100 + i]) for i in (lines or range(n))]
 
@@ -33,13 +33,13 @@ def test_a_lost_line_is_found_where_the_model_was_unsure():
     fine, shifted = document(30), document(30, *range(12), 77, *range(14, 30), 29)
     scores = [[-0.1] * 30, [-0.1] * 30]
     scores[1][12] = -0.5
-    # 12 was left out and line 12 made up; from line 13 on, each stands beside the source before its own
+    # 12 was left out and line 12 made up; from line 13 on, each is paired with the source line before its own
     assert looked_at([fine[0], shifted[0]], [fine[1], shifted[1]], scores) == [None, 12]
-    # seen only far behind: traced back to where it began
+    # detected only much later: traced back to where it began
     scores = [[-0.1] * 30]
     scores[0][25] = -0.5
     assert looked_at([shifted[0]], [shifted[1]], scores) == [12]
-    assert looked_at([shifted[0]], [shifted[1]], scores, starts=[20]) == [20]  # what is settled is not looked at
+    assert looked_at([shifted[0]], [shifted[1]], scores, starts=[20]) == [20]  # settled lines are not examined
 
 
 def test_a_line_that_fits_nowhere_is_not_out_of_place():
@@ -68,7 +68,7 @@ def test_few_lines_are_looked_at():
         (4, 3, [Span(0, 4, 6, 3), Span(0, 10, 5, 2)]),
         (4, 10, [Span(0, 4, 6, 4), Span(0, 10, 5, 2)]),
         (11, 0, [Span(0, 11, 4, 0)]),
-        (11, 10, [Span(0, 11, 4, 3)]),  # no more than the part and its own context held
+        (11, 10, [Span(0, 11, 4, 3)]),  # no more than the part and its own context contained
         (10, 10, [Span(0, 10, 5, 2)]),
     ],
 )
@@ -77,7 +77,7 @@ def test_what_is_left_of_the_parts(place, context, expected):
 
 
 class Losing(Translator):
-    """Loses its place at line 12 with more than three lines of context, and at line 20 unless it begins after it."""
+    """Translator that loses its place at line 12 with over three lines of context, and at 20 unless it starts later."""
 
     places_lines = True
     tags = None, None
@@ -123,7 +123,7 @@ def test_what_cannot_be_placed_is_reported(monkeypatch):
     lines = place(translator, monkeypatch)
     assert [int(line.tokens[0]) for line in lines] == [*range(100, 120), 121, *range(121, 130)]
     assert [i for i, line in enumerate(lines) if line.flawed] == [20]
-    assert translator.tries[-6:] == [(20, 10), (20, 3), (20, 0), (21, 10), (21, 3), (21, 0)]  # the rest finds its place
+    assert translator.tries[-6:] == [(20, 10), (20, 3), (20, 0), (21, 10), (21, 3), (21, 0)]  # the rest is aligned
 
 
 def test_runs_of_lines():

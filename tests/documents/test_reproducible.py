@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(cpu.kernels() is None, reason="no CPU kernels")
 
 @pytest.fixture(scope="module")
 def documents() -> list[str]:
-    """A dozen documents of 1 to 40 lines: the longest ones are translated in parts that overlap."""
+    """Return a dozen documents of 1 to 40 lines; the longest are translated in overlapping parts."""
     draw = random.Random(4)
     return [
         "\n".join(" ".join(f"w{draw.randrange(30)}" for _ in range(draw.randrange(2, 7))) for _ in range(n))
@@ -86,7 +86,7 @@ print(json.dumps([cpu.instructions_in_use(), [[(line.translation, line.score) fo
 
 @pytest.mark.slow
 def test_pytorchs_instructions_do_not_matter(trained_folder, documents):
-    """What PyTorch and its libraries compute differs by processor; a processor without fused instructions adds them."""
+    """Results of PyTorch and its libraries differ by processor; processors without fused instructions add them."""
     found = []
     for kernels, torchs, mkls in (("", "", ""), ("plain", "default", "SSE4_2"), ("", "avx2", "AVX2")):
         env = {"LASFORMER_ISA": kernels, "ATEN_CPU_CAPABILITY": torchs, "MKL_ENABLE_INSTRUCTIONS": mkls}

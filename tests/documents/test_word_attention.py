@@ -1,4 +1,4 @@
-"""What words attend to: subwords merged into words, across the lines of a document."""
+"""Word attention: subwords merged into words, across the lines of a document."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The demo, whole, in miniature."""
+"""The whole demo, in miniature."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def test_a_killed_worker_changes_nothing(prepared, tmp_path):
     victim = workers(process)[-1]
     os.kill(victim, signal.SIGKILL)
     log = killed.with_suffix(".log")
-    assert "training on 2 devices" in log.read_text()  # together, not each for itself
+    assert "training on 2 devices" in log.read_text()  # together, not separately
     assert process.wait(300) == 0, log.read_text()[-2000:]
     assert "Loaded checkpoint" in log.read_text() and str(victim) in log.read_text()
     one, two = state(whole), state(killed)

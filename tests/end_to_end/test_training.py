@@ -42,7 +42,7 @@ def test_training_resumes_with_kappa_and_its_checkpoint_loads_restricted(trained
 
 @pytest.mark.slow
 def test_a_resumed_training_on_long_documents_equals_an_uninterrupted_one_to_the_bit(tmp_path):
-    """Kept keys are gathered and selectors learn from samples, which are drawn by the number of the update."""
+    """Kept keys are gathered, and selectors learn from samples, which are drawn by the update's number."""
     prefix = str(write_corpus(tmp_path / "raw", "train", 60, longest=90))
     settings = {"SRC": "xx", "TGT": "yy", "TOKENIZER": "none", "SIZE": "60", "LIMIT": "900"}
     data = tmp_path / "data"
@@ -95,7 +95,7 @@ def test_two_gloo_workers_keep_the_same_kappa_and_resume_together(prepared, tmp_
 
 
 def test_equal_kappa_on_two_workers_with_different_masses(tmp_path):
-    """Each worker sees other data; both must step by the mean over both."""
+    """Each worker sees different data; both must step by the mean over both."""
     script = tmp_path / "worker.py"
     script.write_text(
         """

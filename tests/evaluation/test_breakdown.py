@@ -1,4 +1,4 @@
-"""Scores by length and by place, omissions and additions."""
+"""Scores by length and by position, omissions and additions."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_removed_sentence_is_reported_as_exactly_that_one(lost):
     shorter = DOCUMENT[:lost] + DOCUMENT[lost + 1 :]
     assert breakdown.omissions([shorter], [DOCUMENT]) == {"omitted": [(1, lost + 1)], "added": []}
     assert breakdown.omissions([DOCUMENT], [shorter]) == {"omitted": [], "added": [(1, lost + 1)]}
-    # also where the number of lines is right because another one was made up
+    # also if the number of lines is right because an extra one was made up
     padded = [*shorter, "nothing of the kind was ever written"]
     assert breakdown.omissions([padded], [DOCUMENT]) == {"omitted": [(1, lost + 1)], "added": [(1, 24)]}
 
@@ -59,7 +59,7 @@ def test_quarters_are_those_of_the_reference():
         scores = [found[name]["d_bleu"] for name in breakdown.QUARTERS]
         assert scores[quarter] < 80 and all(s == pytest.approx(100) for i, s in enumerate(scores) if i != quarter)
         assert {found[name]["documents"] for name in breakdown.QUARTERS} == {2}
-    # lines that are not as many are aligned first
+    # if the numbers of lines differ, lines are aligned first
     found = breakdown.by_position([DOCUMENT[2:]], [DOCUMENT], "13a")
     assert [found[name]["d_bleu"] for name in breakdown.QUARTERS][1:] == [pytest.approx(100)] * 3
     assert found["first quarter"]["d_bleu"] < 90

@@ -16,7 +16,7 @@ LONG = "a sentence that has a good many words, so that its length says something
         (Pair(LONG, "ein Satz mit einer ganzen Reihe von Wörtern, so dass seine Länge etwas besagt"), ()),
         (Pair(LONG, "kurz"), ("far",)),
         (Pair("short", f"{LONG} {LONG}"), ("far",)),
-        (Pair("yes", "selbstverständlich"), ()),  # too short to say
+        (Pair("yes", "selbstverständlich"), ()),  # too short to judge
         (Pair("a b", "und so und so und so und so"), ("loops",)),
         (Pair("no no no no", "nein nein nein nein"), ()),  # its source does the same
         (Pair("a", ""), ("empty",)),
@@ -31,11 +31,11 @@ def test_signs(pair, reasons):
 
 
 def test_the_usual_ratio_is_that_of_the_unit():
-    """Of a unit in which all translations are four times as long, only one that is not is far from the usual ratio."""
+    """If all translations in a unit are four times as long, only one that is not is far from the usual ratio."""
     unit = [Pair(f"{LONG} {i}", f"{LONG} " * 4) for i in range(12)]
     assert not any(doubts(unit))
     assert doubts([*unit, Pair(LONG, LONG)])[-1] == ("far",)
-    assert not any(doubts([*unit[:3], Pair(LONG, LONG)]))  # too few to say
+    assert not any(doubts([*unit[:3], Pair(LONG, LONG)]))  # too few to judge
 
 
 def test_counts_add_up():

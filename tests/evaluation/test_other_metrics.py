@@ -1,4 +1,4 @@
-"""Windows for neural metrics, lines for outputs without them, subtitles."""
+"""Windows for neural metrics, realignment of outputs without lines, subtitles."""
 
 from __future__ import annotations
 

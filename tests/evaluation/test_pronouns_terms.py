@@ -40,7 +40,7 @@ def test_terms_count_where_they_occur_and_as_often():
     source = ["The bank is a bank.", "The post office is no office.", "An office."]
     found = terms.evaluate([["Die Bank ist ein Ufer.", "Die Post ist kein Büro.", "Ein Amt."]], [source], wanted)
     assert found == {"found": 4, "asked": 5, "same": 2, "repeated": 4}
-    # of two offices one is in each form; of two banks one is found
+    # two offices, one in each form; two banks, one found
     joined = terms.evaluate([["Ein Amt. Die Post ist kein Amt. Bank, Bank."]], [source], wanted)
     assert joined == {"found": 5, "asked": 5, "same": 4, "repeated": 4}
     assert terms.text("x", found) == ("x: terms translated 80.0% (4 of 5), in one form where repeated 50.0% (2 of 4)")

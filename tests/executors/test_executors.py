@@ -1,4 +1,4 @@
-"""Executors: results in order, progress, what is done already, another try where a worker was killed."""
+"""Executors: results in order, progress, finished items, retries after a worker was killed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ sys.path.insert(0, str(HERE))
 
 
 class Square(Worker[int, int]):
-    """The square of a number; what is out of the ordinary is written beside."""
+    """Worker that squares a number; anything unusual is written to a separate file."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -48,7 +48,7 @@ class Square(Worker[int, int]):
 
 @pytest.fixture(autouse=True)
 def importable(monkeypatch):
-    """The worker's class can be imported by other processes."""
+    """Make the worker's class importable in other processes."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")]))
     monkeypatch.setattr(Square, "__module__", "test_executors")
     monkeypatch.setitem(sys.modules, "test_executors", sys.modules[__name__])

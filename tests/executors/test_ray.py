@@ -1,4 +1,4 @@
-"""Ray Data as an executor: what holds of processes, on a cluster of two workers on this machine."""
+"""Ray Data as an executor: the tests of processes, on a cluster of two workers on this machine."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_actors_do_what_processes_do(cluster, tmp_path, capfd):
     assert list(found) == [0, 1, -1, 9, 16, -1, 36, 49] and units == [2] * 6
     begun = (folders[0] / "begun").read_text().splitlines()
     assert 1 <= len(begun) <= 2 and all(line.endswith(" 1") for line in begun)
-    # an actor that is killed begins anew, with the item that it had
+    # a killed actor starts again with the item that it had
     assert list(cluster.map(Square(folders[1]), [12, 13, 14], TWO)) == [144, 169, 196]
     for folder, items, message in (
         (folders[2], [1, 66], "^the sum failed: a worker died again and again"),
@@ -115,7 +115,7 @@ def test_a_split_translated_by_a_cluster_is_the_same(trained_folder, prepared, t
 
 
 def test_another_model_is_found_out(trained_folder, prepared, tmp_path):
-    """By its hash, and, wherever it comes from, by what it writes."""
+    """By its hash and, wherever it comes from, by its output."""
     from fairseq_lasformer.jobs import generate
 
     seen = []

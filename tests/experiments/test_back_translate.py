@@ -1,4 +1,4 @@
-"""lasformer back-translate: pairs whose source a model of the other direction wrote."""
+"""lasformer back-translate: pairs whose source was written by a model of the other direction."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from fairseq_lasformer.resume import Progress, key_of
 
 @pytest.mark.slow
 def test_one_command_makes_a_row_of_the_main_table(tmp_path):
-    """scripts/run.sh from raw documents that are there to scores; a second call trains no more."""
+    """scripts/run.sh from local raw documents to scores; a second call does not train again."""
     raw = tmp_path / "data-bin" / "ted_en-de" / "raw"
     for split, n in (("train", 30), ("dev", 3), ("test", 4)):
         prefix = write_corpus(raw, split, n, seed=n)
@@ -55,7 +55,7 @@ def test_one_command_makes_a_row_of_the_main_table(tmp_path):
     assert (out / "checkpoint_last.pt").stat().st_mtime_ns == stamp
     assert again.stdout == first.stdout
     assert re.findall(r"(\w+) lasformer_moe: already done", again.stderr) == ["train", "average", "translate"]
-    # what is asked for otherwise is done again, and what follows it
+    # stages with changed options are done again, with those that follow
     wider = row(AVERAGE="1", BEAM="1")
     assert re.findall(r"(\w+) lasformer_moe: already done", wider.stderr) == ["train"]
     refused = row(check=False, MAX_UPDATE="5")

@@ -1,4 +1,4 @@
-"""The pipeline's average: the newest checkpoints, each once."""
+"""Averaging in the pipeline: the newest checkpoints, each once."""
 
 from __future__ import annotations
 

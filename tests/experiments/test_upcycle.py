@@ -1,4 +1,4 @@
-"""lasformer upcycle: a dense model becomes one that selects; it resumes, and says what was reached."""
+"""lasformer upcycle: a dense model becomes one that selects; resumption and summary."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_documents_first(dense, prepared, tmp_path, capfd):
     assert torch.equal(longer["model"][name], made["model"][name])
     assert main(words) == 0
     assert "documents: already done" in capfd.readouterr().err
-    words[-1] = "8"  # everything that depends on it is made anew
+    words[-1] = "8"  # everything that depends on it is made again
     assert main(words) == 0
     again, then = (load(tmp_path / name / "checkpoint_last.pt") for name in ("out/documents", "out"))
     assert updates(again) == 8 and not torch.equal(again["model"][name], longer["model"][name])

@@ -1,4 +1,4 @@
-"""Folders translated by workers in other processes: put in place by the command alone, once, whatever is killed."""
+"""Folders translated by workers in other processes: only the command puts files in place, once, despite kills."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_cluster_writes_the_same_and_resumes(trained_folder, folder, tmp_path)
 
 
 def test_what_workers_left_is_put_in_place_without_being_made_again(make, folder, tmp_path, one_by_one):
-    """The command is killed when workers had made three files, of which it put one in place."""
+    """The command is killed when workers have made three files, one of which is in place."""
     out, state = tmp_path / "out", tmp_path / "state"
     jobs = plan(folder, out).jobs
     options = Options()
@@ -123,11 +123,11 @@ def test_what_workers_left_is_put_in_place_without_being_made_again(make, folder
 
 def test_a_second_translation_that_differs_ends_the_run(make, folder, tmp_path, one_by_one):
     out, state = tmp_path / "out", tmp_path / "state"
-    assert len(go(make, plan(folder, out).jobs, state, check=2)) == 6  # three are made twice, and told once
+    assert len(go(make, plan(folder, out).jobs, state, check=2)) == 6  # three are made twice, and reported once
     assert len(tree(out)) == 6 and not (state / files_worker.MADE).exists()
 
     class Falsifying(InProcess):
-        """What a file's second translation becomes on a machine with another model."""
+        """A worker whose second translation of a file is that of a machine with a different model."""
 
         def map(self, worker, items, *rest, **more):
             for results in super().map(worker, items, *rest, **more):
@@ -151,7 +151,7 @@ def test_another_model_on_a_worker_is_refused(make, trained_folder, folder, tmp_
 
 
 def test_a_file_that_is_written_but_not_recorded_is_no_strangers(make, folder, tmp_path, monkeypatch):
-    """The command is killed between both: the next run goes on, instead of refusing to replace it."""
+    """The command is killed between the two: the next run continues, instead of refusing to replace the file."""
     out, state = tmp_path / "out", tmp_path / "state"
     jobs = plan(folder, out).jobs
     original = Done._add
@@ -181,7 +181,7 @@ def test_what_cannot_be_shared_is_refused(trained_folder, tmp_path, options, mes
 
 
 def test_workers_get_shares_that_keep_them_busy(tmp_path, monkeypatch):
-    """At least eight batches per worker, unless these would be too small, or it is a large corpus."""
+    """At least eight batches per worker, unless these would be too small, or the corpus is large."""
     monkeypatch.setattr(file_jobs, "TOGETHER", 1000)
     monkeypatch.setattr(file_jobs, "LEAST", 10)
     jobs = [Job(tmp_path / f"{i}.txt", tmp_path / f"{i}.out", "text") for i in range(3)]

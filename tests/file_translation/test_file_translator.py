@@ -161,7 +161,7 @@ def test_a_folder_is_translated_file_by_file(model, folder, tmp_path):
         "c.html",
         "sub/b.md",
     ]
-    # nothing is repeated, but what has changed
+    # only what has changed is repeated
     (folder / "c.html").write_text("<p>w5</p>")
     before = {p: p.stat().st_mtime_ns for p in out.rglob("*.*") if p.is_file()}
     again = go(model, plan(folder, out).jobs, out / ".state")
@@ -170,7 +170,7 @@ def test_a_folder_is_translated_file_by_file(model, folder, tmp_path):
         "c.html",
         ".lasformer-done",
     }
-    # other settings are another translation
+    # other settings give a different translation
     assert all(r.summary or r.error for r in go(model, plan(folder, out).jobs, out / ".state", ("other",)))
 
 
@@ -217,7 +217,7 @@ DAMAGED += [b"[[[5], -1.0, false, false]]\n" * 9, b"[[[5], -1.0, 1, false]]\n", 
 
 @pytest.mark.parametrize("content", DAMAGED)
 def test_a_damaged_state_is_begun_anew(model, tmp_path, capsys, monkeypatch, content):
-    """Of a journal, and of the list of what is done: what does not parse or fit is not trusted."""
+    """Entries of a journal, or of the list of finished files, are not trusted if they do not parse or fit."""
     translator, state = FileTranslator(model, beam=1), tmp_path / "state"
     (tmp_path / "a.txt").write_text("w1 w2\nw3\n")
     jobs = [Job(tmp_path / "a.txt", tmp_path / "b.txt", "text")]
@@ -234,7 +234,7 @@ def test_a_damaged_state_is_begun_anew(model, tmp_path, capsys, monkeypatch, con
 
 
 def test_a_file_that_fails_fails_alone_wherever_it_does(model, tmp_path, monkeypatch):
-    """At reading, translating and writing: the others are translated, and each failure is one line."""
+    """When reading, translating or writing: the others are translated, and each failure is one line."""
     for name, text in {"1.txt": "w1\n", "2.txt": "w2 w3\n", "3.txt": "w4\n", "5.txt": "w5\n"}.items():
         (tmp_path / name).write_text(text)
     packed = io.BytesIO()
@@ -266,7 +266,7 @@ def test_a_file_that_fails_fails_alone_wherever_it_does(model, tmp_path, monkeyp
 
 
 def test_each_file_is_written_when_it_is_done(model, tmp_path):
-    """Not when all that are read with it are done."""
+    """Without waiting until all files read with it are done."""
     for i in range(4):
         (tmp_path / f"{i}.txt").write_text("w1 w2 w3.\n" * 20)
     jobs = [Job(tmp_path / f"{i}.txt", tmp_path / "out" / f"{i}.txt", "text") for i in range(4)]

@@ -1,4 +1,4 @@
-"""Files whose translation is partly there: given lines, finished units, updates."""
+"""Partly translated files: given lines, finished units, updates."""
 
 from __future__ import annotations
 
@@ -221,7 +221,7 @@ def test_a_file_of_a_folder_fails_alone(trained_folder, tmp_path, capsys):
     folders(tmp_path)
     old, new, known, out = (tmp_path / name for name in ("old", "new", "known", "out"))
     known.mkdir()
-    (known / "same.txt").write_text("W1 W2\n")  # a line is missing; the others have no translation
+    (known / "same.txt").write_text("W1 W2\n")  # a line is missing, and the other files have no translation
     (out / "sub").mkdir(parents=True)
     (out / "fresh.txt").write_text("mine")
     words = ["update", str(trained_folder), *map(str, (old, known, new)), "-o", str(out), "--beam", "1"]

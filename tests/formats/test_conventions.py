@@ -1,4 +1,4 @@
-"""What each format's users rely on: gettext's rules, XLIFF's states, subtitles that can be shown, placeholders."""
+"""Conventions of each format: gettext's rules, XLIFF's states, subtitles that can be shown, placeholders."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RUSSIAN = "nplurals=3; plural=(n%10==1 && n%100!=11 ? 0 : n%10>=2 && n%10<=4 && 
 
 
 def check(made: str, tmp_path) -> None:
-    """msgfmt --check takes a file, once nothing in it is marked any more."""
+    """Check that msgfmt --check accepts a file, once nothing in it is marked."""
     if not shutil.which("msgfmt"):
         pytest.skip("no msgfmt here (Debian: apt install gettext)")
     path = tmp_path / "made.po"
@@ -33,7 +33,7 @@ def check(made: str, tmp_path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-# real messages out of GNU .pot files and Django's
+# real messages from GNU's and Django's .pot files
 C_MESSAGES = [
     "Error in %s on line %zu: ",
     "%ld bytes, %lu blocks, %jd seconds, %td",
@@ -125,7 +125,7 @@ PLACEHOLDERS = ["{{ limit }}", "%s", "{0}", "${name}", "%(count)d", "%1$s", "%na
 @pytest.mark.parametrize("form", ["text", "wrapped", "html", "markdown", "subtitles", "xliff", "po", "docx", "odt"])
 @pytest.mark.parametrize("placeholder", PLACEHOLDERS)
 def test_placeholders_are_kept_in_every_format(form, placeholder):
-    """Whatever the model makes of what stands for them; with the space around them that the source has."""
+    """Whatever the model makes of their stand-ins; with the same space around them as in the source."""
     line = f"the value {placeholder} should be less."
     data = {
         "subtitles": f"1\n00:00:01,000 --> 00:00:02,000\n{line}\n",
@@ -200,5 +200,5 @@ def test_long_lines_are_wrapped_anew():
     ) < 12
     assert " ".join(lines) == f"<i>{long}</i>"
     assert subtitles.finish(text, text.replace("short", long), 0).split("\n")[2] == long
-    before = CUE.format(1, 1, 2, long)  # what was long before may stay so
+    before = CUE.format(1, 1, 2, long)  # what was long before may stay long
     assert subtitles.finish(before, before, 42) == before

@@ -1,4 +1,4 @@
-"""Files from strangers: readers in linear time and memory, and only InputError, whatever is in a file."""
+"""Untrusted files: readers take linear time and memory, and raise only InputError, whatever a file contains."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from fairseq_lasformer import formats
 from fairseq_lasformer.errors import InputError
 
 SIZE = 120_000
-"""Bytes of an input: what grew with the square of the size took minutes here, and some went on for hours."""
+"""Bytes of an input: readers in quadratic time took minutes here, and some ran for hours."""
 
 BOUND = 20
-"""Seconds of processor time and, times 100, MiB, that one input may take; linear readers take one, at most."""
+"""Limit per input in seconds of processor time and, times 100, in MiB; linear readers take at most one."""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", SHAPES)
 def test_readers_are_linear(form):
-    """Each shape in a child that the system ends if it takes too much: not a measurement, but a bound."""
+    """Each shape in a child process that the system kills if it takes too much: a bound, not a measurement."""
     for shape, make in SHAPES[form].items():
         data = make(SIZE)
         child = os.fork()
@@ -143,7 +143,7 @@ PIECES += [
     inside=strategies.booleans(),
 )
 def test_any_file_is_read_and_written_or_refused(form, pieces, inside):
-    """Plain text comes back byte for byte; the others write what they have read."""
+    """Plain text comes back byte for byte; other formats write what they have read."""
     text = "".join(pieces)
     if form == "xliff" and inside:
         text = f"<xliff><file><trans-unit><source>{text}</source></trans-unit></file></xliff>"

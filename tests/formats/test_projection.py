@@ -1,4 +1,4 @@
-"""Where markup goes when words move, and sentences."""
+"""Projection of markup when words move, and sentences."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_no_letter_is_lost(segments, translation, states):
     "translation, expected, lost",
     [
         ("Drücken X1, um X2 zu öffnen.", ["Drücken ", ", um ", " zu öffnen."], 0),
-        ("Um X2 zu öffnen, X1 drücken.", None, 0),  # in another order: where the words around them went
+        ("Um X2 zu öffnen, X1 drücken.", None, 0),  # in a different order: with the words around them
         ("Drücken, um zu öffnen.", None, 2),  # none of them: likewise, and reported
     ],
 )

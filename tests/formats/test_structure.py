@@ -1,4 +1,4 @@
-"""Every format: what is not text comes back byte for byte, and every piece of text is translated exactly once."""
+"""Every format: everything except text comes back byte for byte, and all text is translated exactly once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ AS_IT_COMES = formats.Finishing(mark=False, width=0)
 
 
 def translated(data: bytes, form: str, change=str.upper, finishing=AS_IT_COMES) -> tuple[bytes, list[str]]:
-    """A file whose sentences are changed, and the sentences."""
+    """Return a file with changed sentences, and the sentences."""
     file = formats.read(data, form, None, finishing)
     segments, seen = [], []
     for block in file.blocks:
@@ -32,7 +32,7 @@ def translated(data: bytes, form: str, change=str.upper, finishing=AS_IT_COMES) 
 
 
 class Writer:
-    """Random files. Words of the text are numbered (``word12q``), so that each can be found again."""
+    """Writer of random files. Words of the text are numbered (``word12q``), so each can be found again."""
 
     def __init__(self, seed: int) -> None:
         self.random, self.count = random.Random(seed), 0
@@ -233,7 +233,7 @@ class Writer:
 
 
 def restored(data: bytes, original: bytes) -> bytes:
-    """The original of an upper-cased file; each of its words must be there exactly once."""
+    """Return the original of an upper-cased file, in which each word must occur exactly once."""
     text = data.decode("utf-8")
     words = re.findall(r"\bword\d+q\b", original.decode("utf-8"))
     assert words and sorted(w.upper() for w in words) == sorted(re.findall(r"\bWORD\d+Q\b", text))
@@ -304,7 +304,7 @@ def test_an_empty_element_ends_once():
 
 
 def test_words_next_to_space_keep_it():
-    """Word drops space at the edges of a text that does not say it matters."""
+    """Word drops space at the edges of a text unless the text says that it matters."""
     run = "<w:r>{}<w:t>{}</w:t></w:r>"
     runs = run.format("", "one;") + run.format("<w:rPr><w:b/></w:rPr>", "two") + run.format("", ";three")
     space = 'xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"'
@@ -318,7 +318,7 @@ def test_words_next_to_space_keep_it():
 
 @pytest.mark.parametrize("path", sorted([*(ROOT / "docs").rglob("*.md"), ROOT / "README.md"]), ids=lambda p: p.name)
 def test_our_own_pages(path):
-    """Real Markdown: upper-cased, only the case of letters has changed, outside of code and links."""
+    """Real Markdown, upper-cased: only the case of letters changes, outside code and links."""
     data = path.read_bytes()
     made, seen = translated(data, "markdown")
     assert made.decode().lower() == data.decode().lower() and len(seen) > 3

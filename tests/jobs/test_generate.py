@@ -1,4 +1,4 @@
-"""Translating a split: whole, in order, resumable, quiet."""
+"""Translation of a split: complete, in order, resumable, quiet."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ g.generate(*map(Path, sys.argv[1:4]), shards=3, options=["--cpu", "--beam", "3"]
     }
     whole = (parts / "0").read_text()
     resume = ["lasformer", "generate", prepared, checkpoint, tmp_path / "three", "--shards", 3, "--jobs", 2, *options]
-    # what stands in the first shard's file is taken as it is, so the first shard was not done again
+    # the content of the first shard's file is used as it is, so the first shard was not done again
     mine = re.sub(r'^({"document": \d+, "lines": \[\[")[^"]*"', r'\1UNTOUCHED"', whole, count=1, flags=re.M)
     assert mine != whole
     (parts / "0").write_text(mine)
@@ -51,7 +51,7 @@ g.generate(*map(Path, sys.argv[1:4]), shards=3, options=["--cpu", "--beam", "3"]
         (parts / name).write_bytes(content)
     run(*resume)
     assert (tmp_path / "three").read_bytes() == (tmp_path / "one").read_bytes()
-    # other options: nothing of it may be taken up
+    # other options: nothing of it may be reused
     parts.mkdir()
     for name, content in saved.items():
         (parts / name).write_bytes(content)
@@ -64,7 +64,7 @@ g.generate(*map(Path, sys.argv[1:4]), shards=3, options=["--cpu", "--beam", "3"]
 
 
 def test_documents_are_not_cut_at_fairseqs_200_tokens(trained, prepared):
-    """Where no length is asked for, what a document needs is allowed; what is asked for counts."""
+    """Without a given length, a document gets what it needs; a given length is kept."""
     from fairseq_lasformer.plugin.model import LasformerModel
 
     model = LasformerModel.from_pretrained(trained[0])
@@ -126,13 +126,13 @@ def test_shards_that_are_started_one_by_one_are_the_whole(trained, prepared, tmp
     assert main([*words, str(out), "--shard", "2/3", *options]) == 0
     assert "shard 2/3 is done" in capsys.readouterr().out and not out.exists()
     before = (tmp_path / "out.parts/1").stat().st_mtime_ns
-    assert main([*words, str(out), "--shard", "2/3", *options]) == 0  # one that is started again does nothing twice
+    assert main([*words, str(out), "--shard", "2/3", *options]) == 0  # a restarted one does nothing twice
     assert (tmp_path / "out.parts/1").stat().st_mtime_ns == before
     assert main([*words, str(out), "--shard", "1/3", *options]) == 0
     assert main([*words, str(out), "--shard", "3/3", *options]) == 0
     assert "documents" in capsys.readouterr().out.splitlines()[-1]
     assert out.read_bytes() == (tmp_path / "whole").read_bytes() and not (tmp_path / "out.parts").exists()
-    # nor does one that is started again after the end, unless the translation is not what they made
+    # nor does one restarted after the end, unless the translation is not the one that they made
     done = out.stat().st_mtime_ns
     assert main([*words, str(out), "--shard", "1/3", *options]) == 0
     assert out.stat().st_mtime_ns == done and not (tmp_path / "out.parts").exists()
@@ -143,7 +143,7 @@ def test_shards_that_are_started_one_by_one_are_the_whole(trained, prepared, tmp
 
 
 def test_a_report_and_a_corpus_without_doubtful_lines(trained, prepared, tmp_path, monkeypatch):
-    """Every line is kept or stands apart, the sides stay parallel, and the report counts all of them."""
+    """Every line is kept or put aside, the sides stay parallel, and the report counts all of them."""
     from fairseq_lasformer.evaluation import doubts
     from fairseq_lasformer.jobs.generate import generate
 

@@ -1,4 +1,4 @@
-"""Which keys patterns keep, by the definitions of their papers: slow, and nothing but what is said there."""
+"""Keys kept by patterns, by the definitions of their papers: slow and literal."""
 
 from __future__ import annotations
 
@@ -12,39 +12,39 @@ RULE = SparsityRule(threshold=0.95, step=0.001, minimum=0.01, freeze_above=0.5)
 
 
 def nearest(size: int) -> Definition:
-    """The ``size`` keys nearest to the query, earlier ones first."""
+    """Return a definition: the ``size`` keys nearest to the query, earlier ones first."""
     return lambda p, n: sorted(range(n), key=lambda j: (abs(j - p), j))[:size]
 
 
 def strided_heads(p: int, n: int, stride: int) -> set[int]:
-    """A1 and A2 of "strided" in section 4.2 of arXiv 1904.10509, to both sides."""
+    """Return A1 and A2 of "strided" in section 4.2 of arXiv 1904.10509, on both sides."""
     return {j for j in range(n) if abs(p - j) < stride or (p - j) % stride == 0}
 
 
 def fixed_heads(p: int, n: int, stride: int, summary: int) -> set[int]:
-    """A1 and A2 of "fixed" there."""
+    """Return A1 and A2 of "fixed" there."""
     return {j for j in range(n) if j // stride == p // stride or j % stride >= stride - summary}
 
 
 def segments(p: int, n: int, size: int) -> list[int]:
-    """Section 3.2 of arXiv 1901.02860: a segment, and the one before."""
+    """Return the keys of section 3.2 of arXiv 1901.02860: a segment, and the one before."""
     return [j for j in range(n) if p // size - 1 <= j // size <= p // size]
 
 
 def ends_at(n: int) -> list[bool]:
-    """Lines of 25 tokens, as costs are counted."""
+    """Return the ends of lines of 25 tokens, as costs are counted."""
     return [j % LINE == LINE - 1 for j in range(n)]
 
 
 def longformer(p: int, n: int, size: int, ends: list[bool], crossed: bool = False) -> set[int]:
-    """Section 3.1 of arXiv 2004.05150: a window, and tokens that all attend to and that attend to all."""
+    """Return the keys of section 3.1 of arXiv 2004.05150: a window, and tokens linked with all others both ways."""
     if not crossed and ends[p]:
         return set(range(n))
     return set(nearest(size)(p, n)) | {j for j in range(n) if ends[j]}
 
 
 def etc(p: int, n: int, size: int, ends: list[bool], crossed: bool = False) -> set[int]:
-    """Section 3.1 of arXiv 2004.08483: global tokens attend to each other and to their line."""
+    """Return the keys of section 3.1 of arXiv 2004.08483: global tokens attend to each other and to their line."""
     every_end = {j for j in range(n) if ends[j]}
     if crossed or not ends[p]:
         return set(nearest(size)(p, n)) | every_end
@@ -53,7 +53,7 @@ def etc(p: int, n: int, size: int, ends: list[bool], crossed: bool = False) -> s
 
 
 def bigbird(p: int, n: int, size: int, of_all: int, random: int) -> set[int]:
-    """A window, the first tokens both ways, and keys that a generator draws for the position."""
+    """Return a window, the first tokens both ways, and keys drawn by a generator for the position."""
     if p < of_all:
         return set(range(n))
     drawn = set()

@@ -67,7 +67,7 @@ class Linear(Attention):
 
 
 _SIDES = (0, "key"), (1, "value")
-ATTENTIONS.pop("linear")  # known in these tests alone
+ATTENTIONS.pop("linear")  # known only in these tests
 
 
 @pytest.fixture(autouse=True)

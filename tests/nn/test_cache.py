@@ -1,4 +1,4 @@
-"""The decoding cache beside one that copies."""
+"""The decoding cache against one that copies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Performer, RFA, Linformer and Luna: against their equations; a pass is what steps are; what they cost and refuse."""
+"""Performer, RFA, Linformer and Luna: their equations, passes against steps, costs and refusals."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_random_features_estimate_their_kernel_without_bias(name):
         layer = ATTENTIONS[name].build("features=16", OPTIONS)
         if name == "rfa":
             a, b, scale = layer.query_features(q), layer.key_features(k)[0], 1 / 16
-        else:  # query_features leaves out a factor of the query, and key_features says which it leaves out
+        else:  # query_features leaves out a factor of the query; key_features returns the factor that it leaves out
             x = q * 8**-0.25
             a = (x @ layer.random.T - x.square().sum(-1, keepdim=True) / 2).exp()
             phi, log = layer.key_features(k)

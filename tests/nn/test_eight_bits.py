@@ -1,4 +1,4 @@
-"""Decoding in 8 bits as on a GPU, by the definitions and by Triton's kernels: beside the CPU's, and beside float32."""
+"""Decoding in 8 bits as on a GPU, by the definitions and by Triton's kernels, against the CPU's and float32."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_steps_are_those_of_a_cpu_in_8_bits(build, backend, kappa, options):
 
 @pytest.mark.parametrize("kappa", [0.2, 1.0])
 def test_hypotheses_that_change_places_read_their_own(build, kappa, monkeypatch):
-    monkeypatch.setattr("fairseq_lasformer.nn.cache.FIRST_POSITIONS", 2)  # storage grows on the way
+    monkeypatch.setattr("fairseq_lasformer.nn.cache.FIRST_POSITIONS", 2)  # storage grows during the test
     model = in_8_bits(build(kappa, "reference").eval())
     assert_beams_decode_alike(model, build(kappa, "reference").eval(), within=0.1)
 

@@ -278,7 +278,7 @@ def test_senseless_sizes_are_refused_by_name(options, message):
     with pytest.raises(InputError, match=message):
         module_config(LasformerConfig(**options))
     wide = {"delight": "paper", "encoder_embed_dim": 64, "select_modules": "decoder"}
-    module_config(LasformerConfig(**wide))  # the encoder, which is narrower, does not select
+    module_config(LasformerConfig(**wide))  # the narrower encoder does not select
 
 
 def test_dictionaries_that_differ_are_no_use_to_the_presets():

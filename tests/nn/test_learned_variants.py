@@ -1,4 +1,4 @@
-"""A selector's keys with the query's own line, and the fewest of them that hold a share of the mass."""
+"""A selector's keys with the query's own line, and the fewest of them with a share of the mass."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def selector(spec: str, kind: str, backend: str = "auto"):
     made = build_pattern(spec, options)
     made.kappa.fill_(SHARES.get(spec, 0) or SHARES["learned_lines"])
     for layer in made.scorers():
-        layer.weight.data.mul_(2.0)  # some queries are surer than others
+        layer.weight.data.mul_(2.0)  # some queries are more certain than others
     return made
 
 

@@ -17,7 +17,7 @@ GATES = ["noisy-topk", "softmax", "batchwise", "gshard-top2"]
 
 
 def every_expert(layer: MixtureOfExperts, x: torch.Tensor) -> torch.Tensor:
-    """E_i(x) for all i, [T, n, d]."""
+    """Return E_i(x) for all i, [T, n, d]."""
     hidden = torch.einsum("td,ndh->tnh", x, layer.experts.w1).relu()
     return torch.einsum("tnh,nhd->tnd", hidden, layer.experts.w2)
 
@@ -302,7 +302,7 @@ def test_statistics_tell_uneven_use():
 
 @pytest.mark.parametrize("weights", [(0.0, 0.0), (0.1, 0.0), (0.0, 0.1), (0.1, 0.1)])
 def test_losses_keep_experts_evenly_used(weights):
-    """Table 6's direction: without losses a gate that starts uneven stays so, with either it becomes even."""
+    """The direction of table 6: without losses, an uneven gate stays uneven; with either loss, it becomes even."""
     torch.manual_seed(0)
     importance, load = weights
     layer = mixture(16, 32, torch.float32, moe_experts=8, moe_importance_weight=importance, moe_load_weight=load)

@@ -87,7 +87,7 @@ def test_keys_and_values_in_8_bits_are_close(build, options, kappa, monkeypatch)
     exact, rounded = (packed_model(build, kappa, int8_cache=eight, **options) for eight in (False, True))
     first = steps(exact, src, prev, 3)
     assert 1e-6 < (steps(rounded, src, prev, 3) - first).norm() / first.norm() < 0.02
-    # a scale that is lost, or of another slot, is seen: hypotheses that change places read their own
+    # a scale that is lost or of a different slot is detected: hypotheses that change places read their own
     monkeypatch.setattr("fairseq_lasformer.nn.cache.FIRST_POSITIONS", 2)  # storage grows on the way
     assert_beams_decode_alike(rounded, build(kappa, **options).eval(), within=0.05)
 
@@ -106,7 +106,7 @@ def test_threads_that_decode_at_the_same_time_do_not_meet(build, int8):
 
 @torch.no_grad()
 def test_the_same_states_keep_the_same_keys_in_8_bits(build, monkeypatch):
-    """What the selectors of a first layer read does not depend on the type of the weights."""
+    """The input of a first layer's selectors does not depend on the type of the weights."""
     src, prev = tokens(1, 40), tokens(1, 30)
     stores = []
     run, place = packed.decode_step, "fairseq_lasformer.nn.decoding.packed_stack.decode_step"

@@ -1,4 +1,4 @@
-"""Attention patterns: which keys each keeps, in passes and steps, and what they cost."""
+"""Attention patterns: the keys that each keeps, in passes and steps, and their cost."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fairseq_lasformer.ops import AttentionMask, KeptKeys, bitmask_of, cpu, mask
 
 
 def example(page: Path = Path(__file__).parents[2] / "CONTRIBUTING.md") -> str:
-    """The pattern that the recipe shows."""
+    """Return the pattern that the recipe shows."""
     (block,) = re.findall(r"```text\n# fairseq_lasformer/nn/others/strided.py\n(.*?)```", page.read_text(), re.S)
     return block
 
@@ -74,7 +74,7 @@ class Scattered(Positional):
 
 @pytest.fixture(scope="module", autouse=True)
 def contributed(tmp_path_factory):
-    """Patterns that are written by a recipe, in files of the package of others."""
+    """Patterns written by a recipe, in files of the package of others."""
     folder = tmp_path_factory.mktemp("contributed")
     for name, text in (("strided", example()), ("dilated", DILATED), ("scattered", SCATTERED)):
         (folder / f"{name}.py").write_text(text)
@@ -100,7 +100,7 @@ BLOCKS = ((1, 1), (4, 1), (5, 3), (50, 2))
 SHARES = ((1, 1, 1), (4, 2, 3), (30, 20, 1))
 
 
-# What is asked for, and by definition which of n allowed keys the query at position p among them keeps.
+# A pattern, and by definition which of n allowed keys the query at position p among them keeps.
 CASES: list[tuple[str, Definition]] = [
     ("full", lambda p, n: range(n)),
     *((f"window:{size}", nearest(size)) for size in (1, 4, 5, 20)),
@@ -137,7 +137,7 @@ def test_a_full_pass_keeps_the_keys_of_the_definition(spec, definition, padding,
     for b in range(2):
         for i in range(queries.size(1)):
             if kind != "cross" and key_padding[b, i]:
-                continue  # padding asks nothing
+                continue  # padding has no queries
             seen = allowed[b, i].nonzero()[:, 0].tolist()
             position = i if kind == "cross" else int((~key_padding[b, :i]).sum())
             expected = sorted(seen[j] for j in definition(position, len(seen)))
@@ -147,7 +147,7 @@ def test_a_full_pass_keeps_the_keys_of_the_definition(spec, definition, padding,
 @pytest.mark.parametrize("spec", EVERY)
 def test_decoding_steps_keep_what_a_full_pass_keeps(build, spec):
     model = build(0.3, select_pattern=spec).eval()
-    for i, (_, selector) in enumerate(model.selectors()):  # each layer keeps a share of its own
+    for i, (_, selector) in enumerate(model.selectors()):  # each layer keeps its own share
         selector.kappa.fill_(200_000 + 100_000 * i)
     for padding in ({"pad_left": (0, 6)}, {"pad_right": (0, 6)}):
         assert_steps_are_a_full_pass(model, tokens(2, 15, **padding), tokens(2, 25))
@@ -157,7 +157,7 @@ def test_decoding_steps_keep_what_a_full_pass_keeps(build, spec):
 @pytest.mark.parametrize("backend", ["reference", "auto"])
 @pytest.mark.parametrize("longest", [5, 40])
 def test_beams_keep_what_a_full_pass_keeps(build, spec, backend, longest):
-    """Of a kept-key list the reference reads the indices, kernels the counts: both must be right."""
+    """The reference reads the indices of a kept-key list, kernels the counts: both must be right."""
     models = [build(0.3, name, select_pattern=spec).eval() for name in (backend, "reference")]
     assert_beams_decode_alike(*models, longest)
 
@@ -193,7 +193,7 @@ def test_the_cost_is_a_share_of_the_keys(spec):
 )
 @pytest.mark.parametrize("padding", ["left", "right", None])
 def test_long_passes_read_the_kept_keys_alone(build, spec, padding):
-    """As with the definition, values and gradients; also with dropout there is no mask."""
+    """Values and gradients are the definition's; with dropout, there is no mask either."""
     if cpu.kernels() is None:
         pytest.skip("no CPU kernels")
     pattern, definition = (build_pattern(spec, PatternOptions(8, 8, 4, RULE, backend=b)) for b in ("auto", "reference"))

@@ -1,4 +1,4 @@
-"""Positions that are the same on every processor: within rounding, the table of fairseq's and of Vaswani's."""
+"""Positions that are the same on every processor: within rounding, the tables of fairseq and of Vaswani et al."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_the_table_is_that_of_the_others(kind, dim):
     found, theirs = fixed(tokens), plain(tokens)
     assert found.shape == theirs.shape and not found[0, :2].any()
     torch.testing.assert_close(found, theirs, rtol=0, atol=1e-4)
-    for place in (0, 3, 500):  # a step reads the newest position alone
+    for place in (0, 3, 500):  # a step reads only the newest position
         step = tokens[:, 2 : 3 + place]
         torch.testing.assert_close(fixed(step, incremental_state={})[:, -1], found[:, 2 + place])
 

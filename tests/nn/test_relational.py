@@ -1,4 +1,4 @@
-"""Patterns that read lines or contents: Longformer, ETC and Reformer, beside what all patterns are tested for."""
+"""Patterns that read lines or contents: Longformer, ETC and Reformer, in addition to the tests of all patterns."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_data_without_separators_is_one_line_with_a_warning(build, caplog, spec)
 
 
 def test_separators_of_the_data_end_lines(small_task, build):
-    """Those of the source are seen by the cross-attention, too; a pass and steps see the same."""
+    """The cross-attention also sees those of the source; a pass and steps see the same."""
     task = SimpleNamespace(**vars(small_task), separator_in=lambda dictionary: 7)
     with_lines = LasformerModel.build_model(LasformerConfig(**SMALL, select_pattern="longformer:window=1"), task).eval()
     without = build(select_pattern="longformer:window=1").eval()

@@ -20,7 +20,7 @@ def short(monkeypatch):
 
 
 def step(model, update=1, n_queries=90):
-    """The translation loss and the supervision of a pass, and the gradient of every parameter."""
+    """Return the translation loss and the supervision of a pass, and the gradient of every parameter."""
     torch.manual_seed(5)
     model.train()
     model.set_num_updates(update)
@@ -72,7 +72,7 @@ def test_steps_repeat_bit_for_bit_also_when_recomputed(build, kappa):
     assert all(torch.equal(a, b) for a, b in zip(first, again))
     assert all(torch.equal(a, b) for a, b in zip(first, recomputed))
     others = [step(model, update)[1] for update in range(4, 12)]
-    assert any(other != first[1] for other in others)  # another sample
+    assert any(other != first[1] for other in others)  # a different sample
 
 
 @pytest.mark.parametrize("gradient", ["bounded", "none"])

@@ -1,4 +1,4 @@
-"""A document in one pass, beside the recurrence over segments with a memory that the paper describes."""
+"""A document in one pass, against the paper's recurrence over segments with a memory."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_states_and_gradients_are_those_of_the_recurrence(causal, backend):
     states = whole
     for layer in stack:
         states = states + layer(states, None, AttentionMask(None, causal)).out
-    states[:, -3:].square().sum().backward()  # of the last segment alone
+    states[:, -3:].square().sum().backward()  # of the last segment only
     grads = [whole.grad, *(p.grad for p in stack.parameters())]
 
     stack.zero_grad()

@@ -1,4 +1,4 @@
-"""The kernels' build: killed, foreign, of another processor."""
+"""The kernels' build: killed, foreign, for a different processor."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_killed_build_hinders_nobody_and_foreign_libraries_are_not_loaded(tmp_
     assert load() == (True, False)
     (library,) = tmp_path.glob("cache/*/kernels.*.so")
     whole = library.read_bytes()
-    library.write_bytes(whole[: len(whole) // 2])  # loading it would be the end of the process
+    library.write_bytes(whole[: len(whole) // 2])  # loading it would end the process
     assert load() == (True, True)
     assert library.read_bytes()[:1000] == whole[:1000] or len(list(library.parent.glob("kernels.*.so"))) == 2
 
@@ -65,7 +65,7 @@ def test_a_wheels_library_needs_no_setuptools():
 
 @pytest.mark.slow
 def test_no_instruction_set_lends_code_to_another_and_all_agree_with_plain(tmp_path):
-    """Where several objects define a function, the linker takes one: perhaps one that this processor cannot run."""
+    """If several objects define a function, the linker takes one, possibly one that this processor cannot run."""
     objects = build.compile_arithmetic(tmp_path, build.compiler())
     vectors = [
         build.compiler(),

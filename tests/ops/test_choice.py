@@ -1,4 +1,4 @@
-"""Which implementation takes a full pass, and why."""
+"""Choice of the implementation of a full pass, and its reasons."""
 
 from __future__ import annotations
 

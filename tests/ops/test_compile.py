@@ -1,4 +1,4 @@
-"""The Triton kernels compile to machine code for real GPUs, without one, and keep to their registers."""
+"""The Triton kernels compile, without a GPU, to machine code for real ones, and keep within their registers."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_what_spills_too_much_is_an_error():
 
 @pytest.mark.slow
 def test_wide_heads_fit_the_shared_memory_of_desktop_gpus():
-    """sm_86, 89 and 120 have 99 KiB a block; an unknown architecture is refused, not taken for a large one."""
+    """sm_86, 89 and 120 have 99 KiB per block; an unknown architecture is refused, not assumed to be large."""
     options = ("--arch", "86", "--dtypes", "float16", "--only", "full pass, one head of 128")
     done = compile_kernels(*options)
     assert done.returncode == 0 and done.stdout.count("_backward_keys") == 1, done.stdout + done.stderr

@@ -15,7 +15,7 @@ from fairseq_lasformer.ops.cpu import build
 
 
 def paths_for(n_items: int, beam: int, n_keys: int, kind: str) -> KeyIndex:
-    """The index of rows through 2 * n_keys slots (``table``), or over a source padded on one side."""
+    """Build the index of rows through 2 * n_keys slots (``table``), or over a source padded on one side."""
     rows = n_items * beam
     start, count = torch.zeros(n_items, dtype=torch.long), torch.full((n_items,), n_keys)
     if kind == "table":
@@ -28,7 +28,7 @@ def paths_for(n_items: int, beam: int, n_keys: int, kind: str) -> KeyIndex:
 
 
 def slots_case(**change):
-    """Arguments of the CPU's selection and attention for 6 rows of 2 items, with something changed."""
+    """Return arguments of the CPU's selection and attention for 6 rows of 2 items, with something changed."""
     n, rows, width, capacity = 2, 6, 16, 40
     table = torch.arange(capacity, dtype=torch.int32).repeat(rows, 1)
     given = {"q": torch.randn(rows, width), "keys": torch.randn(n, capacity, width), "table": table}

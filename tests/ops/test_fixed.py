@@ -1,4 +1,4 @@
-"""Operators of which a row depends on that row alone: PyTorch's results, and the same bits in any company."""
+"""Operators whose rows depend on nothing else: PyTorch's results, and the same bits in any batch."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ def test_dropout_drops_the_same_weights_in_both_passes(gradient, monkeypatch):
 
 
 def test_dropout_of_the_straight_through_gradient(monkeypatch):
-    """Where every key is kept, the gradient of the mask is known: that of the weights before they are normalised."""
+    """If every key is kept, the gradient of the mask is known: that of the weights before normalisation."""
     mask, (q, k, v), sel, d_out = inputs(24, 41, False, "")
     kept = selected(sel, mask, 1_000_000)
     torch.manual_seed(5)

@@ -16,7 +16,7 @@ KERNELS = torch.ops.fairseq_lasformer
 
 
 def of_decoding(dtype: torch.dtype, width: int) -> list[torch.Tensor]:
-    """Selection and attention of 5 rows over 1,500 cached keys."""
+    """Compute selection and attention of 5 rows over 1,500 cached keys."""
     torch.manual_seed(width)
     q, keys, values = torch.randn(5, 4 * width), *torch.randn(2, 1, 1500, 4 * width).to(dtype)
     start, count = torch.tensor([3]), torch.tensor([1490])
@@ -28,7 +28,7 @@ def of_decoding(dtype: torch.dtype, width: int) -> list[torch.Tensor]:
 
 
 def of_training(dtype: torch.dtype, width: int) -> list[torch.Tensor]:
-    """Attention over kept keys, forward and backward, with dropout."""
+    """Compute attention over kept keys, forward and backward, with dropout."""
     torch.manual_seed(width)
     q, k, v, d_out = torch.randn(4, 2, 3, 70, width).to(dtype)
     kept = torch.randint(0, 24, (2 * 70,), dtype=torch.int32)
@@ -41,7 +41,7 @@ def of_training(dtype: torch.dtype, width: int) -> list[torch.Tensor]:
 
 
 def of_rows(n: int) -> list[torch.Tensor]:
-    """What is computed row by row over scores, and the rest of a step."""
+    """Compute the operators over rows of scores, and the rest of a step."""
     torch.manual_seed(n)
     scores, d = torch.randn(2, 2, 3, 5, n) * 5
     mask, lse, delta = torch.rand(2, 5, n) < 0.5, torch.randn(2, 3, 5), torch.randn(2, 3, 5)

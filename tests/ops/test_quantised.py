@@ -14,7 +14,7 @@ TYPES = [torch.float32, torch.float16, torch.bfloat16]
 
 
 def rows_of(n: int, width: int, dtype: torch.dtype) -> torch.Tensor:
-    """Rows of very different sizes; from seven on, some that are not finite, and one of zeros."""
+    """Draw rows of very different sizes; from seven on, some are not finite, and one is zero."""
     x = torch.randn(n, width) * torch.logspace(-2, 2, n)[:, None]
     if n >= 7:
         x[2, width // 2], x[4, 0], x[5] = float("nan"), -float("inf"), 0.0

@@ -13,7 +13,7 @@ B, H, R, K = 2, 3, 5, 37
 
 
 def both(work, monkeypatch):
-    """What a function returns with the kernels, and without."""
+    """Return the results of a function with the kernels and without."""
     found = work()
     monkeypatch.setattr(rows, "_kernels", lambda block: None)
     return zip(found, work())
@@ -43,7 +43,7 @@ def test_kernels_are_their_definitions(items, monkeypatch):
 
 
 def test_what_is_not_a_number_stays_one():
-    """A score that is NaN makes its row NaN, as in the definition; behind the mask it does not matter."""
+    """A score that is NaN makes its row NaN, as in the definition; a masked one does not matter."""
     scores, mask = torch.randn(1, 1, 4, K), torch.ones(1, 4, K, dtype=torch.bool)
     scores[0, 0, 0] = scores[0, 0, 1, 5] = scores[0, 0, 2, 7] = float("nan")
     mask[0, 2, 7] = False

@@ -1,4 +1,4 @@
-"""Which keys are kept: against a brute-force sort, in blocks."""
+"""Selection of keys: against a brute-force sort, in blocks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What teaches a selector on GPUs against what does on CPUs, which has its own tests against the definition."""
+"""A selector's teacher on GPUs against the one on CPUs, which has its own tests against the definition."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CASES = {
 
 @pytest.fixture(autouse=True)
 def poisoned():
-    """Fresh memory is NaN: whatever is read unwritten shows."""
+    """Fresh memory is NaN, so reads of unwritten memory show."""
     torch.use_deterministic_algorithms(True)
     torch.utils.deterministic.fill_uninitialized_memory = True
     yield
@@ -42,7 +42,7 @@ def case(n_queries, n_keys, causal, padding, ignored, dtype=torch.float32):
     if ignored:
         query_padding = torch.zeros(2, n_queries, dtype=torch.bool)
         query_padding[0, -5:] = True
-    # as projections leave them: the heads of a token beside each other
+    # as projections leave them: the heads of a token next to each other
     made = [torch.randn(2, n, 3, 24, dtype=dtype).transpose(1, 2) for n in (n_queries, n_queries, n_keys, n_keys)]
     made = [torch.randn(2, n_queries, 8, dtype=dtype), torch.randn(2, n_keys, 8, dtype=dtype), *made]
     return [t.requires_grad_() for t in made], AttentionMask(key_padding, causal), query_padding

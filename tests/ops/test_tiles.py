@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.skipif(not HERE["triton"], reason="Triton is not insta
 
 @pytest.fixture(autouse=True)
 def poisoned():
-    """Fresh memory is NaN (floats) or the largest integer: whatever is read unwritten shows."""
+    """Fresh memory is NaN (floats) or the largest integer, so reads of unwritten memory show."""
     torch.use_deterministic_algorithms(True)
     torch.utils.deterministic.fill_uninitialized_memory = True
     assert torch.empty(3).isnan().all()
@@ -156,7 +156,7 @@ def forgotten():
 
 
 def test_without_a_compiler_plain_pytorch_runs_instead(forgotten, monkeypatch, caplog):
-    """Triton builds what it starts kernels with when the first one starts."""
+    """Triton builds its launcher when the first kernel starts."""
 
     def fail(device):
         raise RuntimeError("gcc: not found\nmore")

@@ -14,7 +14,7 @@ SPECIAL = [0.0, -0.0, float("nan"), float("inf"), float("-inf"), 1e-40, -1e-40, 
 
 def scores_of(kind: str, *shape: int) -> torch.Tensor:
     scores = torch.randn(shape)
-    if kind == "ties":  # also of the first digits alone
+    if kind == "ties":  # including ties of the first digits only
         return (scores * 2).round() / 2
     if kind == "close":  # only the last digit differs
         return 1.0 + torch.randint(0, 200, shape) * 2.0**-23
@@ -37,7 +37,7 @@ def expected(scores: torch.Tensor, index: KeyIndex, beam: int, kappa: int) -> li
 @pytest.mark.parametrize(("block", "most", "full"), [(4096, 64, 132), (32, 64, 132), (32, 2, 132), (32, 64, 1)])
 @pytest.mark.parametrize("kappa", [50_000, 400_000, 999_999])
 def test_a_steps_selection_is_a_sort(monkeypatch, kind, block, most, full, kappa):
-    """In one block; split among programs; too many of them, or rows enough: in one program, block by block."""
+    """In one block; split among programs; or, with too many of them or enough rows, block by block in one program."""
     skip_unless_here("triton")
     from fairseq_lasformer.ops.gpu.kernels import select as triton_select
 

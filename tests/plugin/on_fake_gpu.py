@@ -72,7 +72,7 @@ def test_a_training_step_is_the_cpus(build, small_task, monkeypatch, options):
 
 
 def ending(model):
-    """The model, with some hypotheses that end."""
+    """Return the model, with some hypotheses that end."""
     real = model.get_normalized_probs
 
     def with_ends(*args, **kwargs):
@@ -160,7 +160,7 @@ def test_a_search_is_the_cpus_and_its_steps_never_wait(build, small_task, monkey
 
 
 def passes(model, criterion, *samples):
-    """The last loss, the sums of the gradients and the last log of some batches, on the host."""
+    """Return the last loss, the sums of the gradients and the last log of some batches, on the host."""
     model.zero_grad(set_to_none=True)
     for sample in samples:
         loss, sample_size, log = criterion(model, sample)
@@ -189,11 +189,11 @@ CAPTURED = {
 
 @pytest.mark.parametrize("options", CAPTURED.values(), ids=CAPTURED)
 def test_captured_steps_follow_batches_weights_and_kappa(build, small_task, monkeypatch, options):
-    """Batches of two shapes in turns, with weights and kappa that change: as the definitions, which pad nothing."""
+    """Check alternating batches of two shapes, with changing weights and kappa, against definitions without padding."""
     options = {"kappa": 0.9, "dropout": 0.0, "weight": 0.01, "encoder_layers": 1, "decoder_layers": 1} | options
     options |= {"encoder_attention_heads": 1, "decoder_attention_heads": 1}
     weight = options.pop("weight")
-    # padding counts where queries are sampled: strides are made equal, and no source is moved
+    # padding matters if queries are sampled: strides are made equal, and no source is moved
     sampled = "supervise_rows" in options
     sizes = (20 if sampled else 18, 15), (24 if sampled else 22, 12), (20, 16), (24, 11), (20 if sampled else 17, 15)
     monkeypatch.setattr("fairseq_lasformer.nn.options.SHORTEST", 1)
@@ -228,7 +228,7 @@ def test_captured_steps_follow_batches_weights_and_kappa(build, small_task, monk
         assert [graph.replays for graph in gpu.graphs] == [3, 3, 2, 2] and gpu.totals["launches"] > 100
         assert len(steps.passes) == 2
         for m in (model, plain):
-            m.set_num_updates(3)  # other queries teach: they are in another graph
+            m.set_num_updates(3)  # other queries teach, in a different graph
         assert_same(passes(model, steps, to_gpu(several[0])), passes(plain, criterion, several[0]))
         assert gpu.graphs[0].replays == (3 if sampled else 4)
 

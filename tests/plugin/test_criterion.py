@@ -19,7 +19,7 @@ from fairseq_lasformer.plugin.log_lines import selection_sums
 
 
 def by_hand(model: Any, sample: dict[str, Any], alpha: float) -> dict[str, Any]:
-    """The loss and its parts, without the criterion."""
+    """Compute the loss and its parts, without the criterion."""
     logits, extra = model(**sample["net_input"])
     target = sample["target"]
     log_probs = F.log_softmax(logits.float(), -1)
@@ -54,7 +54,7 @@ def test_the_loss_is_the_translation_loss_plus_alpha_times_the_mean_kl_of_every_
 
 
 def test_selectors_that_nothing_teaches_get_gradients_of_0(prepared):
-    """DistributedDataParallel ends with an error if a parameter gets none."""
+    """DistributedDataParallel fails if a parameter gets none."""
     trainer = trainer_of(prepared, "--select-gradient", "none", alpha=0.0)
     model = trainer.model.train()
     sample = batches(trainer.task)[0]
@@ -77,7 +77,7 @@ def test_per_sentence_averaging_weighs_the_kl_by_sentences(prepared):
 
 
 def one_update(model: Any, samples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-    """The parameters after one step of gradient descent on the samples' losses over all their tokens, by hand."""
+    """Compute by hand the parameters after a step of gradient descent on the samples' losses over all tokens."""
     model = copy.deepcopy(model).train()
     parts = [by_hand(model, sample, ALPHA) for sample in samples]
     (sum(p["loss"] for p in parts) / sum(p["tokens"] for p in parts)).backward()

@@ -15,8 +15,8 @@ from fairseq_lasformer.ops import KAPPA_ONE
 
 
 def ending(model):
-    """The model with an end symbol that now and then is as likely as the likeliest word: hypotheses finish at
-    different steps."""
+    """Return the model with an end symbol that is now and then as likely as the most likely word, so hypotheses finish
+    at different steps."""
     probabilities = model.get_normalized_probs
 
     def with_ends(net_output, log_probs, sample=None):
@@ -53,7 +53,7 @@ def test_beam_search_finds_what_it_finds_without_any_cache(build, small_task, ka
         return real(prev, *args, **kwargs)
 
     def whole(embedded, ends, encoder_out, incremental_state):
-        """The step without a state: all positions anew, the source repeated for every hypothesis."""
+        """Compute the step without a state: all positions again, the source repeated for every hypothesis."""
         beam = history[-1].size(0) // encoder_out["encoder_out"][0].size(1)
         own = encoder_out | {
             "encoder_out": [t.repeat_interleave(beam, 1) for t in encoder_out["encoder_out"]],
@@ -72,7 +72,7 @@ def test_beam_search_finds_what_it_finds_without_any_cache(build, small_task, ka
 
 
 class TracedStep(CudaGraphStep):
-    """Records a step without a GPU: PyTorch operations with all else frozen, and no value asked from a tensor."""
+    """Recorder of a step without a GPU: PyTorch operations, with all else frozen and no tensor's value read."""
 
     trace = None
     replays = 0
@@ -92,7 +92,7 @@ class TracedStep(CudaGraphStep):
     [("cpu", 0.3, TracedStep, 10), ("cpu", 1.0, CudaGraphStep, 10), ("triton", 0.3, CudaGraphStep, 10 if CUDA else 2)],
 )
 def test_a_recorded_step_finds_the_same_translations(build, small_task, monkeypatch, backend, kappa, step, n_documents):
-    """What a CUDA graph replays: fixed tensors, nothing decided on the host. Storage, table and sentences change."""
+    """A CUDA graph replays fixed tensors, with no decision on the host. Storage, table and sentences change."""
     if backend not in BACKENDS:
         pytest.skip(f"no {backend} kernels here")
     steps: list[CudaGraphStep] = []

@@ -1,4 +1,4 @@
-"""Documents of one language: noise, and how often they are mixed with the pairs."""
+"""Documents in one language: noise, and how often they are mixed with the pairs."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_noise_hits_all_parts_and_spans_have_their_length():
     for seed in range(300):
         made = noised(tokens, Noise(0.3, 4.0, 0.0), SYMBOLS, str(seed)).tolist()[:-1]
         spans.append(24 / made.count(MASK))
-    assert 3.0 < np.mean(spans) < 5.0  # spans that meet are one
+    assert 3.0 < np.mean(spans) < 5.0  # adjacent spans count as one
     few = torch.tensor([10, SEPARATOR, 11, SEPARATOR, 12, END])
     orders = {tuple(noised(few, Noise(0.0, 1.0, 1.0), SYMBOLS, str(seed)).tolist()) for seed in range(200)}
     assert len(orders) == math.factorial(3)

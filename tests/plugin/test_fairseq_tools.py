@@ -15,7 +15,7 @@ from fairseq_lasformer.text.documents import read_documents
 
 
 def interactive(prepared, checkpoint, lines: list[str], *options: object, check: bool = True) -> list[str] | str:
-    """What fairseq-interactive prints for lines of standard input: the translations, in order."""
+    """Return what fairseq-interactive prints for lines of standard input: the translations, in order."""
     command = [
         Path(sys.executable).with_name("fairseq-interactive"),
         prepared,

@@ -1,4 +1,4 @@
-"""Which search the task builds, and what it refuses."""
+"""The search that the task builds, and its refusals."""
 
 from __future__ import annotations
 

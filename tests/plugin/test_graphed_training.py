@@ -1,4 +1,4 @@
-"""Training steps in CUDA graphs: shapes, and what is refused. Their values: on_fake_gpu.py."""
+"""Training steps in CUDA graphs: shapes and refusals. Their values: on_fake_gpu.py."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ def test_a_cuda_graph_needs_a_gpu(small_task):
 @pytest.mark.parametrize("backend", ["cpu", "triton"])
 @pytest.mark.parametrize("padding", [(0, 0), (0, 31)], ids=["whole", "padded"])
 def test_a_full_pass_without_gradients_equals_the_one_with(build, monkeypatch, backend, padding):
-    """Reading kept keys alone (CPU) and tiles with a mask of bits (Triton) against blocks with a mask."""
+    """Reading only kept keys (CPU) and tiles with a mask of bits (Triton) against blocks with a mask."""
     skip_unless_here(backend)
     model, definition = build(0.3, backend).eval(), build(0.3, "reference").eval()
     monkeypatch.setattr(choice, "INFERENCE_FROM", 1)
@@ -218,7 +218,7 @@ def test_a_fixed_window_has_no_selector_to_learn_or_to_supervise(build):
     src, tgt = tokens(2, 30), tokens(2, 20)
     out, extra = model(src, None, tgt)
     assert extra["supervision"] == {} and extra["kappa"] == {}
-    # the gradients are those of attention with the window's mask, and no others
+    # the gradients are exactly those of attention with the window's mask
     weight = model.encoder.layers[0].self_attn.q_proj.weight
     hidden = model.encoder.embed(src)[0]
     attention = model.encoder.layers[0].self_attn

@@ -1,4 +1,4 @@
-"""Models with mixtures of experts: where they stand, which settings are refused, training and decoding."""
+"""Models with mixtures of experts: placement, refused settings, training and decoding."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ MODELS = [json.loads(line) for line in (ROOT / "tests/models_722e47e.jsonl").rea
 
 
 def weights(name: str, like: torch.Tensor) -> torch.Tensor:
-    """Weights that depend on their name and shape alone."""
+    """Return weights that depend only on their name and shape."""
     if name.endswith("kappa"):
         return torch.tensor(300_000)
     if not like.is_floating_point() or name.endswith("version") or "_float_tensor" in name:
@@ -33,7 +33,7 @@ def weights(name: str, like: torch.Tensor) -> torch.Tensor:
 def test_a_checkpoint_of_722e47e_loads_and_scores_as_it_did(small_task, stored: dict[str, Any]):
     model = LasformerModel.build_model(LasformerConfig(**(SMALL | stored["options"])), small_task).eval()
     state = {name: weights(name, value) for name, value in model.state_dict().items()}
-    if stored["state"] is not None:  # optimizers know parameters by their order alone
+    if stored["state"] is not None:  # optimizers know parameters only by their order
         assert list(state) == stored["state"]
     model.load_state_dict(state)
     src = (torch.arange(2 * 30).view(2, 30) * 7) % 60 + 4

@@ -42,9 +42,9 @@ def test_a_copy_of_a_checkpoint_that_was_broken_off_is_mended(prepared, tmp_path
     train(prepared, tmp_path, "--max-update", 4, *saving)
     last, whole = tmp_path / "checkpoint_last.pt", (tmp_path / "checkpoint_last.pt").read_bytes()
     assert (tmp_path / "checkpoint_1_4.pt").exists()
-    if left == "half":  # as fairseq's copying in place leaves it
+    if left == "half":  # as left by fairseq's copying in place
         last.write_bytes(whole[: len(whole) // 2])
-    else:  # as ours does: the old one, if any, is whole, and half of the new one lies beside it
+    else:  # as ours does: the old one, if any, is whole, and half of the new one is next to it
         last.unlink()
         if left == "older":
             shutil.copy(tmp_path / "checkpoint_1_2.pt", last)

@@ -1,4 +1,4 @@
-"""Training data whose subwords are drawn anew in every epoch."""
+"""Training data whose subwords are redrawn in every epoch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fairseq_lasformer.plugin.task_config import DocumentTranslationConfig
 def data(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp(request.param)
     train_set, valid = (str(write_corpus(folder, name, n, seed=n)) for name, n in (("train", 20), ("valid", 4)))
-    # few merges, so that what they merge is in the dictionary, too
+    # few merges, so what they merge is also in the dictionary
     size = 80 if request.param == "sentencepiece" else 22
     config = PrepareConfig(
         "xx", "yy", (train_set,), (valid,), (), folder / "data", "none", request.param, size, workers=1

@@ -58,7 +58,7 @@ def test_the_first_of_several_training_splits_counts_as_often_as_asked(prepared,
     data = shutil.copytree(prepared, tmp_path / "data")
     for path in list(data.glob("test.xx-yy.*")):
         shutil.copy(path, path.with_name(path.name.replace("test.", "train1.")))
-    (data / "documents.train.json").unlink()  # it counts the first split alone
+    (data / "documents.train.json").unlink()  # it counts only the first split
     cfg = DocumentTranslationConfig(data=str(data), train_subset="train", dataset_impl=None, upsample_primary=times)
     task = DocumentTranslationTask.setup_task(cfg)
     task.load_dataset("train", combine=True)
@@ -154,7 +154,7 @@ def test_the_separator_of_prepared_data_is_never_dropped(prepared):
 
 
 def test_what_is_summed_over_workers_is_not_the_log_record(prepared):
-    """Summing the selectors' sums over workers happens in place: the record is still to be logged."""
+    """The selectors' sums are summed over workers in place, and the record is still to be logged."""
     trainer = trainer_of(prepared)
     sample = batches(trainer.task)[0]
     _, _, log = trainer.task.train_step(sample, trainer.model, trainer.criterion, trainer.optimizer, 0)

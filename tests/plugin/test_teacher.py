@@ -36,7 +36,7 @@ def test_the_loss_is_a_mean_of_the_references_and_the_teachers(prepared, taught,
 
 
 def test_a_training_learns_from_it_and_saves_the_student_alone(prepared, taught, tmp_path):
-    """Of the teacher alone, without references, the student gets closer to it."""
+    """Trained on the teacher alone, without references, the student gets closer to it."""
     options = ["--distil-from", taught, "--distil-weight", 1.0, "--lr", 0.01, "--max-update", 12]
     done = train(prepared, tmp_path / "student", *options)
     losses = [float(line["distil_loss"]) for line in log_lines(done)]

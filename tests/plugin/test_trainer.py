@@ -34,7 +34,7 @@ LAYERS = [
 
 
 def _layer_on(rank: int, size: int, store: str, out: str) -> None:
-    """One worker's share of 23 tokens through every kind of layer; fairseq's arithmetic on the gradients."""
+    """Pass one worker's share of 23 tokens through every kind of layer; treat gradients as fairseq does."""
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size)
     workers = ExpertGroup(None, rank, size) if size > 1 else None
@@ -115,7 +115,7 @@ cli_main()
 
 
 def train_on(size: int, data: Path, save: Path, *options: object, fail: bool = False) -> list:
-    """fairseq-train on ``size`` gloo workers, 8 examples an update whatever their number."""
+    """Run fairseq-train on ``size`` gloo workers, with 8 examples per update whatever their number."""
     script = save.parent / "worker.py"
     script.write_text(WORKER)
     with socket.socket() as s:

@@ -38,7 +38,7 @@ def test_experts_begin_as_copies_of_the_dense_network(build, caplog):
         assert torch.equal(experts.w2[expert], network.fc2.weight.t())
     src, prev = tokens(2, 9), tokens(2, 7)
     model.eval(), dense.eval()
-    with torch.no_grad():  # the gates' weights sum to 1, so that copies are the dense network
+    with torch.no_grad():  # the gates' weights sum to 1, so copies equal the dense network
         ours, theirs = (m(src, src.ne(1).sum(1), prev)[0] for m in (model, dense))
     torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
 
@@ -98,7 +98,7 @@ def test_selectors_begin_as_the_mean_heads_of_their_groups(build, caplog):
 def test_learned_positions_are_stretched(build, caplog):
     table = torch.randn(12, 4)
     longer = stretched(table, 22, 2)
-    assert torch.equal(longer[:2], table[:2])  # not positions
+    assert torch.equal(longer[:2], table[:2])  # positions are not
     torch.testing.assert_close(longer[[2, 21]], table[[2, 11]])
     assert (longer[2:].diff(dim=0).abs() <= table[2:].diff(dim=0).abs().max(0).values).all()
     short, long = (

@@ -42,7 +42,7 @@ def model(words) -> LasformerModel:
     torch.manual_seed(5)
     task = SimpleNamespace(source_dictionary=words, target_dictionary=words, run_options=RunOptions("reference"))
     model = LasformerModel.build_model(LasformerConfig(**SMALL), task)
-    with torch.no_grad():  # decided enough for searches that are not all alike
+    with torch.no_grad():  # certain enough for searches to differ
         model.decoder.output_projection.weight.mul_(4)
     return model.eval()
 
@@ -51,7 +51,7 @@ SENTENCES = ((3, 5, 2), (4,), (1, 1, 1, 1, 6), (2, 7))
 
 
 def batch(*documents: tuple[int, ...]) -> dict:
-    """A batch of documents with sentences of the given lengths, padded on the left."""
+    """Return a batch of documents with sentences of the given lengths, padded on the left."""
     rows = []
     for lengths in documents:
         row: list[int] = []
@@ -104,7 +104,7 @@ def test_every_strategy_gives_a_line_for_a_line(model, words, strategy, ensemble
 
 
 class Recounting(search.BeamSearch):
-    """The definition: counts anew in every step, in Python."""
+    """The definition: counts again in every step, in Python."""
 
     def __init__(self, dictionary, documents):
         super().__init__(dictionary)
@@ -174,14 +174,14 @@ def test_lines_are_kept_where_there_is_hardly_room(model, words):
         assert len(lines_of(found[0][0])) == 6 and len(found[0][0]["tokens"]) <= room + 1
     with pytest.raises(InputError, match="6 lines cannot be translated line by line in at most 10 tokens"):
         generator([model], words, beam_size=3, own_length=True, max_len_b=10).generate([], sample)
-    # what would forbid an end does not forbid it where it has to be
+    # rules that would forbid an end do not apply where it has to be
     for option in ({"min_len": 100}, {"no_repeat_ngram_size": 1}):
         found = generator([model], words, beam_size=2, **option).generate([], sample)
         assert len(lines_of(found[0][0])) == 6
 
 
 def test_a_step_takes_the_same_operations_at_every_length(words, monkeypatch):
-    """No work that grows with the document: the strategy looks at none of the tokens so far."""
+    """No work grows with the document: the strategy looks at none of the tokens so far."""
     strategy = ProcessedSearch(words, search.BeamSearch(words))
     limits = SentenceLimits(torch.tensor([3]), torch.tensor([[4, 4, 4]]))
     strategy.begin([LineAlignment(limits, SEPARATOR, EOS, PAD, 20)], 1, 2, torch.device("cpu"))
@@ -217,12 +217,12 @@ def test_loops(tokens, expected):
 def test_lines_that_went_wrong_are_recognised():
     fine, loop = [5, 6, 7], [8] * 4
     assert flawed([fine] * 3, [fine, loop, fine], [9, 9, 9]) == [1]
-    assert flawed([fine, loop, fine], [fine, loop, fine], [9, 9, 9]) == []  # the source repeats itself, too
+    assert flawed([fine, loop, fine], [fine, loop, fine], [9, 9, 9]) == []  # the source also repeats itself
     assert flawed([fine] * 2, [fine, fine], [9, 3]) == [1]  # at its limit
 
 
 class Looping(search.BeamSearch):
-    """Ends every line after three words, but makes one word irresistible in one line of one document."""
+    """A search that ends every line after three words, but makes one word irresistible in one line of one document."""
 
     def __init__(self, dictionary, item: int, line: int) -> None:
         super().__init__(dictionary)
@@ -267,7 +267,7 @@ def test_what_cannot_be_repaired_is_reported(model, words):
 
 
 class Hasty(search.BeamSearch):
-    """Ends whatever can be ended."""
+    """A search that ends whatever can be ended."""
 
     def step(self, step, lprobs, scores, prev_output_tokens=None, original_batch_idxs=None, candidate_multiple=2):
         lprobs[..., [SEPARATOR, EOS]] += 50.0
@@ -304,7 +304,7 @@ def test_no_line_repeats_three_tokens_and_each_hypothesis_has_its_own_line():
     lines = [7, 8, 9, 7, 8], [7, 8, SEPARATOR, 7, 8]
     for word, other in zip(*lines):
         go_on(word, other)
-    assert excluded(*lines) == [[9], []]  # what would be repeated stands in another line
+    assert excluded(*lines) == [[9], []]  # what would be repeated is in another line
     rule.prune(torch.tensor([1]))
     go_on(9)
     assert excluded([*lines[1], 9]) == [[]]
@@ -328,7 +328,7 @@ def test_who_watches_sees_the_hypotheses_of_one_item_until_one_of_them_has_ended
 
     step([0, 1], [EOS, 5], [EOS, 5], [EOS, 6], [EOS, 7])
     assert seen == [([[6]], [[2.0]])]
-    reorder(EOS, 6)  # another item's end
+    reorder(EOS, 6)  # a different item's end
     step([0, 1], [EOS, 5], [EOS, 5], [EOS, 8], [EOS, 9])
     assert seen[1:] == [([[8]], [[2.0]])]
     rule.prune(torch.tensor([1]))

@@ -1,4 +1,4 @@
-"""The loop of our own against fairseq's: the same hypotheses, bit for bit, whenever the host looks."""
+"""Our own loop against fairseq's: the same hypotheses, bit for bit, however often the host looks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def model(build):
 
     def with_ends(*args, **kwargs):
         scores = real(*args, **kwargs)
-        scores[..., 1] = 0.0  # nobody must choose padding
+        scores[..., 1] = 0.0  # padding must never be chosen
         best = scores.max(-1).values
         scores[..., END] = torch.where((200 * scores[..., 9]).floor() % 7 == 0, best - 0.01, scores[..., END])
         return scores
@@ -69,7 +69,7 @@ OPTIONS = {
     "penalties": {"len_penalty": 0.6, "unk_penalty": 1.5, "temperature": 0.7},
     "no-bonus": {"unk_penalty": -3.0},
     "suppressed": {"tokens_to_suppress": ("w1", "w39", "w59")},
-    "wide": {"beam_size": 70},  # all words but one
+    "wide": {"beam_size": 70},  # all words except one
 }
 
 
@@ -217,11 +217,11 @@ def test_an_items_hypotheses_are_counted_and_the_best_others_go_on():
     words = torch.tensor([[END, 5, END, END, 6, END], [8, END, END, 9, 10, 11]])
     parents = torch.tensor([[2, 1, 0, 0, 1, 2], [0, 0, 1, 1, 2, 2]])
     after, record, chosen = advance(beams, scores, words, parents, END)
-    # of the last item, one place is unused: what stands there is ignored, even an end
+    # one place of the last item is unused: its content is ignored, even an end
     assert record.ended.tolist() == [[2, -1, 0], [-1, -1, 1]]
     assert record.final.tolist() == scores[:, :3].tolist()
     assert after.n_ended.tolist() == [[3], [3]]
-    # an end without a chance is none; an end behind the first three is lost
+    # an end without a chance does not count; an end after the first three is lost
     assert chosen.tolist() == [[1, 4, 5], [0, 3, 4]]
     assert after.words.tolist() == [[5, 6, END], [8, 9, 10]] and not after.unused.any()
     assert record.parents.tolist() == [[1, 1, 2], [0, 1, 2]]
@@ -229,7 +229,7 @@ def test_an_items_hypotheses_are_counted_and_the_best_others_go_on():
     full = beams._replace(n_ended=torch.tensor([[2], [3]]))
     after, record, _ = advance(full, scores, words, parents, END)
     assert record.ended.tolist() == [[2, -1, -1], [-1, -1, -1]]  # no more than three, and none after them
-    # an unused place stays so, whatever stands in it; too many ends leave new ones
+    # an unused place stays unused, whatever it contains; too many ends leave new ones
     words = torch.tensor([[END, 5, END, END, END, 6], [8, 7, END, END, END, 11]])
     scores[0, 5] = -6.0
     after, _, chosen = advance(beams, scores, words, parents, END)
@@ -258,7 +258,7 @@ def test_histories_are_followed_back_through_items_that_are_removed():
     found = histories.hypotheses(END, 1.0, device)
     assert [[h["tokens"].tolist() for h in f] for f in found] == [
         [[10, 13, END]],
-        [[21, END], [20, END]],  # as good as each other: in the order of the candidates
+        [[21, END], [20, END]],  # equally good: in the order of the candidates
         [[30, 33, END], [31, 32, END]],
     ]
     assert [[float(h["score"]) for h in f] for f in found] == [[-2.0], [-2.0, -2.0], [-1.0, -3.0]]

@@ -1,4 +1,4 @@
-"""Glossaries: which terms are required, and that they are met where they have to be."""
+"""Glossaries: required terms, and translations that contain them where they have to."""
 
 from __future__ import annotations
 

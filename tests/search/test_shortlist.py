@@ -1,4 +1,4 @@
-"""Shortlists: which words stand on them, and that a search among them is the one among all words."""
+"""Shortlists: the words on them, and a search among these that equals one among all words."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ V, SEPARATOR, PAD, EOS = 64, 30, 1, 2
 
 @pytest.fixture(scope="module")
 def words() -> Dictionary:
-    """A dictionary whose separator stands in its middle."""
+    """Return a dictionary whose separator is in its middle."""
     dictionary = Dictionary()
     for i in range(4, V):
         dictionary.add_symbol("<sep>" if i == SEPARATOR else f"w{i}")
@@ -50,7 +50,7 @@ def model(words, request) -> LasformerModel:
     # with one table for both sides, a model that was not trained copies
     sizes = SMALL | {"share_all_embeddings": False} | own
     model = LasformerModel.build_model(LasformerConfig(**sizes), task)
-    with torch.no_grad():  # decided enough for searches that are not all alike
+    with torch.no_grad():  # certain enough for searches to differ
         model.decoder.output_projection.weight.mul_(4)
     model.eval()
     if packed:
@@ -60,14 +60,14 @@ def model(words, request) -> LasformerModel:
 
 
 def shortlist(best: int = 6, frequent: tuple[int, ...] = (SEPARATOR, 5, 6)) -> Shortlist:
-    """Every word has ``best`` random translations."""
+    """Return a shortlist in which every word has ``best`` random translations."""
     draw = np.random.default_rng(3)
     translations = np.stack([draw.choice(np.arange(4, V), best, replace=False) for _ in range(V)]).ravel()
     return Shortlist(np.array(frequent), np.arange(V + 1) * best, translations, np.arange(V), V)
 
 
 def batch(*documents: tuple[int, ...]) -> dict:
-    """Documents with sentences of the given lengths, padded on the left, whose words depend on their lengths alone."""
+    """Return documents with sentences of the given lengths, padded on the left; only these determine the words."""
     rows = []
     for lengths in documents:
         draw = torch.Generator().manual_seed(sum(lengths) + 100 * len(lengths))
@@ -92,7 +92,7 @@ def aligned(models, words, strategy=None, repairs: int = 0, **options) -> Aligne
 
 
 def on_list(some: Shortlist, source: torch.Tensor) -> set[int]:
-    """The words of a document's list, as the class describes them."""
+    """Return the words of a document's list, as the class describes them."""
     found = {0, 1, 2, 3, *some.frequent.tolist()}
     for word in (w for w in source.tolist() if w > 3):
         found |= {int(some.same[word]), *some.words[some.starts[word] : some.starts[word + 1]].tolist()}
@@ -230,7 +230,7 @@ def test_it_is_made_from_lines_and_translates(made, prepared, trained_folder, tm
     separator = dictionary.index("<sep>")
     lines = module._lines(prepared, ("xx", "yy"), (separator, separator))
     sentences = SplitInfo.load(prepared, "train").sentences
-    assert sentences <= len(lines) < 1.1 * sentences  # not in all of their chunks, too
+    assert sentences <= len(lines) < 1.1 * sentences  # not also in all of their chunks
     told = [dictionary[int(translations[starts[i]])] for i in range(4, len(dictionary)) if starts[i] < starts[i + 1]]
     assert len(told) > 20
     outputs = []

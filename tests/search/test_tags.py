@@ -1,4 +1,4 @@
-"""A first word that every translation begins with, as models of several languages have it."""
+"""A first word that every translation begins with, as in multilingual models."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_it_costs_nothing(model, words, kind, strategy):  # noqa: F811
 
 
 def test_no_line_is_longer_or_empty_for_it(model, words):  # noqa: F811
-    """A limit of one word per line leaves each line exactly one, the first one too."""
+    """A limit of one word per line leaves each line exactly one, including the first."""
     generator = aligned([model], words, tag=TAG, beam_size=2)
     generator.alignment = generator.alignment._replace(a=0, b=1)
     for hypotheses, document in zip(tokens(generator.generate([], batch(*DOCUMENTS))), DOCUMENTS):

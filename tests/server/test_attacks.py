@@ -1,4 +1,4 @@
-"""Requests that a server must bound before any work, on a real one: sockets, time, memory, signals."""
+"""Requests whose cost a server must bound before any work, on a real server: sockets, time, memory, signals."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def running(served, monkeypatch):
 
 
 def ask(address, data: bytes, seconds: float = 5.0) -> bytes:
-    """What is answered until the server closes; raises if it does not."""
+    """Return the answer until the server closes; raise if it does not."""
     with socket.create_connection(address, timeout=seconds) as connection:
         if data:
             connection.sendall(data)

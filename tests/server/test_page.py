@@ -47,7 +47,7 @@ def test_a_text_appears_sentence_by_sentence_and_words_tell_what_they_saw(addres
         assert what()
 
     find("#input")[0].send_keys("w1 w2 w3. w4 w5.")
-    find("#glossary")  # folded away
+    find("#glossary")  # collapsed
     find("#go")[0].click()
     until(lambda: find("#save")[0].is_enabled())
     assert [s.text for s in find("#source .sentence")] == ["w1 w2 w3.", "w4 w5."]
@@ -60,7 +60,7 @@ def test_a_text_appears_sentence_by_sentence_and_words_tell_what_they_saw(addres
     assert find("#memory")[0].text.endswith("% alike: w1 w2 w8 – W9 W7")
     page.switch_to.active_element.send_keys(Keys.ENTER)
     until(lambda: any(w.get_attribute("title") for w in find("#source .word")))
-    # a correction stays, what follows is translated anew, and it can be undone
+    # a correction stays, the text after it is translated again, and it can be undone
     before = [s.text for s in find("#target .sentence")]
     page.execute_script(
         "window.asked = []; const f = fetch; window.fetch = (u, o) => { if (o) asked.push(o.body); return f(u, o); }"

@@ -1,4 +1,4 @@
-"""The server: its interface, its limits, common batches, clients that leave."""
+"""The server: interface, limits, shared batches, clients that disconnect."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def test_documents_to_chunks_to_documents_is_the_identity(documents, limit, how)
         assert sum(len(t) for t in documents[span.document][span.start : span.start + span.size]) <= limit
         pieces = list(chunks(span, how))
         covered = [i for p in pieces for i in range(p.start, p.start + p.size)]
-        # every resolution holds every sentence exactly once
+        # every resolution contains every sentence exactly once
         times = len(resolutions(span.size)) if how == "mixture" else 1
         assert sorted(covered) == sorted(list(range(span.start, span.start + span.size)) * times)
 
@@ -143,7 +143,7 @@ def test_pairs_with_an_empty_side_are_dropped_and_counted_on_demand(tmp_path):
 @settings(deadline=None)
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=30), st.integers(9, 40), st.integers(0, 5))
 def test_parts_overlap_and_fit(lengths, limit, overlap):
-    """Every sentence is in one part; the context before it is that asked for, or all that fits."""
+    """Every sentence is in one part, after the requested context, or as much as fits."""
     spans = parts(7, [[n] for n in lengths], limit, overlap)
     assert [(s.document, s.start) for s in spans] == [(7, sum(x.size for x in spans[:i])) for i, s in enumerate(spans)]
     assert sum(s.size for s in spans) == len(lengths)

@@ -1,4 +1,4 @@
-"""Translations with a memory: its pairs are read before a text, exactly as if they stood there, and removed."""
+"""Translations with a memory: its pairs are read before a text, exactly as if they were part of it, and removed."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_exact_matches_stand_as_they_are(model, path, tmp_path):
     assert made[1].translation == "W9 W8 W7"
     assert lines_of(model, TEXT, memory=memory(path))[1].translation != "W9 W8 W7"
     given = lines_of(model, TEXT, memory=memory(path, exact=True), given=[{2: "W1"}])
-    assert given[1].translation == "W1"  # what a user gives comes first
+    assert given[1].translation == "W1"  # user input takes precedence
     assert memory(path, exact=True).exact_lines({1: " w3  w4"}) == {1: "W9 W8 W7"}
 
 
@@ -143,7 +143,7 @@ def test_files_are_translated_with_a_memory(model, path, trained_folder, tmp_pat
     out = tmp_path / "out.txt"
     assert translated(path, trained_folder, tmp_path, capsys, "-o", out)[0] == 0
     build(path, [tmp_path / "more.tsv"])
-    assert translated(path, trained_folder, tmp_path, capsys, "-o", out)[0] == 1  # another memory: not done yet
+    assert translated(path, trained_folder, tmp_path, capsys, "-o", out)[0] == 1  # a different memory: not done yet
     code, shown = translated(path, trained_folder, tmp_path, capsys, "-o", out, "--exact", "--overwrite")
     assert code == 0 and "1 from the memory" in shown.err and out.read_text().splitlines()[2] == "W9"
 

@@ -1,4 +1,4 @@
-"""The file of a memory, looking sentences up in it, and choosing among what is found."""
+"""The file of a memory: lookup of sentences, and choice among the matches."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_the_most_similar_sentence_comes_first(memory):
     assert [match.target for match in found][:2] == ["Das Gerät ist in der Kiste.", "Das Gerät ist kaputt."]
     assert 0.7 < found[0].similarity < 1 and found[0].similarity > found[1].similarity
     assert set(found[0].shared) == {"the", "device", "is", "in", "box"}
-    assert found[0].shared["device"] > found[0].shared["is"]  # fewer sentences hold it
+    assert found[0].shared["device"] > found[0].shared["is"]  # fewer sentences contain it
     for text in ("Hello!", "The device is broken."):
         assert Matcher(MemoryStore(memory)).find(text)[0].similarity == pytest.approx(1.0)
     assert Matcher(MemoryStore(memory)).find("… quite other words") == []
@@ -64,7 +64,7 @@ def test_matches_show_different_words(tmp_path):
     made.add([StoredPair(text, text.upper()) for text in texts])
     found = Matcher(made).find("press the red key and lamp", 2)
     assert found[0].source in texts[:3] and found[1].source == "a green lamp"
-    found = Matcher(made).find("lamp: press the red key", 1)  # the most similar one, not the one that shares most
+    found = Matcher(made).find("lamp: press the red key", 1)  # the most similar one, not the one that shares the most
     made.add([StoredPair("key lamp red the press x y z x y z x y z x y z x y z", "…")])
     assert Matcher(made).find("lamp: press the red key", 1)[0].source == found[0].source == "press the red key"
 
