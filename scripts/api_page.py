@@ -3,13 +3,16 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
 import re
 from pathlib import Path
 from typing import Any
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "api.md"
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "api.md"
+OVERVIEW = ROOT / "docs" / "architecture.md"
 HEAD = """# Python API
 
 <!-- made by scripts/api_page.py from the docstrings; do not edit -->
@@ -68,6 +71,22 @@ def page() -> str:
     return "".join(parts)
 
 
+def overview(text: str) -> str:
+    """Return the page on architecture with its table of rooms renewed: the first sentence of each docstring."""
+    package = ROOT / "fairseq_lasformer"
+    faces = sorted(package.glob("*/__init__.py")) + sorted(package.glob("*/*/__init__.py"))
+    rooms = {f"{face.parent.relative_to(package)}/": face for face in faces}
+    files = {path.name: path for path in sorted(package.glob("*.py")) if not path.name.startswith("__")}
+    rows = [f"| `{name}` | {_title(path)} |\n" for name, path in sorted(rooms.items()) + list(files.items())]
+    table = "| room | contents |\n|---|---|\n" + "".join(rows)
+    return re.sub(r"(<!-- rooms: .*? -->\n).*?(<!-- end of rooms -->)", rf"\1\n{table}\n\2", text, flags=re.S)
+
+
+def _title(path: Path) -> str:
+    paragraph = (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").partition("\n\n")[0]
+    return re.sub(r":(?:class|func|meth|mod|data):`~?([^`]+)`", r"`\1`", " ".join(paragraph.split())).replace("``", "`")
+
+
 def _entry(name: str, thing: Any) -> str:
     kind = "class" if inspect.isclass(thing) else "def"
     fields = inspect.isclass(thing) and (issubclass(thing, tuple) or "__init__" not in vars(thing))
@@ -124,3 +143,4 @@ def _wrapped(text: str) -> str:
 
 if __name__ == "__main__":
     PAGE.write_text(page(), encoding="utf-8")
+    OVERVIEW.write_text(overview(OVERVIEW.read_text(encoding="utf-8")), encoding="utf-8")

@@ -70,7 +70,7 @@ def test_the_wheel_holds_all_files_and_decodes_without_a_compiler(trained_folder
     translate = [sys.executable, "-c", code, "translate", str(trained_folder)]
     done = subprocess.run(translate, input="w1 w2\n", env=environment, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0 and len(done.stdout.splitlines()) == 1, done.stderr
-    assert f"{unpacked}/fairseq_lasformer/ops/cpu.py True" in done.stderr and not cache.exists()
+    assert f"{unpacked}/fairseq_lasformer/ops/cpu/__init__.py True" in done.stderr and not cache.exists()
 
 
 def python(code: str) -> subprocess.CompletedProcess[str]:

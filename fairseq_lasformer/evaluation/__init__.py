@@ -1,1 +1,1 @@
-"""Scores of translated documents. Everything here operates on text, not on models."""
+"""Scores of translated documents, doubts about pairs of lines, and the bits per token by which models are judged."""

@@ -1,1 +1,1 @@
-"""Raw text: lines, documents, terms and hypotheses. Memories, formats and data stand on it; it needs no torch."""
+"""Raw text: lines, documents, terms and hypotheses; used by memories, formats and data. It needs no torch."""
