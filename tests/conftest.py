@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import json
 import logging
 import os
 import shutil
+import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -112,9 +117,31 @@ def build(small_task):
 
 
 @pytest.fixture(scope="session")
-def prepared(tmp_path_factory) -> Path:
+def once(tmp_path_factory) -> Callable[[str, Callable[[Path], Any]], Path]:
+    """once(NAME, make): a folder that ``make`` fills, in one process for all workers of this run; the others wait."""
+    base = tmp_path_factory.getbasetemp()
+    common = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+    def of(name: str, make: Callable[[Path], Any]) -> Path:
+        folder, made = common / f"once-{name}", common / f"once-{name}.made"
+        with (common / f"once-{name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not made.exists():
+                folder.mkdir()  # a maker that failed is not tried again: its folder is there
+                make(folder)
+                made.touch()
+        return folder
+
+    return of
+
+
+@pytest.fixture(scope="session")
+def prepared(once) -> Path:
     """A prepared copy task with train, valid and test; documents over 40 tokens are cut."""
-    folder = tmp_path_factory.mktemp("copy")
+    return once("copy", _prepare) / "data"
+
+
+def _prepare(folder: Path) -> None:
     prefixes = {name: write_corpus(folder / "raw", name, n, seed) for seed, (name, n) in enumerate(SPLITS.items())}
     run(
         *("scripts/preprocess.sh", folder / "data"),
@@ -127,15 +154,14 @@ def prepared(tmp_path_factory) -> Path:
         TOKENIZER="none",
         SIZE="200",
     )
-    return folder / "data"
 
 
 @pytest.fixture(scope="session")
-def checkpoint(prepared, tmp_path_factory) -> Path:
+def checkpoint(prepared, once) -> Path:
     """A checkpoint of fairseq's own transformer, whose settings fairseq evaluates in part."""
-    folder = tmp_path_factory.mktemp("stock")
-    train(prepared, folder, "--max-update", 2, "--disable-validation", model=["--arch", "transformer", *SIZES])
-    return folder / "checkpoint_last.pt"
+    stock = ["--arch", "transformer", *SIZES]
+    made = once("stock", lambda to: train(prepared, to, "--max-update", 2, "--disable-validation", model=stock))
+    return made / "checkpoint_last.pt"
 
 
 @pytest.fixture
@@ -145,18 +171,22 @@ def broken(prepared, tmp_path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def trained(prepared, tmp_path_factory):
+def trained(prepared, once) -> tuple[Path, subprocess.CompletedProcess]:
     """A folder of checkpoints, and the finished command that made them."""
-    folder = tmp_path_factory.mktemp("trained")
-    return folder, train(prepared, folder, "--max-update", 8, "--word-dropout", 0.1)
+
+    def make(folder: Path) -> None:
+        done = train(prepared, folder / "run", "--max-update", 8, "--word-dropout", 0.1)
+        (folder / "done.json").write_text(json.dumps([done.args, done.returncode, done.stdout, done.stderr]))
+
+    folder = once("trained", make)
+    return folder / "run", subprocess.CompletedProcess(*json.loads((folder / "done.json").read_text()))
 
 
 @pytest.fixture(scope="session")
-def trained_folder(prepared, tmp_path_factory) -> Path:
+def trained_folder(prepared, once) -> Path:
     """A folder of checkpoints that translate the copy task a little."""
-    folder = tmp_path_factory.mktemp("hub")
-    train(prepared, folder, "--max-update", 30, "--lr", 0.02, "--disable-validation")
-    return folder
+    longer = ("--max-update", 30, "--lr", 0.02, "--disable-validation")
+    return once("hub", lambda folder: train(prepared, folder, *longer))
 
 
 @pytest.fixture(params=[16, 64], ids=["many-blocks", "fewer-blocks"])
