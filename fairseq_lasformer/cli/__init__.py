@@ -14,10 +14,10 @@ DEFAULT_SAMPLES = 1000  # default of --bootstrap
 
 
 class Renamed(argparse.Action):
-    """An option under its old name, which keeps working and says what it is called now.
+    """An option's old name, which still works and prints the new one.
 
     Args:
-        value: what it stands for; None if it takes a value.
+        value: the value that it implies; None if it takes one.
     """
 
     def __init__(self, option_strings: Sequence[str], dest: str, now: str, value: Any = None, **options: Any) -> None:
@@ -26,12 +26,12 @@ class Renamed(argparse.Action):
         self.now, self.value = now, value
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
-        print(f"note: {option_string} is called {self.now} now", file=sys.stderr)
+        print(f"note: {option_string} is now called {self.now}", file=sys.stderr)
         setattr(namespace, self.dest, values if self.value is None else self.value)
 
 
 def add_device(parser: argparse.ArgumentParser) -> None:
-    """Declares ``--device``, a device of torch; ``auto`` is the GPU if there is one."""
+    """Declare ``--device``, a torch device; ``auto`` is the GPU if there is one."""
     parser.add_argument("--device", default="auto", help="cpu, cuda, cuda:1, … (default: a GPU if there is one)")
 
 
@@ -40,23 +40,21 @@ BEAM = 5
 
 
 def add_beam(parser: argparse.ArgumentParser) -> None:
-    """Declares ``--beam``."""
+    """Declare ``--beam``."""
     parser.add_argument("--beam", type=int, default=BEAM, help="hypotheses per sentence (default: %(default)s)")
 
 
 def add_max_tokens(parser: argparse.ArgumentParser, default: int | None) -> None:
-    """Declares ``--max-tokens``, None standing for the longest example."""
+    """Declare ``--max-tokens``; None means the longest example."""
     usual = "the longest example" if default is None else "%(default)s"
-    parser.add_argument(
-        "--max-tokens", type=int, default=default, help=f"tokens that are computed together (default: {usual})"
-    )
+    parser.add_argument("--max-tokens", type=int, default=default, help=f"tokens computed together (default: {usual})")
 
 
 def fairseqs_options(args: argparse.Namespace) -> list[str]:
-    """The options of fairseq-generate for those declared above, followed by the user's own, which take precedence.
+    """Return fairseq-generate's options for those declared above, then the user's own, which take precedence.
 
     Raises:
-        InputError: there is no such device, or a number is impossible.
+        InputError: the device is unknown, or a number is below 1.
     """
     device, _, number = args.device.partition(":")
     if device not in ("auto", "cpu", "cuda") or (number and (device != "cuda" or not number.isdecimal())):
@@ -71,38 +69,38 @@ def fairseqs_options(args: argparse.Namespace) -> list[str]:
 
 
 def add_decoding(parser: argparse.ArgumentParser) -> None:
-    """Declares ``--decode-dtype``, ``--cache-dtype``, ``--reproducible`` and ``--shortlist``, options of the task."""
+    """Declare ``--decode-dtype``, ``--cache-dtype``, ``--reproducible`` and ``--shortlist``, options of the task."""
     parser.add_argument(
         "--decode-dtype",
         choices=("float32", "int8"),
         default="float32",
-        help="type of the linear layers' weights (on a GPU, of the decoder's); int8 is faster on a CPU, and nearly as "
+        help="type of the linear layers' weights (on a GPU, the decoder's); int8 is faster on a CPU and nearly as "
         "exact (default: %(default)s)",
     )
     parser.add_argument(
         "--cache-dtype",
         choices=("float32", "int8"),
         default="float32",
-        help="type of kept keys and values; int8 is faster for long texts on a CPU, and takes about half as much "
-        "memory as 16 bits (default: %(default)s)",
+        help="type of cached keys and values; int8 is faster for long texts on a CPU and takes about half the "
+        "memory of 16 bits (default: %(default)s)",
     )
     parser.add_argument(
         "--reproducible",
         action="store_true",
-        help="refuse what does not give the same translation to the byte in any batch, on any number of threads and "
-        "every processor (default: it is translated all the same)",
+        help="refuse whatever does not give a byte-identical translation in every batch, with any number of threads "
+        "and on every processor (default: translate anyway)",
     )
     parser.add_argument(
         "--shortlist",
         type=Path,
         metavar="FILE",
-        help="score only words that may translate a document, by a file that lasformer shortlist wrote: faster for "
-        "large vocabularies",
+        help="score only words that may occur in a document's translation, as listed in a file from lasformer "
+        "shortlist: faster for large vocabularies",
     )
 
 
 def decoding_of(args: argparse.Namespace) -> dict[str, Any]:
-    """The options of :func:`add_decoding` that were given another value than the default, by name."""
+    """Return the options of :func:`add_decoding` whose value differs from the default, by name."""
     asked = {"decode_dtype": args.decode_dtype, "cache_dtype": args.cache_dtype}
     found: dict[str, Any] = {name: value for name, value in asked.items() if value != "float32"}
     if args.reproducible:
@@ -111,47 +109,47 @@ def decoding_of(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def add_engine(parser: argparse.ArgumentParser) -> None:
-    """Declares ``--engine``."""
+    """Declare ``--engine``."""
     parser.add_argument(
         "--engine",
         default="processes",
         metavar="ENGINE",
-        help="what runs the work: processes on this machine, ray (workers of Ray Data on it), or ray=HOST:PORT or "
-        "ray=auto, those of a cluster (default: %(default)s)",
+        help="where work runs: processes on this machine, ray (Ray Data workers on it), or ray=HOST:PORT or "
+        "ray=auto, workers of a cluster (default: %(default)s)",
     )
 
 
 def add_memory_options(parser: argparse.ArgumentParser, exact: bool = True) -> None:
-    """Declares ``--memory``, ``--memory-tokens`` and, if ``exact``, ``--exact``."""
+    """Declare ``--memory``, ``--memory-tokens`` and, if ``exact``, ``--exact``."""
     parser.add_argument(
         "--memory",
         type=Path,
         metavar="FILE",
-        help="a translation memory (lasformer memory build): its pairs that are like a text are read before it",
+        help="a translation memory (lasformer memory build); pairs similar to a text are read before it",
     )
     parser.add_argument(
         "--memory-tokens",
         type=int,
         default=256,
         metavar="N",
-        help="most tokens of these pairs before a part of a document (default: %(default)s)",
+        help="maximum number of their tokens before each part of a document (default: %(default)s)",
     )
     if exact:
         parser.add_argument(
             "--exact",
             action="store_true",
-            help="sentences that the memory holds exactly are translated as they are there",
+            help="take translations of sentences that are found verbatim in the memory from there",
         )
 
 
 def memory_of(args: argparse.Namespace, languages: tuple[str, str]) -> Any:
-    """The memory of :func:`add_memory_options`; None without one.
+    """Return the memory of :func:`add_memory_options`; None without one.
 
     Args:
-        languages: of the model.
+        languages: the model's source and target language.
 
     Raises:
-        InputError: it cannot be used, or its options stand alone.
+        InputError: it cannot be used, or ``--exact`` is given without one.
     """
     exact = getattr(args, "exact", False)
     if args.memory is None:
@@ -164,7 +162,7 @@ def memory_of(args: argparse.Namespace, languages: tuple[str, str]) -> Any:
 
 
 def shard_of(text: str | None) -> tuple[int, int]:
-    """The number of a shard, from 0, and how many there are.
+    """Return a shard's number, from 0, and the number of shards.
 
     Raises:
         InputError: it is not of the form I/N with I from 1 to N.

@@ -37,12 +37,15 @@ def add_corpus(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", choices=CORPORA)
     parser.add_argument("out", type=Path, help="folder for train, dev and test in raw form")
     parser.add_argument(
-        "--files", type=Path, default=Path("downloads"), help="the distribution's files (default: %(default)s)"
+        "--files",
+        type=Path,
+        default=Path("downloads"),
+        help="folder of the original files (default: %(default)s)",
     )
     parser.add_argument(
         "--trust-first-download",
         action="store_true",
-        help="download files for which no checksum is published; their hashes are kept and checked from then on",
+        help="download files that have no published checksum; their hashes are recorded, and checked from then on",
     )
 
 
@@ -92,21 +95,21 @@ def add_prepare(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=0.0,
         metavar="SHARE",
-        help="share of the training examples, such as 0.3, that begin with similar lines of other documents of their "
+        help="share of the training examples, such as 0.3, that start with similar lines of other documents in their "
         "file, as translations with a memory do (default: none)",
     )
     parser.add_argument(
-        "--memory-tokens", type=int, default=256, help="most tokens of these lines (default: %(default)s)"
+        "--memory-tokens", type=int, default=256, help="maximum number of tokens of these lines (default: %(default)s)"
     )
     parser.add_argument(
         "--separator",
-        help="token between sentences, by which lines are aligned (default: <sep>); '' for none, as in the paper",
+        help="token between sentences, used to align lines (default: <sep>); '' for none, as in the paper",
     )
     parser.add_argument(
         "--joined-dictionary",
         action=argparse.BooleanOptionalAction,
         default=None,
-        help="one subword model and dictionary for both languages, or one for each, as for different scripts "
+        help="one subword model and dictionary for both languages, or one for each, as needed for different scripts "
         "(default: one for both)",
     )
     parser.add_argument("--drop-empty", action="store_true", help="drop pairs with an empty side, and count them")
@@ -144,12 +147,12 @@ def run_generate(args: argparse.Namespace) -> None:
     work |= {"report": args.report, "keep_doubtful": args.keep_doubtful == "yes"}
     done = generate(args.data, args.checkpoint, args.out, args.split, options=options, form=args.layout, **work)
     if done is None:
-        print(f"{args.out}: shard {args.shard} is done; the last one to be done writes the documents")
+        print(f"{args.out}: shard {args.shard} is done; the last one to finish writes the documents")
     else:
         print(f"{args.out}: {summary(done, args.layout)}")
         if args.keep_doubtful == "no":
             apart = beside(args.out, ".doubtful.tsv")
-            print(f"{apart}: {len(done.doubts)} doubtful lines, which are left out elsewhere")
+            print(f"{apart}: {len(done.doubts)} doubtful lines, which the other files leave out")
 
 
 def add_generate(parser: argparse.ArgumentParser) -> None:
@@ -167,13 +170,13 @@ def add_generate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--shards",
         type=int,
-        help="number of parts of the work; a killed run repeats at most JOBS of them (default: 16, or with Ray one per "
-        "2,000 lines)",
+        help="number of parts to divide the work into; a killed run repeats at most JOBS of them (default: 16, or with "
+        "Ray one per 2,000 lines)",
     )
     parser.add_argument(
         "--shard",
         metavar="I/N",
-        help="translate only the Ith of N shards; the one that is done last writes the documents",
+        help="translate only the Ith of N shards; the last one to finish writes the documents",
     )
     parser.add_argument("--jobs", type=int, default=1, help="shards translated in parallel (default: %(default)s)")
     add_engine(parser)
@@ -187,14 +190,14 @@ def add_generate(parser: argparse.ArgumentParser) -> None:
         "--keep-doubtful",
         choices=("yes", "no"),
         default="yes",
-        help="no: write doubtful lines into OUT.doubtful.tsv instead, and the source of the others into OUT.source "
+        help="no: write doubtful lines to OUT.doubtful.tsv instead, and the source of the others to OUT.source "
         "(default: %(default)s)",
     )
     parser.add_argument(
         "--overlap",
         type=int,
         metavar="SENTENCES",
-        help="sentences that each part of a document beyond the limit repeats from the part before, as context "
+        help="sentences that each part of a document beyond the limit repeats from the previous part as context "
         "(default: 3)",
     )
     parser.add_argument(
@@ -220,7 +223,7 @@ def add_shortlist(parser: argparse.ArgumentParser) -> None:
 
     parser.add_argument("data", type=Path, help="prepared folder with training data")
     parser.add_argument("-o", "--out", type=Path, help=f"file to write (default: {FILE} in that folder)")
-    parser.add_argument("--best", type=int, default=BEST, help="translations of a source word (default: %(default)s)")
+    parser.add_argument("--best", type=int, default=BEST, help="translations per source word (default: %(default)s)")
     parser.add_argument("--frequent", type=int, default=FREQUENT, help="words on every list (default: %(default)s)")
     parser.epilog = f"Example: lasformer translate checkpoints/mine in.txt --shortlist data-bin/mine/{FILE}"
 
@@ -263,7 +266,7 @@ def run_average(args: argparse.Namespace) -> None:
 
 def add_average(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("out", type=Path)
-    parser.add_argument("checkpoints", type=Path, nargs="+", help="checkpoints of one run, ending with the last")
+    parser.add_argument("checkpoints", type=Path, nargs="+", help="checkpoints of one run, the last one at the end")
     parser.add_argument(
         "--ema", action="store_true", help="use the moving averages in the checkpoints (trained with --store-ema)"
     )
@@ -282,7 +285,7 @@ def add_convert(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("out", type=Path, help="checkpoint to write")
     for side in ("encoder", "decoder"):
         parser.add_argument(
-            f"--{side}-layers-to-keep", metavar="N,N", help="layers that remain of a model trained with layer drop"
+            f"--{side}-layers-to-keep", metavar="N,N", help="layers to keep of a model trained with layer drop"
         )
 
 
@@ -293,19 +296,19 @@ def run_prune(args: argparse.Namespace) -> None:
 
 
 def add_prune(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("checkpoint", type=Path, help="checkpoint of ours")
+    parser.add_argument("checkpoint", type=Path, help="checkpoint of this package's models")
     parser.add_argument("out", type=Path, help="checkpoint to write")
     parser.add_argument(
         "--groups",
         default="",
         metavar="SIDE.N,...",
-        help="groups of layers that remain, from 0, as decoder.0; a side that is not named keeps all",
+        help="groups of layers to keep, from 0, such as decoder.0; a side that is not named keeps all",
     )
     parser.add_argument(
         "--heads",
         default="",
         metavar="MODULE=N,...",
-        help="heads that remain in each layer of a module, as encoder=6,cross=4: those that the loss depends on most",
+        help="heads to keep in each layer of a module, such as encoder=6,cross=4: those the loss depends on most",
     )
     parser.add_argument("--data", type=Path, help="prepared folder (default: the one used in training)")
 
@@ -318,7 +321,7 @@ def run_import(args: argparse.Namespace) -> None:
 
 def add_import(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", type=Path, help="folder of the model: config.json, weights, vocabulary")
-    parser.add_argument("out", type=Path, help="folder to write, of checkpoint, dictionaries and subwords")
+    parser.add_argument("out", type=Path, help="folder to write: checkpoint, dictionaries and subwords")
     for side in ("source", "target"):
         parser.add_argument(
             f"-{side[0]}",
@@ -330,7 +333,7 @@ def add_import(parser: argparse.ArgumentParser) -> None:
         "--check",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="compare its scores with the original's, where transformers is installed (default: yes)",
+        help="compare its scores with the original's, if transformers is installed (default: yes)",
     )
     parser.epilog = (
         "Example: lasformer import opus-mt-en-de models/en-de && lasformer translate models/en-de letter.docx"
@@ -350,13 +353,13 @@ def run_export(args: argparse.Namespace) -> None:
 
 
 def add_export(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("checkpoint", type=Path, help="a checkpoint at kappa 1, or the folder of one")
+    parser.add_argument("checkpoint", type=Path, help="a checkpoint at kappa 1, or its folder")
     parser.add_argument("out", type=Path, help="folder to write, for CTranslate2")
     parser.add_argument(
         "--like",
         type=Path,
         metavar="FOLDER",
-        help="write a model of Hugging Face's library, like the one in this folder, from which it was imported",
+        help="write a Hugging Face model like the one in this folder, from which it was imported",
     )
     parser.add_argument("--data", type=Path, help="prepared folder (default: the one used in training)")
     parser.add_argument(

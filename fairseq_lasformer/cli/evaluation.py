@@ -1,4 +1,4 @@
-"""Subcommands that look at models: contrastive test sets, use of context, reports, costs."""
+"""Subcommands that analyse models: contrastive test sets, use of context, reports, costs."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def add_contrast(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--data", type=Path, help="prepared folder (default: the one used in training)")
     parser.add_argument(
-        "--context", help="context policies, of none,source,both (default: all; --generative: the first two)"
+        "--context", help="context policies, from none,source,both (default: all; --generative: the first two)"
     )
     parser.add_argument(
         "--generative",
         action="store_true",
-        help="translate, and count the sentences whose translation holds the right pronoun (er, sie, es)",
+        help="translate, and count the sentences whose translation contains the right pronoun (er, sie, es)",
     )
     add_beam(parser)
     add_max_tokens(parser, 4096)
@@ -118,9 +118,9 @@ def add_report(parser: argparse.ArgumentParser) -> None:
         "if there are scores, scores.json (lasformer score --json)",
     )
     parser.add_argument("-o", "--out", type=Path, default=Path("report.html"), help="default: %(default)s")
-    parser.add_argument("--document", type=Path, help="source text (raw form) to translate and to look at")
+    parser.add_argument("--document", type=Path, help="source text (raw form) to translate and inspect")
     parser.add_argument(
-        "--reference", type=Path, help="its translation (default: the file beside it in the target language, if any)"
+        "--reference", type=Path, help="its translation (default: the file next to it in the target language, if any)"
     )
     parser.add_argument("--show", type=int, default=3, help="number of its documents to show (default: %(default)s)")
     parser.add_argument("--data", type=Path, help="prepared folder (default: the one each run was trained on)")

@@ -1,4 +1,4 @@
-"""Subcommands that train: one's own data, ablation tables, rows of the paper's main table."""
+"""Subcommands that train: on own data, for ablation tables, for rows of the paper's main table."""
 
 from __future__ import annotations
 
@@ -49,23 +49,23 @@ def add_ablate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--reference", type=Path, required=True, help="test reference, raw form")
     parser.add_argument("--out", type=Path, default=Path("runs/ablate"), help="default: %(default)s")
     parser.add_argument(
-        "--values", help="values to try in tables 5, 6 and 7, separated by commas; in table 1, the keys of a query (80)"
+        "--values", help="values to try in tables 5, 6 and 7, separated by commas; in table 1, keys per query (80)"
     )
     parser.add_argument(
         "--modules",
         default="encoder,decoder,cross",
-        help="in table 1, where the other ways attend; elsewhere, attention is full (default: %(default)s)",
+        help="in table 1, modules that the other ways to attend apply to; the rest attend fully (default: %(default)s)",
     )
     parser.add_argument(
-        "--probe", type=Path, help="words that depend on their context (of the demo: raw/test.probe.jsonl)"
+        "--probe", type=Path, help="words that depend on their context (the demo's: raw/test.probe.jsonl)"
     )
     parser.add_argument("--only", metavar="LABEL", help="run only this row")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="Hydra override of all runs")
     parser.add_argument(
-        "--length", type=int, default=1024, help="tokens at which the cost is shown (default: %(default)s)"
+        "--length", type=int, default=1024, help="length in tokens at which the cost is shown (default: %(default)s)"
     )
     parser.add_argument("--submit", metavar="LAUNCHER", help="submit the runs with e.g. 'sbatch --gres=gpu:1 --wrap'")
-    parser.add_argument("--show", action="store_true", help="print finished runs, run nothing")
+    parser.add_argument("--show", action="store_true", help="print finished runs without running any")
     add_device(parser)
     add_beam(parser)
     add_max_tokens(parser, None)
@@ -107,13 +107,18 @@ def add_train(parser: argparse.ArgumentParser) -> None:
         ("dropout", float, None, "probability"),
         ("word_dropout", float, None, "probability"),
         ("save_every", int, "UPDATES", "save and validate"),
-        ("save_minutes", float, "MINUTES", "save this often, too"),
-        ("log_every", int, "UPDATES", "write a line of the log"),
+        ("save_minutes", float, "MINUTES", "also save this often"),
+        ("log_every", int, "UPDATES", "write a log line"),
         ("optimizer", str, None, "adam, or muon: muon for matrices and Adam for the rest"),
-        ("subword_sampling", float, None, "draw other subwords in every epoch: 0.3 for sentencepiece, 0.1 for BPE"),
+        ("subword_sampling", float, None, "draw new subwords in every epoch: 0.3 for sentencepiece, 0.1 for BPE"),
         ("ema_decay", float, None, "keep a moving average of the weights, such as 0.999"),
-        ("precision", str, None, "auto, fp16 or fp32; auto: fp16 on a GPU, fp32 without"),
-        ("tie_embeddings", str, None, "which share a table: all, decoder (its input and output), none, or auto"),
+        ("precision", str, None, "auto, fp16 or fp32; auto: fp16 on a GPU, otherwise fp32"),
+        (
+            "tie_embeddings",
+            str,
+            None,
+            "embeddings sharing a table: all, decoder (its input and output), none, or auto",
+        ),
     ):
         option, usual = f"--{name.replace('_', '-')}", getattr(TrainOptions, name)
         parser.add_argument(option, type=kind, metavar=metavar, help=f"{text} (default: {usual})")
@@ -133,7 +138,7 @@ def add_upcycle(parser: argparse.ArgumentParser) -> None:
     from fairseq_lasformer.conversion.dense_start import StartOptions
     from fairseq_lasformer.experiments.upcycle import UpcycleOptions
 
-    parser.add_argument("checkpoint", type=Path, help="dense checkpoint, as lasformer import and convert write them")
+    parser.add_argument("checkpoint", type=Path, help="dense checkpoint, as written by lasformer import or convert")
     parser.add_argument("data", type=Path, help="prepared folder of documents, with the model's subwords (--reuse)")
     parser.add_argument("out", type=Path, help="folder for checkpoints and logs; a killed run resumes there")
     parser.add_argument("--words", type=Path, help="folder of the model's dictionaries (default: as in the checkpoint)")
@@ -141,11 +146,15 @@ def add_upcycle(parser: argparse.ArgumentParser) -> None:
         ("select_modules", str, "attention modules that select"),
         ("select_dim", int, "width of the selectors"),
         ("share_loss", float, "share of the attention that layers may lose by sharing a selection"),
-        ("select_groups", str, "lowest layers of the groups, as encoder.0,decoder.0 (default: by their attention)"),
-        ("updates", int, "updates of the selectors alone, with kappa at 1"),
+        (
+            "select_groups",
+            str,
+            "lowest layers of groups, such as encoder.0,decoder.0 (default: by their attention)",
+        ),
+        ("updates", int, "updates of only the selectors, with kappa at 1"),
         ("budget", float, "bits per token that selecting may cost"),
         ("calibration", int, "documents on which the budget is measured"),
-        ("documents", int, "updates of all weights on the documents before, for models of sentences"),
+        ("documents", int, "prior updates of all weights on the documents, for sentence-level models"),
         ("lr", float, "peak learning rate of the selectors"),
         ("documents_lr", float, "peak learning rate of --documents"),
         ("max_tokens", int, "tokens per batch (default: 4096, or the longest example)"),
@@ -160,14 +169,14 @@ def add_upcycle(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_work(parser: argparse.ArgumentParser) -> None:
-    """Declares how training text is translated."""
-    parser.add_argument("--beam", type=int, default=5, help="of the translation (default: %(default)s)")
+    """Declare the options for translating training text."""
+    parser.add_argument("--beam", type=int, default=5, help="hypotheses per sentence (default: %(default)s)")
     parser.add_argument("--jobs", type=int, default=1, help="workers that translate (default: %(default)s)")
     add_engine(parser)
 
 
 def _work(args: argparse.Namespace) -> dict[str, Any]:
-    """The options of :func:`_add_work`."""
+    """Return the options of :func:`_add_work`."""
     return {"beam": args.beam, "jobs": args.jobs, "engine": args.engine}
 
 
@@ -179,12 +188,12 @@ def run_distil(args: argparse.Namespace) -> None:
 
 
 def add_distil(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("teacher", type=Path, help="checkpoint, or the folder of one")
+    parser.add_argument("teacher", type=Path, help="checkpoint or its folder")
     parser.add_argument("data", type=Path, help="prepared folder of the teacher; the student has its subwords")
-    parser.add_argument("student", type=Path, help="configuration of lasformer run; its train is what is translated")
+    parser.add_argument("student", type=Path, help="configuration of lasformer run, whose train is translated")
     _add_work(parser)
-    parser.add_argument("--originals", action="store_true", help="train on the original translations, too")
-    parser.add_argument("--word-level", action="store_true", help="learn the teacher's likeliest words, too")
+    parser.add_argument("--originals", action="store_true", help="also train on the original translations")
+    parser.add_argument("--word-level", action="store_true", help="also learn the teacher's most likely words")
     parser.epilog = "Everything is written to the student's out; a killed run resumes there."
 
 
@@ -195,9 +204,9 @@ def run_back_translate(args: argparse.Namespace) -> None:
 
 
 def add_back_translate(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", type=Path, help="checkpoint of the other direction, or the folder of one")
+    parser.add_argument("model", type=Path, help="checkpoint of the other direction, or its folder")
     parser.add_argument("data", type=Path, help="prepared folder of that model")
-    parser.add_argument("config", type=Path, help="configuration of lasformer run; its mono is what is translated")
+    parser.add_argument("config", type=Path, help="configuration of lasformer run, whose mono is translated")
     _add_work(parser)
     parser.epilog = "Everything is written to the configuration's out; a killed run resumes there."
 
@@ -211,7 +220,7 @@ def run_run(args: argparse.Namespace) -> None:
 def add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("config", type=Path, help="YAML file, such as examples/own_data.yaml")
     parser.add_argument(
-        "--only", nargs="+", default=[], metavar="SYSTEM", help="these of its systems, and those that they start from"
+        "--only", nargs="+", default=[], metavar="SYSTEM", help="only these systems, and those that they start from"
     )
 
 
@@ -220,7 +229,7 @@ def run_reproduce(args: argparse.Namespace) -> None:
     from fairseq_lasformer.experiments.settings import RowOptions
 
     if args.gpus == 0 and args.device != "cpu":
-        print("note: --gpus 0 is called --device cpu now", file=sys.stderr)
+        print("note: --gpus 0 is now called --device cpu", file=sys.stderr)
     args.gpus = 0 if args.device == "cpu" else args.gpus
     options = {name: getattr(args, name) for name in RowOptions.__dataclass_fields__ if name != "overrides"}
     text, _ = run_row(args.experiment, args.system, RowOptions(**options, overrides=tuple(args.set)))
@@ -255,7 +264,5 @@ def add_reproduce(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--limit", type=int, help="tokens per example (default: the configuration's)")
     add_beam(parser)
     add_max_tokens(parser, None)
-    parser.add_argument(
-        "--trust-first-download", dest="trust", action="store_true", help="as of lasformer corpus, for this corpus"
-    )
+    parser.add_argument("--trust-first-download", dest="trust", action="store_true", help="as for lasformer corpus")
     parser.add_argument("--trust", dest="trust", action=Renamed, now="--trust-first-download", value=True)

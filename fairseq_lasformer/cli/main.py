@@ -25,30 +25,30 @@ COMMANDS = {
     "corpus": Command("convert one of the paper's corpora to raw documents", "data"),
     "prepare": Command("convert raw documents to binarised data", "data"),
     "train": Command("train on prepared data", "experiments"),
-    "upcycle": Command("make a dense model one that selects, in a few hundred updates", "experiments"),
-    "back-translate": Command("train on documents of the target language, translated back", "experiments"),
+    "upcycle": Command("turn a dense model into one that selects, in a few hundred updates", "experiments"),
+    "back-translate": Command("train on back-translated documents of the target language", "experiments"),
     "distil": Command("train a student on a teacher's translations of the training text", "experiments"),
-    "run": Command("from raw documents to a model and its report, by a configuration file", "experiments"),
+    "run": Command("make a model and its report from raw documents, as configured in a file", "experiments"),
     "translate": Command("translate files, folders or standard input, in any known format", "translate"),
-    "verify": Command("make the translation of a receipt again, and compare the bytes", "verify"),
+    "verify": Command("repeat the translation of a receipt and compare the bytes", "verify"),
     "update": Command("update a translation: translate what has changed in its source", "update"),
-    "memory": Command("build a translation memory, or look sentences up in one", "memory"),
-    "serve": Command("a translation server with a page", "serve"),
+    "memory": Command("build a translation memory, or look up sentences in one", "memory"),
+    "serve": Command("run a translation server with a web page", "serve"),
     "generate": Command("translate a prepared split, whole documents", "data"),
     "score": Command("d-BLEU, s-BLEU and chrF of translated documents", "scores"),
     "terms": Command("find names and their translations in a parallel text, for scores of terms", "scores"),
     "contrast": Command("score a contrastive test set (ContraPro's format) with a checkpoint", "evaluation"),
-    "context": Command("how much the context is worth to a model, in bits", "evaluation"),
+    "context": Command("measure how much the context is worth to a model, in bits", "evaluation"),
     "reproduce": Command("run a row of the paper's main table: corpus, training, translation, scores", "experiments"),
     "ablate": Command("run one of the paper's ablation tables and print it", "experiments"),
-    "report": Command("one page on runs: curves, scores, cost, attention", "evaluation"),
-    "cost": Command("cost of attention relative to the dense Transformer", "evaluation"),
+    "report": Command("write a page about runs: curves, scores, cost, attention", "evaluation"),
+    "cost": Command("compute the cost of attention relative to the dense Transformer", "evaluation"),
     "shortlist": Command("list the words that may translate each word, for faster translation", "data"),
     "options": Command("list the options of model, criterion and task for fairseq-train", "data"),
     "params": Command("count an architecture's parameters, by part", "data"),
-    "prune": Command("a smaller checkpoint, without some groups of layers or heads", "data"),
-    "convert": Command("make a checkpoint of fairseq's transformer one of lasformer_dense", "data"),
-    "import": Command("make a Hugging Face model (OPUS-MT, NLLB, ...) one that every command takes", "data"),
+    "prune": Command("remove groups of layers, or heads, from a checkpoint", "data"),
+    "convert": Command("convert a checkpoint of fairseq's transformer to lasformer_dense", "data"),
+    "import": Command("convert a Hugging Face model (OPUS-MT, NLLB, ...) to one that every command takes", "data"),
     "export": Command("write a model at kappa 1 for CTranslate2", "data"),
     "average": Command("average checkpoints, with kappa from the last", "data"),
 }
@@ -57,7 +57,7 @@ TAKING_MORE = ("train", "upcycle", "generate", "ablate", "params")
 
 
 def _with_numbers(words: list[str]) -> list[str]:
-    """Makes the number of ``--bootstrap`` explicit: argparse would take a file name that follows it for the number."""
+    """Make the number of ``--bootstrap`` explicit: argparse would mistake a file name after it for the number."""
     following = [*words[1:], ""]
     return [
         f"{word}={DEFAULT_SAMPLES}" if word == "--bootstrap" and not after.isdecimal() else word
@@ -66,9 +66,9 @@ def _with_numbers(words: list[str]) -> list[str]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Entry point; returns the exit code."""
+    """Run a subcommand and return the exit code."""
     wait_briefly()
-    logging.basicConfig(level=logging.WARNING)  # otherwise importing fairseq shows all that any library logs
+    logging.basicConfig(level=logging.WARNING)  # otherwise, importing fairseq shows the log lines of all libraries
     parser = argparse.ArgumentParser(prog="lasformer", description="Document-level translation with Lasformer.")
     parser.add_argument("--version", action="version", version=f"fairseq_lasformer {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -76,7 +76,7 @@ def main(argv: list[str] | None = None) -> int:
     for name, (text, module) in COMMANDS.items():
         title = text if text.startswith("d-BLEU") else text[0].upper() + text[1:]
         sub = commands.add_parser(name, help=text, description=title + ".")
-        if name in words:  # the options of the others are not needed, and their modules take time to import
+        if name in words:  # the others' options are not needed, and their modules take time to import
             work = import_module(f"fairseq_lasformer.cli.{module}")
             function = name.replace("-", "_")
             getattr(work, f"add_{function}")(sub)
@@ -86,7 +86,7 @@ def main(argv: list[str] | None = None) -> int:
     args, unknown = parser.parse_known_args(_with_numbers(words[:end]))
     late, default = getattr(args, "late", ("", None))
     if late and getattr(args, late) == default and len(unknown) == 1 and not unknown[0].startswith("-"):
-        # argparse takes an optional argument that follows options for unknown
+        # argparse treats an optional argument after options as unknown
         setattr(args, late, unknown.pop())
     if unknown:
         hint = " (further options of fairseq go after --)" if args.command in TAKING_MORE else ""
@@ -116,7 +116,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def run() -> None:
-    """Entry point of the console script."""
+    """Run the console script, and exit with its code."""
     sys.exit(main())
 
 

@@ -1,4 +1,4 @@
-"""Subcommand ``memory``: translation memories, built and looked into."""
+"""Subcommand ``memory``: builds translation memories, and looks up sentences in them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fairseq_lasformer.errors import InputError
 
 
 def add_memory(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("action", choices=("build", "find"), help="add the pairs of files, or look sentences up")
+    parser.add_argument("action", choices=("build", "find"), help="add the pairs of files, or look up sentences")
     parser.add_argument("memory", type=Path, metavar="MEMORY", help="the file of the memory, such as mine.tm")
     parser.add_argument(
         "files",
@@ -24,9 +24,9 @@ def add_memory(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-s", "--source-lang", help="source language of a new memory")
     parser.add_argument("-t", "--target-lang", help="target language of a new memory")
     parser.add_argument(
-        "--unreviewed", action="store_true", help="take fuzzy and unreviewed units of .po and .xlf, too"
+        "--unreviewed", action="store_true", help="also take fuzzy and unreviewed units of .po and .xlf"
     )
-    parser.add_argument("--matches", type=int, default=3, help="find: at most, per sentence (default: %(default)s)")
+    parser.add_argument("--matches", type=int, default=3, help="find: maximum per sentence (default: %(default)s)")
     parser.add_argument("--quiet", action="store_true", help="no progress bar, no summary")
     parser.epilog = (
         "Example: lasformer memory build mine.tm old.tmx -s en -t de, then lasformer translate … --memory mine.tm"
@@ -44,7 +44,7 @@ def _build(args: argparse.Namespace) -> None:
     from fairseq_lasformer.translation_memory.building import build
 
     if not args.files:
-        raise InputError("memory build: name the files whose pairs are added")
+        raise InputError("memory build: name the files whose pairs to add")
     if bool(args.source_lang) != bool(args.target_lang):
         raise InputError("memory build: name both languages, with -s and -t, or neither if the memory exists")
     languages = (args.source_lang, args.target_lang) if args.source_lang else None
@@ -55,7 +55,7 @@ def _build(args: argparse.Namespace) -> None:
 
 
 def _find(args: argparse.Namespace) -> None:
-    """Prints a row for each match: similarity, source, translation; an empty row after each sentence."""
+    """Print a row for each match: similarity, source, translation; an empty row after each sentence."""
     from fairseq_lasformer.translation_memory.matching import Matcher
     from fairseq_lasformer.translation_memory.store import MemoryStore
 

@@ -1,4 +1,4 @@
-"""Subcommands that score translations, and find terms to score."""
+"""Subcommands that score translations and find terms to score."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _ctxpro(args: argparse.Namespace) -> dict[str, Any]:
     from fairseq_lasformer.text.hypotheses import read_hypotheses
 
     if args.hypotheses:
-        raise InputError("--ctxpro: expected the translations alone: lasformer score --ctxpro SET.json OUTPUT")
+        raise InputError("--ctxpro: expected only the translations: lasformer score --ctxpro SET.json OUTPUT")
     items, language = ctxpro.read_set(args.ctxpro)
     outputs = read_hypotheses(args.reference, args.allow_empty, len(items))
     found = ctxpro.evaluate(outputs, items, args.target_lang or language)
@@ -46,7 +46,7 @@ def _subtitles(args: argparse.Namespace) -> dict[str, Any]:
     from fairseq_lasformer.evaluation import subtitles
 
     if not args.hypotheses:
-        raise InputError("name the translated subtitles, too: lasformer score REFERENCE.srt OUTPUT.srt")
+        raise InputError("also name the translated subtitles: lasformer score REFERENCE.srt OUTPUT.srt")
     text, found = subtitles.table(args.reference, args.hypotheses, args.target_lang)
     print(text)
     return {"suber": found}
@@ -103,9 +103,9 @@ def _documents(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _check(args: argparse.Namespace) -> None:
-    """Rejects options that do not go together."""
+    """Refuse options that are invalid or conflict."""
     if not args.hypotheses:
-        raise InputError("name the translated documents, too: lasformer score REFERENCE OUTPUT...")
+        raise InputError("also name the translated documents: lasformer score REFERENCE OUTPUT...")
     if bool(args.tcp) != bool(args.tcp_reference):
         raise InputError("--tcp and --tcp-reference go together: the candidates, and the tokenised reference")
     if args.tcp_tokenized and not args.tcp:
@@ -116,7 +116,7 @@ def _check(args: argparse.Namespace) -> None:
         raise InputError("--bootstrap compares systems: name at least two hypothesis files, the baseline first")
     wanted = [name for name in _WITH_SOURCE if getattr(args, name)]
     if wanted and not args.source:
-        raise InputError(f"--{wanted[0]}: needs the source documents, too: --source FILE")
+        raise InputError(f"--{wanted[0]}: also needs the source documents: --source FILE")
     if args.windows and len(args.hypotheses) > 1:
         raise InputError("--windows: writes the windows of one system; name a single hypothesis file")
     if args.windows:
@@ -129,7 +129,7 @@ def _with_source(
     references: Sequence[Document],
     systems: dict[str, dict[str, Any]],
 ) -> dict[str, list[str]]:
-    """Adds the scores that need the source documents; lines about them for a terminal, by system."""
+    """Add the scores that need the source documents, and return lines about them for a terminal, by system."""
     from fairseq_lasformer.evaluation import pronouns, terms, windows
     from fairseq_lasformer.text.documents import read_documents
     from fairseq_lasformer.text.terms import read_terms
@@ -171,7 +171,9 @@ def run_terms(args: argparse.Namespace) -> None:
     sides = (args.prefix.with_name(f"{args.prefix.name}.{lang}") for lang in (args.source_lang, args.target_lang))
     found = find(read_corpus(*sides).documents, args.least, args.random)
     if not found:
-        raise InputError(f"{args.prefix}: no term stands in {args.least} lines with a sure translation; try --least")
+        raise InputError(
+            f"{args.prefix}: no term occurs in {args.least} lines with a reliable translation; try a lower --least"
+        )
     atomic_write(args.out, "".join(f"{source}\t{target}\n" for source, target in found))
     print(f"{args.out}: {len(found)} terms")
 
@@ -181,9 +183,9 @@ def add_terms(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("out", type=Path, help="file for the terms: source term, tab, target term")
     parser.add_argument("-s", "--source-lang", required=True, help="source language, the suffix of its file")
     parser.add_argument("-t", "--target-lang", required=True, help="target language, the suffix of its file")
-    parser.add_argument("--least", type=int, default=5, help="lines that a term stands in (default: %(default)s)")
+    parser.add_argument("--least", type=int, default=5, help="minimum of lines with a term (default: %(default)s)")
     parser.add_argument(
-        "--random", type=int, metavar="SEED", help="as many words drawn at random, instead of names, for comparison"
+        "--random", type=int, metavar="SEED", help="find as many random words instead of names, for comparison"
     )
 
 
@@ -200,14 +202,14 @@ def add_score(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--omissions",
         action="store_true",
-        help="also which sentences of the reference are missing, which lines too many",
+        help="also which sentences of the reference are missing, and which lines are superfluous",
     )
     parser.add_argument("--source", type=Path, help="source documents, raw form, for the next four")
     parser.add_argument(
         "--pronouns",
         action="store_true",
         help="also the recall of English pronouns, by whether the Chinese source sentence has one; with --bootstrap, "
-        "whether it is above that of the first system",
+        "whether it exceeds the first system's",
     )
     parser.add_argument(
         "--terms",
@@ -215,19 +217,19 @@ def add_score(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="also how many terms are translated as FILE says, and in one form throughout a document",
     )
-    parser.add_argument("--windows", type=Path, metavar="TSV", help="write windows of lines, for metrics of segments")
+    parser.add_argument("--windows", type=Path, metavar="TSV", help="write windows of lines, for segment-level metrics")
     parser.add_argument("--comet", metavar="MODEL", help="also COMET over windows, with the package unbabel-comet")
-    parser.add_argument("--window-lines", type=int, default=6, help="lines of a window (default: %(default)s)")
+    parser.add_argument("--window-lines", type=int, default=6, help="lines per window (default: %(default)s)")
     parser.add_argument(
         "--realign",
         action="store_true",
-        help="first cut translations with other lines than their reference into its lines (mweralign)",
+        help="first cut translations whose lines differ from their reference's into its lines (mweralign)",
     )
     parser.add_argument(
         "--ctxpro",
         type=Path,
         metavar="SET",
-        help="accuracy on a set of ctxpro, SET.json, instead; the only file to name is that of the translations",
+        help="instead, accuracy on a set of ctxpro, SET.json; name only the file of translations",
     )
     parser.add_argument("--target-lang", default="", help="language of the translations, for --ctxpro and .srt files")
     parser.add_argument("--probe", type=Path, help="probe file of the demo corpus")

@@ -1,4 +1,4 @@
-"""Subcommand ``serve``: a translation server with a page."""
+"""Subcommand ``serve``: runs a translation server with a web page."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ LOCAL = ("127.0.0.1", "localhost", "::1")
 
 
 def add_serve(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("models", type=Path, nargs="+", metavar="MODEL", help="checkpoints, or their folders")
+    parser.add_argument("models", type=Path, nargs="+", metavar="MODEL", help="checkpoints or their folders")
     parser.add_argument("--data", type=Path, help="prepared folder of all models (default: the one used in training)")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: this machine only)")
     parser.add_argument("--port", type=int, default=5000, help="default: %(default)s")
-    parser.add_argument("--name", action="append", default=[], help="name under which another machine reaches it")
+    parser.add_argument("--name", action="append", default=[], help="name by which other machines reach it")
     parser.add_argument(
         "--cors",
         action="append",
         default=[],
         metavar="ORIGIN",
-        help="web pages of this origin, such as https://example.org, may use the server; * for all",
+        help="let web pages of this origin, such as https://example.org, use the server; * for all",
     )
     add_beam(parser)
     add_device(parser)
@@ -45,11 +45,11 @@ def add_serve(parser: argparse.ArgumentParser) -> None:
         "--api-keys", type=Path, metavar="FILE", help="require one of the keys in this file, one per line"
     )
     add_max_tokens(parser, 4096)
-    parser.add_argument("--max-queue", type=int, default=256, help="documents waiting at most (default: %(default)s)")
-    parser.add_argument("--max-characters", type=int, default=500_000, help="per text (default: %(default)s)")
-    parser.add_argument("--max-bytes", type=int, default=20 << 20, help="per file (default: %(default)s)")
-    parser.add_argument("--max-seconds", type=float, default=600, help="per translation (default: %(default)s)")
-    parser.add_argument("--per-client", type=int, default=16, help="translations at a time (default: %(default)s)")
+    parser.add_argument("--max-queue", type=int, default=256, help="limit of waiting documents (default: %(default)s)")
+    parser.add_argument("--max-characters", type=int, default=500_000, help="limit per text (default: %(default)s)")
+    parser.add_argument("--max-bytes", type=int, default=20 << 20, help="limit per file (default: %(default)s)")
+    parser.add_argument("--max-seconds", type=float, default=600, help="limit per translation (default: %(default)s)")
+    parser.add_argument("--per-client", type=int, default=16, help="simultaneous translations (default: %(default)s)")
     parser.add_argument("--verbose", action="store_true", help="log every request, and what fairseq logs")
     parser.epilog = "Example: lasformer serve checkpoints/mine, then open http://127.0.0.1:5000."
 
@@ -84,7 +84,7 @@ def run_serve(args: argparse.Namespace) -> None:
             ServedModel(name_of(path), model, args.beam, args.max_tokens, args.max_queue, lanes, _memory(args, model))
         )
     if args.memory is not None and not any(model.files.memory for model in models):
-        raise InputError(f"{args.memory}: no model that is served translates between its languages")
+        raise InputError(f"{args.memory}: no served model translates between its languages")
     limits = Limits(args.max_characters, args.max_bytes, args.max_seconds, per_client=args.per_client)
     local = args.host in LOCAL
     hosts = [*LOCAL, socket.gethostname(), *args.name]
@@ -94,7 +94,7 @@ def run_serve(args: argparse.Namespace) -> None:
 
 
 def _memory(args: argparse.Namespace, model: Any) -> Any:
-    """The memory for a model; None if it is of other languages, or there is none.
+    """Return the memory for a model; None if there is none, or its languages differ.
 
     Raises:
         InputError: it cannot be read.
@@ -108,10 +108,10 @@ def _memory(args: argparse.Namespace, model: Any) -> Any:
 
 
 def _check(args: argparse.Namespace) -> None:
-    """Rejects limits that would let nothing through.
+    """Refuse limits that would let nothing through, and invalid origins.
 
     Raises:
-        InputError: names the option.
+        InputError: an option is invalid.
     """
     for name in (
         "beam",
@@ -132,10 +132,10 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _keys(path: Path) -> list[str]:
-    """The keys in a file, one per line.
+    """Read the keys in a file, one per line.
 
     Raises:
-        InputError: it cannot be read, or holds none.
+        InputError: it cannot be read, or contains none.
     """
     try:
         keys = [line.strip() for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
@@ -144,5 +144,5 @@ def _keys(path: Path) -> list[str]:
     except UnicodeDecodeError as e:
         raise InputError(f"{path}: not text in UTF-8; expected one key per line") from e
     if not keys:
-        raise InputError(f"{path}: holds no key")
+        raise InputError(f"{path}: contains no key")
     return keys

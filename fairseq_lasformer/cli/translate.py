@@ -1,4 +1,4 @@
-"""Subcommand ``translate``: files, folders and standard input."""
+"""Subcommand ``translate``: translates files, folders and standard input."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def run_translate(args: argparse.Namespace) -> None:
     check_options(args)
     shard_of(args.shard)
     if args.given and Path(args.input).is_dir():
-        raise InputError("--given: for one text, not for a folder")
+        raise InputError("--given: only for a single text, not for a folder")
     place = Path(args.input)
     _check_places(args, place)
     if args.input != "-" and place.is_dir():
@@ -56,16 +56,16 @@ def run_translate(args: argparse.Namespace) -> None:
 
 
 def _check_places(args: argparse.Namespace, place: Path) -> None:
-    """Answers the usual mix-ups of model, input and output.
+    """Catch the usual mix-ups of model, input and output.
 
     Raises:
-        InputError: says what to do.
+        InputError: an argument is misplaced or missing; the message says what to do.
     """
     from fairseq_lasformer.formats import INSTEAD, format_of
 
     if args.model.is_file() and (format_of(args.model.name) or args.model.suffix.lower() in INSTEAD):
         model = "MODEL" if args.input == "-" or not place.is_dir() else args.input
-        raise InputError(f"{args.model}: is no model; name the model first: lasformer translate {model} {args.model}")
+        raise InputError(f"{args.model}: not a model; the model comes first: lasformer translate {model} {args.model}")
     if args.input == "-":
         if sys.stdin is not None and sys.stdin.isatty():
             print("reading from the keyboard; end with Ctrl-D", file=sys.stderr)
@@ -75,19 +75,19 @@ def _check_places(args: argparse.Namespace, place: Path) -> None:
     language = args.out and re.fullmatch(r"[a-z]{2,3}([-_][A-Za-z]{2,4})?", args.out)
     if language and place.is_file() and not Path(args.out).exists():
         raise InputError(
-            f"-o {args.out}: would be a file of this name; write {args.out}/ for a folder, or a name with an ending. A "
-            "model translates into one language"
+            f"-o {args.out}: would be a file of this name; write {args.out}/ for a folder, or a name with an "
+            "extension. A model translates into one language"
         )
 
 
 def _bar(args: argparse.Namespace, files: int = 0, hidden: bool = False) -> tqdm:
-    """The bar of a run: of sentences, whose number grows, or of files that are translated elsewhere."""
+    """Return a run's progress bar, of sentences, whose number grows, or of files translated elsewhere."""
     total, unit = (files, " files") if elsewhere(args) else (0, " sentences")
     return tqdm(total=total, desc="translating", unit=unit, disable=args.quiet or hidden)
 
 
 def _growing(bar: tqdm) -> Callable[[int], None]:
-    """Adds sentences to those that a bar waits for."""
+    """Return a function that adds sentences to a bar's total."""
 
     def begin(sentences: int) -> None:
         bar.total = (bar.total or 0) + sentences
@@ -97,7 +97,7 @@ def _growing(bar: tqdm) -> Callable[[int], None]:
 
 
 def _form(args: argparse.Namespace, place: Path) -> str:
-    """The format of a file; text if it comes from standard input."""
+    """Return the format of a file; standard input is text by default."""
     from fairseq_lasformer.formats import check_format
 
     form = args.form or ("text" if args.input == "-" else check_format(place.name, "; or choose one with --from"))
@@ -145,9 +145,9 @@ def _file(args: argparse.Namespace, place: Path) -> None:
     try:
         same = source.resolve() == target.resolve()
     except (OSError, RuntimeError) as e:
-        raise InputError(f"{target}: cannot be written (a link that leads to itself)") from e
+        raise InputError(f"{target}: cannot be written (a link to itself)") from e
     if same:
-        raise InputError(f"{target}: is the file that is translated; choose another one with -o")
+        raise InputError(f"{target}: is the file to translate; choose a different one with -o")
     _run(args, [Job(source, target, form)], target.parent / f".{target.name}.lasformer")
 
 
@@ -160,17 +160,17 @@ def _folder(args: argparse.Namespace, place: Path) -> None:
     out = Path(args.out)
     found = plan(place, out, args.format, args.form)
     if not found.jobs:
-        raise InputError(f"{place}: holds no file of a known format; choose one with --from")
+        raise InputError(f"{place}: contains no file of a known format; choose one with --from")
     if found.others and not args.quiet:
         names = ", ".join(str(path.relative_to(place)) for path in found.others[:5])
         more = ", …" if len(found.others) > 5 else ""
-        print(f"left alone, of unknown format: {names}{more} ({len(found.others)})", file=sys.stderr)
+        print(f"skipped, of unknown format: {names}{more} ({len(found.others)})", file=sys.stderr)
     state = out / ".lasformer" / (f"{number + 1}-of-{total}" if total > 1 else "all")
     _run(args, found.jobs[number::total], state, [job.source for job in found.jobs])
 
 
 def _run(args: argparse.Namespace, jobs: Sequence[Job], state: Path, inputs: Sequence[Path] = ()) -> None:
-    """Translates files, tells what became of them, and fails if one of them did."""
+    """Translate files, report each result, and fail if any file failed."""
     import hashlib
     import shutil
 
@@ -178,7 +178,7 @@ def _run(args: argparse.Namespace, jobs: Sequence[Job], state: Path, inputs: Seq
     from fairseq_lasformer.evaluation.doubts import table
     from fairseq_lasformer.files import atomic_write
 
-    translator = None if elsewhere(args) else translator_of(args)  # workers load the model, not the command
+    translator = None if elsewhere(args) else translator_of(args)  # workers load the model; the command does not
     data, memory = data_and_memory_of(args) if translator is None else (translator.model.settings, translator.memory)
     glossary = args.glossary.read_text(encoding="utf-8") if args.glossary else ""
     settings: tuple[object, ...] = (*identity(chosen(args.model)), data.fingerprint)
@@ -227,7 +227,7 @@ def _results(
     options: Options,
     given: Mapping[Path, Blocks | None] | None,
 ) -> Iterator[Result]:
-    """What becomes of each file, translated here or elsewhere; the bar counts sentences here, and files elsewhere."""
+    """Yield the result of each file, translated here or elsewhere; the bar counts sentences here, files elsewhere."""
     from fairseq_lasformer.executors import CHECKED, Resources, executor
     from fairseq_lasformer.file_translation.file_jobs import translate_elsewhere, translate_jobs
     from fairseq_lasformer.file_translation.files_worker import Elsewhere

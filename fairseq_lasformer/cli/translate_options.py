@@ -1,4 +1,4 @@
-"""What the options of ``lasformer translate`` are, and what they make: a translator, how files are read and written."""
+"""Options of ``lasformer translate``, and what they configure: a translator, and how files are read and written."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ RECORDED = (
     *("beam", "nbest", "overlap", "lines", "memory_tokens", "exact", "no_look_ahead", "unreviewed", "decode_dtype"),
     *("cache_dtype", "format", "encoding", "any_language", "no_review_marks", "subtitle_width"),
 )
-"""Options that a receipt holds, beside the files that others name and the format of the source."""
+"""Options that a receipt records, in addition to the files named by others and the format of the source."""
 
 FILES = ("glossary", "memory", "given")
-"""Options that name files on which a translation depends."""
+"""Options that name the files on which a translation depends."""
 
 
 def add_translate(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", type=Path, help="a checkpoint, or the folder of one")
+    parser.add_argument("model", type=Path, help="a checkpoint or its folder")
     parser.add_argument(
         "input", nargs="?", default="-", metavar="FILE|FOLDER|-", help="what to translate (default: standard input)"
     )
@@ -52,17 +52,17 @@ def add_translate(parser: argparse.ArgumentParser) -> None:
         dest="form",
         metavar="FORMAT",
         help="text, wrapped (text whose lines are wrapped), markdown, html, docx, odt, subtitles, cues (subtitles, "
-        "each for itself), po or xliff (default: by the end of the file's name)",
+        "each by itself), po or xliff (default: by the file's extension)",
     )
     parser.add_argument(
         "--format",
         default="text",
         metavar="FORMAT",
-        help="text: as the input; tsv or jsonl: source, translation, score and whether it was repaired, per sentence, "
-        "jsonl with the matches of a memory (default: %(default)s)",
+        help="text: like the input; tsv or jsonl: source, translation, score and whether it was repaired, per "
+        "sentence; jsonl also has the matches of a memory (default: %(default)s)",
     )
     parser.add_argument(
-        "--lines", action="store_true", help="every line is one sentence (default: sentences are found)"
+        "--lines", action="store_true", help="every line is one sentence (default: sentences are detected)"
     )
     parser.add_argument("--encoding", help="encoding of text files (default: detected)")
     add_beam(parser)
@@ -75,21 +75,23 @@ def add_translate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--consistent",
         action="store_true",
-        help="give each term of a document one translation: lines with another one are translated again, unless they "
-        "lose too much by it",
+        help="give each term of a document one translation: lines with a different one are translated again, unless "
+        "that makes them much less probable",
     )
     parser.add_argument(
         "--given",
         type=Path,
         metavar="FILE",
-        help="what is translated already. Of a text: a table of line number, tab, translation, or as many lines, empty "
-        "where the translation is missing; of another format: a copy of the file in which some texts are translated",
+        help="existing translations. For text: a table of line number, tab, translation, or as many lines, empty where "
+        "the translation is missing; for other formats: a copy of the file in which some texts are translated",
     )
-    parser.add_argument("--no-look-ahead", action="store_true", help="lines before given ones do not depend on these")
+    parser.add_argument(
+        "--no-look-ahead", action="store_true", help="ignore given lines when translating those before them"
+    )
     parser.add_argument(
         "--unreviewed",
         action="store_true",
-        help="read fuzzy and unreviewed translations of .po and XLIFF files as context, too (default: finished ones)",
+        help="also read fuzzy and unreviewed translations of .po and XLIFF files as context (default: finished ones)",
     )
     add_max_tokens(parser, 8192)
     add_device(parser)
@@ -97,8 +99,8 @@ def add_translate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--receipt",
         action="store_true",
-        help="write a receipt beside each file (NAME.receipt.json), by which lasformer verify makes the translation "
-        "again and compares; implies --reproducible",
+        help="write a receipt next to each file (NAME.receipt.json), from which lasformer verify repeats and compares "
+        "the translation; implies --reproducible",
     )
     parser.add_argument(
         "--report",
@@ -106,18 +108,18 @@ def add_translate(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="write a table with a row per file: lines, repaired, doubtful, loops, length ratio, duplicates, seconds",
     )
-    parser.add_argument("--shard", metavar="I/N", help="of a folder's files, every Nth, from the Ith on")
+    parser.add_argument("--shard", metavar="I/N", help="translate every Nth of a folder's files, from the Ith on")
     parser.add_argument(
-        "--jobs", type=int, default=1, help="of a folder: workers, each with its model (default: %(default)s)"
+        "--jobs", type=int, default=1, help="workers for a folder, each with its own model (default: %(default)s)"
     )
     add_engine(parser)
     parser.add_argument(
-        "--overwrite", action="store_true", help="replace files that exist (default: only those that this run wrote)"
+        "--overwrite", action="store_true", help="replace existing files (default: only those that this run wrote)"
     )
     parser.add_argument(
         "--any-language",
         action="store_true",
-        help="translate .po and XLIFF files that say that they are in other languages than the model's",
+        help="translate .po and XLIFF files whose stated languages differ from the model's",
     )
     parser.add_argument(
         "--no-review-marks",
@@ -129,7 +131,7 @@ def add_translate(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=42,
         metavar="CHARACTERS",
-        help="lines of subtitles beyond this are wrapped anew; 0: never (default: %(default)s)",
+        help="rewrap lines of subtitles that are longer than this; 0: never (default: %(default)s)",
     )
     parser.add_argument("--quiet", action="store_true", help="no progress bar, no summary")
     parser.add_argument("--verbose", action="store_true", help="show what fairseq logs")
@@ -140,10 +142,10 @@ def add_translate(parser: argparse.ArgumentParser) -> None:
 
 
 def check_options(args: argparse.Namespace) -> None:
-    """Refuse options that do not go together.
+    """Refuse options that are invalid or conflict.
 
     Raises:
-        InputError: names them.
+        InputError: names the options.
     """
     from fairseq_lasformer.file_translation.outputs import OUTPUTS
     from fairseq_lasformer.formats import FORMATS
@@ -161,23 +163,23 @@ def check_options(args: argparse.Namespace) -> None:
     if args.jobs < 1:
         raise InputError(f"--jobs {args.jobs}: at least one is needed")
     if elsewhere(args) and (args.input == "-" or Path(args.input).is_file()):
-        raise InputError("--jobs and --engine: for a folder; a file is one document, which one worker translates")
+        raise InputError("--jobs and --engine: only for a folder; a file is one document, which one worker translates")
     if args.receipt and args.out is None:
-        raise InputError("--receipt: stands beside a file; name the translated one with -o")
+        raise InputError("--receipt: is written next to a file; name the translated one with -o")
     if args.report is not None:
         if args.out is None:
-            raise InputError("--report: is about files; name the translated one, or the folder, with -o")
+            raise InputError("--report: covers files; name the translated one, or the folder, with -o")
         check_writable(args.report)
     args.reproducible |= args.receipt
 
 
 def elsewhere(args: argparse.Namespace) -> bool:
-    """Whether other processes than the command's translate."""
+    """Return whether processes other than the command's translate."""
     return args.jobs > 1 or args.engine != "processes"
 
 
 def set_verbosity(verbose: bool) -> None:
-    """Shows the log lines of fairseq, Hydra and torch, or keeps them and all warnings from the terminal."""
+    """Show the log lines of fairseq, Hydra and torch, or keep them and all warnings off the terminal."""
     if verbose:
         logging.getLogger().setLevel(logging.INFO)
     else:
@@ -217,7 +219,7 @@ def translator_of(args: argparse.Namespace) -> FileTranslator:
 
 
 def data_and_memory_of(args: argparse.Namespace) -> tuple[DataConfig, Memory | None]:
-    """The settings of the prepared folder, and the memory, of a translator that others make."""
+    """Return the settings of the prepared folder, and the memory, of a translator that workers make."""
     from fairseq_lasformer.checkpoints.loading import chosen
     from fairseq_lasformer.data.subwords import DataConfig
     from fairseq_lasformer.documents.hub import data_of
@@ -227,7 +229,7 @@ def data_and_memory_of(args: argparse.Namespace) -> tuple[DataConfig, Memory | N
 
 
 def sent(args: argparse.Namespace) -> argparse.Namespace:
-    """The options as they are sent to workers: values alone, with paths that hold in any working folder."""
+    """Return the options to send to workers: values only, with paths that are valid in any working folder."""
     values = {name: value for name, value in vars(args).items() if not callable(value)}
     return argparse.Namespace(
         **{name: value.absolute() if isinstance(value, Path) else value for name, value in values.items()}
@@ -235,13 +237,13 @@ def sent(args: argparse.Namespace) -> argparse.Namespace:
 
 
 def worker_of(args: argparse.Namespace) -> FileTranslator:
-    """A translator in a process of its own, from :func:`sent` options."""
+    """Make a translator in a worker process, from :func:`sent` options."""
     set_verbosity(args.verbose)
     return translator_of(args)
 
 
 def model_of(args: argparse.Namespace) -> tuple[Path, str]:
-    """The checkpoint, and the hash that workers compare; empty on this machine, where they read the same file."""
+    """Return the checkpoint, and the hash that workers compare (empty on this machine: they read the same file)."""
     from fairseq_lasformer.checkpoints.loading import chosen
 
     checkpoint = chosen(args.model).absolute()
@@ -249,7 +251,7 @@ def model_of(args: argparse.Namespace) -> tuple[Path, str]:
 
 
 def given_of(args: argparse.Namespace, data: bytes, form: str) -> Blocks | None:
-    """The translations of ``--given`` for the blocks of a file; None without it.
+    """Return the translations of ``--given`` for the blocks of a file; None without it.
 
     Raises:
         InputError: the file cannot be read, or does not belong to what is translated.
@@ -267,7 +269,7 @@ def given_of(args: argparse.Namespace, data: bytes, form: str) -> Blocks | None:
 
 
 def receipts_of(args: argparse.Namespace) -> Maker | None:
-    """What makes the receipts of ``--receipt``; None without it."""
+    """Return the maker of receipts for ``--receipt``; None without it."""
     from fairseq_lasformer.checkpoints.loading import chosen
     from fairseq_lasformer.documents.hub import data_of
     from fairseq_lasformer.file_translation.receipt import Maker

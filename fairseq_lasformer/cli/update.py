@@ -1,4 +1,4 @@
-"""Subcommand ``update``: a translation follows its source."""
+"""Subcommand ``update``: updates a translation after its source has changed."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from fairseq_lasformer.cli.translate_options import set_verbosity
 from fairseq_lasformer.errors import InputError
 
 CHANGED = 3
-"""Exit code of ``--exit-code``, if the translation is another one than before."""
+"""Exit code with ``--exit-code``, if the translation has changed."""
 
 
 def add_update(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", type=Path, help="a checkpoint, or the folder of one")
+    parser.add_argument("model", type=Path, help="a checkpoint or its folder")
     parser.add_argument("old", type=Path, help="the source as it was, a file or a folder")
     parser.add_argument("translated", type=Path, help="its translation; in a folder, files have their source's names")
     parser.add_argument("new", type=Path, help="the source as it is now")
@@ -27,24 +27,23 @@ def add_update(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", type=Path, help="prepared folder (default: the one used in training)")
     parser.add_argument("--from", dest="form", metavar="FORMAT", help="see lasformer translate")
     parser.add_argument(
-        "--lines", action="store_true", help="every line is one sentence (default: sentences are found)"
+        "--lines", action="store_true", help="every line is one sentence (default: sentences are detected)"
     )
     parser.add_argument("--encoding", help="encoding of text files (default: detected)")
     parser.add_argument(
         "--edits",
         choices=("stay", "may-change"),
         default="stay",
-        help="lines of the translation that the model would not have written, which somebody has edited (default: "
-        "%(default)s)",
+        help="whether edited lines, those that the model would not have written, may change (default: %(default)s)",
     )
     parser.add_argument(
         "--machine",
         type=Path,
         metavar="FILE|FOLDER",
-        help="the translation as the model wrote it: what differs from it has been edited",
+        help="the translation as the model wrote it; lines that differ from it count as edited",
     )
     parser.add_argument(
-        "--consistent", action="store_true", help="new lines use the terms of those that stay; see lasformer translate"
+        "--consistent", action="store_true", help="use the terms of kept lines in new ones; see lasformer translate"
     )
     parser.add_argument("--glossary", type=Path, metavar="FILE", help="see lasformer translate")
     add_memory_options(parser, exact=False)
@@ -83,8 +82,8 @@ def run_update(args: argparse.Namespace) -> None:
         found = plan_update(args.old, args.translated, args.new, args.out, args.form, args.machine)
         jobs, gone = found.jobs, len(found.gone)
         if not jobs:
-            raise InputError(f"{args.new}: holds no file of a known format; choose one with --from")
-        for title, paths in (("gone, their translations left alone", found.gone), ("of unknown format", found.others)):
+            raise InputError(f"{args.new}: contains no file of a known format; choose one with --from")
+        for title, paths in (("gone; their translations are kept", found.gone), ("of unknown format", found.others)):
             if paths and not args.quiet:
                 print(f"{title}: {', '.join(map(str, paths[:5]))} ({len(paths)})", file=sys.stderr)
     else:

@@ -1,4 +1,4 @@
-"""Subcommand ``verify``: makes the translation of a receipt again, and compares it."""
+"""Subcommand ``verify``: repeats the translation of a receipt and compares the bytes."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ if TYPE_CHECKING:
 def add_verify(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("receipt", type=Path, help="a receipt that lasformer translate --receipt wrote")
     parser.add_argument("file", type=Path, help="the file that was translated")
-    parser.add_argument("--model", type=Path, help="the checkpoint (default: where it was)")
-    parser.add_argument("--data", type=Path, help="the prepared folder (default: where it was)")
+    parser.add_argument("--model", type=Path, help="the checkpoint (default: the path in the receipt)")
+    parser.add_argument("--data", type=Path, help="the prepared folder (default: the path in the receipt)")
     for name in FILES:
         parser.add_argument(
-            f"--{name}", type=Path, metavar="FILE", help="the file of this option (default: where it was)"
+            f"--{name}", type=Path, metavar="FILE", help="this option's file (default: the path in the receipt)"
         )
-    parser.add_argument("--quiet", action="store_true", help="say nothing if the translation is the same")
+    parser.add_argument("--quiet", action="store_true", help="print nothing if the translation is the same")
     parser.add_argument("--verbose", action="store_true", help="show what fairseq logs")
     parser.epilog = "Example: lasformer verify letter.de.txt.receipt.json letter.txt --model checkpoints/mine"
 
 
 class _Options(argparse.ArgumentParser):
-    """Options from a receipt, in which the wrong ones are errors like any other."""
+    """A parser of a receipt's options, which raises :class:`InputError` for invalid ones."""
 
     def error(self, message: str) -> NoReturn:
         raise InputError(f"the receipt's options: {message}")
@@ -57,7 +57,7 @@ def run_verify(args: argparse.Namespace) -> None:
     except OSError as e:
         raise InputError(f"{args.file}: cannot be read ({e.strerror})") from e
     if hashlib.sha256(data).hexdigest() != receipt.source:
-        raise InputError(f"{args.file}: is not the file that was translated: another SHA-256")
+        raise InputError(f"{args.file}: not the file that was translated: its SHA-256 differs")
     again = _as_then(args, receipt)
     files = {name: getattr(again, name) for name in receipt.files}
     now = Maker.of(again.model, again.data, receipt.options, files).begin(data, again.form)
@@ -67,23 +67,23 @@ def run_verify(args: argparse.Namespace) -> None:
     found = hashlib.sha256(present(done, again.format, receipt.key)).hexdigest()
     if found != receipt.translation:
         mine, other = __version__, receipt.version
-        hint = "" if mine == other else f"; it was made by version {other} of fairseq_lasformer, this is {mine}"
-        raise InputError(f"{args.file}: its translation is another one{hint}")
+        hint = "" if mine == other else f"; the old one is by version {other} of fairseq_lasformer, this is {mine}"
+        raise InputError(f"{args.file}: the new translation differs{hint}")
     if not args.quiet:
         print(f"{args.file}: the same translation, SHA-256 {found}")
 
 
 def _as_then(args: argparse.Namespace, receipt: Receipt) -> argparse.Namespace:
-    """The options of ``lasformer translate`` that a receipt holds.
+    """Return the options of ``lasformer translate`` that a receipt records.
 
     Raises:
-        InputError: they are none, or a file is missing.
+        InputError: one is unknown or invalid, or a file is missing.
     """
     from fairseq_lasformer.checkpoints.loading import chosen
 
     unknown = {*receipt.options} - {*RECORDED, "form"} | {*receipt.files} - {*FILES}
     if unknown:
-        raise InputError(f"{args.receipt}: holds unknown options: {', '.join(sorted(unknown))[:200]}")
+        raise InputError(f"{args.receipt}: contains unknown options: {', '.join(sorted(unknown))[:200]}")
     needed = ("model", "data", *receipt.files)
     places = {name: getattr(args, name) or Path(receipt.places.get(name, "none")) for name in needed}
     for name, place in places.items():

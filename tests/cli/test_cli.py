@@ -75,7 +75,7 @@ def test_old_names_of_options_keep_working_and_say_what_they_are_called_now(comm
     assert seen[0] == seen[1]
     assert (
         capsys.readouterr().err
-        == f"note: {old[0]} is called {' '.join(new[:2]) if old == ['--cuda'] else new[0]} now\n"
+        == f"note: {old[0]} is now called {' '.join(new[:2]) if old == ['--cuda'] else new[0]}\n"
     )
 
 
@@ -88,7 +88,7 @@ def test_device_beam_and_tokens_are_the_same_options_everywhere(capsys):
         for option in (
             "--device DEVICE cpu, cuda,",
             "--beam BEAM hypotheses per",
-            "--max-tokens MAX_TOKENS tokens that are",
+            "--max-tokens MAX_TOKENS tokens computed together",
         ):
             name = option.split()[0]
             assert (name in text) == (option in text), (command, option)

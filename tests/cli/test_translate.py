@@ -75,7 +75,7 @@ def test_a_folder_with_a_bad_file(trained_folder, letter, tmp_path, capsys):
         (["letter.txt", "--shard", "0/3"], "--shard 0/3: expected I/N"),
         (["letter.txt", "--glossary", "long"], "long:1: a term of more than 50 words"),
         (["letter.docx"], "letter.docx: name the translated file with -o"),
-        (["letter.txt", "-o", "letter.txt"], "is the file that is translated"),
+        (["letter.txt", "-o", "letter.txt"], "is the file to translate"),
         (["."], "name the folder for the translations with -o"),
         (["letter.txt", "--nbest", "2"], "--nbest: needs --format tsv or jsonl"),
         (["letter.txt", "--from", "word"], "--from word: expected one of text, "),
@@ -102,8 +102,8 @@ def test_mistakes_are_named(words, message, trained_folder, letter, tmp_path, ca
     [
         (["nowhere", "letter.txt"], "nowhere: no such file or folder; expected a checkpoint, or the folder of one"),
         ([".", "letter.txt"], "it contains model/, which are models"),
-        (["letter.txt"], "letter.txt: is no model; name the model first: lasformer translate MODEL letter.txt"),
-        (["letter.txt", "model"], "name the model first: lasformer translate model letter.txt"),
+        (["letter.txt"], "letter.txt: not a model; the model comes first: lasformer translate MODEL letter.txt"),
+        (["letter.txt", "model"], "the model comes first: lasformer translate model letter.txt"),
     ],
 )
 def test_mix_ups_are_answered_with_what_to_do(words, message, trained_folder, letter, tmp_path, capsys, monkeypatch):

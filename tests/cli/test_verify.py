@@ -67,14 +67,14 @@ def test_what_is_another_is_named(made, trained_folder, prepared, tmp_path):
     receipt, source = made / "out" / "a.txt.receipt.json", made / "source" / "a.txt"
     other = tmp_path / "a.txt"
     other.write_text(TEXT + "w1\n")
-    assert "is not the file that was translated" in error("verify", receipt, other)
+    assert "not the file that was translated: its SHA-256 differs" in error("verify", receipt, other)
     for name, content, message in (
-        ("translation", "0" * 64, "its translation is another one"),
+        ("translation", "0" * 64, "the new translation differs"),
         ("model", "0" * 64, "the model is not the one of the receipt"),
         ("data", "0" * 64, "the prepared folder is not the one of the receipt"),
         ("files", {"glossary": "0" * 64}, "--glossary: the file is not the one"),
         ("places", {}, "name it with --model"),
-        ("options", {"output": "x", "form": "text"}, "holds unknown options: output"),
+        ("options", {"output": "x", "form": "text"}, "contains unknown options: output"),
         ("options", {"beam": "many", "form": "text"}, "the receipt's options: argument --beam"),
         ("options", {"decode_dtype": "f(x)", "form": "text"}, "the receipt's options: argument --decode-dtype"),
         ("options", {"form": "exe"}, "--from exe: expected one of"),
@@ -86,7 +86,7 @@ def test_what_is_another_is_named(made, trained_folder, prepared, tmp_path):
         assert message in error("verify", path, source), name
     held = json.loads(receipt.read_text()) | {"translation": "0" * 64, "version": "0.0.1"}
     path.write_text(json.dumps(held))
-    assert "made by version 0.0.1" in error("verify", path, source)
+    assert "the old one is by version 0.0.1" in error("verify", path, source)
     for text in ("", "[" * 100_000, "[]", json.dumps({"source": 1})):
         path.write_text(text)
         assert "is no receipt" in error("verify", path, source)
@@ -104,6 +104,6 @@ def test_a_moved_model_is_named_by_options(made, trained_folder, prepared, tmp_p
 
 def test_receipts_need_a_file_and_what_can_be_made_again(trained_folder, tmp_path):
     (tmp_path / "a.txt").write_text(TEXT)
-    assert "--receipt: stands beside a file" in error("translate", trained_folder, tmp_path / "a.txt", "--receipt")
+    assert "--receipt: is written next to a file" in error("translate", trained_folder, tmp_path / "a.txt", "--receipt")
     command = ("translate", trained_folder, tmp_path / "a.txt", "-o", tmp_path / "b.txt", "--lines", "--receipt")
     assert "not with --consistent" in error(*command, "--consistent")

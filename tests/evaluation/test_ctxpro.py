@@ -60,7 +60,7 @@ def test_bad_sets_are_refused(tmp_path: Path, capsys):
     assert main(["score", "--ctxpro", str(tmp_path / "good.json"), str(tmp_path / "out")]) == 1
     assert "3 translations for 2 examples" in capsys.readouterr().err
     assert main(["score", "--ctxpro", str(tmp_path / "good.json"), "x", "y"]) == 1
-    assert "expected the translations alone" in capsys.readouterr().err
+    assert "expected only the translations" in capsys.readouterr().err
 
 
 def test_languages_that_the_splitter_does_not_know_are_named():

@@ -69,4 +69,4 @@ def test_subtitles_are_scored_with_their_times(tmp_path, capsys):
     assert main(["score", files[0], str(tmp_path / "bad.srt")]) == 1
     assert "bad.srt" in capsys.readouterr().err
     assert main(["score", files[0]]) == 1
-    assert "name the translated subtitles, too" in capsys.readouterr().err
+    assert "also name the translated subtitles" in capsys.readouterr().err

@@ -70,7 +70,7 @@ def test_the_command_reports_both(tmp_path, capsys):
     assert "out: terms translated 100.0% (2 of 2)" in said and "source has none: pronouns found 0.0%" in said
     assert "source has none: pronouns found 100.0%, p = 0.0196" in said
     assert main(["score", *files, "--pronouns"]) == 1
-    assert "--pronouns: needs the source documents, too: --source FILE" in capsys.readouterr().err
+    assert "--pronouns: also needs the source documents: --source FILE" in capsys.readouterr().err
     (tmp_path / "src").write_text("他\n", encoding="utf-8")
     assert main(["score", *files, "--pronouns", "--source", str(tmp_path / "src")]) == 1
     assert "1 documents for 2 reference documents" in capsys.readouterr().err
@@ -93,4 +93,4 @@ def test_names_are_found_with_their_translations(tmp_path, capsys):
     drawn = dict(line.split("\t")[::-1] for line in (tmp_path / "out").read_text(encoding="utf-8").splitlines())
     assert len(drawn) == 2 and drawn.keys() < {"bread", "fruit", "books"}
     assert main([*command, "--least", "30"]) == 1
-    assert "no term stands in 30 lines" in capsys.readouterr().err
+    assert "no term occurs in 30 lines" in capsys.readouterr().err

@@ -204,7 +204,7 @@ def test_a_folder_is_updated_and_a_killed_run_resumes(trained_folder, tmp_path, 
     assert main(words) == 0
     shown = capsys.readouterr().err
     assert calls == ["fresh.txt", "same.txt", "same.txt", "changed.md"] and "fresh.txt: done before" in shown
-    assert "gone, their translations left alone" in shown and "picture.png" in shown
+    assert "gone; their translations are kept" in shown and "picture.png" in shown
     assert (out / "same.txt").read_text() == (known / "same.txt").read_text()
     before, after = ((folder / "sub/changed.md").read_text().split("\n\n") for folder in (known, out))
     assert after[0] == before[0] and len(after) == 3 and (out / "fresh.txt").read_text().strip()

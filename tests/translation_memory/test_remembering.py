@@ -191,4 +191,4 @@ def test_what_cannot_be_used_is_refused(path, model, trained_folder, tmp_path, c
         assert main(list(map(str, ["translate", trained_folder, tmp_path / "in.txt", *words]))) == 1
         assert message in (error := capsys.readouterr().err) and error.count("\n") == 1
     assert main(list(map(str, ["serve", trained_folder, "--memory", tmp_path / "other.tm", "--port", 0]))) == 1
-    assert "no model that is served translates between its languages" in capsys.readouterr().err
+    assert "no served model translates between its languages" in capsys.readouterr().err
