@@ -1,6 +1,6 @@
-"""File formats: which there are, and reading and writing them as blocks of text.
+"""File formats, and reading and writing them as blocks of text.
 
-Every format is read into :class:`Parsed` files. Those of text have one, archives several.
+Every format is read into :class:`Parsed` files: text formats into one, archives into several.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from fairseq_lasformer.formats.markup import encoding_named
 
 
 class Finishing(NamedTuple):
-    """How translated files are finished.
+    """Finishing steps of translated files.
 
     Attributes:
-        mark: mark translations for review, where the format can (``#, fuzzy``, ``state="needs-review-translation"``).
-        width: characters of a line of subtitles, beyond which it is wrapped anew; 0 leaves lines as they come.
+        mark: mark translations for review if the format can (``#, fuzzy``, ``state="needs-review-translation"``).
+        width: characters beyond which a subtitle line is rewrapped; 0 leaves lines as they come.
     """
 
     mark: bool = True
@@ -31,13 +31,13 @@ class Finishing(NamedTuple):
 
 
 class TextFormat(NamedTuple):
-    """A format of text.
+    """A text format.
 
     Attributes:
-        suffixes: how the names of its files end.
-        declared: finds the encoding that a file names.
-        errors: what is done with characters that the encoding lacks; see :func:`codecs.register_error`.
-        finish: what is done to a translated file, from the text before and after.
+        suffixes: endings of its files' names.
+        declared: finds the encoding that a file declares.
+        errors: handling of characters that the encoding lacks; see :func:`codecs.register_error`.
+        finish: finishes a translated file, given the text before and after.
     """
 
     suffixes: tuple[str, ...]
@@ -81,10 +81,10 @@ class OpenFile(NamedTuple):
 
     Attributes:
         blocks: its blocks, in reading order.
-        write: the file with other text, given the segments of each block.
-        note: what its user should know, such as a guessed encoding; mostly nothing.
-        languages: codes of source and target language, where the file names them.
-        finished: what is translated already, and may be read as context.
+        write: returns the file with other text, given the segments of each block.
+        note: a note for the user, such as a guessed encoding; usually empty.
+        languages: codes of source and target language, if the file names them.
+        finished: existing translations, which may be read as context.
     """
 
     blocks: tuple[Block, ...]
@@ -95,21 +95,21 @@ class OpenFile(NamedTuple):
 
 
 def format_of(name: str) -> str | None:
-    """The format of a file by the end of its name; None if it is not known."""
+    """Return the format of a file by the ending of its name; None if it is unknown."""
     suffix = PurePath(name).suffix.lower()
     return next((key for key, value in FORMATS.items() if suffix in value.suffixes), None)
 
 
 def read(data: bytes, form: str, encoding: str | None = None, finishing: Finishing = Finishing()) -> OpenFile:  # noqa: B008
-    """Reads a file.
+    """Read a file.
 
     Args:
         form: one of :data:`FORMATS`.
         encoding: encoding of a text file; default: see :func:`decode`.
-        finishing: how the translated file is finished.
+        finishing: finishing steps of the translated file.
 
     Raises:
-        InputError: the file is damaged or not of this format; so does writing it.
+        InputError: the file is damaged or not of this format; writing it may raise this as well.
     """
     with _refusing(f"cannot be read as {form}"):
         opened = _read(data, form, encoding, finishing)
@@ -123,10 +123,10 @@ def read(data: bytes, form: str, encoding: str | None = None, finishing: Finishi
 
 @contextmanager
 def _refusing(what: str) -> Iterator[None]:
-    """Whatever a reader or writer stumbles over is the file's fault: one file must not end the work on others.
+    """Blame any failure of a reader or writer on the file: one file must not end the work on others.
 
     Raises:
-        InputError: something failed.
+        InputError: the reader or writer failed.
     """
     try:
         yield
@@ -139,15 +139,15 @@ def _refusing(what: str) -> Iterator[None]:
 
 
 def language(code: str) -> str:
-    """The language of a code, without region and script: ``de`` of ``de_AT``."""
+    """Return the language of a code, without region and script: ``de`` of ``de_AT``."""
     return re.split(r"[-_@]", code.strip())[0].lower()
 
 
 def check_languages(file: OpenFile, source: str, target: str) -> None:
-    """Rejects a file that says that it is in other languages than a model's.
+    """Refuse a file whose stated languages differ from a model's.
 
     Args:
-        source, target: the model's languages; of ``de_AT``, the language counts.
+        source, target: the model's languages; of ``de_AT``, only ``de`` counts.
 
     Raises:
         InputError: names both.
@@ -155,8 +155,8 @@ def check_languages(file: OpenFile, source: str, target: str) -> None:
     for side, said, ours in zip(("from", "into"), file.languages, (source, target)):
         if said and language(said) != language(ours):
             raise InputError(
-                f"is to be translated {side} {said}, but the model translates {side} {ours}; --any-language does so "
-                "all the same"
+                f"states that it is translated {side} {said}, but the model translates {side} {ours}; --any-language "
+                "translates it anyway"
             )
 
 
@@ -176,7 +176,7 @@ def _read(data: bytes, form: str, encoding: str | None, finishing: Finishing) ->
         return OpenFile(tuple(block for parsed in archive.parsed for block in parsed.blocks), write)
     decoded = decode(data, encoding, chosen.declared)
     parsed = chosen.read(decoded.text)
-    note = f"read as {decoded.encoding}; name another encoding with --encoding" if decoded.guessed else ""
+    note = f"read as {decoded.encoding}; name a different one with --encoding" if decoded.guessed else ""
 
     def finished(segments: Sequence[Sequence[str]]) -> bytes:
         made = parsed.render(segments)
@@ -190,25 +190,25 @@ def _read(data: bytes, form: str, encoding: str | None, finishing: Finishing) ->
 INSTEAD = {
     ".doc": "save it as .docx",
     ".rtf": "save it as .docx",
-    ".pdf": "PDF is not translated; export its text, or the file that it was made of",
+    ".pdf": "PDF is not supported; export its text, or use the file that it was made from",
     ".xlsx": "save its text as .txt",
     ".pptx": "save its text as .txt",
 }
-"""What to do with files of formats that people often have."""
+"""Advice for common formats that are not supported."""
 
 
 def check_format(name: str, hint: str = "") -> str:
-    """The format of a file by the end of its name.
+    """Return the format of a file by the ending of its name.
 
     Args:
-        hint: what else can be done.
+        hint: further advice for the error message.
 
     Raises:
-        InputError: it is not known.
+        InputError: it is unknown.
     """
     found = format_of(name)
     if found is None:
         known = ", ".join(suffix for value in FORMATS.values() for suffix in value.suffixes)
         instead = INSTEAD.get(PurePath(name).suffix.lower(), "")
-        raise InputError(f"{name}: of unknown format; {instead + '; ' if instead else ''}known: {known}{hint}")
+        raise InputError(f"{name}: unknown format; {instead + '; ' if instead else ''}known: {known}{hint}")
     return found

@@ -1,6 +1,6 @@
-"""A file as what is translated and what is not: blocks of text, and everything between them.
+"""A file as blocks of text, which are translated, and everything between them, which is not.
 
-Every format is read into the same form and written back from it, so that whatever is not text comes out as it went in.
+Every format is read into the same form and written back from it. Whatever is not text comes out unchanged.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import NamedTuple
 from fairseq_lasformer.formats.placeholders import ANYWHERE
 
 BREAK = " "
-"""Fill of markup that separates words, as a line break does."""
+"""Fill of markup that separates words, such as a line break."""
 
 PLACEHOLDER = "X"
-"""Fill of markup that stands for a word, as code does: in the text it is ``X1``, ``X2``, …"""
+"""Fill of markup that takes the place of a word, such as code: in the text it is ``X1``, ``X2``, …"""
 
 Markup = tuple["str | int", ...]
-"""Markup inside of a block: pieces of the file as they are, and the numbers of blocks that stand in between."""
+"""Markup inside a block: unchanged pieces of the file, and the numbers of blocks between them."""
 
 
 @dataclass(frozen=True)
@@ -29,10 +29,10 @@ class Block:
 
     Attributes:
         segments: the text before, between and after the markup; one more than ``markup``.
-        markup: what stands between the segments.
-        states: for each segment, how its text is formatted; segments of equal state look alike.
-        fills: for each markup, what stands for it in the text: nothing, :data:`BREAK` or :data:`PLACEHOLDER`.
-        write: turns text into the form it has in the file, such as ``&amp;`` for ``&``.
+        markup: what is between the segments.
+        states: formatting of each segment; segments of equal state look alike.
+        fills: for each markup, its substitute in the text: nothing, :data:`BREAK` or :data:`PLACEHOLDER`.
+        write: converts text to its form in the file, such as ``&amp;`` for ``&``.
     """
 
     segments: tuple[str, ...]
@@ -43,14 +43,14 @@ class Block:
 
     @property
     def text(self) -> str:
-        """The text, with what stands for its markup."""
+        """The text, with the fills of its markup."""
         pieces = [self.segments[0]]
         for i, segment in enumerate(self.segments[1:]):
             pieces += [self.fill(i), segment]
         return "".join(pieces)
 
     def fill(self, markup: int) -> str:
-        """What stands for markup in the text. Where a word goes on, a placeholder would change it: nothing does."""
+        """Return the fill of markup; empty within a word, which a placeholder would change."""
         fill = self.fills[markup]
         if fill != PLACEHOLDER:
             return fill
@@ -60,17 +60,17 @@ class Block:
 
     @functools.cached_property
     def _numbers(self) -> list[int]:
-        """For each markup, how many placeholders there are up to it."""
+        """Number of placeholders up to each markup."""
         return list(itertools.accumulate(int(fill == PLACEHOLDER) for fill in self.fills))
 
 
 class Finished(NamedTuple):
-    """A text that is translated already, and stays as it is; the model may read it.
+    """A text with an existing translation, which stays as it is; the model may read it.
 
     Attributes:
         before: number of blocks before it.
-        source, target: the text and its translation, with what stands for markup.
-        reviewed: whether the file does not say that somebody should look at it.
+        source, target: the text and its translation, with the fills of markup.
+        reviewed: False if the file asks for a review.
     """
 
     before: int
@@ -84,11 +84,11 @@ class Parsed:
     """A file that has been read.
 
     Attributes:
-        pieces: what the file consists of, in order: text that stays, and numbers of blocks. Blocks that are not among
-            them stand in the markup of others.
+        pieces: contents of the file, in order: text that stays, and numbers of blocks. Blocks that are not among
+            them are in the markup of others.
         blocks: the blocks, in reading order.
-        languages: codes of source and target language, where the file names them.
-        finished: what is translated already.
+        languages: codes of source and target language, if the file names them.
+        finished: existing translations.
     """
 
     pieces: tuple[str | int, ...]
@@ -97,14 +97,14 @@ class Parsed:
     finished: tuple[Finished, ...] = ()
 
     def of_languages(self, languages: tuple[str | None, str | None]) -> Parsed:
-        """The same, with the languages that the file names."""
+        """Return a copy with the languages that the file names."""
         return replace(self, languages=languages)
 
     def render(self, segments: Sequence[Sequence[str]]) -> str:
-        """The file with other text.
+        """Return the file with other text.
 
         Args:
-            segments: for each block, as many texts as it has segments.
+            segments: for each block, one text per segment.
         """
 
         found: list[str] = []
@@ -127,7 +127,7 @@ class Parsed:
 
 
 class BlockBuilder:
-    """Collects the pieces of a file, and the blocks among them, in reading order.
+    """A collector of a file's pieces, and of the blocks among them, in reading order.
 
     Blocks may be nested: a footnote within a paragraph is a block in the markup of another.
     """
@@ -145,7 +145,7 @@ class BlockBuilder:
         self.blocks.append(None)
 
     def end(self) -> None:
-        """End the innermost open block. A block without text becomes part of what stays."""
+        """End the innermost open block. A block without text becomes part of the unchanged pieces."""
         block = self._open.pop()
         block.close()
         if not any(segment.strip() for segment in block.segments):
@@ -165,7 +165,7 @@ class BlockBuilder:
         self._piece(block.number)
 
     def finished(self, source: str, target: str, reviewed: bool) -> None:
-        """Add what is translated already; what it consists of is added as what stays."""
+        """Add an existing translation; its pieces must also be added, by :meth:`keep`."""
         if source.strip() and target.strip():
             self.found.append(Finished(len(self.blocks), source, target, reviewed))
 
@@ -181,15 +181,15 @@ class BlockBuilder:
 
     @property
     def inside(self) -> bool:
-        """Whether a block is open."""
+        """Return whether a block is open."""
         return bool(self._open)
 
     def text(self, text: str, state: Hashable = None, raw: str | None = None, placeholders: bool = True) -> None:
         """Add text to the open block.
 
         Args:
-            raw: its form in the file; default: as ``write`` has it.
-            placeholders: whether what a program fills in (``{{ name }}``, ``%s``) stays as it is.
+            raw: its form in the file; default: as converted by ``write``.
+            placeholders: whether a program's placeholders (``{{ name }}``, ``%s``) stay as they are.
         """
         if placeholders and (raw is None or raw == text):
             position = 0
@@ -211,10 +211,10 @@ class BlockBuilder:
         block.open_raw.append(self.write(text) if raw is None else raw)
 
     def keep(self, raw: str, fill: str = "") -> None:
-        """Add what stays as it is: markup of the open block, or a piece between blocks.
+        """Add something that stays as it is: markup of the open block, or a piece between blocks.
 
         Args:
-            fill: what stands for it in the text of a block; see :class:`Block`.
+            fill: its substitute in the text of a block; see :class:`Block`.
         """
         if raw or fill:
             self._piece(raw, fill)
@@ -236,7 +236,7 @@ class BlockBuilder:
             block.states.append(block.states[-1])
 
     def parsed(self) -> Parsed:
-        """The file that was collected; blocks without text have no number."""
+        """Return the collected file; blocks without text have no number."""
         numbers: dict[int, int] = {}
         blocks: list[Block] = []
         for old, block in enumerate(self.blocks):
@@ -261,11 +261,11 @@ class _OpenBlock:
         self.states: list[Hashable] = [None]
         self.markup: list[list[str | int]] = []
         self.fills: list[str] = []
-        self.open: list[str] = []  # of the last segment: what comes piece by piece is joined once
+        self.open: list[str] = []  # pieces of the last segment, which are joined only once
         self.open_raw: list[str] = []
 
     def close(self) -> None:
-        """Join what was added to the last segment."""
+        """Join the pieces added to the last segment."""
         if self.open:
             self.segments[-1] += "".join(self.open)
             self.raw[-1] += "".join(self.open_raw)

@@ -1,4 +1,4 @@
-"""A block made of the translations of its sentences."""
+"""Composition of a block from the translations of its sentences."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class Composed(NamedTuple):
     """The text of a translated block.
 
     Attributes:
-        lost: how many pieces of markup have lost their place: segments without a word of the translation, and
-            placeholders that it lacks.
+        lost: number of pieces of markup that have lost their place: segments without a word of the translation, and
+            placeholders missing in it.
     """
 
     segments: list[str]
@@ -29,12 +29,12 @@ class Composed(NamedTuple):
 
 
 def compose(block: Block, found: Sequence[Sentence], translations: Sequence[str], align: Align) -> Composed:
-    """A block's segments with the sentences replaced by their translations.
+    """Replace the sentences in a block's segments by their translations.
 
-    What is between sentences stays. Markup within a sentence goes where the words around it went.
+    Text between sentences stays. Markup within a sentence goes where the words around it went.
 
     Args:
-        align: alignment of a sentence and its translation; asked for sentences with markup only.
+        align: aligns a sentence and its translation; called only for sentences with markup.
     """
     text, owner = block.text, owners(block)
     pieces: list[list[str]] = [[] for _ in block.segments]
@@ -79,14 +79,14 @@ def _has_word(text: str) -> bool:
 def _placed(
     block: Block, sentence: Sentence, texts: Sequence[str], translation: str, align: Align
 ) -> tuple[list[str], int]:
-    """The text of each segment of a sentence, and how many placeholders are missing in its translation."""
+    """Return the text of each segment of a sentence, and the number of placeholders missing in its translation."""
     first, last = sentence.segments
     holders = [i for i in range(first, last) if block.fill(i).startswith(PLACEHOLDER)]
     names = [block.fill(i) for i in holders]
     sources, targets = _split(sentence.text, names), _split(translation, names)
     missing = 0
     if sources is None or targets is None:
-        # those that were found elsewhere are taken out, and all go where the words around them went
+        # misplaced ones are removed, and all go where the words around them went
         for name in names:
             translation, n = re.subn(rf" ?{_word(name)}", "", translation)
             missing += n != 1
@@ -113,14 +113,14 @@ def _placed(
 
 
 def _part(weights: np.ndarray, source: str, target: str) -> AlignedWords:
-    """The alignment of a part; by place, where a word runs over its edge."""
+    """Return the alignment of a part; by place, if a word crosses its edge."""
     if weights.shape == (len(units(target)), len(units(source))):
         return AlignedWords(weights)
     return by_place(source, target)
 
 
 def _within(spans: Sequence[tuple[int, int]], place: tuple[int, int]) -> slice:
-    """The units that begin in a place."""
+    """Return the units that begin in a place."""
     inside = [i for i, (start, _) in enumerate(spans) if place[0] <= start < place[1]]
     return slice(inside[0], inside[-1] + 1) if inside else slice(0, 0)
 
@@ -130,7 +130,7 @@ def _word(placeholder: str) -> str:
 
 
 def _split(text: str, placeholders: Sequence[str]) -> list[tuple[int, int]] | None:
-    """Start and end of what is between placeholders; None unless each occurs once, in order."""
+    """Return the start and end of each text between placeholders; None unless each occurs once, in order."""
     edges = [0]
     for placeholder in placeholders:
         found = [m.span() for m in re.finditer(_word(placeholder), text)]

@@ -1,4 +1,4 @@
-"""Bytes to text and back: encoding, byte order mark and what was found out about them."""
+"""Conversion of bytes to text and back: encoding and byte order mark."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Decoded(NamedTuple):
 
     Attributes:
         text: its text, without byte order mark; line endings as in the file.
-        mark: its byte order mark, or nothing.
+        mark: its byte order mark, or empty.
         guessed: whether the encoding was guessed.
     """
 
@@ -32,10 +32,10 @@ class Decoded(NamedTuple):
     guessed: bool
 
     def encode(self, text: str, errors: str = "strict") -> bytes:
-        """Another text in the same encoding.
+        """Encode another text in the same way.
 
         Args:
-            errors: ``xmlcharrefreplace`` where the format can name any character.
+            errors: ``xmlcharrefreplace`` if the format can express any character.
 
         Raises:
             InputError: the encoding lacks a character of the text.
@@ -49,13 +49,13 @@ class Decoded(NamedTuple):
 
 
 def decode(data: bytes, named: str | None = None, declared: Callable[[bytes], str | None] | None = None) -> Decoded:
-    """The text of a file.
+    """Decode a file.
 
-    The encoding is, in this order: the one that is named, that of the byte order mark, the one that the file declares,
+    The encoding is the first that applies: the one named, that of the byte order mark, the one that the file declares,
     UTF-8, and the one that charset-normalizer finds most likely.
 
     Args:
-        named: the encoding, if it is known.
+        named: the encoding, if known.
         declared: finds the encoding that a file of this format declares.
 
     Raises:
@@ -79,7 +79,7 @@ def decode(data: bytes, named: str | None = None, declared: Callable[[bytes], st
 
         best = from_bytes(data[: 1 << 20]).best()
         if best is None or b"\0" in data:
-            raise InputError("is not text, or in an encoding that could not be detected; name it with --encoding")
+            raise InputError("is not text, or its encoding could not be detected; name it with --encoding")
         decoded = _decode(data, best.encoding, b"", True)
     if "\0" in decoded.text:
         raise InputError("is not text (it contains zero bytes)")
@@ -101,4 +101,4 @@ def _decode(data: bytes, encoding: str, mark: bytes, guessed: bool) -> Decoded:
     except UnicodeDecodeError as e:
         raise InputError(f"is not {encoding} (byte {e.start + 1}); name its encoding with --encoding") from e
     except UnicodeError as e:  # undefined, idna, punycode
-        raise InputError(f"{encoding}: not an encoding of files; name another one with --encoding") from e
+        raise InputError(f"{encoding}: not a text encoding; name a different one with --encoding") from e

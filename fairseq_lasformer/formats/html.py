@@ -14,7 +14,7 @@ INLINE = frozenset(
         "small span strike strong sub sup time tt u wbr",
     )
 )
-"""Elements that stand within a sentence; at all others, a block ends."""
+"""Elements within a sentence; at all others, a block ends."""
 
 OPAQUE = frozenset(
     re.findall(
@@ -26,20 +26,20 @@ OPAQUE = frozenset(
 
 
 DEEPEST = 48
-"""How many levels of nested inline elements are distinguished."""
+"""Number of levels of nested inline elements that are distinguished."""
 
 
 def read(text: str) -> Parsed:
-    """The blocks of an HTML file or fragment."""
+    """Read the blocks of an HTML file or fragment."""
     builder = BlockBuilder(escape)
     add(builder, text)
     return builder.parsed()
 
 
 def add(builder: BlockBuilder, text: str) -> None:
-    """Adds the blocks of an HTML file or fragment to others."""
+    """Add the blocks of an HTML file or fragment to others."""
     state: list[tuple[str, str]] = []  # the open inline elements: name and tag
-    opaque: list[str] = []  # the open elements, from the one on that is not translated
+    opaque: list[str] = []  # the open elements, from the untranslated one on
 
     for piece in html_pieces(text):
         if opaque:
@@ -78,5 +78,5 @@ def _untranslated(piece: Piece) -> bool:
 
 
 def _inside_a_line(name: str) -> bool:
-    """Whether an element that is not translated stands within a sentence."""
+    """Return whether an untranslated element belongs within a sentence."""
     return name not in ("pre", "script", "style", "template", "noscript", "textarea")

@@ -1,4 +1,4 @@
-"""Markdown (CommonMark with tables and strikethrough): blocks are found by markdown-it-py, and stay as they are."""
+"""Markdown (CommonMark with tables and strikethrough): markdown-it-py finds the blocks, which are preserved."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import NamedTuple
 from fairseq_lasformer.formats import html
 from fairseq_lasformer.formats.block import BREAK, PLACEHOLDER, BlockBuilder, Parsed
 
-logging.getLogger("markdown_it").setLevel(logging.WARNING)  # it tells of every line
+logging.getLogger("markdown_it").setLevel(logging.WARNING)  # it logs every line
 
 _FRONT = re.compile(r"\A(---\r?\n.*?\r?\n(?:---|\.\.\.)[ \t]*(?:\r?\n|\Z))", re.S)
 
-# what stands in a line and is not text: code, images, the ends of links, addresses, footnotes, tags, formulas
+# parts of a line that are not text: code, images, the ends of links, addresses, footnotes, tags, formulas
 _OPAQUE = re.compile(
     r"(?P<code>(?<!`)(`{1,40})(?!`).{0,4000}?(?<!`)\2(?!`))"
     r"|(?P<image>!\[[^\]]{0,2000}\](?:\([^()\s]*(?:\([^()]*\)[^()\s]*)*(?:\s+(?:\"[^\"]*\"|'[^']*'))?\)|\[[^\]]*\])?)"
@@ -32,11 +32,11 @@ _SPECIAL = re.compile(r"`|<(?=[a-zA-Z/!])|\](?=[(\[])|\\(?=[!-/:-@\[-`{-~])")
 
 
 DEEPEST = 48
-"""How many levels of nested formatting are distinguished."""
+"""Number of levels of nested formatting that are distinguished."""
 
 
 def escape_within(text: str) -> str:
-    """Text without anything that Markdown would take for markup within a line, such as a cell of a table."""
+    """Escape whatever Markdown would take for markup within a line, such as a table cell."""
     places = {m.start() for m in _SPECIAL.finditer(text)} | set(_emphasis(text))
     if places:
         text = "".join(f"\\{c}" if i in places else c for i, c in enumerate(text))
@@ -44,12 +44,12 @@ def escape_within(text: str) -> str:
 
 
 def escape(text: str) -> str:
-    """The same for the text of a block, which must not begin a list, a quotation or a heading."""
+    """Escape the text of a block likewise; it must not begin a list, a quotation or a heading either."""
     return re.sub(r"^(?=[-+*>#]+\s)|(?<=^\d)(?=[.)]\s)", r"\\", escape_within(text))
 
 
 def read(text: str) -> Parsed:
-    """The paragraphs, headings, list items and table cells; code and front matter stay."""
+    """Read the paragraphs, headings, list items and table cells; code and front matter stay."""
     from markdown_it import MarkdownIt
 
     builder = BlockBuilder(escape)
@@ -63,7 +63,7 @@ def read(text: str) -> Parsed:
         starts.append(starts[-1] + len(line))
     position, sought = 0, 0  # how far the file has been written, and searched
     parser = MarkdownIt("commonmark").enable(["table", "strikethrough"])
-    parser.core.ruler.disable(["inline"])  # blocks alone are asked for
+    parser.core.ruler.disable(["inline"])  # only blocks are needed
     tokens = parser.parse(body)
     for before, token in zip([None, *tokens], tokens):
         if token.map is None:
@@ -88,7 +88,7 @@ def read(text: str) -> Parsed:
 
 
 def _find(body: str, content: str, start: int, end: int) -> list[tuple[int, int]] | None:
-    """Where each line of a block's content stands; None if it cannot be told."""
+    """Locate each line of a block's content; return None if one cannot be found."""
     places = []
     for line in content.split("\n"):
         line = line.strip()
@@ -101,7 +101,7 @@ def _find(body: str, content: str, start: int, end: int) -> list[tuple[int, int]
 
 
 def _inline(builder: BlockBuilder, body: str, places: list[tuple[int, int]]) -> None:
-    """Adds a block: its lines, with what stands between them as breaks."""
+    """Add a block: its lines, with whatever is between them as breaks."""
     builder.begin()
     joined = "\n".join(body[a:b] for a, b in places)
     emphasis, brackets = _emphasis(joined), _Brackets.of(joined)
@@ -146,7 +146,7 @@ def _inline(builder: BlockBuilder, body: str, places: list[tuple[int, int]]) -> 
 
 
 class _Brackets(NamedTuple):
-    """The brackets of a block: where the first one opens, and where each that opens is closed."""
+    """The brackets of a block: the place of the first opening one, and the closing place of each."""
 
     first: int
     closes: dict[int, int]
@@ -164,7 +164,7 @@ class _Brackets(NamedTuple):
         return cls(first, closes)
 
     def is_link(self, text: str, found: re.Match[str]) -> bool:
-        """Whether a bracket opens or closes a link, rather than standing in the text."""
+        """Return whether a bracket opens or closes a link, rather than being text."""
         if found.lastgroup == "close":
             return found.start() > self.first
         close = self.closes.get(found.start())
@@ -172,11 +172,11 @@ class _Brackets(NamedTuple):
 
 
 def _emphasis(text: str) -> dict[int, bool]:
-    """The runs of ``*``, ``_`` and ``~~`` that are markup, by place; whether each opens (True) or closes."""
+    """Find the runs of ``*``, ``_`` and ``~~`` that are markup, by place: True if a run opens, False if it closes."""
     opaque = [m.span() for m in _OPAQUE.finditer(text) if m.lastgroup not in ("stars", "open", "close")]
     found: dict[int, bool] = {}
     waiting: list[tuple[str, int]] = []
-    last: dict[str, list[int]] = {}  # of each kind of run, where it waits
+    last: dict[str, list[int]] = {}  # for each kind of run, its places in ``waiting``
     for place, run in _runs(text, opaque):
         before, after = text[max(0, place - 1) : place] or " ", text[place + len(run) : place + len(run) + 1] or " "
         left = not after.isspace() and (after.isalnum() or before.isspace() or not before.isalnum())
@@ -196,7 +196,7 @@ def _emphasis(text: str) -> dict[int, bool]:
 
 
 def _runs(text: str, opaque: list[tuple[int, int]]) -> Iterator[tuple[int, str]]:
-    """The runs of stars and the like outside of what is opaque, whose places are in order."""
+    """Yield the runs of stars and the like outside the opaque places, which are in order."""
     following = iter([*opaque, (len(text), len(text))])
     begin, end = next(following)
     for m in re.finditer(r"\*+|_+|~~", text):

@@ -10,7 +10,7 @@ from xml.parsers import expat
 from fairseq_lasformer.errors import InputError
 
 DEEPEST = 256
-"""How deeply the elements of XML may be nested."""
+"""Maximum depth of nested XML elements."""
 
 
 class Piece(NamedTuple):
@@ -19,8 +19,8 @@ class Piece(NamedTuple):
     Attributes:
         kind: ``start``, ``end``, ``text``, or ``other`` (comments, declarations).
         name: name of the element; in XML, with its prefix (``w:p``).
-        raw: as it stands in the file; empty for the end of an element without content (``<br/>``).
-        text: the text that it stands for.
+        raw: its text in the file; empty for the end of an element without content (``<br/>``).
+        text: the text that it represents.
     """
 
     kind: str
@@ -36,15 +36,15 @@ class Piece(NamedTuple):
 
 
 def escape(text: str) -> str:
-    """Text in the form it has between tags."""
+    """Escape text for use between tags."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def xml_pieces(text: str) -> list[Piece]:
-    """The pieces of an XML file.
+    """Split an XML file into pieces.
 
     Raises:
-        InputError: it is not well-formed, or declares entities, by which small files can grow without limit.
+        InputError: it is not well-formed, or declares entities, with which small files can grow without limit.
     """
     data = text.encode("utf-8")
     found: list[tuple[int, str, str, str, dict[str, str]]] = []
@@ -56,7 +56,7 @@ def xml_pieces(text: str) -> list[Piece]:
         found.append((parser.CurrentByteIndex, kind, name, text, attributes or {}))
 
     def entity(name: str, *_: object) -> None:
-        raise InputError(f"it declares an entity ({name}); files that do are not read")
+        raise InputError(f"it declares an entity ({name}); such files are not read")
 
     def mark(inside: bool) -> None:
         nonlocal cdata
@@ -103,18 +103,18 @@ def xml_pieces(text: str) -> list[Piece]:
 
 
 VOID = frozenset(re.findall(r"\w+", "area base br col embed hr img input link meta param source track wbr"))
-"""Elements of HTML that have no content and no end."""
+"""HTML elements without content and end tag."""
 
 
 _TAG = re.compile(r"""<([a-zA-Z][^\t\n\f\r />]*+)((?:=[\t\n\f\r ]*+(?:"[^"]*+"|'[^']*+')|[^>])*+)>""")
 _ATTRIBUTE = re.compile(r"""([^\s=/>"']++)(?:\s*+=\s*+("[^"]*+"|'[^']*+'|[^\s>]*+))?+""")
 _ENTITY = re.compile(r"&(?:#[0-9]{1,9}|#[xX][0-9a-fA-F]{1,8}|[a-zA-Z][a-zA-Z0-9]{0,40});?")
 _RAW = ("script", "style", "textarea", "title", "xmp", "iframe", "noembed", "noframes")
-"""Elements whose content holds no tags."""
+"""Elements whose content has no tags."""
 
 
 def html_pieces(text: str) -> list[Piece]:
-    """The pieces of an HTML file; any text is one. Every character is looked at a few times at most."""
+    """Split an HTML file, which may be any text, into pieces; each character is read a few times at most."""
     found: list[Piece] = []
     position, last = 0, text.rfind(">")
     while position < len(text):
@@ -129,7 +129,7 @@ def html_pieces(text: str) -> list[Piece]:
             found += _characters("<")
             position = begin + 1
             continue
-        if begin > last:  # nothing ends any more
+        if begin > last:  # no tag ends after this
             found.append(Piece("other", "", text[begin:]))
             break
         if text.startswith("<!--", begin):
@@ -138,7 +138,7 @@ def html_pieces(text: str) -> list[Piece]:
             found.append(Piece("other", "", text[begin:position]))
             continue
         match = _TAG.match(text, begin) if is_tag else None
-        # with a quotation mark that never ends, a tag ends at the first bracket
+        # with an unclosed quotation mark, a tag ends at the first bracket
         position = match.end() if match else text.index(">", begin) + 1
         raw = text[begin:position]
         name = re.match(r"</?([a-zA-Z][^\t\n\f\r />]*)?", raw)
@@ -152,7 +152,7 @@ def html_pieces(text: str) -> list[Piece]:
 
 
 def _started(found: list[Piece], text: str, raw: str, name: str, position: int) -> int:
-    """Adds the start of an element, and the content of one without tags; where to go on."""
+    """Add the start of an element, and the content of one without tags; return where to go on."""
     attributes = {}
     for key, value in _ATTRIBUTE.findall(raw[len(name) + 1 : -1]):
         quoted = value[:1] in ("'", '"')
@@ -170,7 +170,7 @@ def _started(found: list[Piece], text: str, raw: str, name: str, position: int) 
 
 
 def _characters(text: str) -> list[Piece]:
-    """Text between tags, its entities apart."""
+    """Split text between tags into pieces, with its entities separate."""
     found, position = [], 0
     for entity in _ENTITY.finditer(text):
         if entity.start() > position:
@@ -183,6 +183,6 @@ def _characters(text: str) -> list[Piece]:
 
 
 def encoding_named(data: bytes) -> str | None:
-    """The encoding that an XML declaration or a meta element names, if one does."""
+    """Return the encoding that an XML declaration or a meta element names, if any."""
     found = re.search(rb"""(?:<\?xml[^>]*?encoding|<meta[^>]*?charset)\s*=\s*["']?([A-Za-z0-9_.:-]+)""", data[:2048])
     return found[1].decode("ascii") if found else None

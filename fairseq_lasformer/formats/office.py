@@ -15,7 +15,7 @@ from fairseq_lasformer.formats.block import BREAK, BlockBuilder, Parsed
 from fairseq_lasformer.formats.markup import Piece, escape, xml_pieces
 
 MOST, MOST_MEMBERS = 512 << 20, 10_000
-"""Bytes that an archive may take up, unpacked, and files that it may hold."""
+"""Maximum size of an unpacked archive, in bytes, and maximum number of files in it."""
 
 WORD = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
 
@@ -28,8 +28,8 @@ class Archive(NamedTuple):
 
     Attributes:
         files: the names of its XML files with text.
-        parsed: those files, one after the other.
-        finish: what is done to each file that has been translated.
+        parsed: those files, in the same order.
+        finish: finishes each translated file.
     """
 
     data: bytes
@@ -38,7 +38,7 @@ class Archive(NamedTuple):
     finish: Callable[[str], str] = str
 
     def write(self, texts: tuple[str, ...]) -> bytes:
-        """The archive with other XML files; everything else in it is copied."""
+        """Return the archive with other XML files; everything else in it is copied."""
         changed = dict(zip(self.files, texts))
         made = io.BytesIO()
         with zipfile.ZipFile(io.BytesIO(self.data)) as old, zipfile.ZipFile(made, "w") as new:
@@ -55,7 +55,7 @@ class Archive(NamedTuple):
 
 
 def copied(info: zipfile.ZipInfo) -> zipfile.ZipInfo:
-    """What describes a file of an archive, for a copy of it."""
+    """Return the description of a file in an archive, for a copy of it."""
     made = zipfile.ZipInfo(info.filename, info.date_time)
     made.compress_type, made.external_attr, made.create_system = (
         info.compress_type,
@@ -67,19 +67,19 @@ def copied(info: zipfile.ZipInfo) -> zipfile.ZipInfo:
 
 
 def read_docx(data: bytes) -> Archive:
-    """The paragraphs of a Word document: body, headers, footers, notes and comments.
+    """Read the paragraphs of a Word document: body, headers, footers, notes and comments.
 
     Raises:
-        InputError: the file is damaged, encrypted or not one.
+        InputError: the file is damaged, encrypted or not a Word document.
     """
     return _read(data, _WORD, "word/document.xml", _word, "a .docx file")._replace(finish=_keeping_space)
 
 
 def read_odt(data: bytes) -> Archive:
-    """The paragraphs of an OpenDocument text, headers and footers included.
+    """Read the paragraphs of an OpenDocument text, headers and footers included.
 
     Raises:
-        InputError: the file is damaged, encrypted or not one.
+        InputError: the file is damaged, encrypted or not an OpenDocument text.
     """
     return _read(data, _OPEN, "content.xml", _open_document, "an .odt file")
 
@@ -94,8 +94,8 @@ def _read(data: bytes, names: re.Pattern[str], main: str, parse: Callable[[str],
                 raise InputError(f"unpacked, it takes up more than {MOST >> 20} MiB")
             names_of_all = [info.filename for info in archive.infolist()]
             if len(names_of_all) > MOST_MEMBERS or len(set(names_of_all)) < len(names_of_all):
-                raise InputError(f"not {what}: it holds the same name twice, or more than {MOST_MEMBERS:,} files")
-            if broken := archive.testzip():  # also of what is only copied
+                raise InputError(f"not {what}: it contains the same name twice, or more than {MOST_MEMBERS:,} files")
+            if broken := archive.testzip():  # including files that are only copied
                 raise InputError(f"not {what}, damaged or encrypted (checksum of {broken})")
             infos.sort(key=lambda info: info.filename != main)
             texts = [archive.read(info).decode("utf-8-sig") for info in infos]
@@ -107,13 +107,13 @@ def _read(data: bytes, names: re.Pattern[str], main: str, parse: Callable[[str],
 
 
 def _word(text: str) -> Parsed:
-    """Paragraphs ``w:p``, of which the text stands in ``w:t``, formatted by the ``w:rPr`` of its run ``w:r``."""
+    """Parse paragraphs ``w:p``, whose text is in ``w:t`` and formatted by the ``w:rPr`` of its run ``w:r``."""
     builder = BlockBuilder(escape)
     prefix = _prefix(text, WORD, "w")
     paragraph, run, content, properties, link = (prefix + n for n in ("p", "r", "t", "rPr", "hyperlink"))
-    states: list[list[str]] = []  # of the open runs: their properties
+    states: list[list[str]] = []  # properties of the open runs
     links: list[str] = []
-    kept: list[str] | None = None  # the properties that are being read
+    kept: list[str] | None = None  # the properties being read
     inside = False
     for piece in xml_pieces(text):
         if piece.kind == "start":
@@ -130,7 +130,7 @@ def _word(text: str) -> Parsed:
         if piece.kind == "end" and piece.name == paragraph:
             builder.end()
         if kept is not None:
-            # what Word notes about spelling and languages does not show
+            # Word's notes about spelling and languages are invisible
             kept += [piece.raw] if piece.local not in ("lang", "noProof") else []
         if piece.kind == "end":
             if piece.name == run and states:
@@ -149,16 +149,16 @@ def _word(text: str) -> Parsed:
 
 
 def _keeping_space(text: str) -> str:
-    """Lets text keep the space around it, which Word ignores unless told not to: words have moved."""
+    """Keep the space around text, which Word ignores unless told not to: words have moved."""
     prefix = _prefix(text, WORD, "w")
     return re.sub(rf"<{prefix}t>(?=\s|[^<]*\s</)", f'<{prefix}t xml:space="preserve">', text)
 
 
 def _open_document(text: str) -> Parsed:
-    """Paragraphs ``text:p`` and headings ``text:h``, of which spans and links are formatted.
+    """Parse paragraphs ``text:p`` and headings ``text:h``, whose spans and links are formatted.
 
-    What stands in other elements of a paragraph (fields, the names in annotations) is not translated; paragraphs within
-    a paragraph, such as footnotes, are.
+    Text in other elements of a paragraph (fields, the names in annotations) is not translated; paragraphs within a
+    paragraph, such as footnotes, are.
     """
     builder = BlockBuilder(escape)
     prefix = _prefix(text, "urn:oasis:names:tc:opendocument:xmlns:text:1.0", "text")
@@ -191,7 +191,7 @@ def _open_document(text: str) -> Parsed:
 
 
 def _prefix(text: str, namespace: str, usual: str) -> str:
-    """The prefix of a namespace in a file, with its colon."""
+    """Return the prefix of a namespace in a file, with its colon."""
     found = re.search(rf'xmlns(?::([\w.-]+))?\s*=\s*["\']{re.escape(namespace)}["\']', text)
     if found is None:
         return f"{usual}:"

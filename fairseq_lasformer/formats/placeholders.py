@@ -1,7 +1,7 @@
-"""What stands in a text for something that a program fills in later: it is kept as it is, in every format.
+"""Placeholders in a text, which a program fills in later: they are kept as they are, in every format.
 
-``{{ name }}``, ``${name}``, ``{0}``, ``%s``, ``%(name)s``, ``%1$s``, ``%name%``, ``<0/>``. In .po files the flags of an
-entry (``c-format``) say which directives there are: see gettext's manual, "Preparing Strings" and "C Format Strings".
+``{{ name }}``, ``${name}``, ``{0}``, ``%s``, ``%(name)s``, ``%1$s``, ``%name%``, ``<0/>``. In .po files, an entry's
+flags (``c-format``) determine its directives: see gettext's manual, "Preparing Strings" and "C Format Strings".
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 
 _LENGTH = r"(?:hh|h|ll|l|j|z|t|L|q|w\d+|wf\d+)?"
 _CONVERSION = r"(?:[diouxXeEfFgGaAcCsSpnmbB]|<PRI[a-zA-Z]+\d*>)"
-_N = r"\d{1,4}"  # every repetition is bounded: texts come from strangers
+_N = r"\d{1,4}"  # every repetition is bounded: texts are untrusted
 _WIDTH = rf"(?:\*(?:{_N}\$)?|{_N})?(?:\.(?:\*(?:{_N}\$)?|{_N})?)?"
 _C = rf"%(?:{_N}\$)?[-+ #0'I]{{0,6}}{_WIDTH}{_LENGTH}{_CONVERSION}|%%"
 _PYTHON = rf"%(?:\([^()\s]{{0,80}}\))?[-+ #0]{{0,6}}(?:\*|{_N})?(?:\.(?:\*|{_N})?)?[hlL]?[diouxXeEfFgGcrsa]|%%"
@@ -39,7 +39,7 @@ BY_FLAG = {
 }
 """Directives by an entry's flag."""
 
-# In any text: no flag with a space ("100% of"), and nothing that goes on as a word ("50%off").
+# In any text: no space as a flag ("100% of"), and nothing that continues as a word ("50%off").
 ANYWHERE = re.compile(
     r"\{\{[^{}\n]{0,200}\}\}|\{%[^{}\n]{0,200}%\}|\$\{[^{}\n]{0,200}\}|#\{[^{}\n]{0,200}\}"
     rf"|{_BRACES}"
@@ -54,5 +54,5 @@ TAGS = r"<[^<>]{1,2000}>|&\w{1,40};"
 
 
 def directives(text: str, pattern: re.Pattern[str]) -> list[str]:
-    """The directives of a text, in order."""
+    """Return the directives of a text, in order."""
     return [found[0] for found in pattern.finditer(text)]

@@ -11,7 +11,7 @@ _MARKER = re.compile(r"\s*(?:(?:[-*+•‣–—>]|\(?\d{1,3}[.)])[ \t]+)*")
 
 
 def read(text: str) -> Parsed:
-    """The lines of a text, each of which may hold one sentence or a whole paragraph."""
+    """Read the lines of a text, each of which may contain one sentence or a whole paragraph."""
     builder = BlockBuilder()
     for line in _BREAKS.split(text):
         if not line.strip():
@@ -27,7 +27,7 @@ def read(text: str) -> Parsed:
 
 
 def read_wrapped(text: str) -> Parsed:
-    """The paragraphs of a text whose lines are wrapped; blank lines and more deeply indented ones separate them."""
+    """Read the paragraphs of a text with wrapped lines; blank and more deeply indented lines separate them."""
     builder = BlockBuilder()
     for paragraph in re.split(r"((?:\r?\n[ \t]*)(?:\r?\n[ \t]*)+|\r?\n(?=[ \t]))", text):
         if not paragraph.strip():

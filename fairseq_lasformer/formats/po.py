@@ -1,7 +1,7 @@
 """gettext's .po: entries without a translation get one.
 
-Directives are those of the flag of an entry (``c-format``); a plural form that may stand for several numbers is made of
-``msgid_plural``. What ``msgfmt --check`` would refuse stays empty, and what is filled is marked ``#, fuzzy``.
+Directives are those of an entry's flag (``c-format``); a plural form for several numbers is translated from
+``msgid_plural``. Translations that ``msgfmt --check`` would refuse stay empty, and new ones are marked ``#, fuzzy``.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ _MORE = re.compile(r'\s*"(.*)"\s*$')
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", '"': '"', "\\": "\\", "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
 _BREAKS = re.compile(r"((?:\\n|\\t|\\r)+)")
 _PLURALS = re.compile(r"nplurals\s*=\s*(\d+)\s*;\s*plural\s*=([^;\\]+)")
-_NUMBERS = 201  # those for which it is tried which form stands for them
+_NUMBERS = 201  # numbers, from 0, whose plural form is tried
 
 
 class Field(NamedTuple):
     """A field of an entry, over one or more lines.
 
     Attributes:
-        first, last: its lines, from ``first`` to before ``last``.
+        first, last: its lines, from ``first`` up to but not including ``last``.
         name: ``msgid``, ``msgstr[0]``, …
         value: its text, escaped as in the file.
         source: for a translation, the text that it translates.
-        singular: that of ``msgid``.
+        singular: the text of ``msgid``.
         entry: number of the entry's first line, comments included.
     """
 
@@ -46,7 +46,7 @@ class Field(NamedTuple):
 
 
 def fields_of(lines: list[str]) -> list[Field]:
-    """All fields of a file; comments and obsolete entries are none."""
+    """Return all fields of a file, without comments and obsolete entries."""
     found: list[Field] = []
     entry: dict[str, str] = {}
     flags: set[str] = set()
@@ -83,12 +83,12 @@ def fields_of(lines: list[str]) -> list[Field]:
 
 
 def _one_is_singular(header: str) -> frozenset[int]:
-    """The plural forms that stand for a single number, so that ``msgid`` may be translated for them."""
+    """Return the plural forms for the number one alone, which may be translated from ``msgid``."""
     match = _PLURALS.search(header)
     if match is None:
         return frozenset({0})
     try:
-        rule = gettext.c2py(match[2].strip())  # it takes numbers, n and operators only
+        rule = gettext.c2py(match[2].strip())  # it accepts only numbers, n and operators
         forms = [int(rule(n)) for n in range(_NUMBERS)]
     except (ValueError, RecursionError, ZeroDivisionError, OverflowError):
         return frozenset()
@@ -96,13 +96,13 @@ def _one_is_singular(header: str) -> frozenset[int]:
 
 
 def languages(text: str) -> tuple[str | None, str | None]:
-    """Source and target language that the header names."""
+    """Return the source and target language that the header names."""
     found = re.search(r'^(?:msgstr\s*)?"Language:\s*([A-Za-z][\w@-]*)\s*\\n"', text, re.M)
     return None, found[1] if found else None
 
 
 def read(text: str) -> Parsed:
-    """The messages whose translations are empty, in the place of those.
+    """Read the messages whose translations are empty, each in the place of its translation.
 
     Raises:
         InputError: there is no message.
@@ -124,40 +124,40 @@ def read(text: str) -> Parsed:
         position = field.last
     builder.keep("".join(lines[position:]))
     if not any(field.name.startswith("msgstr") for field in fields):
-        raise InputError("holds no message (msgid, msgstr)")
+        raise InputError("contains no message (msgid, msgstr)")
     return builder.parsed().of_languages(languages(text))
 
 
 def _around(lines: list[str], field: Field) -> tuple[str, str]:
-    """What stands before and after the value of a field in its first and its last line, with the quotation marks."""
+    """Return the text before and after a field's value in its first and last line, quotation marks included."""
     line, last = lines[field.first], lines[field.last - 1]
     quote = line.index('"', line.index(field.name) + len(field.name))
     return line[: quote + 1], last[last.rindex('"') :]
 
 
 def _open(field: Field) -> bool:
-    """Whether a field is a translation that is missing."""
+    """Return whether a field is a missing translation."""
     return field.name.startswith("msgstr") and not field.value and bool(field.source)
 
 
 def _pattern(field: Field) -> re.Pattern[str]:
-    """What is kept as it is in a message: the directives of its flag, or what looks like one; tags and entities."""
+    """Return the pattern of text to keep in a message: directives of its flag, or what looks like one; tags, entities."""
     patterns = [BY_FLAG[flag].pattern for flag in sorted(field.flags) if flag in BY_FLAG]
     return re.compile("|".join([*(patterns or [ANYWHERE.pattern]), TAGS]))
 
 
 def finish(original: str, made: str, mark: bool) -> str:
-    """A translated file: what msgfmt would refuse is emptied again, and new translations are marked ``#, fuzzy``.
+    """Empty the translations of a translated file that msgfmt would refuse, and mark the other new ones ``#, fuzzy``.
 
     Args:
-        made: the translated file; its lines are those of the original, but for what was filled.
-        mark: whether to mark.
+        made: the translated file; its lines are those of the original, except for new translations.
+        mark: whether to mark new translations.
     """
     lines = made.splitlines(keepends=True)
     before = fields_of(original.splitlines(keepends=True))
     after = fields_of(lines)
     if [field.name for field in before] != [field.name for field in after]:
-        return made  # a carriage return in a translation, say; nothing is known of its entries
+        return made  # a carriage return in a translation, say: its entries are unknown
     filled: set[int] = set()  # first lines of entries
     for old, new in zip(before, after):
         if not _open(old) or not new.value:
@@ -173,7 +173,7 @@ def finish(original: str, made: str, mark: bool) -> str:
 
 
 def _mark(lines: list[str], begin: int) -> None:
-    """Marks the entry that begins with a line."""
+    """Mark the entry that begins at a line."""
     at = begin
     while at < len(lines) and lines[at].startswith("#") and not lines[at].startswith(("#|", "#~")):
         if lines[at].startswith("#,"):
@@ -186,7 +186,7 @@ def _mark(lines: list[str], begin: int) -> None:
 
 
 def _is_refused(field: Field, value: str) -> bool:
-    """Whether msgfmt --check refuses a translation: its directives or the line breaks at its ends differ."""
+    """Return whether msgfmt --check refuses a translation: its directives or the line breaks at its ends differ."""
     for end in (str.startswith, str.endswith):
         if end(field.singular, "\\n") != end(value, "\\n"):
             return True
@@ -198,7 +198,7 @@ def _is_refused(field: Field, value: str) -> bool:
 
 
 def _message(builder: BlockBuilder, source: str, pattern: re.Pattern[str]) -> None:
-    """Adds a message, line by line."""
+    """Add a message, line by line."""
     for piece in _BREAKS.split(source):
         if _BREAKS.fullmatch(piece):
             builder.keep(piece)
@@ -214,7 +214,7 @@ def _message(builder: BlockBuilder, source: str, pattern: re.Pattern[str]) -> No
 
 
 def _plain(value: str, pattern: re.Pattern[str]) -> str:
-    """A message as one line of text."""
+    """Return a message as one line of text."""
     builder = BlockBuilder()
     _message(builder, value, pattern)
     return " ".join(block.text for block in builder.parsed().blocks)

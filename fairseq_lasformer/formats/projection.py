@@ -1,8 +1,8 @@
-"""Where the markup of a sentence goes in its translation.
+"""Projection of a sentence's markup onto its translation.
 
-The markup divides a sentence into segments. Their order stays; each word of the translation is given to a segment, such
-that as much attention as possible falls on words that look the same (a dynamic programme over words and segments). So
-every piece of markup survives, in order and well nested.
+The markup divides a sentence into segments. Their order stays. Each word of the translation is assigned to a segment
+such that as much attention as possible falls on words that look the same (a dynamic programme over words and segments).
+So every piece of markup survives, in order and well nested.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ OWN = 0.25
 """Weight of the segment itself, among those that look the same."""
 
 PLACE = 0.15
-"""Weight of standing at the same place of the sentence."""
+"""Weight of being at the same place in the sentence."""
 
 EMPTY = 1.5
 """Cost of a segment that loses its words."""
 
 
 class AlignedWords(NamedTuple):
-    """How the words of a translation belong to those of its source.
+    """An alignment of a translation's words with those of its source.
 
     Attributes:
-        weights: [target units, source units], rows of sum at most 1; see :func:`units`.
+        weights: [target units, source units], rows with a sum of at most 1; see :func:`units`.
     """
 
     weights: np.ndarray
 
 
 def by_place(source: str, target: str) -> AlignedWords:
-    """The alignment of two sentences of which nothing is known: along the diagonal, and equal words with each other."""
+    """Align two sentences about which nothing is known: along the diagonal, and equal words with each other."""
     rows, columns = len(units(target)), len(units(source))
     weights = np.zeros((rows, columns))
     for i in range(rows):
@@ -45,7 +45,7 @@ def by_place(source: str, target: str) -> AlignedWords:
 
 
 def with_equal_words(source: str, target: str, weights: np.ndarray) -> np.ndarray:
-    """Weights in which words that occur once on each side, spelt the same, belong to each other."""
+    """Return weights that align words that occur once on each side, spelt the same, with each other."""
     sides = []
     for text in (source, target):
         words = [text[a:b] for a, b in units(text)]
@@ -60,13 +60,13 @@ def with_equal_words(source: str, target: str, weights: np.ndarray) -> np.ndarra
 def place(
     segments: Sequence[str], states: Sequence[Hashable], breaks: Sequence[bool], translation: str, aligned: AlignedWords
 ) -> list[str]:
-    """The translation, divided among the segments of its source.
+    """Divide the translation among the segments of its source.
 
     Args:
         segments: text of the source in each segment.
-        states: for each segment, how it is formatted; equal states look alike.
-        breaks: for each place between segments, whether a break stands there, which separates words by itself.
-        aligned: alignment of all of the source and the translation.
+        states: formatting of each segment; equal states look alike.
+        breaks: for each place between segments, whether there is a break, which separates words by itself.
+        aligned: alignment of the whole source and translation.
 
     Returns:
         one text per segment.
@@ -81,7 +81,7 @@ def place(
 
 
 def _source_units(segments: Sequence[str], breaks: Sequence[bool], total: int) -> tuple[list[int], list[float]]:
-    """How many units of the source each segment has, by where they begin; and where each ends, from 0 to 1."""
+    """Return each segment's number of source units, by where they begin, and its end, from 0 to 1."""
     joined, starts = "", []
     for i, segment in enumerate(segments):
         joined += " " if i and breaks[i - 1] else ""
@@ -112,7 +112,7 @@ def _scores(
     target: Sequence[tuple[int, int]],
     weights: np.ndarray,
 ) -> np.ndarray:
-    """How well each unit of the translation fits each segment, [units, segments]."""
+    """Rate how well each unit of the translation fits each segment, [units, segments]."""
     owner = np.repeat(np.arange(len(segments)), counts)
     own = np.stack([weights[:, owner == i].sum(1) for i in range(len(segments))], 1)
     known: dict[Hashable, int] = {}
@@ -121,13 +121,13 @@ def _scores(
     middles = np.array([(a + b) / 2 / max(1, len(translation)) for a, b in target])
     starts = np.array([0.0, *ends[:-1]])
     near = (middles[:, None] >= starts) & (middles[:, None] <= np.array(ends))
-    # punctuation attends to anything: it mostly stays with the words beside it
+    # punctuation attends to anything: it mostly stays with the words next to it
     trust = np.array([1.0 if translation[a].isalnum() else 0.3 for a, _ in target])[:, None]
     return trust * (own @ alike + OWN * own) + PLACE * near
 
 
 def _best_cuts(scores: np.ndarray, full: Sequence[bool]) -> list[int]:
-    """Where each segment ends, as a number of units, such that the sum of the scores is highest."""
+    """Return the end of each segment, as a number of units, such that the sum of the scores is highest."""
     total, n = scores.shape
     best = np.full(total + 1, -np.inf)
     best[0] = 0.0
@@ -136,9 +136,9 @@ def _best_cuts(scores: np.ndarray, full: Sequence[bool]) -> list[int]:
         sums = np.concatenate([[0.0], np.cumsum(scores[:, i])])
         new = best - (EMPTY if full[i] else 0.0)
         choices[i] = np.arange(total + 1)
-        if full[i]:  # a segment without words of its own takes none
+        if full[i]:  # a segment without words takes none
             begins = best[:-1] - sums[:-1]
-            ahead = np.maximum.accumulate(begins)  # the best place to begin at, and where it is
+            ahead = np.maximum.accumulate(begins)  # the best score to begin with, and its place below
             is_new = np.append(True, begins[1:] > ahead[:-1])
             at = np.maximum.accumulate(np.where(is_new, np.arange(total), 0))
             better = ahead + sums[1:] > new[1:]
@@ -161,7 +161,7 @@ def _texts(
     target: Sequence[tuple[int, int]],
     cuts: Sequence[int],
 ) -> list[str]:
-    """The text of each segment; the space at a cut goes to the side where the source has it."""
+    """Return the text of each segment; the space at a cut goes to the side where the source has it."""
     texts = [""] * len(segments)
     edges = [0, *cuts]
     holders = [i for i in range(len(segments)) if edges[i + 1] > edges[i]]
@@ -171,7 +171,7 @@ def _texts(
     for left, right in zip(holders, holders[1:]):
         gap = translation[target[cuts[left] - 1][1] : target[cuts[left]][0]]
         if not gap and states[left] == states[right] and right == left + 1 and not breaks[left]:
-            # something stands alone between them: code, an image
+            # something separate is between them: code, an image
             gap = " " if segments[left][-1:].isspace() else ""
             texts[left] += gap
         else:
@@ -189,7 +189,7 @@ def _put(
     right: int,
     gap: str,
 ) -> None:
-    """Puts the space between two segments that have words wherever the source has it there."""
+    """Put the space between two segments with words where the source has it."""
     if not gap:
         return
     first, last = left < 0, right == len(segments)
@@ -198,7 +198,7 @@ def _put(
     if not (before or inner or after):
         if any(breaks[max(left, 0) : right]):
             return  # a break is space enough
-        # outside of what is formatted
+        # outside the formatted text
         after = first or (not last and _depth(states[right]) < _depth(states[left]))
         before = not after
     for i in inner:
@@ -210,5 +210,5 @@ def _put(
 
 
 def _depth(state: Hashable) -> int:
-    """How much formatting a state consists of."""
+    """Return the amount of formatting in a state."""
     return sum(map(_depth, state)) if isinstance(state, tuple) else int(state is not None)

@@ -1,6 +1,6 @@
 """Sentences of a block.
 
-They are found by :mod:`sentencex`, which needs no model and knows the abbreviations of many languages.
+:mod:`sentencex` finds them: it needs no model and knows the abbreviations of many languages.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from fairseq_lasformer.formats.block import Block
 from fairseq_lasformer.text.lines import CONTROL, INVISIBLE, clean_line
 
 Splitter = Callable[[str], list[tuple[int, int]]]
-"""From a text without line breaks to the start and end of each sentence."""
+"""A function that returns the start and end of each sentence of a text without line breaks."""
 
 _CONTROL = re.compile(f"[{CONTROL}{INVISIBLE}]")
 _MARKER = re.compile(r"\s*(?:[-*+•‣–—]|\(?(?:\d{1,3}|[a-zA-Z])[.)])\s*")
 
 
 def split_sentences(text: str, language: str) -> list[tuple[int, int]]:
-    """Start and end of each sentence, without the space around it.
+    """Find the start and end of each sentence, without the space around it.
 
-    What is only a list marker or a number (``1.``) belongs to the sentence after it.
+    A mere list marker or number (``1.``) belongs to the sentence after it.
 
     Args:
         language: language code, such as ``en``.
@@ -44,17 +44,17 @@ def split_sentences(text: str, language: str) -> list[tuple[int, int]]:
 
 
 def splitter(language: str) -> Splitter:
-    """The sentence splitter of a language."""
+    """Return the sentence splitter of a language."""
     return functools.partial(split_sentences, language=language)
 
 
 def whole(text: str) -> list[tuple[int, int]]:
-    """A splitter that takes a whole line for one sentence."""
+    """Treat a whole line as one sentence; a :data:`Splitter`."""
     return trimmed(text, 0, len(text))
 
 
 def trimmed(text: str, start: int, end: int) -> list[tuple[int, int]]:
-    """A place in a text without the space around it; nothing, if there is only space."""
+    """Trim the space around a place in a text; return nothing if there is only space."""
     piece = text[start:end]
     if not piece.strip():
         return []
@@ -67,7 +67,7 @@ class Sentence(NamedTuple):
     Attributes:
         start, end: its place in the block's text.
         text: its text in one line, with single spaces and without control characters.
-        segments: the first and the last segment that it has text in.
+        segments: the first and the last segment that contain its text.
         cleaned: whether it contained control characters.
     """
 
@@ -79,7 +79,7 @@ class Sentence(NamedTuple):
 
 
 def sentences(block: Block, split: Splitter) -> list[Sentence]:
-    """The sentences of a block, in order."""
+    """Return the sentences of a block, in order."""
     text, owner = block.text, owners(block)
     found = []
     for start, end in split(re.sub(r"[\r\n\t\v\f\x85\u2028\u2029]", " ", text)):
@@ -93,7 +93,7 @@ def sentences(block: Block, split: Splitter) -> list[Sentence]:
 
 
 def owners(block: Block) -> list[int]:
-    """For each character of a block's text, the segment that it is in; -1 - i for what stands for markup i."""
+    """Return the segment of each character of a block's text; -1 - i for the fill of markup i."""
     owner: list[int] = []
     for i, segment in enumerate(block.segments):
         owner += [-i] * len(block.fill(i - 1)) if i else []

@@ -1,4 +1,4 @@
-"""Subtitles, .srt and .vtt: timings stay; a sentence may run over several cues."""
+"""Subtitles, .srt and .vtt: timings stay; a sentence may span several cues."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _END = re.compile(r"[.!?…:;\"”»)\]♪。！？」]\s*$")
 _START = re.compile(r"\s*[-–—♪#\[(>]")
 
 DEEPEST = 32
-"""How many levels of nested tags are distinguished."""
+"""Number of levels of nested tags that are distinguished."""
 
 PAUSE = 2.0
-"""Seconds between two cues after which a sentence is taken to have ended."""
+"""Seconds between two cues after which a sentence is assumed to have ended."""
 
 
 class Cue(NamedTuple):
@@ -36,10 +36,10 @@ class Cue(NamedTuple):
 
 
 def read(text: str, joined: bool = True) -> Parsed:
-    """The text of all cues. Cues that a sentence runs over are one block, with the timings as markup in it.
+    """Read the text of all cues. Cues that share a sentence are one block, with the timings as markup in it.
 
     Args:
-        joined: whether a sentence may run over several cues; otherwise, each cue is a block.
+        joined: whether a sentence may span several cues; otherwise, each cue is a block.
 
     Raises:
         InputError: there is no cue.
@@ -60,17 +60,17 @@ def read(text: str, joined: bool = True) -> Parsed:
         builder.keep(line, BREAK if builder.inside else "")
     builder.leave()
     if previous is None:
-        raise InputError("holds no subtitle with a time (00:00:01,000 --> 00:00:02,000)")
+        raise InputError("contains no subtitle with a time (00:00:01,000 --> 00:00:02,000)")
     return builder.parsed()
 
 
 def read_cues(text: str) -> Parsed:
-    """The text of all cues, each of which is a block; see :func:`read`."""
+    """Read the text of all cues, each as a block; see :func:`read`."""
     return read(text, joined=False)
 
 
 def _lines(text: str) -> list[str]:
-    """The lines of a file with their line endings, which are those of the formats: no others."""
+    """Split a file into lines with their line endings; only those that the formats define count."""
     return re.findall(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+\Z", text)
 
 
@@ -79,7 +79,7 @@ def _time(line: str) -> re.Match[str] | None:
 
 
 def _cues(lines: list[str]) -> Iterator[tuple[int, int, re.Match[str]]]:
-    """Where the text of each cue begins and ends, and the times before it."""
+    """Yield the begin and end of each cue's text, and the times before it."""
     i = 0
     while i < len(lines):
         time = _time(lines[i])
@@ -91,7 +91,7 @@ def _cues(lines: list[str]) -> Iterator[tuple[int, int, re.Match[str]]]:
 
 
 def _end_of(lines: list[str], time: int) -> int:
-    """The line after the text of a cue: a blank one, or where the next cue begins, with or without its number."""
+    """Return the line after a cue's text: a blank one, or the start of the next cue, with or without its number."""
     end = time + 1
     while end < len(lines) and lines[end].strip() and not _time(lines[end]):
         if lines[end].strip().isdecimal() and end + 1 < len(lines) and _time(lines[end + 1]):
@@ -101,11 +101,11 @@ def _end_of(lines: list[str], time: int) -> int:
 
 
 def finish(original: str, made: str, width: int) -> str:
-    """A translated file in which every cue can be shown: no empty line in it, no punctuation alone, lines not too long.
+    """Make every cue of a translated file displayable: no empty line in it, no lone punctuation, no line too long.
 
     Args:
-        original: the file before, of as many lines.
-        width: characters of a line beyond which the cue is wrapped anew; 0 for any number.
+        original: the file before translation, with as many lines.
+        width: characters of a line beyond which the cue is rewrapped; 0 for any number.
     """
     old, new = _lines(original), _lines(made)
     if len(old) != len(new):
@@ -129,7 +129,7 @@ def finish(original: str, made: str, width: int) -> str:
 
 
 def _share(texts: list[list[str]], k: int) -> None:
-    """Gives a cue without a word half of the words of the cue before, if a sentence runs over both."""
+    """Give a cue without a word half of the words of the previous cue, if a sentence spans both."""
     here, before = " ".join(texts[k]), " ".join(texts[k - 1])
     if not texts[k] or any(c.isalnum() for c in _plain(here)) or _TAG.search(here + before):
         return
@@ -142,7 +142,7 @@ def _share(texts: list[list[str]], k: int) -> None:
 
 
 def _wrapped(lines: list[str], width: int, before: list[int]) -> list[str]:
-    """The lines of a cue, wrapped evenly if one is longer than the width and than all were before; tags have none."""
+    """Wrap a cue's lines evenly if one is longer than the width and than all original lines; tags do not count."""
     if not width or not lines or max(len(_plain(line)) for line in lines) <= max(width, *before):
         return lines
     if any(re.match(r"\s*[-–—]", line) for line in lines[1:]):
@@ -172,7 +172,7 @@ def _plain(line: str) -> str:
 
 
 def _add(builder: BlockBuilder, cue: Cue, previous: Cue | None, states: list[str], joined: bool) -> Cue:
-    """Adds a cue's lines, to the open block if its sentence goes on."""
+    """Add a cue's lines, to the open block if its sentence continues."""
     before = _plain(previous.lines[-1]) if previous and previous.lines else ""
     for number, line in enumerate(cue.lines):
         plain = _plain(line)
@@ -205,7 +205,7 @@ def _text(builder: BlockBuilder, text: str, cue: Cue, number: int, states: list[
 
 
 def _update(states: list[str], tag: str) -> None:
-    """Keeps track of the tags that are open."""
+    """Update the list of open tags."""
     if tag.startswith("</"):
         name = tag[2:-1].strip()
         for i in reversed(range(len(states))):

@@ -1,4 +1,4 @@
-"""XLIFF 1.2 and 2: what has no translation yet gets one, in ``<target>``."""
+"""XLIFF 1.2 and 2: units without a translation get one, in ``<target>``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LANGUAGES = (("source-language", "srcLang"), ("target-language", "trgLang"))
 
 
 def read(text: str) -> Parsed:
-    """The sources of all units that have no target, or an empty one, and may be translated.
+    """Read the sources of all translatable units whose target is missing or empty.
 
     Raises:
         InputError: the file is not XLIFF.
@@ -26,7 +26,7 @@ def read(text: str) -> Parsed:
     if next((p.local for p in pieces if p.kind == "start"), "") != "xliff":
         raise InputError("not an XLIFF file")
     builder = BlockBuilder(escape)
-    refused: list[bool] = []  # for each open element, whether translate="no" holds in it
+    refused: list[bool] = []  # for each open element, whether translate="no" applies in it
     unit: list[Piece] | None = None
     for piece in pieces:
         if piece.kind == "start":
@@ -34,7 +34,7 @@ def read(text: str) -> Parsed:
             refused.append(said == "no" if said else bool(refused and refused[-1]))
             if piece.local in _UNITS:
                 if unit is not None:
-                    raise InputError(f"a {piece.local} within another unit; XLIFF knows no such thing")
+                    raise InputError(f"a {piece.local} within another unit; XLIFF does not allow that")
                 unit = []
         if unit is None:
             builder.keep(piece.raw)
@@ -49,7 +49,7 @@ def read(text: str) -> Parsed:
 
 
 def _languages(pieces: list[Piece]) -> tuple[str | None, str | None]:
-    """The languages of the first file that names some (``source-language`` in 1.2, ``srcLang`` in 2)."""
+    """Return the languages of the first file that names any (``source-language`` in 1.2, ``srcLang`` in 2)."""
     for piece in pieces:
         said = piece.attributes if piece.kind == "start" else {}
         source, target = (said.get(a) or said.get(b) for a, b in _LANGUAGES)
@@ -59,7 +59,7 @@ def _languages(pieces: list[Piece]) -> tuple[str | None, str | None]:
 
 
 def finish(original: str, made: str, mark: bool) -> str:
-    """A translated file, in which what was filled is marked for review, if ``mark``: a state in 1.2 and in 2."""
+    """Mark the filled units of a translated file for review, if ``mark``: by a state, in 1.2 and in 2."""
     if not mark:
         return made
     translated = xml_pieces(made)
@@ -76,7 +76,7 @@ def finish(original: str, made: str, mark: bool) -> str:
 
 
 class _Target(NamedTuple):
-    """Where the state of a unit stands: the number of the piece of its tag, what to say there, whether it is full."""
+    """The state of a unit: the number of its tag's piece, the state to write there, and whether the target has text."""
 
     tag: int
     state: str
@@ -84,7 +84,7 @@ class _Target(NamedTuple):
 
 
 def _targets(pieces: list[Piece]) -> list[_Target]:
-    """The targets of all units that have a source: in 1.2 the state is the target's, in 2 the segment's."""
+    """Return the targets of all units that have a source: in 1.2 the state is the target's, in 2 the segment's."""
     found = []
     begin = 0
     for i, piece in enumerate(pieces):
@@ -104,7 +104,7 @@ def _targets(pieces: list[Piece]) -> list[_Target]:
 
 
 def _element(pieces: list[Piece], name: str) -> tuple[int, int] | None:
-    """The first and the last piece of the first element of a name that is a child of the unit."""
+    """Return the first and the last piece of the unit's first child element of a name."""
     depth = 0
     start: int | None = None
     for i, piece in enumerate(pieces):
@@ -120,12 +120,12 @@ def _element(pieces: list[Piece], name: str) -> tuple[int, int] | None:
 
 
 def _has_text(pieces: list[Piece], place: tuple[int, int] | None) -> bool:
-    """Whether an element is there and has text in it."""
+    """Return whether an element exists and contains text."""
     return place is not None and any(p.kind == "text" and p.text.strip() for p in pieces[slice(*place)])
 
 
 def _unit(builder: BlockBuilder, pieces: list[Piece], skip: bool) -> None:
-    """Adds a unit: all of it, and the translation of its source where its target is."""
+    """Add a unit: all of it, with the translation of its source in its target."""
     source, target = _element(pieces, "source"), _element(pieces, "target")
     if source is not None and target is not None and not skip and _has_text(pieces, target):
         said = pieces[0].attributes.get("state") or pieces[target[0]].attributes.get("state") or ""
@@ -152,17 +152,17 @@ def _unit(builder: BlockBuilder, pieces: list[Piece], skip: bool) -> None:
 
 
 def _plain(pieces: list[Piece]) -> str:
-    """The content of a source or target as one line of text."""
+    """Return the content of a source or target as one line of text."""
     builder = BlockBuilder()
     _content(builder, pieces)
     return " ".join(block.text for block in builder.parsed().blocks)
 
 
 def _content(builder: BlockBuilder, pieces: list[Piece]) -> None:
-    """Adds the content of a source as a block."""
+    """Add the content of a source as a block."""
     builder.begin()
     states: list[str] = []
-    code = 0  # how many elements of code are open
+    code = 0  # number of open code elements
     for piece in pieces:
         if piece.kind == "start":
             states.append(piece.raw)

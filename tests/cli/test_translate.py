@@ -52,7 +52,7 @@ def test_a_folder_with_a_bad_file(trained_folder, letter, tmp_path, capsys):
     out = tmp_path / "out"
     assert main(["translate", str(trained_folder), str(tmp_path), "-o", str(out), "--beam", "1"]) == 1
     told = capsys.readouterr().err
-    assert f"error: {tmp_path / 'bad.srt'}: holds no subtitle" in told
+    assert f"error: {tmp_path / 'bad.srt'}: contains no subtitle" in told
     assert "error: 1 of 2 files could not be translated" in told and (out / "letter.txt").exists()
     assert main(["translate", str(trained_folder), str(tmp_path), "-o", str(out), "--beam", "1"]) == 1
     assert "letter.txt: already translated" in capsys.readouterr().err
@@ -62,14 +62,14 @@ def test_a_folder_with_a_bad_file(trained_folder, letter, tmp_path, capsys):
     "words, message",
     [
         (["nothing.txt"], "nothing.txt: no such file or folder"),
-        (["letter.xyz"], "letter.xyz: of unknown format; known: .txt"),
-        (["letter.pdf"], "letter.pdf: of unknown format; PDF is not translated"),
-        (["letter.doc"], "letter.doc: of unknown format; save it as .docx"),
+        (["letter.xyz"], "letter.xyz: unknown format; known: .txt"),
+        (["letter.pdf"], "letter.pdf: unknown format; PDF is not supported"),
+        (["letter.doc"], "letter.doc: unknown format; save it as .docx"),
         (["letter.txt", "-o", "de"], "-o de: would be a file of this name; write de/ for a folder"),
         (["letter.txt", "-o", "loop"], "loop: cannot be written"),
         (["letter.txt", "--device", "meta"], "--device meta: expected cpu, cuda"),
         (["letter.txt", "--device", "mps"], "--device mps: expected cpu, cuda"),
-        (["letter.txt", "--encoding", "undefined"], "undefined: not an encoding"),
+        (["letter.txt", "--encoding", "undefined"], "undefined: not a text encoding"),
         (["letter.txt", "--max-tokens", "-5"], "--max-tokens: at least 1"),
         (["letter.txt", "--overlap", "-1"], "--overlap and"),
         (["letter.txt", "--shard", "0/3"], "--shard 0/3: expected I/N"),

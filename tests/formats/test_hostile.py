@@ -63,7 +63,7 @@ def archive(name: str, text: str) -> bytes:
         ("docx", archive("word/document.xml", f"<w:document {WORD}>" + "<w:p>" * 1500 + "</w:p>" * 1500), "nested"),
         ("odt", archive("content.xml", "<office>" + "<text:p>" * 5000), "nested"),
         ("xliff", b"<xliff>" + b"<g>" * 5000, "nested"),
-        ("html", b'<meta charset="undefined"><p>a\xff', "undefined: not an encoding"),
+        ("html", b'<meta charset="undefined"><p>a\xff', "undefined: not a text encoding"),
         ("xliff", b'<?xml version="1.0" encoding="punycode"?><xliff/>' + b"\xff", "punycode"),
         (
             "xliff",
