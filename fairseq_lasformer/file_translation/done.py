@@ -1,4 +1,4 @@
-"""Which files have been translated with which settings, and how a translation comes to be where it belongs."""
+"""Finished translations: recording them, and putting them in place."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from fairseq_lasformer.file_translation.receipt import ENDING
 from fairseq_lasformer.files import atomic_write, beside, check_writable, first_wins, replacing
 
 FACTS = ".json"
-"""What the name of a file with a translation's receipt and counts ends with, where it is left for another process."""
+"""Ending of the name of a file with a translation's receipt and counts, left for another process."""
 
 
 class Made(NamedTuple):
-    """A translated file, as it is written.
+    """A translated file, ready to be written.
 
     Attributes:
         receipt: see :mod:`file_translation.receipt`; empty for none.
@@ -28,13 +28,13 @@ class Made(NamedTuple):
     facts: Facts = Facts()
 
     def leave(self, path: Path, same: bool) -> None:
-        """Leave it for another process; what was left there before stays.
+        """Leave it for another process, unless something was left there before.
 
         Args:
             same: whether that must be the same text.
 
         Raises:
-            InputError: it is not, or cannot be written.
+            InputError: it is not the same, or cannot be written.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
         atomic_write(beside(path, FACTS), json.dumps([self.receipt, *self.facts]))
@@ -43,7 +43,7 @@ class Made(NamedTuple):
 
     @classmethod
     def left(cls, path: Path) -> Made:
-        """What another process left."""
+        """Read what another process left."""
         receipt, *counts = json.loads(beside(path, FACTS).read_text(encoding="utf-8"))
         return cls(path.read_bytes(), receipt, Facts(*counts))
 
@@ -55,7 +55,7 @@ class Made(NamedTuple):
 
 
 class Done:
-    """Which files have been translated with which settings: a line of key, name and counts each."""
+    """A record of files translated with certain settings: a line of key, name and counts each."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -72,7 +72,7 @@ class Done:
         return target.is_file() and (key, self._name(target)) in self.found
 
     def facts(self, key: str, target: Path) -> Facts:
-        """Counts of the lines of a file that is done; zero if they were not kept."""
+        """Return the counts of a finished file's lines; zero if they were not kept."""
         try:
             counts = json.loads(self.found[key, self._name(target)])
             if not all(type(count) in (int, float) for count in counts):
@@ -82,30 +82,30 @@ class Done:
             return Facts()
 
     def check(self, target: Path, inputs: set[Path], overwrite: bool) -> None:
-        """Refuse to write where something else is.
+        """Refuse to write over something else.
 
         Args:
-            inputs: the files that are translated, resolved.
+            inputs: the files to translate, resolved.
             overwrite: replace any other file.
 
         Raises:
-            InputError: the target is, or leads to, a file that is translated; or it exists, and no run that this one
-                goes on with wrote it.
+            InputError: the target is, or links to, a file to translate; or it exists, and neither this run nor one
+                that it resumes wrote it.
         """
         if target.resolve() in inputs:
-            raise InputError(f"{target}: leads to a file that is translated; remove the link, or choose another folder")
+            raise InputError(f"{target}: links to a file to translate; remove the link, or choose a different folder")
         if target.is_file() and not overwrite and self._name(target) not in self.names:
             raise InputError(f"{target}: exists already; --overwrite replaces it")
         check_writable(target)
 
     def place(self, key: str, target: Path, made: Made) -> None:
-        """Write a translation and its receipt, and remember that it is done.
+        """Write a translation and its receipt, and record that it is done.
 
         Raises:
             InputError: it cannot be written.
-            OSError: nor can the record.
+            OSError: the record cannot be written.
         """
-        self._add("", target)  # a run that is killed behind the next line has written the file all the same
+        self._add("", target)  # a run killed after the next line has written the file nevertheless
         with replacing(target, "wb") as file:
             file.write(made.text)
         if made.receipt:

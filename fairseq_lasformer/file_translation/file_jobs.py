@@ -1,4 +1,4 @@
-"""Translates files and folders of files on disk: one output per input, a failure stops only its own file."""
+"""Translation of files and folders on disk: one output per input; a failure stops only its own file."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from fairseq_lasformer.files import file_hash, locked, remove_folder
 from fairseq_lasformer.resume import key_of
 
 TOGETHER = 1 << 18
-"""Bytes of files that are translated together; about two thousand lines."""
+"""Bytes of files translated together; about two thousand lines."""
 
 LEAST = 1 << 14
-"""Bytes of the smallest batch that a worker elsewhere gets."""
+"""Minimum bytes of a batch for a worker elsewhere."""
 
 DONE, LOCK = ".lasformer-done", ".lasformer-lock"
 
@@ -46,18 +46,18 @@ class Plan(NamedTuple):
 
 
 def plan(folder: Path, out: Path, output: str = "text", form: str | None = None) -> Plan:
-    """The files of a folder and its subfolders, without hidden ones, and where their translations go.
+    """List the files of a folder and its subfolders, except hidden ones, and where their translations go.
 
     Args:
         out: folder for the translations; it is not itself translated.
         output: see :func:`outputs.present`.
-        form: format of all files; default: by the ends of their names.
+        form: format of all files; default: by the endings of their names.
 
     Raises:
         InputError: both folders are the same.
     """
     if folder.resolve() == out.resolve():
-        raise InputError(f"{out}: is the folder that is translated; choose another one with -o")
+        raise InputError(f"{out}: is the folder to translate; choose a different one with -o")
     jobs, others = [], []
     inside = out.resolve().is_relative_to(folder.resolve())
     for path in sorted(folder.rglob("*")):
@@ -84,15 +84,15 @@ def translate_jobs(
     tick: Callable[[int], object] = lambda n: None,
     given: Mapping[Path, Blocks | None] | None = None,
 ) -> Iterator[Result]:
-    """Translates files, and yields what became of each. What was done before, with the same settings, is not repeated.
+    """Translate files, and yield the result of each. Files done before with the same settings are not repeated.
 
     Args:
-        state: folder that remembers what is done.
+        state: folder that records finished files.
         settings: everything that the translations depend on besides the files.
-        options: what is read, written and overwritten.
-        begin: called with the number of sentences of files that are about to be translated.
+        options: options for reading, writing and overwriting files.
+        begin: called with the number of sentences in files about to be translated.
         tick: called with the number of sentences translated.
-        given: translations of some blocks, by the file.
+        given: translations of some blocks, by file.
 
     Raises:
         InputError: another process works on the same folder, or it cannot be written.
@@ -119,13 +119,13 @@ def translate_elsewhere(
     resources: Resources,
     check: int = 0,
 ) -> Iterator[Result]:
-    """Translates files by workers in other processes, and puts what they made in place; see :func:`translate_jobs`.
+    """Translate files by workers in other processes, and put their results in place; see :func:`translate_jobs`.
 
-    Nothing but this process writes to where translations belong, so that a worker that was taken for dead, and goes on,
-    does no harm.
+    Only this process writes to where translations belong. So a worker that was taken for dead, but goes on, does no
+    harm.
 
     Args:
-        check: translate one batch of so many a second time, and compare; 0: none.
+        check: translate one of this many batches a second time, and compare; 0: none.
 
     Raises:
         InputError: a worker failed, or two workers translated a file differently.
@@ -163,10 +163,10 @@ def _locked(state: Path) -> Iterator[None]:
 
 
 def _share(jobs: Sequence[Job], workers: int) -> int:
-    """Bytes of a batch by which no worker waits long for the last one of another."""
+    """Return a batch size, in bytes, with which no worker waits long for another's last batch."""
     total = 0
     for job in jobs:
-        with suppress(OSError):  # told when it is read
+        with suppress(OSError):  # reported when it is read
             total += job.source.stat().st_size
     return min(TOGETHER, max(LEAST, total // (8 * workers)))
 
@@ -174,10 +174,10 @@ def _share(jobs: Sequence[Job], workers: int) -> int:
 def _batches(
     jobs: Sequence[Job], done: Done, options: Options, settings: Sequence[object], together: int
 ) -> Iterator[Batch]:
-    """Files that are translated together, and what became of those that are not translated.
+    """Yield files to translate together, with the results of those that are not translated.
 
     Args:
-        together: bytes of the files of a batch, about.
+        together: approximate bytes of a batch's files.
     """
     inputs = {job.source.resolve() for job in jobs} | options.inputs
     results: list[Result] = []
@@ -205,7 +205,7 @@ def _batches(
 
 
 def _without_data(batch: Batch, made: Path) -> Batch:
-    """A batch as workers get it, who read the files themselves; what an earlier run's workers left is taken over."""
+    """Return a batch for workers, which read the files themselves; take over what an earlier run's workers left."""
     left = [one for one in batch.waiting if one.path(made).exists()]
     waiting = [one._replace(data=None) for one in batch.waiting if one not in left]
     results = [Result(one.job, key=one.key, made=one.path(made)) for one in left]
@@ -213,15 +213,15 @@ def _without_data(batch: Batch, made: Path) -> Batch:
 
 
 def _second(batch: Batch) -> Batch:
-    """The same files, to be translated again."""
+    """Return the same files, to be translated again."""
     return Batch([one._replace(again=True) for one in batch.waiting])
 
 
 def _compare(result: Result) -> None:
-    """Compare what was translated a second time with what was put in place.
+    """Compare a second translation with the one in place.
 
     Raises:
-        InputError: it is another translation.
+        InputError: they differ.
     """
     target = result.job.target
     if result.made is None or not target.exists():

@@ -1,4 +1,4 @@
-"""Translates files of any known format: one document each, whose structure stays as it is."""
+"""Translation of files of any known format: one document each, whose structure is preserved."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fairseq_lasformer.translation_memory.matching import Match
 from fairseq_lasformer.translation_memory.remembering import Memory
 
 Required = Callable[[str], list[list[int]]]
-"""Finds the tokens of the terms that a sentence requires."""
+"""A function that finds the tokens of the terms that a sentence requires."""
 
 MANY_UNKNOWN = 0.1
 """Share of unknown tokens above which a file's language is doubted."""
@@ -34,8 +34,8 @@ class TranslatedSentence(NamedTuple):
 
     Attributes:
         line: the sentence and its translation.
-        others: other translations of it, the best ones first, each with its score.
-        matches: sentences of a memory that are like it, the best first.
+        others: other translations of it, best first, each with its score.
+        matches: similar sentences of a memory, best first.
     """
 
     line: TranslatedLine
@@ -44,17 +44,18 @@ class TranslatedSentence(NamedTuple):
 
 
 class SentenceCounts(NamedTuple):
-    """What happened to the sentences of a file.
+    """Counts of a file's sentences, by what happened to them.
 
     Attributes:
-        repaired: that had gone wrong and were translated again.
-        flawed: their numbers, from 1, of those that could not be repaired.
-        cut: that were too long for the model, and were translated in pieces.
-        lost: pieces of markup whose text is empty now.
+        repaired: number that had gone wrong and were translated again.
+        flawed: numbers, from 1, of those that could not be repaired.
+        cut: number that were too long for the model and were translated in pieces.
+        cleaned: number that contained control characters.
+        lost: pieces of markup whose text is now empty.
         unknown: share of the source's tokens that the model does not know.
         context: number of finished texts that were read as context.
-        exact: that a memory held exactly.
-        unified: that were translated again, so that a term has one translation.
+        exact: number found verbatim in a memory.
+        unified: number translated again to give a term one translation.
     """
 
     sentences: int
@@ -69,7 +70,7 @@ class SentenceCounts(NamedTuple):
     unified: int = 0
 
     def summary(self) -> str:
-        """The counts in words."""
+        """Return the counts in words."""
         words = [f"{self.sentences} sentence{'' if self.sentences == 1 else 's'}"]
         if self.context:
             words.append(f"{self.context} unit{'' if self.context == 1 else 's'} kept, used as context")
@@ -85,9 +86,9 @@ class SentenceCounts(NamedTuple):
         if self.cut:
             words.append(f"{self.cut} too long and cut")
         if self.cleaned:
-            words.append(f"{self.cleaned} with control characters, which were left out")
+            words.append(f"{self.cleaned} with control characters, which were removed")
         if self.lost:
-            words.append(f"{self.lost} with markup that is empty now")
+            words.append(f"{self.lost} with markup that is now empty")
         if self.unknown > MANY_UNKNOWN:
             words.append(f"{self.unknown:.0%} of the words are unknown to the model: is this its source language?")
         return ", ".join(words)
@@ -102,15 +103,15 @@ class TranslatedFile(NamedTuple):
 
 
 class FileTranslator:
-    """Translates files with a model.
+    """A translator of files, with a model.
 
     Args:
         overlap: see :meth:`DocumentHubInterface.translate_documents`.
-        lines: each line is one sentence; by default, sentences are looked for.
+        lines: each line is one sentence; by default, sentences are detected.
         alternatives: number of further translations of each sentence.
         max_tokens: maximum number of tokens per batch.
-        unreviewed: whether finished texts that somebody should look at are read as context, too.
-        memory: pairs of it stand before what is like them.
+        unreviewed: whether finished texts that need a review are also read as context.
+        memory: its pairs are read before similar text.
         consistent: give repeated terms one translation.
         options: further options of fairseq's generation.
 
@@ -155,7 +156,7 @@ class FileTranslator:
         begin: Callable[[int], object] = lambda n: None,
         given: Sequence[Blocks | None] | None = None,
     ) -> list[TranslatedFile]:
-        """Translates files together; each is one document. See :meth:`translate_each`.
+        """Translate files together, each as one document; see :meth:`translate_each`.
 
         Raises:
             InputError: a file cannot be written.
@@ -175,16 +176,16 @@ class FileTranslator:
         begin: Callable[[int], object] = lambda n: None,
         given: Sequence[Blocks | None] | None = None,
     ) -> Iterator[tuple[int, TranslatedFile | InputError]]:
-        """Translates files together, each one document, and yields each when its last sentence is done.
+        """Translate files together, each as one document, and yield each when its last sentence is done.
 
         Args:
-            tick: called with a number of translated sentences.
-            journals: for each file, where its lines are kept until it is done, so that a killed run resumes there.
-            begin: called with the number of all sentences.
+            tick: called with numbers of translated sentences.
+            journals: for each file, a place to keep its lines until it is done, for a killed run to resume from.
+            begin: called with the total number of sentences.
             given: for each file, translations of some of its blocks.
 
         Yields:
-            the number of a file, and the translated file, or why it could not be written.
+            the number of a file, and the translated file, or the reason why it could not be written.
         """
         read = [self.with_exact(self.reader.read(file, its)) for file, its in zip(files, given or [None] * len(files))]
         begin(sum(len(document.lines) for document in read))
@@ -197,7 +198,7 @@ class FileTranslator:
                 yield i, e
 
     def with_exact(self, document: FileDocument) -> FileDocument:
-        """A document in which also those sentences are given that the memory holds exactly."""
+        """Return a document that also gives the sentences found verbatim in the memory."""
         if self.memory is None:
             return document
         free = {i + 1: document.lines[i] for i in document.own if i + 1 not in document.given}
@@ -207,10 +208,10 @@ class FileTranslator:
     def _documents(
         self, read: Sequence[FileDocument], tick: Callable[[int], object], journals: Sequence[Journal]
     ) -> Iterator[tuple[int, list[TranslatedSentence], float, int]]:
-        """The translated documents, each when it is done.
+        """Translate documents, and yield each when it is done.
 
         Yields:
-            its number, its lines, the share of unknown tokens, and how many lines were made consistent.
+            its number, its lines, the share of unknown tokens, and the number of lines made consistent.
         """
         texts = [document.lines for document in read]
         if self.whole_documents:
@@ -263,17 +264,17 @@ class FileTranslator:
                     yield finished(document)
 
     def source(self, document: FileDocument, required: Required | None = None) -> Source:
-        """The tokens of a document.
+        """Return the tokens of a document.
 
         Args:
-            required: finds the terms that a sentence requires; default: those of the glossary.
+            required: finds the terms that a sentence requires; default: the glossary's.
         """
         text = "\n".join(document.lines)
         required = required or self.required
         return self.model.source(0, text, self.translator, self.overlap, required, document.given, self.memory)
 
     def _others(self, source: Source, lines: list[Line]) -> list[list[Line]]:
-        """Other translations of each line, if there are to be some."""
+        """Return other translations of each line, if any are wanted."""
         if not self.most:
             return []
         return self.translator.alternatives(source, lines, self.most, self.model.device)
@@ -285,15 +286,15 @@ class FileTranslator:
         others: Sequence[Sequence[Line]] = (),
         source: Source | None = None,
     ) -> list[TranslatedSentence]:
-        """The sentences of a document beside their translations, as text.
+        """Pair the sentences of a document with their translations, as text.
 
         Args:
-            lines: the translations of all that is read.
+            lines: the translations of all lines read.
             others: other translations of each; empty for none.
-            source: what has been translated, with the matches of a memory.
+            source: the translated source, with the matches of a memory.
 
         Raises:
-            InputError: there are not as many translations as sentences.
+            InputError: the numbers of sentences and translations differ.
         """
         texts = document.lines
         if len(texts) != len(lines):
@@ -311,7 +312,7 @@ class FileTranslator:
         return found
 
     def rendered(self, document: FileDocument, lines: list[TranslatedSentence]) -> TranslatedFile:
-        """A file made of its translated sentences."""
+        """Make a file of its translated sentences."""
         following = iter(lines)
         segments: list[Sequence[str]] = []
         lost = 0

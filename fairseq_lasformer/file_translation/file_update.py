@@ -1,4 +1,4 @@
-"""A translated file follows its source: blocks that have not changed stay as they are (:mod:`documents.updating`)."""
+"""Updates of translated files to a changed source: unchanged blocks stay as they are (:mod:`documents.updating`)."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class UpdatedFile(NamedTuple):
     """An updated translation of a file.
 
     Attributes:
-        states: what became of each of its lines, see :class:`documents.updating.Updated`.
+        states: state of each of its lines, see :class:`documents.updating.Updated`.
         contradicted: numbers, from 1, of edited lines that the new context contradicts.
-        gone: number of the old lines that are not there any more.
+        gone: number of old lines that no longer exist.
     """
 
     made: TranslatedFile
@@ -29,11 +29,11 @@ class UpdatedFile(NamedTuple):
 
     @property
     def changed(self) -> bool:
-        """Whether the translation is another one than before."""
+        """Return whether the translation has changed."""
         return self.gone > 0 or any(state in (NEW, REREAD) for state in self.states)
 
     def summary(self) -> str:
-        """The counts in words."""
+        """Return the counts in words."""
         words = [f"{self.states.count(state)} {state}" for state in (KEPT, NEW, REREAD)]
         words += [f"{n} edited, and kept" for n in [self.states.count(EDITED)] if n]
         words += [f"{self.gone} gone"] if self.gone else []
@@ -43,13 +43,13 @@ class UpdatedFile(NamedTuple):
 
 
 class FileUpdater:
-    """Updates translated files.
+    """An updater of translated files.
 
     Args:
-        touch_edits: whether lines that somebody has edited may be translated again.
+        touch_edits: whether edited lines may be translated again.
 
     Raises:
-        InputError: the model cannot keep lines apart, or reads no documents.
+        InputError: the model cannot keep lines apart, or does not read documents.
     """
 
     def __init__(self, files: FileTranslator, touch_edits: bool = False) -> None:
@@ -67,22 +67,22 @@ class FileUpdater:
         begin: Callable[[int], object] = lambda n: None,
         machine: OpenFile | None = None,
     ) -> UpdatedFile:
-        """Updates a translation.
+        """Update a translation.
 
         Args:
             old, translated: the source as it was, and its translation.
             new: the source as it is now.
-            machine: the translation as the model wrote it: what differs from it has been edited. Default: what the
-                model would not write.
+            machine: the translation as the model wrote it; lines that differ from it count as edited. Default: lines
+                that the model would not write do.
 
         Raises:
-            InputError: the translation is not one of the old source, or a file cannot be written.
+            InputError: the translation does not belong to the old source, or a file cannot be written.
         """
         for version in (translated, machine or translated):
             if len(old.blocks) != len(version.blocks):
                 raise InputError(
                     f"the old source has {len(old.blocks)} paragraphs, but its translation has {len(version.blocks)}; "
-                    "they are no versions of each other"
+                    "not versions of the same document"
                 )
         reader = self.files.reader
         before = reader.read(old._replace(finished=()), dict(enumerate(translated.blocks)))
@@ -90,7 +90,7 @@ class FileUpdater:
         same = {i: translated.blocks[j] for i, j in alike if j is not None and old.blocks[j] == new.blocks[i]}
         now = reader.read(new._replace(finished=()), same)
         kept = kept_lines(before.lines, now.lines)
-        for i, line in enumerate(kept):  # sentences of paragraphs in which others have changed
+        for i, line in enumerate(kept):  # unchanged sentences of changed paragraphs
             if line is not None and line + 1 in before.given:
                 now.given.setdefault(i + 1, before.given[line + 1])
         kept = [line if i + 1 in now.given else None for i, line in enumerate(kept)]
@@ -113,7 +113,7 @@ class FileUpdater:
         return UpdatedFile(made, found.states, [i + 1 for i in found.contradicted], gone)
 
     def _unified(self, found: Updated, source: Source, now: FileDocument) -> Updated:
-        """An update in which new lines use the terms of those that stay."""
+        """Return an update in which new lines use the terms of kept ones."""
         assert self.unifier is not None
         given = [line.tokens if s in (KEPT, EDITED) else None for line, s in zip(found.lines, found.states)]
         lines, _ = self.unifier.unify(source._replace(given=given), now.lines, found.lines)
@@ -121,13 +121,13 @@ class FileUpdater:
 
 
 def _edited(before: FileDocument, translated: OpenFile, machine: OpenFile) -> set[int]:
-    """Numbers of the lines of the paragraphs whose translation is another one than the model wrote."""
+    """Return the numbers of the lines in paragraphs whose translation differs from what the model wrote."""
     pairs = enumerate(zip(translated.blocks, machine.blocks))
     blocks = [i for i, (now, then) in pairs if now.segments != then.segments]
     return {line for i in blocks for line in _lines_of(before, i)}
 
 
 def _lines_of(document: FileDocument, block: int) -> range:
-    """Numbers, from 0, of the lines of a block."""
+    """Return the numbers, from 0, of a block's lines."""
     first = sum(map(len, document.sentences[:block]))
     return range(first, first + len(document.sentences[block]))

@@ -1,4 +1,4 @@
-"""What translates batches of files: in the process that also puts them in place, or in others."""
+"""Workers that translate batches of files: in the process that also puts them in place, or in others."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ class Job(NamedTuple):
 
 
 class Options(NamedTuple):
-    """How files are read and written.
+    """Options for reading and writing files.
 
     Attributes:
         output: see :func:`outputs.present`.
-        encoding: encoding of text files; None: it is detected.
+        encoding: encoding of text files; None detects it.
         overwrite: replace files that this run has not written.
-        any_language: translate files that say that they are in other languages than the model's.
+        any_language: translate files whose stated languages differ from the model's.
         finishing: see :class:`formats.Finishing`.
         inputs: other files that must not be written, resolved.
-        receipts: makes receipts, which are written beside the translations; None for none.
+        receipts: makes receipts, which are written next to the translations; None for none.
     """
 
     output: str = "text"
@@ -55,16 +55,16 @@ class Options(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What became of a file.
+    """The result of a file.
 
     Attributes:
-        error: why it could not be translated; empty if it was.
+        error: the reason why it could not be translated; empty if it was.
         summary: what happened to its sentences; empty if it had been translated before.
-        note: what its user should know about its format.
+        note: a note for the user about its format.
         facts: counts of its lines.
-        key: the file's key, where a worker elsewhere made the translation.
-        made: where that worker left it; None if it is in place.
-        again: whether it was made to be compared.
+        key: the file's key, if a worker elsewhere made the translation.
+        made: the place where that worker left it; None if it is in its final place.
+        again: whether it was made for comparison.
     """
 
     job: Job
@@ -78,12 +78,12 @@ class Result(NamedTuple):
 
 
 class Waiting(NamedTuple):
-    """A file that is to be translated.
+    """A file waiting to be translated.
 
     Attributes:
-        key: hash of all that its translation depends on.
-        data: its content; None where the worker reads it.
-        again: whether it is translated a second time, to be compared.
+        key: hash of everything that its translation depends on.
+        data: its content; None if the worker reads it.
+        again: whether it is translated a second time, for comparison.
     """
 
     job: Job
@@ -92,7 +92,7 @@ class Waiting(NamedTuple):
     again: bool = False
 
     def path(self, folder: Path, ending: str = "") -> Path:
-        """A file of its own in a folder."""
+        """Return the path of the file's own entry in a folder."""
         return folder / f"{key_of(self.key, self.job.target)[:32]}{ending}"
 
 
@@ -100,7 +100,7 @@ class Batch(NamedTuple):
     """Files that are translated together.
 
     Attributes:
-        results: what became of others already.
+        results: results of other files, already known.
     """
 
     waiting: Sequence[Waiting]
@@ -114,13 +114,13 @@ class _Open(NamedTuple):
 
 
 class Files(Worker[Batch, Iterator[Result]]):
-    """Translates batches of files, and puts each file away when it is done.
+    """A worker that translates batches of files, and stores each file when it is done.
 
     Args:
-        put: takes a translation.
+        put: stores a translation.
         parts: folder in which the lines of unfinished files are kept; None keeps none.
-        opening: called with the number of sentences of files that are about to be translated.
-        given: translations of some blocks, by the file.
+        opening: called with the number of sentences in files about to be translated.
+        given: translations of some blocks, by file.
     """
 
     def __init__(
@@ -185,7 +185,7 @@ class Files(Worker[Batch, Iterator[Result]]):
     def _together(
         self, opened: Sequence[_Open], begin: Callable[[int], object], tick: Callable[[int], object]
     ) -> Iterator[tuple[_Open, TranslatedFile | InputError]]:
-        """Translates files together, each written when it is done; those that are left one by one, if one fails."""
+        """Translate files together, and yield each when it is done; if one fails, translate the rest one by one."""
         written: set[int] = set()
         failure: Exception | None = None
         try:
@@ -194,7 +194,7 @@ class Files(Worker[Batch, Iterator[Result]]):
             for i, made in self.translator.translate_each([one.file for one in opened], tick, journals, begin, its):
                 written.add(i)
                 yield opened[i], made
-        except Exception as e:  # whatever a file makes go wrong must not end the work on others
+        except Exception as e:  # a failure of one file must not end the work on others
             failure = e
         left = [one for i, one in enumerate(opened) if i not in written]
         if failure is None:
@@ -209,14 +209,14 @@ class Files(Worker[Batch, Iterator[Result]]):
 
 
 class Elsewhere(Worker[Batch, "list[Result]"]):
-    """Translates batches of files in another process, and leaves them in a folder for the command to put in place.
+    """A worker in another process, which leaves translated files in a folder for the command to put in place.
 
-    Lines of unfinished files are not kept: two workers may have the same file, if the first is taken for dead.
+    Lines of unfinished files are not kept: two workers may have the same file if the first is taken for dead.
 
     Args:
         make: makes the translator, after it has been pickled.
         state: the command's folder, which all machines share.
-        model: the checkpoint's place and hash, which is compared with that of what a worker finds there.
+        model: the checkpoint's path and hash; the hash is compared with that of the file that a worker finds there.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The lines of a file that have been translated so far, kept on disk until it is done."""
+"""Journals: the lines of a file translated so far, kept on disk until it is done."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fairseq_lasformer.files import replacing
 
 
 class Journal:
-    """The lines of a document that have been translated so far, in a file.
+    """The lines of a document translated so far, in a file.
 
     Args:
         path: the file; None keeps nothing.
@@ -25,7 +25,7 @@ class Journal:
         self.path = path
 
     def lines(self, most: int, n_words: int) -> list[Line]:
-        """The lines that were kept; what a kill cut short is left out. One that does not parse or fit is begun anew.
+        """Read the kept lines, except one cut short by a kill. A journal that does not parse or fit is discarded.
 
         Args:
             most: number of the document's lines.
@@ -43,7 +43,7 @@ class Journal:
                 with replacing(self.path) as file:
                     file.write(whole)
         except (ValueError, TypeError, OverflowError, RecursionError, OSError):
-            print(f"note: {self.path}: damaged, so this file is translated from its beginning", file=sys.stderr)
+            print(f"note: {self.path}: damaged, so this file is translated from the start", file=sys.stderr)
             self.path.unlink(missing_ok=True)
             return []
         return found
@@ -65,10 +65,10 @@ class Journal:
 
 
 def _kept_line(entry: Any, n_words: int) -> Line:
-    """A line of a journal.
+    """Parse a line of a journal.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not a line.
     """
     tokens, score, repaired, flawed = entry
     words = isinstance(tokens, list) and all(type(t) is int and 0 <= t < n_words for t in tokens)

@@ -1,4 +1,4 @@
-"""A translated file in the forms in which it is written."""
+"""Output forms of a translated file."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ OUTPUTS = ("text", "tsv", "jsonl")
 
 
 def suffix(output: str) -> str:
-    """What the name of an output file ends with, after that of its input."""
+    """Return what an output file's name adds to that of its input."""
     return "" if output == "text" else f".{output}"
 
 
 def present(done: TranslatedFile, output: str, key: str = "") -> bytes:
-    """A translated file in a form of output.
+    """Return a translated file in an output form.
 
     Args:
         output: ``text`` for the format of the input; ``tsv`` for source, translation, score and ``repaired``,
             ``doubtful`` or nothing; ``jsonl`` for an object of these per line. Further translations are columns of
             text and score, or a list.
-        key: that of a receipt, which stands in every object of ``jsonl``.
+        key: a receipt's key, which is written to every object of ``jsonl``.
     """
     if output == "text":
         return done.data

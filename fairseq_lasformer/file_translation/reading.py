@@ -1,4 +1,4 @@
-"""A file as the document that a model reads: its sentences, what is translated already, and what is given."""
+"""A file as the document that a model reads: its sentences, and its finished and given translations."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class FileDocument(NamedTuple):
     """A file as a document.
 
     Attributes:
-        sentences: of each block.
-        cut: how many were too long and had to be cut.
-        lines: what the model reads: the sentences, and finished texts between them.
-        given: translations of some lines, by the number of the line, from 1.
+        sentences: sentences of each block.
+        cut: number of cuts of sentences that were too long.
+        lines: the lines that the model reads: the sentences, and finished texts between them.
+        given: translations of some lines, by line number, from 1.
         own: numbers of the lines that are sentences, from 0.
         kept: for blocks whose translation is given, the text of their segments.
-        exact: how many sentences a memory held exactly.
+        exact: number of sentences found verbatim in a memory.
     """
 
     file: OpenFile
@@ -42,16 +42,16 @@ class FileDocument(NamedTuple):
 
     @property
     def n_context(self) -> int:
-        """Number of finished texts that are read."""
+        """Number of finished texts read as context."""
         return len(self.lines) - len(self.own)
 
 
 class FileReader:
-    """Reads files as documents.
+    """A reader of files as documents.
 
     Args:
-        lines: each line is one sentence; by default, sentences are looked for.
-        unreviewed: whether finished texts that somebody should look at are read, too.
+        lines: each line is one sentence; by default, sentences are detected.
+        unreviewed: whether finished texts that need a review are also read.
     """
 
     def __init__(self, codec: ExampleCodec, lines: bool = False, unreviewed: bool = False) -> None:
@@ -60,7 +60,7 @@ class FileReader:
         self.split, self.split_target = (whole if lines else splitter(language) for language in languages)
 
     def read(self, file: OpenFile, given: Blocks | None = None) -> FileDocument:
-        """The document of a file; no sentence is longer than the model's limit.
+        """Read a file as a document; no sentence is longer than the model's limit.
 
         Args:
             given: translations of some blocks.
@@ -110,7 +110,7 @@ class FileReader:
         return self.codec.length(self.codec.encode_target(text)) <= self.codec.room
 
     def _fitting(self, cuts: list[int]) -> Splitter:
-        """The splitter, with sentences beyond the limit cut between words."""
+        """Return the splitter, which also cuts sentences beyond the limit between words."""
         codec = self.codec
 
         def pieces(text: str, start: int, end: int) -> Iterable[tuple[int, int]]:
@@ -133,13 +133,13 @@ class FileReader:
 
 
 def given_lines_of_text(data: bytes, known: bytes, form: str, encoding: str | None, name: str) -> Blocks:
-    """The blocks of a plain text whose translation is given in a table or in as many lines; see :func:`parse_given`.
+    """Return the blocks of a plain text translated in a table or in as many lines; see :func:`parse_given`.
 
     Args:
         data: the text.
-        known: what is given.
-        encoding: of the text.
-        name: of the file in errors.
+        known: the given translations.
+        encoding: encoding of the text.
+        name: name of the file in errors.
 
     Raises:
         InputError: it does not belong to the text.
@@ -153,22 +153,22 @@ def given_lines_of_text(data: bytes, known: bytes, form: str, encoding: str | No
 
 
 def given_blocks(data: bytes, known: bytes, form: str, encoding: str | None, name: str) -> Blocks:
-    """The blocks of a file that a half-translated copy of it has translated: those with another text.
+    """Return the blocks that a half-translated copy of a file has translated: those with a different text.
 
     Args:
         data: the file.
         known: the copy.
 
     Raises:
-        InputError: the copy has other blocks, or the format holds translations itself.
+        InputError: the copy has other blocks, or the format contains translations itself.
     """
     if form in ("po", "xliff"):
         raise InputError(f"--given: not for {form}, whose finished units are given without it")
     source, copy = read(data, form, encoding).blocks, read(known, form, encoding).blocks
     if len(source) != len(copy):
         raise InputError(
-            f"{name}: has {len(copy)} paragraphs or cues, but what is translated has {len(source)}; expected a copy of "
-            "it in which some are translated"
+            f"{name}: has {len(copy)} paragraphs or cues, but the source has {len(source)}; expected a copy of the "
+            "source in which some are translated"
         )
     pairs = enumerate(zip(source, copy))
     return {i: b for i, (a, b) in pairs if clean_line(b.text) not in ("", clean_line(a.text))}

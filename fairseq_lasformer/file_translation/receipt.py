@@ -1,7 +1,7 @@
-"""Receipts: what a translation was made from, so that anybody who has that can make it again and compare the bytes.
+"""Receipts: records of what a translation was made from, for anybody to repeat it and compare the bytes.
 
-A receipt is a JSON object beside the translated file. Model, data and other files are named by the hash of their
-content; where they lay helps to find them, and proves nothing.
+A receipt is a JSON object next to the translated file. Model, data and other files are named by the hash of their
+content; their recorded paths help to find them, and prove nothing.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from fairseq_lasformer.files import file_hash
 from fairseq_lasformer.version import __version__
 
 ENDING = ".receipt.json"
-"""What the name of a receipt ends with, after that of the translated file."""
+"""Ending of a receipt's name, after that of the translated file."""
 
 MOST = 1 << 20
-"""Bytes of the largest receipt that is read."""
+"""Maximum size of a receipt, in bytes."""
 
 
 class Receipt(NamedTuple):
-    """What a translation was made from, and its own hash; all hashes are SHA-256.
+    """A record of what a translation was made from, and of its hash; all hashes are SHA-256.
 
     Attributes:
         source, translation: hashes of the two files.
         model: hash of the checkpoint.
-        data: hash of what turns text into tokens: settings, dictionaries and subwords of the prepared folder.
+        data: hash of the settings, dictionaries and subwords of the prepared folder, which turn text into tokens.
         options: all options that the translation depends on, by name.
-        files: hashes of the files that options name, by the option.
-        places: where checkpoint, prepared folder and those files were, by name.
-        version: of this package.
+        files: hashes of the files that options name, by option.
+        places: paths of checkpoint, prepared folder and those files, by name.
+        version: version of this package.
     """
 
     source: str
@@ -49,20 +49,20 @@ class Receipt(NamedTuple):
 
     @property
     def key(self) -> str:
-        """Hash of all that decides on the translation: alike for those that must be equal."""
+        """Hash of everything that determines the translation: equal for translations that must be equal."""
         decisive = {name: value for name, value in self._asdict().items() if name not in ("translation", "places")}
         return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
 
     def text(self) -> str:
-        """The receipt's file."""
+        """Return the content of the receipt's file."""
         return json.dumps(self._asdict(), indent=1, sort_keys=True, ensure_ascii=False) + "\n"
 
     @classmethod
     def read(cls, path: Path) -> Receipt:
-        """Read a receipt, which may be a stranger's.
+        """Read a receipt, which is untrusted.
 
         Raises:
-            InputError: it is missing, damaged or none.
+            InputError: it is missing, damaged or not a receipt.
         """
         try:
             if path.stat().st_size > MOST:
@@ -80,26 +80,26 @@ class Receipt(NamedTuple):
         except OSError as e:
             raise InputError(f"{path}: cannot be read ({e.strerror})") from e
         except (ValueError, RecursionError) as e:
-            raise InputError(f"{path}: is no receipt (lasformer translate --receipt writes them)") from e
+            raise InputError(f"{path}: not a receipt (lasformer translate --receipt writes them)") from e
         return cls(**found)
 
 
 class Maker(NamedTuple):
-    """Makes the receipts of a run.
+    """A maker of a run's receipts.
 
     Attributes:
-        common: what all have in common; source, translation and ``form`` differ.
+        common: the common part of all receipts; source, translation and ``form`` differ.
     """
 
     common: Receipt
 
     @classmethod
     def of(cls, checkpoint: Path, data: Path, options: Mapping[str, Any], files: Mapping[str, Path]) -> Maker:
-        """For the translations by a model.
+        """Return the maker for the translations of a model.
 
         Args:
             data: the prepared folder.
-            options: all that they depend on.
+            options: all options that they depend on.
             files: files that options name.
         """
         places = {name: str(path.resolve()) for name, path in {**files, "model": checkpoint, "data": data}.items()}
@@ -108,18 +108,18 @@ class Maker(NamedTuple):
         return cls(Receipt("", "", file_hash(checkpoint), data_hash(data), dict(options), hashes, places, version))
 
     def begin(self, source: bytes, form: str) -> Receipt:
-        """The receipt of a source in a format, before it is translated."""
+        """Return the receipt of a source in a format, before it is translated."""
         options = {**self.common.options, "form": form}
         return self.common._replace(source=hashlib.sha256(source).hexdigest(), options=options)
 
 
 def data_hash(data: Path) -> str:
-    """Hash of what turns text into tokens and back, in a prepared folder."""
+    """Return the hash of whatever turns text into tokens and back in a prepared folder."""
     settings = DataConfig.load(data)
     languages = settings.source_lang, settings.target_lang
     dictionaries = [data / f"dict.{language}.txt" for language in languages]
     models = [subword_model(data, settings.bpe, language) for language in settings.models_for]
-    decisive = {**asdict(settings), "fingerprint": ""}  # that of what it was prepared from
+    decisive = {**asdict(settings), "fingerprint": ""}  # the fingerprint of its inputs does not count
     digest = hashlib.sha256(json.dumps(decisive, sort_keys=True).encode())
     for path in [*dictionaries, *models]:
         if path.is_file():
@@ -128,14 +128,14 @@ def data_hash(data: Path) -> str:
 
 
 def same(receipt: Receipt, now: Receipt) -> None:
-    """Check that what a source was translated with is what there is now.
+    """Check that everything that a source was translated with is the same now.
 
     Raises:
-        InputError: names what is another.
+        InputError: names what differs.
     """
     for name, what in (("model", "the model"), ("data", "the prepared folder")):
         if getattr(receipt, name) != getattr(now, name):
-            raise InputError(f"{what} is not the one of the receipt: another SHA-256")
+            raise InputError(f"{what} is not the receipt's: its SHA-256 differs")
     for name, digest in receipt.files.items():
         if digest != now.files.get(name):
-            raise InputError(f"--{name}: the file is not the one of the receipt: another SHA-256")
+            raise InputError(f"--{name}: the file is not the receipt's: its SHA-256 differs")

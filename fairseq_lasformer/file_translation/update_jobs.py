@@ -1,4 +1,4 @@
-"""Updates translated files and folders on disk: one output per new source, a failure stops only its own file."""
+"""Updates of translated files and folders on disk: one output per new source; a failure stops only its own file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class UpdateJob(NamedTuple):
     """A file to update.
 
     Attributes:
-        old, translated: the source as it was, and its translation; None for a file that is new.
+        old, translated: the source as it was, and its translation; None for a new file.
         new: the source as it is now.
         out: the file to write; may be ``translated``.
         form: format of all of them.
@@ -41,7 +41,7 @@ class UpdatePlan(NamedTuple):
     """The files of a folder.
 
     Attributes:
-        gone: old sources that are not there any more; their translations are left alone.
+        gone: old sources that no longer exist; their translations are left alone.
         others: files of unknown formats.
     """
 
@@ -51,25 +51,25 @@ class UpdatePlan(NamedTuple):
 
 
 def check_form(path: Path, form: str) -> None:
-    """Refuses formats that hold their translation themselves.
+    """Refuse formats that contain their own translation.
 
     Raises:
-        InputError: says what to do.
+        InputError: the format is one of them; the message says what to do.
     """
     if form in ("po", "xliff"):
         raise InputError(
-            f"{path}: holds its own translation; merge the new source into it (msgmerge, your tool), and "
-            "lasformer translate fills what is missing, with the rest as context"
+            f"{path}: contains its own translation; merge the new source into it (msgmerge, your tool); "
+            "lasformer translate then fills what is missing, with the rest as context"
         )
 
 
 def plan_update(
     old: Path, translated: Path, new: Path, out: Path, form: str | None = None, machine: Path | None = None
 ) -> UpdatePlan:
-    """The files of a folder of new sources, and those of the other folders that have their names.
+    """List the files of a folder of new sources, and those of the other folders that have the same names.
 
     Args:
-        form: format of all files; default: by the ends of their names.
+        form: format of all files; default: by the endings of their names.
         machine: folder of the translations as the model wrote them.
 
     Raises:
@@ -77,9 +77,9 @@ def plan_update(
     """
     for folder in (old, translated, *([machine] if machine else [])):
         if not folder.is_dir():
-            raise InputError(f"{folder}: is no folder, but {new} is one")
+            raise InputError(f"{folder}: not a folder, but {new} is")
     if out.resolve() in (old.resolve(), new.resolve()):
-        raise InputError(f"{out}: is a folder of sources; choose another one with -o")
+        raise InputError(f"{out}: is a folder of sources; choose a different one with -o")
     found = plan(new, out, form=form)
     jobs = []
     for job in found.jobs:
@@ -99,14 +99,14 @@ def update_one(
     tick: Callable[[int], object] = lambda n: None,
     begin: Callable[[int], object] = lambda n: None,
 ) -> UpdatedFile:
-    """Updates a file and writes it.
+    """Update a file and write it.
 
     Raises:
-        InputError: a file cannot be read or written, or they are no versions of each other.
+        InputError: a file cannot be read or written, or they are not versions of the same document.
     """
     check_form(job.new, job.form)
     if (job.old is None) != (job.translated is None):
-        missing = "the source as it was" if job.old is None else "its translation"
+        missing = "its old source" if job.old is None else "its translation"
         raise InputError(f"{job.new}: {missing} is missing")
     check_writable(job.out)
     new = _read(job.new, job.form, encoding)
@@ -143,14 +143,14 @@ def update_all(
     tick: Callable[[int], object] = lambda n: None,
     begin: Callable[[int], object] = lambda n: None,
 ) -> Iterator[tuple[UpdateJob, UpdatedFile | InputError | None]]:
-    """Updates files one after another. What was done before, with the same settings, is not repeated.
+    """Update files one after another. Updates done before with the same settings are not repeated.
 
     Args:
-        state: folder that remembers what is done.
+        state: folder that records finished updates.
         settings: everything that updates depend on besides the files.
 
     Yields:
-        each file, and what became of it; None if it had been done before.
+        each file, and its result; None if it had been done before.
     """
     with locked(state / ".lock", "an update"):
         progress = Progress(state, key_of(*settings))
@@ -164,7 +164,9 @@ def update_all(
                     yield job, None
                     continue
                 if job.out.exists() and job.out != job.translated and name not in known:
-                    raise InputError(f"{job.out}: exists, and no update wrote it; remove it, or choose another folder")
+                    raise InputError(
+                        f"{job.out}: exists, and no update wrote it; remove it, or choose a different folder"
+                    )
                 found = update_one(updater, job, encoding, tick, begin)
                 progress.finish(name, of=of)
                 yield job, found
@@ -173,7 +175,7 @@ def update_all(
 
 
 def _key(job: UpdateJob) -> str:
-    """Hash of what an update depends on: an old translation that it replaces is another one afterwards."""
+    """Return the hash of what an update depends on, except an old translation that it overwrites."""
     paths = [job.old, job.new, job.machine, None if job.out == job.translated else job.translated]
     try:
         return key_of(*(path and hashlib.sha256(path.read_bytes()).hexdigest() for path in paths))

@@ -141,7 +141,7 @@ def _open(field: Field) -> bool:
 
 
 def _pattern(field: Field) -> re.Pattern[str]:
-    """Return the pattern of text to keep in a message: directives of its flag, or what looks like one; tags, entities."""
+    """Return the pattern of what a message keeps: directives of its flag, or what looks like one; tags and entities."""
     patterns = [BY_FLAG[flag].pattern for flag in sorted(field.flags) if flag in BY_FLAG]
     return re.compile("|".join([*(patterns or [ANYWHERE.pattern]), TAGS]))
 

@@ -70,15 +70,15 @@ def test_what_is_another_is_named(made, trained_folder, prepared, tmp_path):
     assert "not the file that was translated: its SHA-256 differs" in error("verify", receipt, other)
     for name, content, message in (
         ("translation", "0" * 64, "the new translation differs"),
-        ("model", "0" * 64, "the model is not the one of the receipt"),
-        ("data", "0" * 64, "the prepared folder is not the one of the receipt"),
-        ("files", {"glossary": "0" * 64}, "--glossary: the file is not the one"),
+        ("model", "0" * 64, "the model is not the receipt's: its SHA-256 differs"),
+        ("data", "0" * 64, "the prepared folder is not the receipt's"),
+        ("files", {"glossary": "0" * 64}, "--glossary: the file is not the receipt's"),
         ("places", {}, "name it with --model"),
         ("options", {"output": "x", "form": "text"}, "contains unknown options: output"),
         ("options", {"beam": "many", "form": "text"}, "the receipt's options: argument --beam"),
         ("options", {"decode_dtype": "f(x)", "form": "text"}, "the receipt's options: argument --decode-dtype"),
         ("options", {"form": "exe"}, "--from exe: expected one of"),
-        ("options", [], "is no receipt"),
+        ("options", [], ": not a receipt"),
     ):
         held = json.loads(receipt.read_text()) | {name: content}
         path = tmp_path / "receipt.json"
@@ -89,7 +89,7 @@ def test_what_is_another_is_named(made, trained_folder, prepared, tmp_path):
     assert "the old one is by version 0.0.1" in error("verify", path, source)
     for text in ("", "[" * 100_000, "[]", json.dumps({"source": 1})):
         path.write_text(text)
-        assert "is no receipt" in error("verify", path, source)
+        assert ": not a receipt" in error("verify", path, source)
     assert "cannot be read" in error("verify", tmp_path / "none", source)
 
 

@@ -204,7 +204,7 @@ def test_one_of_several_files_fails_alone(model, tmp_path, monkeypatch):
 
 
 def test_a_folder_is_not_translated_into_itself(folder, tmp_path):
-    with pytest.raises(InputError, match="is the folder that is translated"):
+    with pytest.raises(InputError, match="is the folder to translate"):
         plan(folder, folder)
     (folder / "out").mkdir()
     (folder / "out" / "x.txt").write_text("w1")
@@ -301,7 +301,7 @@ def test_a_link_in_the_output_never_reaches_an_input(model, tmp_path):
     options = Options(overwrite=True, inputs=frozenset(job.source.resolve() for job in found.jobs))
     translator = FileTranslator(model, beam=1)
     (result,) = translate_jobs(translator, found.jobs[:1], out / ".s", (), options=options)
-    assert "leads to a file that is translated" in result.error and (inside / "b.txt").read_text() == "w2\n"
+    assert "links to a file to translate" in result.error and (inside / "b.txt").read_text() == "w2\n"
 
 
 def test_a_folder_within_the_output_is_translated(tmp_path):

@@ -89,7 +89,7 @@ def test_an_updated_file_keeps_what_has_not_changed(model):
     assert found.states == ["kept", "new", "new", "new", "kept"] and found.gone == 1 and "3 new" in found.summary()
     same = updater.update(opened(old, "markdown"), opened(edited.decode(), "markdown"), opened(old, "markdown"))
     assert same.made.data == edited and not same.changed
-    with pytest.raises(InputError, match="no versions of each other"):
+    with pytest.raises(InputError, match="not versions of the same document"):
         updater.update(opened(old, "markdown"), opened("W1\n", "markdown"), opened(new, "markdown"))
     empty = updater.update(opened("w1\n"), opened("W1\n"), opened(""))
     assert empty.made.data == b"" and empty.gone == 1
@@ -113,7 +113,7 @@ def test_the_command_updates_a_text(trained_folder, tmp_path, capsys):
     for wrong, message in (
         ([*words[:3], str(paths["old"]), *words[4:6], str(paths["new"])], "is a source"),
         ([*words[:3], str(tmp_path / "none.txt"), *words[4:]], "cannot be read"),
-        ([*words[:4], str(paths["table"]), *words[5:], "--from", "po"], "holds its own translation"),
+        ([*words[:4], str(paths["table"]), *words[5:], "--from", "po"], "contains its own translation"),
         (["translate", model, str(tmp_path), "-o", str(tmp_path / "o"), "--given", str(paths["table"])], "not for a"),
     ):
         assert main(wrong) == 1 and message in capsys.readouterr().err
@@ -139,7 +139,7 @@ def test_a_half_translated_copy_is_given(model, trained_folder, tmp_path, capsys
     assert [" ".join(cue.split("\n")[2:]).strip() for cue in made[1:4]] == [given[0], "W9 W9", given[2]]
     (tmp_path / "short.vtt").write_text("WEBVTT\n\n" + cue.format(0, 0, 0, "W1"))
     assert main(list(map(str, [*words, "--overwrite", "--given", tmp_path / "short.vtt"]))) == 1
-    assert "has 1 paragraphs or cues, but what is translated has 3" in capsys.readouterr().err
+    assert "has 1 paragraphs or cues, but the source has 3" in capsys.readouterr().err
     with pytest.raises(InputError, match="not for po, whose finished units are given"):
         given_blocks(b"", b"", "po", None, "f")
 
@@ -155,7 +155,7 @@ def test_what_was_stored_tells_which_lines_were_edited(model):
     assert found.made.data.decode().split("\n")[2] == "W9 W9"
     untouched = updater.update(old, edited, new, machine=edited)
     assert "edited" not in untouched.states
-    with pytest.raises(InputError, match="no versions of each other"):
+    with pytest.raises(InputError, match="not versions of the same document"):
         updater.update(old, edited, new, machine=opened("W1\n"))
 
 
@@ -228,10 +228,10 @@ def test_a_file_of_a_folder_fails_alone(trained_folder, tmp_path, capsys):
     assert main(words) == 1
     error = capsys.readouterr().err
     assert "fresh.txt: exists, and no update wrote it" in error and "changed.md: its translation is missing" in error
-    assert "they are no versions of each other" in error and "3 of 3 files could not be updated" in error
+    assert "not versions of the same document" in error and "3 of 3 files could not be updated" in error
     assert (out / "fresh.txt").read_text() == "mine" and not (out / "same.txt").exists()
     for wrong, message in (
-        ([*words[:3], str(known / "same.txt"), *words[4:]], "is no folder"),
+        ([*words[:3], str(known / "same.txt"), *words[4:]], ": not a folder, but"),
         ([*words[:6], str(new), *words[7:]], "is a folder of sources"),
     ):
         assert main(wrong) == 1 and message in capsys.readouterr().err
