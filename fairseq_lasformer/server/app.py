@@ -1,6 +1,6 @@
-"""The HTTP interface: that of LibreTranslate, with lines as they are settled, a page, and metrics.
+"""The HTTP interface: LibreTranslate's, with lines as they are settled, a page, and metrics.
 
-``/translate``, ``/translate_file``, ``/languages``, ``/detect`` and ``/health`` are those of docs.libretranslate.com.
+docs.libretranslate.com describes ``/translate``, ``/translate_file``, ``/languages``, ``/detect`` and ``/health``.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from fairseq_lasformer.server.models import PreparedText, ServedModel
 from fairseq_lasformer.server.pages import Limits, Pages
 
 TOGETHER = 64
-"""Texts of one request that wait in the queue at the same time."""
+"""Texts of one request that are in the queue at the same time."""
 
 PREPARING = 2
-"""Threads that read and write files: a reader cannot be interrupted, and goes on when its client has left."""
+"""Threads that read and write files: a reader cannot be interrupted, and continues after its client has left."""
 
 LOOK = 0.5
-"""Seconds after which it is looked again whether a client is still there."""
+"""Seconds between checks that a client is still there."""
 
 T = TypeVar("T")
 
@@ -55,7 +55,7 @@ class Server(Pages):
     Args:
         models: the models; of those with the same languages, the first one is the default.
         limits: see :class:`Limits`.
-        keys: API keys; None needs none.
+        keys: API keys; None requires none.
     """
 
     def __init__(self, models: Sequence[ServedModel], limits: Limits, keys: Sequence[str] | None = None) -> None:
@@ -65,12 +65,12 @@ class Server(Pages):
         self.preparing = anyio.CapacityLimiter(PREPARING)
 
     def app(self, hosts: Sequence[str] = ("*",), addresses: bool = False, origins: Sequence[str] = ()) -> Starlette:
-        """The application.
+        """Return the application.
 
         Args:
-            hosts: names under which it answers; others are refused, so that no web page can reach a local server under
-                a name of its own.
-            addresses: whether it answers under any IP address, too.
+            hosts: names that it answers to; others are refused, so no web page can reach a local server under the
+                page's own name.
+            addresses: whether it also answers to any IP address.
             origins: origins of other web pages that may use it (CORS); ``*`` is any.
         """
 
@@ -104,7 +104,7 @@ class Server(Pages):
         return await read_fields(request, most, self.limits.body_seconds, self.keys)
 
     def _model(self, fields: dict[str, Any]) -> ServedModel:
-        """The model that a request asks for.
+        """Return the model that a request asks for.
 
         Raises:
             HTTPException: there is none.
@@ -122,10 +122,10 @@ class Server(Pages):
 
     @contextmanager
     def _turn(self, request: Request) -> Any:
-        """One of the translations that an address may have at the same time.
+        """Take one of the simultaneous translations that an address may have.
 
         Raises:
-            HTTPException: it has as many already.
+            HTTPException: all are taken.
         """
         client = request.client.host if request.client else ""
         if self.busy[client] >= self.limits.per_client:
@@ -139,7 +139,7 @@ class Server(Pages):
                 del self.busy[client]
 
     async def _work(self, request: Request, function: Callable[..., T], *args: Any) -> T:
-        """What a function returns that reads or writes a file, in a thread.
+        """Run a function that reads or writes a file in a thread, and return its result.
 
         Raises:
             HTTPException: it takes too long, or the client has left. The thread goes on, and keeps its place until
@@ -169,7 +169,7 @@ class Server(Pages):
         prepared: PreparedText,
         tell: Callable[[int], object] = lambda n: None,
     ) -> list[Line]:
-        """The lines of a translation; ends it when the client leaves. ``tell`` is called with how many there are.
+        """Return the lines of a translation; end it when the client leaves. ``tell`` is called with their number.
 
         Raises:
             HTTPException: the queue is full, it took too long, it failed, or the client has left.
@@ -215,7 +215,7 @@ class Server(Pages):
         if yes(fields.get("stream")):
             if len(given) > 1:
                 raise HTTPException(400, "stream: one text at a time")
-            with self._turn(request):  # what cannot be read is refused before the answer begins
+            with self._turn(request):  # unreadable text is refused before the answer begins
                 prepared = await self._work(request, model.prepare, encoded[0], *ask)
             return self._streamed(request, model, prepared)
         places = asyncio.Semaphore(TOGETHER)
@@ -239,7 +239,7 @@ class Server(Pages):
         return JSONResponse(answer if several else {name: values[0] for name, values in answer.items()})
 
     def _streamed(self, request: Request, model: ServedModel, prepared: PreparedText) -> Response:
-        """Server-sent events: ``source``, a ``line`` each, ``revised`` ones, ``done`` with the text, or ``error``."""
+        """Send events: ``source``, each ``line``, ``revised`` lines, then ``done`` with the text, or ``error``."""
 
         async def events() -> AsyncIterator[str]:
             lines: dict[int, Line] = {}
@@ -270,7 +270,7 @@ class Server(Pages):
         return self._events(request, events())
 
     def _events(self, request: Request, events: AsyncIterator[str]) -> Response:
-        """The answer that server-sent events are."""
+        """Return an answer of server-sent events."""
         self._count(request, 200)
         return StreamingResponse(events, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
 
@@ -300,7 +300,7 @@ class Server(Pages):
         prepared: PreparedText,
         tell: Callable[[int], object] = lambda n: None,
     ) -> dict[str, str]:
-        """Translates a file and keeps it; its address and counts."""
+        """Translate a file and keep it; return its address and counts."""
         lines = await self._lines(request, model, prepared, tell)
         made = await self._work(request, model.finished, prepared, lines)
         stem, dot, end = name.rpartition(".")
@@ -315,11 +315,11 @@ class Server(Pages):
         return sum(len(data) + len(name) + 200 for name, data in self.files.values())
 
     def _followed(self, request: Request, model: ServedModel, name: str, ask: tuple[Any, ...]) -> Response:
-        """Server-sent events: ``progress`` with the numbers of sentences done and in all, ``done`` or ``error``.
+        """Send events: ``progress`` with the numbers of sentences done and in all, then ``done`` or ``error``.
 
         Args:
-            name: of the file.
-            ask: what prepares it, with its arguments.
+            name: name of the file.
+            ask: the function that prepares it, and its arguments.
         """
         with self._turn(request):
             pass  # a refusal must come before the answer begins
@@ -360,7 +360,7 @@ class Server(Pages):
     async def download(self, request: Request) -> Response:
         found = self.files.get(request.path_params["token"])
         if found is None:
-            raise HTTPException(404, "no such file, or no longer")
+            raise HTTPException(404, "no such file, or no longer kept")
         plain = "".join(c if c.isascii() and (c.isalnum() or c in "._- ") else "_" for c in found[0])
         disposition = f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(found[0], safe='')}"
         headers = {"Content-Disposition": disposition, "X-Content-Type-Options": "nosniff"}
@@ -382,7 +382,7 @@ class Server(Pages):
 
 
 async def _together(works: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-    """What each of some coroutines returns; the first that fails ends the others."""
+    """Return the results of coroutines; the first that fails ends the others."""
     tasks = [asyncio.ensure_future(work) for work in works]
     try:
         return await asyncio.gather(*tasks)

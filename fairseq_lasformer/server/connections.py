@@ -1,4 +1,4 @@
-"""Connections: how many there may be, how long one may take to say something, and how the server ends."""
+"""Connections: limits on their number and on waiting for them, and the end of the server."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from fairseq_lasformer.errors import InputError
 
 HEADER_SECONDS = 15.0
-"""Until the head of a request must be there, and until the first request of a connection must begin."""
+"""Time limit for the head of a request, and for the first request of a connection to begin."""
 
 IDLE_SECONDS = 30
-"""How long a connection is kept after an answer."""
+"""Seconds that a connection is kept after an answer."""
 
 GRACE_SECONDS, END_SECONDS = 5, 9.0
-"""After a signal: until answers are cut off, and until the process ends whatever it does."""
+"""Seconds after a signal until answers are cut off, and until the process ends regardless."""
 
 HEADER_BYTES = 64 << 10
 
 
 def most_connections() -> int:
-    """Half of the files that this process may open: the rest is for models, uploads and libraries."""
+    """Return half of the files that this process may open: the rest is for models, uploads and libraries."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return max(8, min(4096, soft // 2)) if soft != resource.RLIM_INFINITY else 4096
 
 
 class BoundedProtocol(H11Protocol):
-    """HTTP/1.1 that closes connections beyond the limit, and those whose next request does not come."""
+    """HTTP/1.1 that closes connections beyond the limit, and those whose next request does not arrive."""
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -63,7 +63,7 @@ class BoundedProtocol(H11Protocol):
             self._waiting = None
 
     def _watch(self) -> None:
-        """Set the clock when the head of a request is expected; stop it when the head is there."""
+        """Start the clock when the head of a request is expected; stop it when the head has arrived."""
         if self.conn.their_state is not h11.IDLE:
             self._stop()
         elif self._waiting is None and self.timeout_keep_alive_task is None:
@@ -76,7 +76,7 @@ class BoundedProtocol(H11Protocol):
 
 
 class BoundedServer(uvicorn.Server):
-    """A server that has ended some seconds after the first signal, even if a translation cannot be interrupted."""
+    """A server that ends some seconds after the first signal, even if a translation cannot be interrupted."""
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if not self.should_exit:
@@ -87,7 +87,7 @@ class BoundedServer(uvicorn.Server):
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens.
+    """Open a listening socket.
 
     Raises:
         InputError: the address is unknown or taken.
@@ -102,12 +102,14 @@ def listen(host: str, port: int) -> socket.socket:
         made.bind(address)
         made.listen(128)
     except OSError as e:
-        raise InputError(f"{host}:{port}: cannot listen there ({e.strerror or e}); choose --host or --port") from e
+        raise InputError(
+            f"{host}:{port}: cannot listen ({e.strerror or e}); choose a different --host or --port"
+        ) from e
     return made
 
 
 def configured(app: Any, verbose: bool) -> uvicorn.Config:
-    """uvicorn's settings."""
+    """Return uvicorn's settings."""
     return uvicorn.Config(
         app,
         http=BoundedProtocol,

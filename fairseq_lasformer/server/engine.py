@@ -1,8 +1,8 @@
-"""Translates the documents of many clients in common batches, part by part, and passes lines on as they are settled.
+"""Translation of many clients' documents in common batches, part by part; lines are passed on once they are settled.
 
-A model has lanes: threads with a translator each, of which the first takes short parts only. Between two batches a lane
-admits new documents and forgets cancelled ones. So a document waits for parts that are being translated, never for
-whole documents, and a short one never for long ones.
+A model has lanes: threads with a translator each, the first of which takes only short parts. Between two batches a lane
+admits new documents and drops cancelled ones. So a document waits only for parts in progress, never for whole
+documents, and a short one never waits for long ones.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from fairseq_lasformer.text.documents import Span
 logger = logging.getLogger(__name__)
 
 SHORT = 512
-"""Tokens of the longest part that the first lane takes, if there are others."""
+"""Tokens of the longest part that the first lane takes, if there are other lanes."""
 
 ALIKE = 4
 """Parts are translated together if none has this many times the tokens of another."""
 
 
 SENTENCES = 32
-"""Sentences of a document that are translated together by a model that knows single sentences alone."""
+"""Sentences of a document that a model of single sentences translates together."""
 
 
 class QueueFull(Exception):
@@ -39,7 +39,7 @@ class QueueFull(Exception):
 
 
 class Event(NamedTuple):
-    """What happens to a document.
+    """An event of a document.
 
     Attributes:
         kind: ``line`` (a line is settled), ``revised`` (it has changed since), ``done`` or ``failed``.
@@ -56,7 +56,7 @@ class QueuedDocument:
     """A document in the queue.
 
     Args:
-        tell: called with each event, from the thread of the engine.
+        tell: called with each event, from the engine's thread.
         texts: its sentences, if its terms are to be consistent.
     """
 
@@ -68,11 +68,11 @@ class QueuedDocument:
         self.taken = False  # by a lane
 
     def parts(self, most: int) -> list[Span]:
-        """The next parts, at most ``most``; none after the last."""
+        """Return the next parts, at most ``most``; none after the last."""
         return [part for part in self.source.parts if part.start >= len(self.lines)][:most]
 
     def say(self, event: Event) -> None:
-        """Tell of an event; who cannot be told any more has gone, which is no failure of the translation."""
+        """Report an event; a client that has gone is not a failure of the translation."""
         if self.cancelled.is_set():
             return
         try:
@@ -82,7 +82,7 @@ class QueuedDocument:
             self.cancelled.set()
 
     def emit(self, number: int, line: Line) -> None:
-        """Pass a line on, unless it has been passed on before."""
+        """Pass on a line, unless that was done before."""
         if number == self.shown:
             self.shown += 1
             self.say(Event("line", number, line))
@@ -92,9 +92,9 @@ class Engine:
     """The queue of a model.
 
     Args:
-        translators: one per lane; lines must be aligned, or the model know single sentences alone.
+        translators: one per lane, with aligned lines or of a model of single sentences.
         max_tokens: tokens, with padding, that are translated together.
-        max_jobs: most documents in the queue.
+        max_jobs: maximum number of documents in the queue.
         unify: gives the terms of a translated document one translation each.
     """
 
@@ -120,14 +120,14 @@ class Engine:
 
     @property
     def alive(self) -> bool:
-        """Whether all lanes work."""
+        """Return whether all lanes work."""
         return all(thread.is_alive() for thread in self.threads)
 
     def submit(self, source: Source, tell: Callable[[Event], object], texts: Sequence[str] = ()) -> QueuedDocument:
         """Queue a document; see :class:`QueuedDocument`.
 
         Raises:
-            QueueFull: there are too many.
+            QueueFull: the queue is full.
         """
         job = QueuedDocument(source, tell, texts)
         with self.changed:
@@ -138,7 +138,7 @@ class Engine:
         return job
 
     def cancel(self, job: QueuedDocument) -> None:
-        """Forget a document; its client hears nothing more."""
+        """Drop a document; its client hears nothing more."""
         job.cancelled.set()
 
     def close(self) -> None:
@@ -150,7 +150,7 @@ class Engine:
             thread.join()
 
     def _run(self, translator: Translator, longest: int) -> None:
-        """A lane; ``longest`` is that of the parts it takes."""
+        """Run a lane; ``longest`` is the length of the longest parts it takes."""
         while True:
             with self.changed:
                 while not (batch := self._batch(translator, longest)) and not self.closed:
@@ -171,7 +171,7 @@ class Engine:
                     self.changed.notify_all()
 
     def _batch(self, translator: Translator, longest: int) -> list[QueuedDocument]:
-        """The oldest document that a lane takes and, in order of age, all of like length that fit beside it."""
+        """Choose the oldest document that a lane takes and, in order of age, all of similar length that fit with it."""
         self.jobs = deque(job for job in self.jobs if job.taken or not job.cancelled.is_set())
         chosen: list[tuple[int, QueuedDocument]] = []
         for job in self.jobs:
@@ -187,7 +187,7 @@ class Engine:
         return [job for _, job in chosen]
 
     def _step(self, translator: Translator, batch: Sequence[QueuedDocument]) -> None:
-        """Translates one part of each document, or several that need not wait for each other."""
+        """Translate one part of each document, or several that need not wait for each other."""
         tasks, watches = [], []
         for job in batch:
             for part in job.parts(self.most):
@@ -205,7 +205,7 @@ class Engine:
         self._finish(translator, [job for job in batch if not job.parts(1) and not job.cancelled.is_set()])
 
     def _finish(self, translator: Translator, jobs: Sequence[QueuedDocument]) -> None:
-        """Looks at documents as a whole, tells what has changed, and ends them."""
+        """Finish documents as a whole, report what has changed, and end them."""
         if not jobs:
             return
         before = [list(job.lines) for job in jobs]
@@ -225,7 +225,7 @@ class Engine:
                 self.jobs.remove(job)
 
     def _fail(self, translator: Translator, batch: Sequence[QueuedDocument], error: Exception) -> None:
-        """Tries the documents of a batch again one by one; those that fail alone are to blame."""
+        """Retry the documents of a batch one by one; those that fail alone are to blame."""
         if len(batch) == 1:
             (job,) = batch
             self._remove(job)
@@ -242,7 +242,7 @@ class Engine:
     def _watch(
         self, translator: Translator, job: QueuedDocument, part: Span, batch: Sequence[QueuedDocument]
     ) -> Callable[[Any, Any], None]:
-        """Tells of the lines of a part while it is searched; ends the search when nobody waits for it any more."""
+        """Return an observer that reports a part's lines during its search, and ends it when nobody waits any more."""
         watch = line_watch(translator, job.source, part, job.emit)
 
         def observe(tokens: Any, scores: Any) -> None:

@@ -1,4 +1,4 @@
-"""What a request says: its body read within bounds, its key, and the fields in it."""
+"""Fields of a request: its body, read within bounds, its key, and its values."""
 
 from __future__ import annotations
 
@@ -16,15 +16,14 @@ MOST_FIELDS = 40
 
 
 async def read_fields(request: Request, most: int, seconds: float, keys: Sequence[str] | None) -> dict[str, Any]:
-    """The fields of a request in JSON or as a form.
+    """Read the fields of a request in JSON or as a form.
 
-    The key is checked before anything is read, if it stands in the header or the address; otherwise it must be one of
-    the fields.
+    A key in the header or the address is checked before anything is read; otherwise it must be one of the fields.
 
     Args:
-        most: bytes of the body, however it is sent.
-        seconds: until it must be there.
-        keys: API keys; None needs none.
+        most: maximum bytes of the body, however it is sent.
+        seconds: time limit for receiving it.
+        keys: API keys; None requires none.
 
     Raises:
         HTTPException: it is too large, too slow or malformed, or its key is wrong.
@@ -47,7 +46,7 @@ async def read_fields(request: Request, most: int, seconds: float, keys: Sequenc
             else:
                 fields = json.loads(await bounded.body())
     except TimeoutError as e:
-        raise HTTPException(408, f"the request was not there within {seconds:g} seconds") from e
+        raise HTTPException(408, f"the request did not arrive within {seconds:g} seconds") from e
     except (ValueError, RecursionError) as e:
         raise HTTPException(400, "expected JSON or a form") from e
     if not isinstance(fields, dict):
@@ -58,7 +57,7 @@ async def read_fields(request: Request, most: int, seconds: float, keys: Sequenc
 
 
 def _bounded(request: Request, most: int) -> Any:
-    """A request's messages, of no more than ``most`` bytes in all."""
+    """Return a function that receives a request's messages, of at most ``most`` bytes in all."""
     received = 0
 
     async def receive() -> Any:
@@ -73,7 +72,7 @@ def _bounded(request: Request, most: int) -> Any:
 
 
 def check_key(given: Any, keys: Sequence[str] | None) -> None:
-    """Refuses a wrong key; compared in constant time, in bytes, because keys need not be ASCII.
+    """Refuse a wrong key; compare in constant time, and in bytes, because keys need not be ASCII.
 
     Raises:
         HTTPException: it is wrong.
@@ -89,10 +88,10 @@ def check_key(given: Any, keys: Sequence[str] | None) -> None:
 
 
 def number(given: Any, most: int) -> int:
-    """A number from 0 to ``most`` in a request.
+    """Parse a number in a request, from 0; more than ``most`` counts as ``most``.
 
     Raises:
-        HTTPException: it is none.
+        HTTPException: it is not a number.
     """
     try:
         found = int(given or 0)
@@ -104,10 +103,10 @@ def number(given: Any, most: int) -> int:
 
 
 def given_lines(given: Any) -> dict[int, str]:
-    """Translations of some sentences in a request, an object of number and text (a form has it as JSON).
+    """Parse translations of some sentences in a request, an object of number and text (as JSON in a form).
 
     Raises:
-        HTTPException: it is none.
+        HTTPException: it is not such an object.
     """
     message = 'given: expected an object of sentence number and text, {"1": "…"}'
     pairs = _structure(given, message)
@@ -121,10 +120,10 @@ def given_lines(given: Any) -> dict[int, str]:
 
 
 def numbers(given: Any, message: str) -> frozenset[int] | None:
-    """Numbers in a request, a list (a form has it as JSON); None if there is no such field.
+    """Parse a list of numbers in a request (as JSON in a form); None if there is no such field.
 
     Raises:
-        HTTPException: they are none.
+        HTTPException: it is not a list of numbers.
     """
     listed = _structure(given, message)
     if listed is None or listed == "":
@@ -135,10 +134,10 @@ def numbers(given: Any, message: str) -> frozenset[int] | None:
 
 
 def _structure(given: Any, message: str) -> Any:
-    """A field that is an object or a list; a form has it as JSON.
+    """Decode a field that is an object or a list (as JSON in a form).
 
     Raises:
-        HTTPException: it is a text that is no JSON, or null.
+        HTTPException: it is text that is not JSON, or null.
     """
     if not isinstance(given, str) or not given.strip():
         return given
@@ -152,15 +151,15 @@ def _structure(given: Any, message: str) -> Any:
 
 
 def yes(given: Any) -> bool:
-    """Whether a field is switched on; forms have words only."""
+    """Return whether a field is switched on; forms have only words."""
     return str(given or "").strip().lower() not in ("", "0", "false", "no", "off", "none")
 
 
 def texts(given: Any, message: str) -> list[str]:
-    """Texts in a request.
+    """Check texts in a request.
 
     Raises:
-        HTTPException: they are none, or hold what is no character.
+        HTTPException: they are not a list of texts, or contain lone surrogates.
     """
     if not isinstance(given, list) or not given or not all(isinstance(text, str) for text in given):
         raise HTTPException(400, message)

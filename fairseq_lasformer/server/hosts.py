@@ -1,4 +1,4 @@
-"""Who may talk to the server: the names it answers under, and the web pages whose scripts may use it."""
+"""Access to the server: the names it answers to, and the web pages whose scripts may use it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from starlette.responses import JSONResponse
 
 
 def is_address(host: str) -> bool:
-    """Whether a host is an IP address: no page can make the browser believe that it is its own name."""
+    """Return whether a host is an IP address, which no web page can pass off as its own name."""
     try:
         ipaddress.ip_address(host.strip("[]"))
     except ValueError:
@@ -20,12 +20,12 @@ def is_address(host: str) -> bool:
 
 
 class Guard:
-    """Refuses requests under foreign names, and those of foreign web pages.
+    """A guard that refuses requests under foreign names and from foreign web pages.
 
     Args:
-        hosts: names under which it answers; ``*`` is any name.
-        addresses: whether it answers under any IP address, too.
-        origins: origins of web pages (``https://example.org``) that may use it beside its own; ``*`` is any.
+        hosts: names that it answers to; ``*`` is any name.
+        addresses: whether it also answers to any IP address.
+        origins: origins of other web pages (``https://example.org``) that may use it; ``*`` is any.
     """
 
     def __init__(self, app: Any, hosts: Sequence[str], addresses: bool, origins: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""What Prometheus reads from ``/metrics``."""
+"""Metrics that Prometheus reads from ``/metrics``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PATHS = ("/", "/translate", "/translate_file", "/download_file", "/attention", "
 
 
 class Metrics:
-    """What Prometheus reads from ``/metrics``."""
+    """Metrics that Prometheus reads from ``/metrics``."""
 
     def __init__(self, models: Sequence[ServedModel]) -> None:
         self.registry = CollectorRegistry()
@@ -29,7 +29,7 @@ class Metrics:
         self.requests.labels(first if first in PATHS else "other", str(status)).inc()
 
     def text(self) -> bytes:
-        """All of it, in Prometheus' form."""
+        """Return all metrics in Prometheus' format."""
         for name, engine in self.engines.items():
             self.waiting.labels(name).set(len(engine.jobs))
         return generate_latest(self.registry)

@@ -1,4 +1,4 @@
-"""The models of a server, and what a client asks of one: texts and files in, lines and files out."""
+"""The models of a server: texts and files in, lines and files out."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class PreparedText(NamedTuple):
     Attributes:
         document: the file as a document.
         source: its tokens.
-        consistent: whether its terms are given one translation each.
+        consistent: whether its terms get one translation each.
     """
 
     document: FileDocument
@@ -45,13 +45,13 @@ class PreparedText(NamedTuple):
         return self.document.lines
 
     def stands(self, number: int, line: Line) -> bool:
-        """Whether a given sentence, by its number from 0, is what was given, and not changed by consistent terms."""
+        """Return whether a given sentence, by number from 0, is still as given, unchanged by consistent terms."""
         tokens = self.source.given[number] if self.source.given else None
         return tokens is None or torch.equal(tokens, line.tokens)
 
     @property
     def matches(self) -> list[list[dict[str, object]]]:
-        """Sentences of a memory that are like each of its sentences; empty without a memory."""
+        """Similar sentences of a memory for each of its sentences; empty without a memory."""
         memory = self.source.memory
         return [] if memory is None else [[match.shown() for match in its] for its in memory.matches]
 
@@ -62,9 +62,9 @@ class ServedModel:
     Args:
         model: the model, on its device.
         max_tokens: tokens translated together.
-        max_jobs: most documents in the queue.
+        max_jobs: maximum number of documents in the queue.
         lanes: threads that translate; see :mod:`engine`.
-        memory: pairs of it stand before what is like them.
+        memory: its pairs are read before similar text.
 
     Raises:
         InputError: its lines are not aligned.
@@ -104,7 +104,7 @@ class ServedModel:
         consistent: bool = False,
         corrected: Collection[int] | None = None,
     ) -> PreparedText:
-        """Reads a file.
+        """Read a file.
 
         Args:
             form: its format, one of :data:`formats.FORMATS`.
@@ -112,10 +112,11 @@ class ServedModel:
             encoding: encoding of a text file.
             given: translations of some sentences, by their numbers, from 1.
             consistent: give each term one translation.
-            corrected: those of the given translations that consistent terms must not change; default: all.
+            corrected: numbers of given translations that consistent terms must not change; default: all.
 
         Raises:
-            InputError: it cannot be read, the glossary or a given line is wrong, or the model knows single sentences.
+            InputError: it cannot be read, the glossary or a given line is wrong, or ``consistent`` is set for a model
+                of single sentences.
         """
         if consistent and not self.unifiers:
             raise InputError("consistent: needs a model of documents")
@@ -136,33 +137,33 @@ class ServedModel:
         return self.unifiers[translator].unify(job.source, job.texts, lines)[0]
 
     def finished(self, prepared: PreparedText, lines: list[Line]) -> TranslatedFile:
-        """The translated file."""
+        """Return the translated file."""
         given = {n: text for n, text in prepared.document.given.items() if prepared.stands(n - 1, lines[n - 1])}
         document = prepared.document._replace(given=given)
         return self.files.rendered(document, self.files.with_sources(document, lines))
 
     def line(self, prepared: PreparedText, number: int, line: Line) -> TranslatedLine:
-        """A line of a translation beside its source; ``number`` counts from 0."""
+        """Return a line of a translation with its source; ``number`` counts from 0."""
         found: TranslatedLine = self.model.line(number + 1, prepared.texts[number], line)
         return with_given([found], prepared.document.given)[0] if prepared.stands(number, line) else found
 
     def alternatives(self, prepared: PreparedText, lines: list[Line], most: int) -> list[list[str]]:
-        """Other translations of each sentence."""
+        """Return other translations of each sentence."""
         found = self.files.translator.alternatives(prepared.source, lines, most, self.model.device)
         return [[self.model.line(0, "", line).translation for line in others] for others in found]
 
     def _first_shown(self, source: list[str], target: list[str], line: int) -> int:
-        """The first of the lines up to ``line`` that fit into the model together; at most 20 before it.
+        """Return the first of the lines up to ``line`` that fit into the model together; at most 20 before it.
 
         Raises:
-            InputError: the line alone is too long.
+            InputError: the line by itself is too long.
         """
         codec, filled, first = self.model.codec, [0, 0], line + 1
-        most = codec.limit, 4 * codec.limit + 50  # translations may be longer than what is translated
+        most = codec.limit, 4 * codec.limit + 50  # translations may be longer than their source
         while first > max(0, line - 20):
             sides = ((source[first - 1], codec.encode_source), (target[first - 1], codec.encode_target))
             for side, (text, encode) in enumerate(sides):
-                # tokens bound characters from below, so that a very long line is not encoded
+                # tokens bound characters from below, so a very long line need not be encoded
                 long = len(text) > 50 * most[side]
                 filled[side] += most[side] + 1 if long else codec.length(encode(text)) + 1
             if filled[0] > most[0] or filled[1] > most[1]:
@@ -173,7 +174,7 @@ class ServedModel:
         return first
 
     async def events(self, prepared: PreparedText, seconds: float) -> AsyncGenerator[Event]:
-        """What happens to a document, until it is done. It is cancelled when nobody iterates any more.
+        """Yield the events of a document until it is done. It is cancelled when nobody iterates any more.
 
         Raises:
             QueueFull: the queue is full.
@@ -202,12 +203,12 @@ class ServedModel:
     def attended(
         self, source: list[str], target: list[str], line: int, word: int, most: int = 12
     ) -> dict[str, list[list[Any]]]:
-        """The words that the model attends to when it writes a word: those of the source, and those it wrote before.
+        """Return the words that the model attends to when it writes a word: source words, and words written before.
 
         Args:
             source, target: the lines of a document and its translation.
             line, word: number of the line, and of its word, from 0; words are separated by spaces.
-            most: how many words to give.
+            most: maximum number of words to return.
 
         Raises:
             InputError: there is no such word, or the line is longer than the model's limit.
@@ -234,10 +235,10 @@ class ServedModel:
 
 
 def _words(text: str) -> list[tuple[int, int]]:
-    """The words of a line as the page separates them: by space."""
+    """Find the words of a line as the page separates them: by space."""
     return [found.span() for found in re.finditer(r"\S+", text)]
 
 
 def name_of(path: Path) -> str:
-    """What a model is called, without giving its place away."""
+    """Return a model's name, which does not reveal its path."""
     return path.name if path.is_dir() else path.parent.name or path.stem

@@ -1,4 +1,4 @@
-"""What the server answers beside translations: its page, its languages, limits and description, health, errors."""
+"""Answers of the server other than translations: page, languages, limits, description, health, errors."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inli
 
 @dataclass(frozen=True)
 class Limits:
-    """What a client may ask for.
+    """Limits on a client's requests.
 
     Attributes:
-        seconds: until a translation must be done.
-        body_seconds: until a request must be there.
-        per_client: translations of one address at the same time.
-        kept_bytes: of translated files that are kept for downloading; the oldest go first.
-        alternatives: per sentence.
+        seconds: time limit of a translation.
+        body_seconds: time limit for receiving a request.
+        per_client: simultaneous translations per address.
+        kept_bytes: bytes of translated files kept for download; the oldest go first.
+        alternatives: maximum per sentence.
     """
 
     characters: int = 500_000
@@ -86,7 +86,7 @@ class Pages:
         return JSONResponse(openapi(__version__))
 
     async def settings(self, request: Request) -> Response:
-        """What LibreTranslate's pages and clients ask for."""
+        """Return the settings that LibreTranslate's pages and clients ask for."""
         source, target = ({"code": code, "name": NAMES.get(code, code)} for code in self.models[0].languages)
         suffixes = [suffix for form in formats.FORMATS.values() for suffix in form.suffixes]
         found: dict[str, Any] = {

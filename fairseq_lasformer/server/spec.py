@@ -1,4 +1,4 @@
-"""The description of the interface (OpenAPI 3), as ``/spec`` gives it."""
+"""The description of the interface (OpenAPI 3), which ``/spec`` returns."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _KEY = {"api_key": _TEXT | {"description": "if the server needs one; or as Autho
 _LANGUAGES = {
     "source": _TEXT | {"description": "code, or auto"},
     "target": _TEXT,
-    "model": _TEXT | {"description": "name, where several have the same languages"},
+    "model": _TEXT | {"description": "name, if several have the same languages"},
     "glossary": _TEXT | {"description": "lines of source term, tab, target term"},
 }
 
@@ -26,7 +26,7 @@ def _post(summary: str, kinds: tuple[str, ...], fields: dict[str, Any], required
         "403": "a valid key is needed",
         "408": "too slow",
         "413": "too large",
-        "429": "too many at the same time",
+        "429": "too many simultaneous translations",
         "503": "busy, or not done in time",
     }
     error = {"application/json": {"schema": {"type": "object", "properties": {"error": _TEXT}}}}
@@ -40,7 +40,7 @@ def _get(summary: str, answer: Any) -> Any:
 
 
 def openapi(version: str) -> dict[str, Any]:
-    """The description, as a JSON object."""
+    """Return the description as a JSON object."""
     json, form = "application/json", "application/x-www-form-urlencoded"
     text_or_texts = {"oneOf": [_TEXT, {"type": "array", "items": _TEXT}]}
     texts = {"type": "array", "items": _TEXT}
@@ -71,8 +71,8 @@ def openapi(version: str) -> dict[str, Any]:
             _answer({"source": links, "target": links}),
         ),
         "/languages": _get("The languages", listed),
-        "/frontend/settings": _get("Limits, and what can be done", _answer({})),
-        "/health": _get("Whether it works", _answer({"status": _TEXT})),
+        "/frontend/settings": _get("Limits and features", _answer({})),
+        "/health": _get("Health of the server", _answer({"status": _TEXT})),
     }
     info = {"title": "fairseq_lasformer", "version": version, "description": "Document-level translation"}
     return {"openapi": "3.0.3", "info": info, "paths": paths}

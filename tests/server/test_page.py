@@ -57,7 +57,7 @@ def test_a_text_appears_sentence_by_sentence_and_words_tell_what_they_saw(addres
     # by keyboard: a sentence and its counterpart, then what a word saw
     find("#target")[0].send_keys(Keys.ARROW_DOWN)
     assert [s.get_attribute("data-i") for s in find(".sentence.on")] == ["0", "0"]
-    assert find("#memory")[0].text.endswith("% alike: w1 w2 w8 – W9 W7")
+    assert find("#memory")[0].text.endswith("% similar: w1 w2 w8 – W9 W7")
     page.switch_to.active_element.send_keys(Keys.ENTER)
     until(lambda: any(w.get_attribute("title") for w in find("#source .word")))
     # a correction stays, the text after it is translated again, and it can be undone
