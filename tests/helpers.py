@@ -337,3 +337,10 @@ def read_split(folder: Path, split: str, language: str, pair: str = "xx-yy") -> 
     dictionary = Dictionary.load(str(folder / f"dict.{language}.txt"))
     data = indexed_dataset.make_dataset(str(folder / f"{split}.{pair}.{language}"), "mmap")
     return [dictionary.string(data[i]) for i in range(len(data))]
+
+
+def recipe(place: str) -> str:
+    """Return the block of CONTRIBUTING.md that begins with this place."""
+    page = (ROOT / "CONTRIBUTING.md").read_text()
+    (block,) = re.findall(rf"```text\n# fairseq_lasformer/{place}\n(.*?)```", page, re.S)
+    return block

@@ -70,6 +70,8 @@ def openapi(version: str) -> dict[str, Any]:
             ["source_lines", "target_lines"],
             _answer({"source": links, "target": links}),
         ),
+        "/download_file/{token}/{name}": _get("A translated file", {"description": "the file"}),
+        "/metrics": _get("Counters and gauges", {"description": "Prometheus' text format"}),
         "/languages": _get("The languages", listed),
         "/frontend/settings": _get("Limits and features", _answer({})),
         "/health": _get("Health of the server", _answer({"status": _TEXT})),

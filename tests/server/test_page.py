@@ -30,7 +30,7 @@ def address(trained_folder, tmp_path):
     thread.join()
 
 
-@pytest.mark.slow
+@pytest.mark.command
 def test_a_text_appears_sentence_by_sentence_and_words_tell_what_they_saw(address, browser, tmp_path):
     from selenium.webdriver.common.keys import Keys
 

@@ -10,6 +10,8 @@ import zipfile
 
 import pytest
 import torch
+from helpers import recipe
+from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from fairseq_lasformer import formats
@@ -321,3 +323,14 @@ def test_models_without_lines_are_not_served(model, monkeypatch):
 def test_a_name_gives_no_place_away(tmp_path):
     (tmp_path / "mine").mkdir()
     assert name_of(tmp_path / "mine") == "mine" and name_of(tmp_path / "mine" / "checkpoint_best.pt") == "mine"
+
+
+def test_a_route_as_the_recipe_shows_it(module, served):
+    head = "from fairseq_lasformer.server.app import *\nfrom fairseq_lasformer.version import __version__\n"
+    head += "from starlette.requests import Request\nfrom starlette.responses import JSONResponse, Response\n"
+    body = recipe("server/app.py, in class Server")
+    written = module("contributed_route", f"{head}\n\nclass Longer(Server):\n{body}")
+    server = written.Longer([served], Limits())
+    app = server.app()
+    app.routes.append(Route("/version", server.version))
+    assert TestClient(app).get("/version").json()["version"].count(".") == 2
