@@ -55,12 +55,12 @@ class Selection(Protocol):
 
     @property
     def explicit(self) -> bool:
-        """Whether :meth:`kept` knows the kept keys, and the pattern may be supervised."""
+        """Return whether :meth:`kept` knows the kept keys, and the pattern may be supervised."""
         ...
 
     @property
     def contiguous(self) -> bool:
-        """Whether to make each head contiguous, once for attention and supervision."""
+        """Return whether to make each head contiguous, once for attention and supervision."""
         ...
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, dropout_p: float, backend: str) -> Tensor:

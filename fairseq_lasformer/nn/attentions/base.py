@@ -126,7 +126,7 @@ class Attention(nn.Module):
 
     @property
     def remembers(self) -> bool:
-        """Whether :meth:`remember` is possible."""
+        """Return whether :meth:`remember` is possible."""
         return False
 
     def remember(self, x: Tensor, cache: DecodingCache, name: str) -> None:

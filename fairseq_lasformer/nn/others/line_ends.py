@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 
 class LineEnds:
-    """Where the lines of one side end: at a separator, and at the end of sentence, which also starts a target.
+    """The ends of lines of one side: at a separator, and at the end of sentence, which also starts a target.
 
     Args:
         words: the words that end a line.
