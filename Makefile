@@ -1,5 +1,6 @@
-.PHONY: setup demo test test-fast test-arm wheel lint docs kernels gpu lock fuzz sanitize bench-training bench-encoder bench-decode bench-moe
+.PHONY: setup demo test test-commands test-sweeps test-all test-arm wheel lint docs kernels gpu lock fuzz sanitize bench-training bench-encoder bench-decode bench-moe
 VENV := .venv/bin
+PYTEST := $(VENV)/python -m pytest -n auto --maxprocesses=4 --dist=worksteal
 
 setup:
 	@scripts/setup.sh
@@ -7,11 +8,18 @@ setup:
 demo: setup  ## the main job: corpus, two systems, table, runs/demo/report.json
 	@$(VENV)/python examples/demo.py $(ARGS)
 
-test: setup lint docs  ## every test, including the slow ones
-	@$(VENV)/python -m pytest -n auto --maxprocesses=4 --dist=worksteal
+test: setup lint  ## lint, and the tests of functions and small models: six minutes on two cores
+	@$(PYTEST) $(ARGS)
 
-test-fast: setup  ## tests of single functions and small models
-	@$(VENV)/python -m pytest -n auto --maxprocesses=4 --dist=worksteal -m "not slow"
+test-commands: setup  ## whole commands, trainings, resume and kill, the documentation's blocks, the server, the browser
+	@$(PYTEST) -m command $(ARGS)
+
+test-sweeps: setup  ## Triton's interpreter, all instruction sets, all arguments, builds, and aarch64 in an emulator
+	@$(PYTEST) -m sweep $(ARGS)
+	@scripts/test_arm.sh --if-possible
+
+test-all: test docs test-commands test-sweeps  ## everything, three minutes of hostile input included
+	@$(VENV)/python -m benchmarks.fuzz --seconds 180
 
 test-arm: setup  ## the CPU kernels' arithmetic for aarch64, in an emulator
 	@scripts/test_arm.sh
@@ -23,10 +31,11 @@ docs: setup  ## the documentation site, in site/
 	@$(VENV)/python scripts/api_page.py
 	@NO_MKDOCS_2_WARNING=1 $(VENV)/mkdocs build --quiet
 
-lint: setup
+lint: setup  ## style, types, imports between rooms, links of the pages: under a minute
 	@$(VENV)/ruff check .
 	@$(VENV)/ruff format --check .
 	@$(VENV)/mypy
+	@$(VENV)/python -m pytest tests/test_imports.py tests/test_docs.py --durations=0 -p no:xdist
 
 lock: setup  ## regenerate constraints.txt: versions and hashes of everything that setup installs
 	@scripts/lock.sh $(ARGS)

@@ -2,12 +2,16 @@
 # Compile the CPU kernels' arithmetic for aarch64 and run its tests in an emulator, with and without dot products: floats
 # within rounding of `plain`, integers equal, and the same integers as on this machine.
 #
-# Needs Debian's packages g++-aarch64-linux-gnu and qemu-user.
+# Needs Debian's packages g++-aarch64-linux-gnu and qemu-user; with --if-possible, it is left out where they are missing.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 cross=aarch64-linux-gnu-g++
 for tool in $cross qemu-aarch64; do
-  command -v $tool >/dev/null || { echo "error: no $tool; apt-get install g++-aarch64-linux-gnu qemu-user" >&2; exit 1; }
+  command -v $tool >/dev/null && continue
+  needed="no $tool; apt-get install g++-aarch64-linux-gnu qemu-user"
+  [ "${1:-}" != --if-possible ] || { echo "aarch64 was not tested: $needed" >&2; exit 0; }
+  echo "error: $needed" >&2
+  exit 1
 done
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

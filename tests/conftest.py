@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import importlib
 import json
 import logging
 import os
@@ -32,6 +33,7 @@ with contextlib.suppress(ModuleNotFoundError):  # Triton
 
 from fairseq.data import Dictionary
 from helpers import CUDA, SIZES, SMALL, SPLITS, B, H, run, train, write_corpus
+from tiers import pytest_addoption, pytest_configure, pytest_runtest_makereport, sort_out  # noqa: F401
 
 from fairseq_lasformer.nn.options import RunOptions
 from fairseq_lasformer.ops import KAPPA_ONE, blocks, cpu
@@ -46,13 +48,14 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     torch.set_num_threads(1)  # there is a process for each core
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give two processes half of the tests each: one starts with the longest test, the other with the slow ones.
-
-    A process without tests takes over those that another has left, but never the one that is about to run.
+@pytest.hookimpl(tryfirst=True)  # before -m leaves some out
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Sort the tests into tiers. Two processes begin with half of them each: the one with the longest, the other with
+    commands; what a process has left is given to one that has nothing left, but never the test that it is about to run.
     """
+    sort_out(config, items, next(iter(cpu.instruction_sets()), "plain"))
     longest = [item for item in items if item.get_closest_marker("timeout")]
-    slow = [item for item in items if item.get_closest_marker("slow") and item not in longest]
+    slow = [item for item in items if item.get_closest_marker("command") and item not in longest]
     fast = [item for item in items if item not in longest and item not in slow]
     middle = max(0, len(items) // 2 - len(longest))
     items[:] = [*longest, *fast[:middle], *slow, *fast[middle:]]
@@ -187,6 +190,20 @@ def trained_folder(prepared, once) -> Path:
     """A folder of checkpoints that translate the copy task a little."""
     longer = ("--max-update", 30, "--lr", 0.02, "--disable-validation")
     return once("hub", lambda folder: train(prepared, folder, *longer))
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    """module(NAME, TEXT): a module that a contributor has written."""
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def write(name: str, text: str):
+        (tmp_path / f"{name}.py").write_text(text)
+        return importlib.import_module(name)
+
+    yield write
+    for path in tmp_path.glob("*.py"):
+        sys.modules.pop(path.stem, None)
 
 
 @pytest.fixture(params=[16, 64], ids=["many-blocks", "fewer-blocks"])

@@ -30,7 +30,7 @@ CASES = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.command
 def test_the_alignment_benchmark_compares_searches(trained_folder, prepared, tmp_path):
     raw = prepared.parent / "raw"
     (tmp_path / "terms").write_text("w1\tW1\n")
@@ -47,7 +47,7 @@ def test_the_alignment_benchmark_compares_searches(trained_folder, prepared, tmp
     assert {row["system"] for row in rows} == {"free", "placed"} and "lines right, %" in done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.command
 def test_forms_of_selectors_are_compared_on_a_frozen_model(trained_folder, tmp_path):
     options = ["--longer", 10, "--documents", 8, "--tested", 4, "--updates", 150, "--seeds", 2]
     checkpoint = trained_folder / "checkpoint_last.pt"
@@ -58,7 +58,7 @@ def test_forms_of_selectors_are_compared_on_a_frozen_model(trained_folder, tmp_p
     assert all(rows["cross, kappa 0.2", form] >= rows["cross, kappa 0.02", form] for form in forms)
 
 
-@pytest.mark.slow
+@pytest.mark.command
 def test_tiles_of_queries_keep_more_keys_together_than_one(trained_folder, tmp_path):
     checkpoint, options = trained_folder / "checkpoint_last.pt", ["--documents", 2, "--tokens", 60]
     run("python", "-m", "benchmarks", "unions", checkpoint, *options, "--out", tmp_path / "rows.json")
@@ -70,7 +70,7 @@ def test_tiles_of_queries_keep_more_keys_together_than_one(trained_folder, tmp_p
     assert done.returncode == 1 and "fewer than 3 x 1000000 tokens" in done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.command
 def test_the_script_for_a_gpu_runs_without_one_and_survives_a_section_that_fails(tmp_path):
     env = {"DEVICE": "cpu", "QUICK": "1", "OUT": str(tmp_path), "PYTHON": sys.executable}
     done = run("scripts/gpu.sh", SECTIONS="facts,nothing,correct,training,decoding", check=False, **env)
@@ -82,6 +82,7 @@ def test_the_script_for_a_gpu_runs_without_one_and_survives_a_section_that_fails
     assert "/transformer" in done.stdout and found["facts"]["machine"]["gpu"] is None
 
 
+@pytest.mark.command
 def test_the_peer_of_a_full_pass_attends_to_the_same_keys():
     skip_unless_here("triton")
     from benchmarks.gpu import Place, flexible, kernels
@@ -94,12 +95,13 @@ def test_the_peer_of_a_full_pass_attends_to_the_same_keys():
     assert {system for case, system in rows if case == "full pass, T=64"} > {"tiles", "flex_attention, the same keys"}
 
 
+@pytest.mark.command
 def test_without_a_gpu_cuda_is_refused():
     done = run("python", "-m", "benchmarks", "prefill", "--device", "cuda", check=False)
     assert done.returncode == 1 and "error: --device cuda: no GPU" in done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.command
 @pytest.mark.parametrize("name", CASES)
 def test_a_benchmark_prints_its_table_and_writes_its_rows(tmp_path, name):
     options, metrics, ratio = CASES[name]
@@ -116,7 +118,7 @@ def test_a_benchmark_prints_its_table_and_writes_its_rows(tmp_path, name):
     assert ratio in done.stdout.splitlines()[0] and all(row["system"] in done.stdout for row in report["rows"])
 
 
-@pytest.mark.slow
+@pytest.mark.command
 def test_an_interrupted_benchmark_goes_on_where_it_stopped(tmp_path):
     out = tmp_path / "rows.json"
     command = ["python", "-m", "benchmarks", "kernels", "--cases", "candidates", "--out", out]

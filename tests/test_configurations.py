@@ -63,6 +63,7 @@ def test_leaves_say_only_what_is_their_own(path):
     assert [next(iter(group)) for group in own["defaults"][1:]] == ["base", "corpus", "size", "system"]
 
 
+@pytest.mark.command
 def test_the_reference_explains_every_key_and_names_its_default():
     reference = flat(OmegaConf.to_container(OmegaConf.load(REFERENCE), resolve=False))
     used = {key for path in LEAVES for key in flat(OmegaConf.to_container(composed(path), resolve=False))}
@@ -81,7 +82,7 @@ def test_the_reference_explains_every_key_and_names_its_default():
             assert before.lstrip().startswith("#"), line
 
 
-@pytest.mark.slow
+@pytest.mark.command
 def test_the_reference_trains_as_it_stands(prepared, tmp_path):
     small = [
         f"model.{s}_{k}" for s in ("encoder", "decoder") for k in ("embed_dim=16", "layers=1", "attention_heads=2")

@@ -96,7 +96,6 @@ def test_no_sentence_holds_what_decides_its_words_unless_the_probe_says_so(demo)
         assert bool(inside) == (p["distance"] == 0), (sentence, p)
 
 
-@pytest.mark.slow
 def test_at_the_distance_named_stands_a_word_that_decides_for_the_right_translation(demo):
     for p, _, text, place in spans(demo):
         if p["distance"] > 0:

@@ -24,6 +24,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
 
+@pytest.mark.command
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc only")
 def test_pages_are_not_mapped_anew():
     faults = {}

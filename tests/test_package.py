@@ -11,14 +11,14 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
-from helpers import ROOT, run, run_python
+from helpers import ROOT, run_python
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import fairseq_lasformer
 
 
-@pytest.mark.slow
+@pytest.mark.command
 def test_threads_wait_briefly_unless_the_user_has_chosen():
     ask = "import os; from fairseq_lasformer.plugin import register; register(); "
     ask += "print(os.environ.get('GOMP_SPINCOUNT'), os.environ.get('OMP_WAIT_POLICY'))"
@@ -30,7 +30,6 @@ def test_threads_wait_briefly_unless_the_user_has_chosen():
     assert run_python("import torch; " + ask) == "None None"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("missing", ["torch", "fairseq"])
 def test_without_torch_or_fairseq_one_line_says_what_to_install(tmp_path, missing):
     (tmp_path / f"{missing}.py").write_text(f"raise ModuleNotFoundError('no', name={missing!r})")
@@ -41,7 +40,7 @@ def test_without_torch_or_fairseq_one_line_says_what_to_install(tmp_path, missin
     assert done.stderr.startswith(f"error: fairseq_lasformer needs {missing}") and "scripts/setup.sh" in done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.command
 def test_the_wheel_holds_all_files_and_decodes_without_a_compiler(trained_folder, tmp_path):
     pip = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(tmp_path)]
     source = tmp_path / "source"
@@ -88,7 +87,7 @@ def test_text_needs_no_torch(name):
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.command
 def test_importing_changes_nothing():
     code = """
 import os, sys
@@ -111,7 +110,7 @@ assert checkpoint_utils.load_checkpoint_to_cpu is not functions[0] and sys.excep
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.command
 def test_a_users_script_sees_its_own_tracebacks(tmp_path):
     script = f"""
 import sys
@@ -167,10 +166,3 @@ def test_what_is_installed_is_listed_with_hashes():
         assert name in listed and requirement.specifier.contains(listed[name]), f"{requirement}: run make lock"
     fairseq = (ROOT / "constraints-fairseq.txt").read_text()
     assert "fairseq-fixed==0.12.3.1" in fairseq and fairseq.count("--hash=sha256:") == 2
-
-
-@pytest.mark.slow
-def test_a_minute_of_fuzzing_finds_nothing(tmp_path):
-    """A few seconds here; make fuzz takes minutes, and CI takes five."""
-    done = run("python", "-m", "benchmarks.fuzz", "--seconds", 4, "--seed", 7, "--out", tmp_path)
-    assert "0 faults" in done.stdout.splitlines()[-1]

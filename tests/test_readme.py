@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -24,22 +25,15 @@ from fairseq_lasformer.resume import Progress, key_of
 FIRST = ("README.md", "data/README.md", "docs/training.md", "docs/alignment.md")
 # side by side: these translate, and these train
 LANES = (
-    ("docs/translate.md", "docs/serve.md", "docs/report.md", "docs/results/alignment.md"),
+    ("docs/translate.md", "docs/serve.md", "docs/report.md", "docs/scale.md", "docs/results/alignment.md"),
     (
         *("docs/fairseq.md", "docs/reproduce.md", "docs/moe.md", "docs/compact.md", "docs/results/compact.md"),
         *("docs/upcycling.md", "docs/students.md"),
     ),
 )
 RUN = (*FIRST, *LANES[0], *LANES[1])
-OTHERS = [
-    "docs/index.md",
-    "docs/processors.md",
-    "docs/method.md",
-    "docs/architecture.md",
-    "docs/glossary.md",
-    "CONTRIBUTING.md",
-]
-OTHERS += sorted(name for p in (ROOT / "docs/results").glob("*.md") if (name := str(p.relative_to(ROOT))) not in RUN)
+FOLDER = [ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
+OTHERS = sorted(name for path in FOLDER if (name := str(path.relative_to(ROOT))) not in RUN)
 PAGES = (*RUN, *OTHERS)
 
 
@@ -93,6 +87,7 @@ MINIATURE = [
         r"^(.venv/bin/lasformer generate data-bin/mine \S+ mine.de.*)$",
         rf"\1 --beam 2 --shards 2 -- {SHORT_LINES}",
     ),
+    (r"^(.venv/bin/lasformer generate data-bin/mine \S+ (cluster|corpus).de .*)$", rf"\1 --beam 1 -- {SHORT_LINES}"),
     (r"(--path checkpoints/mine/checkpoint_best.pt) --beam 5 --cpu$", rf"\1 --beam 2 --cpu {SHORT_LINES}"),
     (r"(benchmarks alignment )", r"\1--ways free,aligned --beam 1 "),
     (r"--arch lasformer \\", r"--arch lasformer_tiny \\"),
@@ -224,7 +219,7 @@ def run_pages(pages: Sequence[str], clone: Path, used: dict[str, int]) -> None:
             assert done.returncode == 0 and done.stdout.strip(), f"{page}:\n{block}\n{done.stderr[-2000:]}"
 
 
-@pytest.mark.slow
+@pytest.mark.command
 @pytest.mark.timeout(1500)
 def test_every_command_runs_as_printed(tmp_path):
     clone, used = workplace(tmp_path), dict[str, int]()
@@ -236,6 +231,23 @@ def test_every_command_runs_as_printed(tmp_path):
     for made in ("runs/demo/report.json", "mine.de", "mine.html", "checkpoints/mine/scores.json", "report.html"):
         assert (clone / made).exists(), made
     assert (clone / "runs/ted_en-de/lasformer/scores.json").exists()
+    check_demo(clone)
+
+
+def check_demo(clone: Path) -> None:
+    """The report of the demo that the README ran, and the same demo again, which has nothing left to do."""
+    report = json.loads((clone / "runs/demo/report.json").read_text())
+    assert set(report["systems"]) == {"sentence", "lasformer"}
+    for system in report["systems"].values():
+        assert system["documents"] and 0 <= system["d_bleu"] <= 100
+        assert "all" in system["accuracy"] and system["by_distance"]
+    assert report["systems"]["sentence"]["kappa"] == 1.0 and report["systems"]["lasformer"]["kappa"] < 1.0
+    again = execute(f".venv/bin/python examples/demo.py --documents 14 {DEMO}", clone)
+    assert "already done" in again.stderr and "kappa, cross" in again.stdout and "seconds:" in again.stdout
+    assert json.loads((clone / "runs/demo/report.json").read_text())["systems"] == report["systems"]
+    measured = json.loads((clone / "runs/bench/compact.json").read_text())["rows"]
+    figures = {(row["system"], row["metric"]): row["value"] for row in measured}
+    assert figures["lasformer", "d-BLEU"] == report["systems"]["lasformer"]["d_bleu"]
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -253,6 +265,24 @@ def test_options_named_in_running_text_exist(page, capsys):
         known = capsys.readouterr().out
         for option in re.findall(r"(?<!\S)--[a-z][\w-]*", span.split(" -- ")[0]):
             assert option in known, span
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_options_of_commands_that_are_not_run_exist(page, capsys):
+    """Commands in blocks of text: too large to run, or not for this machine."""
+    commands = [
+        line.replace("\\\n", " ").split("#")[0]
+        for block in blocks(page, "text")
+        for line in re.findall(r"^(?:\.venv/bin/)?lasformer (?:.|\\\n)*$", block, re.M)
+    ]
+    for command in commands:
+        name = command.split()[1]
+        assert name in COMMANDS, command
+        with pytest.raises(SystemExit):
+            main([name, "--help"])
+        known = capsys.readouterr().out
+        for option in re.findall(r"(?<!\S)--[a-z][\w-]*", command.split(" -- ")[0]):
+            assert option in known, command
 
 
 def test_every_make_target_that_is_named_exists():

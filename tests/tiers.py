@@ -1,14 +1,14 @@
 """Tiers of the tests: a test is in exactly one, and each has a command.
 
-========== ===================== ==============================================================================
-tier       command               tests
-========== ===================== ==============================================================================
-unit       ``make test``         everything else; none takes more than :data:`SECONDS` on CI
-command    ``make test-commands`` marked ``command``: whole commands, trainings, resume and kill, the blocks of the
-                                 documentation, attacks on the server, the browser
-sweep      ``make test-sweeps``  marked ``sweep``: Triton's interpreter beyond a case per kernel, instruction sets
-                                 beyond the best and ``plain``, all arguments of all patterns, builds
-========== ===================== ==============================================================================
+======== ======================== ============================================================================
+tier     command                  tests
+======== ======================== ============================================================================
+unit     ``make test``            all others; none takes more than :data:`SECONDS` on CI
+command  ``make test-commands``   marked ``command``: whole commands, trainings, resume and kill, the blocks of
+                                  the documentation, attacks on the server, the browser
+sweep    ``make test-sweeps``     marked ``sweep``: Triton's interpreter beyond a case per test, instruction sets
+                                  beyond the best and ``plain``, all arguments of all patterns, builds
+======== ======================== ============================================================================
 
 ``--durations-json FILE`` writes what each test took.
 """
@@ -28,54 +28,78 @@ MARKED = ("command", "sweep")
 SECONDS = 5.0
 """Longest call of a test of the tier ``unit`` on CI."""
 
-TIERS = pytest.StashKey[dict[str, list[str]]]()
+MARKS = pytest.StashKey[dict[str, set[str]]]()
+"""The marks of every collected test, by its name; those that ``-m`` leaves out, too."""
 
 
 def thinned(values: Iterable[Any], *kept: Any) -> list[Any]:
-    """Return values of a parametrisation of which all but some are of the tier ``sweep``.
+    """Return the values of a parametrisation; all but some are of the tier ``sweep``.
 
     Args:
-        kept: those that stay in the tier ``unit``; default: the first.
+        values: a tuple is the values of several names.
+        kept: those that stay in the tier ``unit`` (default: the first).
     """
     values = list(values)
-    kept = kept or (values[0].values[0] if hasattr(values[0], "values") else values[0],)
-    return [v if (v.values[0] if hasattr(v, "values") else v) in kept else _swept(v) for v in values]
+    kept = kept or values[:1]
+    sweep = pytest.mark.sweep
+    return [v if v in kept else pytest.param(*(v if isinstance(v, tuple) else (v,)), marks=sweep) for v in values]
 
 
-def _swept(value: Any) -> Any:
-    if hasattr(value, "values"):
-        return pytest.param(*value.values, id=value.id, marks=[*value.marks, pytest.mark.sweep])
-    return pytest.param(*(value if isinstance(value, tuple) else (value,)), marks=pytest.mark.sweep)
+def tiers_of(marks: set[str]) -> list[str]:
+    """Return the tiers of a test; there must be exactly one."""
+    return [name for name in MARKED if name in marks] or ["unit"]
 
 
-def tiers_of(item: pytest.Item) -> list[str]:
-    return [name for name in MARKED if item.get_closest_marker(name)] or ["unit"]
+def _marks(item: pytest.Item) -> set[str]:
+    return {mark.name for mark in item.iter_markers()}
+
+
+def sort_out(config: pytest.Config, items: list[pytest.Item], best: str) -> None:
+    """Mark what the tier follows from, and record the marks of all tests; before ``-m`` leaves some out.
+
+    Args:
+        best: the best instruction set of this processor.
+    """
+    interpreted: set[str] = set()
+    for item in items:
+        given = getattr(item, "callspec", None)
+        values = list(given.params.values()) if given else []
+        if given and given.params.get("instructions", "plain") not in (best, "plain"):
+            _sweep(item)
+        elif given and (item.get_closest_marker("triton") or "triton" in values):
+            function = item.nodeid.partition("[")[0]
+            if function in interpreted:
+                _sweep(item)
+            elif not _marks(item) & set(MARKED):
+                interpreted.add(function)
+    config.stash[MARKS] = {item.nodeid: _marks(item) for item in items}
+
+
+def _sweep(item: pytest.Item) -> None:
+    if not _marks(item) & set(MARKED):
+        item.add_marker(pytest.mark.sweep)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):
+    report = yield
+    unit = tiers_of(_marks(item)) == ["unit"]
+    if report.when == "call" and report.passed and unit and report.duration > SECONDS and os.environ.get("CI"):
+        report.outcome = "failed"
+        report.longrepr = (
+            f"{item.nodeid} took {report.duration:.1f} seconds; the tier of make test allows {SECONDS:.0f}: make it "
+            "faster, or mark it command or sweep (tests/tiers.py)"
+        )
+    return report
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--durations-json", help="file for the seconds that each test takes")
 
 
-@pytest.hookimpl(tryfirst=True)  # before -m leaves some out
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    config.stash[TIERS] = {item.nodeid: tiers_of(item) for item in items}
-    config.stash[MARKS] = {item.nodeid: {mark.name for mark in item.iter_markers()} for item in items}
-
-
-MARKS = pytest.StashKey[dict[str, set[str]]]()
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):
-    report = yield
-    slow = report.when == "call" and report.passed and report.duration > SECONDS
-    if slow and os.environ.get("CI") and tiers_of(item) == ["unit"]:
-        report.outcome = "failed"
-        report.longrepr = (
-            f"{item.nodeid} took {report.duration:.1f} seconds; the tier of `make test` allows {SECONDS:.0f}: make it "
-            "faster, or mark it `command` or `sweep` (tests/tiers.py)"
-        )
-    return report
+def pytest_configure(config: pytest.Config) -> None:
+    if (path := config.getoption("--durations-json")) and "PYTEST_XDIST_WORKER" not in os.environ:
+        config.pluginmanager.register(Durations(Path(path)))
 
 
 class Durations:
@@ -95,8 +119,3 @@ class Durations:
     def pytest_sessionfinish(self) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self.path.write_text(json.dumps(self.tests, indent=0), encoding="utf-8")
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    if (path := config.getoption("--durations-json")) and "PYTEST_XDIST_WORKER" not in os.environ:
-        config.pluginmanager.register(Durations(Path(path)))

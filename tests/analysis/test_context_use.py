@@ -85,7 +85,6 @@ def test_kappa_can_be_set_where_there_are_selectors(use, build):
         context_use.set_kappa(dense, 0.25)
 
 
-@pytest.mark.slow
 def test_the_command_prints_a_table(trained_folder, tmp_path):
     prefix = write_corpus(tmp_path, "set", 5, seed=4)
     command = ["lasformer", "context", trained_folder / "checkpoint_last.pt", prefix, "--tokens", "5,20"]

@@ -136,7 +136,6 @@ def test_written_pronouns_are_counted_in_the_last_line(trained_folder, tmp_path,
         contrast.generate(model, groups[1:], "none")
 
 
-@pytest.mark.slow
 def test_generative_contrast_from_the_command_line(trained_folder, tmp_path):
     prefix = write_set(tmp_path, LINES, "0\n2\n5\n")
     done = run("lasformer", "contrast", trained_folder / "checkpoint_last.pt", prefix, "--generative", "--beam", 1)

@@ -169,7 +169,7 @@ def test_scores_of_another_shape_are_named(tmp_path, content):
         runs.read_runs([tmp_path])
 
 
-@pytest.mark.slow
+@pytest.mark.command
 @pytest.mark.parametrize("width", [1200, 820, 420])
 def test_in_a_browser(page, browser, width):
     from selenium.webdriver.common.keys import Keys

@@ -278,6 +278,7 @@ def assert_refused(name: str, ran: Path, code: int, said: str) -> None:
     assert "weights_only" not in said, name
 
 
+@pytest.mark.command
 @pytest.mark.parametrize("environment", [{}, {"TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1"}], ids=["", "unrestricted"])
 @pytest.mark.parametrize("program, name, made", ENTRIES, ids=[f"{p} {n}" for p, n, _ in ENTRIES])
 def test_no_command_runs_what_a_checkpoint_holds(poisoned, prepared, tmp_path, program, name, made, environment):
@@ -291,7 +292,7 @@ def test_no_command_runs_what_a_checkpoint_holds(poisoned, prepared, tmp_path, p
         assert_refused(poison, ran, code, said)
 
 
-@pytest.mark.slow
+@pytest.mark.command
 @pytest.mark.parametrize("poison", ["a word", "bytes", "a pickle"])
 def test_commands_that_start_a_training_refuse_it_too(poisoned, prepared, tmp_path, poison):
     """lasformer train; run, reproduce and ablate start the same programs by the same function."""

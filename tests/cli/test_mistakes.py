@@ -10,7 +10,7 @@ from helpers import ROOT, train
 from fairseq_lasformer.cli.main import main
 
 
-@pytest.mark.slow
+@pytest.mark.command
 @pytest.mark.parametrize(
     "arguments, message",
     [

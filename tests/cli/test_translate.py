@@ -25,7 +25,7 @@ def letter(tmp_path):
     return path
 
 
-@pytest.mark.slow
+@pytest.mark.command
 def test_standard_input_to_standard_output_is_quiet(trained_folder, letter):
     command = [Path(sys.executable).with_name("lasformer"), "translate", trained_folder, "--beam", "2"]
     done = subprocess.run(command, input=letter.read_bytes(), capture_output=True)
@@ -133,7 +133,7 @@ def test_shards():
             shard_of(wrong)
 
 
-@pytest.mark.slow
+@pytest.mark.command
 def test_a_killed_translation_resumes(trained_folder, tmp_path):
     text = "\n".join(f"w{i % 9 + 1} w{i % 7 + 1} w3 w5." for i in range(240)) + "\n"
     (tmp_path / "long.txt").write_text(text)

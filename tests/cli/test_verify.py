@@ -11,7 +11,7 @@ from helpers import run
 from fairseq_lasformer.ops import cpu
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.command,
     pytest.mark.skipif(cpu.kernels() is None, reason="no CPU kernels"),
 ]
 

@@ -79,7 +79,7 @@ def test_layers_that_layer_drop_removed_stay_removed(stock, prepared):
     assert_alike(pruned, whole)
 
 
-@pytest.mark.slow
+@pytest.mark.command
 def test_translations_are_those_of_fairseq(checkpoint, prepared, tmp_path):
     out = tmp_path / "converted.pt"
     told = run("lasformer", "convert", checkpoint, out).stdout

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tiers import thinned
 
 ctranslate2 = pytest.importorskip("ctranslate2")
 transformers = pytest.importorskip("transformers")
@@ -17,7 +18,7 @@ from fairseq_lasformer.documents.hub import from_pretrained  # noqa: E402
 from fairseq_lasformer.documents.scoring import log_probabilities  # noqa: E402
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+@pytest.fixture(scope="module", params=thinned(FAMILIES, "marian"))
 def imported(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp(request.param)
     torch.manual_seed(1)

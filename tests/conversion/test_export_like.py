@@ -8,6 +8,7 @@ import shutil
 import pytest
 import torch
 from safetensors.torch import save_file
+from tiers import thinned
 
 transformers = pytest.importorskip("transformers")
 
@@ -19,7 +20,7 @@ from fairseq_lasformer.conversion.huggingface.folder import Folder  # noqa: E402
 from fairseq_lasformer.conversion.huggingface.importing import import_model  # noqa: E402
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+@pytest.fixture(scope="module", params=thinned(FAMILIES, "marian"))
 def original(request, tmp_path_factory):
     torch.manual_seed(1)
     made = FAMILIES[request.param](tmp_path_factory.mktemp(request.param))

@@ -9,6 +9,7 @@ import shutil
 import pytest
 import torch
 from starlette.testclient import TestClient
+from tiers import thinned
 
 transformers = pytest.importorskip("transformers")
 
@@ -31,7 +32,7 @@ from fairseq_lasformer.server.pages import Limits  # noqa: E402
 LONGEST = 24
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+@pytest.fixture(scope="module", params=thinned(FAMILIES, "marian"))
 def original(request, tmp_path_factory):
     """A random model of a family, as its own library runs it."""
     torch.manual_seed(1)

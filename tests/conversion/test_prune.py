@@ -54,6 +54,7 @@ def test_what_remains_of_groups_is_as_it_was(deep, prepared, tmp_path):
     assert load_model(tmp_path / "small.pt", data=prepared).translate_documents([text], beam=2)[0].count("\n") == 1
 
 
+@pytest.mark.command
 def test_importance_is_the_first_order_effect_of_leaving_a_head_out(deep, prepared):
     """By finite differences, for one attention."""
     found = importance(deep, prepared)
@@ -80,6 +81,7 @@ def test_importance_is_the_first_order_effect_of_leaving_a_head_out(deep, prepar
     torch.testing.assert_close(found[place].double(), torch.tensor(effects).double(), rtol=2e-2, atol=1e-4)
 
 
+@pytest.mark.command
 def test_the_heads_that_matter_most_remain(deep, prepared, tmp_path, capsys):
     out = tmp_path / "small.pt"
     words = ["prune", str(deep), str(out), "--heads", "cross=1,encoder=3", "--data", str(prepared)]
@@ -121,6 +123,7 @@ def test_what_is_not_there_is_refused(deep, prepared, tmp_path, options, message
     assert not (tmp_path / "out.pt").exists()
 
 
+@pytest.mark.command
 def test_attention_without_keys_is_neither_cut_nor_exported(prepared, tmp_path):
     train(prepared, tmp_path, "--select-pattern", "performer:features=8", "--max-update", 1)
     checkpoint = tmp_path / "checkpoint_last.pt"

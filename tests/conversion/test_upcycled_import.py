@@ -15,7 +15,7 @@ from fairseq_lasformer.conversion.huggingface.importing import import_model  # n
 from fairseq_lasformer.documents.hub import load_model  # noqa: E402
 
 
-@pytest.mark.slow
+@pytest.mark.command
 @pytest.mark.parametrize("family", ["marian", "m2m", "mbart50"])
 def test_an_imported_model_of_sentences(family, tmp_path, capfd):
     """A separator is added, and a document keeps its lines."""

@@ -37,7 +37,6 @@ def test_no_sentence_is_lost_on_the_way_to_binarised_data(prepared):
     assert all(max(SplitInfo.load(prepared, s).longest) <= 25 for s in ("train", "valid"))
 
 
-@pytest.mark.slow
 def test_the_mixture_holds_every_sentence_once_a_resolution(tmp_path):
     prefix = str(write_corpus(tmp_path, "raw", 7, seed=3))
     infos = {}
@@ -51,7 +50,6 @@ def test_the_mixture_holds_every_sentence_once_a_resolution(tmp_path):
     assert infos["mixture"].n_examples == sum(-(-n // size) for n in lengths for size in resolutions(n))
 
 
-@pytest.mark.slow
 def test_a_finished_run_is_taken_up_and_another_one_refused(tmp_path, capfd):
     prefix = str(write_corpus(tmp_path, "raw", 5))
     config = PrepareConfig("xx", "yy", (prefix,), (), (), tmp_path / "out", "none", size=50, workers=1)
@@ -69,7 +67,6 @@ def test_a_finished_run_is_taken_up_and_another_one_refused(tmp_path, capfd):
     assert (tmp_path / "mine" / "letter.txt").exists()
 
 
-@pytest.mark.slow
 def test_an_interrupted_run_goes_on_where_it_was(tmp_path, monkeypatch):
     prefix = str(write_corpus(tmp_path, "raw", 5))
     config = PrepareConfig("xx", "yy", (prefix,), (), (), tmp_path / "out", "none", size=50, workers=1)
@@ -88,7 +85,6 @@ def test_an_interrupted_run_goes_on_where_it_was(tmp_path, monkeypatch):
     assert DataConfig.load(config.out).fingerprint == config.fingerprint(config.settings())
 
 
-@pytest.mark.slow
 def test_reused_data_shares_subwords_and_dictionary(prepared, tmp_path):
     prefix = str(write_corpus(tmp_path, "raw", 4, seed=9))
     config = PrepareConfig("xx", "yy", (), (), (prefix,), tmp_path / "out", "none", reuse=prepared, workers=1, limit=30)
@@ -97,7 +93,6 @@ def test_reused_data_shares_subwords_and_dictionary(prepared, tmp_path):
         assert (tmp_path / "out" / name).read_bytes() == (prepared / name).read_bytes()
 
 
-@pytest.mark.slow
 def test_kept_text_spares_another_preparation_the_encoding_and_changes_nothing(tmp_path, monkeypatch):
     import fairseq_lasformer.data.prepare as module
 
@@ -122,7 +117,6 @@ def test_kept_text_spares_another_preparation_the_encoding_and_changes_nothing(t
         assert (tmp_path / "second" / name).read_bytes() == (tmp_path / "alone" / name).read_bytes()
 
 
-@pytest.mark.slow
 def test_kept_text_of_other_subwords_is_not_taken(tmp_path):
     prefix, kept = str(write_corpus(tmp_path, "raw", 5)), tmp_path / "text"
 
@@ -137,7 +131,6 @@ def test_kept_text_of_other_subwords_is_not_taken(tmp_path):
         assert small == alone != large
 
 
-@pytest.mark.slow
 def test_no_reference_decides_how_a_test_document_is_cut(tmp_path):
     """Its reference is three times as long as the limit; as training data the same document is cut."""
     (tmp_path / "raw.xx").write_text("ab ab\n" * 6)
@@ -183,7 +176,6 @@ def test_text_survives_encoding_and_decoding(tmp_path, bpe):
         assert codec.decode(codec.encode(sentence, "en"), "en") == sentence
 
 
-@pytest.mark.slow
 def test_chinese_through_sentencepiece(tmp_path):
     (tmp_path / "raw.zh").write_text("我们今天去学校。\n你好吗？\n\n他昨天来了。\n" * 30)
     (tmp_path / "raw.en").write_text("We go to school today.\nHow are you?\n\nHe came yesterday.\n" * 30)

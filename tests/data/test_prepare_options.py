@@ -15,7 +15,6 @@ from fairseq_lasformer.text.documents import read_corpus
 from fairseq_lasformer.text.hypotheses import read_hypotheses
 
 
-@pytest.mark.slow
 def test_a_reused_folder_decides_how_text_is_encoded(tmp_path):
     prefix = str(write_corpus(tmp_path, "raw", 5))
     options = {"tokenizer": "none", "bpe": "sentencepiece", "limit": 77, "separator": "<sep>"}
@@ -35,7 +34,7 @@ def test_a_reused_folder_decides_how_text_is_encoded(tmp_path):
         prepare(PrepareConfig("xx", "zz", (), (), (prefix,), tmp_path / "other", reuse=tmp_path / "first"))
 
 
-@pytest.mark.slow
+@pytest.mark.command
 def test_a_test_set_needs_no_reference(prepared, tmp_path):
     write_corpus(tmp_path, "letter", 3, seed=5)
     (tmp_path / "letter.yy").unlink()
@@ -63,7 +62,6 @@ def test_a_test_set_needs_no_reference(prepared, tmp_path):
         prepare(PrepareConfig("xx", "yy", (str(tmp_path / "train"),), (), (), tmp_path / "no", workers=1))
 
 
-@pytest.mark.slow
 def test_text_of_windows_and_control_characters_can_be_cleaned(tmp_path):
     (tmp_path / "raw.xx").write_bytes(b"\xef\xbb\xbfa\tb\r\nc\r\n\r\nd\x07e\r\n" * 3)
     (tmp_path / "raw.yy").write_bytes(b"A B\nC\n\nD E\n" * 3)
@@ -79,7 +77,6 @@ def test_text_of_windows_and_control_characters_can_be_cleaned(tmp_path):
     assert "control characters replaced with spaces in 6 lines" in summary(config, prepare(config))
 
 
-@pytest.mark.slow
 def test_the_summary_tells_what_to_mind_and_what_comes_next(tmp_path):
     train_set, dev = (str(write_corpus(tmp_path, n, 9, seed=s)) for s, n in enumerate(("train", "dev")))
     with open(tmp_path / "dev.xx", "a") as x, open(tmp_path / "dev.yy", "a") as y:

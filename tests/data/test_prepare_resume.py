@@ -14,7 +14,6 @@ from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.resume import Progress
 
 
-@pytest.mark.slow
 def test_half_a_copy_of_reused_subwords_is_not_taken_for_whole(prepared, tmp_path):
     prefix = str(write_corpus(tmp_path, "raw", 4, seed=9))
     config = PrepareConfig("xx", "yy", (), (), (prefix,), tmp_path / "out", reuse=prepared, workers=1)
@@ -26,7 +25,6 @@ def test_half_a_copy_of_reused_subwords_is_not_taken_for_whole(prepared, tmp_pat
     assert (config.out / "bpe.codes").read_bytes() == codes
 
 
-@pytest.mark.slow
 def test_a_folder_whose_removal_was_killed_is_accepted_again(tmp_path, monkeypatch):
     prefix = str(write_corpus(tmp_path, "raw", 5))
     prepare(PrepareConfig("xx", "yy", (prefix,), (), (), tmp_path / "out", "none", size=50, workers=1))
@@ -43,7 +41,6 @@ def test_a_folder_whose_removal_was_killed_is_accepted_again(tmp_path, monkeypat
     assert prepare(again).splits[0].documents == 5
 
 
-@pytest.mark.slow
 def test_foreign_files_in_a_prepared_folder_are_never_removed(tmp_path):
     prefix = str(write_corpus(tmp_path, "raw", 5))
     prepare(PrepareConfig("xx", "yy", (prefix,), (), (), tmp_path / "out", "none", size=50, workers=1))
@@ -55,7 +52,6 @@ def test_foreign_files_in_a_prepared_folder_are_never_removed(tmp_path):
     assert (tmp_path / "out" / "notes.txt").exists() and (tmp_path / "out" / "settings.json").exists()
 
 
-@pytest.mark.slow
 def test_a_refused_preparation_can_be_repeated_with_other_options(tmp_path):
     prefix = str(write_corpus(tmp_path, "raw", 5))
     with pytest.raises(InputError, match="more than the limit"):

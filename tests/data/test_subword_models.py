@@ -63,7 +63,7 @@ def test_a_dictionary_holds_every_piece_of_its_sentencepiece_model(tmp_path):
         assert len(pieces) > 25 and all(words.index(piece) != words.unk() for piece in pieces)
 
 
-@pytest.mark.slow
+@pytest.mark.command
 def test_lasformer_train_shares_what_can_be_shared(tmp_path):
     from fairseq_lasformer.experiments.settings import TrainOptions
 

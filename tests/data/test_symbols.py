@@ -41,7 +41,6 @@ def test_no_text_turns_into_a_symbol(tmp_path_factory, parts):
         assert not set(tokens) & {"<s>", "<pad>", "</s>", "<unk>", "<sep>"}
 
 
-@pytest.mark.slow
 def test_a_corpus_full_of_symbols_is_prepared_whole(tmp_path):
     (tmp_path / "raw.xx").write_text("a <pad> b\n</s>\n\n<s> c <sep>\n" * 5)
     (tmp_path / "raw.yy").write_text("A <pad> B\n</s>\n\n<s> C <sep>\n" * 5)

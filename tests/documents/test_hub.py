@@ -23,7 +23,7 @@ from fairseq_lasformer.text.hypotheses import read_hypotheses
 from fairseq_lasformer.text.lines import clean_line, split_lines
 
 
-@pytest.mark.slow
+@pytest.mark.command
 def test_translate_documents_gives_what_generate_gives(trained_folder, prepared, tmp_path):
     run(
         "lasformer",
@@ -194,6 +194,7 @@ def test_a_search_that_nobody_follows_stops_at_its_next_step(trained_folder, mon
     assert steps == [0, 1, 2, 3]
 
 
+@pytest.mark.command
 def test_required_terms_are_met(trained_folder, prepared, tmp_path):
     """By documents that are translated freely first, by lines one at a time, and by the command."""
     model = LasformerModel.from_pretrained(trained_folder / "checkpoint_last.pt")

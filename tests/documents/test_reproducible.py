@@ -33,7 +33,7 @@ def translations(model, documents: list[str], order: list[int], **options) -> li
     return [[(line.translation, line.score) for line in lines[i]] for i in range(len(documents)) if i in lines]
 
 
-@pytest.mark.slow
+@pytest.mark.command
 @pytest.mark.parametrize("dtype", ["float32", "int8"])
 def test_a_translation_depends_on_its_document_alone(trained_folder, documents, dtype):
     model = load_model(trained_folder, device="cpu", decode_dtype=dtype, reproducible=True)
@@ -56,7 +56,6 @@ def test_a_translation_depends_on_its_document_alone(trained_folder, documents, 
         cpu.use_instructions()
 
 
-@pytest.mark.slow
 def test_scores_of_given_translations_depend_on_the_pair_alone(trained_folder, documents):
     hub = load_model(trained_folder, device="cpu")
     model, words = hub.models[0], hub.task.target_dictionary
@@ -84,7 +83,7 @@ print(json.dumps([cpu.instructions_in_use(), [[(line.translation, line.score) fo
 """
 
 
-@pytest.mark.slow
+@pytest.mark.command
 def test_pytorchs_instructions_do_not_matter(trained_folder, documents):
     """Results of PyTorch and its libraries differ by processor; processors without fused instructions add them."""
     found = []
@@ -97,7 +96,6 @@ def test_pytorchs_instructions_do_not_matter(trained_folder, documents):
     assert found[0][1] == found[1][1] == found[2][1]
 
 
-@pytest.mark.slow
 def test_what_cannot_be_reproducible_is_refused(trained_folder, tmp_path):
     shortlist = tmp_path / "list"
     for options, message in (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from helpers import BACKENDS, tokens
+from tiers import thinned
 
 from fairseq_lasformer.documents.word_attention import attention_of, document_attention
 from fairseq_lasformer.plugin.model import LasformerModel
@@ -42,7 +43,7 @@ def test_the_rows_of_a_words_subwords_are_averaged_and_the_columns_summed(traine
                 torch.testing.assert_close(merged[i, j], part)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", thinned(BACKENDS, "reference", "cpu"))
 def test_what_is_attended_to_does_not_depend_on_the_kernels(build, backend):
     source, target = tokens(1, 30)[0], tokens(1, 20)[0]
     expected = attention_of(build(0.3, backend="reference").eval(), source, target)

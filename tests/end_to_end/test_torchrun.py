@@ -13,7 +13,7 @@ import pytest
 import torch
 from helpers import MODEL, ROOT, state
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.command
 
 
 def start(data: Path, save: Path) -> subprocess.Popen:

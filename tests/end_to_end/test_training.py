@@ -27,7 +27,7 @@ def test_every_log_line_tells_loss_kl_and_each_modules_kappa_mass_and_recall(tra
     assert valid and "valid_kappa" in valid[0] and "valid_mass" not in valid[0]
 
 
-@pytest.mark.slow
+@pytest.mark.command
 def test_training_resumes_with_kappa_and_its_checkpoint_loads_restricted(trained, prepared, tmp_path):
     folder, _ = trained
     before = kappas(state(folder)["model"])
@@ -40,7 +40,7 @@ def test_training_resumes_with_kappa_and_its_checkpoint_loads_restricted(trained
     assert all(after[m][0] == pytest.approx(before[m][0] - 0.01) for m in before)
 
 
-@pytest.mark.slow
+@pytest.mark.command
 def test_a_resumed_training_on_long_documents_equals_an_uninterrupted_one_to_the_bit(tmp_path):
     """Kept keys are gathered, and selectors learn from samples, which are drawn by the update's number."""
     prefix = str(write_corpus(tmp_path / "raw", "train", 60, longest=90))
@@ -61,7 +61,7 @@ def test_a_resumed_training_on_long_documents_equals_an_uninterrupted_one_to_the
     assert resumed.keys() == whole.keys() and all(torch.equal(resumed[name], whole[name]) for name in whole)
 
 
-@pytest.mark.slow
+@pytest.mark.command
 def test_update_freq_counts_all_micro_batches_and_checkpointing_changes_nothing(prepared, tmp_path):
     options = ["--max-update", 3, "--update-freq", 2, "--disable-validation"]
     plain = log_lines(train(prepared, tmp_path / "a", *options))
@@ -71,7 +71,7 @@ def test_update_freq_counts_all_micro_batches_and_checkpointing_changes_nothing(
     assert kappas(state(tmp_path / "a")["model"]) == kappas(state(tmp_path / "b")["model"])
 
 
-@pytest.mark.slow
+@pytest.mark.command
 def test_two_gloo_workers_keep_the_same_kappa_and_resume_together(prepared, tmp_path):
     def both(max_update: int) -> list[subprocess.CompletedProcess]:
         with socket.socket() as s:
@@ -132,7 +132,7 @@ torch.distributed.destroy_process_group()
     assert [re.search(r"KAPPA.*", o)[0] for o in outs] == ["KAPPA [300000, 500000]"] * 2
 
 
-@pytest.mark.slow
+@pytest.mark.command
 def test_hydra_runs_the_same_model_from_yaml(prepared, tmp_path):
     (tmp_path / "run.yaml").write_text(
         f"""
@@ -159,7 +159,7 @@ hydra: {{run: {{dir: {tmp_path / "hydra"}}}}}
     assert typo.returncode != 0 and "select_dimm" in typo.stdout + typo.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.command
 @pytest.mark.parametrize("arch", ["lasformer_tiny", "lasformer_dense_tiny", "transformer_moe", "transformer"])
 def test_named_architectures_and_fairseqs_own_train_and_generate(prepared, tmp_path, arch):
     sizes = [] if "tiny" in arch else SIZES

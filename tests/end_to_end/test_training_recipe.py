@@ -26,7 +26,7 @@ from fairseq_lasformer.plugin.patches import timed_checkpoints
 TINY = [*SIZES, "--select-dim", 8]
 
 
-@pytest.mark.slow
+@pytest.mark.command
 def test_training_shows_its_first_updates_and_saves_them(prepared, tmp_path):
     settings = {"MAX_TOKENS": "200", "UPDATE_FREQ": "1", "MAX_UPDATE": "9", "SAVE_EVERY": "3", "LOG_EVERY": "2"}
     done = run("scripts/train.sh", prepared, tmp_path, *TINY, **settings)
@@ -45,7 +45,7 @@ def test_training_shows_its_first_updates_and_saves_them(prepared, tmp_path):
     assert "11 updates, nll" in more.stdout and (tmp_path / "checkpoint_last.pt").stat().st_mtime_ns > before
 
 
-@pytest.mark.slow
+@pytest.mark.command
 def test_a_training_that_no_longer_improves_ends(prepared, tmp_path):
     command = ["lasformer", "train", prepared, tmp_path, "--max-update", 200, "--save-every", 2, "--patience", 2]
     done = run(*command, "--max-tokens", 200, "--update-freq", 1, "--lr", 1e-9, "--", *TINY)
@@ -54,7 +54,7 @@ def test_a_training_that_no_longer_improves_ends(prepared, tmp_path):
     assert "already done" in run(*command, "--max-tokens", 200, "--update-freq", 1, "--lr", 1e-9, "--", *TINY).stderr
 
 
-@pytest.mark.slow
+@pytest.mark.command
 def test_a_killed_training_loses_minutes(prepared, tmp_path):
     """By the clock, not by the number of updates."""
     command = [Path(sys.executable).with_name("lasformer"), "train", prepared, tmp_path, "--max-update", "100000"]
@@ -108,7 +108,7 @@ def test_saves_that_are_due_do_not_validate():
     assert seen[-1] == (100, False)
 
 
-@pytest.mark.slow
+@pytest.mark.command
 def test_half_precision_without_a_gpu_is_one_line(prepared, tmp_path):
     import torch
 
@@ -151,7 +151,7 @@ def configuration(path, raw, **more):
     return path
 
 
-@pytest.mark.slow
+@pytest.mark.command
 def test_a_configuration_runs_from_raw_documents_to_the_report(raw, tmp_path):
     pytest.importorskip("plotly")
     config = configuration(tmp_path / "run.yaml", raw)
@@ -167,7 +167,7 @@ def test_a_configuration_runs_from_raw_documents_to_the_report(raw, tmp_path):
     assert again.stdout.splitlines()[-1] == done.stdout.splitlines()[-1]
 
 
-@pytest.mark.slow
+@pytest.mark.command
 def test_systems_start_from_a_common_trunk(raw, tmp_path):
     pytest.importorskip("plotly")
     special = {"ema_decay": 0.5, "optimizer": "muon", "subword_sampling": 0.3}
@@ -267,7 +267,7 @@ def test_small_corpora_get_defaults_of_their_own(prepared, tmp_path):
     assert chosen_options(prepared, other, {}, None) == (TrainOptions(), "")
 
 
-@pytest.mark.slow
+@pytest.mark.command
 def test_ctrl_c_saves_and_ends_in_one_line(prepared, tmp_path):
     words = ["train", prepared, tmp_path, "--max-update", "100000", "--save-every", "1000000", "--max-tokens", "200"]
     command = [Path(sys.executable).with_name("lasformer"), *words, "--log-every", "1", "--", *TINY]

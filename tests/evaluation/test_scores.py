@@ -23,7 +23,7 @@ def test_a_system_without_boundaries_has_no_sentence_score():
     assert score(references[:1], references[:1])["s_bleu_documents"] == 1
 
 
-@pytest.mark.slow
+@pytest.mark.command
 @pytest.mark.skipif(not PDC.exists(), reason="the PDC test set is not at ../shared/data/pdc")
 def test_score_prints_tcp_and_the_bootstrap(tmp_path):
     documents = (PDC / "test.en").read_text(encoding="utf-8").splitlines()

@@ -61,7 +61,7 @@ def test_sentences_known_or_not_give_the_same_tokens():
     assert tcp.tokenized(["one."]) == ["one", "."]
 
 
-@pytest.mark.slow
+@pytest.mark.command
 @pytest.mark.skipif(not PDC.exists(), reason="the PDC test set is not at ../shared/data/pdc")
 def test_tokenised_hypotheses_are_taken_as_they_are(tmp_path):
     tokens = (PDC / "test.en.tok").read_text(encoding="utf-8")

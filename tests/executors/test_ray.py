@@ -19,7 +19,7 @@ from fairseq_lasformer.executors.ray_data import RayData
 from fairseq_lasformer.jobs.shards import ShardTranslator, Unit
 from fairseq_lasformer.text.hypotheses import read_hypotheses
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.command
 TWO = Resources(workers=2, threads=1)
 
 

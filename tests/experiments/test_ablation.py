@@ -67,7 +67,7 @@ def test_the_papers_tables_are_the_runs_they_name():
     assert all("/" not in f and " " not in f for f in folders)
 
 
-@pytest.mark.slow
+@pytest.mark.command
 def test_a_table_runs_resumes_and_prints(config, prepared, tmp_path):
     reference = prepared.parent / "raw" / "test.yy"
     command = ["lasformer", "ablate", config, "--table", 7, "--reference", reference, "--out", tmp_path / "out"]
@@ -113,7 +113,7 @@ def test_a_table_runs_resumes_and_prints(config, prepared, tmp_path):
     assert "r_2" in report.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.command
 def test_a_window_of_keys_trains_and_translates(config, prepared, tmp_path):
     row = next(r for r in ablation.rows(4, training.read_config(config)) if r.label.startswith("window"))
     reference = read_documents(prepared.parent / "raw" / "test.yy")
@@ -130,7 +130,7 @@ def test_a_window_of_keys_trains_and_translates(config, prepared, tmp_path):
     assert 0 < float(line.split()[-3].rstrip("%")) < 10
 
 
-@pytest.mark.slow
+@pytest.mark.command
 def test_a_training_that_fails_says_so_in_one_line(config, tmp_path):
     with pytest.raises(InputError, match="training x failed; see .*x.log: .*max_tokenss"):
         training.train(config, ["dataset.max_tokenss=3"], tmp_path / "x.log", "x")
@@ -147,6 +147,7 @@ def test_a_training_that_fails_says_so_in_one_line(config, tmp_path):
     )
 
 
+@pytest.mark.command
 def test_tensorboard_shows_kappa_and_mass(prepared, tmp_path):
     event_pb2 = pytest.importorskip("tensorboardX.proto.event_pb2")
     train(prepared, tmp_path / "save", "--max-update", 3, "--tensorboard-logdir", tmp_path / "tb")
@@ -177,7 +178,6 @@ def test_ways_to_attend_stand_where_they_are_wanted():
     assert {c.modules for c in competitors()} == {"encoder,decoder,cross", "encoder,cross"}
 
 
-@pytest.mark.slow
 def test_a_run_is_the_same_wherever_it_was_begun(config, prepared, tmp_path, monkeypatch):
     def key(*overrides):
         plan = ablation.Ablation(config, [], (), (f"++task.data={prepared}", *overrides))

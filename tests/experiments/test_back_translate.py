@@ -38,7 +38,7 @@ def configuration(folder, mono="mono: {folder}/more"):
     return path
 
 
-@pytest.mark.slow
+@pytest.mark.command
 def test_documents_become_pairs_and_train_a_model(other_direction, tmp_path, capfd):
     words = ["back-translate", str(other_direction / "model"), str(other_direction / "data")]
     words += [str(configuration(tmp_path)), "--beam", "1", "--jobs", "2"]
@@ -58,7 +58,6 @@ def test_documents_become_pairs_and_train_a_model(other_direction, tmp_path, cap
     assert (tmp_path / "out/back/mono0.xx").stat().st_mtime_ns == stamp
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "mono, turned, message", [("", False, "mono is missing"), (None, True, "expected one from yy")]
 )

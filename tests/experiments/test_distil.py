@@ -35,7 +35,7 @@ def configuration(folder, **changes):
     return path, train
 
 
-@pytest.mark.slow
+@pytest.mark.command
 def test_a_student_learns_what_the_teacher_wrote(trained_folder, prepared, tmp_path, capfd):
     config, train = configuration(tmp_path)
     words = ["distil", str(trained_folder), str(prepared), str(config), "--beam", "1", "--word-level"]

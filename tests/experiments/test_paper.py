@@ -15,7 +15,7 @@ from fairseq_lasformer.experiments.settings import RowOptions
 from fairseq_lasformer.resume import Progress, key_of
 
 
-@pytest.mark.slow
+@pytest.mark.command
 def test_one_command_makes_a_row_of_the_main_table(tmp_path):
     """scripts/run.sh from local raw documents to scores; a second call does not train again."""
     raw = tmp_path / "data-bin" / "ted_en-de" / "raw"
@@ -62,7 +62,7 @@ def test_one_command_makes_a_row_of_the_main_table(tmp_path):
     assert refused.returncode == 1 and "contains a run with other settings" in refused.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.command
 def test_one_command_makes_a_system_of_another_corpus(tmp_path, monkeypatch):
     """From compressed files to scores: the pipeline of examples/tvsub.yaml at a small size."""
     pytest.importorskip("plotly")

@@ -45,7 +45,7 @@ hydra: {{run: {{dir: {json.dumps(str(folder / "hydra"))}}}}}
     return folder / "run.yaml"
 
 
-@pytest.mark.slow
+@pytest.mark.command
 def test_training_works_in_a_folder_of_any_name(prepared, tmp_path):
     from fairseq_lasformer.experiments.training import override, train
 
@@ -57,7 +57,7 @@ def test_training_works_in_a_folder_of_any_name(prepared, tmp_path):
     assert (odd / "checkpoint_last.pt").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.command
 @pytest.mark.parametrize(
     "setting, reason",
     [

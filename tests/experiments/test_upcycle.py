@@ -10,7 +10,7 @@ from fairseq_lasformer.checkpoints.loading import load, updates
 from fairseq_lasformer.cli.main import main
 from fairseq_lasformer.ops import KAPPA_ONE
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.command
 OPTIONS = "--updates 5 --budget 0.05 --select-dim 8 --share-loss 1 --max-tokens 300".split()  # noqa: SIM905
 
 

@@ -58,6 +58,7 @@ def go(make, jobs, state, model=("", ""), check=0, options=Options(), engine=Non
     return list(translate_elsewhere(engine or InProcess(), worker, jobs, state, settings, options, ONE, check))
 
 
+@pytest.mark.command
 def test_workers_write_what_one_process_writes(trained_folder, folder, tmp_path):
     command = ("lasformer", "translate", trained_folder, folder, "--beam", 2, "--device", "cpu")
     run(*command, "-o", tmp_path / "one", "--receipt")
@@ -69,7 +70,7 @@ def test_workers_write_what_one_process_writes(trained_folder, folder, tmp_path)
     assert [path.name for path in (tmp_path / "two" / ".lasformer" / "all").iterdir()] == [".lasformer-done"]
 
 
-@pytest.mark.slow
+@pytest.mark.command
 def test_a_cluster_writes_the_same_and_resumes(trained_folder, folder, tmp_path):
     pytest.importorskip("ray")
     (folder / "bad.txt").write_bytes(b"\0")
@@ -89,6 +90,7 @@ def test_a_cluster_writes_the_same_and_resumes(trained_folder, folder, tmp_path)
     assert tree(tmp_path / "ray") == tree(tmp_path / "one") and not made.exists()
 
 
+@pytest.mark.command
 def test_what_workers_left_is_put_in_place_without_being_made_again(make, folder, tmp_path, one_by_one):
     """The command is killed when workers have made three files, one of which is in place."""
     out, state = tmp_path / "out", tmp_path / "state"
@@ -121,6 +123,7 @@ def test_what_workers_left_is_put_in_place_without_being_made_again(make, folder
     assert tree(out) == tree(whole) and not (state / files_worker.MADE).exists()
 
 
+@pytest.mark.command
 def test_a_second_translation_that_differs_ends_the_run(make, folder, tmp_path, one_by_one):
     out, state = tmp_path / "out", tmp_path / "state"
     assert len(go(make, plan(folder, out).jobs, state, check=2)) == 6  # three are made twice, and reported once
@@ -170,7 +173,7 @@ def test_a_file_that_is_written_but_not_recorded_is_no_strangers(make, folder, t
 
 
 @pytest.mark.parametrize(
-    "options, message", [(("--jobs", 0), "--jobs 0"), (("--jobs", 2), "--jobs and --engine: for a folder")]
+    "options, message", [(("--jobs", 0), "--jobs 0"), (("--jobs", 2), "--jobs and --engine: only for a folder")]
 )
 def test_what_cannot_be_shared_is_refused(trained_folder, tmp_path, options, message):
     (tmp_path / "a.txt").write_text("w1\n")

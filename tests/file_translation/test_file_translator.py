@@ -89,6 +89,7 @@ class Killed(Exception):
     pass
 
 
+@pytest.mark.command
 def test_a_killed_translation_resumes_after_its_last_part(model, tmp_path, monkeypatch):
     text = "\n".join(f"w{i % 9 + 1} w{i % 7 + 1} w3." for i in range(40)) + "\n"
     translator = FileTranslator(model, beam=1)
@@ -265,6 +266,7 @@ def test_a_file_that_fails_fails_alone_wherever_it_does(model, tmp_path, monkeyp
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["3.txt", "5.txt"]
 
 
+@pytest.mark.command
 def test_each_file_is_written_when_it_is_done(model, tmp_path):
     """Without waiting until all files read with it are done."""
     for i in range(4):

@@ -95,6 +95,7 @@ def test_an_updated_file_keeps_what_has_not_changed(model):
     assert empty.made.data == b"" and empty.gone == 1
 
 
+@pytest.mark.command
 def test_the_command_updates_a_text(trained_folder, tmp_path, capsys):
     names = {"old": "w1 w2\nw3\n", "new": "w1 w2\nw3\nw4 w5\n", "table": "1\tW9 W9\n"}
     paths = {name: tmp_path / f"{name}.txt" for name in (*names, "made", "updated")}

@@ -26,7 +26,7 @@ BOUND = 20
 """Limit per input in seconds of processor time and, times 100, in MiB; linear readers take at most one."""
 
 
-@pytest.mark.slow
+@pytest.mark.command
 @pytest.mark.parametrize("form", SHAPES)
 def test_readers_are_linear(form):
     """Each shape in a child process that the system kills if it takes too much: a bound, not a measurement."""

@@ -14,7 +14,7 @@ from fairseq_lasformer.text.documents import read_documents
 from fairseq_lasformer.text.hypotheses import NOTHING, read_hypotheses
 
 
-@pytest.mark.slow
+@pytest.mark.command
 def test_generation_is_whole_resumable_and_in_order(trained, prepared, tmp_path):
     checkpoint = trained[0] / "checkpoint_last.pt"
     options = ["--", "--cpu", "--beam", "3"]
@@ -78,7 +78,7 @@ def test_documents_are_not_cut_at_fairseqs_200_tokens(trained, prepared):
         model.task.build_generator(model.models, SimpleNamespace(lenpen=float("nan")))
 
 
-@pytest.mark.slow
+@pytest.mark.command
 def test_translating_is_quiet_and_counts_its_parts(prepared, tmp_path, capsys):
     train(prepared, tmp_path, "--max-update", 1, "--disable-validation")
     checkpoint = tmp_path / "checkpoint_last.pt"
@@ -107,7 +107,7 @@ def test_translating_is_quiet_and_counts_its_parts(prepared, tmp_path, capsys):
         assert message in capsys.readouterr().err
 
 
-@pytest.mark.slow
+@pytest.mark.command
 def test_a_prefix_of_the_target_can_be_forced(trained, prepared, tmp_path):
     """fairseq-generate's --prefix-size; as long as the target, nothing is left to search for."""
     options = ["--layout", "raw", "--", "--cpu", "--beam", 2, "--prefix-size", 100, "--max-len-b", 100]
@@ -116,7 +116,7 @@ def test_a_prefix_of_the_target_can_be_forced(trained, prepared, tmp_path):
     assert read_documents(tmp_path / "out") == expected
 
 
-@pytest.mark.slow
+@pytest.mark.command
 def test_shards_that_are_started_one_by_one_are_the_whole(trained, prepared, tmp_path, capsys):
     checkpoint = trained[0] / "checkpoint_last.pt"
     words = ["generate", str(prepared), str(checkpoint)]
@@ -142,6 +142,7 @@ def test_shards_that_are_started_one_by_one_are_the_whole(trained, prepared, tmp
     assert "expected I/N" in capsys.readouterr().err
 
 
+@pytest.mark.command
 def test_a_report_and_a_corpus_without_doubtful_lines(trained, prepared, tmp_path, monkeypatch):
     """Every line is kept or put aside, the sides stay parallel, and the report counts all of them."""
     from fairseq_lasformer.evaluation import doubts
@@ -174,6 +175,7 @@ def test_a_report_and_a_corpus_without_doubtful_lines(trained, prepared, tmp_pat
     assert not (tmp_path / "out.parts").exists()
 
 
+@pytest.mark.command
 def test_the_source_in_the_report_is_that_of_the_corpus(trained, prepared, tmp_path):
     from fairseq_lasformer.jobs.generate import generate
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,7 +14,6 @@ from fairseq_lasformer.nn.decoding.fixed_cache import KEPT_BUFFERS, BufferPool, 
 POOL = BufferPool()
 
 
-@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     beam=st.integers(1, 4),

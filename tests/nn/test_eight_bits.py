@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from helpers import assert_beams_decode_alike, in_8_bits, skip_unless_here, steps, tokens
+from tiers import thinned
 
 from fairseq_lasformer.nn.cache import DecodingCache
 from fairseq_lasformer.nn.decoding.packed_modules import PackedProjection, Unsupported
@@ -22,7 +23,7 @@ def apart(a: torch.Tensor, b: torch.Tensor) -> float:
 CASES = [("reference", 0.3, {}), ("reference", 1.0, {}), ("reference", 0.3, {"select_modules": "none"})]
 
 
-@pytest.mark.parametrize("backend, kappa, options", [*CASES, ("triton", 0.3, {"decoder_layers": 2})])
+@pytest.mark.parametrize("backend, kappa, options", thinned([*CASES, ("triton", 0.3, {"decoder_layers": 2})], *CASES))
 def test_steps_are_those_of_a_cpu_in_8_bits(build, backend, kappa, options):
     skip_unless_here(backend)
     length = 16 if backend == "reference" else 5  # its interpreter is slow

@@ -174,7 +174,7 @@ def test_define_saves_a_quarter_of_transformer_base():
     assert 0.25 < 1 - compact["total"] / base < 0.29
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 def test_the_command_prints_the_total():
     done = run(
         "lasformer",
@@ -318,7 +318,7 @@ def test_delight_is_one_head_in_half_the_width_and_its_depth_counts():
         module_config(LasformerConfig(delight="official", encoder_embed_dim=256, decoder_embed_dim=256, select_dim=128))
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 def test_both_commands_of_a_delight_model_run(prepared, tmp_path):
     sizes = ["--encoder-embed-dim", 64, "--decoder-embed-dim", 64, "--encoder-layers", 2, "--decoder-layers", 2]
     arch = ["--arch", "lasformer_delight", *sizes, "--select-dim", 8, "--define-dim", 16]

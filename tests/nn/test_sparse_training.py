@@ -75,6 +75,7 @@ def test_steps_repeat_bit_for_bit_also_when_recomputed(build, kappa):
     assert any(other != first[1] for other in others)  # a different sample
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("gradient", ["bounded", "none"])
 def test_no_selector_is_ever_without_gradient(build, gradient):
     model = build(0.2, select_gradient=gradient, supervise_rows="20")

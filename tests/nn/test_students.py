@@ -12,6 +12,7 @@ from fairseq_lasformer.plugin.config import LasformerConfig, module_config
 DEEP = {"encoder_layers": 4, "decoder_layers": 4, "select_share": 2}
 
 
+@pytest.mark.sweep
 def test_groups_are_left_out_whole_and_in_training_alone(build):
     model = build(**DEEP, group_drop=0.5)
     src, prev = tokens(2, 12), tokens(2, 9)

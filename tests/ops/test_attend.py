@@ -75,7 +75,7 @@ def test_kappa_one_is_dense_attention():
     torch.testing.assert_close(out, F.scaled_dot_product_attention(q, k, v, is_causal=True))
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 def test_attention_dropout_is_the_same_in_forward_and_backward(small_blocks):
     q, k, v, sel_q, sel_k, mask, allowed, _ = case(13, 11, False, "left")
 

@@ -11,11 +11,10 @@ import time
 import pytest
 from helpers import ROOT
 
-from fairseq_lasformer.ops import cpu
-from fairseq_lasformer.ops.cpu import build
+from fairseq_lasformer.ops.cpu import build, loading
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 def test_a_killed_build_hinders_nobody_and_foreign_libraries_are_not_loaded(tmp_path):
     environment = os.environ | {"TORCH_EXTENSIONS_DIR": str(tmp_path / "cache")}
     ask = [sys.executable, "-c", "from fairseq_lasformer.ops import cpu; print(cpu.kernels() is not None)"]
@@ -45,25 +44,26 @@ def test_a_killed_build_hinders_nobody_and_foreign_libraries_are_not_loaded(tmp_
 def test_a_library_that_others_can_write_is_not_loaded(tmp_path):
     path = tmp_path / "kernels.x.so"
     path.write_bytes(b"x")
-    assert cpu._private(path)
+    assert loading._private(path)
     path.chmod(0o666)
-    assert not cpu._private(path)
+    assert not loading._private(path)
     path.chmod(0o600)
     os.chown(path, 65534, 65534)
-    assert not cpu._private(path)
+    assert not loading._private(path)
     (tmp_path / "link").symlink_to(path)
-    assert not cpu._private(tmp_path / "link")
+    assert not loading._private(tmp_path / "link")
 
 
+@pytest.mark.sweep
 def test_a_wheels_library_needs_no_setuptools():
-    code = "import sys; sys.modules['setuptools'] = None; from fairseq_lasformer.ops import cpu; "
-    code += "from pathlib import Path; cpu.PACKAGED = Path(sys.argv[1]); print(cpu.kernels() is not None)"
-    library = cpu._built(cpu._folder()) or cpu._build(cpu._folder())
+    code = "import sys; sys.modules['setuptools'] = None; from fairseq_lasformer.ops.cpu import loading; "
+    code += "from pathlib import Path; loading.PACKAGED = Path(sys.argv[1]); print(loading.kernels() is not None)"
+    library = loading._built(loading._folder()) or loading._build(loading._folder())
     done = subprocess.run([sys.executable, "-c", code, library], cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert "True" in done.stdout, done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 def test_no_instruction_set_lends_code_to_another_and_all_agree_with_plain(tmp_path):
     """If several objects define a function, the linker takes one, possibly one that this processor cannot run."""
     objects = build.compile_arithmetic(tmp_path, build.compiler())

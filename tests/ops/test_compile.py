@@ -19,7 +19,7 @@ def compile_kernels(*options: str) -> subprocess.CompletedProcess:
     return subprocess.run(command, capture_output=True, text=True, env=env, timeout=500)
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 def test_kernels_compile_without_a_gpu():
     done = compile_kernels("--dtypes", "float16,float32")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -46,13 +46,13 @@ def test_kernels_compile_without_a_gpu():
             assert f"{arch} float32 {kernel} (" in done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 def test_what_spills_too_much_is_an_error():
     done = compile_kernels("--arch", "90", "--dtypes", "float16", "--max-spill", "-1")
     assert done.returncode == 1 and "too much" in done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 def test_wide_heads_fit_the_shared_memory_of_desktop_gpus():
     """sm_86, 89 and 120 have 99 KiB per block; an unknown architecture is refused, not assumed to be large."""
     options = ("--arch", "86", "--dtypes", "float16", "--only", "full pass, one head of 128")
@@ -107,7 +107,7 @@ print(len(compiled), len(compiled) - early)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 def test_batches_of_all_shapes_compile_few_kernels():
     env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     done = subprocess.run([sys.executable, "-c", COUNT], capture_output=True, text=True, env=env, timeout=500)

@@ -31,7 +31,7 @@ def test_slots_of_no_keys_are_refused():
     q, none, row = torch.randn(1, 1, 1, 4), torch.randn(1, 1, 0, 4), torch.zeros(1, 1, dtype=torch.int32)
     one = torch.ones(1, dtype=torch.int32)
     call = torch.ops.fairseq_lasformer.gather_forward
-    with pytest.raises(RuntimeError, match="beyond the keys"):
+    with pytest.raises(RuntimeError, match="beyond the last key"):
         call(q, none, none, row, one, 0.0, 1)
     for p in (1.0, 2.0, -1.0, float("nan")):
         with pytest.raises(RuntimeError, match="probability"):
@@ -169,8 +169,8 @@ def test_wrong_arguments_are_refused():
     forward = torch.ops.fairseq_lasformer.gather_forward
     assert forward(q, q, q, slots, kept, 0.0, 0)[0].shape == (1, 4, 1, 8)
     for arguments, reason in (
-        ((q, q, q, slots + 4, kept), "beyond the keys"),
-        ((q, q, q, slots - 1, kept), "beyond the keys"),
+        ((q, q, q, slots + 4, kept), "beyond the last key"),
+        ((q, q, q, slots - 1, kept), "beyond the last key"),
         ((q, q, q, slots, kept + 1), "more slots"),
         ((q, q, q[..., :4], slots, kept), "keys' shape"),
         ((q.double(), q.double(), q.double(), slots, kept), "float32 or bfloat16"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from helpers import HERE
+from tiers import thinned
 
 from fairseq_lasformer import ops
 from fairseq_lasformer.ops import EVERY_ROW, AttentionMask, RowSample, Teachers
@@ -57,8 +58,8 @@ def supervised(leaves, mask, query_padding, kl, target, sample, in_tiles):
     return found, torch.autograd.grad(found.kl * 0.7, leaves, allow_unused=True)
 
 
-@pytest.mark.parametrize("blocks", [1, 3])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("blocks", thinned([1, 3]))
+@pytest.mark.parametrize("name", thinned(CASES, "short"))
 def test_supervision_in_tiles_is_that_in_blocks(name, blocks, monkeypatch):
     *shape, kl, sample = CASES[name]
     leaves, mask, query_padding = case(*shape)
@@ -75,6 +76,7 @@ def test_supervision_in_tiles_is_that_in_blocks(name, blocks, monkeypatch):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5, msg=name)
 
 
+@pytest.mark.sweep
 def test_a_detached_target_leaves_the_attention_alone():
     leaves, mask, _ = case(40, 40, True, None, False)
     sample = RowSample(0, 2)
@@ -92,6 +94,7 @@ def test_heads_without_kernels_are_supervised_in_blocks():
     assert found.kl.dtype == torch.float64 and torch.equal(found.kl, expected.kl)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("kl", ["forward", "reverse"])
 def test_half_precision_keeps_the_gradient(kl):
     """1,024 keys, broad attention: the terms of the sums are far below half precision's smallest normal number."""

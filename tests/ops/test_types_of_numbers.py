@@ -9,7 +9,7 @@ from helpers import HERE
 pytestmark = [pytest.mark.skipif(not HERE["triton"], reason="Triton is not installed"), pytest.mark.triton]
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("n_queries, n_keys, causal", [(24, 24, True), (9, 40, False)])
 def test_kernels_are_as_exact_as_their_type(dtype, n_queries, n_keys, causal):
@@ -19,7 +19,7 @@ def test_kernels_are_as_exact_as_their_type(dtype, n_queries, n_keys, causal):
     assert len(errors) == 18 and max(errors.values()) <= TOLERANCE[dtype], errors
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 def test_gradients_of_zero_fail_the_check(monkeypatch):
     from benchmarks.gpu import TOLERANCE, _errors
     from fairseq_lasformer.ops.gpu.kernels import straight_through as triton_straight_through

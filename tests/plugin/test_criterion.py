@@ -93,7 +93,7 @@ def test_micro_batches_of_one_update_count_by_their_tokens(prepared):
         torch.testing.assert_close(p.detach(), expected[name], msg=name)
 
 
-@pytest.mark.slow
+@pytest.mark.command
 def test_workers_of_one_update_count_by_their_tokens(prepared, tmp_path):
     script = tmp_path / "worker.py"
     script.write_text(

@@ -15,7 +15,7 @@ from fairseq_lasformer.documents import hub
 from fairseq_lasformer.errors import InputError
 
 
-@pytest.mark.slow
+@pytest.mark.command
 def test_a_checkpoint_and_other_words_of_the_same_number_are_refused(checkpoint, broken, tmp_path):
     for language in ("xx", "yy"):
         path = broken / f"dict.{language}.txt"
@@ -38,6 +38,7 @@ def test_a_checkpoint_and_other_words_of_the_same_number_are_refused(checkpoint,
     assert done.returncode == 1 and "does not match the given data" in last and "Traceback" not in done.stderr
 
 
+@pytest.mark.command
 @pytest.mark.parametrize(
     "name, damage",
     [

@@ -29,7 +29,7 @@ def ending(model):
     return model
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.parametrize("kappa", [0.3, 1.0])
 def test_beam_search_finds_what_it_finds_without_any_cache(build, small_task, kappa):
     """Hypotheses and scores on 50 documents, in batches whose documents finish at different steps."""
@@ -86,7 +86,7 @@ class TracedStep(CudaGraphStep):
         return super().__call__(self.trace, x, n_rows)
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("backend", "kappa", "step", "n_documents"),
     [("cpu", 0.3, TracedStep, 10), ("cpu", 1.0, CudaGraphStep, 10), ("triton", 0.3, CudaGraphStep, 10 if CUDA else 2)],

@@ -150,7 +150,7 @@ def test_bad_options_are_refused(data, name, value):
         task_of(data, **{f"denoise_{name}": value})
 
 
-@pytest.mark.slow
+@pytest.mark.command
 def test_training_with_documents_moves_kappa_and_resumes(data, tmp_path):
     words = ["--select-dim", 8, "--sparsity-step", 0.01, "--update-freq", 2]
     whole = train(data, tmp_path / "whole", *words, "--max-update", 8)

@@ -32,7 +32,7 @@ def interactive(prepared, checkpoint, lines: list[str], *options: object, check:
     return [found[str(i)] for i in range(len(lines))]
 
 
-@pytest.mark.slow
+@pytest.mark.command
 def test_interactive_translates_documents_as_generate_does(trained, prepared, tmp_path):
     checkpoint = trained[0] / "checkpoint_last.pt"
     run("lasformer", "generate", prepared, checkpoint, tmp_path / "out", "--shards", 1, "--", "--cpu", "--beam", 2)
@@ -53,7 +53,7 @@ def test_interactive_translates_documents_as_generate_does(trained, prepared, tm
 REAL = ROOT.parent / "shared" / "data" / "en-de"
 
 
-@pytest.mark.slow
+@pytest.mark.command
 @pytest.mark.skipif(not REAL.exists(), reason="the real test sets are not at ../shared/data/en-de")
 def test_fairseqs_tools_see_the_tokens_of_the_training_data(tmp_path):
     """Token for token on two real test sets, where fairseq's own Moses form is wrong in every second line."""

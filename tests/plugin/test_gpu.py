@@ -11,7 +11,7 @@ import pytest
 from helpers import CUDA, HERE, ROOT
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.sweep,
     pytest.mark.skipif(CUDA, reason="there is a real GPU"),
     pytest.mark.skipif(not HERE["triton"], reason="Triton is not installed"),
 ]

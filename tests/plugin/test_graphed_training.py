@@ -42,6 +42,7 @@ def test_a_batch_is_padded_to_its_shape_and_what_was_there_before_is_gone(left):
     assert inputs["src_lengths"].tolist() == [17] * 9 + [0] and inputs["padded"] and int(n_tokens) == 189
 
 
+@pytest.mark.command
 def test_without_a_gpu_it_is_refused(prepared, tmp_path):
     done = train(prepared, tmp_path, "--cuda-graph-tokens", 64, check=False)
     assert done.returncode != 0

@@ -89,7 +89,7 @@ def test_embeddings_and_output_are_no_matrices(build):
     assert sum(kinds.values()) > 20
 
 
-@pytest.mark.slow
+@pytest.mark.command
 def test_a_training_resumes_to_the_bit(prepared, tmp_path):
     options = ["--optimizer", "muon", "--lr", 0.01]
     done = train(prepared, tmp_path / "whole", *options, "--max-update", 8)
@@ -101,7 +101,6 @@ def test_a_training_resumes_to_the_bit(prepared, tmp_path):
     assert losses[-1] < losses[0] - 0.3
 
 
-@pytest.mark.slow
 def test_without_our_task_it_is_refused(prepared, tmp_path):
     words = [
         prepared,

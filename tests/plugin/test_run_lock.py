@@ -23,7 +23,7 @@ def n_updates(path: Path) -> int:
     return loading.updates(loading.load(path))
 
 
-@pytest.mark.slow
+@pytest.mark.command
 def test_a_finished_training_called_again_is_left_as_it_is(prepared, tmp_path):
     train(prepared, tmp_path, "--max-update", 4, "--disable-validation")
     before = (tmp_path / "checkpoint_last.pt").read_bytes()
@@ -35,7 +35,7 @@ def test_a_finished_training_called_again_is_left_as_it_is(prepared, tmp_path):
     assert n_updates(tmp_path / "checkpoint_last.pt") == 5
 
 
-@pytest.mark.slow
+@pytest.mark.command
 @pytest.mark.parametrize("left", ["half", "nothing", "older"])
 def test_a_copy_of_a_checkpoint_that_was_broken_off_is_mended(prepared, tmp_path, left):
     saving = ["--save-interval-updates", 2, "--disable-validation"]

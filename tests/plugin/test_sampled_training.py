@@ -113,7 +113,7 @@ def test_what_cannot_be_is_refused(data, tmp_path):
         task.load_dataset("train")
 
 
-@pytest.mark.slow
+@pytest.mark.command
 def test_a_resumed_training_goes_on_as_it_would_have(data, tmp_path):
     options = ["--subword-sampling", 0.2, "--num-workers", 1, "--max-tokens", 400]
     whole = train(data, tmp_path / "whole", *options, "--max-update", 6)

@@ -66,7 +66,7 @@ def test_the_first_of_several_training_splits_counts_as_often_as_asked(prepared,
     assert len(task.datasets["train"]) == times * first + second
 
 
-@pytest.mark.slow
+@pytest.mark.command
 def test_a_criterion_without_supervision_is_refused_for_a_selecting_model(prepared, tmp_path):
     plain = ["--criterion", "label_smoothed_cross_entropy", "--disable-validation", "--max-update", 1]
     done = train(prepared, tmp_path, *plain, check=False)
@@ -77,7 +77,7 @@ def test_a_criterion_without_supervision_is_refused_for_a_selecting_model(prepar
     train(prepared, tmp_path, *plain, model=["--arch", "lasformer", *SIZES, "--select-modules", "none"])
 
 
-@pytest.mark.slow
+@pytest.mark.command
 def test_a_moving_average_of_the_weights_takes_kappa_as_it_is(prepared, tmp_path):
     """--store-ema"""
     options = ["--store-ema", "--ema-decay", 0.5, "--ema-fp32", "--disable-validation"]

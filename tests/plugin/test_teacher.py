@@ -35,6 +35,7 @@ def test_the_loss_is_a_mean_of_the_references_and_the_teachers(prepared, taught,
     assert not [p for p in teacher.parameters() if p.requires_grad or p.grad is not None]
 
 
+@pytest.mark.command
 def test_a_training_learns_from_it_and_saves_the_student_alone(prepared, taught, tmp_path):
     """Trained on the teacher alone, without references, the student gets closer to it."""
     options = ["--distil-from", taught, "--distil-weight", 1.0, "--lr", 0.01, "--max-update", 12]

@@ -72,7 +72,7 @@ def _layer_on(rank: int, size: int, store: str, out: str) -> None:
     torch.distributed.destroy_process_group()
 
 
-@pytest.mark.slow
+@pytest.mark.command
 def test_layers_spread_over_workers_equal_one(tmp_path):
     """Unequal numbers of tokens, and workers with none."""
     results = {}
@@ -152,7 +152,7 @@ def state(folder: Path) -> dict:
     return loading.load(folder / "checkpoint_last.pt")
 
 
-@pytest.mark.slow
+@pytest.mark.command
 def test_three_updates_through_fairseqs_trainer_are_those_of_one_worker(prepared, tmp_path):
     """Clipped by the norm of all gradients, experts included; the second update leaves the last worker without data."""
     sgd = ["--optimizer", "sgd", "--lr", 0.5]
@@ -169,7 +169,7 @@ def test_three_updates_through_fairseqs_trainer_are_those_of_one_worker(prepared
             torch.testing.assert_close(states[size]["model"][name], value, rtol=0, atol=1e-6)
 
 
-@pytest.mark.slow
+@pytest.mark.command
 def test_a_checkpoint_of_two_workers_resumes_on_any_number_and_generates(prepared, tmp_path):
     adam = ["--optimizer", "expert_adam", "--lr", 0.01, "--checkpoint-activations"]
     train_on(2, prepared, tmp_path / "2", "--max-update", 2, *adam)
@@ -198,7 +198,6 @@ def test_a_checkpoint_of_two_workers_resumes_on_any_number_and_generates(prepare
     assert len(read_hypotheses(out, allow_empty=True)) == 9
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("size", "options", "message"),
     [
@@ -218,7 +217,7 @@ def test_settings_that_would_go_wrong_end_at_the_start_in_one_line(prepared, tmp
     assert not list((tmp_path / "save").glob("*.pt"))
 
 
-@pytest.mark.slow
+@pytest.mark.command
 def test_the_expert_optimizer_needs_experts(prepared, tmp_path):
     program = Path(sys.executable).with_name("fairseq-train")
     arguments = [program, prepared, "--user-dir", ROOT / "fairseq_lasformer", "--task", "document_translation", "--cpu"]

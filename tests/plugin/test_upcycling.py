@@ -142,6 +142,7 @@ def test_groups_that_cannot_be_are_refused(groups, message):
         module_config(LasformerConfig(select_groups=groups))
 
 
+@pytest.mark.command
 def test_selectors_can_be_trained_alone(prepared, tmp_path):
     """And kappa waits for the end of its warm-up."""
     train(prepared, tmp_path / "dense", "--select-modules", "none", "--max-update", 2)

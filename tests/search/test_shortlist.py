@@ -10,6 +10,7 @@ import torch
 from fairseq import search
 from fairseq.data import Dictionary
 from helpers import SMALL, run
+from tiers import thinned
 
 from fairseq_lasformer.cli.main import main
 from fairseq_lasformer.data import shortlist as module
@@ -38,7 +39,7 @@ def words() -> Dictionary:
     return dictionary
 
 
-@pytest.fixture(scope="module", params=["reference", "float32", "int8", "define"])
+@pytest.fixture(scope="module", params=thinned(["reference", "float32", "int8", "define"], "float32", "int8"))
 def model(words, request) -> LasformerModel:
     torch.manual_seed(5)
     packed = request.param in ("float32", "int8")
@@ -223,6 +224,7 @@ def made(prepared, tmp_path_factory):
     return path
 
 
+@pytest.mark.command
 def test_it_is_made_from_lines_and_translates(made, prepared, trained_folder, tmp_path, capsys):
     with np.load(made) as arrays:
         starts, translations = arrays["starts"], arrays["words"]

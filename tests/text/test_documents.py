@@ -50,6 +50,7 @@ SENTENCE = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"]), 
 DOCUMENTS = st.lists(st.lists(SENTENCE, min_size=1, max_size=9), min_size=1, max_size=5)
 
 
+@pytest.mark.command
 @given(DOCUMENTS)
 def test_raw_form_and_back_is_the_identity(documents):
     assert split_documents(join_documents(documents).split("\n")) == documents

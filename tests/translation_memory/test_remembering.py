@@ -158,6 +158,7 @@ def test_what_is_given_comes_before_exact_matches(path, trained_folder, tmp_path
     assert (tmp_path / "out.txt").read_text().splitlines()[1:] == ["W8", "W1"]
 
 
+@pytest.mark.command
 def test_a_split_is_translated_with_a_memory(path, prepared, trained_folder, model, tmp_path):
     checkpoint = trained_folder / "checkpoint_last.pt"
     options = ["--cpu", "--beam", "3", "--memory", str(path), "--memory-tokens", "8"]

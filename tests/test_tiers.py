@@ -1,0 +1,33 @@
+"""Every test is run by exactly one of the commands that are there for tests."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+
+from helpers import ROOT
+from tiers import MARKED, MARKS, tiers_of
+
+
+def expressions() -> dict[str, str]:
+    """Return what ``-m`` is given by each command."""
+    options = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]["addopts"]
+    makefile = (ROOT / "Makefile").read_text()
+    found = {"test": re.search(r"-m '([^']+)'", options)[1]}
+    return found | dict(re.findall(r"^(test-\w+): setup .*\n\t@\$\(PYTEST\) -m (\w+)", makefile, re.M))
+
+
+def chosen(expression: str, marks: set[str]) -> bool:
+    """Return whether ``-m`` chooses a test: marks, each of which may be negated, joined by ``and``."""
+    words = [part.split() for part in expression.split(" and ")]
+    assert all(word[-1] in MARKED and word[:-1] in ([], ["not"]) for word in words), expression
+    return all((word[-1] in marks) == (len(word) == 1) for word in words)
+
+
+def test_every_test_is_in_exactly_one_tier(request):
+    tests = request.config.stash[MARKS]
+    assert not {name: tiers for name, marks in tests.items() if len(tiers := tiers_of(marks)) != 1}
+    commands = expressions()
+    assert set(commands) == {"test", "test-commands", "test-sweeps"}
+    run = {name: [c for c, e in commands.items() if chosen(e, marks)] for name, marks in tests.items()}
+    assert not {name: commands for name, commands in run.items() if len(commands) != 1}
