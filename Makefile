@@ -9,13 +9,13 @@ demo: setup  ## the main job: corpus, two systems, table, runs/demo/report.json
 	@$(VENV)/python examples/demo.py $(ARGS)
 
 test: setup lint  ## lint, and the tests of functions and small models: six minutes on two cores
-	@$(PYTEST) $(ARGS)
+	@$(PYTEST) --durations-json=runs/durations/unit.json $(ARGS)
 
 test-commands: setup  ## whole commands, trainings, resume and kill, the documentation's blocks, the server, the browser
-	@$(PYTEST) -m command $(ARGS)
+	@$(PYTEST) -m command --durations-json=runs/durations/command.json $(ARGS)
 
 test-sweeps: setup  ## Triton's interpreter, all instruction sets, all arguments, builds, and aarch64 in an emulator
-	@$(PYTEST) -m sweep $(ARGS)
+	@$(PYTEST) -m sweep --durations-json=runs/durations/sweep.json $(ARGS)
 	@scripts/test_arm.sh --if-possible
 
 test-all: test docs test-commands test-sweeps  ## everything, three minutes of hostile input included

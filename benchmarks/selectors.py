@@ -30,7 +30,7 @@ from fairseq_lasformer.plugin.placement import MODULES
 BASELINES = ("the checkpoint's own",)
 SHARES = (0.02, 0.05, 0.1, 0.2)
 QUERIES = 64
-LEAST = 6e-8  # of values kept in 16 bits; 0 means that a key is not allowed
+MINIMUM = 6e-8  # of values kept in 16 bits; 0 means that a key is not allowed
 
 
 class Text(NamedTuple):
@@ -144,7 +144,7 @@ def texts(hub: Any, split: str, most: int, longer: int) -> dict[str, list[Text]]
                 allowed = mask.full(1, q.size(2), k.size(2), q.device)
                 weights = reference.masked_softmax(reference.attention_scores(q, k), allowed[:, None])
                 mean = mean + weights.mean(1)[0] / len(calls)
-            least = mean.half().clamp_min(LEAST).masked_fill(~allowed[0], 0.0)
+            least = mean.half().clamp_min(MINIMUM).masked_fill(~allowed[0], 0.0)
             found[module].append(Text(states[0][0], states[1][0], least))
     for hook in hooks:
         hook.remove()

@@ -210,7 +210,7 @@ def module(tmp_path, monkeypatch):
 def small_blocks(request, monkeypatch):
     """Query rows in blocks of a few rows."""
     monkeypatch.setitem(blocks.BLOCK_ELEMENTS, "cpu", request.param * B * H)
-    monkeypatch.setattr(blocks, "LEAST_ROWS", 16)
+    monkeypatch.setattr(blocks, "MINIMUM_ROWS", 16)
 
 
 @pytest.fixture

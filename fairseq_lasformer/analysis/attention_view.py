@@ -64,7 +64,7 @@ def attention_view(hub: Any, source: Sequence[str], target: Sequence[str]) -> di
     }
 
 
-def sparse(weights: np.ndarray, most: int = 64, least: float = 0.002) -> list[list[list[float]]]:
+def sparse(weights: np.ndarray, most: int = 64, minimum: float = 0.002) -> list[list[list[float]]]:
     """Return the highest weights of every row, as ``[index, weight]``, the highest first.
 
     Args:
@@ -72,7 +72,7 @@ def sparse(weights: np.ndarray, most: int = 64, least: float = 0.002) -> list[li
         most: maximum number of keys per query.
     """
     best = np.argsort(-weights, axis=1, kind="stable")[:, :most]
-    return [[[int(i), round(float(row[i]), 4)] for i in keys if row[i] >= least] for row, keys in zip(weights, best)]
+    return [[[int(i), round(float(row[i]), 4)] for i in keys if row[i] >= minimum] for row, keys in zip(weights, best)]
 
 
 def telling(attention: WordAttention, source: Sequence[str], target: Sequence[str]) -> list[int]:

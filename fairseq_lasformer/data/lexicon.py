@@ -15,7 +15,7 @@ from tqdm import tqdm
 ROUNDS = 5
 """Rounds of expectation and maximisation; a usual number."""
 
-LEAST = 1e-4
+MINIMUM = 1e-4
 """Minimum probability of a translation; less probable ones are not kept."""
 
 _AT_A_TIME = 2_000_000
@@ -96,7 +96,7 @@ def lexicon(lines: Sequence[LinePair], n_words: tuple[int, int], best: int) -> L
             share /= np.repeat(np.add.reduceat(share, part.firsts), part.sizes)
             counts += np.bincount(part.pairs, share, keys.size)
         p = (counts / np.bincount(of, counts, n_words[0] + 1)[of]).astype(np.float32)
-    kept = np.flatnonzero((p >= LEAST) & (of < n_words[0]))
+    kept = np.flatnonzero((p >= MINIMUM) & (of < n_words[0]))
     kept = kept[np.lexsort((-p[kept], of[kept]))]
     rank = np.arange(kept.size) - np.searchsorted(of[kept], of[kept])
     kept = kept[rank < best]

@@ -52,22 +52,22 @@ def _pairs(
     return found
 
 
-def find(documents: Sequence[Pair], least: int = 5, seed: int | None = None) -> list[tuple[str, str]]:
+def find(documents: Sequence[Pair], minimum: int = 5, seed: int | None = None) -> list[tuple[str, str]]:
     """Return the terms of documents and their translations.
 
     Args:
         documents: source, and target in a language that writes names with capital letters.
-        least: minimum number of lines in which a term occurs.
+        minimum: number of lines in which a term occurs.
         seed: None for names; otherwise, as many other words are drawn at random with this seed.
     """
     lines = [(_ngrams(source), target) for pair in documents for source, target in zip(pair.source, pair.target)]
     totals = Counter(ngram for ngrams, _ in lines for ngram in ngrams)
     names = Counter(name for _, line in lines for name in set(_NAME.findall(line)))
-    made = _pairs(lines, totals, sorted(name for name, n in names.items() if n >= least))
+    made = _pairs(lines, totals, sorted(name for name, n in names.items() if n >= minimum))
     if seed is None:
         return made
     words = Counter(word for _, line in lines for word in set(_WORD.findall(line)))
-    other = [word for word, n in sorted(words.items()) if least <= n <= 50]
+    other = [word for word, n in sorted(words.items()) if minimum <= n <= 50]
     random.Random(seed).shuffle(other)
     drawn: list[tuple[str, str]] = []
     for start in range(0, len(other), 100):

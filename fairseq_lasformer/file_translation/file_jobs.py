@@ -32,7 +32,7 @@ from fairseq_lasformer.resume import key_of
 TOGETHER = 1 << 18
 """Bytes of files translated together; about two thousand lines."""
 
-LEAST = 1 << 14
+MINIMUM = 1 << 14
 """Minimum bytes of a batch for a worker elsewhere."""
 
 DONE, LOCK = ".lasformer-done", ".lasformer-lock"
@@ -168,7 +168,7 @@ def _share(jobs: Sequence[Job], workers: int) -> int:
     for job in jobs:
         with suppress(OSError):  # reported when it is read
             total += job.source.stat().st_size
-    return min(TOGETHER, max(LEAST, total // (8 * workers)))
+    return min(TOGETHER, max(MINIMUM, total // (8 * workers)))
 
 
 def _batches(

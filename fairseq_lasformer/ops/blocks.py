@@ -15,7 +15,7 @@ from fairseq_lasformer.ops.types import EVERY_ROW, AttentionMask, RowSample
 BLOCK_ELEMENTS = {"cpu": 1 << 20, "cuda": 1 << 26}
 
 # Minimum rows of a block: products with fewer are slow, and every block reads all keys (benchmarks training).
-LEAST_ROWS = 64
+MINIMUM_ROWS = 64
 
 
 class QueryBlock(NamedTuple):
@@ -51,7 +51,7 @@ def query_blocks(
     """
     n_batch, n_queries = q_shape[0], q_shape[1]
     limit = BLOCK_ELEMENTS.get(device.type, BLOCK_ELEMENTS["cpu"])
-    step = max(LEAST_ROWS, limit // max(1, n_batch * n_heads * n_keys))
+    step = max(MINIMUM_ROWS, limit // max(1, n_batch * n_heads * n_keys))
     positions = torch.arange(sample.offset, n_queries, sample.stride, device=device)
     for start in range(0, positions.numel(), step):
         stop = min(start + step, positions.numel())

@@ -123,9 +123,9 @@ def _slots(full: PassShape) -> str:
     return _few(full, TRAINING_FROM, TRAINING_SHARE)
 
 
-def _few(full: PassShape, least: int, share: float) -> str:
-    if full.n_queries < least:
-        return f"fewer than {least} queries"
+def _few(full: PassShape, minimum: int, share: float) -> str:
+    if full.n_queries < minimum:
+        return f"fewer than {minimum} queries"
     if full.share > share:
         return f"more than {share:.0%} of the keys"
     return _compiled(full)

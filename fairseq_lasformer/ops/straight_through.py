@@ -24,11 +24,11 @@ def noise(dropout: WeightDropout, rows: Tensor, slots: Tensor) -> Tensor:
         slots: int64, broadcastable to ``rows``.
     """
     (p, seed), word = dropout, 0xFFFFFFFF
-    least = int(p * 2**32)
+    minimum = int(p * 2**32)
     x = (rows * 0x9E3779B1 + slots * 0x85EBCA77 + (seed & word)) & word
     x = ((x ^ (x >> 16)) * 0x85EBCA6B) & word
     x = ((x ^ (x >> 13)) * 0xC2B2AE35) & word
-    return ((x ^ (x >> 16)) >= least).float().div_(1.0 - p)
+    return ((x ^ (x >> 16)) >= minimum).float().div_(1.0 - p)
 
 
 def through_gradient(

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "../../fairseq_lasformer/ops/arithmetic/arithmetic.h"
+#include "../../fairseq_lasformer/ops/cpu/arithmetic/arithmetic.h"
 
 using namespace lasformer;
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fairseq_lasformer.data import lexicon as module
-from fairseq_lasformer.data.lexicon import LEAST, ROUNDS, lexicon, line_pairs
+from fairseq_lasformer.data.lexicon import MINIMUM, ROUNDS, lexicon, line_pairs
 
 WORDS = (40, 50)
 
@@ -41,7 +41,7 @@ def model_1(lines: list[tuple[np.ndarray, np.ndarray]]) -> dict[int, dict[int, f
         p = defaultdict(float, {pair: count / sums[pair[0]] for pair, count in counts.items()})
     found: dict[int, dict[int, float]] = defaultdict(dict)
     for (s, t), probability in p.items():
-        if s >= 0 and probability >= LEAST:
+        if s >= 0 and probability >= MINIMUM:
             found[s][t] = probability
     return found
 
@@ -53,7 +53,7 @@ def test_translations_are_those_of_model_1(monkeypatch, at_a_time):
     expected, found = model_1(lines), lexicon(lines, WORDS, 50)
     for s in range(WORDS[0]):
         words = found.words[found.starts[s] : found.starts[s + 1]].tolist()
-        close = {t for t, p in expected[s].items() if p > 1.01 * LEAST}
+        close = {t for t, p in expected[s].items() if p > 1.01 * MINIMUM}
         assert close <= set(words) <= set(expected[s])
         likely = [expected[s][t] for t in words]
         assert all(a >= b * (1 - 1e-5) for a, b in zip(likely, likely[1:]))

@@ -42,7 +42,7 @@ def tree(out):
 @pytest.fixture
 def one_by_one(monkeypatch):
     monkeypatch.setattr(file_jobs, "TOGETHER", 1)
-    monkeypatch.setattr(file_jobs, "LEAST", 1)
+    monkeypatch.setattr(file_jobs, "MINIMUM", 1)
 
 
 @pytest.fixture
@@ -186,7 +186,7 @@ def test_what_cannot_be_shared_is_refused(trained_folder, tmp_path, options, mes
 def test_workers_get_shares_that_keep_them_busy(tmp_path, monkeypatch):
     """At least eight batches per worker, unless these would be too small, or the corpus is large."""
     monkeypatch.setattr(file_jobs, "TOGETHER", 1000)
-    monkeypatch.setattr(file_jobs, "LEAST", 10)
+    monkeypatch.setattr(file_jobs, "MINIMUM", 10)
     jobs = [Job(tmp_path / f"{i}.txt", tmp_path / f"{i}.out", "text") for i in range(3)]
     for size, expected in ((3200, 600), (1, 10), (10**6, 1000)):
         for job in jobs:

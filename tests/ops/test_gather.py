@@ -171,7 +171,7 @@ def test_wrong_arguments_are_refused():
     for arguments, reason in (
         ((q, q, q, slots + 4, kept), "beyond the last key"),
         ((q, q, q, slots - 1, kept), "beyond the last key"),
-        ((q, q, q, slots, kept + 1), "more slots"),
+        ((q, q, q, slots, kept + 1), "number of slots"),
         ((q, q, q[..., :4], slots, kept), "keys' shape"),
         ((q.double(), q.double(), q.double(), slots, kept), "float32 or bfloat16"),
         ((q, q, q, slots[:2], kept), "slots: expected"),

@@ -66,7 +66,7 @@ def test_supervision_in_tiles_is_that_in_blocks(name, blocks, monkeypatch):
     expected, gradients = supervised(leaves, mask, query_padding, kl, "live", sample, False)
     if blocks > 1:
         monkeypatch.setattr(teacher, "BLOCK_ELEMENTS", {"cpu": 1})
-        monkeypatch.setattr(teacher, "LEAST_ROWS", -(-len(range(0, shape[0], sample.stride)) // blocks))
+        monkeypatch.setattr(teacher, "MINIMUM_ROWS", -(-len(range(0, shape[0], sample.stride)) // blocks))
     found, ours = supervised(leaves, mask, query_padding, kl, "live", sample, True)
     for name, a, b in zip(found._fields, found, expected):
         torch.testing.assert_close(a.float(), b.float(), rtol=1e-5, atol=1e-5, msg=name)

@@ -79,7 +79,7 @@ def test_blocks_of_queries_and_of_keys_select_the_same(monkeypatch):
     (*_, sel_q, sel_k), mask = case(20, 70, True, 24, "left")
     found = ops.topk_bitmask(sel_q, sel_k, mask, 200_000)
     monkeypatch.setattr("fairseq_lasformer.ops.gpu.tiles.BLOCK_ELEMENTS", {"cpu": 1})
-    monkeypatch.setattr("fairseq_lasformer.ops.gpu.tiles.LEAST_ROWS", 9)
+    monkeypatch.setattr("fairseq_lasformer.ops.gpu.tiles.MINIMUM_ROWS", 9)
     monkeypatch.setattr("fairseq_lasformer.ops.gpu.kernels.bits.BLOCK", 64)
     assert torch.equal(ops.topk_bitmask(sel_q, sel_k, mask, 200_000), found)
 
@@ -145,7 +145,7 @@ def test_the_mean_of_all_samples_is_the_whole_gradient(blocks, monkeypatch):
     whole = gradients(EVERY_ROW)
     if blocks > 1:
         monkeypatch.setattr("fairseq_lasformer.ops.gpu.teacher.BLOCK_ELEMENTS", {"cpu": 1})
-        monkeypatch.setattr("fairseq_lasformer.ops.gpu.teacher.LEAST_ROWS", 5)
+        monkeypatch.setattr("fairseq_lasformer.ops.gpu.teacher.MINIMUM_ROWS", 5)
     parts = [gradients(RowSample(offset, 4)) for offset in range(4)]
     for i, expected in enumerate(whole):
         mean = sum(part[i] for part in parts) / 4

@@ -23,7 +23,7 @@ from fairseq_lasformer.nn.patterns.base import numbers
 from fairseq_lasformer.nn.selection import Selection
 from fairseq_lasformer.ops import AttentionMask, KeptKeys
 
-LEAST = 1e-30
+MINIMUM = 1e-30
 """Smallest sum of weights used as a divisor."""
 
 
@@ -171,7 +171,7 @@ def divided(both: Tensor) -> Tensor:
     Weights from sines may be negative.
     """
     values, weights = both[..., :-1], both[..., -1:]
-    return values / torch.where(weights.abs() < LEAST, torch.inf, weights)
+    return values / torch.where(weights.abs() < MINIMUM, torch.inf, weights)
 
 
 def _counted(v: Tensor) -> Tensor:

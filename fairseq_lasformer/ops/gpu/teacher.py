@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fairseq_lasformer.ops.backends import current, triton_kernels
-from fairseq_lasformer.ops.blocks import BLOCK_ELEMENTS, LEAST_ROWS
+from fairseq_lasformer.ops.blocks import BLOCK_ELEMENTS, MINIMUM_ROWS
 from fairseq_lasformer.ops.supervise import supervise
 from fairseq_lasformer.ops.types import (
     EVERY_ROW,
@@ -71,7 +71,7 @@ def _blocks(
 ) -> Iterator[_Block]:
     """Split a sample into blocks of at most ``BLOCK_ELEMENTS`` pairs (heads share them); a single one sees all keys."""
     limit = BLOCK_ELEMENTS.get(device.type, BLOCK_ELEMENTS["cpu"])
-    step = max(LEAST_ROWS, limit // max(1, n_batch * n_keys))
+    step = max(MINIMUM_ROWS, limit // max(1, n_batch * n_keys))
     n_rows = len(range(sample.offset, n_queries, sample.stride))
     for start in range(0, n_rows, step):
         rows = slice(start, min(start + step, n_rows))

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fairseq_lasformer.ops.attend import GradientOptions, gradient_options, selected_attention
 from fairseq_lasformer.ops.backends import current, triton_kernels
-from fairseq_lasformer.ops.blocks import BLOCK_ELEMENTS, LEAST_ROWS
+from fairseq_lasformer.ops.blocks import BLOCK_ELEMENTS, MINIMUM_ROWS
 from fairseq_lasformer.ops.gpu.teacher import WORD, fits, mask_of, tiled_through_gradient
 from fairseq_lasformer.ops.types import Attended, AttentionMask, StraightThrough, WeightDropout
 
@@ -42,7 +42,7 @@ def topk_bitmask(sel_q: Tensor, sel_k: Tensor, mask: AttentionMask, kappa: int |
     counts = None
     if mask.key_padding is not None:
         counts = mask.counts(n_queries, n_keys, device).expand(n_batch, n_queries).contiguous()
-    step = max(LEAST_ROWS, BLOCK_ELEMENTS.get(device.type, BLOCK_ELEMENTS["cpu"]) // (n_batch * n_keys))
+    step = max(MINIMUM_ROWS, BLOCK_ELEMENTS.get(device.type, BLOCK_ELEMENTS["cpu"]) // (n_batch * n_keys))
     # a single block of rows writes all of their words
     make = torch.empty if n_queries <= step else torch.zeros
     bits = make(n_batch, n_queries, -(-n_keys // WORD), dtype=torch.int32, device=device)

@@ -2,7 +2,7 @@
 //
 // arithmetic.cpp is compiled several times, each time for another target (ops/build.py); every copy fills one table of
 // functions, and `arithmetic()` (dispatch.cpp) returns the table to use on this processor. No function here starts a
-// thread or allocates: the binding (ops/binding) divides the work and owns the memory.
+// thread or allocates: the binding (ops/cpu/binding) divides the work and owns the memory.
 //
 // Sums run over 16 lanes on every target, folded in the same order (lanes.h), with fused multiply-adds where the target has
 // them, so that all targets except `plain` on x86-64 give the same bits in float32; integers are exact everywhere.

@@ -131,7 +131,7 @@ def _product(gradients, x, EXACT: tl.constexpr):
 def _mask_gradient(
     q, k, v, d_out, padding, lse, delta, d_mask, seed,
     qb, qh, qn, kb, kh, kn, vb, vh, vn, ob, oh, on, lb, lh, ln, padding_stride,
-    n_rows, n_keys, first, step, scale, width, n_heads, n_queries, query, most, stride, least, factor,
+    n_rows, n_keys, first, step, scale, width, n_heads, n_queries, query, most, stride, minimum, factor,
     CAUSAL: tl.constexpr, PADDING: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr,
     DROPOUT: tl.constexpr,
 ):  # fmt: skip
@@ -155,7 +155,7 @@ def _mask_gradient(
         d_weights = _scores(d_row, v + batch * vb + head * vh, j, n_keys, vn, 1.0, width, WIDTH)
         if DROPOUT:
             number = (batch * n_heads + head) * n_queries + (query + i * step)
-            d_weights = d_weights * _noise(number, j, drawn, least, factor)
+            d_weights = d_weights * _noise(number, j, drawn, minimum, factor)
         total += weights * (d_weights - mean[:, None])
     at = d_mask + (batch * n_rows + i)[:, None] * n_keys + j[None, :]
     tl.store(at, tl.where(allowed, total * stride, 0.0), mask=(i[:, None] < n_rows) & (j[None, :] < n_keys))

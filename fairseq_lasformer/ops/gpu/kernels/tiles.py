@@ -25,7 +25,7 @@ from fairseq_lasformer.ops.types import NO_DROPOUT, Attended, WeightDropout
 TILE = 64
 SHARED = 232_448  # bytes of shared memory per program if there is no GPU to ask: those of sm_90
 NARROW_SHARED = 112 * 1024  # GPUs with less (sm_86, sm_89, sm_120: 99 KiB) load fewer tiles of wide heads ahead
-LEAST_SHARED = 99 * 1024  # for heads wider than 64
+MINIMUM_SHARED = 99 * 1024  # for heads wider than 64
 TILE_ELEMENTS = 8192  # per tile of queries, keys or values: wider heads get smaller tiles to fit shared memory
 _LOG2E = tl.constexpr(1.4426950408889634)
 _LN2 = tl.constexpr(0.6931471805599453)
@@ -45,13 +45,13 @@ def _kept(bits, i, begin, n_queries, n_keys, bits_stride, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def _noise(row, j, seed, least, factor):
+def _noise(row, j, seed, minimum, factor):
     """Return dropout factors for rows [I] (indices among the rows of all heads) and keys [J]; see ``through.noise``."""
     x = row.to(tl.uint32)[:, None] * tl.full([], 0x9E3779B1, tl.uint32)
     x += j.to(tl.uint32)[None, :] * tl.full([], 0x85EBCA77, tl.uint32) + seed.to(tl.uint32)
     x = (x ^ (x >> 16)) * tl.full([], 0x85EBCA6B, tl.uint32)
     x = (x ^ (x >> 13)) * tl.full([], 0xC2B2AE35, tl.uint32)
-    return tl.where((x ^ (x >> 16)) >= least.to(tl.uint32), factor, 0.0)
+    return tl.where((x ^ (x >> 16)) >= minimum.to(tl.uint32), factor, 0.0)
 
 
 @triton.jit
@@ -72,7 +72,7 @@ def _begin(head, n, n_heads, width):
 @triton.jit(do_not_specialize=_CHANGING)
 def _forward(
     q, k, v, bits, out, lse,
-    seed, bits_stride, scale, least, factor, n_queries, n_keys, n_heads, width,
+    seed, bits_stride, scale, minimum, factor, n_queries, n_keys, n_heads, width,
     CAUSAL: tl.constexpr, DROPOUT: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Process one tile of queries of one head against all keys."""
@@ -102,7 +102,7 @@ def _forward(
         fade = tl.exp2(high - new)
         sums = sums * fade + tl.sum(weight, 1)
         if DROPOUT:
-            weight = weight * _noise(head * n_queries + i, j, drawn, least, factor)
+            weight = weight * _noise(head * n_queries + i, j, drawn, minimum, factor)
         acc = acc * fade[:, None] + tl.dot(weight.to(value.dtype), value, input_precision="tf32x3")
         high = new
     some = sums > 0
@@ -115,7 +115,7 @@ def _forward(
 @triton.jit(do_not_specialize=_CHANGING)
 def _backward_queries(
     q, k, v, bits, lse, delta, d_out, out, dq,
-    seed, bits_stride, scale, least, factor, n_queries, n_keys, n_heads, width,
+    seed, bits_stride, scale, minimum, factor, n_queries, n_keys, n_heads, width,
     CAUSAL: tl.constexpr, DROPOUT: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Compute gradients of one tile of queries of one head, and delta, which those of keys and values also need."""
@@ -145,7 +145,7 @@ def _backward_queries(
         weight = tl.where(kept, tl.exp2(score - norm[:, None]), 0.0)
         d_weight = tl.dot(d_row, tl.trans(value), input_precision="tf32x3")
         if DROPOUT:
-            d_weight = d_weight * _noise(head * n_queries + i, j, drawn, least, factor)
+            d_weight = d_weight * _noise(head * n_queries + i, j, drawn, minimum, factor)
         d_score = weight * (d_weight - mean[:, None])
         acc += tl.dot(d_score.to(key.dtype), key, input_precision="tf32x3")
     tl.store(dq + of_queries + at, (acc * scale).to(dq.dtype.element_ty), mask=mine)
@@ -154,7 +154,7 @@ def _backward_queries(
 @triton.jit(do_not_specialize=_CHANGING)
 def _backward_keys(
     q, k, v, bits, lse, delta, d_out, dk, dv,
-    seed, bits_stride, scale, least, factor, n_queries, n_keys, n_heads, width,
+    seed, bits_stride, scale, minimum, factor, n_queries, n_keys, n_heads, width,
     CAUSAL: tl.constexpr, DROPOUT: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Compute gradients of one tile of keys and values of one head."""
@@ -185,7 +185,7 @@ def _backward_keys(
         d_weight = tl.dot(d_row, tl.trans(value), input_precision="tf32x3")
         dropped = weight
         if DROPOUT:
-            noise = _noise(head * n_queries + i, j, drawn, least, factor)
+            noise = _noise(head * n_queries + i, j, drawn, minimum, factor)
             d_weight = d_weight * noise
             dropped = weight * noise
         d_value += tl.dot(tl.trans(dropped.to(d_row.dtype)), d_row, input_precision="tf32x3")
@@ -233,7 +233,7 @@ def shared_memory(device: torch.device) -> int:
 
 def fits(q: Tensor) -> bool:
     """Return whether the tiles of such heads fit the GPU's registers and shared memory."""
-    if q.size(3) > 64 and shared_memory(q.device) < LEAST_SHARED:
+    if q.size(3) > 64 and shared_memory(q.device) < MINIMUM_SHARED:
         return False
     return q.dtype in (torch.float16, torch.bfloat16) or (q.dtype == torch.float32 and q.size(3) <= 128)
 
