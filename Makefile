@@ -1,6 +1,8 @@
 .PHONY: setup demo test test-commands test-sweeps test-all test-arm wheel lint docs kernels gpu lock fuzz sanitize bench-training bench-encoder bench-decode bench-moe
 VENV := .venv/bin
 PYTEST := $(VENV)/python -m pytest -n auto --maxprocesses=4 --dist=worksteal
+# what the tests take, unless ARGS choose some: scripts/durations.py
+DURATIONS = $(if $(ARGS),,--durations-json=runs/durations/$(1).json)
 
 setup:
 	@scripts/setup.sh
@@ -9,13 +11,13 @@ demo: setup  ## the main job: corpus, two systems, table, runs/demo/report.json
 	@$(VENV)/python examples/demo.py $(ARGS)
 
 test: setup lint  ## lint, and the tests of functions and small models: six minutes on two cores
-	@$(PYTEST) --durations-json=runs/durations/unit.json $(ARGS)
+	@$(PYTEST) $(call DURATIONS,unit) $(ARGS)
 
 test-commands: setup  ## whole commands, trainings, resume and kill, the documentation's blocks, the server, the browser
-	@$(PYTEST) -m command --durations-json=runs/durations/command.json $(ARGS)
+	@$(PYTEST) -m command $(call DURATIONS,command) $(ARGS)
 
-test-sweeps: setup  ## Triton's interpreter, all instruction sets, all arguments, builds, and aarch64 in an emulator
-	@$(PYTEST) -m sweep --durations-json=runs/durations/sweep.json $(ARGS)
+test-sweeps: setup  ## Triton's interpreter, all instruction sets, more arguments, builds, and aarch64 in an emulator
+	@$(PYTEST) -m sweep $(call DURATIONS,sweep) $(ARGS)
 	@scripts/test_arm.sh --if-possible
 
 test-all: test docs test-commands test-sweeps  ## everything, three minutes of hostile input included

@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
+from typing import NoReturn
 
 
 @cache
@@ -46,17 +47,22 @@ def execute(
 
 def _child(request: dict) -> None:
     """Run the command in the fork."""
+    for path, descriptor in ((os.devnull, 0), (request["out"], 1), (request["err"], 2)):
+        os.dup2(os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC), descriptor)
+    signal.alarm(300)
+    become(request["command"], request["environment"], request["cwd"])
+
+
+def become(command: Sequence[str], environment: Mapping[str, str], cwd: str) -> NoReturn:
+    """Let this fork be a command; its standard streams are those of the descriptors 0 to 2."""
     code = 1
     try:
-        for path, descriptor in ((os.devnull, 0), (request["out"], 1), (request["err"], 2)):
-            os.dup2(os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC), descriptor)
         sys.stdin, sys.stdout, sys.stderr = (os.fdopen(i, m, encoding="utf-8") for i, m in enumerate("rww"))
         sys.__stdout__, sys.__stderr__ = sys.stdout, sys.stderr
         os.environ.clear()
-        os.environ.update(request["environment"])
-        os.chdir(request["cwd"])
-        signal.alarm(300)
-        program, *sys.argv = request["command"]
+        os.environ.update(environment)
+        os.chdir(cwd)
+        program, *sys.argv = command
         try:
             if program == "python" and sys.argv[0] == "-m":
                 del sys.argv[0]
@@ -84,14 +90,19 @@ def _child(request: dict) -> None:
         os._exit(code)
 
 
-def _serve() -> None:
-    sys.path.pop(0)
+def preload() -> None:
+    """Import what takes seconds."""
     import fairseq.criterions
     import fairseq.models
     import fairseq.tasks
     import fairseq.trainer  # noqa: F401
 
     logging.root.handlers.clear()
+
+
+def _serve() -> None:
+    sys.path.pop(0)
+    preload()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     for line in sys.stdin:
         request = json.loads(line)

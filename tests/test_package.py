@@ -166,3 +166,22 @@ def test_what_is_installed_is_listed_with_hashes():
         assert name in listed and requirement.specifier.contains(listed[name]), f"{requirement}: run make lock"
     fairseq = (ROOT / "constraints-fairseq.txt").read_text()
     assert "fairseq-fixed==0.12.3.1" in fairseq and fairseq.count("--hash=sha256:") == 2
+
+
+def test_fairseq_is_imported_without_side_effects_and_without_what_only_other_tasks_call():
+    code = """
+import logging, sys
+from fairseq_lasformer import LasformerModel, from_pretrained
+from fairseq_lasformer.documents.hub import load_model
+assert logging.root.level == logging.WARNING and not logging.root.handlers
+assert not [name for name in sys.modules if name.partition(".")[0] in ("sklearn", "pandas")]
+from fairseq.criterions import sentence_prediction
+from fairseq.tasks import audio_classification
+assert sentence_prediction.f1_score([0, 1, 1], [0, 1, 0]) == 2 / 3
+assert abs(sentence_prediction.pearsonr([1, 2, 3], [2, 4, 7]).statistic - 0.9934) < 1e-3
+assert audio_classification.sklearn_metrics.roc_curve([0, 1], [0.2, 0.8])[1].tolist() == [0.0, 1.0, 1.0]
+import scipy.stats, sklearn.metrics
+assert sklearn.metrics.f1_score is not sentence_prediction.f1_score and scipy.stats.__file__
+"""
+    done = python(code)
+    assert done.returncode == 0, done.stderr

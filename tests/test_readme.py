@@ -10,10 +10,13 @@ import socket
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
+import launcher
 import pytest
 import yaml
 from helpers import ROOT, run, small_tvsub
@@ -219,10 +222,32 @@ def run_pages(pages: Sequence[str], clone: Path, used: dict[str, int]) -> None:
             assert done.returncode == 0 and done.stdout.strip(), f"{page}:\n{block}\n{done.stderr[-2000:]}"
 
 
+@contextmanager
+def launching(clone: Path) -> Iterator[None]:
+    """Let commands of the clone's .venv start without importing torch and fairseq, which takes seconds each time."""
+    python, environment = clone / ".venv/bin/python", os.environ | {"OMP_NUM_THREADS": "1"}
+    with TemporaryDirectory(prefix="run") as folder:  # a socket's path is short
+        path = f"{folder}/commands"
+        for there in (clone / ".venv/bin").iterdir():
+            if there.name == "lasformer" or there.name.startswith("fairseq-"):
+                there.write_text(launcher.script(str(python), path, there.name))
+        with subprocess.Popen([python, ROOT / "tests/launcher.py", path], cwd=clone, env=environment) as server:
+            try:
+                yield
+            finally:
+                server.kill()
+
+
 @pytest.mark.command
 @pytest.mark.timeout(1500)
 def test_every_command_runs_as_printed(tmp_path):
     clone, used = workplace(tmp_path), dict[str, int]()
+    with launching(clone):
+        run_all(clone, used)
+
+
+def run_all(clone: Path, used: dict[str, int]) -> None:
+    """Run the commands of all pages."""
     run_pages(FIRST, clone, used)
     with ThreadPoolExecutor() as pool:
         for lane in [pool.submit(run_pages, pages, clone, used) for pages in (*LANES, OTHERS)]:
@@ -248,6 +273,17 @@ def check_demo(clone: Path) -> None:
     measured = json.loads((clone / "runs/bench/compact.json").read_text())["rows"]
     figures = {(row["system"], row["metric"]): row["value"] for row in measured}
     assert figures["lasformer", "d-BLEU"] == report["systems"]["lasformer"]["d_bleu"]
+    assert all(row["value"] > 0 for row in measured if row["compared"]) and len(figures) == 12
+    demo = clone / "runs/demo"
+    call = ".venv/bin/lasformer cost runs/demo/lasformer/checkpoint_last.pt --lengths 512,1024 --json cost.json"
+    assert "all" in execute(call, clone).stdout
+    rows = json.loads((clone / "cost.json").read_text())["rows"]
+    assert {row["module"] for row in rows} == {"encoder", "decoder", "cross", "all", "model"}
+    assert all(0 < row["ratio"] <= 1.2 for row in rows)
+    files = f"{demo}/raw/test.de {demo}/sentence.de {demo}/lasformer.de"
+    assert "lasformer" in execute(f"scripts/score.sh {files} --json scores.json", clone).stdout
+    scores = json.loads((clone / "scores.json").read_text())["systems"]
+    assert scores["lasformer"]["d_bleu"] == report["systems"]["lasformer"]["d_bleu"]
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -292,5 +328,7 @@ def test_every_make_target_that_is_named_exists():
 
 
 def test_the_readme_begins_with_the_two_commands_of_a_fresh_machine():
+    text = (ROOT / "README.md").read_text()
+    assert len(text.splitlines()) <= 120 and len(text.split()) <= 900
     first = [line.split("#")[0].strip() for line in blocks("README.md", "bash")[0].splitlines()]
     assert first[1:] == ["make demo", "make test"] and first[0].startswith("git clone ")

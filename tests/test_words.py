@@ -40,7 +40,6 @@ def test_docstrings_open_with_a_noun_or_a_command():
 
 @pytest.mark.parametrize("phrase", PHRASES)
 def test_phrases_of_no_native_speaker_are_gone(phrase):
-    """CHANGELOG.md and tables of results quote what was once said."""
     search = re.compile(rf"\b{phrase}" if phrase[0].isalpha() else phrase)
     texts = {place: text for place, text in docstrings()}
     texts |= {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in DOCS}

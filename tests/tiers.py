@@ -7,7 +7,7 @@ unit     ``make test``            all others; none takes more than :data:`SECOND
 command  ``make test-commands``   marked ``command``: whole commands, trainings, resume and kill, the blocks of
                                   the documentation, attacks on the server, the browser
 sweep    ``make test-sweeps``     marked ``sweep``: Triton's interpreter beyond a case per test, instruction sets
-                                  beyond the best and ``plain``, all arguments of all patterns, builds
+                                  beyond the best and ``plain``, further arguments of patterns, builds
 ======== ======================== ============================================================================
 
 ``--durations-json FILE`` writes what each test took.
@@ -26,7 +26,7 @@ import pytest
 
 MARKED = ("command", "sweep")
 SECONDS = 5.0
-"""Longest call of a test of the tier ``unit`` on CI."""
+"""Longest call of a test of the tier ``unit`` on CI; what fixtures take is shared, and not counted."""
 
 MARKS = pytest.StashKey[dict[str, set[str]]]()
 """The marks of every collected test, by its name; those that ``-m`` leaves out, too."""
@@ -40,7 +40,8 @@ def thinned(values: Iterable[Any], *kept: Any) -> list[Any]:
         kept: those that stay in the tier ``unit`` (default: the first).
     """
     values = list(values)
-    kept = kept or values[:1]
+    kept = kept or tuple(values[:1])
+    assert any(value in kept for value in values), f"none of {kept} is among the values"
     sweep = pytest.mark.sweep
     return [v if v in kept else pytest.param(*(v if isinstance(v, tuple) else (v,)), marks=sweep) for v in values]
 

@@ -9,6 +9,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+
+from fairseq_lasformer import quiet_fairseq  # noqa: F401
+
+# isort: split
+
 from fairseq.data import Dictionary
 from fairseq.dataclass.utils import gen_parser_from_dataclass
 

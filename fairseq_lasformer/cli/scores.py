@@ -183,7 +183,9 @@ def add_terms(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("out", type=Path, help="file for the terms: source term, tab, target term")
     parser.add_argument("-s", "--source-lang", required=True, help="source language, the suffix of its file")
     parser.add_argument("-t", "--target-lang", required=True, help="target language, the suffix of its file")
-    parser.add_argument("--least", type=int, default=5, help="minimum of lines with a term (default: %(default)s)")
+    parser.add_argument(
+        "--least", type=int, default=5, help="minimum number of lines with a term (default: %(default)s)"
+    )
     parser.add_argument(
         "--random", type=int, metavar="SEED", help="find as many random words instead of names, for comparison"
     )

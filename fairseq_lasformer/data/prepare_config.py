@@ -30,8 +30,8 @@ class PrepareConfig:
         train: prefixes joined into one training set.
         valid: prefixes joined into one validation set.
         mono: prefixes of documents in one language, ``PREFIX.SOURCE`` or ``PREFIX.TARGET`` or both, which need not be
-            translations; models learn to restore them, see :mod:`plugin.denoising`. Every example then begins with the
-            tag of its language.
+            translations; models learn to restore them, see :mod:`plugin.datasets.denoising`. Every example then begins
+            with the tag of its language.
         test: prefixes, each a separate split (test, test1, …); one without ``PREFIX.TARGET`` is prepared without a
             reference.
         out: folder for the prepared data.

@@ -53,7 +53,8 @@ def windows(
         if len({len(side) for side in sides}) > 1:
             raise InputError(
                 f"windows need the same lines on all sides; document {number} has {len(sides[0])} (source), "
-                f"{len(sides[1])} (translation) and {len(sides[2])} (reference); use --realign to re-segment it"
+                f"{len(sides[1])} (translation) and {len(sides[2])} (reference); "
+                "use --realign to re-segment the translation"
             )
         n = len(sides[0])
         starts = list(range(0, max(1, n - size + 1), step))

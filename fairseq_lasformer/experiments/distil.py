@@ -41,7 +41,7 @@ def distil(
             is not needed unless ``originals`` is set.
         beam: beam size of the translation.
         originals: also train on the original translations.
-        word_level: also learn the teacher's most likely words, see :mod:`plugin.teacher`.
+        word_level: also learn the teacher's most likely words, see :mod:`plugin.training.teacher`.
         jobs: number of workers that translate.
         engine: how they are run, see :func:`executors.executor`.
         tell: called with each message.

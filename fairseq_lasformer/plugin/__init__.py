@@ -1,7 +1,7 @@
 """The fairseq plugin: options, model, task, criterion, optimizers, and what fairseq needs to run with current torch.
 
 ``model``, ``encoder``, ``decoder``, ``criterion`` and ``task`` are what fairseq registers; folders hold what is asked
-for by an option.
+for by an option. Without torch or fairseq, importing it raises an ImportError that says what to install.
 """
 
 from __future__ import annotations
@@ -21,9 +21,6 @@ def register() -> None:
     """Register architectures, task, criterion and optimizers with fairseq, and patch what needs it.
 
     fairseq's tools do this themselves under ``--user-dir``. Repeated calls have no effect.
-
-    Raises:
-        ImportError: torch or fairseq is not installed; the message says what to install.
     """
     from fairseq_lasformer.plugin import criterion, model, task  # noqa: F401
     from fairseq_lasformer.plugin.optimizers import expert_adam, muon  # noqa: F401

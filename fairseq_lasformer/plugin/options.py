@@ -129,7 +129,7 @@ class SelectionOptions(FairseqDataclass):
     sparsity_step: float = field(default=0.001, metadata={"help": "change of kappa per update (eq 7)"})
     sparsity_min: float = field(default=0.01, metadata={"help": "smallest kappa"})
     sparsity_warmup: int = field(
-        default=0, metadata={"help": "initial updates that train selectors while kappa is fixed"}
+        default=0, metadata={"help": "initial updates that train selectors, which select nothing yet: kappa is fixed"}
     )
     sparsity_freeze_above: float = field(default=0.5, metadata={"help": "kappa does not grow while it is above this"})
     sparsity_mass: ChoiceEnum(["selection", "attention"]) = field(  # type: ignore[valid-type]

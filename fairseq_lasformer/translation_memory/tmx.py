@@ -78,7 +78,7 @@ def pairs(path: Path, source: str, target: str) -> Iterator[tuple[str, str]]:
     parser.buffer_text = True
 
     def entity(name: str, *_: object) -> None:
-        raise InputError(f"it declares an entity ({name}); files that do are not read")
+        raise InputError(f"it declares an entity ({name}); such files are not read")
 
     parser.StartElementHandler, parser.EndElementHandler = units.start, units.end
     parser.CharacterDataHandler, parser.EntityDeclHandler = units.data, entity

@@ -21,7 +21,7 @@ from fairseq_lasformer.cli.main import main
         (["score", "--bootstrap", "TEXT", "TEXT"], "--bootstrap compares systems"),
         (["contrast", "FOLDER/checkpoint_last.pt", "set", "--cuda"], "--device cuda: there is no GPU here"),
         (["cost", "FOLDER/checkpoint_last.pt", "--lengths", "1" + "0" * 400], "is not a number of tokens"),
-        (["params", "--", "--encoder-layers", "-3"], "--encoder-layers -3: at least 1"),
+        (["params", "--", "--encoder-layers", "-3"], "--encoder-layers -3: expected at least 1"),
         (["params", "--", "--encoder-attention-heads", "0"], "expected at least 1"),
         (["params", "--arch", "lasformer_delight", "--", "--delight-width", "nan"], "--delight-width at least 1"),
         (["params", "--", "--dropout", "nan"], "--dropout nan: expected a probability"),

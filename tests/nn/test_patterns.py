@@ -153,7 +153,7 @@ def test_decoding_steps_keep_what_a_full_pass_keeps(build, spec):
         assert_steps_are_a_full_pass(model, tokens(2, 15, **padding), tokens(2, 25))
 
 
-@pytest.mark.parametrize("spec", ONE_EACH)
+@pytest.mark.parametrize("spec", ONE_EACH)  # the steps above run all arguments
 @pytest.mark.parametrize("backend", thinned(["reference", "auto"], "auto"))
 @pytest.mark.parametrize("longest", thinned([5, 40], 40))
 def test_beams_keep_what_a_full_pass_keeps(build, spec, backend, longest):

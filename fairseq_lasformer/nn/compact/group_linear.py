@@ -91,7 +91,7 @@ def _mirrored(half: Sequence[int], n: int) -> list[int]:
 
 
 def round_up(widths: Sequence[float], groups: Sequence[int], minimum: int = 1) -> list[int]:
-    """Round each width up to a multiple of its own number of groups, the next layer's, and ``least``."""
+    """Round each width up to a multiple of its own number of groups, the next layer's, and ``minimum``."""
     multiples = [math.lcm(g, following, minimum) for g, following in zip(groups, [*groups[1:], groups[-1]])]
     return [math.ceil(int(width) / m) * m for width, m in zip(widths, multiples)]
 

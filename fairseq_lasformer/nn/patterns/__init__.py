@@ -14,7 +14,7 @@ def build_pattern(spec: str, options: PatternOptions) -> Pattern:
         options: options shared by all patterns.
 
     Raises:
-        ValueError: unknown pattern or invalid argument.
+        ValueError: unknown pattern or invalid argument. Those of other papers are known once ``nn.ways`` is imported.
     """
     name, _, argument = spec.partition(":")
     if name not in PATTERNS:

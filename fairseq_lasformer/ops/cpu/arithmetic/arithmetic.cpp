@@ -1,4 +1,4 @@
-// One target's table of functions. Compiled with -DLASFORMER_TARGET=name and the target's flags: see ops/build.py.
+// One target's table of functions. Compiled with -DLASFORMER_TARGET=name and the target's flags: see ops/cpu/build.py.
 #include "arithmetic.h"
 
 #include "attention.h"

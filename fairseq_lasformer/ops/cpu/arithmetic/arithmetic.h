@@ -1,6 +1,6 @@
 // Arithmetic of the CPU kernels, on pointers and without PyTorch, compiled once for each instruction set.
 //
-// arithmetic.cpp is compiled several times, each time for another target (ops/build.py); every copy fills one table of
+// arithmetic.cpp is compiled several times, each time for another target (ops/cpu/build.py); every copy fills one table of
 // functions, and `arithmetic()` (dispatch.cpp) returns the table to use on this processor. No function here starts a
 // thread or allocates: the binding (ops/cpu/binding) divides the work and owns the memory.
 //
@@ -34,7 +34,7 @@ struct Packed {
   int64_t quads() const { return (inputs + 3) / 4; }
 };
 
-// Activations between the layers of a feed-forward network, numbered as in ops/packed.py.
+// Activations between the layers of a feed-forward network, numbered as in ops/cpu/packed.py.
 enum class Activation : int64_t { kNone, kRelu, kGelu, kGeluTanh, kSwish };
 
 // Operations on a product before it is stored.

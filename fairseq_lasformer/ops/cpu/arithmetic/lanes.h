@@ -1,6 +1,6 @@
 // Sixteen float32 lanes in as many registers as the target needs: the same sums, in the same order, on every target.
 //
-// Contractions are off (ops/build.py): fused operations are written as multiply_add.
+// Contractions are off (ops/cpu/build.py): fused operations are written as multiply_add.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,7 @@
 // The operators of `torch.ops.fairseq_lasformer` (library.cpp registers them; shapes and types are at the definitions).
 //
 // ATen/ATen.h takes longer to compile than the kernels do: each file includes the operators of ATen that it uses, and
-// all files are compiled as one (ops/build.py), which reads those headers once.
+// all files are compiled as one (ops/cpu/build.py), which reads those headers once.
 #pragma once
 
 #include <ATen/core/Tensor.h>
