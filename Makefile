@@ -20,8 +20,10 @@ test-sweeps: setup  ## Triton's interpreter, all instruction sets, more argument
 	@$(PYTEST) -m sweep $(call DURATIONS,sweep) $(ARGS)
 	@scripts/test_arm.sh --if-possible
 
-test-all: test docs test-commands test-sweeps  ## everything, three minutes of hostile input included
-	@$(VENV)/python -m benchmarks.fuzz --seconds 180
+test-all: test docs  ## everything, two minutes of hostile input included: the tiers in one run, which packs them better
+	@$(PYTEST) -m "command or sweep" $(call DURATIONS,others)
+	@scripts/test_arm.sh --if-possible
+	@$(VENV)/python -m benchmarks.fuzz --seconds 120
 
 test-arm: setup  ## the CPU kernels' arithmetic for aarch64, in an emulator
 	@scripts/test_arm.sh
