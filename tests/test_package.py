@@ -168,6 +168,7 @@ def test_what_is_installed_is_listed_with_hashes():
     assert "fairseq-fixed==0.12.3.1" in fairseq and fairseq.count("--hash=sha256:") == 2
 
 
+@pytest.mark.command
 def test_fairseq_is_imported_without_side_effects_and_without_what_only_other_tasks_call():
     code = """
 import logging, sys
