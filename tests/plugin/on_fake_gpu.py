@@ -13,6 +13,8 @@ from fairseq_lasformer.plugin.criterion import LabelSmoothedCrossEntropyWithSele
 from fairseq_lasformer.plugin.training.graphed import GraphedCriterion
 from fairseq_lasformer.search.beam_loop import BeamGenerator
 
+pytestmark = pytest.mark.sweep  # as test_gpu.py
+
 TRAININGS = {
     "learned": {},
     "no-gradient": {"select_gradient": "none"},
