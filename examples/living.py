@@ -193,9 +193,9 @@ def compared(model: Any, done: list[Case], beam: int, title: str) -> dict[str, d
         old = before.split("\n")
         tally(totals, "as it was", c, old, old, time.perf_counter() - begun)
         given = {c.line + 1: c.references[c.line]}
-        ways = {"all anew": (c.new, None), "all anew, the line given": (c.new, given)}
+        ways = {"all retranslated": (c.new, None), "all retranslated, the line given": (c.new, given)}
         if c.follow:
-            ways["all anew, the line given, its source as it was"] = (c.old, given)
+            ways["all retranslated, the line given, its source as it was"] = (c.old, given)
         for name, (sources, known) in ways.items():
             begun = time.perf_counter()
             (made,) = model.translate_documents(["\n".join(sources)], beam, given=[known])

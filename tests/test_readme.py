@@ -286,39 +286,34 @@ def check_demo(clone: Path) -> None:
     assert scores["lasformer"]["d_bleu"] == report["systems"]["lasformer"]["d_bleu"]
 
 
+def check_options(command: str, capsys: pytest.CaptureFixture) -> None:
+    """Every option of a command that is named must be one of it."""
+    name = command.split()[1]
+    assert name in COMMANDS, command
+    with pytest.raises(SystemExit):
+        main([name, "--help"])
+    known = capsys.readouterr().out
+    for option in re.findall(r"(?<!\S)--[a-z][\w-]*", command.split(" -- ")[0]):
+        assert option in known, command
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_options_named_in_running_text_exist(page, capsys):
-    """Commands within a sentence: every option must be one of its command."""
+    """Commands within a sentence."""
     text = re.sub(r"^```.*?^```", "", (ROOT / page).read_text(encoding="utf-8"), flags=re.M | re.S)
     spans = [" ".join(s.split()) for s in re.findall(r"`([^`]+)`", text)]
     commands = [s for s in spans if s.startswith("lasformer ")]
     assert commands or page != "README.md"
-    for span in commands:
-        name = span.split()[1]
-        assert name in COMMANDS, span
-        with pytest.raises(SystemExit):
-            main([name, "--help"])
-        known = capsys.readouterr().out
-        for option in re.findall(r"(?<!\S)--[a-z][\w-]*", span.split(" -- ")[0]):
-            assert option in known, span
+    for command in commands:
+        check_options(command, capsys)
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_options_of_commands_that_are_not_run_exist(page, capsys):
-    """Commands in blocks of text: too large to run, or not for this machine."""
-    commands = [
-        line.replace("\\\n", " ").split("#")[0]
-        for block in blocks(page, "text")
-        for line in re.findall(r"^(?:\.venv/bin/)?lasformer (?:.|\\\n)*$", block, re.M)
-    ]
-    for command in commands:
-        name = command.split()[1]
-        assert name in COMMANDS, command
-        with pytest.raises(SystemExit):
-            main([name, "--help"])
-        known = capsys.readouterr().out
-        for option in re.findall(r"(?<!\S)--[a-z][\w-]*", command.split(" -- ")[0]):
-            assert option in known, command
+    """Commands in blocks of text: too large to run, or not for this machine; they may go on in the next line."""
+    for block in blocks(page, "text"):
+        for command in re.findall(r"^(?:\.venv/bin/)?lasformer (?:\\\n|.)*$", block, re.M):
+            check_options(command.replace("\\\n", " ").split("#")[0], capsys)
 
 
 def test_every_make_target_that_is_named_exists():

@@ -14,6 +14,7 @@ def expressions() -> dict[str, str]:
     options = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]["addopts"]
     makefile = (ROOT / "Makefile").read_text()
     found = {"test": re.search(r"-m '([^']+)'", options)[1]}
+    assert f'-m "{" or ".join(MARKED)}"' in makefile, "test-all runs what make test leaves out"
     return found | dict(re.findall(r"^(test-\w+): setup .*\n\t@\$\(PYTEST\) -m (\w+)", makefile, re.M))
 
 

@@ -64,21 +64,16 @@ def sort_out(config: pytest.Config, items: list[pytest.Item], best: str) -> None
     interpreted: set[str] = set()
     for item in items:
         given = getattr(item, "callspec", None)
-        values = list(given.params.values()) if given else []
-        if given and given.params.get("instructions", "plain") not in (best, "plain"):
-            _sweep(item)
-        elif given and (item.get_closest_marker("triton") or "triton" in values):
-            function = item.nodeid.partition("[")[0]
+        if given is None or _marks(item) & set(MARKED):
+            continue
+        function = item.nodeid.partition("[")[0]
+        if given.params.get("instructions", "plain") not in (best, "plain"):
+            item.add_marker(pytest.mark.sweep)
+        elif item.get_closest_marker("triton") or "triton" in given.params.values():
             if function in interpreted:
-                _sweep(item)
-            elif not _marks(item) & set(MARKED):
-                interpreted.add(function)
+                item.add_marker(pytest.mark.sweep)
+            interpreted.add(function)
     config.stash[MARKS] = {item.nodeid: _marks(item) for item in items}
-
-
-def _sweep(item: pytest.Item) -> None:
-    if not _marks(item) & set(MARKED):
-        item.add_marker(pytest.mark.sweep)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -63,9 +63,9 @@ def test_beam_search_finds_what_it_finds_without_any_cache(build, small_task, ka
         return out[:, -1:], extra
 
     model.decoder.extract_features, model.decoder._step = extract, whole
-    anew = search()
-    assert len(cached) == len(anew) == 50 and history
-    for a, b in zip(cached, anew):
+    uncached = search()
+    assert len(cached) == len(uncached) == 50 and history
+    for a, b in zip(cached, uncached):
         assert [h["tokens"].tolist() for h in a] == [h["tokens"].tolist() for h in b]
         for x, y in zip(a, b):
             torch.testing.assert_close(x["positional_scores"], y["positional_scores"], rtol=1e-4, atol=1e-5)

@@ -44,7 +44,7 @@ class Teacher:
         self.model.requires_grad_(False)
 
     @torch.no_grad()
-    def likeliest(self, sample: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    def most_likely(self, sample: dict[str, Any]) -> tuple[Tensor, Tensor]:
         """Return the teacher's most likely words after every prefix, and their probabilities, which sum to 1.
 
         Args:
@@ -66,6 +66,6 @@ class Teacher:
             log_probabilities: the student's [B, N, vocabulary].
             pad: padding index of the target; padding does not count.
         """
-        probabilities, words = self.likeliest(sample)
+        probabilities, words = self.most_likely(sample)
         entropies = -(probabilities * log_probabilities.gather(-1, words)).sum(-1)
         return entropies.masked_fill(sample["target"] == pad, 0.0).sum()
