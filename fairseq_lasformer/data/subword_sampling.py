@@ -7,10 +7,14 @@ on the generator alone.
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import math
 import random
+import re
 from collections.abc import Callable, Container
 from pathlib import Path
+from typing import NamedTuple
 
 from fairseq_lasformer.data.subwords import DataConfig, merges, subword_model, vocabulary
 
@@ -18,12 +22,28 @@ Sampler = Callable[[list[str], random.Random], list[str]]
 """Function from the subwords of a sentence to others of the same text."""
 
 _UNKNOWN = 10.0  # sentencepiece's penalty for a character that no piece has, below the least probable piece
+_SPACE = "\u2581"  # by which sentencepiece replaces a space
+_WORDS = 1 << 15  # lattices that are kept, of 1 to 2 KB each
+
+
+class Lattice(NamedTuple):
+    """All segmentations of a word, by the position at which a piece ends, from 1.
+
+    Attributes:
+        starts: where the pieces that end there start.
+        chances: the cumulative probabilities of these pieces, without the last, which is 1.
+    """
+
+    starts: tuple[tuple[int, ...], ...]
+    chances: tuple[tuple[float, ...], ...]
 
 
 class UnigramSampler:
     """Sampler of segmentations, with probabilities proportional to their own to the power of ``alpha``.
 
     It uses forward filtering, backward sampling: the exact distribution over all segmentations (Kudo, section 3.3).
+    Pieces do not cross a space, unless the model has some that do: so words are drawn one by one, and their lattices
+    are kept.
 
     Args:
         pieces: log probability of each piece.
@@ -34,29 +54,41 @@ class UnigramSampler:
         self.scores = {piece: alpha * score for piece, score in pieces.items()}
         self.longest = max(map(len, pieces))
         self.unknown = alpha * (min(pieces.values()) - _UNKNOWN)
+        crossing = any(_SPACE in piece[1:] for piece in pieces)
+        self.word = re.compile(".+" if crossing else f"{_SPACE}?[^{_SPACE}]+|{_SPACE}", re.DOTALL)
+        self.lattices: dict[str, Lattice] = {}
 
     def __call__(self, pieces: list[str], generator: random.Random) -> list[str]:
-        text, scores = "".join(pieces), self.scores
-        forward, ways = [0.0], [[(0, 0.0)]]  # by position: log of the sum over all ways to it; their last pieces
-        for end in range(1, len(text) + 1):
-            into = []
-            for start in range(max(0, end - self.longest), end):
-                score = scores.get(text[start:end])
-                if score is not None:
-                    into.append((start, forward[start] + score))
-            if not into or into[-1][0] != end - 1:
-                into.append((end - 1, forward[end - 1] + self.unknown))
-            best = max(score for _, score in into)
-            forward.append(best + math.log(sum(math.exp(score - best) for _, score in into)))
-            ways.append(into)
         drawn: list[str] = []
-        end = len(text)
-        while end:
-            chances = [math.exp(score - forward[end]) for _, score in ways[end]]
-            start = generator.choices(ways[end], chances)[0][0]
-            drawn.append(text[start:end])
-            end = start
-        return drawn[::-1]
+        for word in self.word.findall("".join(pieces)):
+            starts, chances = self.lattices.get(word) or self._lattice(word)
+            end, own = len(word), []
+            while end:
+                known = chances[end - 1]
+                start = starts[end - 1][bisect.bisect_right(known, generator.random()) if known else 0]
+                own.append(word[start:end])
+                end = start
+            drawn += own[::-1]
+        return drawn
+
+    def _lattice(self, word: str) -> Lattice:
+        """Filter forward, and keep the result."""
+        scores, forward = self.scores, [0.0]  # by position: log of the sum over all ways to it
+        starts, chances = [], []
+        for end in range(1, len(word) + 1):
+            first = max(0, end - self.longest)
+            into = [(start, scores[word[start:end]]) for start in range(first, end) if word[start:end] in scores]
+            if not into or into[-1][0] != end - 1:
+                into.append((end - 1, self.unknown))
+            ways = [forward[start] + score for start, score in into]
+            best = max(ways)
+            sums = list(itertools.accumulate(math.exp(way - best) for way in ways))
+            forward.append(best + math.log(sums[-1]))
+            starts.append(tuple(start for start, _ in into))
+            chances.append(tuple(s / sums[-1] for s in sums[:-1]))
+        if len(self.lattices) >= _WORDS:
+            self.lattices.clear()
+        return self.lattices.setdefault(word, Lattice(tuple(starts), tuple(chances)))
 
 
 class BpeDropout:

@@ -35,6 +35,22 @@ def test_segmentations_are_drawn_by_their_probability(alpha):
         assert abs(found[way] / n - p) < 5 * (p * (1 - p) / n) ** 0.5  # five standard deviations
 
 
+def test_words_are_drawn_one_by_one_unless_a_piece_crosses_a_space(monkeypatch):
+    words = {"▁": -2.0, "▁a": -1.0, "a": -1.5, "b": -2.0, "▁ab": -1.2}
+    draw = UnigramSampler(words, 0.4)
+    assert draw.word.findall("ab▁a▁▁ab▁") == ["ab", "▁a", "▁", "▁ab", "▁"]
+    kept = [draw(["ab", "▁a", "▁", "▁ab", "▁"], random.Random(n)) for n in range(300)]
+    assert all("".join(pieces) == "ab▁a▁▁ab▁" and set(pieces) <= set(words) for pieces in kept)
+    assert {tuple(pieces[-3:]) for pieces in kept} == {("▁", "▁ab", "▁"), ("▁a", "b", "▁"), ("a", "b", "▁")}
+    assert len(draw.lattices) == 4
+    monkeypatch.setattr("fairseq_lasformer.data.subword_sampling._WORDS", 2)
+    assert kept == [draw(["ab▁a▁▁ab▁"], random.Random(n)) for n in range(300)]
+    few = UnigramSampler(words, 0.4)
+    assert kept[:9] == [few(["ab▁a▁▁ab▁"], random.Random(n)) for n in range(9)] and len(few.lattices) <= 2
+    for crossing in ("a▁b", "▁▁"):
+        assert UnigramSampler(words | {crossing: -1.0}, 0.4).word.findall("ab▁a") == ["ab▁a"]
+
+
 def test_unknown_characters_stay(tmp_path):
     draw = UnigramSampler(PIECES, 0.5)
     drawn = [draw(["a", "ξ", "ab"], random.Random(n)) for n in range(50)]

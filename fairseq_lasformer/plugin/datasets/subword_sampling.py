@@ -42,7 +42,7 @@ class SampledSide(NamedTuple):
         Args:
             tokens: [n], an example, ending with end of sentence.
         """
-        *words, end = (self.dictionary[int(i)] for i in tokens)
+        *words, end = (self.dictionary[i] for i in tokens.tolist())
         tagged = bool(self.tag) and words[:1] == [self.tag]
         made, words = words[:tagged], words[tagged:]
         for start, stop in line_spans(words, self.separator or None):
