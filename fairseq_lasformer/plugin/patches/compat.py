@@ -153,10 +153,15 @@ def _restarting(original: Callable[..., Any]) -> Callable[..., Any]:
             run_lock.mend(Path(cfg.save_dir), str(trainer.checkpoint_suffix or ""))
         if trainer.data_parallel_world_size > 1:
             torch.distributed.barrier(group=trainer.data_parallel_process_group)
+        last = Path(cfg.save_dir) / f"checkpoint_last{trainer.checkpoint_suffix or ''}.pt"
+        begins = cfg.reset_meters or (cfg.finetune_from_model is not None and not last.exists())
 
         def load_state(*args: Any, **options: Any) -> dict[str, Any]:
             state = load_checkpoint_to_cpu(*args, **options)
             trainer.task.load_state_dict(state.get("task_state") or {})  # fairseq does this for inference only
+            if begins and isinstance(state.get("extra_state"), dict):
+                # otherwise --stop-time-hours counts the time of the training that this one starts from
+                state["extra_state"].pop("previous_training_time", None)
             if trainer.cfg.ema.store_ema and isinstance(state.get("extra_state"), dict):
                 # without a moving average in the checkpoint, it starts from the weights; fairseq fails here
                 state["extra_state"].setdefault("ema", state["model"])
