@@ -38,7 +38,7 @@ from fairseq_lasformer.ops.gpu.kernels import supervise as triton_supervise
 from fairseq_lasformer.ops.gpu.kernels import tiles as triton_tiles
 from fairseq_lasformer.ops.gpu.kernels.scores import Rows
 from fairseq_lasformer.ops.gpu.kernels.straight_through import HeadRows, Into
-from fairseq_lasformer.ops.types import Attended, EightBit, WeightDropout
+from fairseq_lasformer.ops.types import Attended, DropoutMask, EightBit
 
 HEADS, HEAD_DIM, SELECT_DIM, BEAM = 8, 64, 64, 5  # the base model's
 KAPPA = KAPPA_ONE // 20
@@ -149,7 +149,7 @@ def encode(dtype: torch.dtype, length: int, heads: int = HEADS, width: int = HEA
     if not triton_tiles.fits(q):
         return
     triton_tiles.forward(q, q, q, bits, False)
-    dropout = WeightDropout(0.1, _meta(1, dtype=torch.int64))
+    dropout = DropoutMask(0.1, _meta(1, dtype=torch.int64))
     out, lse = triton_tiles.forward(q, q, q, bits, True, dropout)
     triton_tiles.backward(Attended(q, q, q, out, out, lse), bits, True, dropout)
 
@@ -164,7 +164,7 @@ def teach(dtype: torch.dtype, length: int, heads: int = HEADS, width: int = HEAD
         return
     padded, seed = _meta(1, length, dtype=torch.bool), _meta(1, dtype=torch.int64)
     for padding, causal, reverse, dropout_p in ((padded, False, True, 0.0), (None, True, False, 0.1)):
-        where, dropout = Rows(AttentionMask(padding, causal), 3, 8), WeightDropout(dropout_p, seed)
+        where, dropout = Rows(AttentionMask(padding, causal), 3, 8), DropoutMask(dropout_p, seed)
         mean, norms = triton_supervise.mean_attention([q, q], [k, k], None, where)
         rows, norm = triton_supervise.sums(sel_q, sel_k, mean, bits, None, where, reverse)
         sums = triton_supervise.Sums(rows, norm, norms)

@@ -25,6 +25,7 @@ from benchmarks.devices import DTYPES, Place, add_place, place_of
 from benchmarks.models import VOCABULARY, batch_of, build
 from benchmarks.rows import Row, in_turns
 from fairseq_lasformer.memory import keep_freed
+from fairseq_lasformer.nn.bfloat16 import use_bfloat16
 from fairseq_lasformer.plugin.training.graphed import GraphedCriterion
 
 BASELINES = ("transformer",)
@@ -35,6 +36,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--kappas", default="0.5,0.05", help="default: %(default)s")
     parser.add_argument(
         "--supervise-rows", default="512", help="how many queries selectors learn from, or all (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--linear-dtype",
+        default="float32",
+        choices=("float32", "bfloat16"),
+        help="of lasformer's linear layers on a CPU; fairseq's transformer stays float32 (default: %(default)s)",
     )
     parser.add_argument("--repeat", type=int, default=3, help="default: %(default)s")
     add_place(parser, "documents of a batch (default: 1)")
@@ -51,7 +58,7 @@ def measure(args: argparse.Namespace) -> Iterator[Row]:
         if args.done.issuperset((case, name) for name in systems):
             continue
         models = {
-            name: build(*system, supervise_rows=args.supervise_rows).to(place.device, place.dtype)
+            name: model_of(*system, args.supervise_rows, args.linear_dtype).to(place.device, place.dtype)
             for name, system in systems.items()
         }
         work = {name: partial(step, model, length, n_documents, place) for name, model in models.items()}
@@ -68,7 +75,9 @@ def measure(args: argparse.Namespace) -> Iterator[Row]:
             yield Row(case, name, "seconds", seconds[name])
             ratio = seconds[name] / seconds["lasformer_dense"]
             yield Row(case, name, "ratio_to_dense", ratio, compared=False)
-            peak = peak_gib(*system, length, args.supervise_rows, n_documents, args.device, args.dtype)
+            peak = peak_gib(
+                *system, length, args.supervise_rows, args.linear_dtype, n_documents, args.device, args.dtype
+            )
             yield Row(case, name, "peak GiB", peak)
 
 
@@ -104,11 +113,22 @@ def peak_gib(*of: object) -> float:
     return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
 
 
-def alone(system: str, kappa: str, length: str, supervise_rows: str, n: str, device: str, dtype: str) -> float | None:
+def model_of(system: str, kappa: float, supervise_rows: str, linear_dtype: str) -> torch.nn.Module:
+    """Build a model for training."""
+    model = build(system, kappa, supervise_rows)
+    if linear_dtype == "bfloat16" and system not in BASELINES:
+        use_bfloat16(model)
+    return model
+
+
+def alone(
+    system: str, kappa: str, length: str, supervise_rows: str, linear_dtype: str, n: str, device: str, dtype: str
+) -> float | None:
     """Run one step; return the peak memory of the process, in GiB."""
     keep_freed()
     place = Place(torch.device(device), DTYPES[dtype])
-    step(build(system, float(kappa), supervise_rows).to(place.device, place.dtype), int(length), int(n), place)
+    model = model_of(system, float(kappa), supervise_rows, linear_dtype).to(place.device, place.dtype)
+    step(model, int(length), int(n), place)
     if device == "cuda":
         return place.peak_mib() / 1024
     # not getrusage, where a child process inherits its parent's maximum

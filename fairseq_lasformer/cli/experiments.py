@@ -112,7 +112,7 @@ def add_train(parser: argparse.ArgumentParser) -> None:
         ("optimizer", str, None, "adam, or muon: muon for matrices and Adam for the rest"),
         ("subword_sampling", float, None, "draw new subwords in every epoch: 0.3 for sentencepiece, 0.1 for BPE"),
         ("ema_decay", float, None, "keep a moving average of the weights, such as 0.999"),
-        ("precision", str, None, "auto, fp16 or fp32; auto: fp16 on a GPU, otherwise fp32"),
+        ("precision", str, None, "fp16 (GPU), bf16 (linear layers on a CPU), fp32, or auto: the fastest"),
         (
             "tie_embeddings",
             str,

@@ -26,7 +26,8 @@ TIED = {
 ``decoder``, its input and output."""
 
 PRECISIONS = ("auto", "fp16", "bf16", "fp32")
-"""``auto`` is fp16 on a GPU and float32 without one."""
+"""``auto`` is fp16 on a GPU; on a CPU, bf16 if the processor has instructions for it, otherwise fp32. On a CPU, bf16
+means that linear layers are multiplied in bfloat16."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class TrainOptions:
             none.
         save_every: updates between checkpoints, at which the model is also validated.
         save_minutes: minutes between checkpoints, on a single worker.
-        precision: one of :data:`PRECISIONS`; ``auto`` is fp16 on a GPU and float32 without one.
+        precision: one of :data:`PRECISIONS`.
         tie_embeddings: which embeddings share a table, one of :data:`TIED`.
         options: further options of fairseq-train; they take precedence.
     """
@@ -82,14 +83,10 @@ class TrainOptions:
         settings, info = DataConfig.load(data), SplitInfo.load(data, "train")
         if info is None:
             raise InputError(f"{data}: contains no training set; prepare it with lasformer prepare --train")
-        if self.precision == "bf16":
-            raise InputError(
-                "--precision bf16: fairseq-train crashes with it (docs/training.md, Half precision); use fp16 or fp32"
-            )
         if self.optimizer not in OPTIMIZERS:
             raise InputError(f"--optimizer {self.optimizer}: expected one of {', '.join(OPTIMIZERS)}")
         if self.precision not in PRECISIONS:
-            raise InputError(f"--precision {self.precision}: expected one of auto, fp16, fp32")
+            raise InputError(f"--precision {self.precision}: expected one of {', '.join(PRECISIONS)}")
         ours = self.arch.startswith(("lasformer", "delight"))
         longest = max(info.longest)
         tokens = max(4096, longest) if self.max_tokens is None else self.max_tokens
@@ -122,13 +119,27 @@ class TrainOptions:
     def _device(self) -> list[str]:
         import torch
 
-        if any(option in self.options for option in ("--cpu", "--fp16", "--bf16")):
+        from fairseq_lasformer.nn import bfloat16
+
+        if any(option in self.options for option in ("--fp16", "--bf16")):
             return []
-        if not torch.cuda.is_available():
-            if self.precision == "fp16":
-                raise InputError("--precision fp16: there is no GPU here; leave it out, and the CPU trains in float32")
-            return ["--cpu"]
-        return [] if self.precision == "fp32" else ["--fp16"]
+        named = "--cpu" in self.options
+        if torch.cuda.is_available() and not named:
+            if self.precision == "bf16":
+                raise InputError(
+                    "--precision bf16: on a GPU, fairseq-train crashes with it (docs/training.md, Half precision); use "
+                    "fp16 or fp32"
+                )
+            return [] if self.precision == "fp32" else ["--fp16"]
+        if self.precision == "fp16":
+            raise InputError("--precision fp16: there is no GPU here; leave it out, and the CPU trains without it")
+        if self.precision == "bf16" and not bfloat16.available():
+            raise InputError(f"--precision bf16: {bfloat16.MISSING}; leave it out")
+        return [
+            *([] if named else ["--cpu"]),
+            "--linear-dtype",
+            {"fp32": "float32", "bf16": "bfloat16"}.get(self.precision, "auto"),
+        ]
 
 
 SMALL_CORPUS = 50_000

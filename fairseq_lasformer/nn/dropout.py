@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import torch.nn.functional as F
 from torch import Tensor, nn
+
+from fairseq_lasformer import ops
 
 
 class Dropout(nn.Module):
@@ -28,9 +29,12 @@ class Dropout(nn.Module):
         """The probability in the current mode: ``p`` in training or if dropout is retained, otherwise 0."""
         return float(self.p) if self.training or self.retained else 0.0
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, added: Tensor | None = None) -> Tensor:
+        """Apply dropout to x, then add ``added``, if there is one."""
         p = self.active_p
-        return F.dropout(x, p) if p > 0 else x
+        if p > 0:
+            return ops.dropout(x, p, added)
+        return x if added is None else added + x
 
     def make_generation_fast_(
         self, retain_dropout: bool = False, retain_dropout_modules: Sequence[str] | None = None, **_: Any

@@ -114,6 +114,7 @@ class TransformerLayer(nn.Module):
         self.fc1, self.fc2 = parts.fc1, parts.fc2
         self.activation_fn = parts.activation
         self.activation_dropout_module = Dropout(parts.activation_dropout, type(self).__name__)
+        self.narrow_results = () if parts.fc1 is None or parts.activation_dropout else ("fc1",)
         self.final_layer_norm = nn.LayerNorm(self.dim)
         self.moe, self.moe_layer_norm = parts.moe, parts.moe_layer_norm
         self.transformation = transformation
@@ -124,7 +125,7 @@ class TransformerLayer(nn.Module):
 
     def after(self, norm: nn.Module, x: Tensor, out: Tensor) -> Tensor:
         """Add the output of a sub-layer to x; normalise, if post-norm."""
-        x = x + self.dropout_module(out)
+        x = self.dropout_module(out, added=x)
         return x if self.normalize_before else norm(x)
 
     def feed_forward(self, x: Tensor, padding: Tensor | None = None) -> tuple[Tensor, RouterStats | None]:

@@ -162,7 +162,7 @@ class MaskSelection:
     teaching: Teaching | None = None
 
     explicit: ClassVar[bool] = True
-    contiguous: ClassVar[bool] = False
+    contiguous: ClassVar[bool] = True
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, dropout_p: float, backend: str) -> Tensor:
         return ops.selected_attention(q, k, v, self.keep_mask, self.mask, _through(self.teaching), dropout_p)

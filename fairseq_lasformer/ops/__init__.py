@@ -29,6 +29,7 @@ from fairseq_lasformer.ops.cpu.packed import (
 )
 from fairseq_lasformer.ops.cpu.topk import topk_gather
 from fairseq_lasformer.ops.decode import attend_kept, topk_indices
+from fairseq_lasformer.ops.dropout import dropout
 from fairseq_lasformer.ops.gpu.quantised import QuantisedLinear, append_heads, quantise_linear
 from fairseq_lasformer.ops.gpu.teacher import bitmask_of, mask_of, tiled_supervise
 from fairseq_lasformer.ops.gpu.tiles import tiled_attention, topk_bitmask
@@ -78,6 +79,7 @@ __all__ = [
     "choose",
     "decode_step",
     "dense_attention",
+    "dropout",
     "fuse_multiply_adds",
     "layer_norm",
     "log_softmax",

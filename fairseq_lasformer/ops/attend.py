@@ -18,9 +18,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from fairseq_lasformer.ops.blocks import fill_disallowed, query_blocks, softmax_
+from fairseq_lasformer.ops.blocks import add_product_, fill_disallowed, query_blocks, softmax_
 from fairseq_lasformer.ops.cpu.rows import kept_gradient_, kept_softmax_, mask_gradient
-from fairseq_lasformer.ops.types import EVERY_ROW, AttentionMask, RowSample, StraightThrough, WeightDropout
+from fairseq_lasformer.ops.dropout import dropped
+from fairseq_lasformer.ops.types import EVERY_ROW, AttentionMask, DropoutMask, RowSample, StraightThrough
 
 
 def selected_attention(
@@ -44,20 +45,20 @@ def selected_attention(
     Returns:
         [B, H, Q, D] in q's dtype; 0 for rows without kept keys.
     """
-    sel_q, sel_k, how = gradient_options(through, WeightDropout.drawn(dropout_p, 2**62))
+    sel_q, sel_k, how = gradient_options(through, DropoutMask.drawn(dropout_p))
     return _SelectedAttention.apply(q, k, v, keep_mask, mask, sel_q, sel_k, how)
 
 
 class GradientOptions(NamedTuple):
-    """Options of a backward pass: see :class:`StraightThrough` and :class:`WeightDropout`."""
+    """Options of a backward pass: see :class:`StraightThrough` and :class:`DropoutMask`."""
 
     bounded: bool
     sample: RowSample
-    dropout: WeightDropout
+    dropout: DropoutMask
 
 
 def gradient_options(
-    through: StraightThrough | None, dropout: WeightDropout
+    through: StraightThrough | None, dropout: DropoutMask
 ) -> tuple[Tensor | None, Tensor | None, GradientOptions]:
     """Separate the projections, which autograd has to see, from the options."""
     if through is None:
@@ -65,15 +66,9 @@ def gradient_options(
     return through.query, through.key, GradientOptions(through.bounded, through.sample, dropout)
 
 
-def _dropout(like: Tensor, dropout: WeightDropout, start: int) -> Tensor:
-    """Return the block's dropout mask, scaled by 1 / (1 - p).
-
-    The same seed and first row give the same mask in the forward and the backward pass.
-    """
-    generator = torch.Generator(device=like.device)
-    generator.manual_seed(int(dropout.seed) + start)
-    keep = torch.rand(like.shape, generator=generator, device=like.device, dtype=torch.float32) >= dropout.p
-    return keep.to(like.dtype).div_(1.0 - dropout.p)
+def _dropped(x: Tensor, mask: DropoutMask, start: int) -> Tensor:
+    """Apply dropout to a block of queries [B, H, rows, K], the first of which is ``start``."""
+    return dropped(x, mask._replace(seed=int(mask.seed) + start)) if mask.p > 0 else x
 
 
 class _SelectedAttention(torch.autograd.Function):
@@ -98,8 +93,7 @@ class _SelectedAttention(torch.autograd.Function):
         for rows, n_seen, _ in query_blocks(q.size(1), keep_mask.shape, k.size(2), mask, q.device):
             scores = torch.matmul(q[:, :, rows] * scale, keys[..., :n_seen]).to(lse.dtype)
             weights, lse[:, :, rows] = kept_softmax_(scores, keep_mask[:, rows, :n_seen])
-            if how.dropout.p > 0:
-                weights = weights * _dropout(weights, how.dropout, rows.start)
+            weights = _dropped(weights, how.dropout, rows.start)
             out[:, :, rows] = torch.matmul(weights.to(v.dtype), v[:, :, :n_seen])
         ctx.save_for_backward(q, k, v, keep_mask, mask.key_padding, sel_q, sel_k, out, lse)
         ctx.causal, ctx.how = mask.causal, how
@@ -112,7 +106,7 @@ class _SelectedAttention(torch.autograd.Function):
         mask = AttentionMask(key_padding, ctx.causal)
         through = sel_q is not None and (sel_q.requires_grad or sel_k.requires_grad)
         scale, compute, (bounded, sample, dropout) = q.size(-1) ** -0.5, lse.dtype, ctx.how
-        dq, dk, dv = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
+        dq, dk, dv = torch.empty_like(q), k.new_zeros(k.shape), v.new_zeros(v.shape)
         # empty placeholders if the selector gets no gradient
         d_sel_q, d_sel_k = (torch.zeros_like(t if through else q[..., :0]) for t in (sel_q, sel_k))
         delta = (d_out.to(compute) * out.to(compute)).sum(-1)
@@ -120,9 +114,7 @@ class _SelectedAttention(torch.autograd.Function):
             queries, d_rows = q[:, :, rows] * scale, d_out[:, :, rows].contiguous()
             scores = torch.matmul(queries, k[:, :, :n_seen].transpose(2, 3)).to(compute)
             d_weights = torch.matmul(d_rows, v[:, :, :n_seen].transpose(2, 3)).to(compute)
-            noise = _dropout(scores, dropout, rows.start) if dropout.p > 0 else None
-            if noise is not None:
-                d_weights.mul_(noise)
+            d_weights = _dropped(d_weights, dropout, rows.start)
             inside = sample.within(rows)
             if through and inside.start < inside.stop:
                 own = allowed if allowed is None else allowed[:, inside]
@@ -139,12 +131,11 @@ class _SelectedAttention(torch.autograd.Function):
                 d_sel_k[:, :n_seen] += d_key
             keep = keep_mask[:, rows, :n_seen]
             weights, d_scores = kept_gradient_(scores, d_weights, lse[:, :, rows], delta[:, :, rows], keep)
-            if noise is not None:
-                weights = weights * noise
+            weights = _dropped(weights, dropout, rows.start)
             d_scores, weights = d_scores.to(q.dtype), weights.to(v.dtype)
-            dv[:, :, :n_seen] += torch.matmul(weights.transpose(2, 3), d_rows)
+            add_product_(dv[:, :, :n_seen], weights, d_rows)
             dq[:, :, rows] = torch.matmul(d_scores, k[:, :, :n_seen]) * scale
-            dk[:, :, :n_seen] += torch.matmul(d_scores.transpose(2, 3), queries)
+            add_product_(dk[:, :, :n_seen], d_scores, queries)
         return (dq, dk, dv, None, None, *((d_sel_q, d_sel_k) if through else (None, None)), None)
 
 

@@ -68,6 +68,21 @@ def fill_disallowed(x: Tensor, allowed: Tensor | None, value: float) -> Tensor:
     return x.masked_fill_(~(allowed if x.dim() == 3 else allowed[:, None]), value)
 
 
+def add_product_(total: Tensor, left: Tensor, right: Tensor, unit: Tensor | float = 1.0) -> None:
+    """Add ``left`` transposed times ``right``, times ``unit``, to ``total`` in place.
+
+    Args:
+        total: [..., n, D], leading rows of a contiguous tensor [..., K, D].
+        left: [..., rows, n].
+        right: [..., rows, D].
+    """
+    if isinstance(unit, Tensor) or total.dtype != left.dtype:
+        total += torch.matmul(left.transpose(-1, -2), right) * unit
+        return
+    left, right = (t.reshape(-1, *t.shape[-2:]) for t in (left, right))
+    total.view(-1, *total.shape[-2:]).baddbmm_(left.transpose(1, 2), right, alpha=unit)
+
+
 def softmax_(scores: Tensor) -> tuple[Tensor, Tensor]:
     """Apply softmax in place to scores that are -inf where masked; fully masked rows become 0.
 

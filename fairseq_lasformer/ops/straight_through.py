@@ -12,34 +12,19 @@ from torch import Tensor
 from fairseq_lasformer.ops.attend import selector_gradient
 from fairseq_lasformer.ops.blocks import query_blocks
 from fairseq_lasformer.ops.cpu.rows import mask_gradient
-from fairseq_lasformer.ops.types import Attended, AttentionMask, StraightThrough, WeightDropout
-
-
-def noise(dropout: WeightDropout, rows: Tensor, slots: Tensor) -> Tensor:
-    """Return the dropout factors of the attention weights: 0 or 1 / (1 - p), by a hash of row and slot.
-
-    Args:
-        dropout: probability and seed.
-        rows: int64, indices of the rows among all B * H * Q.
-        slots: int64, broadcastable to ``rows``.
-    """
-    (p, seed), word = dropout, 0xFFFFFFFF
-    minimum = int(p * 2**32)
-    x = (rows * 0x9E3779B1 + slots * 0x85EBCA77 + (seed & word)) & word
-    x = ((x ^ (x >> 16)) * 0x85EBCA6B) & word
-    x = ((x ^ (x >> 13)) * 0xC2B2AE35) & word
-    return ((x ^ (x >> 16)) >= minimum).float().div_(1.0 - p)
+from fairseq_lasformer.ops.dropout import factors
+from fairseq_lasformer.ops.types import Attended, AttentionMask, DropoutMask, StraightThrough
 
 
 def through_gradient(
-    attended: Attended, mask: AttentionMask, through: StraightThrough, dropout: WeightDropout
+    attended: Attended, mask: AttentionMask, through: StraightThrough, dropout: DropoutMask
 ) -> tuple[Tensor, Tensor]:
     """Compute the gradients of the selector's projections.
 
     Args:
         attended: the attention and the gradient of its result.
         through: the projections and the queries.
-        dropout: dropout of the attention weights, see :func:`noise`.
+        dropout: dropout of the attention weights, see :func:`dropout.factors`.
     """
     q, k, v, out, d_out, lse = attended
     sel_q, sel_k, bounded, sample = through
@@ -54,7 +39,7 @@ def through_gradient(
         d_weights = torch.matmul(d_rows, v[:, :, :n_seen].transpose(2, 3)).float()
         if dropout.p > 0:
             numbers = torch.arange(sample.offset, n_queries, sample.stride, device=device)[rows, None] + heads
-            d_weights.mul_(noise(dropout, numbers, torch.arange(n_seen, device=device)))
+            d_weights.mul_(factors(dropout, numbers, torch.arange(n_seen, device=device)))
         delta = (d_rows.float() * own_out[:, :, rows].float()).sum(-1)
         d_mask = mask_gradient(scores, own_lse[:, :, rows], d_weights, delta, allowed, bounded)
         d_query, d_key = selector_gradient(d_mask.mul_(sample.stride), allowed, own_sel[:, rows], sel_k[:, :n_seen])

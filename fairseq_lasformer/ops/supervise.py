@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_lasformer.ops.blocks import fill_disallowed, query_blocks, softmax_
+from fairseq_lasformer.ops.blocks import add_product_, fill_disallowed, query_blocks, softmax_
 from fairseq_lasformer.ops.cpu.rows import softmax_gradient_, softmax_mean_
 from fairseq_lasformer.ops.types import EVERY_ROW, AttentionMask, RowSample, Supervision, Teachers
 
@@ -233,8 +233,8 @@ class _Gradients:
         d_scores, unit = _scaled(d_scores, self.sel_q.dtype)
         d_queries = torch.matmul(d_scores, self.sel_k[:, :n_seen]) * (self.sel_scale * unit)
         self.sample.of(self.d_sel_q, 1)[:, rows] = d_queries
-        d_keys = torch.matmul(d_scores.transpose(1, 2), self.sample.of(self.sel_q, 1)[:, rows] * self.sel_scale)
-        self.d_sel_k[:, :n_seen] += d_keys * unit
+        own = self.sample.of(self.sel_q, 1)[:, rows] * self.sel_scale
+        add_product_(self.d_sel_k[:, :n_seen], d_scores, own, unit)
 
     def add_heads(self, d_attention: Tensor, count: Tensor, heads: Sequence[Tensor], rows: slice, n_seen: int) -> None:
         """Add a block's gradients of the heads' scores.
@@ -249,7 +249,7 @@ class _Gradients:
             d_scores, unit = _scaled(softmax_gradient_(weights, d_attention), self.queries[layer].dtype)
             queries, keys = self.sample.of(self.queries[layer], 2)[:, :, rows], self.keys[layer][:, :, :n_seen]
             self.sample.of(self.dq[layer], 2)[:, :, rows] = torch.matmul(d_scores, keys) * (self.scale * unit)
-            self.dk[layer][:, :, :n_seen] += torch.matmul(d_scores.transpose(2, 3), queries * self.scale) * unit
+            add_product_(self.dk[layer][:, :, :n_seen], d_scores, queries * self.scale, unit)
 
     def in_dtype(self) -> list[tuple[Tensor, Tensor | float]]:
         """Return all gradients in their projections' dtype, each with the factor to multiply it by."""
@@ -259,7 +259,7 @@ class _Gradients:
 
 def _sums_like(x: Tensor) -> Tensor:
     """Return zeros for accumulating gradients, in float32 for half precision."""
-    return torch.zeros_like(x, dtype=torch.float32 if x.dtype == torch.float16 else None)
+    return x.new_zeros(x.shape, dtype=torch.float32 if x.dtype == torch.float16 else x.dtype)
 
 
 def _scaled(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor | float]:

@@ -123,8 +123,8 @@ class EightBit(NamedTuple):
     scale: Tensor
 
 
-class WeightDropout(NamedTuple):
-    """Dropout of attention weights, the same in the forward and the backward pass.
+class DropoutMask(NamedTuple):
+    """A dropout mask that the forward and the backward pass each compute; see ``dropout.factors``.
 
     Attributes:
         p: probability of 0.
@@ -135,12 +135,12 @@ class WeightDropout(NamedTuple):
     seed: int | Tensor = 0
 
     @classmethod
-    def drawn(cls, p: float, seeds: int = 2**31) -> WeightDropout:
-        """Draw a seed below ``seeds`` from torch's generator, if it is needed."""
-        return cls(p, int(torch.randint(seeds, (1,))) if p > 0 else 0)
+    def drawn(cls, p: float) -> DropoutMask:
+        """Draw a seed below 2^31 from torch's generator, if it is needed."""
+        return cls(p, int(torch.randint(2**31, (1,))) if p > 0 else 0)
 
     @classmethod
-    def drawn_on(cls, device: torch.device, p: float) -> WeightDropout:
+    def drawn_on(cls, device: torch.device, p: float) -> DropoutMask:
         """Draw a seed below 2^31 from a device's generator, if it is needed."""
         return cls(p, torch.randint(2**31, (1,), device=device) if p > 0 else 0)
 
@@ -149,7 +149,7 @@ class WeightDropout(NamedTuple):
         return self.seed if isinstance(self.seed, Tensor) else other
 
 
-NO_DROPOUT = WeightDropout()
+NO_DROPOUT = DropoutMask()
 
 
 class Attended(NamedTuple):

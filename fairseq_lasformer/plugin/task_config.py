@@ -110,6 +110,13 @@ class DocumentTranslationConfig(TranslationConfig):
             "definitions, in plain PyTorch"
         },
     )
+    linear_dtype: ChoiceEnum(["float32", "bfloat16", "auto"]) = field(  # type: ignore[valid-type]
+        default="float32",
+        metadata={
+            "help": "training on a CPU: type in which linear layers are multiplied; weights, sums and everything else "
+            "are float32; bfloat16 needs AMX or AVX512-BF16 and is faster there; auto: bfloat16 if possible"
+        },
+    )
     quantization_aware: bool = field(
         default=False,
         metadata={

@@ -9,8 +9,8 @@ from fairseq_lasformer import ops
 from fairseq_lasformer.ops import AttentionMask, KeptKeys, KeyIndex, RowSample, reference
 from fairseq_lasformer.ops.cpu import kernels, topk
 from fairseq_lasformer.ops.cpu.gather import _kept_of_any
-from fairseq_lasformer.ops.straight_through import noise
-from fairseq_lasformer.ops.types import StraightThrough, WeightDropout
+from fairseq_lasformer.ops.dropout import factors
+from fairseq_lasformer.ops.types import DropoutMask, StraightThrough
 
 pytestmark = [pytest.mark.skipif(kernels() is None, reason="no CPU kernels"), pytest.mark.usefixtures("instructions")]
 B, H, S = 2, 3, 8
@@ -116,7 +116,7 @@ def test_dropout_drops_the_same_weights_in_both_passes(gradient, monkeypatch):
     torch.manual_seed(5)
     out = ops.gathered_attention(q, k, v, kept, mask, StraightThrough(*sel) if gradient else None, p)
     rows = torch.arange(B * H * 37).view(B, H, 37, 1)
-    drop = noise(WeightDropout(p, seed), rows, torch.arange(37))
+    drop = factors(DropoutMask(p, seed), rows, torch.arange(37))
     assert 0.5 < (drop > 0).float().mean() < 0.7 and drop.max() == pytest.approx(1 / (1 - p))
     keep = ops.kept_mask(kept, B, 37)[:, None]
     weights = torch.matmul(q, k.transpose(2, 3)).mul(0.25).masked_fill(~keep, float("-inf"))
@@ -138,7 +138,7 @@ def test_dropout_of_the_straight_through_gradient(monkeypatch):
     torch.manual_seed(5)
     out = ops.gathered_attention(q, k, v, kept, mask, StraightThrough(*sel), 0.3)
     found = torch.autograd.grad((out * d_out).sum(), sel)
-    drop = noise(WeightDropout(0.3, seed), torch.arange(B * H * 24).view(B, H, 24, 1), torch.arange(41))
+    drop = factors(DropoutMask(0.3, seed), torch.arange(B * H * 24).view(B, H, 24, 1), torch.arange(41))
     soft = (torch.matmul(sel[0], sel[1].transpose(1, 2)) * S**-0.5).softmax(-1)
     weights = torch.matmul(q, k.transpose(2, 3)).mul(0.25).exp() * (1 + soft - soft.detach())[:, None]
     expected = torch.matmul(weights / weights.sum(-1, keepdim=True) * drop, v)

@@ -58,6 +58,7 @@ def of_rows(n: int) -> list[torch.Tensor]:
     start, count = torch.tensor([0, n // 2]), torch.tensor([n, n - n // 2])
     found += [KERNELS.dense_attention(torch.randn(2, 7, 36), keys, keys.flip(1), start, count, 2)]
     found += [KERNELS.layer_norm(scores, torch.randn(n), torch.randn(n), 1e-5), KERNELS.log_softmax(scores.view(-1, n))]
+    found += [KERNELS.dropout(scores, added, 0.3, 2**31 - n) for added in (None, d)]
     found += [KERNELS.activate(scores, activation) for activation in range(5)]
     return [*found, softmax, best, places, *(layer(x) for layer in packed)]
 

@@ -9,8 +9,8 @@ from tiers import thinned
 
 from fairseq_lasformer import ops
 from fairseq_lasformer.ops import EVERY_ROW, AttentionMask, RowSample, backends, reference
-from fairseq_lasformer.ops.straight_through import noise
-from fairseq_lasformer.ops.types import StraightThrough, WeightDropout
+from fairseq_lasformer.ops.dropout import factors
+from fairseq_lasformer.ops.types import DropoutMask, StraightThrough
 
 pytestmark = [pytest.mark.skipif(not HERE["triton"], reason="Triton is not installed"), pytest.mark.triton]
 
@@ -117,7 +117,7 @@ def test_dropout_is_the_same_in_both_passes_and_that_of_the_definition():
     found = ops.tiled_attention(q, k, v, bits, mask, dropout_p=0.3)
     torch.manual_seed(5)
     seed = int(torch.randint(2**31, (1,)))
-    dropped = noise(WeightDropout(0.3, seed), torch.arange(2 * 3 * 70).view(2, 3, 70, 1), torch.arange(70))
+    dropped = factors(DropoutMask(0.3, seed), torch.arange(2 * 3 * 70).view(2, 3, 70, 1), torch.arange(70))
     assert 0.25 < float(dropped.eq(0).float().mean()) < 0.35
     weights = reference.masked_softmax(reference.attention_scores(q, k), ops.mask_of(bits, 70)[:, None])
     expected = torch.matmul(weights * dropped, v)

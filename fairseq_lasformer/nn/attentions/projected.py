@@ -7,6 +7,7 @@ import math
 from torch import Tensor, nn
 
 from fairseq_lasformer.nn.attentions.base import Attention, AttentionOptions
+from fairseq_lasformer.nn.bfloat16 import products
 from fairseq_lasformer.nn.dropout import Dropout
 
 
@@ -42,12 +43,15 @@ class ProjectedAttention(Attention):
 
     def projected(self, x: Tensor, memory: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """Project x [B, Q, d] to queries [B, H, Q, D], and ``memory``, or x itself, to keys and values [B, H, K, D]."""
-        source = x if memory is None else memory
-        return self.heads(self.q_proj(x)), self.heads(self.k_proj(source)), self.heads(self.v_proj(source))
+        if memory is None:
+            q, k, v = products(x, self.q_proj, self.k_proj, self.v_proj)
+        else:
+            (q,), (k, v) = products(x, self.q_proj), products(memory, self.k_proj, self.v_proj)
+        return self.heads(q), self.heads(k), self.heads(v)
 
     def heads(self, x: Tensor) -> Tensor:
         """Split into heads, [B, N, H * D] -> [B, H, N, D]."""
-        return x.view(x.size(0), x.size(1), self.num_heads, self.head_dim).transpose(1, 2)
+        return x.unflatten(2, (self.num_heads, self.head_dim)).transpose(1, 2)
 
     def joined(self, out: Tensor) -> Tensor:
         """Project heads [B, H, N, D] to the output of the attention, [B, N, d]."""

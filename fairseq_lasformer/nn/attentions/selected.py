@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import torch
 from torch import Tensor
 
 from fairseq_lasformer import ops
@@ -26,6 +27,7 @@ class SelectedAttention(ProjectedAttention):
     """
 
     packable = True
+    narrow_results = ("q_proj", "k_proj", "v_proj")
 
     def __init__(self, options: AttentionOptions, pattern: Pattern | None = None) -> None:
         super().__init__(options)
@@ -45,13 +47,18 @@ class SelectedAttention(ProjectedAttention):
             selection = self.selector(x, source, mask, as_mask=dropout_p > 0, sampling=sampling)
         if selection is None:
             raise ValueError("an attention without a pattern needs its group's selection")
-        q, k, v = self.projected(x, memory)
+        q, k, v = (self._as(x, heads, selection.contiguous) for heads in self.projected(x, memory))
         if self.length:
             q = self.sharpened(q, mask.counts(q.size(2), k.size(2), q.device)[:, None, :, None])
-        if selection.contiguous:
-            q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
         out = self.joined(selection.attend(q, k, v, dropout_p, self.backend))
         return AttentionOutput(out, selection, q, k) if selection.explicit else AttentionOutput(out, selection)
+
+    @staticmethod
+    def _as(x: Tensor, heads: Tensor, contiguous: bool) -> Tensor:
+        """Return heads [B, H, N, D] in the type of x; with each head contiguous, if requested."""
+        if not contiguous:
+            return heads.to(x.dtype)
+        return heads.to(x.dtype, memory_format=torch.contiguous_format).contiguous()
 
     def step(self, x: Tensor, keys: LayerCache, kept: KeptKeys | None = None) -> AttentionOutput:
         q = self.q_proj(x)

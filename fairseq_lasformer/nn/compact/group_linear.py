@@ -14,6 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fairseq_lasformer import ops
+
 
 class GroupLinear(nn.Module):
     """Linear map with a block-diagonal weight: x is split into g groups, each with its own map (in * out / g weights).
@@ -201,7 +203,8 @@ class ExpandReduce(nn.Module):
             if self.sizes.shuffles:
                 y = shuffle(y, groups)
             y = norm(y.unflatten(-1, (groups, -1))).flatten(-2) if self.sizes.norms else y
-            y = F.dropout(self.activation(y), self.dropout, self.training)
+            y = self.activation(y)
+            y = ops.dropout(y, self.dropout) if self.training and self.dropout else y
         if self.leave is not None:
             y = self.leave(x if y is None else torch.cat([x, y], -1))
             y = y if self.sizes.ends_linear else self._finish(y, self.leave_norm)

@@ -18,11 +18,11 @@ from fairseq_lasformer.ops.types import (
     EVERY_ROW,
     Attended,
     AttentionMask,
+    DropoutMask,
     KeptKeys,
     KeyIndex,
     RowSample,
     StraightThrough,
-    WeightDropout,
 )
 
 
@@ -99,7 +99,7 @@ def gathered_attention(
     Returns:
         [B, H, Q, D] in q's dtype; 0 for rows without kept keys.
     """
-    sel_q, sel_k, how = gradient_options(through, WeightDropout.drawn(dropout_p))
+    sel_q, sel_k, how = gradient_options(through, DropoutMask.drawn(dropout_p))
     return _GatheredAttention.apply(q, k, v, kept, mask, sel_q, sel_k, how)
 
 

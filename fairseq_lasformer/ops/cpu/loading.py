@@ -31,6 +31,7 @@ OPERATORS = (
     *("gather_forward", "gather_backward"),
     *("packed_linear", "activate", "layer_norm", "log_softmax", "dense_attention"),
     *("quantise_heads", "decode_step", "top_candidates"),
+    "dropout",
     *("row_softmax", "softmax_gradient", "mask_gradient", "kept_gradient"),
     *("instruction_sets", "instructions_in_use", "use_instructions"),
 )

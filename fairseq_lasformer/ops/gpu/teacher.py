@@ -19,12 +19,12 @@ from fairseq_lasformer.ops.types import (
     EVERY_ROW,
     Attended,
     AttentionMask,
+    DropoutMask,
     KeptKeys,
     RowSample,
     StraightThrough,
     Supervision,
     Teachers,
-    WeightDropout,
 )
 
 WORD = 32
@@ -287,7 +287,7 @@ class _Sums:
 
 
 def tiled_through_gradient(
-    attended: Attended, delta: Tensor, mask: AttentionMask, through: StraightThrough, dropout: WeightDropout
+    attended: Attended, delta: Tensor, mask: AttentionMask, through: StraightThrough, dropout: DropoutMask
 ) -> tuple[Tensor, Tensor]:
     """Compute the gradients of the selector's projections, see :func:`straight_through.through_gradient`.
 

@@ -14,7 +14,7 @@ from fairseq_lasformer.ops.attend import GradientOptions, gradient_options, sele
 from fairseq_lasformer.ops.backends import current, triton_kernels
 from fairseq_lasformer.ops.blocks import BLOCK_ELEMENTS, MINIMUM_ROWS
 from fairseq_lasformer.ops.gpu.teacher import WORD, fits, mask_of, tiled_through_gradient
-from fairseq_lasformer.ops.types import Attended, AttentionMask, StraightThrough, WeightDropout
+from fairseq_lasformer.ops.types import Attended, AttentionMask, DropoutMask, StraightThrough
 
 
 def _kernels(module: str) -> Any:
@@ -83,7 +83,7 @@ def tiled_attention(
     if not fits(q):
         keep = mask_of(bits, k.size(2))
         return selected_attention(q, k, v, keep, mask, through, dropout_p)
-    sel_q, sel_k, how = gradient_options(through, WeightDropout.drawn_on(q.device, dropout_p))
+    sel_q, sel_k, how = gradient_options(through, DropoutMask.drawn_on(q.device, dropout_p))
     return _TiledAttention.apply(q, k, v, bits, mask, sel_q, sel_k, how)
 
 

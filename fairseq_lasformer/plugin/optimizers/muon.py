@@ -15,6 +15,7 @@ from fairseq.optim.adam import Adam, FairseqAdam, FairseqAdamConfig
 from torch import Tensor, nn
 
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.nn.bfloat16 import available
 from fairseq_lasformer.plugin.optimizers.expert_adam import restricted
 
 EMBEDDING = "embedding"
@@ -42,7 +43,7 @@ class Muon(torch.optim.Muon):
     @torch.no_grad()
     def step(self, closure: Callable | None = None) -> Any:  # type: ignore[override]
         """Update all matrices once."""
-        if any(p.is_cuda for group in self.param_groups for p in group["params"]) or _has_bfloat16():
+        if any(p.is_cuda for group in self.param_groups for p in group["params"]) or available():
             return super().step(closure)
         loss = None if closure is None else torch.enable_grad()(closure)()
         for group in self.param_groups:
@@ -59,11 +60,6 @@ class Muon(torch.optim.Muon):
                 p.mul_(1 - group["lr"] * group["weight_decay"])
                 p.add_(orthogonal(update, group["ns_coefficients"], group["ns_steps"]), alpha=-group["lr"] * scale)
         return loss
-
-
-def _has_bfloat16() -> bool:
-    """Return whether products of bfloat16 matrices are fast on this machine."""
-    return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
 
 
 def orthogonal(matrix: Tensor, coefficients: tuple[float, float, float], steps: int) -> Tensor:

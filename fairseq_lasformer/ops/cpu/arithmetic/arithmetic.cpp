@@ -2,6 +2,7 @@
 #include "arithmetic.h"
 
 #include "attention.h"
+#include "dropout.h"
 #include "gather.h"
 #include "products.h"
 #include "rows.h"
@@ -29,6 +30,7 @@ const Arithmetic table = {
     attend,
     gather_forward,
     gather_backward,
+    dropout,
     row_softmax,
     softmax_gradient,
     mask_gradient,

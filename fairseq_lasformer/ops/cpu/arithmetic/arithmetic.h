@@ -67,6 +67,12 @@ struct Kept {
   float* out;  // [rows, W]
 };
 
+// Dropout by a hash: what has a number below `least` is dropped, the rest is multiplied by `scale` (0: no dropout).
+struct Dropout {
+  uint32_t seed, least;
+  float scale;
+};
+
 // Attention over kept keys in training; see gather.py. q [B, H, Q, D], k, v [B, H, K, D], out [B, Q, H, D], slots
 // [B * Q, most], counts [B * Q], lse [B, H, Q]; one type except for lse, dk and dv, which are float32.
 struct Gather {
@@ -75,8 +81,7 @@ struct Gather {
   const int32_t* slots;
   int64_t most;
   const int32_t* counts;
-  uint32_t seed, least;  // of dropout: a weight whose number is below `least` is dropped
-  float keep_scale;      // of the others; 0: no dropout
+  Dropout dropout;
   void* out;
   float* lse;
   const void* d_out;
@@ -116,6 +121,9 @@ struct Arithmetic {
   // gather.h: work has gather_work(shape) numbers
   void (*gather_forward)(Type type, const Gather& g, int64_t head, int64_t from, int64_t to, float* work);
   void (*gather_backward)(Type type, const Gather& g, int64_t head, float* work);
+
+  // dropout.h: rows [from, to) of x [R, N]; added: null, or what is added to them
+  void (*dropout)(const Dropout& d, const float* x, const float* added, int64_t from, int64_t to, int64_t n, float* out);
 
   // rows.h: rows [from, to) of all items (and heads, for softmax_gradient); bias has `keys` numbers
   void (*row_softmax)(const Block& b, float* scores, float* mean, float share, float* lse, int64_t from, int64_t to,

@@ -8,19 +8,11 @@
 
 #include "arithmetic.h"
 #include "attention.h"
+#include "dropout.h"
 #include "lanes.h"
 
 namespace lasformer {
 namespace LASFORMER_TARGET {
-
-// Dropout factor of a weight, 0 or its scale: the same in both passes. Definition: through.noise.
-inline float noise(const Gather& g, int64_t row, int32_t slot) {
-  uint32_t x = static_cast<uint32_t>(row) * 0x9E3779B1u + static_cast<uint32_t>(slot) * 0x85EBCA77u + g.seed;
-  x = (x ^ (x >> 16)) * 0x85EBCA6Bu;
-  x = (x ^ (x >> 13)) * 0xC2B2AE35u;
-  x ^= x >> 16;
-  return x >= g.least ? g.keep_scale : 0.f;
-}
 
 template <typename T>
 inline void widen(const T* from, float* to, int64_t n) {
@@ -68,8 +60,8 @@ void forward_rows(const Gather& g, int64_t head, int64_t from, int64_t to, float
       const float top = largest(weights, n), total = exponentials(weights, n, top);
       g.lse[place] = top + std::log(total);
       scale(weights, n, 1.f / total);
-      if (g.keep_scale > 0.f) {
-        for (int64_t j = 0; j < n; ++j) weights[j] *= noise(g, place, own[j]);
+      if (g.dropout.scale > 0.f) {
+        for (int64_t j = 0; j < n; ++j) weights[j] *= dropout_factor(g.dropout, place, own[j]);
       }
       for (int64_t j = 0; j < n; j += 4) {
         const int64_t count = n - j < 4 ? n - j : 4;
@@ -116,9 +108,9 @@ void backward_head(const Gather& g, int64_t head, float* work) {
       s = multiply_add(s, splat(factor, s), splat(-norm, s));
       return exp_negative(s < splat(0.f, s) ? s : splat(0.f, s)) * kept;
     };
-    if (g.keep_scale > 0.f) {
+    if (g.dropout.scale > 0.f) {
       for (int64_t j = 0; j < n; ++j) {
-        const float s = weights[j], kept = noise(g, place, own[j]);
+        const float s = weights[j], kept = dropout_factor(g.dropout, place, own[j]);
         d_scores[j] = gradient(s, d_scores[j], kept);
         weights[j] = survivors(s, kept);
       }

@@ -47,9 +47,7 @@ Gather gather(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& s
   g.batch = q.size(0), g.heads = q.size(1), g.queries = q.size(2), g.keys = k.size(2), g.width = q.size(3);
   g.q = q.const_data_ptr(), g.k = k.const_data_ptr(), g.v = v.const_data_ptr();
   g.slots = slots.const_data_ptr<int32_t>(), g.most = slots.size(1), g.counts = kept.const_data_ptr<int32_t>();
-  g.seed = static_cast<uint32_t>(seed);
-  g.least = static_cast<uint32_t>(p * 4294967296.0);
-  g.keep_scale = p > 0 ? static_cast<float>(1.0 / (1.0 - p)) : 0.f;
+  g.dropout = drawn(p, seed);
   return g;
 }
 

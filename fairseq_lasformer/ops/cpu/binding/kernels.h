@@ -71,6 +71,11 @@ Tensor decode_step(const Tensor& x, TensorList norms, TensorList linears, Tensor
 // beam.cpp
 std::tuple<Tensor, Tensor> top_candidates(const Tensor& lprobs, const std::optional<Tensor>& past, int64_t k);
 
+// dropout.cpp
+// Dropout with probability p. The mask is a function of the seed.
+Dropout drawn(double p, int64_t seed);
+Tensor dropout(const Tensor& x, const std::optional<Tensor>& added, double p, int64_t seed);
+
 // gather.cpp
 std::tuple<Tensor, Tensor> gather_forward(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& slots,
                                           const Tensor& kept, double p, int64_t seed);

@@ -47,6 +47,7 @@ TORCH_LIBRARY(fairseq_lasformer, m) {
         " -> (Tensor, Tensor)");
   m.def("gather_backward(Tensor d_out, Tensor q, Tensor k, Tensor v, Tensor slots, Tensor kept, Tensor out, Tensor lse,"
         " float dropout, int seed) -> (Tensor, Tensor, Tensor)");
+  m.def("dropout(Tensor x, Tensor? added, float p, int seed) -> Tensor");
   m.def("row_softmax(Tensor(a!) scores, Tensor? mask, Tensor(b!)? mean, float share) -> Tensor");
   m.def("softmax_gradient(Tensor(a!) weights, Tensor d_mean) -> ()");
   m.def("mask_gradient(Tensor scores, Tensor lse, Tensor d_weights, Tensor delta, Tensor? allowed, float most)"
@@ -68,6 +69,7 @@ TORCH_LIBRARY_IMPL(fairseq_lasformer, CPU, m) {
   m.impl("decode_step", &lasformer::decode_step);
   m.impl("gather_forward", &lasformer::gather_forward);
   m.impl("gather_backward", &lasformer::gather_backward);
+  m.impl("dropout", &lasformer::dropout);
   m.impl("row_softmax", &lasformer::row_softmax);
   m.impl("softmax_gradient", &lasformer::softmax_gradient);
   m.impl("mask_gradient", &lasformer::mask_gradient);

@@ -26,7 +26,7 @@ from fairseq_lasformer.ops.gpu.kernels.scores import (
 )
 from fairseq_lasformer.ops.gpu.kernels.tiles import _noise
 from fairseq_lasformer.ops.reference import LARGEST_EXPONENT
-from fairseq_lasformer.ops.types import WeightDropout
+from fairseq_lasformer.ops.types import DropoutMask
 
 _MORE_CHANGING = [*CHANGING, "n_queries", "query", "least", "lb", "lh", "ln"]
 
@@ -220,7 +220,7 @@ def softmax_gradient(
     )
 
 
-def mask_gradient(heads: HeadRows, bounded: bool, dropout: WeightDropout, where: Rows) -> Tensor:
+def mask_gradient(heads: HeadRows, bounded: bool, dropout: DropoutMask, where: Rows) -> Tensor:
     """Compute the gradient of the mask of kept keys, times the sample's stride.
 
     Args:

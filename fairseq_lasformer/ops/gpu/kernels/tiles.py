@@ -20,7 +20,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from fairseq_lasformer.ops.types import NO_DROPOUT, Attended, WeightDropout
+from fairseq_lasformer.ops.types import NO_DROPOUT, Attended, DropoutMask
 
 TILE = 64
 SHARED = 232_448  # bytes of shared memory per program if there is no GPU to ask: those of sm_90
@@ -46,7 +46,7 @@ def _kept(bits, i, begin, n_queries, n_keys, bits_stride, BLOCK: tl.constexpr):
 
 @triton.jit
 def _noise(row, j, seed, minimum, factor):
-    """Return dropout factors for rows [I] (indices among the rows of all heads) and keys [J]; see ``through.noise``."""
+    """Return dropout factors for rows [I] (indices among all heads' rows) and keys [J]; see ``dropout.factors``."""
     x = row.to(tl.uint32)[:, None] * tl.full([], 0x9E3779B1, tl.uint32)
     x += j.to(tl.uint32)[None, :] * tl.full([], 0x85EBCA77, tl.uint32) + seed.to(tl.uint32)
     x = (x ^ (x >> 16)) * tl.full([], 0x85EBCA6B, tl.uint32)
@@ -198,7 +198,7 @@ def _backward_keys(
 class _Launch:
     """Launch parameters shared by the kernels of one attention."""
 
-    def __init__(self, q: Tensor, k: Tensor, bits: Tensor, causal: bool, dropout: WeightDropout) -> None:
+    def __init__(self, q: Tensor, k: Tensor, bits: Tensor, causal: bool, dropout: DropoutMask) -> None:
         (n_batch, n_heads, self.n_queries, width), self.n_keys = q.shape, k.size(2)
         self.n_heads = n_batch * n_heads
         exact = q.dtype == torch.float32  # each product is three of tf32: twice the registers
@@ -248,7 +248,7 @@ def _like(x: Tensor) -> Tensor:
 
 
 def forward(
-    q: Tensor, k: Tensor, v: Tensor, bits: Tensor, causal: bool, dropout: WeightDropout = NO_DROPOUT
+    q: Tensor, k: Tensor, v: Tensor, bits: Tensor, causal: bool, dropout: DropoutMask = NO_DROPOUT
 ) -> tuple[Tensor, Tensor]:
     """Compute attention over the kept keys (eq 3).
 
@@ -269,7 +269,7 @@ def forward(
 
 
 def backward(
-    attended: Attended, bits: Tensor, causal: bool, dropout: WeightDropout
+    attended: Attended, bits: Tensor, causal: bool, dropout: DropoutMask
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Compute the gradients of q, k and v, and dO . O [B, H, Q], after :func:`forward` with the same arguments."""
     q, k, v, out, d_out, lse = attended
