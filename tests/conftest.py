@@ -188,7 +188,8 @@ def trained(prepared, once) -> tuple[Path, subprocess.CompletedProcess]:
 @pytest.fixture(scope="session")
 def trained_folder(prepared, once) -> Path:
     """A folder of checkpoints that translate the copy task a little."""
-    longer = ("--max-update", 30, "--lr", 0.02, "--disable-validation")
+    # seed 3: none of its lines needs a repair, which some tests rely on
+    longer = ("--max-update", 30, "--lr", 0.02, "--seed", 3, "--disable-validation")
     return once("hub", lambda folder: train(prepared, folder, *longer))
 
 
