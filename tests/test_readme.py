@@ -77,7 +77,7 @@ MINIATURE = [
         r"^(.venv/bin/python examples/upcycling.py).*$",
         rf"\1 --documents 14 --seeds 1 --systems dense,dense_upcycled --updates 2 {DEMO}",
     ),
-    (r"lasformer_small --max-update 100000 -- --select-share 2", f"lasformer_tiny --max-update 2 -- {FLAGS}"),
+    (r"lasformer_small --max-update 1000(00)? -- --select-share 2", f"lasformer_tiny --max-update 2 -- {FLAGS}"),
     (
         r"^(\.venv/bin/lasformer serve checkpoints/mine --port) 5000$",
         rf"\1 {(port := free_port())} > served 2>&1 & server=$!; trap 'kill $server' EXIT\n"

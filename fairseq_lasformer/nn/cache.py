@@ -19,7 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_lasformer.ops import KeyIndex, quantise_heads
+from fairseq_lasformer.nn.lines import SourceLines, kept_of_lines
+from fairseq_lasformer.ops import KeptKeys, KeyIndex, OwnLine, quantise_heads
 
 IncrementalState = dict[str, Any]
 
@@ -28,6 +29,9 @@ FIRST_POSITIONS = 64
 
 ENDS = "ends"
 """Name of the entries that are 1 at keys that end a line, [N, C or K, 1]."""
+
+LINES = "lines"
+"""Name of the state that is the line of the newest word and its place in it, int64 [R, 2]."""
 
 
 def regroup(items: Tensor, n_items: int) -> tuple[Tensor | None, int]:
@@ -47,6 +51,15 @@ def regroup(items: Tensor, n_items: int) -> tuple[Tensor | None, int]:
     if not bool((runs == beam).all()):
         keep, beam = items, 1
     return (None if torch.equal(keep, torch.arange(n_items, device=keep.device)) else keep), beam
+
+
+def own_keys(cache: DecodingCache, source: SourceLines) -> tuple[KeptKeys, KeptKeys]:
+    """Return the keys of each hypothesis's own line, in the translation and in the source, in a step."""
+    line, place = cache.states[LINES].unbind(1)
+    own = kept_of_lines(OwnLine((cache.length - 1 - place)[:, None], (place + 1)[:, None], int(place.max()) + 1))
+    slots = cache.table.gather(1, own.indices.clamp_min(0).long()).int().masked_fill(own.indices < 0, -1)
+    of_source = kept_of_lines(source.own(line.view(source.first.size(0), -1)))
+    return KeptKeys(slots, own.counts), of_source
 
 
 class DecodingCache:
@@ -166,6 +179,22 @@ class DecodingCache:
     def mark_source(self, ends: Tensor, memory: Tensor) -> None:
         """Write which positions of the source end a line, bool [N, K]; part of :meth:`mark`."""
         self.once(ENDS, lambda m: ends.to(m.dtype)[..., None], memory)
+
+    def next_place(self, starts: Tensor) -> Tensor:
+        """Count a step's newest words in their lines, before :meth:`advance`; return their places, int64 [R].
+
+        Args:
+            starts: bool [R], whether they start a line; the start symbol does.
+        """
+        lines = self.state(LINES, starts[:, None].long(), 2)  # line and place of the newest word
+        if self.length:
+            lines[:, 0] += starts
+            lines[:, 1] = (lines[:, 1] + 1).masked_fill(starts, 0)
+        return lines[:, 1]
+
+    def begin_lines(self, line: Tensor, place: Tensor) -> None:
+        """Write the line and the place, int64 [N], of the last of the positions that :meth:`begin_with` starts with."""
+        self.states[LINES] = torch.stack([line, place], 1).repeat_interleave(self.beam, 0)
 
     def state(self, name: str, like: Tensor, *shape: int) -> Tensor:
         """Return a state per hypothesis, [R, *shape], which steps change in place; zeros on the first step.

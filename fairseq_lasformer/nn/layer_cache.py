@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fairseq_lasformer.nn.cache import ENDS, DecodingCache
-from fairseq_lasformer.ops import EightBit, KeyIndex, append_heads, quantise_heads
+from fairseq_lasformer.ops import EightBit, KeptKeys, KeyIndex, append_heads, quantise_heads
 from fairseq_lasformer.ops.reference import of_rows
 
 
@@ -23,6 +23,7 @@ class LayerCache(NamedTuple):
         x: [R, d], the newest inputs.
         memory: [N, K, d], the source, in cross-attention; otherwise None.
         generated: slots of the translation's keys so far.
+        own: keys of each hypothesis's own line, for attentions that read it.
     """
 
     cache: DecodingCache
@@ -31,6 +32,7 @@ class LayerCache(NamedTuple):
     memory: Tensor | None
     key_index: KeyIndex
     generated: KeyIndex
+    own: KeptKeys | None = None
 
     @property
     def position(self) -> Tensor:

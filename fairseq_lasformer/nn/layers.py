@@ -53,23 +53,26 @@ class DecodeContext(NamedTuple):
         memory: the encoder's output [N, K, d].
         self_index: index of the self-attention's keys.
         source_index: index of the source's keys.
+        own: keys of each hypothesis's own line in the translation and in the source, if attentions read them.
     """
 
     cache: DecodingCache
     memory: Tensor
     self_index: KeyIndex
     source_index: KeyIndex
+    own: tuple[KeptKeys | None, KeptKeys | None] = (None, None)
 
     def run(self, layer: DecoderLayer, x: Tensor, selections: tuple[KeptKeys | None, ...]) -> LayerOutput:
         return layer.step(x, self, selections)
 
     def self_keys(self, layer: int, x: Tensor) -> LayerCache:
         """Return the cache of a layer's self-attention for inputs x [R, d]."""
-        return LayerCache(self.cache, f"{layer}.self", x, None, self.self_index, self.self_index)
+        return LayerCache(self.cache, f"{layer}.self", x, None, self.self_index, self.self_index, self.own[0])
 
     def source_keys(self, layer: int, x: Tensor) -> LayerCache:
         """Return the cache of a layer's cross-attention for inputs x [R, d]."""
-        return LayerCache(self.cache, f"{layer}.source", x, self.memory, self.source_index, self.self_index)
+        index = self.source_index, self.self_index
+        return LayerCache(self.cache, f"{layer}.source", x, self.memory, *index, self.own[1])
 
 
 class FeedForward(NamedTuple):

@@ -12,17 +12,18 @@ from fairseq.models import FairseqIncrementalDecoder
 from torch import Tensor, nn
 
 from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.nn.cache import ENDS, STATE, DecodingCache, IncrementalState
+from fairseq_lasformer.nn.cache import ENDS, STATE, DecodingCache, IncrementalState, own_keys
 from fairseq_lasformer.nn.compact.embedding import ExpandedEmbedding, TableProjection
 from fairseq_lasformer.nn.decoding.fixed_cache import BufferPool, FixedCache, Size
 from fairseq_lasformer.nn.decoding.packed_modules import Unsupported
 from fairseq_lasformer.nn.decoding.packed_stack import PackedStack
 from fairseq_lasformer.nn.decoding.step_weights import EightBits, PackedDecoder, eight_bits
 from fairseq_lasformer.nn.layers import DecodeContext, FullPass
+from fairseq_lasformer.nn.lines import SourceLines, TargetLines
 from fairseq_lasformer.nn.options import RunOptions
 from fairseq_lasformer.nn.patterns.learned import learned
 from fairseq_lasformer.nn.stack import Observer
-from fairseq_lasformer.ops import AttentionMask, PackedLinear, QuantisedLinear, log_softmax, pack_linear
+from fairseq_lasformer.ops import AttentionMask, OwnLine, PackedLinear, QuantisedLinear, log_softmax, pack_linear
 from fairseq_lasformer.plugin.build import decoder_stack, sampling, supervision
 from fairseq_lasformer.plugin.config import ModuleConfig
 from fairseq_lasformer.plugin.encoder import EncoderOut
@@ -191,27 +192,39 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
             padded: see :func:`some_padding`.
         """
         if incremental_state is not None:
-            positions = None
-            if self.embed_positions is not None:
+            newest, positions = prev_output_tokens[:, -1], None
+            if self.reads_lines:
+                memory = encoder_out["encoder_out"][0].transpose(0, 1)
+                cache = DecodingCache.of(incremental_state, functools.partial(self.new_cache, newest.size(0), memory))
+                place = cache.next_place(self.line_ends.of(newest))
+                if self.by_line:
+                    positions = self.positions_at(place + self.padding_idx + 1, cache.length + 1)
+            if positions is None and self.embed_positions is not None:
                 positions = self.embed_positions(prev_output_tokens, incremental_state=incremental_state)[:, -1]
-            words = self.embed_scale * self.embed_tokens(prev_output_tokens[:, -1])
+            words = self.embed_scale * self.embed_tokens(newest)
             if self.cfg.zero_first_embedding and prev_output_tokens.size(1) == 1:
                 words = torch.zeros_like(words)
-            newest = self.line_ends.asked(prev_output_tokens[:, -1])
-            return self._step(self.embed_words(words, positions), newest, encoder_out, incremental_state)
+            ends = self.line_ends.asked(newest)
+            return self._step(self.embed_words(words, positions), ends, encoder_out, incremental_state)
         memory_padding = encoder_out["encoder_padding_mask"][0]
         ends = self.line_ends.asked(prev_output_tokens)
         source_ends = None if ends is None else encoder_out["ends"][0]
-        padding = some_padding(prev_output_tokens.eq(self.padding_idx), padded)
+        padding, source_padding = (
+            some_padding(mask, padded) for mask in (prev_output_tokens.eq(self.padding_idx), memory_padding)
+        )
+        lines = TargetLines.of(self.line_ends.of(prev_output_tokens)) if self.reads_lines else None
+        own: tuple[OwnLine | None, OwnLine | None] = None, None
+        if lines is not None and self.cfg.own_lines:
+            own = lines.own(), SourceLines.of(encoder_out["ends"][0], source_padding).own(lines.line)
         full = FullPass(
-            AttentionMask(padding, not full_context_alignment, ends),
+            AttentionMask(padding, not full_context_alignment, ends, own[0]),
             encoder_out["encoder_out"][0].transpose(0, 1),
-            AttentionMask(some_padding(memory_padding, padded), False, source_ends),
+            AttentionMask(source_padding, False, source_ends, own[1]),
             sampling(self.cfg, update),
             into,
         )
         out = self.layers(
-            self._embed(prev_output_tokens, position_offset),
+            self._embed(prev_output_tokens, position_offset, lines),
             full,
             supervision(self.cfg) if self.training else None,
             recompute=self.training and self.cfg.checkpoint_activations,
@@ -271,13 +284,19 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
             memory = encoder_out["encoder_out"][0].transpose(0, 1)
             cache.fill(ENDS, ends[..., None].to(memory.dtype))
             cache.mark_source(encoder_out["ends"][0], memory)
+            if self.reads_lines:
+                lines = TargetLines.of(ends)
+                cache.begin_lines(lines.line[:, -1], lines.place[:, -1])
 
-    def _embed(self, tokens: Tensor, position_offset: Tensor | None = None) -> Tensor:
+    def _embed(self, tokens: Tensor, position_offset: Tensor | None = None, lines: TargetLines | None = None) -> Tensor:
         """Compute the input of the layers in a full pass: int64 [N, P] -> [N, P, d]."""
+        if self.by_line and lines is None:
+            lines = TargetLines.of(self.line_ends.of(tokens))
+        places = lines.place if self.by_line and lines is not None else None
         words = self.embed_scale * self.embed_tokens(tokens)
         if self.cfg.zero_first_embedding:
             words = torch.cat([torch.zeros_like(words[:, :1]), words[:, 1:]], 1)
-        return self.embed_words(words, self.position_embeddings(tokens, position_offset))
+        return self.embed_words(words, self.position_embeddings(tokens, position_offset, places))
 
     def _step(
         self, x: Tensor, ends: Tensor | None, encoder_out: EncoderOut, incremental_state: IncrementalState
@@ -291,6 +310,9 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
         cache = DecodingCache.of(incremental_state, functools.partial(self.new_cache, x.size(0), memory))
         source_index = cache.index_source(encoder_out["encoder_padding_mask"][0])
         context = DecodeContext(cache, memory, cache.advance(), source_index)
+        if self.cfg.own_lines:
+            padding = encoder_out["encoder_padding_mask"][0]
+            context = context._replace(own=own_keys(cache, SourceLines.of(encoder_out["ends"][0], padding)))
         if ends is not None:
             cache.mark(ends, encoder_out["ends"][0], memory)
         if isinstance(cache, FixedCache):

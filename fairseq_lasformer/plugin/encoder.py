@@ -12,6 +12,7 @@ from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.nn.cache import regroup
 from fairseq_lasformer.nn.decoding.packed_modules import Unsupported, fix_encoder, quantise
 from fairseq_lasformer.nn.layers import FullPass
+from fairseq_lasformer.nn.lines import SourceLines
 from fairseq_lasformer.nn.options import RunOptions
 from fairseq_lasformer.nn.stack import Observer
 from fairseq_lasformer.ops import AttentionMask
@@ -58,11 +59,16 @@ class LasformerEncoder(Frontend, FairseqEncoder):
             quantise(self.layers)
 
     def embed(
-        self, tokens: Tensor, embeddings: Tensor | None = None, offset: Tensor | None = None
+        self,
+        tokens: Tensor,
+        embeddings: Tensor | None = None,
+        offset: Tensor | None = None,
+        lines: SourceLines | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Embed tokens int64 [B, N]; return the input of the layers [B, N, d], and the scaled word embeddings alone."""
+        places = lines.places() if lines is not None and self.by_line else None
         words = self.embed_scale * (self.embed_tokens(tokens) if embeddings is None else embeddings)
-        return self.embed_words(words, self.position_embeddings(tokens, offset)), words
+        return self.embed_words(words, self.position_embeddings(tokens, offset, places)), words
 
     def forward(  # type: ignore[override]
         self,
@@ -88,11 +94,13 @@ class LasformerEncoder(Frontend, FairseqEncoder):
             padded: see :func:`some_padding`.
         """
         padding = some_padding(src_tokens.eq(self.padding_idx), padded)
-        x, words = self.embed(src_tokens, token_embeddings, position_offset)
+        ends = self.line_ends.of(src_tokens)
+        lines = SourceLines.of(ends, padding) if self.reads_lines else None
+        x, words = self.embed(src_tokens, token_embeddings, position_offset, lines)
         if padding is not None:
             x = x.masked_fill(padding[..., None], 0.0)
-        ends = self.line_ends.of(src_tokens)
-        mask = AttentionMask(padding, False, ends if self.line_ends.read else None)
+        own = lines.own(lines.line) if lines is not None and self.cfg.own_lines else None
+        mask = AttentionMask(padding, False, ends if self.line_ends.read else None, own)
         out = self.layers(
             x,
             FullPass(mask, sampling=sampling(self.cfg, update)),

@@ -71,6 +71,7 @@ class Frontend(nn.Module):
         """Record the words that end a line, once the layers are built: a separator, and the end of sentence."""
         words = (eos,) if separator is None else (eos, separator)
         self.line_ends = LineEnds(words, (pattern for _, pattern in self.layers.patterns()))
+        self.line_ends.read |= self.reads_lines
 
     def check_kernels(self, retain_dropout: bool) -> None:
         """Raise :class:`Unsupported` if generation keeps dropout or is not on a CPU with the kernels."""
@@ -95,17 +96,41 @@ class Frontend(nn.Module):
             return min(self.longest, self.embed_positions.max_positions)
         return self.longest if self.embed_positions is None else int(self.embed_positions.max_positions)
 
-    def position_embeddings(self, tokens: Tensor, offset: Tensor | None) -> Tensor | None:
+    def position_embeddings(self, tokens: Tensor, offset: Tensor | None, places: Tensor | None = None) -> Tensor | None:
         """Return the position embeddings of a full pass, [B, N, d]; None for a model without them.
 
         Args:
             tokens: int64 [B, N].
             offset: int64 [B, 1], added to all positions of an example; None for no offset.
+            places: int64 [B, N], the position of each token, if it is not counted from the beginning of the text.
         """
-        if self.embed_positions is None or offset is None:
+        if self.embed_positions is None or (offset is None and places is None):
             return None if self.embed_positions is None else self.embed_positions(tokens)
-        positions = make_positions(tokens, self.padding_idx)
-        return self.embed_positions.weights[positions + offset * tokens.ne(self.padding_idx)]
+        own = tokens.ne(self.padding_idx)
+        if places is None:
+            positions = make_positions(tokens, self.padding_idx)
+        else:
+            positions = self.padding_idx + (1 + places) * own
+        return self.positions_at(positions if offset is None else positions + offset * own, tokens.size(1))
+
+    def positions_at(self, positions: Tensor, longest: int) -> Tensor:
+        """Return the embeddings of positions counted from ``padding_idx`` + 1; ``longest``: the tokens so far."""
+        table, first = self.embed_positions, self.padding_idx + 1
+        if isinstance(table, LearnedPositionalEmbedding):
+            return table.weight[positions]
+        if first + longest > table.weights.size(0):
+            table(positions.new_full((1, longest), first))  # makes the table longer
+        return table.weights[positions]
+
+    @property
+    def by_line(self) -> bool:
+        """Return whether positions are counted from the beginning of each line."""
+        return str(self.cfg.positions) == "line" and self.embed_positions is not None
+
+    @property
+    def reads_lines(self) -> bool:
+        """Return whether positions or attentions depend on where lines begin."""
+        return self.by_line or bool(self.cfg.own_lines)
 
     def embed_words(self, words: Tensor, positions: Tensor | None) -> Tensor:
         """Combine scaled word embeddings [..., d] and position embeddings to the input of the layers."""

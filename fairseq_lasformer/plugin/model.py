@@ -68,12 +68,16 @@ class LasformerModel(TransformerModelBase):
             )
         source, target = cls._embeddings(config, task)
         separators = [_separator(task, d) for d in (task.source_dictionary, task.target_dictionary)]
+        if config.own_lines and run.cuda_graph:
+            raise InputError("--cuda-graph: not for a model with --own-lines")
         encoder = LasformerEncoder(config, task.source_dictionary, source, run, separators[0])
         decoder = LasformerDecoder(config, task.target_dictionary, target, run, separators[1])
         model = cls(config, encoder, decoder)
         if None in separators and (encoder.line_ends.read or decoder.line_ends.read):
+            reader = "--own-lines or --positions line" if config.own_lines or str(config.positions) == "line" else ""
+            reader = reader or f"--select-pattern {config.select_pattern}"
             logger.warning(
-                f"--select-pattern {config.select_pattern} reads where lines end, but the data has no separators "
+                f"{reader} reads where lines end, but the data has no separators "
                 "between lines: every text counts as one line; prepare the data with --separator"
             )
         model.adapted = bool(getattr(task, "adapts_sparsity", False))
@@ -162,7 +166,8 @@ class LasformerModel(TransformerModelBase):
         super().upgrade_state_dict_named(state_dict, name)
         sides = "encoder", "decoder"
         widths = {side: attention_widths(self.cfg, side).attention // heads_of(self.cfg, side) for side in sides}
-        complete(state_dict, self.state_dict(), widths)
+        ends = {side: getattr(self, side).line_ends.words for side in sides}
+        complete(state_dict, self.state_dict(), widths, ends)
 
     def set_num_updates(self, num_updates: int) -> None:
         """Store the number of updates; called by fairseq before every update."""

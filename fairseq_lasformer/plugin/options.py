@@ -262,6 +262,17 @@ class LengthOptions(FairseqDataclass):
             "(SHAPE), so that positions beyond the training length are learned; 0: none"
         },
     )
+    positions: ChoiceEnum(["text", "line"]) = field(  # type: ignore[valid-type]
+        default="text",
+        metadata={"help": "what positions are counted from: the beginning of the text, or of each line"},
+    )
+    own_lines: bool = field(
+        default=False,
+        metadata={
+            "help": "every attention also reads the query's own line; the pattern's keys enter by a factor per head "
+            "that begins at 0: a model of single sentences keeps its quality on documents; with --positions line"
+        },
+    )
     attention_length: int = field(
         default=0,
         metadata={

@@ -32,6 +32,7 @@ class AttentionOptions(NamedTuple):
         query_dim, key_dim: width of the states that queries, and keys, are projected from.
         dropout: dropout probability of the attention weights.
         backend: one of :data:`ops.BACKENDS`.
+        own_lines: whether a query also reads its own line, see :class:`SelectedAttention`.
         length: number of keys above which attention is sharpened, see :meth:`SelectedAttention.sharpened`. 0: never.
     """
 
@@ -43,6 +44,7 @@ class AttentionOptions(NamedTuple):
     dropout: float = 0.0
     backend: str = "auto"
     length: int = 0
+    own_lines: bool = False
 
 
 class AttentionOutput(NamedTuple):

@@ -5,33 +5,38 @@ from __future__ import annotations
 import math
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fairseq_lasformer import ops
 from fairseq_lasformer.nn.attentions.base import AttentionOptions, AttentionOutput
 from fairseq_lasformer.nn.attentions.projected import ProjectedAttention
 from fairseq_lasformer.nn.cache import DecodingCache
 from fairseq_lasformer.nn.layer_cache import LayerCache
+from fairseq_lasformer.nn.lines import kept_of_lines
 from fairseq_lasformer.nn.options import EVERY_QUERY, RowSampling
 from fairseq_lasformer.nn.patterns import Pattern
-from fairseq_lasformer.nn.selection import Selection
-from fairseq_lasformer.ops import AttentionMask, KeptKeys
+from fairseq_lasformer.nn.selection import Selection, selected
+from fairseq_lasformer.ops import AttentionMask, KeptKeys, PassShape
 
 
 class SelectedAttention(ProjectedAttention):
     """Multi-head attention that reads only the keys kept by its group's pattern (eq 3 of arXiv 2309.14174).
+
+    With ``--own-lines``, the result is that of attention to the query's own line plus g times that of the selection,
+    with a number g per head that begins at 0: a model that starts from one of single sentences is that model, until it
+    learns to look elsewhere (group and combined attention, arXiv 2105.14761).
 
     Args:
         options: widths, heads and dropout.
         pattern: the group's pattern in the lowest layer of the group; None in the layers above.
     """
 
-    packable = True
     narrow_results = ("q_proj", "k_proj", "v_proj")
 
     def __init__(self, options: AttentionOptions, pattern: Pattern | None = None) -> None:
         super().__init__(options)
         self.selector = pattern  # checkpoints store the selector's weights under this name
+        self.line_gate = nn.Parameter(torch.zeros(self.num_heads)) if options.own_lines else None
 
     def forward(
         self,
@@ -50,7 +55,10 @@ class SelectedAttention(ProjectedAttention):
         q, k, v = (self._as(x, heads, selection.contiguous) for heads in self.projected(x, memory))
         if self.length:
             q = self.sharpened(q, mask.counts(q.size(2), k.size(2), q.device)[:, None, :, None])
-        out = self.joined(selection.attend(q, k, v, dropout_p, self.backend))
+        heads = selection.attend(q, k, v, dropout_p, self.backend)
+        if self.line_gate is not None:
+            heads = self.line_gate[:, None, None].to(heads) * heads + self._own_line(q, k, v, mask, dropout_p)
+        out = self.joined(heads)
         return AttentionOutput(out, selection, q, k) if selection.explicit else AttentionOutput(out, selection)
 
     @staticmethod
@@ -70,7 +78,24 @@ class SelectedAttention(ProjectedAttention):
             kept = self.selector.step(x, keys)
         dropout_p = self.dropout_module.active_p
         out = ops.attend_kept(q, k, v, keys.key_index, kept, self.num_heads, self.backend, dropout_p)
+        if self.line_gate is not None:
+            own = ops.attend_kept(q, k, v, keys.key_index, keys.own, self.num_heads, self.backend, dropout_p)
+            out = self.line_gate.repeat_interleave(self.head_dim).to(out) * out + own
         return AttentionOutput(self.out_proj(out), kept)
+
+    def _own_line(self, q: Tensor, k: Tensor, v: Tensor, mask: AttentionMask, dropout_p: float) -> Tensor:
+        """Attend to the keys of each query's own line: heads [B, H, Q, D]."""
+        assert mask.own is not None
+        n_batch, n_queries, n_keys = q.size(0), q.size(2), k.size(2)
+        full = PassShape(q, n_queries, n_keys, mask.own.longest / n_keys, mask, self.backend)
+        own = selected(ops.choose(full, ranges=False), kept_of_lines(mask.own), n_batch, n_keys, mask)
+        if own.contiguous:
+            q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
+        return own.attend(q, k, v, dropout_p, self.backend)
+
+    @property
+    def packable(self) -> bool:  # type: ignore[override]
+        return self.line_gate is None
 
     @property
     def remembers(self) -> bool:

@@ -249,6 +249,8 @@ def check(model: Any, criterion: Any, task: Any, device: torch.device, amp: bool
         "--report-accuracy": bool(criterion.report_accuracy),
         "--sentence-avg": bool(criterion.sentence_avg),
         "--amp (use --fp16 or --bf16)": amp,
+        "--own-lines": bool(cfg.own_lines),
+        "--positions line": str(cfg.positions) == "line",
         "several GPUs (except with --ddp-backend legacy_ddp)": not isinstance(wrapped, (NoneType, LegacyDistributed)),
         "this --select-pattern": bool(without_keys(cfg)) or any(type(p) not in CAPTURED for _, p in model.patterns()),
     }

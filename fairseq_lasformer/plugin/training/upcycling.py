@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping
+from types import MappingProxyType
 
 import torch
 import torch.nn.functional as F
@@ -15,22 +16,43 @@ logger = logging.getLogger(__name__)
 _EXPERTS, _GATE, _SELECTOR = ".moe.experts.w1", ".moe.gate.", ".selector.q_proj.weight"
 
 
-def complete(weights: dict[str, Tensor], own: dict[str, Tensor], widths: Mapping[str, int]) -> None:
+def complete(
+    weights: dict[str, Tensor],
+    own: dict[str, Tensor],
+    widths: Mapping[str, int],
+    ends: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
+) -> None:
     """Complete the weights of a dense model, in place, for a model that selects or has mixtures of experts.
 
     Selectors start as the mean head of their group, see :func:`mean_head`, with kappa at 1. Each expert of a mixture
     that replaces a dense network starts as a copy of it (sparse upcycling, arXiv 2212.05055), without its biases, which
     experts do not have; gates keep their initial weights. Learned positions are stretched to the model's length.
-    Existing selectors and experts are left unchanged.
+    Existing selectors and experts are left unchanged. In a model with ``--own-lines``, the separator of lines starts as
+    the end of sentence, which it is to a line, and the selected keys start with a factor of 0.
 
     Args:
         weights: the checkpoint's weights.
         own: the model's initial weights.
         widths: width of an attention head of ``encoder`` and ``decoder`` (D).
+        ends: the end of sentence and the separator, if there is one, of ``encoder`` and ``decoder``.
     """
+    _lines(weights, own, ends)
     _positions(weights, own)
     _selectors(weights, own, widths)
     _experts(weights, own)
+
+
+def _lines(weights: dict[str, Tensor], own: dict[str, Tensor], ends: Mapping[str, tuple[int, ...]]) -> None:
+    gates = [name for name in own if name.endswith(".line_gate")]
+    if not gates or all(name in weights for name in gates):
+        return
+    weights.update({name: torch.zeros_like(own[name]) for name in gates})
+    tables = ("encoder.embed_tokens", "decoder.embed_tokens", "decoder.output_projection")
+    for side, words in ends.items():
+        for name in (f"{table}.{part}" for table in tables if table.startswith(side) for part in ("weight", "bias")):
+            if len(words) > 1 and name in weights:
+                weights[name] = weights[name].clone()
+                weights[name][words[1]] = weights[name][words[0]]
 
 
 def mean_head(query: Tensor, key: Tensor, n_heads: int, select_dim: int) -> tuple[Tensor, Tensor]:

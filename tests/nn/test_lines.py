@@ -1,0 +1,198 @@
+"""Positions and attention by line: a model of documents that begins as one of its sentences."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from helpers import steps
+from torch import nn
+
+from fairseq_lasformer.nn.lines import SourceLines, TargetLines, kept_of_lines
+from fairseq_lasformer.ops import AttentionMask
+from fairseq_lasformer.ops.reference import selected_attention
+
+EOS, PAD, SEP = 2, 1, 9
+SOURCE = torch.tensor(
+    [
+        [PAD, PAD, 11, 12, SEP, 13, SEP, 14, 15, 16, EOS],
+        [21, 22, 23, SEP, 24, 25, 26, 27, EOS, PAD, PAD],
+    ]
+)
+TARGET = torch.tensor([[EOS, 31, 32, SEP, SEP, 33, 34, 35], [EOS, SEP, 41, 42, 43, SEP, 44, PAD]])
+
+
+@pytest.fixture
+def by_lines(build, small_task, monkeypatch):
+    """Model with positions and attention by line, and factors of the selected keys given by ``gate``."""
+
+    monkeypatch.setattr(small_task, "separator_in", lambda dictionary: SEP, raising=False)
+
+    def make(gate: float, **options):
+        torch.manual_seed(2)
+        model = build(**{"positions": "line", "own_lines": True, **options}).eval()
+        for name, parameter in model.named_parameters():
+            if name.endswith("line_gate"):
+                parameter.data.fill_(gate)
+        return model
+
+    return make
+
+
+def brute(ends: torch.Tensor, padding: torch.Tensor) -> list[list[list[int]]]:
+    """The tokens of each line of each item."""
+    found = []
+    for item, pads in zip(ends.tolist(), padding.tolist()):
+        lines: list[list[int]] = [[]]
+        for i, (end, pad) in enumerate(zip(item, pads)):
+            if not pad:
+                lines[-1].append(i)
+                lines += [[]] * end
+        found.append([line for line in lines if line])
+    return found
+
+
+def test_lines_of_sources_and_targets():
+    ends, padding = (SOURCE == SEP) | (SOURCE == EOS), SOURCE == PAD
+    lines = SourceLines.of(ends, padding)
+    for b, own in enumerate(brute(ends, padding)):
+        for number, tokens in enumerate(own):
+            assert lines.line[b, tokens].tolist() == [number] * len(tokens)
+            assert lines.places()[b, tokens].tolist() == list(range(len(tokens)))
+            assert (lines.first[b, number], lines.n_tokens[b, number]) == (tokens[0], len(tokens))
+    target = TargetLines.of((TARGET == SEP) | (TARGET == EOS))
+    assert target.line[0].tolist() == [0, 0, 0, 1, 2, 2, 2, 2] and target.place[0].tolist() == [0, 1, 2, 0, 0, 1, 2, 3]
+    assert target.line[1].tolist() == [0, 1, 1, 1, 1, 2, 2, 2]
+    kept = kept_of_lines(lines.own(target.line)).indices.view(*TARGET.shape, -1)
+    assert [row[row >= 0].tolist() for row in kept[0]] == 3 * [[2, 3, 4]] + [[5, 6]] + 4 * [[7, 8, 9, 10]]
+    # the second source has two lines: nothing is read for the third of the target
+    assert [row[row >= 0].tolist() for row in kept[1]] == [[0, 1, 2, 3]] + 4 * [[4, 5, 6, 7, 8]] + 3 * [[]]
+    own = kept_of_lines(target.own()).indices.view(*TARGET.shape, -1)
+    assert [row[row >= 0].tolist() for row in own[0]] == [
+        [0],
+        [0, 1],
+        [0, 1, 2],
+        [3],
+        [4],
+        [4, 5],
+        [4, 5, 6],
+        [4, 5, 6, 7],
+    ]
+
+
+@pytest.mark.parametrize("modules", ["none", "encoder,decoder,cross"])
+@pytest.mark.parametrize("pre_norm", [False, True])
+def test_with_a_factor_of_0_every_line_is_translated_as_if_alone(by_lines, modules, pre_norm):
+    norms = {f"{side}_normalize_before": pre_norm for side in ("encoder", "decoder")}
+    model = by_lines(0.0, select_modules=modules, **norms)
+    with torch.no_grad():
+        whole = model.decoder(TARGET[:1], encoder_out=model.encoder(SOURCE[:1], None))[0]
+        for source, target in ((slice(2, 5), slice(0, 3)), (slice(5, 7), slice(3, 4)), (slice(7, 11), slice(4, 8))):
+            alone = model.decoder(TARGET[:1, target], encoder_out=model.encoder(SOURCE[:1, source], None))[0]
+            torch.testing.assert_close(whole[:, target], alone, rtol=1e-4, atol=1e-5)
+        # with another factor, or without own lines, it is not so
+        other = by_lines(0.5, select_modules=modules, **norms)
+        changed = other.decoder(TARGET[:1], encoder_out=other.encoder(SOURCE[:1], None))[0]
+        assert (changed - whole).abs().max() > 0.01
+
+
+@pytest.mark.parametrize("modules", ["none", "encoder,decoder,cross"])
+@pytest.mark.parametrize("n_beams", [1, 3])
+def test_steps_are_a_full_pass(by_lines, modules, n_beams):
+    model = by_lines(0.7, select_modules=modules)
+    with torch.no_grad():
+        full = model.decoder(TARGET, encoder_out=model.encoder(SOURCE, None))[0]
+        found = steps(model, SOURCE, TARGET, n_beams)
+    full, words = (t.repeat_interleave(n_beams, 0) for t in (full, TARGET.ne(PAD)))
+    torch.testing.assert_close(found[words], full[words], rtol=1e-4, atol=1e-4)
+
+
+def test_hypotheses_of_different_lines_change_places(by_lines):
+    model, order = by_lines(0.7), torch.tensor([1, 0, 0])
+    rows = torch.tensor([[EOS, 31, SEP, 33], [EOS, 31, 32, SEP], [EOS, SEP, 32, 33]])
+    with torch.no_grad():
+        encoder_out = model.encoder(SOURCE[:1], None)
+        state: dict = {}
+        out = model.encoder.reorder_encoder_out(encoder_out, torch.zeros(3, dtype=torch.long))
+        for i in range(1, 5):
+            model.decoder(rows[:, :i], out, incremental_state=state)
+        model.decoder.reorder_incremental_state_scripting(state, order)
+        after = torch.cat([rows[order], torch.tensor([[34], [35], [SEP]])], 1)
+        found = model.decoder(after, out, incremental_state=state)[0][:, 0]
+        memory = model.encoder(SOURCE[:1].expand(3, -1), None)
+        torch.testing.assert_close(found, model.decoder(after, memory)[0][:, -1], rtol=1e-4, atol=1e-4)
+
+
+def test_a_beginning_is_read_as_steps_read_it(by_lines):
+    model = by_lines(0.7)
+    with torch.no_grad():
+        encoder_out = model.encoder(SOURCE, None)
+        begun: dict = {}
+        features = model.decoder.read_beginning(TARGET[:, :6], encoder_out, begun, 1)
+        full = model.decoder(TARGET, encoder_out=encoder_out)[0]
+        torch.testing.assert_close(model.decoder.output_layer(features), full[:, :6], rtol=1e-4, atol=1e-4)
+        step = model.decoder(TARGET[:, :7], encoder_out=encoder_out, incremental_state=begun)[0][:, -1]
+        torch.testing.assert_close(step, full[:, 6], rtol=1e-4, atol=1e-4)
+
+
+def test_own_lines_are_the_definition_of_attention_over_them(by_lines):
+    model = by_lines(0.0)
+    attention = model.decoder.layers[0].encoder_attn
+    ends = (SOURCE == SEP) | (SOURCE == EOS)
+    lines, target = SourceLines.of(ends, SOURCE == PAD), TargetLines.of((TARGET == SEP) | (TARGET == EOS))
+    mask = AttentionMask(SOURCE == PAD, False, ends, lines.own(target.line))
+    q, k, v = (torch.randn(2, attention.num_heads, n, attention.head_dim) for n in (8, 11, 11))
+    keep = (lines.line[:, None] == target.line[..., None]) & (SOURCE != PAD)[:, None]
+    expected = selected_attention(q, k, v, keep, mask)
+    torch.testing.assert_close(attention._own_line(q, k, v, mask, 0.0), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_the_factor_learns_from_the_start(by_lines):
+    model = by_lines(0.0).train()
+    out, _ = model(SOURCE, None, TARGET)
+    out.log_softmax(-1)[..., 31].sum().backward()
+    gates = [p for name, p in model.named_parameters() if name.endswith("line_gate")]
+    assert len(gates) == sum(
+        len(layer.attentions) for stack in (model.encoder, model.decoder) for layer in stack.layers
+    )
+    assert all(gate.grad.abs().max() > 0 for gate in gates)
+
+
+def test_a_start_from_a_model_of_sentences_gives_the_separator_the_end_of_sentences_row(by_lines, build):
+    model, sentences = by_lines(0.3), build()
+    weights = {name: value.clone() for name, value in sentences.state_dict().items()}
+    model.load_state_dict(weights)
+    for table in (model.encoder.embed_tokens.weight, model.decoder.output_projection.weight):
+        assert torch.equal(table[SEP], table[EOS])
+    assert not torch.equal(sentences.encoder.embed_tokens.weight[SEP], sentences.encoder.embed_tokens.weight[EOS])
+    assert all(not p.any() for name, p in model.named_parameters() if name.endswith("line_gate"))
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith("line_gate"):
+                parameter.fill_(0.4)
+        model.encoder.embed_tokens.weight[SEP] += 1
+    again = by_lines(0.1)
+    again.load_state_dict(model.state_dict())  # a model of documents goes on as it is
+    assert all(torch.equal(a, b) for a, b in zip(again.state_dict().values(), model.state_dict().values()))
+
+
+@pytest.mark.parametrize("learned", [False, True])
+def test_positions_alone_begin_anew_with_each_line(by_lines, learned):
+    options = {f"{side}_learned_pos": learned for side in ("encoder", "decoder")}
+    model = by_lines(0.0, own_lines=False, **options)
+    assert not any(name.endswith("line_gate") for name, _ in model.named_parameters())
+    tokens = torch.tensor([[31, 32, SEP, 31, 32, EOS]])
+    x, _ = model.encoder.embed(tokens, lines=SourceLines.of((tokens == SEP) | (tokens == EOS), None))
+    torch.testing.assert_close(x[:, :2], x[:, 3:5])
+    long = torch.full((1, 3000 if not learned else 20), 31)
+    assert torch.isfinite(model.encoder(long, None)["encoder_out"][0]).all()
+    with torch.no_grad():
+        full = model.decoder(TARGET, encoder_out=model.encoder(SOURCE, None))[0]
+        found = steps(model, SOURCE, TARGET, 1).view_as(full)
+    words = TARGET.ne(PAD)
+    torch.testing.assert_close(found[words], full[words], rtol=1e-4, atol=1e-4)
+
+
+def test_layers_with_own_lines_are_not_packed(by_lines):
+    model = by_lines(0.2)
+    model.make_generation_fast_()
+    assert model.decoder.packed is None and isinstance(model.decoder.output_projection, nn.Linear)
