@@ -65,7 +65,9 @@ def test_tiles_of_queries_keep_more_keys_together_than_one(trained_folder, tmp_p
     rows = {(r["system"], r["metric"]): r["value"] for r in json.loads((tmp_path / "rows.json").read_text())["rows"]}
     for module in ("encoder", "decoder", "cross"):
         shares = [rows[f"{module}.0", f"{n} queries, %"] for n in (1, 8, 16, 32)]
-        assert 0 < shares[0] < shares[1] <= shares[2] <= shares[3] <= 100.001
+        assert 0 < shares[0] < shares[1] and max(shares) <= 100.001
+        if module != "decoder":  # there, later queries of a tile may also see more keys
+            assert shares[1] <= shares[2] <= shares[3]
     done = run("python", "-m", "benchmarks", "unions", checkpoint, "--tokens", 10**6, check=False)
     assert done.returncode == 1 and "fewer than 3 x 1000000 tokens" in done.stderr
 

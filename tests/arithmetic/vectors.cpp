@@ -128,7 +128,7 @@ Results results(const Arithmetic& compute) {
     Gather g{};
     g.batch = 1, g.heads = heads, g.queries = queries, g.keys = slots, g.width = width;
     g.q = tq.data(), g.k = keys.data(), g.v = values.data(), g.slots = tslots.data(), g.most = 6, g.counts = tcounts.data();
-    g.seed = 3, g.least = 1u << 30, g.keep_scale = 4.f / 3.f;
+    g.dropout = {3, 1u << 30, 4.f / 3.f};
     std::vector<float> result(size), lse(heads * queries), dq(size), dk(heads * slots * width), dv(dk.size());
     std::vector<float> work(gather_work(g));
     g.out = result.data(), g.lse = lse.data(), g.d_out = d_out.data(), g.dq = dq.data(), g.dk = dk.data(), g.dv = dv.data();
