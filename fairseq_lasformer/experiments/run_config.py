@@ -302,7 +302,7 @@ def _baseline(whole: RunConfig, preparation: PrepareConfig, options: TrainOption
     prepare(_other_examples(preparation, folder / "data", {"resolutions": "sentences"}), overwrite=True)
     dense = options.arch if "dense" in options.arch else options.arch.replace("lasformer", "lasformer_dense", 1)
     if dense not in PRESETS:
-        raise InputError(f"baseline: there is no dense model of the size of {options.arch}; leave baseline out")
+        raise InputError(f"baseline: no dense model has the size of {options.arch}; leave baseline out")
     own = replace(whole, out=folder)
     return _run(own, folder / "data", replace(options, arch=dense), lambda text: tell(f"baseline: {text}"))
 

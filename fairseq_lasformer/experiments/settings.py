@@ -133,13 +133,11 @@ class TrainOptions:
             return [] if self.precision == "fp32" else ["--fp16"]
         if self.precision == "fp16":
             raise InputError("--precision fp16: there is no GPU here; leave it out, and the CPU trains without it")
-        if self.precision == "bf16" and not bfloat16.available():
-            raise InputError(f"--precision bf16: {bfloat16.MISSING}; leave it out")
-        return [
-            *([] if named else ["--cpu"]),
-            "--linear-dtype",
-            {"fp32": "float32", "bf16": "bfloat16"}.get(self.precision, "auto"),
-        ]
+        dtype = {"fp32": "float32", "bf16": "bfloat16"}.get(self.precision, "auto")
+        bfloat16.chosen(
+            dtype, f"--precision {self.precision}"
+        )  # refuses what fairseq-train would, by the user's option
+        return [*([] if named else ["--cpu"]), "--linear-dtype", dtype]
 
 
 SMALL_CORPUS = 50_000

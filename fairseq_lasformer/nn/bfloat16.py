@@ -13,15 +13,33 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fairseq_lasformer.errors import InputError
+
 # Numbers of an input, and of a weight, from which bfloat16 is faster, with its conversions (benchmarks training, demo).
 LEAST = 1 << 16
-
-MISSING = "this processor multiplies no matrices in bfloat16 (it has neither AMX nor AVX512-BF16)"
 
 
 def available() -> bool:
     """Return whether this processor has instructions for products of bfloat16 matrices."""
     return torch.cpu._is_amx_tile_supported() or torch.cpu._is_avx512_bf16_supported()
+
+
+def chosen(dtype: str, option: str) -> bool:
+    """Return whether a training multiplies linear layers in bfloat16.
+
+    Args:
+        dtype: ``float32``, ``bfloat16`` or ``auto``.
+        option: the option that says so, for the message.
+
+    Raises:
+        InputError: it should, but the processor has no instructions for it.
+    """
+    if dtype == "bfloat16" and not available():
+        raise InputError(
+            f"{option}: this processor multiplies no matrices in bfloat16 (it has neither AMX nor AVX512-BF16); "
+            "leave it out"
+        )
+    return dtype != "float32" and available()
 
 
 def some_rows(n: int) -> int:

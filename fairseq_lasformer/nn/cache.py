@@ -19,8 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_lasformer.nn.lines import SourceLines, kept_of_lines
-from fairseq_lasformer.ops import KeptKeys, KeyIndex, OwnLine, quantise_heads
+from fairseq_lasformer.nn.lines import SourceLines, ranges, tokens_of_lines
+from fairseq_lasformer.ops import KeptKeys, KeyIndex, quantise_heads
 
 IncrementalState = dict[str, Any]
 
@@ -31,7 +31,8 @@ ENDS = "ends"
 """Name of the entries that are 1 at keys that end a line, [N, C or K, 1]."""
 
 LINES = "lines"
-"""Name of the state that is the line of the newest word and its place in it, int64 [R, 2]."""
+"""Name of the state that is the line of the newest word and its place in it, int64 [R, 2], and of the entries of the
+source that are the first token of each line and the number of its tokens, int64 [N, L, 2]."""
 
 
 def regroup(items: Tensor, n_items: int) -> tuple[Tensor | None, int]:
@@ -53,13 +54,19 @@ def regroup(items: Tensor, n_items: int) -> tuple[Tensor | None, int]:
     return (None if torch.equal(keep, torch.arange(n_items, device=keep.device)) else keep), beam
 
 
-def own_keys(cache: DecodingCache, source: SourceLines) -> tuple[KeptKeys, KeptKeys]:
-    """Return the keys of each hypothesis's own line, in the translation and in the source, in a step."""
+def own_keys(cache: DecodingCache, ends: Tensor, padding: Tensor) -> tuple[KeptKeys, KeptKeys]:
+    """Return the keys of each hypothesis's own line, in the translation and in the source, in a step.
+
+    Args:
+        ends, padding: see :meth:`SourceLines.of`; read on the first step.
+    """
     line, place = cache.states[LINES].unbind(1)
-    own = kept_of_lines(OwnLine((cache.length - 1 - place)[:, None], (place + 1)[:, None], int(place.max()) + 1))
+    own = ranges((cache.length - 1 - place)[:, None], (place + 1)[:, None], int(place.max()) + 1)
     slots = cache.table.gather(1, own.indices.clamp_min(0).long()).int().masked_fill(own.indices < 0, -1)
-    of_source = kept_of_lines(source.own(line.view(source.first.size(0), -1)))
-    return KeptKeys(slots, own.counts), of_source
+    if LINES not in cache.source:
+        cache.source[LINES] = torch.stack(SourceLines.of(ends, padding)[1:], 2)
+    first, n_tokens = cache.source[LINES].unbind(2)
+    return KeptKeys(slots, own.counts), tokens_of_lines(first, n_tokens, line.view(first.size(0), -1))
 
 
 class DecodingCache:

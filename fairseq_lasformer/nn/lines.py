@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fairseq_lasformer.ops import KeptKeys, OwnLine
+from fairseq_lasformer.ops import KeptKeys
 
 
 class SourceLines(NamedTuple):
@@ -45,11 +45,9 @@ class SourceLines(NamedTuple):
         index = torch.arange(self.line.size(1), device=self.line.device)
         return (index - self.first.gather(1, self.line)).clamp_min(0)
 
-    def own(self, line: Tensor) -> OwnLine:
-        """Return the tokens of lines, int64 [B, Q]; none for a line that the source does not have."""
-        known = line.clamp_max(self.first.size(1) - 1)
-        n_tokens = self.n_tokens.gather(1, known).masked_fill(line > known, 0)
-        return OwnLine(self.first.gather(1, known), n_tokens, int(self.n_tokens.max()))
+    def own(self, line: Tensor) -> KeptKeys:
+        """Return the tokens of lines; see :func:`tokens_of_lines`."""
+        return tokens_of_lines(self.first, self.n_tokens, line)
 
 
 class TargetLines(NamedTuple):
@@ -70,14 +68,30 @@ class TargetLines(NamedTuple):
         first = index.masked_fill(~starts, 0).cummax(1).values
         return cls((starts.long().cumsum(1) - 1).clamp_min(0), index - first)
 
-    def own(self) -> OwnLine:
-        """Return the tokens of each token's line up to itself."""
+    def own(self) -> KeptKeys:
+        """Return the tokens of each token's line up to itself, as kept keys of B * Q rows."""
         index = torch.arange(self.place.size(1), device=self.place.device)
-        return OwnLine(index - self.place, self.place + 1, int(self.place.max()) + 1)
+        return ranges(index - self.place, self.place + 1, int(self.place.max()) + 1)
 
 
-def kept_of_lines(own: OwnLine) -> KeptKeys:
-    """Return the keys of each query's own line, as kept keys of B * Q rows."""
-    slots = own.first[..., None] + torch.arange(own.longest, device=own.first.device)
-    unused = torch.arange(own.longest, device=own.first.device) >= own.n_keys[..., None]
-    return KeptKeys(slots.masked_fill(unused, -1).flatten(0, 1).int(), own.n_keys.flatten().int())
+def tokens_of_lines(first: Tensor, n_tokens: Tensor, line: Tensor) -> KeptKeys:
+    """Return the tokens of lines, as kept keys of B * Q rows; none for a line that a source does not have.
+
+    Args:
+        first, n_tokens: see :class:`SourceLines`.
+        line: int64 [B, Q].
+    """
+    known = line.clamp_max(first.size(1) - 1)
+    return ranges(first.gather(1, known), n_tokens.gather(1, known).masked_fill(line > known, 0), int(n_tokens.max()))
+
+
+def ranges(first: Tensor, n_keys: Tensor, longest: int) -> KeptKeys:
+    """Return keys that follow one another, as kept keys of B * Q rows.
+
+    Args:
+        first, n_keys: int64 [B, Q], the first key and the number of keys.
+        longest: maximum of ``n_keys``.
+    """
+    offset = torch.arange(longest, device=first.device)
+    slots = (first[..., None] + offset).masked_fill(offset >= n_keys[..., None], -1)
+    return KeptKeys(slots.flatten(0, 1).int(), n_keys.flatten().int())

@@ -17,20 +17,6 @@ MIN_KEYS = 10
 """Minimum number of keys that a query keeps, unless fewer are allowed (k_i in section 3.2)."""
 
 
-class OwnLine(NamedTuple):
-    """The keys of each query's own line, which follow one another.
-
-    Attributes:
-        first: int64 [B, Q], the first of them.
-        n_keys: int64 [B, Q], their number.
-        longest: the largest number, known without synchronising with the device.
-    """
-
-    first: Tensor
-    n_keys: Tensor
-    longest: int
-
-
 class AttentionMask(NamedTuple):
     """Keys that each query is allowed to attend to, before any selection.
 
@@ -39,13 +25,13 @@ class AttentionMask(NamedTuple):
         causal: query i sees keys 0 to i + (K - Q), as in decoder self-attention.
         ends: bool [B, K], True where the key is a separator or the end of sentence, for patterns that use the lines of
             the text; None if no pattern does.
-        own: the keys of each query's own line, for attentions that read it (``--own-lines``); otherwise None.
+        own: the keys of B * Q queries' own lines, for attentions that read them (``--own-lines``); otherwise None.
     """
 
     key_padding: Tensor | None
     causal: bool
     ends: Tensor | None = None
-    own: OwnLine | None = None
+    own: KeptKeys | None = None
 
     def rows(self, start: int, stop: int, n_queries: int, n_keys: int, device: torch.device) -> Tensor | None:
         """Return the mask of queries start to stop - 1.

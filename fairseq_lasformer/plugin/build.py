@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+import torch
 from fairseq import utils
 from torch import nn
 
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.nn.activations import FUNCTIONS
 from fairseq_lasformer.nn.attentions import ATTENTIONS, Attention, AttentionOptions, SelectedAttention
-from fairseq_lasformer.nn.compact.embedding import ExpandedEmbedding, define_sizes, expanded_embedding
+from fairseq_lasformer.nn.compact.embedding import ExpandedEmbedding, TableProjection, define_sizes, expanded_embedding
 from fairseq_lasformer.nn.compact.group_linear import ExpandReduce, block_sizes, max_groups, official_sizes, paper_sizes
 from fairseq_lasformer.nn.layers import DecoderLayer, EncoderLayer, FeedForward, TransformerLayer
 from fairseq_lasformer.nn.moe import MixtureOfExperts, MoeConfig
@@ -167,6 +169,24 @@ def embedding(cfg: ModuleConfig, n_words: int, out_dim: int, padding_idx: int) -
         return expanded_embedding(n_words, n, out_dim, padding_idx, sizes)
     except ValueError as e:
         raise InputError(f"--embedding {cfg.embedding}: {e}") from e
+
+
+def output_projection(dim: int, n_words: int, embed_tokens: Any, cfg: ModuleConfig) -> nn.Module:
+    """Build the output projection to the vocabulary: fairseq's, or through a narrow table if the embedding has one."""
+    shared = cfg.share_decoder_input_output_embed
+    if isinstance(embed_tokens, ExpandedEmbedding):
+        table = embed_tokens.weight
+        if not shared:
+            table = nn.Parameter(torch.randn_like(table) * table.size(1) ** -0.5)
+        return TableProjection(dim, table)
+    projection = nn.Linear(dim, n_words, bias=cfg.output_bias)
+    if cfg.output_bias:
+        nn.init.zeros_(projection.bias)
+    if shared:
+        projection.weight = embed_tokens.weight
+    else:
+        nn.init.normal_(projection.weight, std=dim**-0.5)
+    return projection
 
 
 def moe_config(cfg: ModuleConfig) -> MoeConfig:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.nn.cache import ENDS, STATE, DecodingCache, IncrementalState, own_keys
-from fairseq_lasformer.nn.compact.embedding import ExpandedEmbedding, TableProjection
+from fairseq_lasformer.nn.compact.embedding import TableProjection
 from fairseq_lasformer.nn.decoding.fixed_cache import BufferPool, FixedCache, Size
 from fairseq_lasformer.nn.decoding.packed_modules import Unsupported
 from fairseq_lasformer.nn.decoding.packed_stack import PackedStack
@@ -23,8 +23,8 @@ from fairseq_lasformer.nn.lines import SourceLines, TargetLines
 from fairseq_lasformer.nn.options import RunOptions
 from fairseq_lasformer.nn.patterns.learned import learned
 from fairseq_lasformer.nn.stack import Observer
-from fairseq_lasformer.ops import AttentionMask, OwnLine, PackedLinear, QuantisedLinear, log_softmax, pack_linear
-from fairseq_lasformer.plugin.build import decoder_stack, sampling, supervision
+from fairseq_lasformer.ops import AttentionMask, KeptKeys, PackedLinear, QuantisedLinear, log_softmax, pack_linear
+from fairseq_lasformer.plugin.build import decoder_stack, output_projection, sampling, supervision
 from fairseq_lasformer.plugin.config import ModuleConfig
 from fairseq_lasformer.plugin.encoder import EncoderOut
 from fairseq_lasformer.plugin.frontend import Frontend, some_padding
@@ -52,7 +52,7 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
         self._add_ends(dictionary.eos(), separator)
         last = cfg.decoder.normalize_before and not cfg.no_decoder_final_norm
         self.layer_norm = nn.LayerNorm(dim) if last else None
-        self.output_projection = _output_projection(dim, len(dictionary), embed_tokens, cfg)
+        self.output_projection = output_projection(dim, len(dictionary), embed_tokens, cfg)
         self.packed: PackedDecoder | None = None
         self.eight: EightBits | None = None
         self.pool = BufferPool()
@@ -193,27 +193,26 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
         """
         if incremental_state is not None:
             newest, positions = prev_output_tokens[:, -1], None
-            if self.reads_lines:
-                memory = encoder_out["encoder_out"][0].transpose(0, 1)
-                cache = DecodingCache.of(incremental_state, functools.partial(self.new_cache, newest.size(0), memory))
-                place = cache.next_place(self.line_ends.of(newest))
-                if self.by_line:
-                    positions = self.positions_at(place + self.padding_idx + 1, cache.length + 1)
-            if positions is None and self.embed_positions is not None:
+            memory = encoder_out["encoder_out"][0].transpose(0, 1)
+            cache = DecodingCache.of(incremental_state, functools.partial(self.new_cache, newest.size(0), memory))
+            ends = self.line_ends.asked(newest)
+            place = cache.next_place(ends) if ends is not None and self.reads_lines else None
+            if place is not None and self.by_line:
+                positions = self.positions_at(place + self.padding_idx + 1, cache.length + 1)
+            elif self.embed_positions is not None:
                 positions = self.embed_positions(prev_output_tokens, incremental_state=incremental_state)[:, -1]
             words = self.embed_scale * self.embed_tokens(newest)
             if self.cfg.zero_first_embedding and prev_output_tokens.size(1) == 1:
                 words = torch.zeros_like(words)
-            ends = self.line_ends.asked(newest)
-            return self._step(self.embed_words(words, positions), ends, encoder_out, incremental_state)
+            return self._step(self.embed_words(words, positions), ends, encoder_out, memory, cache)
         memory_padding = encoder_out["encoder_padding_mask"][0]
         ends = self.line_ends.asked(prev_output_tokens)
         source_ends = None if ends is None else encoder_out["ends"][0]
         padding, source_padding = (
             some_padding(mask, padded) for mask in (prev_output_tokens.eq(self.padding_idx), memory_padding)
         )
-        lines = TargetLines.of(self.line_ends.of(prev_output_tokens)) if self.reads_lines else None
-        own: tuple[OwnLine | None, OwnLine | None] = None, None
+        lines = self._lines(ends)
+        own: tuple[KeptKeys | None, KeptKeys | None] = None, None
         if lines is not None and self.cfg.own_lines:
             own = lines.own(), SourceLines.of(encoder_out["ends"][0], source_padding).own(lines.line)
         full = FullPass(
@@ -272,26 +271,29 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
         """
         assert self.packed is not None
         memory, padding = encoder_out["encoder_out"][0].transpose(0, 1), encoder_out["encoder_padding_mask"][0]
-        self._begin(cache, tokens, encoder_out)
-        x = self._embed(tokens)
+        x = self._embed(tokens, lines=self._begin(cache, tokens, encoder_out))
         x = self.packed.stack.read(x, cache, memory, cache.index_source(padding))
         return x if self.layer_norm is None else self.layer_norm(x)
 
-    def _begin(self, cache: DecodingCache, tokens: Tensor, encoder_out: EncoderOut) -> None:
-        """Start a cache with tokens [N, P]."""
+    def _lines(self, ends: Tensor | None) -> TargetLines | None:
+        """Return the lines of inputs, bool [B, N] where they start, if positions or attentions depend on them."""
+        return TargetLines.of(ends) if ends is not None and self.reads_lines else None
+
+    def _begin(self, cache: DecodingCache, tokens: Tensor, encoder_out: EncoderOut) -> TargetLines | None:
+        """Start a cache with tokens [N, P]; return their lines, see :meth:`_lines`."""
         cache.begin_with(tokens.size(1))
-        if (ends := self.line_ends.asked(tokens)) is not None:
+        ends = self.line_ends.asked(tokens)
+        if ends is not None:
             memory = encoder_out["encoder_out"][0].transpose(0, 1)
             cache.fill(ENDS, ends[..., None].to(memory.dtype))
             cache.mark_source(encoder_out["ends"][0], memory)
-            if self.reads_lines:
-                lines = TargetLines.of(ends)
-                cache.begin_lines(lines.line[:, -1], lines.place[:, -1])
+        lines = self._lines(ends)
+        if lines is not None:
+            cache.begin_lines(lines.line[:, -1], lines.place[:, -1])
+        return lines
 
     def _embed(self, tokens: Tensor, position_offset: Tensor | None = None, lines: TargetLines | None = None) -> Tensor:
         """Compute the input of the layers in a full pass: int64 [N, P] -> [N, P, d]."""
-        if self.by_line and lines is None:
-            lines = TargetLines.of(self.line_ends.of(tokens))
         places = lines.place if self.by_line and lines is not None else None
         words = self.embed_scale * self.embed_tokens(tokens)
         if self.cfg.zero_first_embedding:
@@ -299,20 +301,19 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
         return self.embed_words(words, self.position_embeddings(tokens, position_offset, places))
 
     def _step(
-        self, x: Tensor, ends: Tensor | None, encoder_out: EncoderOut, incremental_state: IncrementalState
+        self, x: Tensor, ends: Tensor | None, encoder_out: EncoderOut, memory: Tensor, cache: DecodingCache
     ) -> tuple[Tensor, dict[str, Any]]:
         """Compute features [R, 1, d] of the newest tokens, embedded [R, d], from the cache of earlier ones.
 
         Args:
-            ends: bool [R], whether they end a line; None if no pattern needs it.
+            ends: bool [R], whether they end a line; None if nothing depends on it.
+            memory: [N, K, d], the encoder's output.
         """
-        memory = encoder_out["encoder_out"][0].transpose(0, 1)
-        cache = DecodingCache.of(incremental_state, functools.partial(self.new_cache, x.size(0), memory))
-        source_index = cache.index_source(encoder_out["encoder_padding_mask"][0])
+        padding = encoder_out["encoder_padding_mask"][0]
+        source_index = cache.index_source(padding)
         context = DecodeContext(cache, memory, cache.advance(), source_index)
         if self.cfg.own_lines:
-            padding = encoder_out["encoder_padding_mask"][0]
-            context = context._replace(own=own_keys(cache, SourceLines.of(encoder_out["ends"][0], padding)))
+            context = context._replace(own=own_keys(cache, encoder_out["ends"][0], padding))
         if ends is not None:
             cache.mark(ends, encoder_out["ends"][0], memory)
         if isinstance(cache, FixedCache):
@@ -340,21 +341,3 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
         """Reorder the hypotheses without moving keys or values; see :class:`DecodingCache`."""
         if STATE in incremental_state:
             incremental_state[STATE].reorder(new_order)
-
-
-def _output_projection(dim: int, n_words: int, embed_tokens: Any, cfg: ModuleConfig) -> nn.Module:
-    """Build the output projection to the vocabulary: fairseq's, or through a narrow table if the embedding has one."""
-    shared = cfg.share_decoder_input_output_embed
-    if isinstance(embed_tokens, ExpandedEmbedding):
-        table = embed_tokens.weight
-        if not shared:
-            table = nn.Parameter(torch.randn_like(table) * table.size(1) ** -0.5)
-        return TableProjection(dim, table)
-    projection = nn.Linear(dim, n_words, bias=cfg.output_bias)
-    if cfg.output_bias:
-        nn.init.zeros_(projection.bias)
-    if shared:
-        projection.weight = embed_tokens.weight
-    else:
-        nn.init.normal_(projection.weight, std=dim**-0.5)
-    return projection

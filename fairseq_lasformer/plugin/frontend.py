@@ -70,8 +70,7 @@ class Frontend(nn.Module):
     def _add_ends(self, eos: int, separator: int | None) -> None:
         """Record the words that end a line, once the layers are built: a separator, and the end of sentence."""
         words = (eos,) if separator is None else (eos, separator)
-        self.line_ends = LineEnds(words, (pattern for _, pattern in self.layers.patterns()))
-        self.line_ends.read |= self.reads_lines
+        self.line_ends = LineEnds(words, (pattern for _, pattern in self.layers.patterns()), self.reads_lines)
 
     def check_kernels(self, retain_dropout: bool) -> None:
         """Raise :class:`Unsupported` if generation keeps dropout or is not on a CPU with the kernels."""

@@ -74,8 +74,8 @@ class LasformerModel(TransformerModelBase):
         decoder = LasformerDecoder(config, task.target_dictionary, target, run, separators[1])
         model = cls(config, encoder, decoder)
         if None in separators and (encoder.line_ends.read or decoder.line_ends.read):
-            reader = "--own-lines or --positions line" if config.own_lines or str(config.positions) == "line" else ""
-            reader = reader or f"--select-pattern {config.select_pattern}"
+            by_model = encoder.reads_lines or decoder.reads_lines
+            reader = "--own-lines or --positions line" if by_model else f"--select-pattern {config.select_pattern}"
             logger.warning(
                 f"{reader} reads where lines end, but the data has no separators "
                 "between lines: every text counts as one line; prepare the data with --separator"

@@ -145,22 +145,12 @@ class DocumentTranslationTask(GenerationTask):
         self.run_options = self.run_options._replace(expert_group=group)
         model = super().build_model(cfg, from_checkpoint)
         mark_embeddings(model)
-        if not from_checkpoint and self._bfloat16():
+        dtype = str(self.cfg.linear_dtype)
+        if not from_checkpoint and bfloat16.chosen(dtype, f"--linear-dtype {dtype}"):
             bfloat16.use_bfloat16(model)
         if self.cfg.eval_bleu and self.settings and self.cfg.eval_bleu_remove_bpe is None:
             self.tokenizer = self.build_tokenizer(None)  # --eval-bleu scores text, not subwords
         return model
-
-    def _bfloat16(self) -> bool:
-        """Return whether a training multiplies linear layers in bfloat16.
-
-        Raises:
-            InputError: it should, but the processor has no instructions for it.
-        """
-        dtype = str(self.cfg.linear_dtype)
-        if dtype == "bfloat16" and not bfloat16.available():
-            raise InputError(f"--linear-dtype bfloat16: {bfloat16.MISSING}; use float32, or auto")
-        return dtype != "float32" and bfloat16.available()
 
     def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any) -> None:
         """Load a split and check it against its manifest, if preprocessing wrote one.

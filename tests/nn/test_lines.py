@@ -7,7 +7,7 @@ import torch
 from helpers import steps
 from torch import nn
 
-from fairseq_lasformer.nn.lines import SourceLines, TargetLines, kept_of_lines
+from fairseq_lasformer.nn.lines import SourceLines, TargetLines
 from fairseq_lasformer.ops import AttentionMask
 from fairseq_lasformer.ops.reference import selected_attention
 
@@ -62,11 +62,11 @@ def test_lines_of_sources_and_targets():
     target = TargetLines.of((TARGET == SEP) | (TARGET == EOS))
     assert target.line[0].tolist() == [0, 0, 0, 1, 2, 2, 2, 2] and target.place[0].tolist() == [0, 1, 2, 0, 0, 1, 2, 3]
     assert target.line[1].tolist() == [0, 1, 1, 1, 1, 2, 2, 2]
-    kept = kept_of_lines(lines.own(target.line)).indices.view(*TARGET.shape, -1)
+    kept = lines.own(target.line).indices.view(*TARGET.shape, -1)
     assert [row[row >= 0].tolist() for row in kept[0]] == 3 * [[2, 3, 4]] + [[5, 6]] + 4 * [[7, 8, 9, 10]]
     # the second source has two lines: nothing is read for the third of the target
     assert [row[row >= 0].tolist() for row in kept[1]] == [[0, 1, 2, 3]] + 4 * [[4, 5, 6, 7, 8]] + 3 * [[]]
-    own = kept_of_lines(target.own()).indices.view(*TARGET.shape, -1)
+    own = target.own().indices.view(*TARGET.shape, -1)
     assert [row[row >= 0].tolist() for row in own[0]] == [
         [0],
         [0, 1],

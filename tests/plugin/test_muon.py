@@ -58,7 +58,7 @@ def test_an_update_is_nearly_orthogonal(shape):
 
 @pytest.mark.parametrize("bfloat16", [False, True])
 def test_a_saved_state_goes_on_as_it_would_have(bfloat16, monkeypatch):
-    monkeypatch.setattr(muon, "available", lambda: bfloat16)
+    monkeypatch.setattr(muon.bfloat16, "available", lambda: bfloat16)
     whole, parts = parameters(), parameters()
     steps(optimizer := muon.MuonWithAdam(whole, 0.95, 5, **OPTIONS), whole, 2)
     steps(first := muon.MuonWithAdam(parts, 0.95, 5, **OPTIONS), parts, 2)
@@ -72,7 +72,7 @@ def test_a_saved_state_goes_on_as_it_would_have(bfloat16, monkeypatch):
 def test_both_ways_of_computing_agree(monkeypatch):
     results = []
     for bfloat16 in (False, True):
-        monkeypatch.setattr(muon, "available", lambda b=bfloat16: b)
+        monkeypatch.setattr(muon.bfloat16, "available", lambda b=bfloat16: b)
         params = [torch.nn.Parameter(torch.eye(16, 24))]
         steps(muon.Muon(params, lr=0.01, weight_decay=0.1, adjust_lr_fn="match_rms_adamw"), params, 5)
         results.append(params[0].detach())

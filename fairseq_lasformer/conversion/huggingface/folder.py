@@ -43,7 +43,7 @@ class Folder:
             raise InputError(f"{path}: not a JSON file ({e})") from e
 
     def optional(self, name: str) -> dict[str, Any]:
-        """Return the content of a JSON file with named entries; empty if there is no such file."""
+        """Return the content of a JSON file with named entries; empty if the file does not exist."""
         found = self.json(name) if (self.path / name).is_file() else {}
         if not isinstance(found, dict):
             raise InputError(f"{self.path / name}: expected named entries")

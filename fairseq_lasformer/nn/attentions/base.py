@@ -32,8 +32,8 @@ class AttentionOptions(NamedTuple):
         query_dim, key_dim: width of the states that queries, and keys, are projected from.
         dropout: dropout probability of the attention weights.
         backend: one of :data:`ops.BACKENDS`.
-        own_lines: whether a query also reads its own line, see :class:`SelectedAttention`.
         length: number of keys above which attention is sharpened, see :meth:`SelectedAttention.sharpened`. 0: never.
+        own_lines: whether a query also reads its own line, see :class:`SelectedAttention`.
     """
 
     embed_dim: int
@@ -70,6 +70,7 @@ class Attention(nn.Module):
     Attributes:
         name: its name in ``--select-pattern NAME[:ARGUMENT]``, if it selects nothing.
         packable: whether the fast decoder supports it.
+        own_lines: whether a query also reads its own line.
         causal: whether it can be the decoder's self-attention, where a query must not see later keys.
         selector: the group's pattern in the lowest layer of the group; None in the layers above, and without patterns.
     """
@@ -78,6 +79,7 @@ class Attention(nn.Module):
     usage: ClassVar[str]
     packable: ClassVar[bool] = False
     causal: ClassVar[bool] = True
+    own_lines: bool = False
     selector: Pattern | None
 
     def __init_subclass__(cls) -> None:

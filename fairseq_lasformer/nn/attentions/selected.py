@@ -12,7 +12,6 @@ from fairseq_lasformer.nn.attentions.base import AttentionOptions, AttentionOutp
 from fairseq_lasformer.nn.attentions.projected import ProjectedAttention
 from fairseq_lasformer.nn.cache import DecodingCache
 from fairseq_lasformer.nn.layer_cache import LayerCache
-from fairseq_lasformer.nn.lines import kept_of_lines
 from fairseq_lasformer.nn.options import EVERY_QUERY, RowSampling
 from fairseq_lasformer.nn.patterns import Pattern
 from fairseq_lasformer.nn.selection import Selection, selected
@@ -31,12 +30,14 @@ class SelectedAttention(ProjectedAttention):
         pattern: the group's pattern in the lowest layer of the group; None in the layers above.
     """
 
+    packable = True
     narrow_results = ("q_proj", "k_proj", "v_proj")
 
     def __init__(self, options: AttentionOptions, pattern: Pattern | None = None) -> None:
         super().__init__(options)
         self.selector = pattern  # checkpoints store the selector's weights under this name
-        self.line_gate = nn.Parameter(torch.zeros(self.num_heads)) if options.own_lines else None
+        self.own_lines = options.own_lines
+        self.line_gate = nn.Parameter(torch.zeros(self.num_heads)) if self.own_lines else None
 
     def forward(
         self,
@@ -87,15 +88,10 @@ class SelectedAttention(ProjectedAttention):
         """Attend to the keys of each query's own line: heads [B, H, Q, D]."""
         assert mask.own is not None
         n_batch, n_queries, n_keys = q.size(0), q.size(2), k.size(2)
-        full = PassShape(q, n_queries, n_keys, mask.own.longest / n_keys, mask, self.backend)
-        own = selected(ops.choose(full, ranges=False), kept_of_lines(mask.own), n_batch, n_keys, mask)
-        if own.contiguous:
-            q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
+        full = PassShape(q, n_queries, n_keys, mask.own.indices.size(1) / n_keys, mask, self.backend)
+        own = selected(ops.choose(full, ranges=False), mask.own, n_batch, n_keys, mask)
+        q, k, v = (self._as(q, heads, own.contiguous) for heads in (q, k, v))
         return own.attend(q, k, v, dropout_p, self.backend)
-
-    @property
-    def packable(self) -> bool:  # type: ignore[override]
-        return self.line_gate is None
 
     @property
     def remembers(self) -> bool:

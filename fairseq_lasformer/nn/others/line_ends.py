@@ -13,14 +13,15 @@ class LineEnds:
     Args:
         words: the words that end a line.
         patterns: the patterns of that side's layers.
+        by_model: whether the model reads lines, whatever its patterns do.
 
     Attributes:
-        read: whether one of these patterns reads lines.
+        read: whether it, or one of these patterns, reads lines.
     """
 
-    def __init__(self, words: tuple[int, ...], patterns: Iterable[nn.Module]) -> None:
+    def __init__(self, words: tuple[int, ...], patterns: Iterable[nn.Module], by_model: bool = False) -> None:
         self.words = words
-        self.read = any(getattr(pattern, "reads_ends", False) for pattern in patterns)
+        self.read = by_model or any(getattr(pattern, "reads_ends", False) for pattern in patterns)
 
     def of(self, tokens: Tensor) -> Tensor:
         """Return which tokens end a line, bool like ``tokens``."""
@@ -30,5 +31,5 @@ class LineEnds:
         return ends
 
     def asked(self, tokens: Tensor) -> Tensor | None:
-        """Return :meth:`of` if a pattern reads lines; otherwise None."""
+        """Return :meth:`of` if lines are read; otherwise None."""
         return self.of(tokens) if self.read else None

@@ -15,7 +15,7 @@ from fairseq.optim.adam import Adam, FairseqAdam, FairseqAdamConfig
 from torch import Tensor, nn
 
 from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.nn.bfloat16 import available
+from fairseq_lasformer.nn import bfloat16
 from fairseq_lasformer.plugin.optimizers.expert_adam import restricted
 
 EMBEDDING = "embedding"
@@ -43,7 +43,7 @@ class Muon(torch.optim.Muon):
     @torch.no_grad()
     def step(self, closure: Callable | None = None) -> Any:  # type: ignore[override]
         """Update all matrices once."""
-        if any(p.is_cuda for group in self.param_groups for p in group["params"]) or available():
+        if any(p.is_cuda for group in self.param_groups for p in group["params"]) or bfloat16.available():
             return super().step(closure)
         loss = None if closure is None else torch.enable_grad()(closure)()
         for group in self.param_groups:

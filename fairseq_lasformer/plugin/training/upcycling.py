@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping
-from types import MappingProxyType
 
 import torch
 import torch.nn.functional as F
@@ -20,7 +19,7 @@ def complete(
     weights: dict[str, Tensor],
     own: dict[str, Tensor],
     widths: Mapping[str, int],
-    ends: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
+    ends: Mapping[str, tuple[int, ...]],
 ) -> None:
     """Complete the weights of a dense model, in place, for a model that selects or has mixtures of experts.
 
