@@ -52,8 +52,8 @@ def test_beam_search_finds_what_it_finds_without_any_cache(build, small_task, ka
         history.append(prev)
         return real(prev, *args, **kwargs)
 
-    def whole(embedded, ends, encoder_out, incremental_state):
-        """Compute the step without a state: all positions again, the source repeated for every hypothesis."""
+    def whole(embedded, ends, encoder_out, *cached):
+        """Compute the step without a cache: all positions again, the source repeated for every hypothesis."""
         beam = history[-1].size(0) // encoder_out["encoder_out"][0].size(1)
         own = encoder_out | {
             "encoder_out": [t.repeat_interleave(beam, 1) for t in encoder_out["encoder_out"]],
