@@ -7,6 +7,7 @@
 #                                                               systems: transformer lasformer lasformer_moe, and
 #                                                               for ted_en-de lasformer_delight delight_transformer
 #   FILES=... scripts/run.sh tvsub_zh-en lasformer              the systems of examples/tvsub.yaml; see there
+#   scripts/run.sh help_en-de lasformer                        the systems of examples/help.yaml
 # GPUS=1  MAX_UPDATE=  PRECISION=fp16|bf16|fp32  BEAM=5  AVERAGE=5 (checkpoints)  LIMIT SIZE WORKERS  FILES TRUST=1
 # On several nodes: see docs/reproduce.md. Without a GPU: GPUS=0 (fp32).
 set -euo pipefail

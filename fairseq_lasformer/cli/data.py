@@ -27,14 +27,18 @@ from fairseq_lasformer.text.hypotheses import FORMS
 def run_corpus(args: argparse.Namespace) -> None:
     from fairseq_lasformer.data.corpora.recipes import build
 
-    for line in build(args.name, args.files, args.out, args.trust_first_download):
+    languages = None if args.languages is None else tuple(args.languages.split(","))
+    if languages is not None and (len(languages) != 2 or not all(languages)):
+        raise InputError("--languages: expected two codes, such as en,de")
+    for line in build(args.name, args.files, args.out, args.trust_first_download, languages):
         print(line)
 
 
 def add_corpus(parser: argparse.ArgumentParser) -> None:
+    from fairseq_lasformer.data.corpora import libreoffice
     from fairseq_lasformer.data.corpora.recipes import CORPORA
 
-    parser.add_argument("name", choices=CORPORA)
+    parser.add_argument("name", choices=(*CORPORA, libreoffice.NAME))
     parser.add_argument("out", type=Path, help="folder for train, dev and test in raw form")
     parser.add_argument(
         "--files",
@@ -47,6 +51,48 @@ def add_corpus(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="download files that have no published checksum; their hashes are recorded, and checked from then on",
     )
+    parser.add_argument(
+        "--languages", metavar="SOURCE,TARGET", help="of libreoffice-help, which has 35 (default: en,de)"
+    )
+
+
+def run_align(args: argparse.Namespace) -> None:
+    from fairseq_lasformer.alignment.align import align
+
+    before, sign, after = args.rename.partition("=")
+    if args.rename and not (before and sign):
+        raise InputError("--rename: expected SOURCE=TARGET, such as .en.=.de.")
+    try:
+        dev, test = (float(share) for share in args.split.split(","))
+    except ValueError as e:
+        raise InputError("--split: expected two shares, of development and test, such as 0.02,0.04") from e
+    languages = args.source_lang, args.target_lang
+    folders = args.source_folder, args.target_folder
+    print(align(folders, languages, args.out, (before, after), (dev, test), args.encoding))
+
+
+def add_align(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("source_folder", type=Path, help="files in the source language, in any format of translate")
+    parser.add_argument("target_folder", type=Path, help="the same files in the target language")
+    parser.add_argument("-s", "--source-lang", required=True, help="source language, such as en")
+    parser.add_argument("-t", "--target-lang", required=True, help="target language, such as de")
+    parser.add_argument("-o", "--out", type=Path, required=True, help="folder for train, dev and test in raw form")
+    parser.add_argument(
+        "--rename",
+        default="",
+        metavar="SOURCE=TARGET",
+        help="how the names of partners differ: this text in the source file's, that in the target file's, such as "
+        ".en.=.de. (default: they are equal)",
+    )
+    parser.add_argument(
+        "--split",
+        default="0.02,0.04",
+        metavar="DEV,TEST",
+        help="shares of the documents for development and test, chosen by a hash of their names; none of their lines "
+        "stays in train (default: %(default)s)",
+    )
+    parser.add_argument("--encoding", help="of text files (default: as each says, else UTF-8 or a guess)")
+    parser.epilog = "Example: lasformer align site/en site/de -s en -t de -o raw/mine"
 
 
 def run_prepare(args: argparse.Namespace) -> None:

@@ -240,7 +240,8 @@ def add_reproduce(parser: argparse.ArgumentParser) -> None:
     from fairseq_lasformer.experiments.settings import RowOptions
 
     parser.add_argument(
-        "experiment", help="ted_en-de, news_en-de, europarl_en-de, pdc_zh-en, ted_en-de_whole or tvsub_zh-en"
+        "experiment",
+        help="ted_en-de, news_en-de, europarl_en-de, pdc_zh-en, ted_en-de_whole, tvsub_zh-en or help_en-de",
     )
     parser.add_argument(
         "system", help="transformer, lasformer, ...: configs/EXPERIMENT_SYSTEM.yaml, examples/tvsub.yaml"

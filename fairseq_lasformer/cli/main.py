@@ -22,7 +22,8 @@ class Command(NamedTuple):
 
 
 COMMANDS = {
-    "corpus": Command("convert one of the paper's corpora to raw documents", "data"),
+    "corpus": Command("convert a public corpus to raw documents", "data"),
+    "align": Command("make a corpus of documents from two folders of files, one in each language", "data"),
     "prepare": Command("convert raw documents to binarised data", "data"),
     "train": Command("train on prepared data", "experiments"),
     "upcycle": Command("turn a dense model into one that selects, in a few hundred updates", "experiments"),

@@ -8,6 +8,7 @@ import sysconfig
 from pathlib import Path
 from typing import Any
 
+from fairseq_lasformer.data.corpora import libreoffice
 from fairseq_lasformer.data.corpora.recipes import CORPORA, build
 from fairseq_lasformer.data.prepare import prepare, summary
 from fairseq_lasformer.data.prepare_config import PrepareConfig
@@ -26,6 +27,10 @@ def configs_folder() -> Path:
     """Return the folder of configurations: the clone's, or the one installed with the package."""
     clone = Path(__file__).resolve().parents[2] / "configs"
     return clone if clone.is_dir() else Path(sysconfig.get_path("data")) / "share/fairseq_lasformer/configs"
+
+
+CORPUS_OF = {"help": libreoffice.NAME}
+"""Corpora whose name differs from that of their experiments."""
 
 
 def described(experiment: str) -> Path | None:
@@ -49,9 +54,10 @@ def run_system(experiment: str, config: Path, system: str, options: RowOptions) 
             what = "--set" if name == "overrides" else f"--{name.replace('_', '-')}"
             raise InputError(f"{what}: {experiment} is described by {config.name}; copy it, and use lasformer run")
     whole = RunConfig.read(config)
-    for line in build(
-        experiment.partition("_")[0], options.files, Path("data-bin") / experiment / "raw", options.trust
-    ):
+    corpus = experiment.partition("_")[0]
+    raw = Path("data-bin") / experiment / "raw"
+    languages = whole.source, whole.target
+    for line in build(CORPUS_OF.get(corpus, corpus), options.files, raw, options.trust, languages):
         print(line, file=sys.stderr)
     run_from_config(config, (system,), tell=lambda text: print(text, file=sys.stderr))
     scores = json.loads((whole.out / system / "model/scores.json").read_text(encoding="utf-8"))["systems"]
@@ -65,7 +71,7 @@ def run_row(experiment: str, system: str, options: RowOptions) -> tuple[str, dic
 
     Args:
         experiment: ``ted_en-de``, ``news_en-de``, ``europarl_en-de``, ``pdc_zh-en`` or ``ted_en-de_whole``; or
-            ``tvsub_zh-en``, see :func:`run_system`.
+            ``tvsub_zh-en`` or ``help_en-de``, see :func:`run_system`.
         system: ``transformer``, ``lasformer``, ``lasformer_moe``, …: there must be a configuration with that name.
         options: how to run the row.
 

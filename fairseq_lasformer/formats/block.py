@@ -23,6 +23,18 @@ Markup = tuple["str | int", ...]
 """Markup inside a block: unchanged pieces of the file, and the numbers of blocks between them."""
 
 
+class Place(NamedTuple):
+    """Description of a block by its file, apart from its text.
+
+    Attributes:
+        kind: its element, such as ``h1`` or ``p``; empty if unknown.
+        key: its name in the file: an ``id``, an anchor, the time of a cue; empty if it has none.
+    """
+
+    kind: str = ""
+    key: str = ""
+
+
 @dataclass(frozen=True)
 class Block:
     """A run of text, such as a paragraph, with markup in it.
@@ -33,6 +45,7 @@ class Block:
         states: formatting of each segment; segments of equal state look alike.
         fills: for each markup, its substitute in the text: nothing, :data:`BREAK` or :data:`PLACEHOLDER`.
         write: converts text to its form in the file, such as ``&amp;`` for ``&``.
+        place: what the file says about it.
     """
 
     segments: tuple[str, ...]
@@ -40,6 +53,7 @@ class Block:
     states: tuple[Hashable, ...] = ()
     fills: tuple[str, ...] = ()
     write: Callable[[str], str] = field(default=str, compare=False)
+    place: Place = field(default=Place(), compare=False)
 
     @property
     def text(self) -> str:
@@ -138,10 +152,22 @@ class BlockBuilder:
         self.blocks: list[Block | None] = []
         self.found: list[Finished] = []
         self._open: list[_OpenBlock] = []
+        self._place = Place()
+
+    def at(self, kind: str, key: str = "") -> None:
+        """Say where the next blocks are, until this is called again; only the first of them has the key."""
+        self._place = Place(kind, key)
+
+    def name(self, key: str) -> None:
+        """Give a key to the open block, if it has none and no text yet."""
+        block = self._open[-1]
+        if not block.place.key and not block.open and not any(s.strip() for s in block.segments):
+            block.place = block.place._replace(key=key)
 
     def begin(self) -> None:
         """Begin a block, within the open one if there is one."""
-        self._open.append(_OpenBlock(len(self.blocks)))
+        self._open.append(_OpenBlock(len(self.blocks), self._place))
+        self._place = self._place._replace(key="")
         self.blocks.append(None)
 
     def end(self) -> None:
@@ -161,6 +187,7 @@ class BlockBuilder:
             tuple(block.states),
             tuple(block.fills),
             self.write,
+            block.place,
         )
         self._piece(block.number)
 
@@ -249,14 +276,14 @@ class BlockBuilder:
 
         return Parsed(
             renumber(self.pieces),
-            tuple(Block(b.segments, tuple(renumber(m) for m in b.markup), b.states, b.fills, b.write) for b in blocks),
+            tuple(replace(b, markup=tuple(renumber(m) for m in b.markup)) for b in blocks),
             finished=tuple(f._replace(before=sum(old < f.before for old in numbers)) for f in self.found),
         )
 
 
 class _OpenBlock:
-    def __init__(self, number: int) -> None:
-        self.number = number
+    def __init__(self, number: int, place: Place) -> None:
+        self.number, self.place = number, place
         self.segments, self.raw = [""], [""]
         self.states: list[Hashable] = [None]
         self.markup: list[list[str | int]] = []

@@ -59,11 +59,13 @@ def add(builder: BlockBuilder, text: str) -> None:
         hidden = piece.kind == "start" and _untranslated(piece)
         if piece.name not in INLINE and not (hidden and piece.name in OPAQUE and _inside_a_line(piece.name)):
             builder.leave()
+            builder.at(piece.name if piece.kind == "start" else "", piece.attributes.get("id", ""))
         if hidden:
             if piece.name not in VOID:
                 opaque = [piece.name]
         elif piece.kind == "start" and piece.name in INLINE - VOID:
             builder.enter()
+            builder.name(piece.attributes.get("id") or piece.attributes.get("name", ""))
             if len(state) < DEEPEST:
                 state.append((piece.name, piece.raw))
         elif piece.kind == "end" and piece.name in (names := [name for name, _ in state]):

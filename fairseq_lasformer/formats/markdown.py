@@ -79,6 +79,7 @@ def read(text: str) -> Parsed:
             if places is None:
                 continue
             builder.keep(body[position : places[0][0]])
+            builder.at("" if before is None else f"{before.tag}{before.level}")
             in_cell = before is not None and before.type in ("th_open", "td_open")
             builder.write = escape_within if in_cell else escape
             _inline(builder, body, places)

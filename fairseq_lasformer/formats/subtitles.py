@@ -174,6 +174,7 @@ def _plain(line: str) -> str:
 def _add(builder: BlockBuilder, cue: Cue, previous: Cue | None, states: list[str], joined: bool) -> Cue:
     """Add a cue's lines, to the open block if its sentence continues."""
     before = _plain(previous.lines[-1]) if previous and previous.lines else ""
+    builder.at("cue", f"{cue.begin:.3f}")
     for number, line in enumerate(cue.lines):
         plain = _plain(line)
         ended = not before or bool(_END.search(before)) or bool(_START.match(plain))

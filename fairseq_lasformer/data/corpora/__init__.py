@@ -1,1 +1,1 @@
-"""Conversion of the public distributions of the paper's corpora to raw documents."""
+"""Conversion of the public distributions of corpora to raw documents."""

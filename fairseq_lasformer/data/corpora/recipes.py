@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from tqdm import tqdm
 
+from fairseq_lasformer.data.corpora import libreoffice
 from fairseq_lasformer.data.corpora.download import RemoteFile, fetch
 from fairseq_lasformer.data.corpora.formats import marked, opus, pair, segments, talks, without_empty
 from fairseq_lasformer.errors import InputError
@@ -246,16 +247,19 @@ CORPORA = {
     ),
     "tvsub": Recipe(tvsub, ("zh", "en"), {}),
 }
-"""Every corpus by its name on the command line."""
+"""The corpora in raw distributions, by their names on the command line."""
 
 
-def build(name: str, files: Path, out: Path, trust: bool = False) -> list[str]:
+def build(
+    name: str, files: Path, out: Path, trust: bool = False, languages: tuple[str, str] | None = None
+) -> list[str]:
     """Write ``OUT/{train,dev,test}.LANG`` in raw form; leave a finished corpus unchanged.
 
     Args:
-        name: a key of :data:`CORPORA`.
+        name: a key of :data:`CORPORA`, or :data:`libreoffice.NAME`.
         files: folder that contains the distribution's files, or to which they are downloaded.
         trust: see :func:`fetch`.
+        languages: of a corpus in many of them; default: English and German.
 
     Returns:
         one line per split with the numbers of documents, of sentences and of pairs dropped because one side was empty;
@@ -264,6 +268,10 @@ def build(name: str, files: Path, out: Path, trust: bool = False) -> list[str]:
     Raises:
         InputError: files are missing or damaged, or the size of the development or test set differs from the paper's.
     """
+    if name == libreoffice.NAME:
+        return libreoffice.build(files, out, languages or ("en", "de"))
+    if languages is not None and languages != CORPORA[name].languages:
+        raise InputError(f"--languages: {name} is {'-'.join(CORPORA[name].languages)}; leave it out")
     progress = Progress(out, key_of("corpus", name))
     files_of = [out / f"{split}.{lang}" for split in ("train", "dev", "test") for lang in CORPORA[name].languages]
     if progress.matches and progress.done("build") and all(path.exists() for path in files_of):
