@@ -22,6 +22,9 @@ from fairseq_lasformer.files import file_hash, replacing
 CHECKPOINTS = ("model.pt", "checkpoint_best.pt", "checkpoint_last.pt")
 """File names tried when looking for the model in a folder, in order of preference."""
 
+EIGHT_BITS = "eight_bits"
+"""Key of a checkpoint whose value maps the names of weights in 8 bits to the scale of each of their rows."""
+
 # What fairseq's own checkpoints contain besides tensors and plain containers: arguments of stock architectures, meters.
 # Everything else is still rejected by torch's restricted loading.
 SAFE_GLOBALS: list[Any] = [
@@ -102,7 +105,26 @@ def load(path: str | Path) -> dict[str, Any]:
         raise InputError(f"{path}: not a fairseq checkpoint (it contains no settings)")
     check_settings(state, path)
     check_weights(state["model"], path)
+    if EIGHT_BITS in state:
+        _expand(state, path)
     return state
+
+
+def _expand(state: dict[str, Any], path: Path) -> None:
+    """Turn weights that ``lasformer pack`` rounded to 8 bits into float32.
+
+    Raises:
+        InputError: the scales do not fit the weights.
+    """
+    scales, weights = state.pop(EIGHT_BITS), state["model"]
+    if not isinstance(scales, Mapping):
+        raise InputError(f"{path}: refused, its scales are no table")
+    check_weights(scales, path)
+    for name, scale in scales.items():
+        numbers = weights.get(name)
+        if numbers is None or numbers.dtype != torch.int8 or scale.shape != (*numbers.shape[:1], 1):
+            raise InputError(f"{path}: refused, the scale of {name} does not fit its weights")
+        weights[name] = numbers.float() * scale.float()
 
 
 def unpickled(path: Path) -> Any:

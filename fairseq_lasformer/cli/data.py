@@ -386,6 +386,19 @@ def add_import(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def run_pack(args: argparse.Namespace) -> None:
+    from fairseq_lasformer.conversion.pack import pack
+
+    print(pack(args.checkpoint, args.out, args.data))
+
+
+def add_pack(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("checkpoint", type=Path, help="a checkpoint or its folder")
+    parser.add_argument("out", type=Path, help="folder to write: weights, settings, dictionaries, subwords")
+    parser.add_argument("--data", type=Path, help="prepared folder (default: the one used in training)")
+    parser.epilog = "Example: lasformer pack checkpoints/mine mine && lasformer translate mine letter.docx"
+
+
 def run_export(args: argparse.Namespace) -> None:
     from fairseq_lasformer.conversion.export import export
     from fairseq_lasformer.conversion.huggingface.exporting import export_like

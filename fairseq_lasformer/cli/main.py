@@ -51,6 +51,7 @@ COMMANDS = {
     "convert": Command("convert a checkpoint of fairseq's transformer to lasformer_dense", "data"),
     "import": Command("convert a Hugging Face model (OPUS-MT, NLLB, ...) to one that every command takes", "data"),
     "export": Command("write a model at kappa 1 for CTranslate2", "data"),
+    "pack": Command("write a model as a small folder to give away: 8 bits, dictionaries, subwords", "data"),
     "average": Command("average checkpoints, with kappa from the last", "data"),
 }
 

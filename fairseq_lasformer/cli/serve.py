@@ -19,12 +19,19 @@ from fairseq_lasformer.cli import (
 )
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.machine import cores
+from fairseq_lasformer.shared import model_path
 
 LOCAL = ("127.0.0.1", "localhost", "::1")
 
 
 def add_serve(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("models", type=Path, nargs="+", metavar="MODEL", help="checkpoints or their folders")
+    parser.add_argument(
+        "models",
+        type=model_path,
+        nargs="+",
+        metavar="MODEL",
+        help="checkpoints, their folders, or names of models in data/models",
+    )
     parser.add_argument("--data", type=Path, help="prepared folder of all models (default: the one used in training)")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: this machine only)")
     parser.add_argument("--port", type=int, default=5000, help="default: %(default)s")

@@ -21,6 +21,7 @@ from fairseq_lasformer.cli import (
 )
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.files import check_writable, file_hash
+from fairseq_lasformer.shared import model_path
 
 if TYPE_CHECKING:
     from fairseq_lasformer.data.subwords import DataConfig
@@ -41,7 +42,9 @@ FILES = ("glossary", "memory", "given")
 
 
 def add_translate(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", type=Path, help="a checkpoint or its folder")
+    parser.add_argument(
+        "model", type=model_path, help="a checkpoint, its folder, or the name of a model in data/models"
+    )
     parser.add_argument(
         "input", nargs="?", default="-", metavar="FILE|FOLDER|-", help="what to translate (default: standard input)"
     )

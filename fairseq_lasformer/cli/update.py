@@ -11,13 +11,16 @@ from tqdm import tqdm
 from fairseq_lasformer.cli import add_beam, add_decoding, add_device, add_memory_options, decoding_of, memory_of
 from fairseq_lasformer.cli.translate_options import set_verbosity
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.shared import model_path
 
 CHANGED = 3
 """Exit code with ``--exit-code``, if the translation has changed."""
 
 
 def add_update(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", type=Path, help="a checkpoint or its folder")
+    parser.add_argument(
+        "model", type=model_path, help="a checkpoint, its folder, or the name of a model in data/models"
+    )
     parser.add_argument("old", type=Path, help="the source as it was, a file or a folder")
     parser.add_argument("translated", type=Path, help="its translation; in a folder, files have their source's names")
     parser.add_argument("new", type=Path, help="the source as it is now")

@@ -27,6 +27,7 @@ from fairseq_lasformer.documents.translator import Translator
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.plugin import register
 from fairseq_lasformer.search.glossary import Glossary
+from fairseq_lasformer.shared import model_path
 from fairseq_lasformer.text.lines import clean_line, split_lines
 from fairseq_lasformer.translation_memory.remembering import Memory
 
@@ -302,7 +303,7 @@ def from_pretrained(
     """Load a trained model.
 
     Args:
-        folder: the folder of the checkpoint, or the checkpoint itself.
+        folder: the folder of the checkpoint, the checkpoint itself, or the name of a model in ``data/models``.
         checkpoint_file: file name of the checkpoint; default: the first of :data:`CHECKPOINTS` that exists.
         data: the prepared folder; default: ``folder`` if it contains the ``settings.json``, dictionaries and subwords
             of one, otherwise the folder that the checkpoint was trained on.
@@ -312,7 +313,7 @@ def from_pretrained(
     Raises:
         InputError: there is no checkpoint, an unusable one, or no prepared folder.
     """
-    folder = Path(folder)
+    folder = model_path(folder)
     if checkpoint_file is None and folder.is_file():
         folder, checkpoint_file = folder.parent, folder.name
     checkpoint = folder / checkpoint_file if checkpoint_file else chosen(folder)

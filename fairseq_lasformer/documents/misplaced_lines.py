@@ -26,7 +26,7 @@ MARGIN = 0.5
 BACK = 6
 """Number of lines before a misplaced one that are searched for where it began."""
 
-NEIGHBOURS = (-2, -1, 1, 2)
+NEIGHBOURS = (-1, 1, -2, 2)
 """Source lines that a line is compared with, relative to its own."""
 
 Score = Callable[[Sequence[tuple[Tensor, Tensor]]], list[float]]
@@ -39,6 +39,7 @@ def first_misplaced(
     scores: Sequence[Sequence[float]],
     starts: Sequence[int],
     score: Score,
+    edges: Sequence[int] = (),
 ) -> list[int | None]:
     """Find the first line of each document where the model lost its place; None where no such line is found.
 
@@ -47,6 +48,8 @@ def first_misplaced(
         lines: tokens of its translation, as many lines.
         scores: score of each line, given the document.
         starts: first line of each document that is checked.
+        edges: first line of each document after those that were translated again; it is checked as well, with those
+            after it. 0 for none.
     """
     looked = []
     for document, start in enumerate(starts):
@@ -54,17 +57,14 @@ def first_misplaced(
         ranked = sorted(range(start, n), key=lambda i: scores[document][i])
         lowest = ranked[: max(1, math.ceil(SHARE * n))]
         near = {i + j for i in lowest for j in AROUND}
+        if edges and edges[document]:
+            near |= {edges[document] + j for j in AROUND}
         looked += [(document, i) for i in sorted(near) if start <= i < n]
-    alone = _score(looked, 0, sources, lines, score)
-    doubtful = [(d, i) for (d, i) in looked if alone[d, i] < scores[d][i] - MARGIN]
     found: list[int | None] = [None] * len(starts)
-    for offset in NEIGHBOURS:
-        here = [(d, i) for d, i in doubtful if 0 <= i + offset < len(sources[d])]
-        other = _score(here, offset, sources, lines, score)
-        for d, i in here:
-            known = found[d]
-            if other[d, i] > alone[d, i] + MARGIN and (known is None or i < known):
-                found[d] = i
+    for d, i in _misplaced(looked, sources, lines, scores, score):
+        known = found[d]
+        if known is None or i < known:
+            found[d] = i
     # back to where it began: the lines before are out of place as well, up to a few in a row that are not
     lost = {d: i for d, i in enumerate(found) if i is not None}
     while lost:
@@ -74,6 +74,39 @@ def first_misplaced(
         lost = {d: min(j for other, j in doubtful if other == d) for d in {d for d, _ in doubtful}}
         for d, i in lost.items():
             found[d] = i
+    return found
+
+
+def all_misplaced(
+    sources: Sequence[Sequence[Tensor]],
+    lines: Sequence[Sequence[Tensor]],
+    scores: Sequence[Sequence[float]],
+    starts: Sequence[int],
+    score: Score,
+) -> list[list[int]]:
+    """Find all lines of each document that are out of place, in order; see :func:`first_misplaced`."""
+    looked = [(d, i) for d, start in enumerate(starts) for i in range(start, len(lines[d]))]
+    found: list[list[int]] = [[] for _ in starts]
+    for d, i in sorted(_misplaced(looked, sources, lines, scores, score)):
+        found[d].append(i)
+    return found
+
+
+def _misplaced(
+    looked: Sequence[tuple[int, int]],
+    sources: Sequence[Sequence[Tensor]],
+    lines: Sequence[Sequence[Tensor]],
+    scores: Sequence[Sequence[float]],
+    score: Score,
+) -> set[tuple[int, int]]:
+    """Return which of some lines, by document and number, are unlikely alone and fit a neighbour better."""
+    alone = _score(looked, 0, sources, lines, score)
+    doubtful = [(d, i) for (d, i) in looked if alone[d, i] < scores[d][i] - MARGIN]
+    found: set[tuple[int, int]] = set()
+    for offset in NEIGHBOURS:
+        here = [(d, i) for d, i in doubtful if 0 <= i + offset < len(sources[d]) and (d, i) not in found]
+        other = _score(here, offset, sources, lines, score)
+        found |= {place for place in here if other[place] > alone[place] + MARGIN}
     return found
 
 

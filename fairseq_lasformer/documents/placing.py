@@ -1,4 +1,4 @@
-"""Retranslation of documents from where the model lost its place; see :mod:`misplaced_lines`."""
+"""Retranslation of lines from where the model lost its place; see :mod:`misplaced_lines`."""
 
 from __future__ import annotations
 
@@ -7,59 +7,122 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from fairseq_lasformer.documents.misplaced_lines import MARGIN, first_misplaced
-from fairseq_lasformer.documents.part_search import CONTEXTS, SCORED_TOKENS, PartSearch
+from fairseq_lasformer.documents.batching import batches
+from fairseq_lasformer.documents.misplaced_lines import MARGIN, all_misplaced, first_misplaced
+from fairseq_lasformer.documents.part_search import CONTEXTS, GROUPS, SCORED_TOKENS, PartSearch
 from fairseq_lasformer.documents.scoring import log_probabilities, mean
 from fairseq_lasformer.documents.source import Line, Source, rest_of
+from fairseq_lasformer.text.documents import Span
 
 ROUNDS = 9
 """Maximum number of times that a document is checked for lines out of place."""
+
+REACH = 10
+"""Number of lines that are translated again together; those after them only if they do not fit."""
 
 COMPARED = 4
 """Number of lines by which an old and a new translation are compared."""
 
 
-def place_lines(
-    search: PartSearch, documents: Sequence[Source], found: list[list[Line]], device: torch.device | str
-) -> None:
-    """Translate documents again from where the model lost its place, with less and less context.
+class Placing:
+    """Lines out of place in translated documents, and their retranslation.
 
-    With all of the context it would lose its place again. The new translation is used if its first lines, by
-    themselves, are more likely translations of their sources.
+    From where the model lost its place, some lines are translated again with less context: with all of it, the model
+    would lose its place again. They are used if the first of them, by themselves, are more likely translations of their
+    sources. Otherwise, every line of the document that is out of place is translated alone.
+
+    Args:
+        found: the lines of each document, which are replaced.
     """
 
-    def score(pairs: Sequence[tuple[Tensor, Tensor]]) -> list[float]:
+    def __init__(
+        self, search: PartSearch, documents: Sequence[Source], found: list[list[Line]], device: torch.device | str
+    ) -> None:
+        self.search, self.documents, self.found, self.device = search, documents, found, device
+
+    def score(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> list[float]:
+        """Return the mean log probability per token of translations of single lines."""
+        search = self.search
         examples = [(search.closed(source, 0), search.closed(target, 1)) for source, target in pairs]
-        found = log_probabilities(search.models[0], search.task.target_dictionary, examples, SCORED_TOKENS, device)
+        found = log_probabilities(search.models[0], search.task.target_dictionary, examples, SCORED_TOKENS, self.device)
         return [mean(tokens) for tokens in found]
 
-    starts, failures = [0] * len(documents), [0] * len(documents)
-    here = [i for i in range(len(documents)) if len(found[i]) == len(documents[i].sentences) > 1]
-    for _ in range(ROUNDS):
-        places = first_misplaced(
-            [documents[i].sentences for i in here],
-            [[line.tokens for line in found[i]] for i in here],
-            [[line.score for line in found[i]] for i in here],
-            [starts[i] for i in here],
-            score,
+    def run(self) -> None:
+        """Check all documents, and translate lines again until none is found out of place."""
+        n = len(self.documents)
+        here = [i for i in range(n) if len(self.found[i]) == len(self.documents[i].sentences) > 1]
+        starts, edges = [0] * n, [0] * n
+        for _ in range(ROUNDS):
+            places = first_misplaced(
+                *self._lines(here), [starts[i] for i in here], self.score, [edges[i] for i in here]
+            )
+            lost = {i: place for i, place in zip(here, places) if place is not None}
+            if not lost:
+                return
+            again = self._again(lost)
+            self._alone({i: place for i, place in lost.items() if i not in again})
+            for i, (start, edge) in again.items():
+                starts[i], edges[i] = start, edge
+            here = list(again)
+        self._alone({i: starts[i] for i in here})
+
+    def _lines(self, here: Sequence[int]) -> tuple[list[Sequence[Tensor]], list[list[Tensor]], list[list[float]]]:
+        """Return source lines, translated lines and scores of documents."""
+        lines = [self.found[i] for i in here]
+        return (
+            [self.documents[i].sentences for i in here],
+            [[line.tokens for line in its] for its in lines],
+            [[line.score for line in its] for its in lines],
         )
-        lost = {i: place for i, place in zip(here, places) if place is not None}
-        if not lost:
-            return
-        parts = [rest_of(documents[i].parts, place, CONTEXTS[failures[i]]) for i, place in lost.items()]
-        new = [found[i][:place] for i, place in lost.items()]
-        search.translate_in_order([documents[i] for i in lost], parts, new, device)
+
+    def _again(self, lost: dict[int, int]) -> dict[int, tuple[int, int]]:
+        """Translate lines again after some lines of context; return where those begin and end that were accepted."""
+        spans = [self._window(i, place) for i, place in lost.items()]
+        new = [self.found[i][:place] for i, place in lost.items()]
+        documents = [self.documents[i] for i in lost]
+        self.search.translate_in_order(documents, [[span] for span in spans], new, self.device)
+        accepted = {}
         for (i, place), lines in zip(lost.items(), new):
             window = range(place, min(place + COMPARED, len(lines)))
-            pairs = [(documents[i].sentences[j], side[j].tokens) for side in (found[i], lines) for j in window]
-            scores = score(pairs)
+            pairs = [
+                (self.documents[i].sentences[j], side[j].tokens) for side in (self.found[i], lines) for j in window
+            ]
+            scores = self.score(pairs)
             if sum(scores[len(window) :]) > sum(scores[: len(window)]) + MARGIN:
-                changed = [not torch.equal(a.tokens, b.tokens) for a, b in zip(lines, found[i])]
-                found[i] = [b._replace(repaired=b.repaired or c) for b, c in zip(lines, changed)]
-                starts[i], failures[i] = place, 0
-            else:
-                failures[i] += 1
-                if failures[i] == len(CONTEXTS):  # the model may find its place again in later lines
-                    found[i][place] = found[i][place]._replace(flawed=True)
-                    starts[i], failures[i] = place + 1, 0
-        here = list(lost)
+                for j in range(place, len(lines)):
+                    self._replace(i, j, lines[j])
+                accepted[i] = place, len(lines)
+        return accepted
+
+    def _window(self, i: int, place: int) -> Span:
+        rest = rest_of(self.documents[i].parts, place, CONTEXTS[0])[0]
+        return rest._replace(size=min(rest.size, REACH))
+
+    def _alone(self, starts: dict[int, int]) -> None:
+        """Translate each line that is out of place alone; one that is no better then stays, and is reported."""
+        here = list(starts)
+        found = all_misplaced(*self._lines(here), [starts[i] for i in here], self.score)
+        tasks = [(i, j) for i, its in zip(here, found) for j in its if not self._given(i, j)]
+        lengths = [len(self.documents[i].sentences[j]) for i, j in tasks]
+        order = sorted(range(len(tasks)), key=lambda k: lengths[k])
+        for batch in batches(lengths, order, SCORED_TOKENS, GROUPS):
+            chosen = [tasks[k] for k in batch]
+            spans = [(self.documents[i], Span(0, j, 1), self.found[i][:j]) for i, j in chosen]
+            lines = [its[0] for its in self.search.translate_parts(spans, self.device)]
+            old = [(self.documents[i].sentences[j], self.found[i][j].tokens) for i, j in chosen]
+            new = [(self.documents[i].sentences[j], line.tokens) for (i, j), line in zip(chosen, lines)]
+            scores = self.score([*old, *new])
+            for (i, j), line, before, after in zip(chosen, lines, scores, scores[len(chosen) :]):
+                if after > before + MARGIN:
+                    self._replace(i, j, line)
+                else:
+                    self.found[i][j] = self.found[i][j]._replace(flawed=True)
+
+    def _given(self, i: int, j: int) -> bool:
+        given = self.documents[i].given
+        return given is not None and given[j] is not None
+
+    def _replace(self, i: int, j: int, line: Line) -> None:
+        old = self.found[i][j]
+        changed = not torch.equal(line.tokens, old.tokens)
+        self.found[i][j] = line._replace(repaired=line.repaired or old.repaired or changed)

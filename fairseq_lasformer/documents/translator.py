@@ -17,7 +17,7 @@ from torch import Tensor
 from fairseq_lasformer.data.examples import ExampleCodec
 from fairseq_lasformer.documents.batching import batches
 from fairseq_lasformer.documents.part_search import PartSearch
-from fairseq_lasformer.documents.placing import place_lines
+from fairseq_lasformer.documents.placing import Placing
 from fairseq_lasformer.documents.requiring import require_terms
 from fairseq_lasformer.documents.source import Line, Source
 from fairseq_lasformer.errors import InputError
@@ -97,7 +97,7 @@ class Translator(PartSearch):
     def finish(self, documents: Sequence[Source], found: list[list[Line]], device: torch.device | str) -> None:
         """Correct whole translations in ``found``: place lines, and require terms."""
         if self.places_lines:
-            place_lines(self, [document._replace(terms=None) for document in documents], found, device)
+            Placing(self, [document._replace(terms=None) for document in documents], found, device).run()
         require_terms(self, documents, found, device)
         for document, lines in zip(documents, found):
             for i, (line, given) in enumerate(zip(lines, document.given or ())):

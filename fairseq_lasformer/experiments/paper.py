@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import sysconfig
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +19,8 @@ from fairseq_lasformer.experiments.run_config import RunConfig, run_from_config
 from fairseq_lasformer.experiments.settings import PRECISIONS, RowOptions
 from fairseq_lasformer.experiments.training import read_config
 from fairseq_lasformer.resume import Progress, key_of
+from fairseq_lasformer.shared import shared
 from fairseq_lasformer.text.documents import read_documents
-
-
-def configs_folder() -> Path:
-    """Return the folder of configurations: the clone's, or the one installed with the package."""
-    clone = Path(__file__).resolve().parents[2] / "configs"
-    return clone if clone.is_dir() else Path(sysconfig.get_path("data")) / "share/fairseq_lasformer/configs"
-
 
 CORPUS_OF = {"help": libreoffice.NAME}
 """Corpora whose name differs from that of their experiments."""
@@ -35,7 +28,7 @@ CORPUS_OF = {"help": libreoffice.NAME}
 
 def described(experiment: str) -> Path | None:
     """Return the configuration of ``lasformer run`` for an experiment not in the paper; None for the paper's own."""
-    path = configs_folder().parent / "examples" / f"{experiment.partition('_')[0]}.yaml"
+    path = shared("examples") / f"{experiment.partition('_')[0]}.yaml"
     return path if path.is_file() and RunConfig.read(path).out == Path("runs") / experiment else None
 
 
@@ -84,7 +77,7 @@ def run_row(experiment: str, system: str, options: RowOptions) -> tuple[str, dic
     """
     if (description := described(experiment)) is not None:
         return run_system(experiment, description, system, options)
-    config = configs_folder() / f"{experiment}_{system}.yaml"
+    config = shared("configs") / f"{experiment}_{system}.yaml"
     corpus, pair = [*experiment.split("_"), ""][:2]
     if not config.is_file() or corpus not in CORPORA:
         raise InputError(f"there is no configs/{config.name}")

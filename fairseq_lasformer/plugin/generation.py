@@ -176,7 +176,8 @@ class GenerationTask(TranslationTask):
         if self.cfg.repair < 0:
             raise InputError(f"--repair {self.cfg.repair}: expected a number of times, at least 0")
         look_ahead = not getattr(args, "no_look_ahead", False)
-        return Alignment((source, target), a, b, int(self.cfg.repair), look_ahead)
+        tag = self.tag_in(self.source_dictionary, 0)
+        return Alignment((source, target), a, b, int(self.cfg.repair), look_ahead, tag)
 
     def inference_step(self, generator: Any, models: Any, sample: Any, *args: Any, **kwargs: Any) -> Any:
         """Run fairseq's inference step; an empty source gets an empty translation."""

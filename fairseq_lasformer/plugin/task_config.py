@@ -68,8 +68,8 @@ class DocumentTranslationConfig(TranslationConfig):
     repair: int = field(
         default=2,
         metadata={
-            "help": "generation: how often to search an aligned document again from a line that reached its limit or "
-            "repeats itself; 0: such lines are only reported"
+            "help": "generation: how often to search a line again that reached its limit or repeats itself: after some "
+            "lines of context, then alone; 0: such lines are only reported"
         },
     )
     overlap: int = field(

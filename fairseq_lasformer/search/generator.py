@@ -14,10 +14,11 @@ from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.search.alignment import LineAlignment, SentenceLimits
 from fairseq_lasformer.search.beam_loop import BeamGenerator
 from fairseq_lasformer.search.beam_search import FastBeamSearch
+from fairseq_lasformer.search.excerpts import CONTEXTS, FlawedLine, batches, limits_of, replace_line, sample_of
 from fairseq_lasformer.search.given import Given, GivenLines, lengths
 from fairseq_lasformer.search.glossary import GlossarySearch, RequiredTerms, Terms
 from fairseq_lasformer.search.processors import StepProcessor, apart
-from fairseq_lasformer.search.repair import flawed, split
+from fairseq_lasformer.search.repair import flawed, gone_wrong, split
 from fairseq_lasformer.search.repetition import NoRepetition
 from fairseq_lasformer.search.shortlisted import JointList
 from fairseq_lasformer.search.watch import Observe, Watch
@@ -33,8 +34,9 @@ class Alignment(NamedTuple):
     Attributes:
         separators: index of the separator in the source and in the target dictionary.
         a, b: a sentence of n tokens is translated by at most ``a * n + b`` tokens.
-        repairs: maximum number of times that a document is searched again.
+        repairs: maximum number of times that a line is searched again.
         look_ahead: whether lines before a given one are also chosen by how likely they make it.
+        source_tag: token that every source begins with; None for none.
     """
 
     separators: tuple[int, int]
@@ -42,6 +44,7 @@ class Alignment(NamedTuple):
     b: float
     repairs: int
     look_ahead: bool = True
+    source_tag: int | None = None
 
 
 class AlignedGenerator(BeamGenerator):
@@ -91,7 +94,7 @@ class AlignedGenerator(BeamGenerator):
         for i, hypotheses in enumerate(found):
             self._mark(hypotheses, lines[i], longest[i], fixed[i])
         if self.alignment.repairs:
-            self._repair(found, sample, limits, lines, longest, bos_token, fixed)
+            self._repair(found, sample, limits, lines, longest, bos_token)
         for i, hypotheses in enumerate(found):
             if hypotheses and hypotheses[0]["flawed"]:
                 number = int(sample["id"][i]) if "id" in sample else i
@@ -184,34 +187,41 @@ class AlignedGenerator(BeamGenerator):
         lines: Sequence[Sequence[Sequence[int]]],
         longest: Sequence[Sequence[int]],
         bos_token: int | None,
-        fixed: Sequence[Collection[int]],
     ) -> None:
-        """Search items again from their first flawed line on, with the lines before it as prefix, excluding loops.
+        """Search the flawed lines of the best hypotheses again, excluding loops: after some lines, then alone.
 
-        An item's hypotheses are replaced if the best one has fewer flawed lines than before; a line that stays flawed
-        is not tried a second time.
+        The flawed lines of all items are searched together. A line is replaced if the new one is not flawed; the lines
+        after it stay.
         """
-        tried = [0] * len(found)
-        for _ in range(self.alignment.repairs):
-            wanted = {}
+        separator = self.alignment.separators
+        source = sample["net_input"]["src_tokens"]
+        sources = [[token for token in row if token != self.pad] for row in source.tolist()]
+        tried: set[FlawedLine] = set()
+        for context in CONTEXTS[: self.alignment.repairs]:
+            wanted = []
             for i, hypotheses in enumerate(found):
-                flaws = [line for line in hypotheses[0]["flawed"] if line >= tried[i]] if hypotheses else []
-                if flaws:
-                    wanted[i] = flaws[0]
-                    tried[i] = flaws[0] + 1
-            if not wanted:
-                return
-            items = torch.tensor(list(wanted), device=sample["net_input"]["src_tokens"].device)
-            prefixes = [self._before(found[i][0]["tokens"], line) for i, line in wanted.items()]
-            prefix = torch.nn.utils.rnn.pad_sequence(prefixes, batch_first=True, padding_value=self.pad)
-            again = self._search(_take(sample, items), limits.take(items), prefix, bos_token, block=True)
-            for i, hypotheses in zip(wanted, again):
-                self._mark(hypotheses, lines[i], longest[i], fixed[i])
-                old = found[i][0]
-                if hypotheses and len(hypotheses[0]["flawed"]) < len(old["flawed"]):
-                    mended = {*old["flawed"], *old["repaired"]} - {*hypotheses[0]["flawed"]}
-                    hypotheses[0]["repaired"] = sorted(mended)
-                    found[i] = hypotheses
+                flaws = hypotheses[0]["flawed"] if hypotheses else ()
+                for line in flaws:
+                    # a line that went wrong is no context
+                    start = max([0, line - context, *(flaw + 1 for flaw in flaws if flaw < line)])
+                    wanted.append(FlawedLine(i, start, line))
+            wanted = [place for place in wanted if place not in tried]
+            tried |= set(wanted)
+            for places, tokens in batches(wanted, sources, source.numel(), separator[0], self.alignment.source_tag):
+                before = [self._before(found[x.item][0]["tokens"], x.start, x.line) for x in places]
+                prefix = torch.nn.utils.rnn.pad_sequence(before, batch_first=True, padding_value=self.pad)
+                taken, own = sample_of(places, tokens, sample, self.pad), limits_of(places, limits)
+                again = self._search(taken, own, prefix if prefix.size(1) else None, bos_token, block=True)
+                for place, hypotheses in zip(places, again):
+                    old, (i, _, line) = found[place.item][0], place
+                    if not hypotheses:
+                        continue
+                    new = split(self._words(hypotheses[0]["tokens"]), separator[1])[-1]
+                    if not gone_wrong(lines[i][line], new, longest[i][line]):
+                        penalty = self.len_penalty if self.normalize_scores else None
+                        replace_line(old, line, hypotheses[0], separator[1], self.tag, penalty)
+                        old["flawed"].remove(line)
+                        old["repaired"] = sorted([*old["repaired"], line])
 
     def _mark(
         self,
@@ -231,10 +241,13 @@ class AlignedGenerator(BeamGenerator):
     def _words(self, tokens: Tensor) -> list[int]:
         return [t for t in tokens.tolist() if t not in (self.pad, self.eos, self.tag)]
 
-    def _before(self, tokens: Tensor, line: int) -> Tensor:
-        """Return the tokens before a line; before the first, the tag if there is one."""
-        ends = (tokens == self.alignment.separators[1]).nonzero()[:, 0]
-        return tokens[: int(ends[line - 1]) + 1] if line else tokens[: self.tag is not None]
+    def _before(self, tokens: Tensor, start: int, line: int) -> Tensor:
+        """Return the tokens of the lines from ``start`` to before ``line``, after the tag if there is one."""
+        ends = [-1, *(tokens == self.alignment.separators[1]).nonzero()[:, 0].tolist()]
+        tagged = self.tag is not None
+        tag = tokens[: int(tagged)]
+        own = tokens[ends[start] + 1 : ends[line] + 1]
+        return torch.cat([tag, own[int(tagged and not start) :]])
 
     def _exhausted(self) -> Tensor:
         return self.search.exhausted
@@ -243,15 +256,6 @@ class AlignedGenerator(BeamGenerator):
         """Return whether the search for an item is over; also if none of its hypotheses can be continued."""
         done = super().is_finished(step, unfin_idx, max_len, finalized_sent_len, beam_size)
         return done or bool(self.search.exhausted[unfin_idx])
-
-
-def _take(sample: dict[str, Any], items: Tensor) -> dict[str, Any]:
-    """Select some of a batch's items, as a batch with only what the search reads."""
-    inputs = {k: v[items] for k, v in sample["net_input"].items() if isinstance(v, Tensor)}
-    taken: dict[str, Any] = {"net_input": inputs}
-    if isinstance(sample.get("id"), Tensor):
-        taken["id"] = sample["id"].to(items.device)[items]
-    return taken | {name: sample[name] for name in ("terms", "given") if name in sample}
 
 
 def _of_items(sample: dict[str, Any], name: str) -> list[Any]:

@@ -77,13 +77,16 @@ def test_what_is_left_of_the_parts(place, context, expected):
 
 
 class Losing(Translator):
-    """Translator that loses its place at line 12 with over three lines of context, and at 20 unless it starts later."""
+    """Translator that loses its place at line 12 if it began before line 9, or always, and recovers with less context.
+
+    A hopeless one also loses it at line 20, even alone.
+    """
 
     places_lines = True
     tags = None, None
 
-    def __init__(self, hopeless: bool = False) -> None:
-        self.hopeless = hopeless
+    def __init__(self, hopeless: bool = False, begin: int = 9) -> None:
+        self.hopeless, self.begin = hopeless, begin
         self.tries: list[tuple[int, int]] = []
 
     def translate_in_order(self, documents, parts, found, device, done=None):
@@ -92,10 +95,15 @@ class Losing(Translator):
                 first = part.start - part.context
                 self.tries.append((part.start, part.context))
                 for j in range(part.start, part.start + part.size):
-                    lost = (first < 9 and j >= 12) or (self.hopeless and first <= 20 <= j)
+                    lost = (first < self.begin and j >= 12) or (self.hopeless and first <= 20 == j)
                     known = int(document.sentences[min(j + lost, len(document.sentences) - 1)][0])
                     unsure = j in (12, 20) and lost
                     found[i].append(Line(torch.tensor([100 + known]), -0.5 if unsure else -0.1, False, False))
+
+    def translate_parts(self, tasks, device, observe=()):
+        found = [list(before) for _, _, before in tasks]
+        self.translate_in_order([document for document, _, _ in tasks], [[part] for _, part, _ in tasks], found, device)
+        return [lines[part.start :] for lines, (_, part, _) in zip(found, tasks)]
 
 
 def place(translator, monkeypatch):
@@ -109,13 +117,22 @@ def place(translator, monkeypatch):
     return translator.translate([source], "cpu")[0]
 
 
-def test_a_document_is_translated_again_from_where_the_place_was_lost(monkeypatch):
+def test_lines_are_translated_again_from_where_the_place_was_lost(monkeypatch):
+    translator = Losing(begin=2)
+    lines = place(translator, monkeypatch)
+    assert [int(line.tokens[0]) for line in lines] == list(range(100, 130))
+    assert translator.tries == [(0, 0), (12, 10), (22, 10)]  # ten lines at a time, while the next ones do not fit
+    assert [line.repaired for line in lines] == [False] * 12 + [True] * 17 + [False]
+    assert not any(line.flawed for line in lines)
+
+
+def test_lines_that_some_context_misleads_are_translated_alone(monkeypatch):
     translator = Losing()
     lines = place(translator, monkeypatch)
     assert [int(line.tokens[0]) for line in lines] == list(range(100, 130))
-    assert translator.tries == [(0, 0), (12, 10), (12, 3)]
+    assert translator.tries[:2] == [(0, 0), (12, 10)]
+    assert sorted(translator.tries[2:]) == [(line, 0) for line in range(12, 29)]
     assert [line.repaired for line in lines] == [False] * 12 + [True] * 17 + [False]
-    assert not any(line.flawed for line in lines)
 
 
 def test_what_cannot_be_placed_is_reported(monkeypatch):
@@ -123,7 +140,20 @@ def test_what_cannot_be_placed_is_reported(monkeypatch):
     lines = place(translator, monkeypatch)
     assert [int(line.tokens[0]) for line in lines] == [*range(100, 120), 121, *range(121, 130)]
     assert [i for i, line in enumerate(lines) if line.flawed] == [20]
-    assert translator.tries[-6:] == [(20, 10), (20, 3), (20, 0), (21, 10), (21, 3), (21, 0)]  # the rest is aligned
+
+
+def test_given_lines_stay_where_they_are(monkeypatch):
+    def scores(model, dictionary, examples, *_):
+        return [torch.tensor([s]) for s in exact(examples)]
+
+    monkeypatch.setattr(placing, "log_probabilities", scores)
+    translator = Losing()
+    translator.models, translator.eos = [None], (2, 2)
+    translator.task = type("Task", (), {"target_dictionary": None})
+    given = [torch.tensor([114]) if i == 13 else None for i in range(30)]
+    lines = translator.translate([Source(document(30)[0], [Span(0, 0, 30)], given=given)], "cpu")[0]
+    assert [int(line.tokens[0]) for line in lines] == [*range(100, 113), 114, *range(114, 130)]
+    assert (13, 0) not in translator.tries and not lines[13].flawed
 
 
 def test_runs_of_lines():
