@@ -45,6 +45,10 @@ class FullPass(NamedTuple):
         return layer(x, self, selections)
 
 
+OwnKeys = tuple[KeptKeys | None, KeptKeys | None]
+"""Keys of each row's own line, in the translation and in the source; None if attentions do not read them."""
+
+
 class DecodeContext(NamedTuple):
     """Context that all layers of a decoding step share.
 
@@ -53,14 +57,14 @@ class DecodeContext(NamedTuple):
         memory: the encoder's output [N, K, d].
         self_index: index of the self-attention's keys.
         source_index: index of the source's keys.
-        own: keys of each hypothesis's own line in the translation and in the source, if attentions read them.
+        own: keys of each hypothesis's own line.
     """
 
     cache: DecodingCache
     memory: Tensor
     self_index: KeyIndex
     source_index: KeyIndex
-    own: tuple[KeptKeys | None, KeptKeys | None] = (None, None)
+    own: OwnKeys = (None, None)
 
     def run(self, layer: DecoderLayer, x: Tensor, selections: tuple[KeptKeys | None, ...]) -> LayerOutput:
         return layer.step(x, self, selections)

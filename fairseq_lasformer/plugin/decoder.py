@@ -18,12 +18,12 @@ from fairseq_lasformer.nn.decoding.fixed_cache import BufferPool, FixedCache, Si
 from fairseq_lasformer.nn.decoding.packed_modules import Unsupported
 from fairseq_lasformer.nn.decoding.packed_stack import PackedStack
 from fairseq_lasformer.nn.decoding.step_weights import EightBits, PackedDecoder, eight_bits
-from fairseq_lasformer.nn.layers import DecodeContext, FullPass
+from fairseq_lasformer.nn.layers import DecodeContext, FullPass, OwnKeys
 from fairseq_lasformer.nn.lines import SourceLines, TargetLines
 from fairseq_lasformer.nn.options import RunOptions
 from fairseq_lasformer.nn.patterns.learned import learned
 from fairseq_lasformer.nn.stack import Observer
-from fairseq_lasformer.ops import AttentionMask, KeptKeys, PackedLinear, QuantisedLinear, log_softmax, pack_linear
+from fairseq_lasformer.ops import AttentionMask, PackedLinear, QuantisedLinear, log_softmax, pack_linear
 from fairseq_lasformer.plugin.build import decoder_stack, output_projection, sampling, supervision
 from fairseq_lasformer.plugin.config import ModuleConfig
 from fairseq_lasformer.plugin.encoder import EncoderOut
@@ -212,7 +212,7 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
             some_padding(mask, padded) for mask in (prev_output_tokens.eq(self.padding_idx), memory_padding)
         )
         lines = self._lines(ends)
-        own: tuple[KeptKeys | None, KeptKeys | None] = None, None
+        own: OwnKeys = (None, None)
         if lines is not None and self.cfg.own_lines:
             own = lines.own(), SourceLines.of(encoder_out["ends"][0], source_padding).own(lines.line)
         full = FullPass(
@@ -271,8 +271,12 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
         """
         assert self.packed is not None
         memory, padding = encoder_out["encoder_out"][0].transpose(0, 1), encoder_out["encoder_padding_mask"][0]
-        x = self._embed(tokens, lines=self._begin(cache, tokens, encoder_out))
-        x = self.packed.stack.read(x, cache, memory, cache.index_source(padding))
+        lines = self._begin(cache, tokens, encoder_out)
+        own: OwnKeys = (None, None)
+        if lines is not None and self.cfg.own_lines:
+            own = lines.own(), SourceLines.of(encoder_out["ends"][0], some_padding(padding)).own(lines.line)
+        x = self._embed(tokens, lines=lines)
+        x = self.packed.stack.read(x, cache, memory, cache.index_source(padding), own)
         return x if self.layer_norm is None else self.layer_norm(x)
 
     def _lines(self, ends: Tensor | None) -> TargetLines | None:

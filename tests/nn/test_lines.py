@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 from helpers import steps
-from torch import nn
 
 from fairseq_lasformer.nn.lines import SourceLines, TargetLines
 from fairseq_lasformer.ops import AttentionMask
@@ -23,16 +22,19 @@ TARGET = torch.tensor([[EOS, 31, 32, SEP, SEP, 33, 34, 35], [EOS, SEP, 41, 42, 4
 
 @pytest.fixture
 def by_lines(build, small_task, monkeypatch):
-    """Model with positions and attention by line, and factors of the selected keys given by ``gate``."""
+    """Model with positions and attention by line, and factors of the selected keys around ``gate``."""
 
     monkeypatch.setattr(small_task, "separator_in", lambda dictionary: SEP, raising=False)
 
-    def make(gate: float, **options):
+    def make(gate: float, packed: bool = False, **options):
         torch.manual_seed(2)
         model = build(**{"positions": "line", "own_lines": True, **options}).eval()
-        for name, parameter in model.named_parameters():
-            if name.endswith("line_gate"):
-                parameter.data.fill_(gate)
+        gates = [parameter for name, parameter in model.named_parameters() if name.endswith("line_gate")]
+        for i, parameter in enumerate(gates):
+            parameter.data.copy_(gate * torch.linspace(0.8, 1.2, len(parameter)) * (1 - 0.1 * i))
+        if packed:
+            model.make_generation_fast_()
+            assert model.decoder.packed is not None
         return model
 
     return make
@@ -97,17 +99,20 @@ def test_with_a_factor_of_0_every_line_is_translated_as_if_alone(by_lines, modul
 
 @pytest.mark.parametrize("modules", ["none", "encoder,decoder,cross"])
 @pytest.mark.parametrize("n_beams", [1, 3])
-def test_steps_are_a_full_pass(by_lines, modules, n_beams):
+@pytest.mark.parametrize("packed", [False, True])
+def test_steps_are_a_full_pass(by_lines, modules, n_beams, packed):
     model = by_lines(0.7, select_modules=modules)
     with torch.no_grad():
         full = model.decoder(TARGET, encoder_out=model.encoder(SOURCE, None))[0]
+        model = by_lines(0.7, packed, select_modules=modules)
         found = steps(model, SOURCE, TARGET, n_beams)
     full, words = (t.repeat_interleave(n_beams, 0) for t in (full, TARGET.ne(PAD)))
     torch.testing.assert_close(found[words], full[words], rtol=1e-4, atol=1e-4)
 
 
-def test_hypotheses_of_different_lines_change_places(by_lines):
-    model, order = by_lines(0.7), torch.tensor([1, 0, 0])
+@pytest.mark.parametrize("packed", [False, True])
+def test_hypotheses_of_different_lines_change_places(by_lines, packed):
+    model, order = by_lines(0.7, packed), torch.tensor([1, 0, 0])
     rows = torch.tensor([[EOS, 31, SEP, 33], [EOS, 31, 32, SEP], [EOS, SEP, 32, 33]])
     with torch.no_grad():
         encoder_out = model.encoder(SOURCE[:1], None)
@@ -122,8 +127,9 @@ def test_hypotheses_of_different_lines_change_places(by_lines):
         torch.testing.assert_close(found, model.decoder(after, memory)[0][:, -1], rtol=1e-4, atol=1e-4)
 
 
-def test_a_beginning_is_read_as_steps_read_it(by_lines):
-    model = by_lines(0.7)
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_beginning_is_read_as_steps_read_it(by_lines, packed):
+    model = by_lines(0.7, packed)
     with torch.no_grad():
         encoder_out = model.encoder(SOURCE, None)
         begun: dict = {}
@@ -192,7 +198,18 @@ def test_positions_alone_begin_anew_with_each_line(by_lines, learned):
     torch.testing.assert_close(found[words], full[words], rtol=1e-4, atol=1e-4)
 
 
-def test_layers_with_own_lines_are_not_packed(by_lines):
-    model = by_lines(0.2)
-    model.make_generation_fast_()
-    assert model.decoder.packed is None and isinstance(model.decoder.output_projection, nn.Linear)
+def test_packed_layers_compute_the_same_for_a_row_alone(by_lines):
+    """Every bit of a row is the same in any batch, with any padding, and in 8 bits nearly the same."""
+    model = by_lines(0.3, packed=True)
+    with torch.no_grad():
+        together = steps(model, SOURCE, TARGET, 1)
+        alone = steps(model, SOURCE[1:, :-2], TARGET[1:], 1)
+    assert torch.equal(together[1:], alone)
+    exact = by_lines(0.3)
+    exact.decoder.run_options = exact.decoder.run_options._replace(int8=True)
+    exact.make_generation_fast_()
+    assert exact.decoder.packed is not None
+    with torch.no_grad():
+        near = steps(exact, SOURCE, TARGET, 1)
+    words = TARGET.ne(PAD)
+    torch.testing.assert_close(near[words], together[words], rtol=0.1, atol=0.1)

@@ -89,6 +89,8 @@ class SelectedAttention(ProjectedAttention):
         assert mask.own is not None
         n_batch, n_queries, n_keys = q.size(0), q.size(2), k.size(2)
         full = PassShape(q, n_queries, n_keys, mask.own.indices.size(1) / n_keys, mask, self.backend)
+        if not torch.is_grad_enabled() and not dropout_p:
+            full = full._replace(teaches=False, dropout=False, reproducible=True)
         own = selected(ops.choose(full, ranges=False), mask.own, n_batch, n_keys, mask)
         q, k, v = (self._as(q, heads, own.contiguous) for heads in (q, k, v))
         return own.attend(q, k, v, dropout_p, self.backend)

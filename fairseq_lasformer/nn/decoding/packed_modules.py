@@ -147,8 +147,6 @@ def check_parts(layer: TransformerLayer) -> None:
         raise Unsupported("this activation")
     for name in layer.attentions:
         attention: Attention = getattr(layer, name)
-        if attention.own_lines:
-            raise Unsupported("--own-lines")
         if not attention.packable:
             raise Unsupported(f"the attention {_name(attention)}")
         if attention.selector is not None and not attention.selector.packable:

@@ -16,7 +16,7 @@ from fairseq_lasformer.nn.attentions import SelectedAttention
 from fairseq_lasformer.nn.cache import DecodingCache
 from fairseq_lasformer.nn.decoding.packed_modules import check_layer, joined
 from fairseq_lasformer.nn.layer_cache import LayerCache
-from fairseq_lasformer.nn.layers import DecodeContext, DecoderLayer
+from fairseq_lasformer.nn.layers import DecodeContext, DecoderLayer, OwnKeys
 from fairseq_lasformer.nn.stack import LayerStack
 from fairseq_lasformer.ops import KeyIndex, PackedLinear, decode_step
 
@@ -54,6 +54,7 @@ class PackedStack:
         self.norms: list[Tensor] = []
         self.linears: list[Tensor] = []
         self.outputs: list[int] = []
+        self.gates: list[Tensor] = []
         self.layers: list[_Layer] = []
         for layer in layers:
             assert isinstance(layer, DecoderLayer)
@@ -79,6 +80,7 @@ class PackedStack:
         for linear in packed:
             self.linears += linear.tensors
             self.outputs.append(linear.outputs)
+        self.gates += [gate.detach().clone() for a in (own, crossed) if (gate := a.line_gate) is not None]
         source = [joined([linear], int8) for linear in (crossed.k_proj, crossed.v_proj)]
         source.append(joined(_scorers(crossed)[1:], False))
         self.layers.append(_Layer(layer.index, own, crossed, *source))
@@ -87,7 +89,9 @@ class PackedStack:
         """Run one decoding step: x [R, d] -> [R, d]."""
         return self._run(x, context, context.cache.newest)
 
-    def read(self, x: Tensor, cache: DecodingCache, memory: Tensor, source: KeyIndex) -> Tensor:
+    def read(
+        self, x: Tensor, cache: DecodingCache, memory: Tensor, source: KeyIndex, own: OwnKeys = (None, None)
+    ) -> Tensor:
         """Read the common first positions of an item's hypotheses as if they were that many hypotheses of one step.
 
         The results and the cache are bit-identical to those of single steps.
@@ -97,6 +101,7 @@ class PackedStack:
             cache: a cache that starts with P positions.
             memory: the encoder's output [N, K, d].
             source: index of the source's keys.
+            own: see :class:`DecodeContext`, of N * P rows.
 
         Returns:
             [N, P, d].
@@ -106,7 +111,7 @@ class PackedStack:
         seen = (places + 1).repeat(n)
         index = KeyIndex(places.int().expand(n * p, p), torch.zeros_like(seen), seen, p)
         rows = x.reshape(n * p, dim)
-        return self._run(rows, DecodeContext(cache, memory, index, source), places).view(x.shape)
+        return self._run(rows, DecodeContext(cache, memory, index, source, own), places).view(x.shape)
 
     def _run(self, x: Tensor, context: DecodeContext, newest: Tensor) -> Tensor:
         """Run the layers on rows [R, d]; those of an item are written to its slots ``newest`` [R / N]."""
@@ -140,11 +145,8 @@ class PackedStack:
                     slots, counts = given_keys or (slots, counts)
                 given += [slots, counts]
         return decode_step(
-            x,
-            self.norms,
-            self.linears,
-            stores,
-            given,
+            *(x, self.norms, self.linears, stores, given),
+            *(self.gates, [tensor for kept in context.own if kept is not None for tensor in kept]),
             *(index.table, newest, index.start, index.n_keys, source.start, source.n_keys),
             *(kappas, self.outputs, self.heads, index.end, self.pre_norm, self.activation, self.length, self.eps),
         )

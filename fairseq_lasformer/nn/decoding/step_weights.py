@@ -56,6 +56,8 @@ def eight_bits(layers: LayerStack, projection: nn.Module, run: RunOptions, retai
         raise Unsupported("a GPU without Triton's kernels")
     for layer in layers:
         check_parts(layer)  # type: ignore[arg-type]
+        if any(getattr(layer, name).own_lines for name in layer.attentions):  # type: ignore[union-attr]
+            raise Unsupported("--own-lines on a GPU")
     if not run.int8:
         return EightBits(None, run.int8_cache)
     if not isinstance(projection, nn.Linear):

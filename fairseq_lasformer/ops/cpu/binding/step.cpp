@@ -72,12 +72,12 @@ Tensor columns(const Tensor& x, int64_t from, int64_t n, const std::vector<float
 
 class Step {
  public:
-  Step(TensorList norms, TensorList linears, TensorList stores, TensorList given, at::IntArrayRef outputs,
-       at::IntArrayRef kappas, at::IntArrayRef heads, const Tensor& table, const Tensor& newest, const Tensor& start,
+  Step(TensorList norms, TensorList linears, TensorList stores, TensorList given, TensorList gates, TensorList own,
+       at::IntArrayRef outputs, at::IntArrayRef kappas, at::IntArrayRef heads, const Tensor& table, const Tensor& newest, const Tensor& start,
        const Tensor& count, const Tensor& source_start, const Tensor& source_count, int64_t end, bool pre_norm,
        Activation activation, int64_t length, double eps)
-      : norms_(norms), linears_(linears), stores_(stores), given_(given), outputs_(outputs), kappas_(kappas),
-        heads_(heads), table_(table.slice(1, 0, end)), newest_(newest), start_(start), count_(count),
+      : norms_(norms), linears_(linears), stores_(stores), given_(given), gates_(gates), own_(own), outputs_(outputs),
+        kappas_(kappas), heads_(heads), table_(table.slice(1, 0, end)), newest_(newest), start_(start), count_(count),
         source_start_(source_start), source_count_(source_count), end_(end), pre_norm_(pre_norm),
         activation_(activation), eps_(static_cast<float>(eps)) {
     const int64_t rows = table.size(0);
@@ -154,6 +154,24 @@ class Step {
     }
   }
 
+  // Attention to the own line, plus that to the kept keys, `out` [R, heads * D], times the factor of each head.
+  Tensor with_own_line(int64_t layer, bool cross, Tensor out, const Tensor& q) const {
+    if (gates_.empty()) return out;
+    const int64_t key = cross ? kSourceKey : kKey, key_scale = cross ? kSourceKeyScale : kKeyScale;
+    Tensor own = attend_kept(q, store(layer, key), store(layer, key + 1), own_[2 * cross], own_[2 * cross + 1],
+                             heads_[cross], store(layer, key_scale), store(layer, key_scale + 1));
+    const auto* gate = gates_[2 * layer + cross].const_data_ptr<float>();
+    const auto* kept = out.const_data_ptr<float>();
+    auto* sum = own.mutable_data_ptr<float>();
+    const int64_t width = out.size(1), head_width = width / heads_[cross];
+    at::parallel_for(0, out.size(0), grain(4 * width), [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin * width; i < end * width; ++i) {
+        sum[i] = std::fma(gate[i % width / head_width], kept[i], sum[i]);
+      }
+    });
+    return own;
+  }
+
   static Tensor scaled(Tensor q) { return q.mul_(std::pow(static_cast<double>(q.size(1)), -0.5)); }
 
   Tensor self_attention(int64_t l, const Tensor& x, Slots& kept) const {
@@ -170,8 +188,8 @@ class Step {
     }
     choose(l, false, query, kept);
     const Tensor q = columns(all, 0, width, sharpened_);
-    const Tensor out = attend_kept(q, store(l, kKey), store(l, kValue), kept.slots, kept.counts, heads_[0], store(l, kKeyScale),
-                                   store(l, kValueScale));
+    const Tensor out = with_own_line(l, false, attend_kept(q, store(l, kKey), store(l, kValue), kept.slots, kept.counts,
+                                                           heads_[0], store(l, kKeyScale), store(l, kValueScale)), q);
     return after(l, kSelfNorm, linear(l, kSelfOut, out, {Activation::kNone, x.const_data_ptr<float>()}));
   }
 
@@ -184,9 +202,10 @@ class Step {
     const Tensor q = columns(projected, 0, projected.size(1), source_sharpened_);
     const Tensor &keys = store(l, kSourceKey), &values = store(l, kSourceValue);
     const Tensor &key_scales = store(l, kSourceKeyScale), &value_scales = store(l, kSourceValueScale);
-    const Tensor out = kept.slots.defined()
-                           ? attend_kept(q, keys, values, kept.slots, kept.counts, heads_[1], key_scales, value_scales)
-                           : attend_range(q, keys, values, key_scales, value_scales, source_start_, source_count_, heads_[1]);
+    Tensor out = kept.slots.defined()
+                     ? attend_kept(q, keys, values, kept.slots, kept.counts, heads_[1], key_scales, value_scales)
+                     : attend_range(q, keys, values, key_scales, value_scales, source_start_, source_count_, heads_[1]);
+    out = with_own_line(l, true, out, q);
     return after(l, kCrossNorm, linear(l, kCrossOut, out, {Activation::kNone, x.const_data_ptr<float>()}));
   }
 
@@ -195,7 +214,7 @@ class Step {
     return after(l, kFinalNorm, linear(l, kFc2, inner, {Activation::kNone, x.const_data_ptr<float>()}));
   }
 
-  TensorList norms_, linears_, stores_, given_;
+  TensorList norms_, linears_, stores_, given_, gates_, own_;
   at::IntArrayRef outputs_, kappas_, heads_;
   const Tensor table_;
   const Tensor &newest_, &start_, &count_, &source_start_, &source_count_;
@@ -212,8 +231,10 @@ class Step {
 // x [R, d] -> [R, d]. start, count: per item or per row; if per row, rows of an item are consecutive positions, each of
 // which sees the earlier ones. heads: of self- and cross-attention; outputs: of each of `linears`; end: of the table's
 // positions; length: see SelectedAttention.sharpened.
+// gates: of the heads of self- and cross-attention, [heads] each, two for each layer, or none; own: with them, slots
+// [R, n] and counts [R] of the keys of each row's own line in the translation and in the source.
 Tensor decode_step(const Tensor& x, TensorList norms, TensorList linears, TensorList stores, TensorList given,
-                   const Tensor& table, const Tensor& newest, const Tensor& start, const Tensor& count,
+                   TensorList gates, TensorList own, const Tensor& table, const Tensor& newest, const Tensor& start, const Tensor& count,
                    const Tensor& source_start, const Tensor& source_count, at::IntArrayRef kappas,
                    at::IntArrayRef outputs, at::IntArrayRef heads, int64_t end, bool pre_norm, int64_t activation,
                    int64_t length, double eps) {
@@ -229,6 +250,12 @@ Tensor decode_step(const Tensor& x, TensorList norms, TensorList linears, Tensor
   TORCH_CHECK(expected(linears.size(), 4 * kLinears) && expected(stores.size(), kStores) && expected(given.size(), 4) &&
                   expected(kappas.size(), 2) && expected(outputs.size(), kLinears) && heads.size() == 2,
               "lists: expected entries for ", layers, " layers");
+  TORCH_CHECK((gates.empty() && own.empty()) || (expected(gates.size(), 2) && own.size() == 4),
+              "gates, own: expected factors for ", layers, " layers and the keys of lines, or neither");
+  for (size_t i = 0; i < gates.size(); ++i) {
+    TORCH_CHECK(gates[i].scalar_type() == at::kFloat && gates[i].is_contiguous() && gates[i].numel() == heads[i % 2],
+                "gates: expected contiguous float32 [heads]");
+  }
   for (size_t i = 0; i < stores.size(); ++i) {
     const Tensor& t = stores[i];
     const auto which = static_cast<int64_t>(i) % kStores;
@@ -247,7 +274,7 @@ Tensor decode_step(const Tensor& x, TensorList norms, TensorList linears, Tensor
                   "stores: 8-bit keys and values need scales [N, C, heads]");
     }
   }
-  return Step(norms, linears, stores, given, outputs, kappas, heads, table, newest, start, count, source_start,
+  return Step(norms, linears, stores, given, gates, own, outputs, kappas, heads, table, newest, start, count, source_start,
               source_count, end, pre_norm, static_cast<Activation>(activation), length, eps)
       .run(x);
 }
