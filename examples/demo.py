@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The demo: a corpus of context-dependent words, a sentence-level baseline, a document-level Lasformer, one table.
+"""The demo: a translated page, a corpus of context-dependent words, a sentence-level baseline, a document-level
+Lasformer, one table.
 
     make demo        or        python examples/demo.py [--out runs/demo] [--documents 2000] [override ...]
 
@@ -211,6 +212,8 @@ def main() -> None:
                 raise InputError(f"--systems {args.systems}: there is no configs/demo_{system}.yaml")
         out.mkdir(parents=True, exist_ok=True)
         hold(out / ".lock", "a demo")
+        if subprocess.run([sys.executable, str(ROOT / "examples/show.py")], check=False).returncode:
+            raise InputError("examples/show.py failed, see above")
         progress = begin(out, key(args), args.overwrite)
         raw = make_corpus(progress, out, args.documents)
         runs = [experiment(system, out, args.overrides) for system in systems]

@@ -12,7 +12,13 @@ import numpy as np
 from fairseq_lasformer.data.lexicon import lexicon
 
 HIT = 0.8
-"""Probability that a translation of a word is in the translation of its text."""
+"""Probability that a word which both languages have is in the translation of its text."""
+
+SUREST = 0.9
+"""Maximum probability that a translation of a word is in the translation of its text."""
+
+LIFT = 2.0
+"""How many times as frequent a translation of a word is beside it as elsewhere, at least."""
 
 STRONGEST = 4.0
 """Maximum log odds of a single word."""
@@ -76,18 +82,26 @@ class Evidence(NamedTuple):
         return among @ (hits * (present - absent)[:, None] + absent[:, None])
 
 
-def evidence(translations: Mapping[str, Words], frequency: Mapping[str, int], n_texts: int) -> Evidence:
+def evidence(
+    translations: Mapping[str, Words],
+    frequency: Mapping[str, int],
+    n_texts: int,
+    hits: Mapping[str, float] | None = None,
+) -> Evidence:
     """Weigh translations by how rare they are.
 
     Args:
         frequency: number of target texts in which each word occurs, of ``n_texts``.
+        hits: for each word, the probability that one of its translations is in the translation of its text; default:
+            :data:`HIT`.
     """
     present, absent = {}, {}
     for word, others in translations.items():
         chance = (sum(frequency.get(other, 0) for other in others) + 0.5) / (n_texts + 1)
-        useful = chance < HIT
-        present[word] = min(STRONGEST, float(np.log(HIT / chance))) if useful else 0.0
-        absent[word] = float(np.log((1 - HIT) / (1 - chance))) if useful else 0.0
+        hit = HIT if hits is None else hits[word]
+        useful = chance < hit
+        present[word] = min(STRONGEST, float(np.log(hit / chance))) if useful else 0.0
+        absent[word] = float(np.log((1 - hit) / (1 - chance))) if useful else 0.0
     return Evidence(translations, present, absent)
 
 
@@ -146,11 +160,41 @@ def learned_words(pairs: Iterable[tuple[str, str]]) -> Comparison:
     found = []
     for a, b in ((0, 1), (1, 0)):
         learned = lexicon(list(zip(lines[a], lines[b])), (len(names[a]), len(names[b])), BEST)
-        translations = {
+        likely = {
             word: frozenset(names[b][i] for i in learned.words[learned.starts[k] : learned.starts[k + 1]])
             for k, word in enumerate(names[a])
             if frequency[a][word] >= SEEN
         }
-        found.append(evidence(translations, frequency[b], len(unique)))
+        translations, hits = _associated(likely, texts[a], texts[b], frequency[a], frequency[b])
+        found.append(evidence(translations, frequency[b], len(unique), hits))
     sizes = [sum(len(pair[side]) for pair in unique) for side in (0, 1)]
     return Comparison(found[0], found[1], sizes[1] / max(1, sizes[0]))
+
+
+def _associated(
+    likely: Mapping[str, Words],
+    source: Sequence[Words],
+    target: Sequence[Words],
+    n_source: Mapping[str, int],
+    n_target: Mapping[str, int],
+) -> tuple[dict[str, Words], dict[str, float]]:
+    """Keep the translations that are more frequent beside their word than elsewhere, and count how often one is there.
+
+    Args:
+        likely: candidates, among which Model 1 also leaves words that are frequent everywhere.
+        source, target: the words of each pair of texts.
+        n_source, n_target: number of texts in which each word occurs.
+    """
+    both: Counter[tuple[str, str]] = Counter()
+    for here, there in zip(source, target):
+        both.update((word, other) for word in here for other in likely.get(word, ()) if other in there)
+    n = len(source)
+    kept = {
+        word: frozenset(t for t in others if both[word, t] * n >= LIFT * n_source[word] * n_target[t])
+        for word, others in likely.items()
+    }
+    hits: Counter[str] = Counter()
+    for here, there in zip(source, target):
+        hits.update(word for word in here if kept.get(word, frozenset()) & there)
+    translations = {word: others for word, others in kept.items() if others}
+    return translations, {word: min(SUREST, (hits[word] + 1) / (n_source[word] + 2)) for word in translations}

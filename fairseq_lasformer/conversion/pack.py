@@ -86,10 +86,20 @@ def _without_places(cfg: Any) -> dict[str, Any]:
 
 
 def in_eight_bits(weights: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Return weights with large matrices in int8, and the scale [R, 1] of the rows of each of those."""
-    found, scales = {}, {}
+    """Return weights with large matrices in int8, and the scale [R, 1] of the rows of each of those.
+
+    Tied weights, such as the embeddings of both sides, are one tensor, which is stored once.
+    """
+    found: dict[str, Tensor] = {}
+    scales: dict[str, Tensor] = {}
+    first: dict[tuple[object, ...], str] = {}
     for name, weight in weights.items():
-        found[name] = weight.detach().clone()  # no views: they would be stored with all that they view
-        if weight.dim() == 2 and weight.is_floating_point() and weight.numel() >= SMALLEST:
+        same = first.setdefault((weight.data_ptr(), weight.shape, weight.stride(), weight.dtype), name)
+        if same != name:
+            found[name] = found[same]
+            scales |= {name: scales[same]} if same in scales else {}
+        elif weight.dim() == 2 and weight.is_floating_point() and weight.numel() >= SMALLEST:
             found[name], scales[name] = reference.quantised(weight.float())
+        else:
+            found[name] = weight.detach().clone()  # no views: they would be stored with all that they view
     return found, scales

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+from pathlib import Path
 
 import pytest
 import yaml
@@ -60,6 +61,21 @@ def test_one_command_makes_a_row_of_the_main_table(tmp_path):
     assert re.findall(r"(\w+) lasformer_moe: already done", wider.stderr) == ["train"]
     refused = row(check=False, MAX_UPDATE="5")
     assert refused.returncode == 1 and "contains a run with other settings" in refused.stderr
+
+
+def test_the_help_is_a_corpus_of_its_own_name(tmp_path, monkeypatch):
+    made = []
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(paper, "build", lambda *args: made.append(args) or ["made"])
+    monkeypatch.setattr(paper, "run_from_config", lambda config, only, tell: made.append((config, only)))
+    assert paper.described("help_en-de") == ROOT / "examples/help.yaml"
+    with pytest.raises(FileNotFoundError, match="scores.json"):  # nothing was trained
+        paper.run_row("help_en-de", "lasformer", RowOptions(files=tmp_path))
+    raw = Path("data-bin/help_en-de/raw")
+    assert made == [
+        ("libreoffice-help", tmp_path, raw, False, ("en", "de")),
+        (ROOT / "examples/help.yaml", ("lasformer",)),
+    ]
 
 
 @pytest.mark.command

@@ -115,7 +115,7 @@ def precision_and_recall(seed: int, damage: bool) -> tuple[float, float]:
     return right / (right + wrong), right / possible
 
 
-@pytest.mark.parametrize(("damage", "least"), [(False, (0.99, 0.95)), (True, (0.95, 0.85))])
+@pytest.mark.parametrize(("damage", "least"), [(False, (0.99, 0.95)), (True, (0.99, 0.95))])
 def test_paragraphs_without_ids_are_paired(damage, least):
     found = precision_and_recall(3, damage)
     assert found[0] >= least[0] and found[1] >= least[1], found
@@ -126,12 +126,45 @@ def test_ids_decide_before_words():
     compare = learned_words([("one", "eins")])
     swapped = Reading([b.units[1], b.units[0]])
     assert match(a, swapped, compare) == [(0, 1), (1, 0)]
-    twice = Reading([b.units[0], b.units[0]])  # which of them is meant is unknown
-    assert match(a, twice, compare) != [(0, 0), (0, 1)]
+    twice = Reading([b.units[0], b.units[0]._replace(text="Eine ganz andere lange Zeile, die zu nichts passt.")])
+    assert match(a, twice, compare)[:1] != [(0, 0)] or match(a, Reading(twice.units[::-1]), compare)[:1] != [(0, 0)]
+
+
+def test_a_partner_by_key_is_taken():
+    rng = random.Random(4)
+    pairs = [sentence(rng) for _ in range(300)]
+    compare = learned_words(pairs)
+    source = [Unit("X", ("X",), "p", "x"), *(Unit(a, (a,), "p") for a, _ in pairs[:20])]
+    target = [Unit(b, (b,), "p") for _, b in pairs[:19]] + [Unit("Kein Wort davon.", (), "p")]
+    target.append(Unit(pairs[19][1], (), "p", "x"))  # fits the last unit, but belongs to the first
+    found = match(Reading(source), Reading(target), compare)
+    assert (0, 20) in found and len({j for _, j in found}) == len(found)
+
+
+def test_moved_paragraphs_are_found():
+    rng = random.Random(5)
+    compare = learned_words(sentence(rng) for _ in range(2000))
+    pairs = [tuple(" ".join(side) for side in zip(*(sentence(rng) for _ in range(4)))) for _ in range(12)]
+    order = [*range(4, 12), 2, 3, 0, 1]
+    sides = units([pairs[i][0] for i in range(12)]), units([pairs[i][1] for i in order])
+    assert sorted(match(*sides, compare)) == sorted((i, j) for j, i in enumerate(order))
+
+
+def test_what_fits_another_better_is_not_paired():
+    """Sections that are all alike, in another order: in this order, too, all texts share some words."""
+    rng = random.Random(6)
+    compare = learned_words(sentence(rng) for _ in range(2000))
+    shared = [sentence(rng) for _ in range(12)]
+    own = [[sentence(rng) for _ in range(3)] for _ in range(24)]
+    texts = [tuple(" ".join(side) for side in zip(shared[i % 12], *own[i])) for i in range(24)]
+    sides = units([text[0] for text in texts]), units([text[1] for text in [*texts[12:], *texts[:12]]])
+    assert {(i, (i + 12) % 24) for i in range(24)} == set(match(*sides, compare))
 
 
 def test_everything_read_is_in_a_pair_or_named(tmp_path):
     documents = pages(40)
+    documents[7][0] = ("This text was left in English here.",) * 2
+    documents[8][0] = ("LibreOffice Writer",) * 2
     folders = write_pages(tmp_path, documents)
     (folders[0] / "only.html").write_text("<p>Alone here.</p>")
     (folders[1] / "broken.odt").write_bytes(b"not a zip archive")
@@ -146,6 +179,8 @@ def test_everything_read_is_in_a_pair_or_named(tmp_path):
         assert (en, de) == (paired + left_en, paired + left_de), name
         blocks = [row[1] for row in left if row[0] == name and row[2] == "block"]
         assert (blocks.count("en"), blocks.count("de")) == (left_en, left_de), name
+    assert ["part1/page7.html", "en", "pair", "untranslated", documents[7][0][0]] in left
+    assert "LibreOffice Writer" in (out / "train.de").read_text()
     assert ["only.html", "en", "block", "no file", "Alone here."] in left
     assert any(row[2] == "file" and "broken.odt" in row[3] for row in left) and "not read: 1 files" in summary
     n_lines = 0
@@ -192,6 +227,13 @@ def test_equal_lines_are_no_translations_to_test():
     assert any(("X", "X") in d.pairs for d in division.documents["train"])
 
 
+def test_ids_and_anchors_of_pages_are_keys(tmp_path):
+    page = '<h2 id="a">One</h2><p><a name="b"></a>Two</p><p>Three <i id="c">four</i></p><ul id="d"><li>Five</li></ul>'
+    (tmp_path / "x.html").write_text(page)
+    found = read_units(tmp_path / "x.html", False, SPLITTERS[0]).units
+    assert [(unit.kind, unit.key) for unit in found] == [("h2", "a"), ("p", "b"), ("p", ""), ("li", "")]
+
+
 def test_bilingual_files_bring_their_own_pairs(tmp_path):
     head = 'msgid ""\nmsgstr "Content-Type: text/plain; charset=UTF-8\\n"\n\n'
     for side, text in (
@@ -207,12 +249,13 @@ def test_bilingual_files_bring_their_own_pairs(tmp_path):
 
 
 def test_subtitles_are_paired_by_time(tmp_path):
+    # by order and length alone, the first would be the partner of the first
     times = ("00:00:01,000 --> 00:00:02,000", "00:00:05,000 --> 00:00:06,000", "00:00:09,000 --> 00:00:10,000")
-    for side, texts in (("en", ("One.", "Two.", "Three.")), ("de", ("Eins.", "", "Drei."))):
+    for side, texts in (("en", ("Seven.", "Eight.", "Three.")), ("de", ("", "Acht.", "Drei."))):
         cues = [f"{i}\n{time}\n{text}\n" for i, (time, text) in enumerate(zip(times, texts), 1) if text]
         (tmp_path / f"{side}.srt").write_text("\n".join(cues))
     sides = [read_units(tmp_path / f"{s}.srt", bool(i), SPLITTERS[i]) for i, s in enumerate(("en", "de"))]
-    assert match(sides[0], sides[1], learned_words([("a", "b")])) == [(0, 0), (2, 1)]
+    assert match(sides[0], sides[1], learned_words([("a", "b")])) == [(1, 0), (2, 1)]
 
 
 def test_a_killed_alignment_reads_only_the_rest(tmp_path, monkeypatch):

@@ -1,0 +1,63 @@
+"""The model in ``data/models``: small, as its MODEL.md says, and it translates what it should, to the letter."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from helpers import ROOT, run
+
+from fairseq_lasformer import from_pretrained
+from fairseq_lasformer.documents.hub import load_model
+from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.files import file_hash
+from fairseq_lasformer.formats import read
+from fairseq_lasformer.ops import cpu
+from fairseq_lasformer.shared import model_path
+
+NAME = "help_en-de"
+FOLDER = ROOT / "data/models" / NAME
+
+LINES = [line.split("\t") for line in (ROOT / "tests/end_to_end/model_to_try.tsv").read_text().splitlines()]
+
+
+def test_it_is_small_and_described():
+    assert sum(path.stat().st_size for path in FOLDER.iterdir()) <= 10_000_000
+    about = (FOLDER / "MODEL.md").read_text(encoding="utf-8")
+    assert file_hash(FOLDER / "model.pt") in about and "MPL-2.0" in about
+    for command in ("lasformer corpus libreoffice-help", "lasformer run examples/help.yaml", "lasformer pack"):
+        assert command in about
+
+
+@pytest.fixture
+def plain():
+    cpu.use_instructions("plain")
+    yield
+    cpu.use_instructions()
+
+
+def test_it_translates_a_document_to_the_letter(plain):
+    model = load_model(NAME, device="cpu", reproducible=True)
+    (found,) = model.translate_documents(["\n".join(source for source, _ in LINES)])
+    assert found.split("\n") == [target for _, target in LINES]
+
+
+def test_names_are_those_of_models_that_come_with_the_clone(tmp_path, monkeypatch):
+    assert model_path(NAME) == FOLDER and model_path(FOLDER) == FOLDER
+    assert str(model_path("no_such")) == "no_such" and str(model_path(f"x/{NAME}")) == f"x/{NAME}"
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / NAME).mkdir()
+    assert str(model_path(NAME)) == NAME  # a folder of the user's comes first
+    with pytest.raises(InputError, match=f"{NAME}: contains none of model.pt"):
+        from_pretrained(NAME)
+
+
+@pytest.mark.command
+def test_a_page_is_translated_by_one_command(tmp_path):
+    page = tmp_path / "seite.html"
+    done = run("lasformer", "translate", NAME, ROOT / "examples/page.html", "-o", page)
+    source, target = (read(p.read_bytes(), "html").blocks for p in (ROOT / "examples/page.html", page))
+    assert len(source) == len(target) and "sentences" in done.stderr
+    assert "<b>" in page.read_text() and re.search(r"Etikett", page.read_text())
+    shown = run("python", "examples/show.py").stdout
+    assert "Printing Labels" in shown and "looked at line" in shown
