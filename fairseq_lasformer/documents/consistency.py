@@ -16,12 +16,13 @@ from typing import Any, NamedTuple
 import torch
 from rapidfuzz import fuzz
 
-from fairseq_lasformer.documents.part_search import CONTEXTS, SCORED_TOKENS
+from fairseq_lasformer.documents.part_search import SCORED_TOKENS
 from fairseq_lasformer.documents.scoring import log_probabilities
 from fairseq_lasformer.documents.source import Line, Source, with_item
 from fairseq_lasformer.documents.translator import Translator
 from fairseq_lasformer.documents.word_attention import word_alignment
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.search.excerpts import CONTEXT
 from fairseq_lasformer.search.glossary import contains
 from fairseq_lasformer.text.documents import Span
 from fairseq_lasformer.text.units import units
@@ -241,7 +242,7 @@ class Unifier:
     def _place(self, document: Source, i: int) -> Span:
         """Return a line as a part, after some of the lines before it."""
         part = next(part for part in document.parts if part.start <= i < part.start + part.size)
-        return Span(part.document, i, 1, min(CONTEXTS[0], i - part.start + part.context))
+        return Span(part.document, i, 1, min(CONTEXT, i - part.start + part.context))
 
     def _scores(self, document: Source, candidates: Sequence[Sequence[Line]], i: int) -> list[float]:
         """Score a line and its end, after the lines before it, in each of several translations: log probabilities."""

@@ -14,13 +14,11 @@ from fairseq_lasformer.data.examples import line_spans
 from fairseq_lasformer.documents.batching import batches
 from fairseq_lasformer.documents.scoring import mean
 from fairseq_lasformer.documents.source import Line, Source
+from fairseq_lasformer.search.excerpts import CONTEXT
 from fairseq_lasformer.search.generator import AlignedGenerator
 from fairseq_lasformer.search.glossary import Terms
 from fairseq_lasformer.search.watch import Observe
 from fairseq_lasformer.text.documents import Span
-
-CONTEXTS = (10, 3, 0)
-"""Lines of context with which a document is translated again, at the first attempt and at the following ones."""
 
 TOGETHER = 3
 """Maximum distance of lines that are translated again together."""
@@ -229,7 +227,7 @@ class PartSearch:
         """
         found: list[list[Line]] = []
         places = [
-            Span(0, i, 1, min(CONTEXTS[0], i - part.start + part.context))
+            Span(0, i, 1, min(CONTEXT, i - part.start + part.context))
             for part in document.parts
             for i in range(part.start, part.start + part.size)
         ]

@@ -9,9 +9,10 @@ from torch import Tensor
 
 from fairseq_lasformer.documents.batching import batches
 from fairseq_lasformer.documents.misplaced_lines import MARGIN, all_misplaced, first_misplaced
-from fairseq_lasformer.documents.part_search import CONTEXTS, GROUPS, SCORED_TOKENS, PartSearch
+from fairseq_lasformer.documents.part_search import GROUPS, SCORED_TOKENS, PartSearch
 from fairseq_lasformer.documents.scoring import log_probabilities, mean
 from fairseq_lasformer.documents.source import Line, Source, rest_of
+from fairseq_lasformer.search.excerpts import CONTEXT
 from fairseq_lasformer.text.documents import Span
 
 ROUNDS = 9
@@ -95,7 +96,7 @@ class Placing:
         return accepted
 
     def _window(self, i: int, place: int) -> Span:
-        rest = rest_of(self.documents[i].parts, place, CONTEXTS[0])[0]
+        rest = rest_of(self.documents[i].parts, place, CONTEXT)[0]
         return rest._replace(size=min(rest.size, REACH))
 
     def _alone(self, starts: dict[int, int]) -> None:

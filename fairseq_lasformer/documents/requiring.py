@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import torch
 
-from fairseq_lasformer.documents.part_search import CONTEXTS, GROUPS, TOGETHER, PartSearch
+from fairseq_lasformer.documents.part_search import GROUPS, TOGETHER, PartSearch
 from fairseq_lasformer.documents.source import Line, Source, runs
+from fairseq_lasformer.search.excerpts import CONTEXT
 from fairseq_lasformer.search.glossary import met
 from fairseq_lasformer.text.documents import Span
 
@@ -26,7 +27,7 @@ def require_terms(
         for part in document.parts:
             here = [j for j in missing if part.start <= j < part.start + part.size]
             first = part.start - part.context
-            tasks += [(i, Span(i, a, b - a + 1, min(CONTEXTS[0], a - first))) for a, b in runs(here, TOGETHER)]
+            tasks += [(i, Span(i, a, b - a + 1, min(CONTEXT, a - first))) for a, b in runs(here, TOGETHER)]
     tasks.sort(key=lambda task: task[1].context + task[1].size)
     for start in range(0, len(tasks), GROUPS):
         batch = tasks[start : start + GROUPS]

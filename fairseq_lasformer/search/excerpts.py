@@ -11,8 +11,11 @@ from torch import Tensor
 from fairseq_lasformer.search.alignment import SentenceLimits
 from fairseq_lasformer.search.repair import split
 
-CONTEXTS = (10, 0)
-"""Number of lines before a line that is searched again, at the first attempt and at the second."""
+CONTEXT = 10
+"""Number of lines of context with which lines are searched again."""
+
+CONTEXTS = (CONTEXT, 0)
+"""The same at the first attempt, and at the second."""
 
 TOKENS = 4096
 """Source tokens of excerpts that are searched together, with padding; as many as the batch had, if that is more."""
