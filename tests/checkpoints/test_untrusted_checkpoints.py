@@ -237,6 +237,8 @@ LASFORMER = {
     "export": command("export", "CHECKPOINT", "OUT/out", "--data", "DATA"),
     "import": NONE,  # takes no checkpoint of fairseq's; see test_huggingface
     "upcycle": command("upcycle", "CHECKPOINT", "DATA", "OUT/out"),
+    "align": NONE,
+    "pack": command("pack", "CHECKPOINT", "OUT/packed", "--data", "DATA"),
     "prune": command("prune", "CHECKPOINT", "OUT/out.pt", "--groups", "decoder.0"),
     "average": command("average", "OUT/out.pt", "CHECKPOINT", "CHECKPOINT"),
     "back-translate": command("back-translate", "FOLDER", "DATA", "OUT/run.yaml"),
