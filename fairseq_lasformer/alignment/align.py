@@ -86,11 +86,13 @@ def align(
     """
     if any(not 0 <= share < 0.5 for share in shares):
         raise InputError("--split: shares of the documents for development and test, each below 0.5, such as 0.02,0.04")
-    check_new(out)
+    readings = out / ".readings.jsonl"
+    if not readings.exists():  # of a run that was killed, whose files are written again
+        check_new(out)
     names = _partners(folders, rename)
     out.mkdir(parents=True, exist_ok=True)
     with locked(out / ".alignment.lock", "an alignment"):
-        kept = Readings(out / ".readings.jsonl", f"{languages} {encoding}")
+        kept = Readings(readings, f"{languages} {encoding}")
         sides, damaged = _read(folders, names, languages, encoding, kept)
         aligned = list(_aligned(sides, languages))
         division = divide([file.document for file in aligned], shares)
@@ -107,31 +109,30 @@ def _partners(folders: tuple[Path, Path], rename: Renaming) -> dict[str, tuple[P
     for folder in folders:
         if not folder.is_dir():
             raise InputError(f"{folder}: is not a folder")
-        found = {
+        held = {
             path.relative_to(folder).as_posix(): path
             for path in sorted(folder.rglob("*"))
             if path.is_file() and formats.format_of(path.name) is not None
         }
-        if not found:
+        if not held:
             raise InputError(f"{folder}: contains no file in a known format")
-        sides.append(found)
+        sides.append(held)
     renamed = {name.replace(*rename) if rename[0] else name: name for name in sides[0]}
     if len(renamed) != len(sides[0]):
         raise InputError(f"--rename {rename[0]}={rename[1]}: gives two files the same name")
-    names = {name: (path, None) for name, path in sides[0].items()}
-    found_names: dict[str, tuple[Path | None, Path | None]] = {**names}
+    found: dict[str, tuple[Path | None, Path | None]] = {name: (path, None) for name, path in sides[0].items()}
     for name, path in sides[1].items():
         known = renamed.get(name)
-        if known is None:
-            found_names.setdefault(name, (None, path))
-        else:
-            found_names[known] = (sides[0][known], path)
-    if not any(a and b for a, b in found_names.values()):
+        if known is not None:
+            found[known] = sides[0][known], path
+        else:  # a name of the source side may belong to another file there
+            found[name if name not in found else f"{name} (target)"] = None, path
+    if not any(a and b for a, b in found.values()):
         raise InputError(
             f"{folders[0]}, {folders[1]}: have no file of the same name ({next(iter(sides[0]))}, "
             f"{next(iter(sides[1]))}); say how names differ with --rename, such as --rename .en.=.de."
         )
-    return found_names
+    return found
 
 
 Sides = dict[str, tuple[Reading, Reading]]

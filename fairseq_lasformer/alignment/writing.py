@@ -77,7 +77,7 @@ def write(
     atomic_write(out / "alignment.html", _page(_to_show(division), languages))
     for which in reversed(SPLITS):
         documents = division.documents[which]
-        atomic_write(out / f"{which}.names", "".join(document.name + "\n" for document in documents))
+        atomic_write(out / f"{which}.names", "".join(" ".join(document.name.split()) + "\n" for document in documents))
         for side, language in enumerate(languages):
             text = join_documents([pair[side] for pair in document.pairs] for document in documents)
             atomic_write(out / f"{which}.{language}", text)

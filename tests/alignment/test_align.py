@@ -277,6 +277,7 @@ def test_a_killed_alignment_reads_only_the_rest(tmp_path, monkeypatch):
     kept = out / ".readings.jsonl"
     kept.write_text(kept.read_text() + '["half a l')
     monkeypatch.setattr(aligning, "read_units", lambda path, *args: (read.append(path), real(path, *args))[1])
+    (out / "dev.en").write_text("of a run that was killed while it wrote\n")
     align(folders, ("en", "de"), out)
     assert len(read) == 24 and len(set(read)) == 24
     whole = tmp_path / "whole"
@@ -292,8 +293,11 @@ def test_names_may_differ(tmp_path):
             page.rename(page.with_suffix(f".{side}.html"))
     with pytest.raises(InputError, match=r"no file of the same name .*--rename"):
         align(folders, ("en", "de"), tmp_path / "raw")
+    source = next(folders[0].rglob("*.html"))
+    (folders[1] / source.relative_to(folders[0])).write_text("<p>No partner, but the name of a source file.</p>")
     summary = align(folders, ("en", "de"), tmp_path / "raw", rename=(".en.", ".de."))
-    assert summary.startswith("10 files")
+    assert summary.startswith("11 files")
+    assert "No partner, but the name of a source file." in (tmp_path / "raw/left_out.tsv").read_text()
 
 
 @pytest.mark.command
