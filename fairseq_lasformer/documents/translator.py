@@ -106,7 +106,10 @@ class Translator(PartSearch):
 
     @property
     def places_lines(self) -> bool:
-        """Return whether misplaced lines are detected: the model knows single sentences, and may repair lines."""
-        if not self.aligned or self.prefix_size:
+        """Return whether misplaced lines are detected: the model knows single sentences, and may repair lines.
+
+        Not with a maximum length of the user's, which parts of a document would not have.
+        """
+        if not self.aligned or self.prefix_size or self.generator.own_length:
             return False
         return self.generator.alignment.repairs > 0 and self.task.settings.resolutions == "mixture"

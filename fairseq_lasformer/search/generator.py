@@ -93,7 +93,7 @@ class AlignedGenerator(BeamGenerator):
                 its |= set(range(n))
         for i, hypotheses in enumerate(found):
             self._mark(hypotheses, lines[i], longest[i], fixed[i])
-        if self.alignment.repairs:
+        if self.alignment.repairs and not self.own_length:  # the user's maximum length is one for whole documents
             self._repair(found, sample, limits, lines, longest, bos_token)
         for i, hypotheses in enumerate(found):
             if hypotheses and hypotheses[0]["flawed"]:
