@@ -23,8 +23,8 @@ sys.path.insert(0, str(ROOT))
 from fairseq_lasformer.documents.hub import DocumentHubInterface, load_model  # noqa: E402
 from fairseq_lasformer.documents.word_attention import document_attention  # noqa: E402
 from fairseq_lasformer.errors import InputError  # noqa: E402
+from fairseq_lasformer.file_translation.reading import FileReader  # noqa: E402
 from fairseq_lasformer.formats import check_format, read  # noqa: E402
-from fairseq_lasformer.formats.sentences import sentences, splitter  # noqa: E402
 
 
 def looked_at(model: DocumentHubInterface, source: list[str], target: list[str]) -> list[tuple[int, float] | None]:
@@ -50,8 +50,7 @@ def main() -> None:
     try:
         model = load_model(args.model, device="cpu")
         form = check_format(args.page.name)
-        split = splitter(model.settings.source_lang)
-        source = [s.text for block in read(args.page.read_bytes(), form).blocks for s in sentences(block, split)]
+        source = FileReader(model.codec).read(read(args.page.read_bytes(), form)).lines
         (translated,) = model.translate_documents(["\n".join(source)], lines=True)
         target = [line.translation for line in translated]
         for i, (english, german, other) in enumerate(zip(source, target, looked_at(model, source, target))):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import functools
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -93,7 +94,7 @@ def align(
     out.mkdir(parents=True, exist_ok=True)
     with locked(out / ".alignment.lock", "an alignment"):
         kept = Readings(readings, f"{languages} {encoding}")
-        sides, damaged = _read(folders, names, languages, encoding, kept)
+        sides, damaged = _read(names, languages, encoding, kept)
         aligned = list(_aligned(sides, languages))
         division = divide([file.document for file in aligned], shares)
         if not division.documents["train"]:
@@ -139,7 +140,6 @@ Sides = dict[str, tuple[Reading, Reading]]
 
 
 def _read(
-    folders: tuple[Path, Path],
     names: dict[str, tuple[Path | None, Path | None]],
     languages: tuple[str, str],
     encoding: str | None,
@@ -154,7 +154,7 @@ def _read(
         for target, path in enumerate(paths):
             reading = Reading([])
             if path is not None:
-                read: Callable[[], Reading] = lambda p=path, t=bool(target): read_units(p, t, splits[t], encoding)  # type: ignore[misc]  # noqa: E731
+                read = functools.partial(read_units, path, target=bool(target), split=splits[target], encoding=encoding)
                 try:
                     reading = kept.read(path, read)
                 except InputError as e:

@@ -35,7 +35,7 @@ class Readings:
             except (ValueError, TypeError, RecursionError):
                 continue
 
-    def read(self, file: Path, read: Callable[[], Reading]) -> Reading:
+    def read(self, file: Path, read: Callable[[bytes], Reading]) -> Reading:
         """Return the reading of a file, which ``read`` makes if it is not kept.
 
         Raises:
@@ -47,7 +47,7 @@ class Readings:
             raise InputError(f"{file}: cannot be read ({e.strerror})") from e
         key = hashlib.sha256(f"{self.how} {file.suffix} ".encode() + data).hexdigest()
         if key not in self._kept:
-            found = read()
+            found = read(data)
             try:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
                 with open(self.path, "a", encoding="utf-8") as out:

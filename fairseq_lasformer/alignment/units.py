@@ -42,10 +42,12 @@ class Reading(NamedTuple):
     only_keys: bool = False
 
 
-def read_units(path: Path, target: bool, split: Splitter, encoding: str | None = None) -> Reading:
+def read_units(path: Path, data: bytes, target: bool, split: Splitter, encoding: str | None = None) -> Reading:
     """Read a file of the source or target side.
 
     Args:
+        path: its place, which says its format.
+        data: its content.
         target: whether it is the target side. Units of bilingual files that are not translated have no key there.
         split: finds the sentences of a block.
 
@@ -54,9 +56,7 @@ def read_units(path: Path, target: bool, split: Splitter, encoding: str | None =
     """
     form = formats.check_format(path.name)
     try:
-        opened = formats.read(path.read_bytes(), form, encoding)
-    except OSError as e:
-        raise InputError(f"{path}: cannot be read ({e.strerror})") from e
+        opened = formats.read(data, form, encoding)
     except InputError as e:
         raise InputError(f"{path}: {e}") from e
     if form not in BILINGUAL:

@@ -47,12 +47,14 @@ COMMANDS = {
     "shortlist": Command("list the words that may translate each word, for faster translation", "data"),
     "options": Command("list the options of model, criterion and task for fairseq-train", "data"),
     "params": Command("count an architecture's parameters, by part", "data"),
-    "prune": Command("remove groups of layers, or heads, from a checkpoint", "data"),
-    "convert": Command("convert a checkpoint of fairseq's transformer to lasformer_dense", "data"),
-    "import": Command("convert a Hugging Face model (OPUS-MT, NLLB, ...) to one that every command takes", "data"),
-    "export": Command("write a model at kappa 1 for CTranslate2", "data"),
-    "pack": Command("write a model as a small folder to give away: 8 bits, dictionaries, subwords", "data"),
-    "average": Command("average checkpoints, with kappa from the last", "data"),
+    "prune": Command("remove groups of layers, or heads, from a checkpoint", "checkpoints"),
+    "convert": Command("convert a checkpoint of fairseq's transformer to lasformer_dense", "checkpoints"),
+    "import": Command(
+        "convert a Hugging Face model (OPUS-MT, NLLB, ...) to one that every command takes", "checkpoints"
+    ),
+    "export": Command("write a model at kappa 1 for CTranslate2", "checkpoints"),
+    "pack": Command("write a model as a small folder to give away: 8 bits, dictionaries, subwords", "checkpoints"),
+    "average": Command("average checkpoints, with kappa from the last", "checkpoints"),
 }
 
 TAKING_MORE = ("train", "upcycle", "generate", "ablate", "params")

@@ -83,13 +83,14 @@ def all_misplaced(
     scores: Sequence[Sequence[float]],
     starts: Sequence[int],
     score: Score,
-) -> list[list[int]]:
-    """Find all lines of each document that are out of place, in order; see :func:`first_misplaced`."""
+) -> dict[tuple[int, int], float]:
+    """Find all lines that are out of place; see :func:`first_misplaced`.
+
+    Returns:
+        for each, by document and number, its score as the translation of its own source line alone.
+    """
     looked = [(d, i) for d, start in enumerate(starts) for i in range(start, len(lines[d]))]
-    found: list[list[int]] = [[] for _ in starts]
-    for d, i in sorted(_misplaced(looked, sources, lines, scores, score)):
-        found[d].append(i)
-    return found
+    return _misplaced(looked, sources, lines, scores, score)
 
 
 def _misplaced(
@@ -98,8 +99,8 @@ def _misplaced(
     lines: Sequence[Sequence[Tensor]],
     scores: Sequence[Sequence[float]],
     score: Score,
-) -> set[tuple[int, int]]:
-    """Return which of some lines, by document and number, are unlikely alone and fit a neighbour better."""
+) -> dict[tuple[int, int], float]:
+    """Return which of some lines are unlikely alone and fit a neighbour better, see :func:`all_misplaced`."""
     alone = _score(looked, 0, sources, lines, score)
     doubtful = [(d, i) for (d, i) in looked if alone[d, i] < scores[d][i] - MARGIN]
     found: set[tuple[int, int]] = set()
@@ -107,7 +108,7 @@ def _misplaced(
         here = [(d, i) for d, i in doubtful if 0 <= i + offset < len(sources[d]) and (d, i) not in found]
         other = _score(here, offset, sources, lines, score)
         found |= {place for place in here if other[place] > alone[place] + MARGIN}
-    return found
+    return {place: alone[place] for place in sorted(found)}
 
 
 def _score(

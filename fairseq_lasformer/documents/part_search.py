@@ -11,9 +11,9 @@ from fairseq import utils
 from torch import Tensor
 
 from fairseq_lasformer.data.examples import line_spans
-from fairseq_lasformer.documents.batching import batches
 from fairseq_lasformer.documents.scoring import mean
 from fairseq_lasformer.documents.source import Line, Source
+from fairseq_lasformer.search.batching import batches
 from fairseq_lasformer.search.excerpts import CONTEXT
 from fairseq_lasformer.search.generator import AlignedGenerator
 from fairseq_lasformer.search.glossary import Terms

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from fairseq_lasformer.documents.batching import batches
 from fairseq_lasformer.documents.misplaced_lines import MARGIN, all_misplaced, first_misplaced
 from fairseq_lasformer.documents.part_search import GROUPS, SCORED_TOKENS, PartSearch
 from fairseq_lasformer.documents.scoring import log_probabilities, mean
 from fairseq_lasformer.documents.source import Line, Source, rest_of
+from fairseq_lasformer.search.batching import batches
 from fairseq_lasformer.search.excerpts import CONTEXT
 from fairseq_lasformer.text.documents import Span
 
@@ -103,18 +103,17 @@ class Placing:
         """Translate each line that is out of place alone; one that is no better then stays, and is reported."""
         here = list(starts)
         found = all_misplaced(*self._lines(here), [starts[i] for i in here], self.score)
-        tasks = [(i, j) for i, its in zip(here, found) for j in its if not self._given(i, j)]
+        before = {(here[k], j): score for (k, j), score in found.items()}
+        tasks = [place for place in before if not self._given(*place)]
         lengths = [len(self.documents[i].sentences[j]) for i, j in tasks]
         order = sorted(range(len(tasks)), key=lambda k: lengths[k])
         for batch in batches(lengths, order, SCORED_TOKENS, GROUPS):
             chosen = [tasks[k] for k in batch]
             spans = [(self.documents[i], Span(0, j, 1), self.found[i][:j]) for i, j in chosen]
             lines = [its[0] for its in self.search.translate_parts(spans, self.device)]
-            old = [(self.documents[i].sentences[j], self.found[i][j].tokens) for i, j in chosen]
-            new = [(self.documents[i].sentences[j], line.tokens) for (i, j), line in zip(chosen, lines)]
-            scores = self.score([*old, *new])
-            for (i, j), line, before, after in zip(chosen, lines, scores, scores[len(chosen) :]):
-                if after > before + MARGIN:
+            scores = self.score([(self.documents[i].sentences[j], new.tokens) for (i, j), new in zip(chosen, lines)])
+            for (i, j), line, after in zip(chosen, lines, scores):
+                if after > before[i, j] + MARGIN:
                     self._replace(i, j, line)
                 else:
                     self.found[i][j] = self.found[i][j]._replace(flawed=True)

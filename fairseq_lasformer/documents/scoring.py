@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_lasformer.documents.batching import batches
+from fairseq_lasformer.search.batching import batches
 
 
 def _output(model: Any, sources: Tensor, lengths: Tensor, previous: Tensor) -> Any:

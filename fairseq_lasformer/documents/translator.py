@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 
 from fairseq_lasformer.data.examples import ExampleCodec
-from fairseq_lasformer.documents.batching import batches
 from fairseq_lasformer.documents.part_search import PartSearch
 from fairseq_lasformer.documents.placing import Placing
 from fairseq_lasformer.documents.requiring import require_terms
 from fairseq_lasformer.documents.source import Line, Source
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.search.batching import batches
 from fairseq_lasformer.search.glossary import Glossary
 from fairseq_lasformer.translation_memory.remembering import Memory, Remembered
 

@@ -8,7 +8,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from fairseq_lasformer.data.examples import line_spans
 from fairseq_lasformer.search.alignment import SentenceLimits
+from fairseq_lasformer.search.batching import batches
 from fairseq_lasformer.search.repair import split
 
 CONTEXT = 10
@@ -48,7 +50,7 @@ def excerpt(source: Sequence[int], place: FlawedLine, separator: int, tag: int |
     return [*head, *joined, source[-1]]
 
 
-def batches(
+def together(
     places: Sequence[FlawedLine], sources: Sequence[Sequence[int]], least: int, separator: int, tag: int | None
 ) -> Iterator[tuple[list[FlawedLine], list[list[int]]]]:
     """Yield places that are searched together, with the tokens of their excerpts, of similar length.
@@ -57,17 +59,11 @@ def batches(
         sources: tokens of the documents, see :func:`excerpt`.
         least: number of tokens, with padding, that a batch may have even if that is more than :data:`TOKENS`.
     """
-    found = sorted(((excerpt(sources[place.item], place, separator, tag), place) for place in places), key=_length)
-    while found:
-        n = 1
-        while n < len(found) and (n + 1) * len(found[n][0]) <= max(least, TOKENS):
-            n += 1
-        yield [place for _, place in found[:n]], [tokens for tokens, _ in found[:n]]
-        found = found[n:]
-
-
-def _length(found: tuple[list[int], FlawedLine]) -> int:
-    return len(found[0])
+    tokens = [excerpt(sources[place.item], place, separator, tag) for place in places]
+    lengths = list(map(len, tokens))
+    order = sorted(range(len(places)), key=lambda i: lengths[i])
+    for batch in batches(lengths, order, max(least, TOKENS)):
+        yield [places[i] for i in batch], [tokens[i] for i in batch]
 
 
 def sample_of(places: Sequence[FlawedLine], tokens: Sequence[list[int]], sample: dict[str, Any], pad: int) -> Any:
@@ -127,7 +123,5 @@ def replace_line(
 
 def _span(tokens: Tensor, line: int, separator: int, tag: int | None) -> tuple[int, int]:
     """Return where a line's tokens begin and end, in a hypothesis that ends with the end of sentence."""
-    ends = [-1, *(tokens == separator).nonzero()[:, 0].tolist(), len(tokens) - 1]
-    line = line % (len(ends) - 1)
-    begin = ends[line] + 1
-    return begin + (begin < len(tokens) and int(tokens[begin]) == tag), ends[line + 1]
+    begin, end = line_spans(tokens.tolist()[:-1], separator)[line]
+    return begin + (int(tokens[begin]) == tag), end

@@ -10,11 +10,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from fairseq_lasformer.data.examples import line_spans
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.search.alignment import LineAlignment, SentenceLimits
 from fairseq_lasformer.search.beam_loop import BeamGenerator
 from fairseq_lasformer.search.beam_search import FastBeamSearch
-from fairseq_lasformer.search.excerpts import CONTEXTS, FlawedLine, batches, limits_of, replace_line, sample_of
+from fairseq_lasformer.search.excerpts import CONTEXTS, FlawedLine, limits_of, replace_line, sample_of, together
 from fairseq_lasformer.search.given import Given, GivenLines, lengths
 from fairseq_lasformer.search.glossary import GlossarySearch, RequiredTerms, Terms
 from fairseq_lasformer.search.processors import StepProcessor, apart
@@ -207,7 +208,7 @@ class AlignedGenerator(BeamGenerator):
                     wanted.append(FlawedLine(i, start, line))
             wanted = [place for place in wanted if place not in tried]
             tried |= set(wanted)
-            for places, tokens in batches(wanted, sources, source.numel(), separator[0], self.alignment.source_tag):
+            for places, tokens in together(wanted, sources, source.numel(), separator[0], self.alignment.source_tag):
                 before = [self._before(found[x.item][0]["tokens"], x.start, x.line) for x in places]
                 prefix = torch.nn.utils.rnn.pad_sequence(before, batch_first=True, padding_value=self.pad)
                 taken, own = sample_of(places, tokens, sample, self.pad), limits_of(places, limits)
@@ -243,11 +244,9 @@ class AlignedGenerator(BeamGenerator):
 
     def _before(self, tokens: Tensor, start: int, line: int) -> Tensor:
         """Return the tokens of the lines from ``start`` to before ``line``, after the tag if there is one."""
-        ends = [-1, *(tokens == self.alignment.separators[1]).nonzero()[:, 0].tolist()]
-        tagged = self.tag is not None
-        tag = tokens[: int(tagged)]
-        own = tokens[ends[start] + 1 : ends[line] + 1]
-        return torch.cat([tag, own[int(tagged and not start) :]])
+        starts = [begin for begin, _ in line_spans(tokens.tolist(), self.alignment.separators[1])]
+        n_tags = int(self.tag is not None)
+        return torch.cat([tokens[:n_tags], tokens[max(starts[start], n_tags) : max(starts[line], n_tags)]])
 
     def _exhausted(self) -> Tensor:
         return self.search.exhausted

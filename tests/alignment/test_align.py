@@ -65,6 +65,10 @@ def units(texts: list[str], keys: bool = False) -> Reading:
     return Reading([Unit(text, (text,), "p", str(i) if keys else "") for i, text in enumerate(texts)])
 
 
+def units_of(path: Path, target: bool) -> Reading:
+    return read_units(path, path.read_bytes(), target, SPLITTERS[target])
+
+
 def table(path: Path) -> list[list[str]]:
     return [line.split("\t") for line in path.read_text(encoding="utf-8").splitlines()[1:]]
 
@@ -230,7 +234,7 @@ def test_equal_lines_are_no_translations_to_test():
 def test_ids_and_anchors_of_pages_are_keys(tmp_path):
     page = '<h2 id="a">One</h2><p><a name="b"></a>Two</p><p>Three <i id="c">four</i></p><ul id="d"><li>Five</li></ul>'
     (tmp_path / "x.html").write_text(page)
-    found = read_units(tmp_path / "x.html", False, SPLITTERS[0]).units
+    found = units_of(tmp_path / "x.html", False).units
     assert [(unit.kind, unit.key) for unit in found] == [("h2", "a"), ("p", "b"), ("p", ""), ("li", "")]
 
 
@@ -242,7 +246,7 @@ def test_bilingual_files_bring_their_own_pairs(tmp_path):
     ):
         (tmp_path / side).mkdir()
         (tmp_path / side / "x.po").write_text(head + text, encoding="utf-8")
-    sides = [read_units(tmp_path / s / "x.po", bool(i), SPLITTERS[i]) for i, s in enumerate(("en", "de"))]
+    sides = [units_of(tmp_path / s / "x.po", bool(i)) for i, s in enumerate(("en", "de"))]
     found = match(sides[0], sides[1], learned_words([("a", "b")]))
     texts = {(sides[0].units[i].text, sides[1].units[j].text) for i, j in found}
     assert texts == {("Open the file.", "Öffnen."), ("Close it.", "Schließen.")}
@@ -254,7 +258,7 @@ def test_subtitles_are_paired_by_time(tmp_path):
     for side, texts in (("en", ("Seven.", "Eight.", "Three.")), ("de", ("", "Acht.", "Drei."))):
         cues = [f"{i}\n{time}\n{text}\n" for i, (time, text) in enumerate(zip(times, texts), 1) if text]
         (tmp_path / f"{side}.srt").write_text("\n".join(cues))
-    sides = [read_units(tmp_path / f"{s}.srt", bool(i), SPLITTERS[i]) for i, s in enumerate(("en", "de"))]
+    sides = [units_of(tmp_path / f"{s}.srt", bool(i)) for i, s in enumerate(("en", "de"))]
     assert match(sides[0], sides[1], learned_words([("a", "b")])) == [(1, 0), (2, 1)]
 
 
@@ -263,11 +267,11 @@ def test_a_killed_alignment_reads_only_the_rest(tmp_path, monkeypatch):
     read: list[Path] = []
     real = aligning.read_units
 
-    def counting(path, *args):
+    def counting(path, *args, **how):
         if len(read) == 7:
             raise KeyboardInterrupt
         read.append(path)
-        return real(path, *args)
+        return real(path, *args, **how)
 
     monkeypatch.setattr(aligning, "read_units", counting)
     out = tmp_path / "raw"
@@ -276,7 +280,9 @@ def test_a_killed_alignment_reads_only_the_rest(tmp_path, monkeypatch):
     assert not list(out.glob("train.*"))
     kept = out / ".readings.jsonl"
     kept.write_text(kept.read_text() + '["half a l')
-    monkeypatch.setattr(aligning, "read_units", lambda path, *args: (read.append(path), real(path, *args))[1])
+    monkeypatch.setattr(
+        aligning, "read_units", lambda path, *args, **how: (read.append(path), real(path, *args, **how))[1]
+    )
     (out / "dev.en").write_text("of a run that was killed while it wrote\n")
     align(folders, ("en", "de"), out)
     assert len(read) == 24 and len(set(read)) == 24

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from fairseq_lasformer.data.examples import ExampleRule, TooLong, line_spans
 from fairseq_lasformer.data.subwords import DataConfig
-from fairseq_lasformer.documents.batching import batches
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.search.batching import batches
 
 
 def rule(limit: int = 12, separator: str = "<sep>", resolutions: str = "mixture") -> ExampleRule:

@@ -7,7 +7,15 @@ import torch
 from test_alignment import EOS, PAD, SEPARATOR, Looping, batch, generator, lines_of, model, words  # noqa: F401
 
 from fairseq_lasformer.search.alignment import SentenceLimits
-from fairseq_lasformer.search.excerpts import CONTEXTS, FlawedLine, batches, excerpt, limits_of, replace_line, sample_of
+from fairseq_lasformer.search.excerpts import (
+    CONTEXTS,
+    FlawedLine,
+    excerpt,
+    limits_of,
+    replace_line,
+    sample_of,
+    together,
+)
 from fairseq_lasformer.search.generator import AlignedGenerator
 from fairseq_lasformer.search.repair import loops, split
 
@@ -27,9 +35,9 @@ def test_an_excerpt_is_the_line_after_its_context(start, line, expected):
 
 def test_excerpts_of_all_documents_are_searched_together():
     places = [FlawedLine(0, 0, 2), FlawedLine(1, 1, 1), FlawedLine(0, 1, 1)]
-    (together,) = batches(places, [SOURCE, SOURCE], 0, SEPARATOR, None)
-    assert sorted(together[0]) == sorted(places)
-    apart = list(batches(places * 1000, [SOURCE, SOURCE], 0, SEPARATOR, None))
+    (batched,) = together(places, [SOURCE, SOURCE], 0, SEPARATOR, None)
+    assert sorted(batched[0]) == sorted(places)
+    apart = list(together(places * 1000, [SOURCE, SOURCE], 0, SEPARATOR, None))
     assert sum(len(its) for its, _ in apart) == 3000 and len(apart) > 1
     assert all(len(rows) * max(map(len, rows)) <= 4096 for _, rows in apart)
 

@@ -63,8 +63,8 @@ Tensor layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, dou
 
 // step.cpp
 Tensor decode_step(const Tensor& x, TensorList norms, TensorList linears, TensorList stores, TensorList given,
-                   TensorList gates, TensorList own, const Tensor& table, const Tensor& newest, const Tensor& start, const Tensor& count,
-                   const Tensor& source_start, const Tensor& source_count, at::IntArrayRef kappas,
+                   TensorList gates, TensorList own, const Tensor& table, const Tensor& newest, const Tensor& start,
+                   const Tensor& count, const Tensor& source_start, const Tensor& source_count, at::IntArrayRef kappas,
                    at::IntArrayRef outputs, at::IntArrayRef heads, int64_t end, bool pre_norm, int64_t activation,
                    int64_t length, double eps);
 

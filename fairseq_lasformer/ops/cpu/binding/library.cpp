@@ -41,9 +41,8 @@ TORCH_LIBRARY(fairseq_lasformer, m) {
   m.def("dense_attention(Tensor q, Tensor keys, Tensor values, Tensor start, Tensor count, int heads) -> Tensor");
   m.def("top_candidates(Tensor lprobs, Tensor? past, int k) -> (Tensor, Tensor)");
   m.def("decode_step(Tensor x, Tensor[] norms, Tensor[] linears, Tensor[] stores, Tensor[] given, Tensor[] gates,"
-        " Tensor[] own, Tensor table,"
-        " Tensor newest, Tensor start, Tensor count, Tensor source_start, Tensor source_count, int[] kappas,"
-        " int[] outputs, int[] heads, int end, bool pre_norm, int activation, int length, float eps) -> Tensor");
+        " Tensor[] own, Tensor table, Tensor newest, Tensor start, Tensor count, Tensor source_start,"
+        " Tensor source_count, int[] kappas, int[] outputs, int[] heads, int end, bool pre_norm, int activation, int length, float eps) -> Tensor");
   m.def("gather_forward(Tensor q, Tensor k, Tensor v, Tensor slots, Tensor kept, float dropout, int seed)"
         " -> (Tensor, Tensor)");
   m.def("gather_backward(Tensor d_out, Tensor q, Tensor k, Tensor v, Tensor slots, Tensor kept, Tensor out, Tensor lse,"

@@ -73,8 +73,8 @@ Tensor columns(const Tensor& x, int64_t from, int64_t n, const std::vector<float
 class Step {
  public:
   Step(TensorList norms, TensorList linears, TensorList stores, TensorList given, TensorList gates, TensorList own,
-       at::IntArrayRef outputs, at::IntArrayRef kappas, at::IntArrayRef heads, const Tensor& table, const Tensor& newest, const Tensor& start,
-       const Tensor& count, const Tensor& source_start, const Tensor& source_count, int64_t end, bool pre_norm,
+       at::IntArrayRef outputs, at::IntArrayRef kappas, at::IntArrayRef heads, const Tensor& table,
+       const Tensor& newest, const Tensor& start, const Tensor& count, const Tensor& source_start, const Tensor& source_count, int64_t end, bool pre_norm,
        Activation activation, int64_t length, double eps)
       : norms_(norms), linears_(linears), stores_(stores), given_(given), gates_(gates), own_(own), outputs_(outputs),
         kappas_(kappas), heads_(heads), table_(table.slice(1, 0, end)), newest_(newest), start_(start), count_(count),
