@@ -29,17 +29,23 @@ def test_it_is_small_and_described():
         assert command in about
 
 
-@pytest.fixture
-def plain():
-    cpu.use_instructions("plain")
-    yield
-    cpu.use_instructions()
-
-
-def test_it_translates_a_document_to_the_letter(plain):
+def translated() -> list[str]:
     model = load_model(NAME, device="cpu", reproducible=True)
     (found,) = model.translate_documents(["\n".join(source for source, _ in LINES)])
-    assert found.split("\n") == [target for _, target in LINES]
+    return found.split("\n")
+
+
+def test_it_translates_a_document_to_the_letter():
+    assert translated() == [target for _, target in LINES]
+
+
+@pytest.mark.command  # plain instructions take 10 seconds on CI
+def test_it_translates_a_document_to_the_letter_on_plain_instructions():
+    cpu.use_instructions("plain")
+    try:
+        assert translated() == [target for _, target in LINES]
+    finally:
+        cpu.use_instructions()
 
 
 def test_names_are_those_of_models_that_come_with_the_clone(tmp_path, monkeypatch):
