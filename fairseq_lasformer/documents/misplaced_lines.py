@@ -10,7 +10,8 @@ that fits a neighbour better is out of place.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -33,90 +34,91 @@ Score = Callable[[Sequence[tuple[Tensor, Tensor]]], list[float]]
 """Function that returns the mean log probability per token of each pair of a source line and a translated line."""
 
 
+class Checked(NamedTuple):
+    """A translated document that is checked.
+
+    Attributes:
+        sources: tokens of its source lines.
+        lines: tokens of its translation, as many lines.
+        scores: score of each line, given the document.
+        given: numbers of lines whose translation was given: they are in their place, however unlikely.
+    """
+
+    sources: Sequence[Tensor]
+    lines: Sequence[Tensor]
+    scores: Sequence[float]
+    given: Collection[int] = ()
+
+
 def first_misplaced(
-    sources: Sequence[Sequence[Tensor]],
-    lines: Sequence[Sequence[Tensor]],
-    scores: Sequence[Sequence[float]],
-    starts: Sequence[int],
-    score: Score,
-    edges: Sequence[int] = (),
+    documents: Sequence[Checked], starts: Sequence[int], score: Score, edges: Sequence[int] = ()
 ) -> list[int | None]:
     """Find the first line of each document where the model lost its place; None where no such line is found.
 
     Args:
-        sources: tokens of the source lines of each document.
-        lines: tokens of its translation, as many lines.
-        scores: score of each line, given the document.
         starts: first line of each document that is checked.
         edges: first line of each document after those that were translated again; it is checked as well, with those
             after it. 0 for none.
     """
     looked = []
-    for document, start in enumerate(starts):
-        n = len(lines[document])
-        ranked = sorted(range(start, n), key=lambda i: scores[document][i])
+    for d, (document, start) in enumerate(zip(documents, starts)):
+        n = len(document.lines)
+        ranked = sorted(set(range(start, n)) - set(document.given), key=lambda i: document.scores[i])
         lowest = ranked[: max(1, math.ceil(SHARE * n))]
         near = {i + j for i in lowest for j in AROUND}
-        if edges and edges[document]:
-            near |= {edges[document] + j for j in AROUND}
-        looked += [(document, i) for i in sorted(near) if start <= i < n]
+        if edges and edges[d]:
+            near |= {edges[d] + j for j in AROUND}
+        looked += [(d, i) for i in sorted(near - set(document.given)) if start <= i < n]
     found: list[int | None] = [None] * len(starts)
-    for d, i in _misplaced(looked, sources, lines, scores, score):
+    for d, i in _misplaced(looked, documents, score):
         known = found[d]
         if known is None or i < known:
             found[d] = i
     # back to where it began: the lines before are out of place as well, up to a few in a row that are not
     lost = {d: i for d, i in enumerate(found) if i is not None}
     while lost:
-        before = [(d, j) for d, i in lost.items() for j in range(max(starts[d], i - BACK), i)]
-        alone = _score(before, 0, sources, lines, score)
-        doubtful = [(d, j) for d, j in before if alone[d, j] < scores[d][j] - MARGIN]
+        before = [
+            (d, j) for d, i in lost.items() for j in range(max(starts[d], i - BACK), i) if j not in documents[d].given
+        ]
+        alone = _score(before, 0, documents, score)
+        doubtful = [(d, j) for d, j in before if alone[d, j] < documents[d].scores[j] - MARGIN]
         lost = {d: min(j for other, j in doubtful if other == d) for d in {d for d, _ in doubtful}}
         for d, i in lost.items():
             found[d] = i
     return found
 
 
-def all_misplaced(
-    sources: Sequence[Sequence[Tensor]],
-    lines: Sequence[Sequence[Tensor]],
-    scores: Sequence[Sequence[float]],
-    starts: Sequence[int],
-    score: Score,
-) -> dict[tuple[int, int], float]:
+def all_misplaced(documents: Sequence[Checked], starts: Sequence[int], score: Score) -> dict[tuple[int, int], float]:
     """Find all lines that are out of place; see :func:`first_misplaced`.
 
     Returns:
         for each, by document and number, its score as the translation of its own source line alone.
     """
-    looked = [(d, i) for d, start in enumerate(starts) for i in range(start, len(lines[d]))]
-    return _misplaced(looked, sources, lines, scores, score)
+    looked = [
+        (d, i)
+        for d, (document, start) in enumerate(zip(documents, starts))
+        for i in range(start, len(document.lines))
+        if i not in document.given
+    ]
+    return _misplaced(looked, documents, score)
 
 
 def _misplaced(
-    looked: Sequence[tuple[int, int]],
-    sources: Sequence[Sequence[Tensor]],
-    lines: Sequence[Sequence[Tensor]],
-    scores: Sequence[Sequence[float]],
-    score: Score,
+    looked: Sequence[tuple[int, int]], documents: Sequence[Checked], score: Score
 ) -> dict[tuple[int, int], float]:
     """Return which of some lines are unlikely alone and fit a neighbour better, see :func:`all_misplaced`."""
-    alone = _score(looked, 0, sources, lines, score)
-    doubtful = [(d, i) for (d, i) in looked if alone[d, i] < scores[d][i] - MARGIN]
+    alone = _score(looked, 0, documents, score)
+    doubtful = [(d, i) for (d, i) in looked if alone[d, i] < documents[d].scores[i] - MARGIN]
     found: set[tuple[int, int]] = set()
     for offset in NEIGHBOURS:
-        here = [(d, i) for d, i in doubtful if 0 <= i + offset < len(sources[d]) and (d, i) not in found]
-        other = _score(here, offset, sources, lines, score)
+        here = [(d, i) for d, i in doubtful if 0 <= i + offset < len(documents[d].sources) and (d, i) not in found]
+        other = _score(here, offset, documents, score)
         found |= {place for place in here if other[place] > alone[place] + MARGIN}
     return {place: alone[place] for place in sorted(found)}
 
 
 def _score(
-    places: Sequence[tuple[int, int]],
-    offset: int,
-    sources: Sequence[Sequence[Tensor]],
-    lines: Sequence[Sequence[Tensor]],
-    score: Score,
+    places: Sequence[tuple[int, int]], offset: int, documents: Sequence[Checked], score: Score
 ) -> dict[tuple[int, int], float]:
     """Score lines as translations of the source lines ``offset`` after their own."""
-    return dict(zip(places, score([(sources[d][i + offset], lines[d][i]) for d, i in places])))
+    return dict(zip(places, score([(documents[d].sources[i + offset], documents[d].lines[i]) for d, i in places])))

@@ -95,7 +95,7 @@ class AlignedGenerator(BeamGenerator):
         for i, hypotheses in enumerate(found):
             self._mark(hypotheses, lines[i], longest[i], fixed[i])
         if self.alignment.repairs and not self.own_length:  # the user's maximum length is one for whole documents
-            self._repair(found, sample, limits, lines, longest, bos_token)
+            self._repair(found, sample, limits, lines, longest, fixed, bos_token)
         for i, hypotheses in enumerate(found):
             if hypotheses and hypotheses[0]["flawed"]:
                 number = int(sample["id"][i]) if "id" in sample else i
@@ -187,12 +187,13 @@ class AlignedGenerator(BeamGenerator):
         limits: SentenceLimits,
         lines: Sequence[Sequence[Sequence[int]]],
         longest: Sequence[Sequence[int]],
+        fixed: Sequence[Collection[int]],
         bos_token: int | None,
     ) -> None:
         """Search the flawed lines of the best hypotheses again, excluding loops: after some lines, then alone.
 
         The flawed lines of all items are searched together. A line is replaced if the new one is not flawed; the lines
-        after it stay.
+        after it stay. ``fixed`` lines, which were given, stay in the context.
         """
         separator = self.alignment.separators
         source = sample["net_input"]["src_tokens"]
@@ -205,7 +206,7 @@ class AlignedGenerator(BeamGenerator):
                 for line in flaws:
                     # a line that went wrong is no context
                     start = max([0, line - context, *(flaw + 1 for flaw in flaws if flaw < line)])
-                    wanted.append(FlawedLine(i, start, line))
+                    wanted.append(FlawedLine(i, min([start, *(j for j in fixed[i] if j < line)]), line))
             wanted = [place for place in wanted if place not in tried]
             tried |= set(wanted)
             for places, tokens in together(wanted, sources, source.numel(), separator[0], self.alignment.source_tag):

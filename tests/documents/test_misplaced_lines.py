@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fairseq_lasformer.documents import placing
-from fairseq_lasformer.documents.misplaced_lines import AROUND, SHARE, first_misplaced
+from fairseq_lasformer.documents.misplaced_lines import AROUND, SHARE, Checked, all_misplaced, first_misplaced
 from fairseq_lasformer.documents.source import Line, Source, rest_of, runs
 from fairseq_lasformer.documents.translator import Translator
 from fairseq_lasformer.text.documents import Span
@@ -26,7 +26,7 @@ def document(n: int, *lines: int):
 
 
 def looked_at(sources, lines, scores, starts=None):
-    return first_misplaced(sources, lines, scores, starts or [0] * len(sources), exact)
+    return first_misplaced(list(map(Checked, sources, lines, scores)), starts or [0] * len(sources), exact)
 
 
 def test_a_lost_line_is_found_where_the_model_was_unsure():
@@ -58,7 +58,7 @@ def test_few_lines_are_looked_at():
         return exact(pairs)
 
     torch.manual_seed(0)
-    first_misplaced([source], [lines], [(-torch.rand(200) / 2).tolist()], [0], counting)
+    first_misplaced([Checked(source, lines, (-torch.rand(200) / 2).tolist())], [0], counting)
     assert 0 < len(seen) <= math.ceil(SHARE * 200) * len(AROUND)
 
 
@@ -77,7 +77,7 @@ def test_what_is_left_of_the_parts(place, context, expected):
 
 
 class Losing(Translator):
-    """Translator that loses its place at line 12 if it began before line 9, or always, and recovers with less context.
+    """Translator that loses its place at line 12 if it began before line 10, or always, and recovers with less context.
 
     A hopeless one also loses it at line 20, even alone.
     """
@@ -85,7 +85,7 @@ class Losing(Translator):
     places_lines = True
     tags = None, None
 
-    def __init__(self, hopeless: bool = False, begin: int = 9) -> None:
+    def __init__(self, hopeless: bool = False, begin: int = 10) -> None:
         self.hopeless, self.begin = hopeless, begin
         self.tries: list[tuple[int, int]] = []
 
@@ -106,14 +106,14 @@ class Losing(Translator):
         return [lines[part.start :] for lines, (_, part, _) in zip(found, tasks)]
 
 
-def place(translator, monkeypatch):
+def place(translator, monkeypatch, given=None):
     def scores(model, dictionary, examples, *_):
         return [torch.tensor([s]) for s in exact(examples)]
 
     monkeypatch.setattr(placing, "log_probabilities", scores)
     translator.models, translator.eos = [None], (2, 2)
     translator.task = type("Task", (), {"target_dictionary": None})
-    source = Source(document(30)[0], [Span(0, 0, 30)])
+    source = Source(document(30)[0], [Span(0, 0, 30)], given=given)
     return translator.translate([source], "cpu")[0]
 
 
@@ -121,7 +121,7 @@ def test_lines_are_translated_again_from_where_the_place_was_lost(monkeypatch):
     translator = Losing(begin=2)
     lines = place(translator, monkeypatch)
     assert [int(line.tokens[0]) for line in lines] == list(range(100, 130))
-    assert translator.tries == [(0, 0), (12, 10), (22, 10)]  # ten lines at a time, while the next ones do not fit
+    assert translator.tries == [(0, 0), (12, 3), (22, 3)]  # ten lines at a time, while the next ones do not fit
     assert [line.repaired for line in lines] == [False] * 12 + [True] * 17 + [False]
     assert not any(line.flawed for line in lines)
 
@@ -130,7 +130,7 @@ def test_lines_that_some_context_misleads_are_translated_alone(monkeypatch):
     translator = Losing()
     lines = place(translator, monkeypatch)
     assert [int(line.tokens[0]) for line in lines] == list(range(100, 130))
-    assert translator.tries[:2] == [(0, 0), (12, 10)]
+    assert translator.tries[:2] == [(0, 0), (12, 3)]
     assert sorted(translator.tries[2:]) == [(line, 0) for line in range(12, 29)]
     assert [line.repaired for line in lines] == [False] * 12 + [True] * 17 + [False]
 
@@ -142,18 +142,30 @@ def test_what_cannot_be_placed_is_reported(monkeypatch):
     assert [i for i, line in enumerate(lines) if line.flawed] == [20]
 
 
-def test_given_lines_stay_where_they_are(monkeypatch):
-    def scores(model, dictionary, examples, *_):
-        return [torch.tensor([s]) for s in exact(examples)]
+def given_at(line: int, token: int):
+    return [torch.tensor([token]) if i == line else None for i in range(30)]
 
-    monkeypatch.setattr(placing, "log_probabilities", scores)
+
+def test_given_lines_stay_where_they_are(monkeypatch):
     translator = Losing()
-    translator.models, translator.eos = [None], (2, 2)
-    translator.task = type("Task", (), {"target_dictionary": None})
-    given = [torch.tensor([114]) if i == 13 else None for i in range(30)]
-    lines = translator.translate([Source(document(30)[0], [Span(0, 0, 30)], given=given)], "cpu")[0]
+    lines = place(translator, monkeypatch, given_at(13, 114))
     assert [int(line.tokens[0]) for line in lines] == [*range(100, 113), 114, *range(114, 130)]
-    assert (13, 0) not in translator.tries and not lines[13].flawed
+    assert 13 not in [start for start, _ in translator.tries] and not lines[13].flawed
+
+
+def test_given_lines_stay_in_the_context(monkeypatch):
+    translator = Losing()
+    place(translator, monkeypatch, given_at(13, 113))
+    after = [(start, context) for start, context in translator.tries if start > 13]
+    assert after and all(start - context <= 13 for start, context in after)
+
+
+def test_a_given_line_is_never_out_of_place():
+    odd = document(20, *range(10), 110 - 99, *range(11, 20))
+    checked = Checked(*odd, [*[-0.1] * 10, -2.0, *[-0.1] * 9])
+    assert first_misplaced([checked], [0], exact) == [10] and list(all_misplaced([checked], [0], exact)) == [(0, 10)]
+    given = checked._replace(given=[10])
+    assert first_misplaced([given], [0], exact) == [None] and not all_misplaced([given], [0], exact)
 
 
 def test_runs_of_lines():

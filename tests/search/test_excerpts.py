@@ -108,3 +108,17 @@ def test_a_line_that_went_wrong_is_no_context(model, words, monkeypatch):  # noq
     flawed = sum(len(hypotheses[0]["flawed"]) + len(hypotheses[0]["repaired"]) for hypotheses in found)
     rows = [row for taken in searched[1:] for row in taken["net_input"]["src_tokens"].tolist()]
     assert flawed == len(rows) == 5 and not any(SEPARATOR in row for row in rows)
+
+
+def test_given_lines_stay_in_the_context(model, words, monkeypatch):  # noqa: F811
+    searched = []
+    real = AlignedGenerator._among
+    monkeypatch.setattr(
+        AlignedGenerator, "_among", lambda self, taken, *a: (searched.append(taken), real(self, taken, *a))[1]
+    )
+    sample = batch((3,) * 16, (4, 4))
+    first, second = sample["id"].tolist()
+    sample["given"] = {first: [[5] if i == 1 else [] for i in range(16)], second: [[], []]}
+    (found,) = generator([model], words, Looping(words, 0, 13), beam_size=2, repairs=2).generate([], sample)[:1]
+    rows = [taken["net_input"]["src_tokens"].eq(SEPARATOR).sum(1).tolist() for taken in searched[1:]]
+    assert 13 in [*found[0]["repaired"], *found[0]["flawed"]] and [12] in rows  # lines 1 to 13
