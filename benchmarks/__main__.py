@@ -14,7 +14,8 @@ from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.threads import wait_briefly
 
 NAMES = """
-kernels training prefill decoding memory lookups moe compact alignment serving imported competitors selectors unions
+kernels training prefill decoding pages memory lookups moe compact alignment serving imported competitors selectors
+unions
 """
 BENCHMARKS = tuple(NAMES.split())
 

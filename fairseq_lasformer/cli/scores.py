@@ -144,7 +144,10 @@ def _with_source(
             systems[name]["terms"] = terms.evaluate(hypotheses, sources, wanted)
             said[name].append(terms.text(name, systems[name]["terms"]))
     if args.pronouns:
-        counts = {name: pronouns.evaluate(hypotheses, references, sources) for name, hypotheses in found.items()}
+        language = args.target_lang or "en"
+        counts = {
+            name: pronouns.evaluate(hypotheses, references, sources, language) for name, hypotheses in found.items()
+        }
         first = next(iter(counts))
         for name, documents in counts.items():
             summary = systems[name]["pronouns"] = pronouns.summary(documents)
@@ -210,7 +213,8 @@ def add_score(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--pronouns",
         action="store_true",
-        help="also the recall of English pronouns, by whether the Chinese source sentence has one; with --bootstrap, "
+        help="also the recall of pronouns: English ones (--target-lang en, the default) by whether the Chinese source "
+        "sentence has one, German ones (de) by whether the English one has 'it'; with --bootstrap, "
         "whether it exceeds the first system's",
     )
     parser.add_argument(
@@ -233,7 +237,9 @@ def add_score(parser: argparse.ArgumentParser) -> None:
         metavar="SET",
         help="instead, accuracy on a set of ctxpro, SET.json; name only the file of translations",
     )
-    parser.add_argument("--target-lang", default="", help="language of the translations, for --ctxpro and .srt files")
+    parser.add_argument(
+        "--target-lang", default="", help="language of the translations, for --ctxpro, --pronouns and .srt files"
+    )
     parser.add_argument("--probe", type=Path, help="probe file of the demo corpus")
     parser.add_argument("--tcp", type=Path, metavar="CANDIDATES", help="PDC's annotation, for TC, CP, PT and TCP")
     parser.add_argument("--tcp-reference", type=Path, metavar="TOK", help="PDC's tokenised reference, with --tcp")

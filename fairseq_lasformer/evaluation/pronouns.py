@@ -1,7 +1,8 @@
-"""Recall of pronouns that the source leaves out.
+"""Recall of pronouns that the source sentence alone does not decide.
 
 Chinese drops subjects and objects that the context makes clear (Wang et al., arXiv 1801.03257); English needs them, and
-only the context shows which. Recall is given per pronoun, by whether the source sentence has a pronoun at all.
+only the context shows which: recall by whether the source sentence has a pronoun at all. English *it* is *er*, *sie* or
+*es* in German, by the gender of a noun that often stands in an earlier sentence: recall by whether the source has *it*.
 """
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ from __future__ import annotations
 import random
 import re
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.text.documents import Document
@@ -24,22 +25,49 @@ ENGLISH = {
 CHINESE = ("我", "你", "妳", "您", "他", "她", "它", "牠", "祂", "咱", "俺", "自己", "大家", "彼此")
 """Chinese pronouns, for the class of a source sentence."""
 
+GERMAN = {"er": "er", "Er": "er", "ihn": "er", "Ihn": "er", "sie": "sie", "es": "es", "Es": "es"}
+"""Forms of German pronouns; without *Sie*, which is the reader, and *ihm*, which may be either gender's."""
+
 WITH, WITHOUT = "source has a pronoun", "source has none"
 
 Counts = dict[str, dict[str, list[int]]]
 
 
-def found_in(sentence: str) -> Counter[str]:
-    """Count the personal pronouns of an English sentence; ``I'm`` and ``they've`` contain one each."""
-    return Counter(ENGLISH[word] for word in re.findall(r"[a-z]+", sentence.lower()) if word in ENGLISH)
+class Pronouns(NamedTuple):
+    """Pronouns of a target language.
+
+    Attributes:
+        forms: their forms, and the pronoun that each counts as.
+        cased: whether capital letters distinguish forms.
+        source: pattern of pronouns of the source language.
+    """
+
+    forms: Mapping[str, str]
+    cased: bool
+    source: re.Pattern[str]
+
+    def found_in(self, sentence: str) -> Counter[str]:
+        """Count the pronouns of a sentence of the target language; ``I'm`` and ``they've`` contain one each."""
+        words = re.findall(r"[^\W\d_]+", sentence if self.cased else sentence.lower())
+        return Counter(self.forms[word] for word in words if word in self.forms)
 
 
-def counts(hypothesis: Document, reference: Document, source: Document) -> Counts:
+LANGUAGES = {
+    "en": Pronouns(ENGLISH, False, re.compile("|".join(CHINESE))),
+    "de": Pronouns(GERMAN, True, re.compile(r"\bit\b", re.IGNORECASE)),
+}
+"""By target language: English from Chinese, German from English."""
+
+ORDER = (*ENGLISH.values(), *GERMAN.values())
+"""The pronouns, in the order in which they are reported."""
+
+
+def counts(hypothesis: Document, reference: Document, source: Document, pronouns: Pronouns) -> Counts:
     """Return [found, in the reference] by class of the source sentence and pronoun, for one document."""
     result: Counts = {WITH: {}, WITHOUT: {}}
     for ours, theirs, original in zip(hypothesis, reference, source):
-        own, kind = found_in(ours), WITH if any(word in original for word in CHINESE) else WITHOUT
-        for pronoun, n in found_in(theirs).items():
+        own, kind = pronouns.found_in(ours), WITH if pronouns.source.search(original) else WITHOUT
+        for pronoun, n in pronouns.found_in(theirs).items():
             count = result[kind].setdefault(pronoun, [0, 0])
             count[0] += min(n, own[pronoun])
             count[1] += n
@@ -62,16 +90,19 @@ def _recall(pronouns: dict[str, list[int]]) -> float:
 
 
 def evaluate(
-    hypotheses: Sequence[Document], references: Sequence[Document], sources: Sequence[Document]
+    hypotheses: Sequence[Document], references: Sequence[Document], sources: Sequence[Document], language: str = "en"
 ) -> list[Counts]:
     """Return the counts of each document.
 
     Args:
         hypotheses, references, sources: documents with the same sentences.
+        language: that of the hypotheses, one of :data:`LANGUAGES`.
 
     Raises:
-        InputError: documents have different numbers of sentences.
+        InputError: documents have different numbers of sentences, or nothing is known of the language's pronouns.
     """
+    if language not in LANGUAGES:
+        raise InputError(f"--pronouns: knows only {', '.join(LANGUAGES)} as --target-lang, not {language}")
     if len(references) != len(sources):
         raise InputError(f"{len(sources)} source documents for {len(references)} reference documents")
     for i, lengths in enumerate(zip(map(len, hypotheses), map(len, references), map(len, sources)), 1):
@@ -80,7 +111,7 @@ def evaluate(
                 "--pronouns: needs a line of the translation for each of the source; document {} has {} (translation), "
                 "{} (reference) and {} (source)".format(i, *lengths)
             )
-    return [counts(*sides) for sides in zip(hypotheses, references, sources)]
+    return [counts(*sides, LANGUAGES[language]) for sides in zip(hypotheses, references, sources)]
 
 
 def summary(documents: Sequence[Counts]) -> dict[str, Any]:
@@ -108,9 +139,7 @@ def text(name: str, found: dict[str, Any]) -> str:
     """Format the summary of a system for a terminal."""
     lines = []
     for kind, pronouns in found["counts"].items():
-        each = ", ".join(
-            f"{p} {pronouns[p][0]}/{pronouns[p][1]}" for p in dict.fromkeys(ENGLISH.values()) if p in pronouns
-        )
+        each = ", ".join(f"{p} {pronouns[p][0]}/{pronouns[p][1]}" for p in dict.fromkeys(ORDER) if p in pronouns)
         p = f", p = {found['p'][kind]:.4f}" if "p" in found else ""
         lines.append(f"{name}, {kind}: pronouns found {found['recall'][kind]:.1%}{p} ({each})")
     return "\n".join(lines)

@@ -26,6 +26,20 @@ def test_recall_is_counted_by_whether_the_source_has_a_pronoun():
         pronouns.evaluate([ours[:2]], [REFERENCE], [SOURCE])
 
 
+def test_german_pronouns_are_counted_by_whether_the_source_has_it():
+    source = ["Close it.", "It saves Sie and them.", "Do you want to?", "A site."]
+    reference = ["Schließen Sie ihn.", "Er schließt sie und es.", "Möchten Sie es?", "Sie ist ein Ort."]
+    ours = ["Schließen Sie er.", "Sie und sie.", "Möchten Sie das?", "es"]
+    found = pronouns.summary(pronouns.evaluate([ours], [reference], [source], "de"))
+    assert found["counts"] == {
+        pronouns.WITH: {"er": [1, 2], "sie": [1, 1], "es": [0, 1]},
+        pronouns.WITHOUT: {"es": [0, 1]},
+    }
+    assert "(er 1/2, sie 1/1, es 0/1)" in pronouns.text("x", found)
+    with pytest.raises(InputError, match="--pronouns: knows only en, de as --target-lang, not fr"):
+        pronouns.evaluate([ours], [reference], [source], "fr")
+
+
 def test_a_better_system_is_significantly_better_and_an_equal_one_is_not():
     reference, source = [["He came.", "They left."]] * 30, [["来了", "走了"]] * 30
     good = pronouns.evaluate([["He came.", "They left."]] * 30, reference, source)
