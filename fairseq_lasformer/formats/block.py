@@ -158,6 +158,11 @@ class BlockBuilder:
         """Say where the next blocks are, until this is called again; only the first of them has the key."""
         self._place = Place(kind, key)
 
+    def kind(self, kind: str) -> None:
+        """Say of what kind the open block is."""
+        block = self._open[-1]
+        block.place = block.place._replace(kind=kind)
+
     def name(self, key: str) -> None:
         """Give a key to the open block, if it has none and no text yet."""
         block = self._open[-1]

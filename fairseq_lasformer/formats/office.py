@@ -21,6 +21,8 @@ WORD = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
 
 _WORD = re.compile(r"word/(?:document|header\d*|footer\d*|footnotes|endnotes|comments)\.xml")
 _OPEN = re.compile(r"(?:content|styles)\.xml")
+_AROUND = {"table-cell": "td", "list-item": "li"}
+"""OpenDocument's elements around paragraphs, and the kind of these; styles have other names in every language."""
 
 
 class Archive(NamedTuple):
@@ -111,6 +113,7 @@ def _word(text: str) -> Parsed:
     builder = BlockBuilder(escape)
     prefix = _prefix(text, WORD, "w")
     paragraph, run, content, properties, link = (prefix + n for n in ("p", "r", "t", "rPr", "hyperlink"))
+    cells = 0  # open cells of tables
     states: list[list[str]] = []  # properties of the open runs
     links: list[str] = []
     kept: list[str] | None = None  # the properties being read
@@ -119,8 +122,15 @@ def _word(text: str) -> Parsed:
         if piece.kind == "start":
             if piece.name == paragraph:
                 builder.keep(piece.raw)
+                builder.at("td" if cells else "p")
                 builder.begin()
                 continue
+            if builder.inside and piece.local == "numPr":
+                builder.kind("li")
+            elif builder.inside and piece.local == "bookmarkStart":
+                name = piece.attributes.get(prefix + "name", "")
+                builder.name("" if name.startswith("_") else name)  # _GoBack and the like are Word's own
+            cells += piece.local == "tc"
             if piece.name == run:
                 states.append([])
             elif piece.name == properties and states:
@@ -129,6 +139,7 @@ def _word(text: str) -> Parsed:
                 links.append(piece.raw)
         if piece.kind == "end" and piece.name == paragraph:
             builder.end()
+        cells -= piece.kind == "end" and piece.local == "tc"
         if kept is not None:
             # Word's notes about spelling and languages are invisible
             kept += [piece.raw] if piece.local not in ("lang", "noProof") else []
@@ -166,11 +177,19 @@ def _open_document(text: str) -> Parsed:
     known = tuple(prefix + name for name in ("span", "a", "meta", "ruby", "ruby-base"))
     breaks = tuple(prefix + name for name in ("s", "tab", "line-break"))
     paragraphs: list[list[Piece]] = []  # for each open paragraph, the open elements in it
+    outside: list[str] = []  # the open cells and items around them
     for piece in xml_pieces(text):
         opened = piece.kind == "start"
+        if kind := _AROUND.get(piece.local):
+            if opened:
+                outside.append(kind)
+            else:
+                outside.pop()
         if piece.name in blocks:
             if opened:
                 builder.keep(piece.raw)
+                heading = "h" + piece.attributes.get(prefix + "outline-level", "")
+                builder.at(heading if piece.local == "h" else (outside or ["p"])[-1])
                 builder.begin()
                 paragraphs.append([])
             else:
@@ -178,6 +197,8 @@ def _open_document(text: str) -> Parsed:
                 builder.keep(piece.raw)
                 paragraphs.pop()
             continue
+        if paragraphs and opened and piece.local in ("bookmark", "bookmark-start"):
+            builder.name(piece.attributes.get(prefix + "name", ""))
         inside = paragraphs[-1] if paragraphs else []
         if piece.kind == "text" and paragraphs and all(p.name in known for p in inside):
             builder.text(piece.text, tuple(p.raw for p in inside), piece.raw)

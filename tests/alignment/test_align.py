@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 import shutil
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from fairseq_lasformer.alignment.monotone import monotone
 from fairseq_lasformer.alignment.splitting import AlignedDocument, divide
 from fairseq_lasformer.alignment.units import Reading, Unit, read_units
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.formats.office import WORD
 from fairseq_lasformer.formats.sentences import splitter
 from fairseq_lasformer.text.documents import read_corpus
 
@@ -236,6 +238,30 @@ def test_ids_and_anchors_of_pages_are_keys(tmp_path):
     (tmp_path / "x.html").write_text(page)
     found = units_of(tmp_path / "x.html", False).units
     assert [(unit.kind, unit.key) for unit in found] == [("h2", "a"), ("p", "b"), ("p", ""), ("li", "")]
+
+
+def test_office_documents_have_kinds_and_bookmarks(tmp_path):
+    def archive(path: Path, name: str, text: str) -> list[tuple[str, str]]:
+        with zipfile.ZipFile(path, "w") as made:
+            made.writestr(name, text)
+        return [(unit.kind, unit.key) for unit in units_of(path, False).units]
+
+    def p(text: str, before: str = "") -> str:
+        return f"<w:p>{before}<w:r><w:t>{text}</w:t></w:r></w:p>"
+
+    mark = '<w:bookmarkStart w:id="0" w:name="{}"/>'
+    item = '<w:pPr><w:numPr><w:ilvl w:val="0"/></w:numPr></w:pPr>'
+    body = p("One", mark.format("a")) + p("Two", item) + p("Three", mark.format("_GoBack"))
+    body += f"<w:tbl><w:tr><w:tc>{p('Four')}</w:tc></w:tr></w:tbl>" + p("Five")
+    word = f'<w:document xmlns:w="{WORD}"><w:body>{body}</w:body></w:document>'
+    expected = [("p", "a"), ("li", ""), ("p", ""), ("td", ""), ("p", "")]
+    assert archive(tmp_path / "x.docx", "word/document.xml", word) == expected
+    body = '<text:h text:outline-level="2"><text:bookmark-start text:name="a"/>One</text:h>'
+    body += "<text:list><text:list-item><text:p>Two</text:p></text:list-item></text:list><text:p>Three</text:p>"
+    body += "<table:table-cell><text:p>Four</text:p></table:table-cell><text:p>Five</text:p>"
+    spaces = " ".join(f'xmlns:{n}="urn:oasis:names:tc:opendocument:xmlns:{n}:1.0"' for n in ("text", "table"))
+    expected[0] = ("h2", "a")
+    assert archive(tmp_path / "x.odt", "content.xml", f"<office {spaces}>{body}</office>") == expected
 
 
 def test_bilingual_files_bring_their_own_pairs(tmp_path):
