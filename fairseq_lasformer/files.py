@@ -11,7 +11,7 @@ import stat
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -259,6 +259,7 @@ def hold(file: Path, what: str, patience: float = 0.0) -> int:
                     "stop it first"
                 ) from e
             time.sleep(0.2)
-    os.ftruncate(handle, 0)
-    os.write(handle, f"{os.getpid()}\n".encode())
+    with suppress(OSError):  # who holds it is only told to others; a full disk does not matter
+        os.ftruncate(handle, 0)
+        os.write(handle, f"{os.getpid()}\n".encode())
     return handle

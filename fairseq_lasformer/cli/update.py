@@ -11,6 +11,7 @@ from tqdm import tqdm
 from fairseq_lasformer.cli import add_beam, add_decoding, add_device, add_memory_options, decoding_of, memory_of
 from fairseq_lasformer.cli.translate_options import set_verbosity
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.file_translation.update_record import digest
 from fairseq_lasformer.shared import model_path
 
 CHANGED = 3
@@ -56,8 +57,28 @@ def add_update(parser: argparse.ArgumentParser) -> None:
     add_beam(parser)
     add_device(parser)
     add_decoding(parser)
+    parser.add_argument(
+        "--overwrite",
+        action="store_true",
+        help="replace an existing file that is not the old translation (default: only those that an update wrote)",
+    )
     parser.add_argument("--quiet", action="store_true", help="no progress bar, no summary")
     parser.add_argument("--verbose", action="store_true", help="show what fairseq logs")
+
+
+FILES = ("old", "translated", "new", "out", "machine")
+NO_CHANGE = ("model", "data", "device", "memory", "exit_code", "overwrite", "quiet", "verbose", "command", "run")
+"""Options that a repeated update need not share; files, the model, its data and the memory are compared themselves."""
+
+
+def settings_of(args: argparse.Namespace) -> dict[str, object]:
+    """Return the values of all options that the text of an update depends on, of files the content.
+
+    Raises:
+        InputError: a file cannot be read.
+    """
+    values = {name: value for name, value in vars(args).items() if name not in (*FILES, *NO_CHANGE)}
+    return {name: digest(value) if isinstance(value, Path) else value for name, value in values.items()}
 
 
 def run_update(args: argparse.Namespace) -> None:
@@ -68,12 +89,10 @@ def run_update(args: argparse.Namespace) -> None:
     from fairseq_lasformer.file_translation.file_translator import FileTranslator
     from fairseq_lasformer.file_translation.file_update import FileUpdater, UpdatedFile
     from fairseq_lasformer.file_translation.update_jobs import (
-        STATE,
         UpdateJob,
         check_form,
         plan_update,
         update_all,
-        update_one,
     )
 
     if args.form is not None and args.form not in formats.FORMATS:
@@ -106,19 +125,20 @@ def run_update(args: argparse.Namespace) -> None:
             bar.total += n
             bar.refresh()
 
-        if folder:
-            glossary = args.glossary.read_text(encoding="utf-8") if args.glossary else ""
-            settings: tuple[object, ...] = (*identity(chosen(args.model)), model.settings.fingerprint, glossary)
-            settings += (args.beam, args.lines, args.edits, args.consistent, args.decode_dtype, args.cache_dtype)
-            settings += (args.reproducible,)
-            settings += memory.state if memory is not None else ()
-            results = update_all(updater, jobs, args.out / STATE, settings, args.encoding, bar.update, begin)
-        else:
-            results = ((job, update_one(updater, job, args.encoding, bar.update, begin)) for job in jobs)
+        settings = settings_of(args) | {
+            "model": identity(chosen(args.model)),
+            "data": model.settings.fingerprint,
+            "memory": memory.state if memory is not None else (),
+        }
+        device = args.out.exists() and not (folder or args.out.is_file())
+        top = None if device else args.out if folder else args.out.resolve().parent
+        results = update_all(updater, jobs, top, settings, args.encoding, args.overwrite, bar.update, begin)
         for job, made in results:
             failed += isinstance(made, InputError)
             changed |= isinstance(made, UpdatedFile) and made.changed
             if isinstance(made, InputError):
+                if not folder:
+                    raise made
                 bar.write(f"error: {made}", file=sys.stderr)
             elif not args.quiet:
                 what = "done before" if made is None else made.summary()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,11 +12,15 @@ from fairseq_lasformer import formats
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.file_translation.file_jobs import plan
 from fairseq_lasformer.file_translation.file_update import FileUpdater, UpdatedFile
+from fairseq_lasformer.file_translation.update_record import Entry, UpdateRecord, digest
 from fairseq_lasformer.files import check_writable, locked, replacing
 from fairseq_lasformer.formats import OpenFile
-from fairseq_lasformer.resume import Progress, key_of
+from fairseq_lasformer.resume import key_of
 
 STATE = ".lasformer-update"
+"""Name of the folder, beside or in what is written, with the record of updates."""
+
+RECORD = "updates"
 
 
 class UpdateJob(NamedTuple):
@@ -35,6 +40,13 @@ class UpdateJob(NamedTuple):
     out: Path
     form: str
     machine: Path | None = None
+
+    @property
+    def in_place(self) -> bool:
+        """Whether the old translation is replaced, by whatever name."""
+        if self.translated is None or not self.translated.exists():
+            return False
+        return self.out.exists() and self.out.samefile(self.translated)
 
 
 class UpdatePlan(NamedTuple):
@@ -99,7 +111,7 @@ def update_one(
     tick: Callable[[int], object] = lambda n: None,
     begin: Callable[[int], object] = lambda n: None,
 ) -> UpdatedFile:
-    """Update a file and write it.
+    """Update a file, without writing it.
 
     Raises:
         InputError: a file cannot be read or written, or they are not versions of the same document.
@@ -115,14 +127,10 @@ def update_one(
     try:
         if old is None or translated is None:
             nothing = new._replace(blocks=(), finished=())
-            found = updater.update(nothing, nothing, new, tick, begin)
-        else:
-            found = updater.update(old, translated, new, tick, begin, machine)
+            return updater.update(nothing, nothing, new, tick, begin)
+        return updater.update(old, translated, new, tick, begin, machine)
     except InputError as e:
         raise InputError(f"{job.translated or job.new}: {e}") from e
-    with replacing(job.out, "wb") as file:
-        file.write(found.made.data)
-    return found
 
 
 def _read(path: Path, form: str, encoding: str | None) -> OpenFile:
@@ -137,47 +145,59 @@ def _read(path: Path, form: str, encoding: str | None) -> OpenFile:
 def update_all(
     updater: FileUpdater,
     jobs: Sequence[UpdateJob],
-    state: Path,
-    settings: Sequence[object],
+    top: Path | None,
+    settings: Mapping[str, object],
     encoding: str | None = None,
+    overwrite: bool = False,
     tick: Callable[[int], object] = lambda n: None,
     begin: Callable[[int], object] = lambda n: None,
 ) -> Iterator[tuple[UpdateJob, UpdatedFile | InputError | None]]:
-    """Update files one after another. Updates done before with the same settings are not repeated.
+    """Update files one after another, and write them. Updates done before with the same settings are not repeated.
 
     Args:
-        state: folder that records finished updates.
+        top: folder of all outputs, whose :data:`STATE` records updates; None for a device or pipe.
         settings: everything that updates depend on besides the files.
+        overwrite: replace files that no update wrote.
 
     Yields:
         each file, and its result; None if it had been done before.
     """
-    with locked(state / ".lock", "an update"):
-        progress = Progress(state, key_of(*settings))
-        known = progress.known
-        if not progress.matches:
-            progress.begin()
+    if top is None:
+        for job in jobs:
+            found = update_one(updater, job, encoding, tick, begin)
+            _write(job, found)
+            yield job, found
+        return
+    # updates of single files in the same folder may run beside each other
+    lock = ".lock" if len(jobs) > 1 else f".lock.{jobs[0].out.name}"
+    with locked(top / STATE / lock, "an update"):
+        record = UpdateRecord(top / STATE / RECORD)
         for job in jobs:
             try:
-                of, name = _key(job), str(job.new)
-                if progress.done(name, of) and job.out.exists():
+                wanted = _wanted(job, settings)
+                name = os.path.relpath(job.out.resolve(), top.resolve())
+                if record.is_done(name, wanted, job.out, job.in_place):
                     yield job, None
                     continue
-                if job.out.exists() and job.out != job.translated and name not in known:
-                    raise InputError(
-                        f"{job.out}: exists, and no update wrote it; remove it, or choose a different folder"
-                    )
+                record.check_new(name, job.out, job.in_place or overwrite)
                 found = update_one(updater, job, encoding, tick, begin)
-                progress.finish(name, of=of)
+                planned = wanted._replace(made=hashlib.sha256(found.made.data).hexdigest())
+                record.add(name, planned)
+                _write(job, found)
+                record.add(name, planned._replace(done=True))
                 yield job, found
             except InputError as e:
                 yield job, e
 
 
-def _key(job: UpdateJob) -> str:
-    """Return the hash of what an update depends on, except an old translation that it overwrites."""
-    paths = [job.old, job.new, job.machine, None if job.out == job.translated else job.translated]
-    try:
-        return key_of(*(path and hashlib.sha256(path.read_bytes()).hexdigest() for path in paths))
-    except OSError as e:
-        raise InputError(f"{e.filename}: cannot be read ({e.strerror})") from e
+def _wanted(job: UpdateJob, settings: Mapping[str, object]) -> Entry:
+    """Return what an update depends on; what is missing is reported by the update."""
+    old, new, before = (
+        digest(path) if path is not None and path.exists() else "" for path in (job.old, job.new, job.translated)
+    )
+    return Entry(key_of(settings, job.form, digest(job.machine)), old, new, before)
+
+
+def _write(job: UpdateJob, found: UpdatedFile) -> None:
+    with replacing(job.out, "wb") as file:
+        file.write(found.made.data)

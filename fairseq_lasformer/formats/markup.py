@@ -58,6 +58,9 @@ def xml_pieces(text: str) -> list[Piece]:
     def entity(name: str, *_: object) -> None:
         raise InputError(f"it declares an entity ({name}); such files are not read")
 
+    def unknown(name: str, *_: object) -> None:
+        raise InputError(f"line {parser.CurrentLineNumber}: the entity &{name}; is not declared")
+
     def mark(inside: bool) -> None:
         nonlocal cdata
         cdata = inside
@@ -89,6 +92,7 @@ def xml_pieces(text: str) -> list[Piece]:
     parser.StartCdataSectionHandler = lambda: mark(True)
     parser.EndCdataSectionHandler = lambda: mark(False)
     parser.EntityDeclHandler = entity
+    parser.SkippedEntityHandler = unknown
     try:
         parser.Parse(data, True)
     except expat.ExpatError as e:

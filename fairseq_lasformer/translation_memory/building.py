@@ -86,7 +86,7 @@ def build(
                 try:
                     found = _add(store, file, unreviewed, tick)
                 except InputError as e:
-                    raise InputError(str(e) if str(e).startswith(str(file)) else f"{file}: {e}") from e
+                    raise InputError(str(e) if str(e).startswith((str(file), str(path))) else f"{file}: {e}") from e
                 counts = [a + b for a, b in zip(counts, found)]
             store.finish()
             read, added, left_out, before = counts

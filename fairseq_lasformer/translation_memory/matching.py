@@ -9,15 +9,12 @@ from __future__ import annotations
 
 import heapq
 import math
-import sqlite3
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from rapidfuzz import fuzz
 
-from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.translation_memory.store import FREQUENT, MemoryStore, StoredPair, words_of
 
 WORDS = 6
@@ -64,16 +61,7 @@ class Matcher:
 
     def __init__(self, store: MemoryStore) -> None:
         self.store = store
-        with self._reading():
-            self.frequent, self.size = store.frequent(), max(1, len(store))
-
-    @contextmanager
-    def _reading(self) -> Iterator[None]:
-        """Report a damaged memory in one line."""
-        try:
-            yield
-        except sqlite3.Error as e:
-            raise InputError(f"{self.store.path}: is damaged ({e})") from e
+        self.frequent, self.size = store.frequent(), max(1, len(store))
 
     def find(
         self,
@@ -90,19 +78,6 @@ class Matcher:
         Raises:
             InputError: the memory is damaged.
         """
-        with self._reading():
-            return self._find(sentence, most, excluded)
-
-    def exact(self, sentence: str) -> str | None:
-        """Return the translation of exactly this sentence; None if there is none.
-
-        Raises:
-            InputError: the memory is damaged.
-        """
-        with self._reading():
-            return self.store.exact(sentence)
-
-    def _find(self, sentence: str, most: int, excluded: Callable[[StoredPair], bool]) -> list[Match]:
         own = set(words_of(sentence))
         weights: dict[str, float] = {}
         scores: defaultdict[int, float] = defaultdict(float)
@@ -132,6 +107,14 @@ class Matcher:
                 found.append(Match(number, pair.source, pair.target, similarity, pair.origin, shared))
         found.sort(key=lambda match: (-match.similarity, -match.number))
         return _diverse(found, most)
+
+    def exact(self, sentence: str) -> str | None:
+        """Return the translation of exactly this sentence; None if there is none.
+
+        Raises:
+            InputError: the memory is damaged.
+        """
+        return self.store.exact(sentence)
 
 
 def _diverse(found: list[Match], most: int) -> list[Match]:

@@ -10,9 +10,9 @@ import contextlib
 import hashlib
 import re
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fairseq_lasformer.errors import InputError
 
@@ -39,6 +39,14 @@ _SCHEMA = {
     "words": "CREATE VIRTUAL TABLE words USING fts5(source, content='', detail=none, columnsize=0, tokenize=ascii)",
     "held": "CREATE VIRTUAL TABLE held USING fts5vocab(words, row)",
 }
+_OF_INDEX = {  # the tables in which SQLite keeps the index
+    "words_data": "CREATE TABLE 'words_data'(id INTEGER PRIMARY KEY, block BLOB)",
+    "words_idx": "CREATE TABLE 'words_idx'(segid, term, pgno, PRIMARY KEY(segid, term)) WITHOUT ROWID",
+    "words_config": "CREATE TABLE 'words_config'(k PRIMARY KEY, v) WITHOUT ROWID",
+}
+
+_STEPS, _MOST_STEPS = 1_000_000, 500
+"""Number of instructions of SQLite's machine after which a query is looked at, and how often it may be: seconds."""
 
 
 class StoredPair(NamedTuple):
@@ -87,41 +95,72 @@ class MemoryStore:
         new = str(path) == ":memory:" or not Path(path).exists()
         if new and not writable:
             raise InputError(f"{path}: no such memory; build one with lasformer memory build")
-        try:
+        with self._reported():
             if writable:
                 self.database = sqlite3.connect(path, timeout=60.0, check_same_thread=False)
             else:
                 self.database = sqlite3.connect(
                     f"{Path(path).absolute().as_uri()}?mode=ro", timeout=60.0, uri=True, check_same_thread=False
                 )
-            self.database.execute("PRAGMA trusted_schema = OFF")
-            self.database.execute("PRAGMA cell_size_check = ON")
-            if new:
+            self._looked = 0
+            self.database.set_progress_handler(self._too_long, _STEPS)
+            self._rows("PRAGMA trusted_schema = OFF")
+            self._rows("PRAGMA cell_size_check = ON")
+            if writable and self._is_empty():
                 if languages is None:
                     raise InputError(f"{path}: name the languages of a new memory")
                 self._create(languages)
             self._check()
-            held = dict(self.database.execute("SELECT name, value FROM settings"))
-            self.languages = held["source"], held["target"]
+            held = dict(self._rows("SELECT name, value FROM settings"))
+            if not {"source", "target"} <= held.keys():
+                raise InputError(f"{path}: damaged; it does not name its languages")
+            self.languages = str(held["source"]), str(held["target"])
             if writable:
-                self.database.execute("PRAGMA synchronous = NORMAL")
-                self.database.execute("PRAGMA journal_mode = WAL")
-        except sqlite3.Error as e:
-            raise InputError(f"{path}: cannot be read as a memory ({e})") from e
+                self._rows("PRAGMA synchronous = NORMAL")
+                self._rows("PRAGMA journal_mode = WAL")
         if languages is not None and self.languages != languages:
             raise InputError(
                 f"{path}: is a memory for {self.languages[0]}-{self.languages[1]}, not {languages[0]}-{languages[1]}"
             )
 
+    @contextlib.contextmanager
+    def _reported(self) -> Iterator[None]:
+        """Report in one line what SQLite refuses."""
+        try:
+            yield
+        except sqlite3.OperationalError as e:
+            raise InputError(f"{self.path}: cannot be read or written as a memory ({e})") from e
+        except (sqlite3.Error, UnicodeError) as e:
+            raise InputError(f"{self.path}: damaged, or not a memory ({e})") from e
+
+    def _too_long(self) -> bool:
+        self._looked += 1
+        return self._looked > _MOST_STEPS
+
+    def _rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
+        """Run a statement and return its rows.
+
+        Raises:
+            InputError: the file is damaged, or the statement takes too long.
+        """
+        self._looked = 0
+        with self._reported():
+            return self.database.execute(query, values).fetchall()
+
+    def _is_empty(self) -> bool:
+        """Return whether there is nothing in the file: it is new, or its creation was killed."""
+        return not self._rows("SELECT 1 FROM sqlite_master") and self._rows("PRAGMA application_id") == [(0,)]
+
     def _create(self, languages: tuple[str, str]) -> None:
-        with self.database:
-            self.database.execute("PRAGMA page_size = 8192")
+        """Create the tables, all or none."""
+        self._rows("PRAGMA page_size = 8192")
+        with self._reported(), self.database:
+            self._rows("BEGIN IMMEDIATE")
             for statement in _SCHEMA.values():
-                self.database.execute(statement)
-            values = zip(("source", "target"), languages)
-            self.database.executemany("INSERT INTO settings VALUES (?, ?)", values)
-            self.database.execute(f"PRAGMA application_id = {APPLICATION}")
-            self.database.execute(f"PRAGMA user_version = {VERSION}")
+                self._rows(statement)
+            self.database.executemany("INSERT INTO settings VALUES (?, ?)", zip(("source", "target"), languages))
+            self._rows(f"PRAGMA application_id = {APPLICATION}")
+            self._rows(f"PRAGMA user_version = {VERSION}")
 
     def _check(self) -> None:
         """Refuse anything but a memory: a schema is code, so it must be the one that this module writes.
@@ -129,15 +168,14 @@ class MemoryStore:
         Raises:
             InputError: the file is not a memory, or has a different version.
         """
-        (application,) = self.database.execute("PRAGMA application_id").fetchone()
-        (version,) = self.database.execute("PRAGMA user_version").fetchone()
+        ((application,),) = self._rows("PRAGMA application_id")
+        ((version,),) = self._rows("PRAGMA user_version")
         if application != APPLICATION:
             raise InputError(f"{self.path}: not a translation memory")
         if version != VERSION:
             raise InputError(f"{self.path}: is a memory of version {version}; this program reads version {VERSION}")
-        found = dict(self.database.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL"))
-        own = {name: sql for name, sql in found.items() if not name.startswith("words_")}
-        if own != _SCHEMA:
+        own = [("index" if " INDEX " in sql else "table", name, sql) for name, sql in (_SCHEMA | _OF_INDEX).items()]
+        if sorted(self._rows("SELECT type, name, coalesce(sql, '') FROM sqlite_master")) != sorted(own):
             raise InputError(f"{self.path}: damaged, or not a translation memory; unexpected tables")
 
     def close(self) -> None:
@@ -145,19 +183,19 @@ class MemoryStore:
         self.database.close()
 
     def __len__(self) -> int:
-        (n,) = self.database.execute("SELECT count(*) FROM pairs").fetchone()
+        ((n,),) = self._rows("SELECT count(*) FROM pairs")
         return int(n)
 
     @property
     def state(self) -> tuple[int, int]:
         """Number of pairs, and hash of the last one."""
-        found = self.database.execute("SELECT id, both FROM pairs ORDER BY id DESC LIMIT 1").fetchone()
-        return (0, 0) if found is None else (int(found[0]), int(found[1]))
+        found = self._rows("SELECT id, both FROM pairs ORDER BY id DESC LIMIT 1")
+        return (int(found[0][0]), int(found[0][1])) if found else (0, 0)
 
     def progress(self, name: str) -> tuple[int, bool]:
         """Return how many pairs of a file have been read, and whether these are all."""
-        found = self.database.execute("SELECT done, complete FROM files WHERE name = ?", (name,)).fetchone()
-        return (0, False) if found is None else (int(found[0]), bool(found[1]))
+        found = self._rows("SELECT done, complete FROM files WHERE name = ?", name)
+        return (int(found[0][0]), bool(found[0][1])) if found else (0, False)
 
     def add(self, pairs: Sequence[StoredPair], name: str = "", done: int = 0, complete: bool = False) -> int:
         """Add pairs, all or none of them; a pair that is already in the memory is left out.
@@ -170,15 +208,15 @@ class MemoryStore:
         Returns:
             number of new pairs.
         """
-        with self.database:
+        with self._reported(), self.database:
             added = [pair for pair in pairs if self._insert(pair)]
             if name:
-                row = (name, done, complete)
-                self.database.execute("INSERT OR REPLACE INTO files VALUES (?, ?, ?)", row)
+                self._rows("INSERT OR REPLACE INTO files VALUES (?, ?, ?)", name, done, complete)
         return len(added)
 
     def _insert(self, pair: StoredPair) -> bool:
         row = (_hash(pair.source), _hash(pair.source, pair.target), pair.origin, pair.source, pair.target)
+        self._looked = 0
         cursor = self.database.execute(
             "INSERT OR IGNORE INTO pairs(key, both, origin, source, target) VALUES (?, ?, ?, ?, ?)", row
         )
@@ -190,30 +228,33 @@ class MemoryStore:
 
     def finish(self) -> None:
         """Store which words are frequent, and make the memory a single file again, unless somebody reads it."""
-        with self.database:
-            self.database.execute("DELETE FROM frequent")
-            self.database.execute("INSERT INTO frequent SELECT term, doc FROM held WHERE doc >= ?", (FREQUENT,))
+        with self._reported(), self.database:
+            self._rows("DELETE FROM frequent")
+            self._rows("INSERT INTO frequent SELECT term, doc FROM held WHERE doc >= ?", FREQUENT)
         with contextlib.suppress(sqlite3.OperationalError):  # somebody reads it; the log next to the file is as good
             self.database.execute("PRAGMA journal_mode = DELETE")
 
     def frequent(self) -> dict[str, int]:
         """Return the frequent words, and the number of sentences that contain each."""
-        return {str(word): int(n) for word, n in self.database.execute("SELECT word, sentences FROM frequent")}
+        rows = self._rows("SELECT word, sentences FROM frequent")
+        if not all(isinstance(n, int) for _, n in rows):
+            raise InputError(f"{self.path}: damaged; its counts of words are not numbers")
+        return {str(word): n for word, n in rows}
 
     def holding(self, words: Sequence[str], most: int = FREQUENT) -> list[int]:
         """Return the numbers of at most ``most`` sentences that contain all these words."""
         asked = " AND ".join(f'"{word}"' for word in words)
-        rows = self.database.execute("SELECT rowid FROM words WHERE words MATCH ? LIMIT ?", (asked, most))
+        rows = self._rows("SELECT rowid FROM words WHERE words MATCH ? LIMIT ?", asked, most)
         return [number for (number,) in rows]
 
     def pairs(self, numbers: Iterable[int]) -> dict[int, StoredPair]:
         """Return the pairs with these numbers."""
         asked = ",".join(str(int(number)) for number in numbers)
-        rows = self.database.execute(f"SELECT id, source, target, origin FROM pairs WHERE id IN ({asked})")
+        rows = self._rows(f"SELECT id, source, target, origin FROM pairs WHERE id IN ({asked})")
         return {number: StoredPair(str(source), str(target), origin) for number, source, target, origin in rows}
 
     def exact(self, source: str) -> str | None:
         """Return the translation of exactly this sentence, the one added last; None if there is none."""
         query = "SELECT target FROM pairs WHERE key = ? AND source = ? ORDER BY id DESC LIMIT 1"
-        found = self.database.execute(query, (_hash(source), source)).fetchone()
-        return None if found is None else str(found[0])
+        found = self._rows(query, _hash(source), source)
+        return str(found[0][0]) if found else None

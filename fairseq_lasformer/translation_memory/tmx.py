@@ -72,7 +72,8 @@ def pairs(path: Path, source: str, target: str) -> Iterator[tuple[str, str]]:
     """Yield the pairs of a file in two languages; a side that is missing is empty.
 
     Raises:
-        InputError: the file is not TMX, or declares entities, by which small files can grow without limit.
+        InputError: the file is not TMX, is in an unknown encoding, or uses entities, by which small files can grow
+            without limit, or whose text is not known.
     """
     units, parser = _Units(), expat.ParserCreate()
     parser.buffer_text = True
@@ -80,7 +81,11 @@ def pairs(path: Path, source: str, target: str) -> Iterator[tuple[str, str]]:
     def entity(name: str, *_: object) -> None:
         raise InputError(f"it declares an entity ({name}); such files are not read")
 
+    def unknown(name: str, *_: object) -> None:
+        raise InputError(f"line {parser.CurrentLineNumber}: the entity &{name}; is not declared")
+
     parser.StartElementHandler, parser.EndElementHandler = units.start, units.end
+    parser.SkippedEntityHandler = unknown
     parser.CharacterDataHandler, parser.EntityDeclHandler = units.data, entity
     languages = language(source), language(target)
     with open(path, "rb") as file:
@@ -90,6 +95,8 @@ def pairs(path: Path, source: str, target: str) -> Iterator[tuple[str, str]]:
                 parser.Parse(chunk, not chunk)
             except expat.ExpatError as e:
                 raise InputError(f"line {e.lineno}: not well-formed XML ({expat.ErrorString(e.code)})") from e
+            except (LookupError, ValueError) as e:  # of the encoding that it names
+                raise InputError(f"its encoding cannot be read ({e}); convert it to UTF-8") from e
             for unit in units.done:
                 yield unit.get(languages[0], ""), unit.get(languages[1], "")
             units.done = []

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from fairseq_lasformer import formats
+from fairseq_lasformer.cli import update
 from fairseq_lasformer.cli.main import main
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.file_translation import update_jobs
 from fairseq_lasformer.file_translation.file_translator import FileTranslator
 from fairseq_lasformer.file_translation.file_update import FileUpdater
 from fairseq_lasformer.file_translation.reading import given_blocks
+from fairseq_lasformer.file_translation.update_record import Entry, UpdateRecord
 from fairseq_lasformer.formats.block import Block
 from fairseq_lasformer.plugin.model import LasformerModel
 
@@ -170,6 +174,107 @@ def test_new_lines_use_the_terms_of_those_that_stay(model, monkeypatch):
     FileUpdater(files).update(old, opened("W1 W2\nW3\n"), new)
     ((given, texts),) = asked
     assert texts == ["w1 w2", "w3", "w1 w4"] and [line is None for line in given][2] and given[0] is not None
+
+
+def versions(tmp_path, model) -> tuple[list[str], Path]:
+    """Return the words of an update in place, and its translation; the new source begins one line later."""
+    old, new, made = (tmp_path / name for name in ("old.txt", "new.txt", "made.txt"))
+    old.write_text("w1 w2\nw3\nw4 w5\n")
+    new.write_text("w3\nw4 w5\nw6\n")
+    made.write_text("W1\nW2\nW3\n")
+    return ["update", str(model), *map(str, (old, made, new)), "-o", str(made), "--lines", "--beam", "2"], made
+
+
+def test_an_update_in_place_is_made_once(trained_folder, tmp_path, capsys):
+    words, made = versions(tmp_path, trained_folder)
+    before = made.read_text()
+    assert main(words) == 0
+    updated = made.read_text()
+    assert updated.split("\n")[:2] == before.split("\n")[1:3] and "1 new" in capsys.readouterr().err
+    assert main(words) == 0 and "done before" in capsys.readouterr().err and made.read_text() == updated
+    link = tmp_path / "link.txt"
+    link.symlink_to(made)
+    assert main([*words[:6], str(link), *words[7:]]) == 0 and made.read_text() == updated
+    assert main([*words[:-1], "1"]) == 1 and "put the old translation back" in capsys.readouterr().err
+    made.write_text(updated.upper())  # edited
+    assert main(words) == 0 and made.read_text() == updated.upper()
+    made.write_text(before)  # put back
+    assert main(words) == 0 and made.read_text() == updated
+
+
+@pytest.mark.parametrize("folder", [False, True])
+@pytest.mark.parametrize("step", ["before it is replaced", "after it is replaced"])
+def test_a_killed_update_in_place_is_recognised(trained_folder, tmp_path, monkeypatch, folder, step):
+    words, made = versions(tmp_path, trained_folder)
+    if folder:
+        for name in ("old", "new", "made"):
+            (tmp_path / name).mkdir()
+            (tmp_path / f"{name}.txt").rename(tmp_path / name / "a.txt")
+        words = [word.removesuffix(".txt") for word in words]
+        made = tmp_path / "made/a.txt"
+    add = UpdateRecord.add
+
+    def dying(self, name, entry):
+        if entry.done == (step == "after it is replaced"):
+            if not entry.done:
+                add(self, name, entry)
+            raise KeyboardInterrupt
+        add(self, name, entry)
+
+    before = made.read_text()
+    with monkeypatch.context() as patch:
+        patch.setattr(UpdateRecord, "add", dying)
+        assert main(words) == 130
+    killed = made.read_text()
+    assert (killed == before) == (step == "before it is replaced")
+    assert main(words) == 0
+    updated = made.read_text()
+    assert updated.split("\n")[:2] == before.split("\n")[1:3] and killed in (before, updated)
+    assert main(words) == 0 and made.read_text() == updated
+    # and where someone else has changed it since the kill, nothing is replaced
+    record = made.parent / ".lasformer-update/updates"
+    record.write_text("".join(line + "\n" for line in record.read_text().split("\n")[:1]))
+    made.write_text("W7\nW8\nW9\n")
+    assert main(words) == 1 and made.read_text() == "W7\nW8\nW9\n"
+
+
+def test_a_torn_record_is_ignored(tmp_path):
+    entry = Entry("s", "o", "n", "b", "m", True)
+    record = UpdateRecord(tmp_path / "x")
+    record.add("a", entry)
+    record.path.write_bytes(record.path.read_bytes() + b'["b", "s", "o')
+    record = UpdateRecord(tmp_path / "x")
+    assert record.entries == {"a": entry}
+    record.add("c", entry)
+    assert UpdateRecord(tmp_path / "x").entries == {"a": entry, "c": entry}
+
+
+def test_an_unrelated_file_is_not_replaced(trained_folder, tmp_path, capsys):
+    words, made = versions(tmp_path, trained_folder)
+    other = tmp_path / "other.txt"
+    other.write_text("mine")
+    assert main([*words[:6], str(other), *words[7:]]) == 1
+    assert "--overwrite replaces it" in capsys.readouterr().err and other.read_text() == "mine"
+    assert main([*words[:6], str(other), *words[7:], "--overwrite"]) == 0 and other.read_text() != "mine"
+
+
+def test_an_update_depends_on_every_option_but_those_named(tmp_path):
+    """An option that is neither in the settings nor known to change nothing makes this fail."""
+    parser = argparse.ArgumentParser()
+    update.add_update(parser)
+    words = ["m", "old", "made", "new", "-o", "out"]
+    usual = update.settings_of(parser.parse_args(words))
+    (tmp_path / "file").write_text("x")
+    for action in parser._actions:
+        if action.dest == "help" or not action.option_strings or action.dest in (*update.FILES, *update.NO_CHANGE):
+            continue
+        value = [str(tmp_path / "file")] if action.type is Path else ["7"]
+        if action.nargs == 0:
+            value = []
+        elif action.choices:
+            value = [next(choice for choice in action.choices if choice != action.default)]
+        assert update.settings_of(parser.parse_args([*words, action.option_strings[-1], *value])) != usual, action.dest
+    assert {"form", "encoding", "shortlist", "glossary", "beam"} <= set(usual)
 
 
 def folders(tmp_path):

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import resource
+import signal
+
 import pytest
 
 from fairseq_lasformer.cli.main import main
@@ -97,6 +102,68 @@ def test_a_killed_build_resumes_without_loss(tmp_path, monkeypatch):
     found = build(tmp_path / "m.tm", [tmp_path / "a.tsv"])
     assert (found.before, found.read, found.added, found.held) == (30, 70, 70, 100)
     assert held(tmp_path / "m.tm") == [(f"line {i}", f"Zeile {i}") for i in range(100)]
+
+
+def in_child(work):
+    """Run a function in another process, which ends with it."""
+    if child := os.fork():
+        os.waitpid(child, 0)
+        return
+    with contextlib.suppress(InputError):
+        work()
+    os._exit(0)
+
+
+@pytest.mark.parametrize("statement", range(14))
+def test_a_memory_whose_creation_was_killed_is_built(tmp_path, monkeypatch, statement):
+    (tmp_path / "a.tsv").write_text("line\tZeile\n")
+    rows, left = MemoryStore._rows, [statement]
+
+    def dying(self, query, *values):
+        found = rows(self, query, *values)
+        if query.startswith(("BEGIN", "CREATE", "PRAGMA app", "PRAGMA user", "PRAGMA page", "SELECT 1")):
+            if not left[0]:
+                os.kill(os.getpid(), signal.SIGKILL)
+            left[0] -= 1
+        return found
+
+    def create():
+        MemoryStore._rows = dying
+        build(tmp_path / "m.tm", [tmp_path / "a.tsv"], ("en", "de"))
+
+    in_child(create)
+    assert build(tmp_path / "m.tm", [tmp_path / "a.tsv"], ("en", "de")).held == 1
+
+
+@pytest.mark.parametrize("size", [0, 4096, 20_000, 60_000, 200_000])
+def test_a_memory_that_did_not_fit_the_disk_is_built_later(tmp_path, size):
+    (tmp_path / "a.tsv").write_text("".join(f"line {i} {'x' * 50}\tZeile {i}\n" for i in range(2000)))
+
+    def create():
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+        build(tmp_path / "m.tm", [tmp_path / "a.tsv"], ("en", "de"))
+        os._exit(1)
+
+    in_child(create)
+    assert build(tmp_path / "m.tm", [tmp_path / "a.tsv"], ("en", "de")).held == 2000
+
+
+@pytest.mark.parametrize(
+    ("head", "message"),
+    [
+        ('encoding="shift_jis"', "its encoding cannot be read"),
+        ('encoding="foo"', "its encoding cannot be read"),
+        ('encoding="undefined"', "its encoding cannot be read"),
+        ('encoding="utf-8"', "line 2: the entity &uuml; is not declared"),
+    ],
+)
+def test_encodings_and_entities_that_are_not_known_are_refused(tmp_path, head, message):
+    path = tmp_path / "a.tmx"
+    body = "<tmx><body><tu><tuv><seg>M&uuml;nchen</seg></tuv></tu></body></tmx>"
+    path.write_text(f'<?xml version="1.0" {head}?><!DOCTYPE tmx SYSTEM "tmx14.dtd">\n{body}')
+    with pytest.raises(InputError, match=message):
+        list(tmx.pairs(path, "en", "de"))
 
 
 def test_entities_and_depth_are_refused(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 import threading
 
@@ -108,7 +109,7 @@ def test_what_is_no_memory_is_refused(memory, tmp_path):
     with pytest.raises(InputError, match="no such memory"):
         MemoryStore(tmp_path / "none.tm")
     (tmp_path / "text.tm").write_text("no database " * 100)
-    with pytest.raises(InputError, match="cannot be read as a memory"):
+    with pytest.raises(InputError, match="damaged, or not a memory"):
         MemoryStore(tmp_path / "text.tm")
     with sqlite3.connect(tmp_path / "other.tm") as other:
         other.execute("CREATE TABLE pairs(id)")
@@ -122,6 +123,52 @@ def test_what_is_no_memory_is_refused(memory, tmp_path):
         database.execute("DROP TRIGGER mine")
         database.execute("PRAGMA user_version = 9")
     with pytest.raises(InputError, match="version 9; this program reads version 1"):
+        MemoryStore(memory)
+
+
+ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i AS k, i AS v FROM n"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "CREATE TRIGGER words_a AFTER INSERT ON pairs BEGIN UPDATE pairs SET target = 'PWNED'; END",
+        f"CREATE TRIGGER words_b AFTER INSERT ON pairs BEGIN INSERT INTO files SELECT k, 1, v FROM ({ENDLESS}); END",
+        "CREATE INDEX words_i ON pairs(hex(source))",
+        "CREATE TABLE words_more(a)",
+        f"DROP TABLE files; CREATE VIEW files AS {ENDLESS}",
+        "PRAGMA writable_schema = ON; DELETE FROM sqlite_master WHERE name = 'words_config'; "
+        f"PRAGMA writable_schema = OFF; CREATE VIEW words_config AS {ENDLESS}",
+    ],
+    ids=["trigger", "endless trigger", "index", "table", "view", "view in the place of the index"],
+)
+def test_code_in_a_memory_is_refused(memory, code):
+    with sqlite3.connect(memory) as database:
+        database.execute("PRAGMA trusted_schema = ON")
+        with contextlib.suppress(sqlite3.OperationalError):  # newer versions defend their index
+            database.executescript(code)
+        changed = database.execute("SELECT name, sql FROM sqlite_master").fetchall()
+    for writable in (False, True):
+        with pytest.raises(InputError, match="unexpected tables|not a memory"):
+            MemoryStore(memory, writable=writable)
+    with sqlite3.connect(memory) as database:
+        assert database.execute("SELECT name, sql FROM sqlite_master").fetchall() == changed
+
+
+def test_no_query_is_endless(memory, monkeypatch):
+    monkeypatch.setattr(store, "_MOST_STEPS", 3)
+    with pytest.raises(InputError, match=r"m\.tm: cannot be read or written as a memory \(interrupted\)"):
+        MemoryStore(memory)._rows(ENDLESS)
+
+
+def test_a_memory_of_odd_values_is_refused(memory):
+    with sqlite3.connect(memory) as database:
+        database.execute("INSERT INTO frequent VALUES ('a', 'many')")
+    with pytest.raises(InputError, match="counts of words are not numbers"):
+        Matcher(MemoryStore(memory))
+    with sqlite3.connect(memory) as database:
+        database.execute("DELETE FROM settings")
+    with pytest.raises(InputError, match="does not name its languages"):
         MemoryStore(memory)
 
 

@@ -1,0 +1,117 @@
+"""Updates in place, killed and repeated: ``python -m benchmarks.update_kills MODEL``.
+
+A translation is updated once, undisturbed. Then the same update of a file, or of a folder of three, is begun again and
+again from the old translation, each time in a process that is killed with SIGKILL: half of the kills fall into the few
+milliseconds around the replacement, the others anywhere. The command is repeated until it succeeds, then twice more;
+the result must be the first one, byte for byte. Exits with 1 if one differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import random
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from tqdm import tqdm
+
+from fairseq_lasformer.cli.main import main as lasformer
+
+FILES = 3
+IMPORTED = ("documents.hub", "file_translation.file_update", "file_translation.update_jobs")
+"""Modules that the commands need; imported once, before the processes are forked."""
+
+
+def begin(words: Sequence[str]) -> int:
+    """Run a command in a child process and return its number."""
+    if child := os.fork():
+        return child
+    with open(os.devnull, "w") as nothing, contextlib.redirect_stdout(nothing), contextlib.redirect_stderr(nothing):
+        os._exit(lasformer(list(words)))
+
+
+def ends(words: Sequence[str]) -> bool:
+    """Run a command in a child process; return whether it succeeded."""
+    return os.waitpid(begin(words), 0)[1] == 0
+
+
+class Campaign:
+    """Updates of a file or of a folder.
+
+    Args:
+        folder: an empty folder for output.
+    """
+
+    def __init__(self, args: argparse.Namespace, folder: Path, single: bool) -> None:
+        self.draw, self.folder = random.Random(args.seed), folder
+        lines = [f"Line {i} of the text says: open the file and save it as number {i}." for i in range(args.lines)]
+        for n in range(FILES):
+            for name, text in (("old", lines), ("new", [*lines[1:], f"File {n} has a new line."])):
+                (folder / name).mkdir(exist_ok=True)
+                (folder / name / f"{n}.txt").write_text("\n".join(text) + "\n")
+        self.first = folder / "first"
+        model = str(args.model)
+        if not ends(["translate", model, str(folder / "old"), "-o", str(self.first), "--lines", "--beam", "1"]):
+            sys.exit("error: the first translation failed")
+        shutil.rmtree(self.first / ".lasformer", ignore_errors=True)
+        names = [str(folder / name / "0.txt") if single else str(folder / name) for name in ("old", "made", "new")]
+        self.words = ["update", model, *names, "-o", names[1], "--lines", "--beam", "1", "--quiet"]
+        self.made = folder / "made"
+        self.reset()
+        start = time.monotonic()
+        if not ends(self.words):
+            sys.exit("error: the first update failed")
+        self.seconds, self.whole = time.monotonic() - start, self.contents()
+
+    def reset(self) -> None:
+        """Put the old translation back, and forget all updates."""
+        shutil.rmtree(self.made, ignore_errors=True)
+        shutil.copytree(self.first, self.made)
+
+    def contents(self) -> dict[str, bytes]:
+        return {path.name: path.read_bytes() for path in self.made.glob("*.txt")}
+
+    def killed(self, at_replacement: bool) -> bool:
+        """Kill one update, repeat it, and return whether the result is right."""
+        self.reset()
+        child, wait = begin(self.words), self.draw.uniform(0, self.seconds)
+        record, end = self.made / ".lasformer-update/updates", time.monotonic() + 60
+        while at_replacement and not record.exists() and time.monotonic() < end:
+            time.sleep(0.0002)
+        time.sleep(self.draw.uniform(0, 0.004) if at_replacement else wait)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        done = all([ends(self.words), ends(self.words), ends(self.words)])
+        return done and self.contents() == self.whole
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--kills", type=int, default=60, help="half of them of a single file (default: %(default)s)")
+    parser.add_argument("--lines", type=int, default=6, help="lines per file (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=1)
+    args = parser.parse_args()
+    for name in IMPORTED:
+        import_module(f"fairseq_lasformer.{name}")
+    lost = 0
+    for single in (True, False):
+        with TemporaryDirectory() as folder:
+            campaign = Campaign(args, Path(folder), single)
+            what = "a file" if single else f"a folder of {FILES}"
+            for i in tqdm(range(args.kills // 2), desc=what, unit=" kills"):
+                lost += not campaign.killed(at_replacement=i % 2 == 0)
+    print(f"{args.kills} kills, {lost} with another result")
+    sys.exit(lost > 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,112 @@
+"""Record of updates of translations, which is written before a translation is replaced.
+
+An update that replaces the old translation must not be repeated: it would take the new translation for the old one, and
+move every line. What is about to stand there is recorded first, so a killed update is recognised by its own result.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+from fairseq_lasformer.errors import InputError
+
+
+class Entry(NamedTuple):
+    """An update of a file.
+
+    Attributes:
+        settings: hash of what it depends on besides these files.
+        old, new, before: SHA-256 of the old source, the new one, and the old translation; empty for a file that there
+            was not.
+        made: SHA-256 of the new translation.
+        done: whether it stands in its place.
+    """
+
+    settings: str
+    old: str
+    new: str
+    before: str
+    made: str = ""
+    done: bool = False
+
+
+def digest(path: Path | None) -> str:
+    """Return the SHA-256 of a file; empty for none.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    if path is None:
+        return ""
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as e:
+        raise InputError(f"{path}: cannot be read ({e.strerror})") from e
+
+
+class UpdateRecord:
+    """The last update of each file in a folder; lines of JSON, the last of a file counts. A torn line is ignored."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.entries = path, dict[str, Entry]()
+        text = path.read_bytes().decode("utf-8", "replace") if path.exists() else ""
+        self.torn = bool(text) and not text.endswith("\n")
+        for line in text.split("\n")[:-1]:
+            try:
+                name, settings, old, new, before, made, done = json.loads(line)
+                self.entries[str(name)] = Entry(str(settings), str(old), str(new), str(before), str(made), bool(done))
+            except (ValueError, TypeError, RecursionError):
+                continue
+
+    def is_done(self, name: str, wanted: Entry, out: Path, in_place: bool) -> bool:
+        """Return whether an update need not be made.
+
+        Args:
+            wanted: the update, without ``made``.
+            in_place: whether ``out`` is the old translation, too.
+
+        Raises:
+            InputError: the old translation has been replaced already, and it must not be updated again.
+        """
+        last = self.entries.get(name)
+        if last is None or (last.old, last.new) != (wanted.old, wanted.new) or not out.is_file():
+            return False
+        now = digest(out)
+        if not in_place:
+            unchanged = last.settings == wanted.settings and last.before == wanted.before
+            return unchanged and (last.done or now == last.made)
+        if now == last.before and now != last.made:  # killed before it was replaced, or put back
+            return False
+        if not last.done and now != last.made:
+            raise InputError(f"{out}: has changed since an update of it was killed; put the old translation back")
+        if last.settings != wanted.settings:
+            raise InputError(
+                f"{out}: has been updated to this source already, with other options or another model; to repeat it, "
+                "put the old translation back"
+            )
+        return True
+
+    def check_new(self, name: str, out: Path, replace: bool) -> None:
+        """Refuse to replace a file that no update wrote.
+
+        Args:
+            replace: whether any file may be replaced.
+        """
+        if out.is_file() and not replace and name not in self.entries:
+            raise InputError(f"{out}: exists, and no update wrote it; --overwrite replaces it")
+
+    def add(self, name: str, entry: Entry) -> None:
+        """Record an update; on disk when this returns."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with open(self.path, "a", encoding="utf-8") as file:
+                file.write(("\n" if self.torn else "") + json.dumps([name, *entry]) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as e:
+            raise InputError(f"{self.path}: cannot be written ({e.strerror})") from e
+        self.torn, self.entries[name] = False, entry
