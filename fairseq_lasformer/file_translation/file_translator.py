@@ -56,6 +56,7 @@ class SentenceCounts(NamedTuple):
         context: number of finished texts that were read as context.
         exact: number found verbatim in a memory.
         unified: number translated again to give a term one translation.
+        given: number whose translation was given.
     """
 
     sentences: int
@@ -68,12 +69,15 @@ class SentenceCounts(NamedTuple):
     context: int = 0
     exact: int = 0
     unified: int = 0
+    given: int = 0
 
     def summary(self) -> str:
         """Return the counts in words."""
         words = [f"{self.sentences} sentence{'' if self.sentences == 1 else 's'}"]
         if self.context:
             words.append(f"{self.context} unit{'' if self.context == 1 else 's'} kept, used as context")
+        if self.given:
+            words.append(f"{self.given} given")
         if self.exact:
             words.append(f"{self.exact} from the memory")
         if self.unified:
@@ -334,5 +338,6 @@ class FileTranslator:
             lost,
             context=document.n_context,
             exact=document.exact,
+            given=sum(i + 1 in document.given for i in document.own) - document.exact,
         )
         return TranslatedFile(document.file.write(segments), lines, counts)

@@ -168,7 +168,9 @@ class Files(Worker[Batch, Iterator[Result]]):
         try:
             text, receipt = present(made, self.options.output, opened.receipt.key if opened.receipt else ""), ""
             if opened.receipt:
-                receipt = opened.receipt._replace(translation=hashlib.sha256(text).hexdigest()).text()
+                receipt = opened.receipt._replace(translation=hashlib.sha256(text).hexdigest()).text(
+                    opened.waiting.job.target.parent
+                )
             lines = [sentence.line for sentence in made.lines]
             pairs = [Pair(one.source, one.translation, one.repaired, one.flawed) for one in lines]
             counts = facts(pairs, doubts(pairs), seconds)

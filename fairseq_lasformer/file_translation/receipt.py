@@ -1,13 +1,15 @@
 """Receipts: records of what a translation was made from, for anybody to repeat it and compare the bytes.
 
 A receipt is a JSON object next to the translated file. Model, data and other files are named by the hash of their
-content; their recorded paths help to find them, and prove nothing.
+content; their recorded paths help to find them, and prove nothing. They are relative to the receipt's folder: receipts
+are given to others, whom the names of users and machines do not concern.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -34,7 +36,7 @@ class Receipt(NamedTuple):
         data: hash of the settings, dictionaries and subwords of the prepared folder, which turn text into tokens.
         options: all options that the translation depends on, by name.
         files: hashes of the files that options name, by option.
-        places: paths of checkpoint, prepared folder and those files, by name.
+        places: paths of checkpoint, prepared folder and those files, by name; relative in a file.
         version: version of this package.
     """
 
@@ -53,9 +55,10 @@ class Receipt(NamedTuple):
         decisive = {name: value for name, value in self._asdict().items() if name not in ("translation", "places")}
         return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
 
-    def text(self) -> str:
-        """Return the content of the receipt's file."""
-        return json.dumps(self._asdict(), indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+    def text(self, folder: Path) -> str:
+        """Return the content of the receipt's file in a folder."""
+        places = {name: os.path.relpath(place, folder.resolve()) for name, place in self.places.items()}
+        return json.dumps({**self._asdict(), "places": places}, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
 
     @classmethod
     def read(cls, path: Path) -> Receipt:
@@ -64,6 +67,7 @@ class Receipt(NamedTuple):
         Raises:
             InputError: it is missing, damaged or not a receipt.
         """
+        check_regular(path)
         try:
             if path.stat().st_size > MOST:
                 raise ValueError
@@ -111,6 +115,23 @@ class Maker(NamedTuple):
         """Return the receipt of a source in a format, before it is translated."""
         options = {**self.common.options, "form": form}
         return self.common._replace(source=hashlib.sha256(source).hexdigest(), options=options)
+
+
+def check_regular(path: Path, what: str = "") -> None:
+    """Refuse what is no file, such as a device or a pipe, which may never end.
+
+    Args:
+        what: added to the message.
+
+    Raises:
+        InputError: there is no such file.
+    """
+    try:
+        regular = path.is_file()
+    except (OSError, ValueError):  # such as a name that is too long
+        regular = False
+    if not regular:
+        raise InputError(f"{str(path)[:200]}: no such file{what}")
 
 
 def data_hash(data: Path) -> str:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 
 import pytest
 from helpers import run
 
+from fairseq_lasformer.files import file_hash
 from fairseq_lasformer.ops import cpu
 
 pytestmark = [
@@ -65,15 +67,17 @@ def test_the_same_is_found_on_other_processors_and_in_other_company(made):
 
 def test_what_is_another_is_named(made, trained_folder, prepared, tmp_path):
     receipt, source = made / "out" / "a.txt.receipt.json", made / "source" / "a.txt"
+    translation = made / "out" / "a.txt"
     other = tmp_path / "a.txt"
     other.write_text(TEXT + "w1\n")
     assert "not the file that was translated: its SHA-256 differs" in error("verify", receipt, other)
     for name, content, message in (
-        ("translation", "0" * 64, "the new translation differs"),
+        ("translation", "0" * 64, "a.txt: not the translation of this receipt"),
         ("model", "0" * 64, "the model is not the receipt's: its SHA-256 differs"),
         ("data", "0" * 64, "the prepared folder is not the receipt's"),
         ("files", {"glossary": "0" * 64}, "--glossary: the file is not the receipt's"),
         ("places", {}, "name it with --model"),
+        ("places", {"model": "-x.pt"}, "name it with --model"),
         ("options", {"output": "x", "form": "text"}, "contains unknown options: output"),
         ("options", {"beam": "many", "form": "text"}, "the receipt's options: argument --beam"),
         ("options", {"decode_dtype": "f(x)", "form": "text"}, "the receipt's options: argument --decode-dtype"),
@@ -81,25 +85,66 @@ def test_what_is_another_is_named(made, trained_folder, prepared, tmp_path):
         ("options", [], ": not a receipt"),
     ):
         held = json.loads(receipt.read_text()) | {name: content}
-        path = tmp_path / "receipt.json"
+        path = made / "out" / "altered.json"
         path.write_text(json.dumps(held))
-        assert message in error("verify", path, source), name
-    held = json.loads(receipt.read_text()) | {"translation": "0" * 64, "version": "0.0.1"}
+        assert message in error("verify", path, source, "--translation", translation), name
+    wrong = made / "out" / "b.html"
+    held = json.loads(receipt.read_text()) | {"translation": file_hash(wrong), "version": "0.0.1"}
     path.write_text(json.dumps(held))
-    assert "the old one is by version 0.0.1" in error("verify", path, source)
+    assert "the old one is by version 0.0.1" in error("verify", path, source, "--translation", wrong)
+    assert "name the translation with --translation" in error("verify", path, source)
     for text in ("", "[" * 100_000, "[]", json.dumps({"source": 1})):
         path.write_text(text)
         assert ": not a receipt" in error("verify", path, source)
-    assert "cannot be read" in error("verify", tmp_path / "none", source)
+    assert "no such file" in error("verify", tmp_path / "none", source)
 
 
 def test_a_moved_model_is_named_by_options(made, trained_folder, prepared, tmp_path):
     held = json.loads((made / "out" / "a.txt.receipt.json").read_text())
-    held["places"] = {name: "/nowhere" for name in held["places"]}
+    held["places"] = {name: "nowhere" for name in held["places"]}
     path = tmp_path / "receipt.json"
     path.write_text(json.dumps(held))
     where = ("--model", trained_folder, "--data", prepared, "--glossary", made / "glossary.tsv")
+    where += ("--translation", made / "out" / "a.txt")
     assert "the same translation" in run("lasformer", "verify", path, made / "source" / "a.txt", *where).stdout
+
+
+def test_an_altered_translation_is_not_the_receipts(made, tmp_path):
+    for name in ("a.txt", "a.txt.receipt.json"):
+        shutil.copy(made / "out" / name, tmp_path)
+    (tmp_path / "a.txt").write_text((made / "out" / "a.txt").read_text().replace("W", "V", 1))
+    assert "not the translation of this receipt" in error(
+        "verify", tmp_path / "a.txt.receipt.json", made / "source" / "a.txt"
+    )
+
+
+def test_what_was_given_is_counted(trained_folder, tmp_path):
+    (tmp_path / "a.txt").write_text("w1 w2\nw3\n")
+    (tmp_path / "given.tsv").write_text("1\tForged.\n2\tForged, too.\n")
+    words = ("translate", trained_folder, tmp_path / "a.txt", "-o", tmp_path / "b.txt", "--lines", "--receipt")
+    run("lasformer", *words, "--given", tmp_path / "given.tsv")
+    done = run("lasformer", "verify", tmp_path / "b.txt.receipt.json", tmp_path / "a.txt")
+    assert "of 2 sentences, 2 were given, 0 taken from a memory" in done.stdout
+    places = json.loads((tmp_path / "b.txt.receipt.json").read_text())["places"]
+    assert places["given"] == "given.tsv" and not any(place.startswith("/") for place in places.values())
+
+
+def test_only_files_are_read(made, trained_folder, prepared, tmp_path):
+    receipt, source, translation = (
+        made / "out" / "a.txt.receipt.json",
+        made / "source" / "a.txt",
+        made / "out" / "a.txt",
+    )
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("model", "data", "glossary"):
+        for place in ("/dev/zero", str(tmp_path / "pipe"), "x" * 5000, "a\0b"):
+            held = json.loads(receipt.read_text())
+            held["places"] = {"model": str(trained_folder), "data": str(prepared), "glossary": "g"} | {name: place}
+            (tmp_path / "receipt.json").write_text(json.dumps(held))
+            message = error("verify", tmp_path / "receipt.json", source, "--translation", translation)
+            assert f"name it with --{name}" in message
+    assert "no such file" in error("verify", tmp_path / "pipe", source)
+    assert "no such file" in error("verify", receipt, tmp_path / "pipe")
 
 
 def test_receipts_need_a_file_and_what_can_be_made_again(trained_folder, tmp_path):
