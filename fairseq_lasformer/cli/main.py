@@ -5,20 +5,29 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
+from collections.abc import Mapping
 from importlib import import_module
 from typing import NamedTuple
 
 from fairseq_lasformer.cli import DEFAULT_SAMPLES
+from fairseq_lasformer.cli.outputs import NEW, OWN, PAGE, SCORES, TABLE, add_overwrite, check_outputs
 from fairseq_lasformer.errors import INTERRUPTED, InputError, Interrupted, missing
 from fairseq_lasformer.threads import wait_briefly
 from fairseq_lasformer.version import __version__
 
 
 class Command(NamedTuple):
-    """One subcommand: its help text, and the module that declares its options and does the work."""
+    """One subcommand.
+
+    Attributes:
+        help: its help text.
+        module: the module that declares its options and does the work.
+        writes: options that name what it writes, and what may stand there before; see :mod:`cli.outputs`.
+    """
 
     help: str
     module: str
+    writes: Mapping[str, str] = {"out": OWN}
 
 
 COMMANDS = {
@@ -30,31 +39,37 @@ COMMANDS = {
     "back-translate": Command("train on back-translated documents of the target language", "experiments"),
     "distil": Command("train a student on a teacher's translations of the training text", "experiments"),
     "run": Command("make a model and its report from raw documents, as configured in a file", "experiments"),
-    "translate": Command("translate files, folders or standard input, in any known format", "translate"),
+    "translate": Command(
+        "translate files, folders or standard input, in any known format", "translate", {"out": OWN, "report": TABLE}
+    ),
     "verify": Command("repeat the translation of a receipt and compare the bytes", "verify"),
     "update": Command("update a translation: translate what has changed in its source", "update"),
-    "memory": Command("build a translation memory, or look up sentences in one", "memory"),
+    "memory": Command("build a translation memory, or look up sentences in one", "memory", {"memory": OWN}),
     "serve": Command("run a translation server with a web page", "serve"),
-    "generate": Command("translate a prepared split, whole documents", "data"),
-    "score": Command("d-BLEU, s-BLEU and chrF of translated documents", "scores"),
-    "terms": Command("find names and their translations in a parallel text, for scores of terms", "scores"),
-    "contrast": Command("score a contrastive test set (ContraPro's format) with a checkpoint", "evaluation"),
-    "context": Command("measure how much the context is worth to a model, in bits", "evaluation"),
+    "generate": Command("translate a prepared split, whole documents", "data", {"out": OWN, "report": TABLE}),
+    "score": Command("d-BLEU, s-BLEU and chrF of translated documents", "scores", {"json": SCORES, "windows": NEW}),
+    "terms": Command(
+        "find names and their translations in a parallel text, for scores of terms", "scores", {"out": NEW}
+    ),
+    "contrast": Command(
+        "score a contrastive test set (ContraPro's format) with a checkpoint", "evaluation", {"json": SCORES}
+    ),
+    "context": Command("measure how much the context is worth to a model, in bits", "evaluation", {"json": SCORES}),
     "reproduce": Command("run a row of the paper's main table: corpus, training, translation, scores", "experiments"),
     "ablate": Command("run one of the paper's ablation tables and print it", "experiments"),
-    "report": Command("write a page about runs: curves, scores, cost, attention", "evaluation"),
-    "cost": Command("compute the cost of attention relative to the dense Transformer", "evaluation"),
-    "shortlist": Command("list the words that may translate each word, for faster translation", "data"),
+    "report": Command("write a page about runs: curves, scores, cost, attention", "evaluation", {"out": PAGE}),
+    "cost": Command("compute the cost of attention relative to the dense Transformer", "evaluation", {"json": SCORES}),
+    "shortlist": Command("list the words that may translate each word, for faster translation", "data", {"out": NEW}),
     "options": Command("list the options of model, criterion and task for fairseq-train", "data"),
     "params": Command("count an architecture's parameters, by part", "data"),
-    "prune": Command("remove groups of layers, or heads, from a checkpoint", "checkpoints"),
-    "convert": Command("convert a checkpoint of fairseq's transformer to lasformer_dense", "checkpoints"),
+    "prune": Command("remove groups of layers, or heads, from a checkpoint", "checkpoints", {"out": NEW}),
+    "convert": Command("convert a checkpoint of fairseq's transformer to lasformer_dense", "checkpoints", {"out": NEW}),
     "import": Command(
         "convert a Hugging Face model (OPUS-MT, NLLB, ...) to one that every command takes", "checkpoints"
     ),
     "export": Command("write a model at kappa 1 for CTranslate2", "checkpoints"),
     "pack": Command("write a model as a small folder to give away: 8 bits, dictionaries, subwords", "checkpoints"),
-    "average": Command("average checkpoints, with kappa from the last", "checkpoints"),
+    "average": Command("average checkpoints, with kappa from the last", "checkpoints", {"out": NEW}),
 }
 
 TAKING_MORE = ("train", "upcycle", "generate", "ablate", "params")
@@ -77,13 +92,14 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--version", action="version", version=f"fairseq_lasformer {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     words = list(sys.argv[1:] if argv is None else argv)
-    for name, (text, module) in COMMANDS.items():
+    for name, (text, module, writes) in COMMANDS.items():
         title = text if text.startswith("d-BLEU") else text[0].upper() + text[1:]
         sub = commands.add_parser(name, help=text, description=title + ".")
         if name in words:  # the others' options are not needed, and their modules take time to import
             work = import_module(f"fairseq_lasformer.cli.{module}")
             function = name.replace("-", "_")
             getattr(work, f"add_{function}")(sub)
+            add_overwrite(sub, writes)
             sub.set_defaults(run=getattr(work, f"run_{function}"))
     # argparse cannot separate the arguments after -- from both options and positionals
     end = words.index("--") if "--" in words else len(words)
@@ -101,6 +117,7 @@ def main(argv: list[str] | None = None) -> int:
     if args.options and args.command not in TAKING_MORE:
         parser.error(f"{args.command} takes nothing after --")
     try:
+        check_outputs(args, COMMANDS[args.command].writes)
         args.run(args)
     except Interrupted as e:
         print(e, file=sys.stderr)

@@ -195,7 +195,8 @@ def options_of(args: argparse.Namespace, inputs: Sequence[Path] = ()) -> Options
     from fairseq_lasformer.formats import Finishing
 
     finishing = Finishing(not args.no_review_marks, args.subtitle_width)
-    others = frozenset(path.resolve() for path in inputs)
+    named = [Path(path) for name in (*FILES, "shortlist") if (path := getattr(args, name)) is not None]
+    others = frozenset(path.resolve() for path in [*inputs, *named])
     return Options(args.format, args.encoding, args.overwrite, args.any_language, finishing, others, receipts_of(args))
 
 

@@ -118,12 +118,16 @@ def facts(pairs: Sequence[Pair], reasons: Sequence[tuple[str, ...]], seconds: fl
     )
 
 
+HEADER = "\t".join(["unit", *Facts._fields, "length_ratio"]) + "\n"
+"""First line of a table of counts."""
+
+
 def table(units: Iterable[tuple[str, Facts]]) -> str:
     """Format a tab-separated table with a row per unit, and one for all."""
     rows = list(units)
     total = Facts(*(sum(values) for values in zip(*(its for _, its in rows))))
     shown = [_row(name, its) for name, its in [*rows, ("all", total)]]
-    return "".join("\t".join(cells) + "\n" for cells in [["unit", *Facts._fields, "length_ratio"], *shown])
+    return HEADER + "".join("\t".join(cells) + "\n" for cells in shown)
 
 
 def _row(name: str, its: Facts) -> list[str]:

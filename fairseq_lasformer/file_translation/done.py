@@ -81,22 +81,24 @@ class Done:
         except (ValueError, TypeError, RecursionError):
             return Facts()
 
-    def check(self, target: Path, inputs: set[Path], overwrite: bool) -> None:
+    def check(self, target: Path, inputs: set[Path], overwrite: bool, receipt: bool = False) -> None:
         """Refuse to write over something else.
 
         Args:
-            inputs: the files to translate, resolved.
+            inputs: the files that are read, resolved.
             overwrite: replace any other file.
+            receipt: whether a receipt is written next to it.
 
         Raises:
-            InputError: the target is, or links to, a file to translate; or it exists, and neither this run nor one
+            InputError: the target is, or links to, a file that is read; or it exists, and neither this run nor one
                 that it resumes wrote it.
         """
-        if target.resolve() in inputs:
-            raise InputError(f"{target}: links to a file to translate; remove the link, or choose a different folder")
-        if target.is_file() and not overwrite and self._name(target) not in self.names:
-            raise InputError(f"{target}: exists already; --overwrite replaces it")
-        check_writable(target)
+        for path in [target, beside(target, ENDING)] if receipt else [target]:
+            if path.resolve() in inputs:
+                raise InputError(f"{path}: links to a file that is read; remove the link, or choose a different folder")
+            if path.is_file() and not overwrite and self._name(target) not in self.names:
+                raise InputError(f"{path}: exists already; --overwrite replaces it")
+            check_writable(path)
 
     def place(self, key: str, target: Path, made: Made) -> None:
         """Write a translation and its receipt, and record that it is done.

@@ -54,6 +54,22 @@ def regroup(items: Tensor, n_items: int) -> tuple[Tensor | None, int]:
     return (None if torch.equal(keep, torch.arange(n_items, device=keep.device)) else keep), beam
 
 
+def _kept(store: Tensor, keep: Tensor, used: int) -> Tensor:
+    """Move the items that are kept to the front of their storage [N, C, W], from the first that moves on.
+
+    Only the slots in use are moved: sentences of a batch end one after another, and most of the storage is free.
+
+    Args:
+        keep: int64 [n], ascending.
+    """
+    n = keep.numel()
+    if n > store.size(0):  # a run for every hypothesis: items are repeated
+        return store.index_select(0, keep)
+    first = int((keep != torch.arange(n, device=keep.device)).nonzero()[:1].sum()) if n else 0
+    store[first:n, :used] = store[:, :used].index_select(0, keep[first:])
+    return store[:n]
+
+
 def own_keys(cache: DecodingCache, ends: Tensor, padding: Tensor) -> tuple[KeptKeys, KeptKeys]:
     """Return the keys of each hypothesis's own line, in the translation and in the source, in a step.
 
@@ -253,9 +269,8 @@ class DecodingCache:
         self.table = table
         if keep is None:
             return
-        for stores in (self.generated, self.source):
-            for name, store in stores.items():
-                stores[name] = store.index_select(0, keep)
+        self.generated = {name: _kept(store, keep, self.used) for name, store in self.generated.items()}
+        self.source = {name: store.index_select(0, keep) for name, store in self.source.items()}
         self.start, self.count = self.start.index_select(0, keep), self.count.index_select(0, keep)
         if self.source_index is not None:
             start, n_keys = (t.index_select(0, keep) for t in self.source_index[1:3])

@@ -83,3 +83,18 @@ def test_few_buffers_are_kept_and_the_last_ones_left():
     assert pool.free == made[2:]
     assert pool.take(sizes[-1]) is made[-1] and pool.take(sizes[0]) is not made[0]
     assert copy.deepcopy(pool).free == []
+
+
+def test_items_that_end_leave_the_storage_where_it_is():
+    """Sentences of a batch end one after another: copying all of the storage each time took half of a translation."""
+    cache = DecodingCache(12, 6, torch.device("cpu"))
+    for _ in range(3):
+        cache.advance()
+        cache.append("keys", torch.rand(12, 4))
+    store = cache.generated["keys"]
+    before, place = store.clone(), store.data_ptr()
+    store[:, cache.used :] = float("nan")
+    cache.reorder(torch.tensor([0, 1, 4, 5, 6, 7, 10, 11]))
+    kept = cache.generated["keys"]
+    assert kept.shape[0] == 4 and kept.data_ptr() == place
+    assert torch.equal(kept[:, : cache.used], before[[0, 2, 3, 5], : cache.used])

@@ -27,7 +27,7 @@ from omegaconf.base import ContainerMetadata, Metadata
 from omegaconf.errors import OmegaConfBaseException
 from omegaconf.nodes import AnyNode
 
-from fairseq_lasformer.checkpoints.loading import SAFE_GLOBALS, load
+from fairseq_lasformer.checkpoints.loading import SAFE_GLOBALS, chosen, load
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.files import atomic_copy
 from fairseq_lasformer.plugin.patches import run_lock
@@ -154,6 +154,7 @@ def _restarting(original: Callable[..., Any]) -> Callable[..., Any]:
         if trainer.data_parallel_world_size > 1:
             torch.distributed.barrier(group=trainer.data_parallel_process_group)
         last = Path(cfg.save_dir) / f"checkpoint_last{trainer.checkpoint_suffix or ''}.pt"
+        _find_beginning(cfg, last)
         begins = cfg.reset_meters or (cfg.finetune_from_model is not None and not last.exists())
 
         def load_state(*args: Any, **options: Any) -> dict[str, Any]:
@@ -180,6 +181,25 @@ def _restarting(original: Callable[..., Any]) -> Callable[..., Any]:
         return restored
 
     return load_checkpoint
+
+
+def _find_beginning(cfg: Any, last: Path) -> None:
+    """Find the checkpoint that a training starts from; fairseq ignores what is no file, and trains from scratch.
+
+    Args:
+        cfg: fairseq's ``checkpoint`` options; a folder is replaced by the checkpoint in it.
+        last: last checkpoint of the run itself, which goes first.
+
+    Raises:
+        InputError: there is no such checkpoint.
+    """
+    names = ["restore_file"] if cfg.restore_file != "checkpoint_last.pt" else []
+    names += [name for name in ("finetune_from_model", "continue_once") if cfg.get(name) and not last.exists()]
+    for name in names:
+        try:
+            cfg[name] = str(chosen(Path(cfg[name])))
+        except InputError as e:
+            raise InputError(f"--{name.replace('_', '-')} {e}") from e
 
 
 def _under_torchrun(original: Callable[..., None]) -> Callable[..., None]:
