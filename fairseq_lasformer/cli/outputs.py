@@ -46,7 +46,8 @@ def check_outputs(args: argparse.Namespace, writes: Mapping[str, str]) -> None:
             for other, file in named:
                 if other != name and (name, other) not in _ALLOWED and same_file(path, file):
                     raise InputError(f"{path}: is written, but also {_said(other)}; choose another file")
-            if path.is_file() and kind != OWN and not getattr(args, "overwrite", False) and not _is_ours(path, kind):
+            free = kind == OWN or getattr(args, "overwrite", False) or path.parts[:2] == ("/", "dev")
+            if not free and path.is_file() and not _is_ours(path, kind):
                 raise InputError(f"{path}: exists already; --overwrite replaces it")
 
 

@@ -43,7 +43,7 @@ class UpdateJob(NamedTuple):
 
     @property
     def in_place(self) -> bool:
-        """Whether the old translation is replaced, by whatever name."""
+        """Return whether the old translation is replaced, by whatever name."""
         if self.translated is None or not self.translated.exists():
             return False
         return self.out.exists() and self.out.samefile(self.translated)

@@ -67,7 +67,7 @@ class UpdateRecord:
 
         Args:
             wanted: the update, without ``made``.
-            in_place: whether ``out`` is the old translation, too.
+            in_place: whether ``out`` is also the old translation.
 
         Raises:
             InputError: the old translation has been replaced already, and it must not be updated again.

@@ -75,7 +75,7 @@ def test_a_folder_with_a_bad_file(trained_folder, letter, tmp_path, capsys):
         (["letter.txt", "--shard", "0/3"], "--shard 0/3: expected I/N"),
         (["letter.txt", "--glossary", "long"], "long:1: a term of more than 50 words"),
         (["letter.docx"], "letter.docx: name the translated file with -o"),
-        (["letter.txt", "-o", "letter.txt"], "is the file to translate"),
+        (["letter.txt", "-o", "letter.txt"], "is written, but also what is translated"),
         (["."], "name the folder for the translations with -o"),
         (["letter.txt", "--nbest", "2"], "--nbest: needs --format tsv or jsonl"),
         (["letter.txt", "--from", "word"], "--from word: expected one of text, "),

@@ -103,8 +103,8 @@ def test_names_are_found_with_their_translations(tmp_path, capsys):
     assert main(command) == 0
     found = dict(line.split("\t")[::-1] for line in (tmp_path / "out").read_text(encoding="utf-8").splitlines())
     assert found.keys() == {"Amanda", "Harold"} and all(found[t] in f"看见{s}拿着" and s in found[t] for s, t in names)
-    assert main([*command, "--random", "1"]) == 0
+    assert main([*command, "--random", "1", "--overwrite"]) == 0
     drawn = dict(line.split("\t")[::-1] for line in (tmp_path / "out").read_text(encoding="utf-8").splitlines())
     assert len(drawn) == 2 and drawn.keys() < {"bread", "fruit", "books"}
-    assert main([*command, "--least", "30"]) == 1
+    assert main([*command, "--least", "30", "--overwrite"]) == 1
     assert "no term occurs in 30 lines" in capsys.readouterr().err

@@ -27,6 +27,26 @@ def test_bad_checkpoints_end_training_in_one_line(trained, prepared, tmp_path, d
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.command
+@pytest.mark.parametrize("option", ["--finetune-from-model", "--restore-file", "--continue-once"])
+@pytest.mark.parametrize("place", ["none.pt", "empty", "/dev/zero"])
+def test_a_beginning_that_is_no_checkpoint_ends_training_in_one_line(prepared, tmp_path, option, place):
+    (tmp_path / "empty").mkdir()
+    place = place if place.startswith("/") else tmp_path / place
+    done = train(prepared, tmp_path / "out", "--max-update", 1, option, place, check=False)
+    last = done.stderr.strip().splitlines()[-1]
+    assert done.returncode == 1 and last.startswith(f"error: {option} {place}") and "Traceback" not in done.stderr
+    assert not list((tmp_path / "out").glob("*.pt"))
+
+
+@pytest.mark.command
+def test_a_training_begins_with_the_checkpoint_of_a_folder(trained, prepared, tmp_path):
+    done = train(prepared, tmp_path, "--max-update", 1, "--finetune-from-model", trained[0])
+    assert f"loading pretrained model from {trained[0] / 'checkpoint_best.pt'}" in done.stdout + done.stderr
+    # a run that continues no longer needs it
+    train(prepared, tmp_path, "--max-update", 2, "--finetune-from-model", tmp_path / "gone")
+
+
 def test_an_example_beyond_the_limit_is_an_error_not_a_gap(prepared, tmp_path):
     done = train(prepared, tmp_path, "--max-update", 1, "--max-source-positions", 12, check=False)
     last = done.stderr.strip().splitlines()[-1]
