@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from fairseq_lasformer.checkpoints.settings import check_settings
+from fairseq_lasformer.checkpoints.settings import check_settings, drop_other_files
+from fairseq_lasformer.checkpoints.sizes import too_large
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.files import file_hash, replacing
 
@@ -41,6 +42,12 @@ SAFE_GLOBALS: list[Any] = [
     type(np.dtype("int64")),
     type(np.dtype("float64")),
 ]
+
+
+_DTYPES = frozenset(
+    [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.bool]
+    + [torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64]
+)
 
 
 def chosen(place: Path) -> Path:
@@ -105,6 +112,9 @@ def load(path: str | Path) -> dict[str, Any]:
         raise InputError(f"{path}: not a fairseq checkpoint (it contains no settings)")
     check_settings(state, path)
     check_weights(state["model"], path)
+    if problem := too_large(state):
+        raise InputError(f"{path}: refused, {problem}")
+    drop_other_files(state)
     if EIGHT_BITS in state:
         _expand(state, path)
     return state
@@ -148,10 +158,13 @@ def unpickled(path: Path) -> Any:
 
 
 def check_weights(weights: Mapping[str, Any], path: Path) -> None:
-    """Refuse weights that are not tensors of finite numbers."""
+    """Refuse weights that are not tensors of finite numbers, or larger than what the file holds of them."""
     for name, weight in weights.items():
-        if type(weight) not in (torch.Tensor, torch.nn.Parameter) or weight.layout != torch.strided:
-            raise InputError(f"{path}: refused, its weight {name} is not a numeric tensor")
+        plain = type(weight) in (torch.Tensor, torch.nn.Parameter) and weight.layout == torch.strided
+        if type(name) is not str or not plain or weight.dtype not in _DTYPES or weight.device.type != "cpu":
+            raise InputError(f"{path}: refused, its weight {str(name)[:100]} is not a numeric tensor")
+        if weight.untyped_storage().nbytes() < weight.numel() * weight.element_size():
+            raise InputError(f"{path}: refused, its weight {name} is larger than what is stored of it")
         if weight.is_floating_point() and not bool(torch.isfinite(weight).all()):
             raise InputError(f"{path}: {name} is not finite; the training has diverged, or the file is damaged")
 
@@ -188,6 +201,8 @@ def damaged(path: Path) -> str:
         if magic != b"PK\x03\x04":
             return "empty" if not magic else "not a torch checkpoint"
         with zipfile.ZipFile(path) as file:
+            if sum(info.file_size for info in file.infolist()) > path.stat().st_size:
+                return "larger inside than outside; torch compresses nothing"
             broken = file.testzip()
         return f"damaged (checksum of {broken})" if broken else ""
     except zipfile.BadZipFile:

@@ -53,8 +53,8 @@ _FORBIDDEN = (
     ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.Mult, ast.Pow, ast.LShift, ast.Mod,
 )  # fmt: skip
 _LONGEST, _DEEPEST, _MOST = 10_000, 20, 100_000  # characters of a string; nesting; values
-_SIZE = re.compile(r"(en|de)coder_(layers|embed_dim|ffn_embed_dim|attention_heads|input_dim|output_dim)")
-_LARGEST_DIM = 1 << 16
+_OTHERS = re.compile(r"\w*embed_path|load_pretrained_\w+|pretrained_\w+|\w+_from_pretrained\w*")
+"""Settings that name files which fairseq reads while it builds a model; the weights are in the checkpoint itself."""
 
 
 def check_settings(state: Mapping[str, Any], path: str | Path) -> None:
@@ -65,13 +65,15 @@ def check_settings(state: Mapping[str, Any], path: str | Path) -> None:
         path: where it comes from, for the message.
 
     Raises:
-        InputError: a setting has a type other than :data:`SCALARS` and :data:`CONTAINERS`, contains code, or would
-            make a model that does not fit the checkpoint's weights; or the architecture or task is a foreign one. The
-            message names it.
+        InputError: a setting has a type other than :data:`SCALARS` and :data:`CONTAINERS`, or contains code; or the
+            architecture or task is a foreign one. The message names it.
     """
+    for part, expected in (("cfg", dict), ("args", Namespace)):
+        if type(state.get(part)) not in (type(None), expected):
+            raise InputError(f"{path}: refused, its settings are of type {type(state[part]).__name__}")
     for part in ("cfg", "args"):
         for number, (name, value) in enumerate(_values(state.get(part), part)):
-            if problem := "too many settings" if number > _MOST else _problem(name, value, len(state["model"])):
+            if problem := "too many settings" if number > _MOST else _problem(name, value):
                 raise InputError(f"{path}: refused, {problem}")
     for kind, name in _named(state):
         if not isinstance(name, str) or not _known(kind, name):
@@ -80,7 +82,16 @@ def check_settings(state: Mapping[str, Any], path: str | Path) -> None:
             )
 
 
-def _problem(name: str, value: Any, n_weights: int) -> str:
+def drop_other_files(state: Mapping[str, Any]) -> None:
+    """Forget which other files were read when a model was first built; reading them again would change nothing."""
+    cfg = state.get("cfg")
+    for part in (cfg.get("model") if isinstance(cfg, Mapping) else None, state.get("args")):
+        settings = vars(part) if isinstance(part, Namespace) else part
+        if isinstance(settings, dict):
+            settings.update({name: None for name in settings if _OTHERS.fullmatch(str(name))})
+
+
+def _problem(name: str, value: Any) -> str:
     """Return what is wrong with one setting; empty if nothing is."""
     if type(value) not in SCALARS:
         return f"its setting {name} is of type {type(value).__name__}; settings are numbers and words"
@@ -90,10 +101,6 @@ def _problem(name: str, value: Any, n_weights: int) -> str:
         literal = _is_literal if last in EVALUATED else _is_word
         if "${" in value or len(value) > _LONGEST or (not path_like and not literal(value)):
             return f"its setting {name} contains code: {value[:60]!r}; a checkpoint's settings are numbers and words"
-    elif _SIZE.fullmatch(last) and isinstance(value, int | float):
-        limit = n_weights if last.endswith("layers") else _LARGEST_DIM
-        if not 0 <= value <= limit:
-            return f"its setting {name} is {str(value)[:20]}, which does not fit its weights"
     return ""
 
 

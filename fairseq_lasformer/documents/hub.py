@@ -192,8 +192,15 @@ class DocumentHubInterface(hub_utils.GeneratorHubInterface):
         check_options(generation, options)
         with open_dict(generation):
             generation.beam = beam
+            generation.constraints = None  # for fairseq-interactive, whose input names them
             generation.update(options)
-        return Translator(self.task, self.models, generation)
+        try:
+            return Translator(self.task, self.models, generation)
+        except InputError:
+            raise
+        except (AssertionError, TypeError, ValueError, OverflowError) as e:  # options that the checkpoint holds
+            reason = " ".join(f"{type(e).__name__} {e}".split())[:200]
+            raise InputError(f"the model's options of generation cannot be used ({reason})") from e
 
     def source(
         self,

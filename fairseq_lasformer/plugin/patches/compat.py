@@ -129,6 +129,11 @@ def _fitting(original: Callable[..., Any]) -> Callable[..., Any]:
     def load_model_ensemble_and_task(filenames: Sequence[str], *args: Any, **kwargs: Any) -> Any:
         try:
             return original(filenames, *args, **kwargs)
+        except InputError:
+            raise
+        except (OmegaConfBaseException, TypeError, ValueError, AttributeError, KeyError, AssertionError) as e:
+            reason = " ".join(f"{type(e).__name__}: {e}".split())[:200]
+            raise InputError(f"{', '.join(map(str, filenames))}: its settings cannot be used ({reason})") from e
         except RuntimeError as e:
             if "loading state_dict" not in str(e):
                 raise

@@ -1,0 +1,70 @@
+"""Sizes that a checkpoint may ask for: none far beyond those of the weights that it holds.
+
+A model is built from a checkpoint's settings before its weights are loaded into it, so settings that do not fit a small
+file could fill the memory.
+"""
+
+from __future__ import annotations
+
+import re
+from argparse import Namespace
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+POSITIONS = 1 << 17
+"""Largest number of positions: a table of sines has a row for each, without weights."""
+
+WIDTH = 1024
+"""Largest width that needs no weight of that size."""
+
+FACTOR, SPARE = 64, 50_000_000
+"""Bound of the parameters of the layers that the settings describe: so often those of the weights (groups of layers may
+share theirs), and so many more."""
+
+_WIDTHS = re.compile(r"((en|de)coder_|moe_)?(ffn_embed|embed|input|output)_dim|select_dim|define_dim")
+_COUNTS = re.compile(
+    r"(en|de)coder_(layers|attention_heads)|moe_(experts|top_k|groups)|define_(depth|groups|expand)"
+    r"|delight_(min|max)_depth|select_(share|window)"
+)
+_POSITIONS = re.compile(r"max_(source|target)_positions|position_offset|attention_length")
+
+
+def too_large(state: Mapping[str, Any]) -> str:
+    """Return which setting of a checkpoint does not fit its weights; empty if all do.
+
+    Args:
+        state: a loaded checkpoint, whose weights are tensors.
+    """
+    weights: list[Tensor] = list(state["model"].values())
+    widest = max([WIDTH, *(size for weight in weights for size in weight.shape)])
+    cfg = state.get("cfg")
+    for part in (cfg.get("model") if isinstance(cfg, Mapping) else None, state.get("args")):
+        settings = vars(part) if isinstance(part, Namespace) else part
+        if not isinstance(settings, Mapping):
+            continue
+        for name, value in settings.items():
+            if not isinstance(name, str) or type(value) not in (int, float):
+                continue
+            for pattern, most in ((_WIDTHS, widest), (_COUNTS, max(WIDTH, len(weights))), (_POSITIONS, POSITIONS)):
+                if pattern.fullmatch(name) and not 0 <= value <= most:
+                    return f"its setting {name} is {str(value)[:20]}, which does not fit its weights"
+        if _parameters(settings) > FACTOR * sum(weight.numel() for weight in weights) + SPARE:
+            return "its settings describe a model far larger than its weights"
+    return ""
+
+
+def _parameters(settings: Mapping[str, Any]) -> float:
+    """Return roughly how many parameters the layers of a Transformer with these settings have."""
+
+    def of(name: str) -> float:
+        value = settings.get(name)
+        return value if type(value) in (int, float) else 0  # type: ignore[return-value]
+
+    total = 0.0
+    for side, attentions in (("encoder", 1), ("decoder", 2)):
+        d, inner = of(f"{side}_embed_dim"), max(of(f"{side}_ffn_embed_dim"), of("moe_ffn_embed_dim"))
+        inner *= max(1, of("moe_experts"))
+        total += of(f"{side}_layers") * (attentions * (4 * d * d + d * of("select_dim")) + 2 * d * inner)
+    return total
