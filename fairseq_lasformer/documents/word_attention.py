@@ -40,7 +40,7 @@ def attention_of(model: Any, source: Tensor, target: Tensor) -> dict[str, Tensor
     def observe(name: str, output: AttentionOutput) -> None:
         if output.query is not None and output.key is not None:
             scores, selection = attention_scores(output.query, output.key), cast(Selection, output.selection)
-            kept = selection.kept()
+            kept = selection.kept(every=True)
             assert kept is not None
             weights = masked_softmax(scores, kept[:, None]).mean(1)[0]
             found.setdefault(name, []).append(weights.detach())

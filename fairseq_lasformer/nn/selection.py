@@ -80,8 +80,12 @@ class Selection(Protocol):
         """Supervise the pattern by the full attention (eq 4-6); None if it is not learned."""
         ...
 
-    def kept(self) -> Tensor | None:
-        """Return the kept keys of the queries that a pattern learns from, bool [B, R, K]; None if not explicit."""
+    def kept(self, every: bool = False) -> Tensor | None:
+        """Return the kept keys of the queries that a pattern learns from, bool [B, R, K]; None if not explicit.
+
+        Args:
+            every: return those of every query, [B, Q, K].
+        """
         ...
 
 
@@ -94,7 +98,7 @@ class _Unsupervised:
     def supervise(self, teachers: Teachers) -> None:
         return None
 
-    def kept(self) -> None:
+    def kept(self, every: bool = False) -> None:
         return None
 
 
@@ -170,8 +174,8 @@ class MaskSelection:
     def supervise(self, teachers: Teachers) -> Supervision | None:
         return None if self.teaching is None else _supervise(self.teaching, teachers, self.kept(), self.mask)
 
-    def kept(self) -> Tensor:
-        return _sample(self.teaching).of(self.keep_mask, 1)
+    def kept(self, every: bool = False) -> Tensor:
+        return _sample(self.teaching, every).of(self.keep_mask, 1)
 
 
 @dataclass(frozen=True)
@@ -214,8 +218,8 @@ class SlotSelection:
     def supervise(self, teachers: Teachers) -> Supervision | None:
         return None if self.teaching is None else _supervise(self.teaching, teachers, self.kept(), self.mask)
 
-    def kept(self) -> Tensor:
-        return ops.kept_mask(self.slots, self.n_batch, self.n_keys, _sample(self.teaching))
+    def kept(self, every: bool = False) -> Tensor:
+        return ops.kept_mask(self.slots, self.n_batch, self.n_keys, _sample(self.teaching, every))
 
 
 @dataclass(frozen=True)
@@ -245,8 +249,8 @@ class BitmaskSelection:
         sel_q, sel_k, _, sample = self.teaching
         return ops.tiled_supervise(sel_q, sel_k, teachers, self.bits, self.mask, sample)
 
-    def kept(self) -> Tensor:
-        return ops.mask_of(_sample(self.teaching).of(self.bits, 1), self.n_keys)
+    def kept(self, every: bool = False) -> Tensor:
+        return ops.mask_of(_sample(self.teaching, every).of(self.bits, 1), self.n_keys)
 
 
 def select(
@@ -325,8 +329,8 @@ def _heads(out: Tensor, like: Tensor) -> Tensor:
     return out.view(n_batch, n_queries, n_heads, width).transpose(1, 2)
 
 
-def _sample(teaching: Teaching | None) -> RowSample:
-    return EVERY_ROW if teaching is None else teaching.sample
+def _sample(teaching: Teaching | None, every: bool) -> RowSample:
+    return EVERY_ROW if every or teaching is None else teaching.sample
 
 
 def _supervise(teaching: Teaching, teachers: Teachers, kept: Tensor, mask: AttentionMask) -> Supervision:

@@ -40,6 +40,9 @@ from fairseq_lasformer.server.pages import Limits, Pages
 TOGETHER = 64
 """Texts of one request that are in the queue at the same time."""
 
+MOST_TEXTS = 1000
+"""Texts of one request; empty ones take time and memory as well."""
+
 PREPARING = 2
 """Threads that read and write files: a reader cannot be interrupted, and continues after its client has left."""
 
@@ -200,6 +203,8 @@ class Server(Pages):
         given = texts(fields["q"] if several else [fields.get("q")], "q: expected a text, or a list of texts")
         if sum(map(len, given)) > self.limits.characters:
             raise HTTPException(413, f"too long: at most {self.limits.characters} characters")
+        if len(given) > MOST_TEXTS:
+            raise HTTPException(413, f"too many texts: at most {MOST_TEXTS} in a request")
         form = str(fields.get("format") or "text")
         if form not in ("text", "html", "markdown"):
             raise HTTPException(400, "format: expected text, html or markdown")
@@ -229,7 +234,12 @@ class Server(Pages):
                 return text, [" ".join(options) for options in zip(*others)]
 
         with self._turn(request):
-            found = await _together([one(data) for data in encoded])
+            try:
+                async with asyncio.timeout(self.limits.seconds):
+                    found = await _together([one(data) for data in encoded])
+            except TimeoutError as e:
+                told = f"not done within {self.limits.seconds:g} seconds"
+                raise HTTPException(503, told, {"Retry-After": "60"}) from e
         self._count(request, 200)
         answer: dict[str, Any] = {"translatedText": [text for text, _ in found]}
         if most:

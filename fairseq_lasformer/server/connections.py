@@ -118,6 +118,10 @@ def configured(app: Any, verbose: bool) -> uvicorn.Config:
         timeout_keep_alive=IDLE_SECONDS,
         timeout_graceful_shutdown=GRACE_SECONDS,
         h11_max_incomplete_event_size=HEADER_BYTES,
+        # asyncio accepts so many connections before one beyond the limit is closed
+        backlog=max(4, min(128, most_connections() // 2)),
+        # anyone could name another client's address, and the limit per client would be void
+        proxy_headers=False,
     )
 
 

@@ -34,7 +34,11 @@ class Guard:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "http":
             headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-            if problem := self._problem(headers):
+            try:
+                problem = self._problem(headers)
+            except ValueError:  # an address that is none, such as [::1 without its end
+                problem = "not a host"
+            if problem:
                 await JSONResponse({"error": problem}, 400 if "host" in problem else 403)(scope, receive, send)
                 return
         await self.app(scope, receive, send)

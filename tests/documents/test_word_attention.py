@@ -52,3 +52,14 @@ def test_what_is_attended_to_does_not_depend_on_the_kernels(build, backend):
     for name, weights in expected.items():
         assert 0.2 < float((weights > 0).float().mean()) < 0.7
         torch.testing.assert_close(found[name], weights, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("backend", thinned(BACKENDS, "reference", "cpu"))
+def test_attention_of_a_long_document_is_that_of_every_query(build, backend):
+    """A pattern learns from some queries only; a click on a word of a long page used to fail."""
+    source, target = tokens(1, 30)[0], tokens(1, 20)[0]
+    model = build(0.3, backend=backend).eval()
+    expected = attention_of(model, source, target)
+    model.cfg.supervise_rows, model.cfg.supervise_all_above = "4", 1.0
+    found = attention_of(model, source, target)
+    assert all(torch.equal(found[name], weights) for name, weights in expected.items())

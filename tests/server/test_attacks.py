@@ -291,3 +291,23 @@ def test_options_that_would_let_nothing_through(trained_folder, capsys, options,
     assert main(["serve", str(trained_folder), *options]) == 1
     error = capsys.readouterr().err.strip()
     assert message in error.splitlines()[-1] and len(error.splitlines()) == 1
+
+
+def test_the_number_of_texts_is_bounded(served):
+    assert page(served).post("/translate", json={"q": [""] * 1000}).json()["translatedText"] == [""] * 1000
+    refused = page(served).post("/translate", json={"q": [""] * 1001})
+    assert refused.status_code == 413 and "at most 1000 in a request" in refused.json()["error"]
+
+
+@pytest.mark.parametrize("headers", [{"host": "["}, {"host": "[::1"}, {"host": "localhost", "origin": "http://["}])
+def test_addresses_that_are_none_are_refused(served, headers):
+    app = Server([served], Limits()).app(["localhost"])
+    found = TestClient(app, raise_server_exceptions=False).post("/translate", json={"q": "w1"}, headers=headers)
+    assert found.status_code == 400 and found.json()["error"] == "not a host"
+
+
+def test_nobody_names_another_address_and_no_more_connect_than_files_allow(monkeypatch):
+    config = connections.configured(None, False)
+    assert not config.proxy_headers and config.backlog <= 128
+    monkeypatch.setattr(connections.resource, "getrlimit", lambda _: (64, 64))
+    assert connections.configured(None, False).backlog + connections.most_connections() < 64
