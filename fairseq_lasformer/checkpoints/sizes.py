@@ -16,8 +16,11 @@ from torch import Tensor
 POSITIONS = 1 << 17
 """Largest number of positions: a table of sines has a row for each, without weights."""
 
-WIDTH = 1024
-"""Largest width that needs no weight of that size."""
+WIDTH = 4096
+"""Largest width that needs no weight of that size: DeLighT's layers, for one, do not use their feed-forward width."""
+
+COUNT = 1024
+"""Largest number of layers, heads or experts that needs no weights as many."""
 
 FACTOR, SPARE = 64, 50_000_000
 """Bound of the parameters of the layers that the settings describe: so often those of the weights (groups of layers may
@@ -47,7 +50,7 @@ def too_large(state: Mapping[str, Any]) -> str:
         for name, value in settings.items():
             if not isinstance(name, str) or type(value) not in (int, float):
                 continue
-            for pattern, most in ((_WIDTHS, widest), (_COUNTS, max(WIDTH, len(weights))), (_POSITIONS, POSITIONS)):
+            for pattern, most in ((_WIDTHS, widest), (_COUNTS, max(COUNT, len(weights))), (_POSITIONS, POSITIONS)):
                 if pattern.fullmatch(name) and not 0 <= value <= most:
                     return f"its setting {name} is {str(value)[:20]}, which does not fit its weights"
         if _parameters(settings) > FACTOR * sum(weight.numel() for weight in weights) + SPARE:

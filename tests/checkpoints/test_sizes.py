@@ -49,6 +49,10 @@ def test_sizes_that_do_not_fit_the_weights_are_refused(state, tmp_path, settings
         loading.load(changed(state, tmp_path, **settings))
 
 
+def test_a_width_that_is_not_used_is_no_reason(state, tmp_path):
+    assert loading.load(changed(state, tmp_path, encoder_ffn_embed_dim=2048, decoder_ffn_embed_dim=2048))
+
+
 def test_an_expanded_weight_is_refused(state, tmp_path):
     state["model"]["more"] = torch.zeros(1).expand(2**15, 2**16)
     with pytest.raises(InputError, match="weight more is larger than what is stored of it"):

@@ -211,8 +211,9 @@ def verify(program: str, data: Path, folder: Path, out: Path) -> list:
     text = out / "text.txt"
     options = {"beam": 2, "lines": True, "format": "text"}
     receipt = Maker.of(folder / "checkpoint_best.pt", data, options, {}).begin(text.read_bytes(), "text")
-    (out / "receipt.json").write_text(receipt.text())
-    return [program, "verify", out / "receipt.json", text]
+    receipt = receipt._replace(translation=receipt.source)  # the text itself, for what comes before the checkpoint
+    (out / "text.txt.receipt.json").write_text(receipt.text(out))
+    return [program, "verify", out / "text.txt.receipt.json", text]
 
 
 NONE = None  # reads no checkpoint

@@ -116,7 +116,7 @@ def test_the_command_updates_a_text(trained_folder, tmp_path, capsys):
     assert updated[:2] == paths["made"].read_text().split("\n")[:2] and updated[2]
     assert main([*words[:4], str(paths["old"]), "-o", str(paths["updated"]), "--exit-code", "--quiet"]) == 0
     for wrong, message in (
-        ([*words[:3], str(paths["old"]), *words[4:6], str(paths["new"])], "is a source"),
+        ([*words[:3], str(paths["old"]), *words[4:6], str(paths["new"])], "is written, but also the argument new"),
         ([*words[:3], str(tmp_path / "none.txt"), *words[4:]], "cannot be read"),
         ([*words[:4], str(paths["table"]), *words[5:], "--from", "po"], "contains its own translation"),
         (["translate", model, str(tmp_path), "-o", str(tmp_path / "o"), "--given", str(paths["table"])], "not for a"),
