@@ -84,9 +84,9 @@ class Placing:
             for i in here
         ]
 
-    def _given(self, i: int) -> list[int]:
+    def _given(self, i: int) -> set[int]:
         """Return the numbers of the given lines of a document."""
-        return [j for j, line in enumerate(self.documents[i].given or ()) if line is not None]
+        return {j for j, line in enumerate(self.documents[i].given or ()) if line is not None}
 
     def _again(self, lost: dict[int, int]) -> dict[int, tuple[int, int]]:
         """Translate lines again after some lines of context; return where those begin and end that were accepted."""
@@ -109,8 +109,8 @@ class Placing:
 
     def _window(self, i: int, place: int, context: int, reach: int) -> Span:
         """Return lines from a place on, with lines of context: at least some, and the given ones."""
-        given = [j for j in self._given(i) if j < place]
-        rest = rest_of(self.documents[i].parts, place, max([context, *(place - j for j in given[:1])]))[0]
+        context = max([context, *(place - j for j in self._given(i) if j < place)])
+        rest = rest_of(self.documents[i].parts, place, context)[0]
         return rest._replace(size=min(rest.size, reach))
 
     def _read(self, i: int, span: Span) -> Sequence[Tensor]:
