@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import re
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from xml.parsers import expat
 
 from fairseq_lasformer.errors import InputError
@@ -40,6 +40,21 @@ def escape(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
+def refuse_entities(parser: Any) -> None:
+    """Make one of expat's parsers raise :class:`InputError` for entities.
+
+    With those that a file declares, small files can grow without limit; the text of others is unknown.
+    """
+
+    def declared(name: str, *_: object) -> None:
+        raise InputError(f"it declares an entity ({name}); such files are not read")
+
+    def unknown(name: str, *_: object) -> None:
+        raise InputError(f"line {parser.CurrentLineNumber}: the entity &{name}; is not declared")
+
+    parser.EntityDeclHandler, parser.SkippedEntityHandler = declared, unknown
+
+
 def xml_pieces(text: str) -> list[Piece]:
     """Split an XML file into pieces.
 
@@ -54,12 +69,6 @@ def xml_pieces(text: str) -> list[Piece]:
 
     def add(kind: str, name: str = "", text: str = "", attributes: dict[str, str] | None = None) -> None:
         found.append((parser.CurrentByteIndex, kind, name, text, attributes or {}))
-
-    def entity(name: str, *_: object) -> None:
-        raise InputError(f"it declares an entity ({name}); such files are not read")
-
-    def unknown(name: str, *_: object) -> None:
-        raise InputError(f"line {parser.CurrentLineNumber}: the entity &{name}; is not declared")
 
     def mark(inside: bool) -> None:
         nonlocal cdata
@@ -91,8 +100,7 @@ def xml_pieces(text: str) -> list[Piece]:
     parser.EndDoctypeDeclHandler = lambda: add("other")
     parser.StartCdataSectionHandler = lambda: mark(True)
     parser.EndCdataSectionHandler = lambda: mark(False)
-    parser.EntityDeclHandler = entity
-    parser.SkippedEntityHandler = unknown
+    refuse_entities(parser)
     try:
         parser.Parse(data, True)
     except expat.ExpatError as e:

@@ -8,6 +8,7 @@ from xml.parsers import expat
 
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.formats import language
+from fairseq_lasformer.formats.markup import refuse_entities
 
 CHUNK = 1 << 16
 """Bytes read at a time."""
@@ -78,15 +79,9 @@ def pairs(path: Path, source: str, target: str) -> Iterator[tuple[str, str]]:
     units, parser = _Units(), expat.ParserCreate()
     parser.buffer_text = True
 
-    def entity(name: str, *_: object) -> None:
-        raise InputError(f"it declares an entity ({name}); such files are not read")
-
-    def unknown(name: str, *_: object) -> None:
-        raise InputError(f"line {parser.CurrentLineNumber}: the entity &{name}; is not declared")
-
+    refuse_entities(parser)
     parser.StartElementHandler, parser.EndElementHandler = units.start, units.end
-    parser.SkippedEntityHandler = unknown
-    parser.CharacterDataHandler, parser.EntityDeclHandler = units.data, entity
+    parser.CharacterDataHandler = units.data
     languages = language(source), language(target)
     with open(path, "rb") as file:
         while True:
@@ -95,6 +90,8 @@ def pairs(path: Path, source: str, target: str) -> Iterator[tuple[str, str]]:
                 parser.Parse(chunk, not chunk)
             except expat.ExpatError as e:
                 raise InputError(f"line {e.lineno}: not well-formed XML ({expat.ErrorString(e.code)})") from e
+            except InputError:
+                raise
             except (LookupError, ValueError) as e:  # of the encoding that it names
                 raise InputError(f"its encoding cannot be read ({e}); convert it to UTF-8") from e
             for unit in units.done:

@@ -169,13 +169,13 @@ def test_encodings_and_entities_that_are_not_known_are_refused(tmp_path, head, m
 def test_entities_and_depth_are_refused(tmp_path):
     path = tmp_path / "a.tmx"
     path.write_text('<!DOCTYPE tmx [<!ENTITY a "aaaa">]><tmx><body><tu/></body></tmx>')
-    with pytest.raises(InputError, match="declares an entity"):
+    with pytest.raises(InputError, match="^it declares an entity"):
         list(tmx.pairs(path, "en", "de"))
     path.write_text("<tmx>" + "<a>" * 300)
-    with pytest.raises(InputError, match="nested more than 256 deep"):
+    with pytest.raises(InputError, match="^[^(]*nested more than 256 deep"):
         list(tmx.pairs(path, "en", "de"))
     path.write_text("<html/>")
-    with pytest.raises(InputError, match="not a TMX file"):
+    with pytest.raises(InputError, match="^not a TMX file"):
         list(tmx.pairs(path, "en", "de"))
     path.write_text(TMX[:-10])
     with pytest.raises(InputError, match="not well-formed"):
