@@ -116,9 +116,8 @@ def measure(args: argparse.Namespace) -> Iterator[Row]:
         **{f"lasformer_dense {dtype}, sentences": ours(args.sentences, pages, dtype, args.beam) for dtype in DTYPES},
     }
     for checkpoint in args.pages:
-        name = getattr(load_model(checkpoint, device="cpu").models[0].cfg, "_name", "lasformer")
         for dtype in DTYPES:
-            work[f"{checkpoint.parent.parent.name or name} {dtype}, pages"] = ours(checkpoint, pages, dtype, args.beam)
+            work[f"{checkpoint.parent.parent.name} {dtype}, pages"] = ours(checkpoint, pages, dtype, args.beam)
     n_tokens = sum(map(len, closed))
     case = f"{len(pages)} pages, {len(sentences)} lines, {n_tokens} tokens, beam {args.beam}"
     with torch.no_grad():

@@ -46,6 +46,19 @@ def file_hash(path: Path, kind: str = "sha256") -> str:
     return digest.hexdigest()
 
 
+def check_regular(path: Path, hint: str = "") -> None:
+    """Refuse anything but a file: a device or a pipe may never end.
+
+    Args:
+        hint: what to do, added to the message.
+
+    Raises:
+        InputError: the file does not exist, or is something else.
+    """
+    if not os.path.isfile(path):  # unlike pathlib's, it also answers for names that are too long
+        raise InputError(f"{str(path)[:200]}: no such file{hint}")
+
+
 def beside(path: Path, ending: str) -> Path:
     """Return the path of a file in the same folder, with an ending appended to the name."""
     return path.with_name(path.name + ending)

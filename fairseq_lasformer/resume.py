@@ -1,18 +1,59 @@
-"""Progress files: which job a folder belongs to, and which of its stages are done."""
+"""Progress files: which job a folder belongs to, which of its stages are done; records of which lines are appended."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.files import atomic_write
 
 FILE = "progress.json"
+
+
+class AppendedLines:
+    """A file whose lines are only appended; one that a kill tore off, or that is not UTF-8, is ignored.
+
+    Raises:
+        InputError: the file cannot be read.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.lines = path, list[str]()
+        try:
+            *whole, torn = path.read_bytes().split(b"\n") if path.exists() else [b""]
+        except OSError as e:
+            raise InputError(f"{path}: cannot be read ({e.strerror})") from e
+        self._torn = bool(torn)
+        for line in whole:
+            with suppress(UnicodeDecodeError):
+                self.lines.append(line.decode("utf-8"))
+
+    def add(self, line: str, lasting: bool = False) -> None:
+        """Append a line.
+
+        Args:
+            lasting: return only when it is on disk.
+
+        Raises:
+            InputError: the file cannot be written.
+        """
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with open(self.path, "a", encoding="utf-8", newline="\n") as file:
+                file.write(("\n" if self._torn else "") + line + "\n")
+                if lasting:
+                    file.flush()
+                    os.fsync(file.fileno())
+        except OSError as e:
+            raise InputError(f"{self.path}: cannot be written ({e.strerror})") from e
+        self._torn = False
 
 
 def key_of(*parts: object) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from fairseq_lasformer.alignment.units import Reading, Unit
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.resume import AppendedLines
 
 
 class Readings:
@@ -20,13 +21,9 @@ class Readings:
     """
 
     def __init__(self, path: Path, how: str) -> None:
-        self.path, self.how = path, how
+        self.how, self.record = how, AppendedLines(path)
         self._kept: dict[str, Reading] = {}
-        try:
-            text = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError):
-            return
-        for line in text.split("\n")[:-1]:
+        for line in self.record.lines:
             try:
                 key, only_keys, units = json.loads(line)
                 self._kept[str(key)] = Reading(
@@ -48,15 +45,10 @@ class Readings:
         key = hashlib.sha256(f"{self.how} {file.suffix} ".encode() + data).hexdigest()
         if key not in self._kept:
             found = read(data)
-            try:
-                self.path.parent.mkdir(parents=True, exist_ok=True)
-                with open(self.path, "a", encoding="utf-8") as out:
-                    out.write(json.dumps([key, found.only_keys, found.units]) + "\n")
-            except OSError as e:
-                raise InputError(f"{self.path}: cannot be written ({e.strerror})") from e
+            self.record.add(json.dumps([key, found.only_keys, found.units]))
             self._kept[key] = found
         return self._kept[key]
 
     def finish(self) -> None:
         """Remove the file."""
-        self.path.unlink(missing_ok=True)
+        self.record.path.unlink(missing_ok=True)

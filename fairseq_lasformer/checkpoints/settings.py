@@ -82,13 +82,17 @@ def check_settings(state: Mapping[str, Any], path: str | Path) -> None:
             )
 
 
+def model_settings(state: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the settings of a checkpoint's model, from ``cfg`` and from ``args``."""
+    parts = [(state.get("cfg") or {}).get("model"), state.get("args")]
+    found = [vars(part) if isinstance(part, Namespace) else part for part in parts]
+    return [settings for settings in found if isinstance(settings, dict)]
+
+
 def drop_other_files(state: Mapping[str, Any]) -> None:
     """Forget which other files were read when a model was first built; reading them again would change nothing."""
-    cfg = state.get("cfg")
-    for part in (cfg.get("model") if isinstance(cfg, Mapping) else None, state.get("args")):
-        settings = vars(part) if isinstance(part, Namespace) else part
-        if isinstance(settings, dict):
-            settings.update({name: None for name in settings if _OTHERS.fullmatch(str(name))})
+    for settings in model_settings(state):
+        settings.update({name: None for name in settings if _OTHERS.fullmatch(str(name))})
 
 
 def _problem(name: str, value: Any) -> str:

@@ -7,11 +7,12 @@ file could fill the memory.
 from __future__ import annotations
 
 import re
-from argparse import Namespace
 from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
+
+from fairseq_lasformer.checkpoints.settings import model_settings
 
 POSITIONS = 1 << 17
 """Largest number of positions: a table of sines has a row for each, without weights."""
@@ -42,11 +43,7 @@ def too_large(state: Mapping[str, Any]) -> str:
     """
     weights: list[Tensor] = list(state["model"].values())
     widest = max([WIDTH, *(size for weight in weights for size in weight.shape)])
-    cfg = state.get("cfg")
-    for part in (cfg.get("model") if isinstance(cfg, Mapping) else None, state.get("args")):
-        settings = vars(part) if isinstance(part, Namespace) else part
-        if not isinstance(settings, Mapping):
-            continue
+    for settings in model_settings(state):
         for name, value in settings.items():
             if not isinstance(name, str) or type(value) not in (int, float):
                 continue

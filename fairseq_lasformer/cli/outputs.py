@@ -42,7 +42,7 @@ def check_outputs(args: argparse.Namespace, writes: Mapping[str, str]) -> None:
     """
     named = list(_files(args))
     for name, kind in writes.items():
-        for _, path in [(other, path) for other, path in named if other == name]:
+        for path in [path for other, path in named if other == name]:
             for other, file in named:
                 if other != name and (name, other) not in _ALLOWED and same_file(path, file):
                     raise InputError(f"{path}: is written, but also {_said(other)}; choose another file")
@@ -71,11 +71,11 @@ def _files(args: argparse.Namespace) -> Iterator[tuple[str, Path]]:
 
 def same_file(first: Path, second: Path) -> bool:
     """Return whether two paths are the same file, by whatever name; never for folders, which may hold both."""
+    if os.path.isdir(first) or os.path.isdir(second):
+        return False
+    if os.path.exists(first) and os.path.exists(second):
+        return os.path.isfile(first) and first.samefile(second)
     try:
-        if first.is_dir() or second.is_dir():
-            return False
-        if first.exists() and second.exists():
-            return first.is_file() and first.samefile(second)
         return os.path.realpath(first) == os.path.realpath(second)
     except (OSError, ValueError):
         return False

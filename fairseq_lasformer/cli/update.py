@@ -111,8 +111,6 @@ def run_update(args: argparse.Namespace) -> None:
     else:
         form = args.form or formats.check_format(args.new.name, "; or choose one with --from")
         check_form(args.new, form)
-        if args.out.resolve() in (args.old.resolve(), args.new.resolve()):
-            raise InputError(f"{args.out}: is a source; choose another file with -o")
         jobs = [UpdateJob(args.old, args.translated, args.new, args.out, form, args.machine)]
     model = load_model(args.model, args.data, args.device, **decoding_of(args))
     memory = memory_of(args, (model.settings.source_lang, model.settings.target_lang))

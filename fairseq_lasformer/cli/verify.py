@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -18,6 +19,7 @@ from fairseq_lasformer.cli.translate_options import (
     translator_of,
 )
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.files import check_regular
 
 if TYPE_CHECKING:
     from fairseq_lasformer.file_translation.receipt import Receipt
@@ -51,7 +53,7 @@ def run_verify(args: argparse.Namespace) -> None:
     set_verbosity(args.verbose)
     from fairseq_lasformer import formats
     from fairseq_lasformer.file_translation.outputs import present
-    from fairseq_lasformer.file_translation.receipt import ENDING, Maker, Receipt, check_regular, same
+    from fairseq_lasformer.file_translation.receipt import ENDING, Maker, Receipt, same
     from fairseq_lasformer.version import __version__
 
     receipt = Receipt.read(args.receipt)
@@ -83,8 +85,6 @@ def run_verify(args: argparse.Namespace) -> None:
 
 
 def _content(path: Path) -> bytes:
-    from fairseq_lasformer.file_translation.receipt import check_regular
-
     check_regular(path)
     try:
         return path.read_bytes()
@@ -99,7 +99,6 @@ def _as_then(args: argparse.Namespace, receipt: Receipt) -> argparse.Namespace:
         InputError: one is unknown or invalid, or a file is missing.
     """
     from fairseq_lasformer.checkpoints.loading import chosen
-    from fairseq_lasformer.file_translation.receipt import check_regular
 
     unknown = {*receipt.options} - {*RECORDED, "form"} | {*receipt.files} - {*FILES}
     if unknown:
@@ -108,10 +107,7 @@ def _as_then(args: argparse.Namespace, receipt: Receipt) -> argparse.Namespace:
     needed = ("model", "data", *receipt.files)
     places = {name: getattr(args, name) or here / receipt.places.get(name, "none") for name in needed}
     for name, place in places.items():
-        try:
-            folder = place.is_dir()
-        except (OSError, ValueError):
-            folder = False
+        folder = os.path.isdir(place)
         if not (folder and name in ("model", "data")):
             check_regular(place, f"; name it with --{name}")
         if name == "data" and not folder:

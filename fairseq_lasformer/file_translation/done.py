@@ -10,6 +10,7 @@ from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.evaluation.doubts import Facts
 from fairseq_lasformer.file_translation.receipt import ENDING
 from fairseq_lasformer.files import atomic_write, beside, check_writable, first_wins, replacing
+from fairseq_lasformer.resume import AppendedLines
 
 FACTS = ".json"
 """Ending of the name of a file with a translation's receipt and counts, left for another process."""
@@ -58,12 +59,10 @@ class Done:
     """A record of files translated with certain settings: a line of key, name and counts each."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        text = path.read_bytes().decode("utf-8", "replace") if path.exists() else ""
-        rows = [(*line.split("\t"), "")[:3] for line in text.split("\n")[:-1] if "\t" in line]
+        self.record = AppendedLines(path)
+        rows = [(*line.split("\t"), "")[:3] for line in self.record.lines if "\t" in line]
         self.found = {(key, name): counts for key, name, counts in rows}
         self.names = {name for _, name in self.found}
-        self.torn = bool(text) and not text.endswith("\n")
 
     def _name(self, target: Path) -> str:
         return json.dumps(str(target.resolve()))
@@ -104,8 +103,7 @@ class Done:
         """Write a translation and its receipt, and record that it is done.
 
         Raises:
-            InputError: it cannot be written.
-            OSError: the record cannot be written.
+            InputError: it or the record cannot be written.
         """
         self._add("", target)  # a run killed after the next line has written the file nevertheless
         with replacing(target, "wb") as file:
@@ -118,8 +116,6 @@ class Done:
         name = self._name(target)
         if (key, name) in self.found:
             return
-        with open(self.path, "a", encoding="utf-8") as file:
-            file.write(("\n" if self.torn else "") + f"{key}\t{name}" + (f"\t{counts}" if counts else "") + "\n")
-        self.torn = False
+        self.record.add(f"{key}\t{name}" + (f"\t{counts}" if counts else ""))
         self.found[key, name] = counts
         self.names.add(name)

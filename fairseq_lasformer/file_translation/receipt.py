@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from fairseq_lasformer.data.subwords import DataConfig, subword_model
 from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.files import file_hash
+from fairseq_lasformer.files import check_regular, file_hash
 from fairseq_lasformer.version import __version__
 
 ENDING = ".receipt.json"
@@ -115,23 +115,6 @@ class Maker(NamedTuple):
         """Return the receipt of a source in a format, before it is translated."""
         options = {**self.common.options, "form": form}
         return self.common._replace(source=hashlib.sha256(source).hexdigest(), options=options)
-
-
-def check_regular(path: Path, what: str = "") -> None:
-    """Refuse what is no file, such as a device or a pipe, which may never end.
-
-    Args:
-        what: added to the message.
-
-    Raises:
-        InputError: there is no such file.
-    """
-    try:
-        regular = path.is_file()
-    except (OSError, ValueError):  # such as a name that is too long
-        regular = False
-    if not regular:
-        raise InputError(f"{str(path)[:200]}: no such file{what}")
 
 
 def data_hash(data: Path) -> str:

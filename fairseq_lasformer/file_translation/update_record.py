@@ -6,13 +6,13 @@ move every line. What is about to stand there is recorded first, so a killed upd
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
 from pathlib import Path
 from typing import NamedTuple
 
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.files import file_hash
+from fairseq_lasformer.resume import AppendedLines
 
 
 class Entry(NamedTuple):
@@ -43,7 +43,7 @@ def digest(path: Path | None) -> str:
     if path is None:
         return ""
     try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
+        return file_hash(path)
     except OSError as e:
         raise InputError(f"{path}: cannot be read ({e.strerror})") from e
 
@@ -52,10 +52,8 @@ class UpdateRecord:
     """The last update of each file in a folder; lines of JSON, the last of a file counts. A torn line is ignored."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self.entries = path, dict[str, Entry]()
-        text = path.read_bytes().decode("utf-8", "replace") if path.exists() else ""
-        self.torn = bool(text) and not text.endswith("\n")
-        for line in text.split("\n")[:-1]:
+        self.record, self.entries = AppendedLines(path), dict[str, Entry]()
+        for line in self.record.lines:
             try:
                 name, settings, old, new, before, made, done = json.loads(line)
                 self.entries[str(name)] = Entry(str(settings), str(old), str(new), str(before), str(made), bool(done))
@@ -101,12 +99,5 @@ class UpdateRecord:
 
     def add(self, name: str, entry: Entry) -> None:
         """Record an update; on disk when this returns."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with open(self.path, "a", encoding="utf-8") as file:
-                file.write(("\n" if self.torn else "") + json.dumps([name, *entry]) + "\n")
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError as e:
-            raise InputError(f"{self.path}: cannot be written ({e.strerror})") from e
-        self.torn, self.entries[name] = False, entry
+        self.record.add(json.dumps([name, *entry]), lasting=True)
+        self.entries[name] = entry

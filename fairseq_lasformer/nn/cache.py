@@ -54,20 +54,22 @@ def regroup(items: Tensor, n_items: int) -> tuple[Tensor | None, int]:
     return (None if torch.equal(keep, torch.arange(n_items, device=keep.device)) else keep), beam
 
 
-def _kept(store: Tensor, keep: Tensor, used: int) -> Tensor:
-    """Move the items that are kept to the front of their storage [N, C, W], from the first that moves on.
+def _kept(stores: dict[str, Tensor], keep: Tensor, n_items: int, used: int) -> dict[str, Tensor]:
+    """Move the items that are kept to the front of their storages [N, C, W], from the first that moves.
 
     Only the slots in use are moved: sentences of a batch end one after another, and most of the storage is free.
 
     Args:
-        keep: int64 [n], ascending.
+        keep: int64 [n], the numbers of the items.
+        n_items: N.
     """
     n = keep.numel()
-    if n > store.size(0):  # a run for every hypothesis: items are repeated
-        return store.index_select(0, keep)
+    if n > n_items:  # a run for every hypothesis: items are repeated
+        return {name: store.index_select(0, keep) for name, store in stores.items()}
     first = int((keep != torch.arange(n, device=keep.device)).nonzero()[:1].sum()) if n else 0
-    store[first:n, :used] = store[:, :used].index_select(0, keep[first:])
-    return store[:n]
+    for store in stores.values():
+        store[first:n, :used] = store[:, :used].index_select(0, keep[first:])
+    return {name: store[:n] for name, store in stores.items()}
 
 
 def own_keys(cache: DecodingCache, ends: Tensor, padding: Tensor) -> tuple[KeptKeys, KeptKeys]:
@@ -263,13 +265,14 @@ class DecodingCache:
             self.table = table
             return
         keep, beam = regroup(order // self.beam, self.n_live)
-        self.n_items = self.n_live = order.numel() // beam
+        n_items, self.n_items = self.n_items, order.numel() // beam
+        self.n_live = self.n_items
         if beam != self.beam:
             self.beam, self.newest = beam, self.newest[:beam].clone()
         self.table = table
         if keep is None:
             return
-        self.generated = {name: _kept(store, keep, self.used) for name, store in self.generated.items()}
+        self.generated = _kept(self.generated, keep, n_items, self.used)
         self.source = {name: store.index_select(0, keep) for name, store in self.source.items()}
         self.start, self.count = self.start.index_select(0, keep), self.count.index_select(0, keep)
         if self.source_index is not None:

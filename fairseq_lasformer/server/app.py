@@ -192,10 +192,13 @@ class Server(Pages):
         except QueueFull as e:
             raise HTTPException(503, "too many documents are waiting; try again", {"Retry-After": "10"}) from e
         except TimeoutError as e:
-            raise HTTPException(503, f"not done within {self.limits.seconds:g} seconds", {"Retry-After": "60"}) from e
+            raise self._not_done() from e
         self.metrics.seconds.observe(time.monotonic() - begun)
         self.metrics.sentences.labels(model.name).inc(len(lines))
         return [lines[i] for i in range(len(lines))]
+
+    def _not_done(self) -> HTTPException:
+        return HTTPException(503, f"not done within {self.limits.seconds:g} seconds", {"Retry-After": "60"})
 
     async def translate(self, request: Request) -> Response:
         fields = await self._fields(request, 4 * self.limits.characters + 10_000)
@@ -238,8 +241,7 @@ class Server(Pages):
                 async with asyncio.timeout(self.limits.seconds):
                     found = await _together([one(data) for data in encoded])
             except TimeoutError as e:
-                told = f"not done within {self.limits.seconds:g} seconds"
-                raise HTTPException(503, told, {"Retry-After": "60"}) from e
+                raise self._not_done() from e
         self._count(request, 200)
         answer: dict[str, Any] = {"translatedText": [text for text, _ in found]}
         if most:

@@ -242,7 +242,7 @@ def test_a_torn_record_is_ignored(tmp_path):
     entry = Entry("s", "o", "n", "b", "m", True)
     record = UpdateRecord(tmp_path / "x")
     record.add("a", entry)
-    record.path.write_bytes(record.path.read_bytes() + b'["b", "s", "o')
+    record.record.path.write_bytes(record.record.path.read_bytes() + b'["b", "s", "o')
     record = UpdateRecord(tmp_path / "x")
     assert record.entries == {"a": entry}
     record.add("c", entry)

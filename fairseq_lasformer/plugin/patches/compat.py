@@ -196,7 +196,7 @@ def _find_beginning(cfg: Any, last: Path) -> None:
         last: last checkpoint of the run itself, which goes first.
 
     Raises:
-        InputError: there is no such checkpoint.
+        InputError: the checkpoint does not exist.
     """
     names = ["restore_file"] if cfg.restore_file != "checkpoint_last.pt" else []
     names += [name for name in ("finetune_from_model", "continue_once") if cfg.get(name) and not last.exists()]
