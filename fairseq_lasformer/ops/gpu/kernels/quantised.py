@@ -64,7 +64,7 @@ def _linear(
         part = tl.load(row + (begin + k)[None, :], mask=mask, other=0.0).to(tl.float32)
         of_weights = (n[None, :] < outputs) & ((begin + k)[:, None] < inputs)
         weights = tl.load(column + (begin + k)[:, None], mask=of_weights, other=0)
-        sums = tl.dot(_numbers(part, into, finite != 0), weights, sums)
+        sums = tl.dot(_numbers(part, into, finite != 0), weights, sums, out_dtype=tl.int32)
     factor = back[:, None] * tl.load(scale + n, mask=n < outputs, other=0.0)[None, :]
     result = sums.to(tl.float32) * factor
     if BIAS:
