@@ -154,7 +154,8 @@ def _read(
         for target, path in enumerate(paths):
             reading = Reading([])
             if path is not None:
-                read = functools.partial(read_units, path, target=bool(target), split=splits[target], encoding=encoding)
+                how = functools.partial(read_units, target=bool(target), split=splits[target], encoding=encoding)
+                read = functools.partial(how, path, language=languages[target])
                 try:
                     reading = kept.read(path, read)
                 except InputError as e:

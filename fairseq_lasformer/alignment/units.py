@@ -42,7 +42,9 @@ class Reading(NamedTuple):
     only_keys: bool = False
 
 
-def read_units(path: Path, data: bytes, target: bool, split: Splitter, encoding: str | None = None) -> Reading:
+def read_units(
+    path: Path, data: bytes, target: bool, split: Splitter, encoding: str | None = None, language: str = ""
+) -> Reading:
     """Read a file of the source or target side.
 
     Args:
@@ -50,13 +52,14 @@ def read_units(path: Path, data: bytes, target: bool, split: Splitter, encoding:
         data: its content.
         target: whether it is the target side. Units of bilingual files that are not translated have no key there.
         split: finds the sentences of a block.
+        encoding, language: see :func:`formats.read`.
 
     Raises:
         InputError: the file cannot be read.
     """
     form = formats.check_format(path.name)
     try:
-        opened = formats.read(data, form, encoding)
+        opened = formats.read(data, form, encoding, language=language)
     except InputError as e:
         raise InputError(f"{path}: {e}") from e
     if form not in BILINGUAL:

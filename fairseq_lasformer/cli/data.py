@@ -100,7 +100,9 @@ def run_prepare(args: argparse.Namespace) -> None:
     from fairseq_lasformer.data.prepare_config import PrepareConfig
 
     options = {name: getattr(args, name) for name in PrepareConfig.__dataclass_fields__ if hasattr(args, name)}
-    config = PrepareConfig(**options | {name: tuple(options[name]) for name in ("train", "valid", "mono", "test")})
+    config = PrepareConfig(
+        **options | {name: tuple(options[name]) for name in ("train", "train_sentences", "valid", "mono", "test")}
+    )
     print(summary(config, prepare(config, args.overwrite)))
 
 
@@ -109,6 +111,13 @@ def add_prepare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-s", "--source-lang", required=True, help="source language, the suffix of its files")
     parser.add_argument("-t", "--target-lang", required=True, help="target language, the suffix of its files")
     parser.add_argument("--train", nargs="+", default=[], metavar="PREFIX", help="raw files PREFIX.LANG, joined")
+    parser.add_argument(
+        "--train-sentences",
+        nargs="+",
+        default=[],
+        metavar="PREFIX",
+        help="raw files PREFIX.LANG of sentences that do not belong together, for training: every line is a document",
+    )
     parser.add_argument("--valid", nargs="+", default=[], metavar="PREFIX", help="raw files PREFIX.LANG, joined")
     parser.add_argument(
         "--mono",

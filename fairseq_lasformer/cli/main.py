@@ -105,9 +105,14 @@ def main(argv: list[str] | None = None) -> int:
     end = words.index("--") if "--" in words else len(words)
     args, unknown = parser.parse_known_args(_with_numbers(words[:end]))
     late, default = getattr(args, "late", ("", None))
-    if late and getattr(args, late) == default and len(unknown) == 1 and not unknown[0].startswith("-"):
+    if late and unknown and not any(word.startswith("-") for word in unknown):
         # argparse treats an optional argument after options as unknown
-        setattr(args, late, unknown.pop())
+        before = [] if getattr(args, late) == default else getattr(args, late)
+        if isinstance(default, list):
+            setattr(args, late, [*before, *unknown])
+            unknown = []
+        elif not before and len(unknown) == 1:
+            setattr(args, late, unknown.pop())
     if unknown:
         hint = " (further options of fairseq go after --)" if args.command in TAKING_MORE else ""
         if args.command == "translate" and {"--to", "--target", "-t"} & set(unknown):

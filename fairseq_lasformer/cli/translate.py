@@ -19,6 +19,7 @@ from fairseq_lasformer.cli.translate_options import (
     data_and_memory_of,
     elsewhere,
     given_of,
+    languages_of,
     model_of,
     options_of,
     sent,
@@ -43,19 +44,28 @@ def run_translate(args: argparse.Namespace) -> None:
     set_verbosity(args.verbose)
     check_options(args)
     shard_of(args.shard)
-    if args.given and Path(args.input).is_dir():
-        raise InputError("--given: only for a single text, not for a folder")
-    place = Path(args.input)
-    _check_places(args, place)
-    if args.input != "-" and place.is_dir():
-        _folder(args, place)
+    places = [Path(name) for name in args.input]
+    _check_places(args, places)
+    if len(places) > 1 or places[0].is_dir():
+        if args.given:
+            raise InputError("--given: only for a single text, not for a folder or several files")
+        _check_folder(args)
+    if len(places) > 1:
+        _files(args, places)
+    elif places[0].is_dir():
+        _folder(args, places[0])
     elif args.out is None:
-        _to_standard_output(args, place)
+        _to_standard_output(args, places[0])
     else:
-        _file(args, place)
+        _file(args, places[0])
 
 
-def _check_places(args: argparse.Namespace, place: Path) -> None:
+def _is_input(place: Path) -> bool:
+    """Return whether a file is standard input."""
+    return str(place) == "-"
+
+
+def _check_places(args: argparse.Namespace, places: Sequence[Path]) -> None:
     """Catch the usual mix-ups of model, input and output.
 
     Raises:
@@ -63,21 +73,37 @@ def _check_places(args: argparse.Namespace, place: Path) -> None:
     """
     from fairseq_lasformer.formats import INSTEAD, format_of
 
+    place = places[0]
     if args.model.is_file() and (format_of(args.model.name) or args.model.suffix.lower() in INSTEAD):
-        model = "MODEL" if args.input == "-" or not place.is_dir() else args.input
+        model = place if place.is_dir() else "MODEL"
         raise InputError(f"{args.model}: not a model; the model comes first: lasformer translate {model} {args.model}")
-    if args.input == "-":
+    if len(places) == 1 and _is_input(place):
         if sys.stdin is not None and sys.stdin.isatty():
             print("reading from the keyboard; end with Ctrl-D", file=sys.stderr)
         return
-    if not place.exists():
-        raise InputError(f"{place}: no such file or folder")
+    for one in places:
+        if not one.exists():
+            raise InputError(f"{one}: no such file or folder")
+        if len(places) > 1 and not one.is_file():
+            raise InputError(f"{one}: not a file; translate a folder, or standard input, by itself")
     language = args.out and re.fullmatch(r"[a-z]{2,3}([-_][A-Za-z]{2,4})?", args.out)
-    if language and place.is_file() and not Path(args.out).exists():
+    if language and place.is_file() and len(places) == 1 and not Path(args.out).exists():
         raise InputError(
             f"-o {args.out}: would be a file of this name; write {args.out}/ for a folder, or a name with an "
             "extension. A model translates into one language"
         )
+
+
+def _check_folder(args: argparse.Namespace) -> None:
+    """Refuse what cannot be the folder of several translations.
+
+    Raises:
+        InputError: there is none, or it is a file.
+    """
+    if args.out is None:
+        raise InputError("several files: name the folder for the translations with -o")
+    if Path(args.out).exists() and not Path(args.out).is_dir():
+        raise InputError(f"-o {args.out}: exists and is not a folder; several translations need one")
 
 
 def _bar(args: argparse.Namespace, files: int = 0, hidden: bool = False) -> tqdm:
@@ -100,7 +126,7 @@ def _form(args: argparse.Namespace, place: Path) -> str:
     """Return the format of a file; standard input is text by default."""
     from fairseq_lasformer.formats import check_format
 
-    form = args.form or ("text" if args.input == "-" else check_format(place.name, "; or choose one with --from"))
+    form = args.form or ("text" if _is_input(place) else check_format(place.name, "; or choose one with --from"))
     # a sentence of several cues can only be translated as a whole, but each cue may be given
     return "cues" if args.given and form == "subtitles" else str(form)
 
@@ -113,15 +139,16 @@ def _to_standard_output(args: argparse.Namespace, place: Path) -> None:
     if form in _BINARY and args.format == "text":
         raise InputError(f"{place}: name the translated file with -o")
     try:
-        data = sys.stdin.buffer.read() if args.input == "-" else place.read_bytes()
+        data = sys.stdin.buffer.read() if _is_input(place) else place.read_bytes()
     except OSError as e:
         raise InputError(f"{place}: cannot be read ({e.strerror})") from e
-    name = "standard input" if args.input == "-" else str(place)
+    name = "standard input" if _is_input(place) else str(place)
     try:
-        file = formats.read(data, form, args.encoding, options_of(args).finishing)
+        languages = languages_of(args)
+        file = formats.read(data, form, args.encoding, options_of(args).finishing, languages[0])
         translator = translator_of(args)
         if not args.any_language:
-            formats.check_languages(file, *translator.languages)
+            formats.check_languages(file, *languages)
     except InputError as e:
         raise InputError(str(e) if str(e).startswith(str(args.model)) else f"{name}: {e}") from e
     with _bar(args, hidden=not sys.stderr.isatty()) as bar:
@@ -129,7 +156,7 @@ def _to_standard_output(args: argparse.Namespace, place: Path) -> None:
         (done,) = translator.translate([file], bar.update, begin=_growing(bar), given=[given])
     sys.stdout.buffer.write(present(done, args.format))
     sys.stdout.buffer.flush()
-    if not args.quiet and (args.input != "-" or sys.stderr.isatty()):
+    if not args.quiet and (not _is_input(place) or sys.stderr.isatty()):
         print(f"{name}: {done.counts.summary()}", file=sys.stderr)
 
 
@@ -140,8 +167,8 @@ def _file(args: argparse.Namespace, place: Path) -> None:
     form = _form(args, place)
     target = Path(args.out)
     if target.is_dir() or args.out.endswith("/"):
-        target = target / ((place.name if args.input != "-" else "translation.txt") + suffix(args.format))
-    source = Path("/dev/stdin") if args.input == "-" else place
+        target = target / ((place.name if not _is_input(place) else "translation.txt") + suffix(args.format))
+    source = Path("/dev/stdin") if _is_input(place) else place
     try:
         same = source.resolve() == target.resolve()
     except (OSError, RuntimeError) as e:
@@ -151,11 +178,29 @@ def _file(args: argparse.Namespace, place: Path) -> None:
     _run(args, [Job(source, target, form)], target.parent / f".{target.name}.lasformer")
 
 
+def _files(args: argparse.Namespace, places: Sequence[Path]) -> None:
+    """Translate several files into one folder."""
+    from fairseq_lasformer.file_translation.files_worker import Job
+    from fairseq_lasformer.file_translation.outputs import suffix
+
+    out, ending = Path(args.out), suffix(args.format)
+    jobs = [Job(place, out / (place.name + ending), _form(args, place)) for place in places]
+    names = [job.target for job in jobs]
+    double = next((job for job in jobs if names.count(job.target) > 1), None)
+    if double is not None:
+        raise InputError(f"{double.target}: would be the translation of more than one file; translate them separately")
+    number, total = shard_of(args.shard)
+    _run(args, jobs[number::total], _folders_state(out, number, total), places)
+
+
+def _folders_state(out: Path, number: int, total: int) -> Path:
+    """Return the folder that records what has been translated into a folder."""
+    return out / ".lasformer" / (f"{number + 1}-of-{total}" if total > 1 else "all")
+
+
 def _folder(args: argparse.Namespace, place: Path) -> None:
     from fairseq_lasformer.file_translation.file_jobs import plan
 
-    if args.out is None:
-        raise InputError(f"{place}: name the folder for the translations with -o")
     number, total = shard_of(args.shard)
     out = Path(args.out)
     found = plan(place, out, args.format, args.form)
@@ -165,8 +210,8 @@ def _folder(args: argparse.Namespace, place: Path) -> None:
         names = ", ".join(str(path.relative_to(place)) for path in found.others[:5])
         more = ", …" if len(found.others) > 5 else ""
         print(f"skipped, of unknown format: {names}{more} ({len(found.others)})", file=sys.stderr)
-    state = out / ".lasformer" / (f"{number + 1}-of-{total}" if total > 1 else "all")
-    _run(args, found.jobs[number::total], state, [job.source for job in found.jobs])
+    sources = [job.source for job in found.jobs]
+    _run(args, found.jobs[number::total], _folders_state(out, number, total), sources)
 
 
 def _run(args: argparse.Namespace, jobs: Sequence[Job], state: Path, inputs: Sequence[Path] = ()) -> None:
@@ -176,8 +221,14 @@ def _run(args: argparse.Namespace, jobs: Sequence[Job], state: Path, inputs: Seq
 
     from fairseq_lasformer.checkpoints.loading import chosen, identity
     from fairseq_lasformer.evaluation.doubts import table
+    from fairseq_lasformer.file_translation.done import Done
+    from fairseq_lasformer.file_translation.file_jobs import DONE
     from fairseq_lasformer.files import atomic_write
 
+    if len(jobs) == 1:  # before the model is loaded
+        reading = options_of(args, inputs)
+        already = Done(state / DONE)
+        already.check(jobs[0].target, {jobs[0].source.resolve()} | reading.inputs, args.overwrite, args.receipt)
     translator = None if elsewhere(args) else translator_of(args)  # workers load the model; the command does not
     data, memory = data_and_memory_of(args) if translator is None else (translator.model.settings, translator.memory)
     glossary = args.glossary.read_text(encoding="utf-8") if args.glossary else ""
@@ -188,7 +239,7 @@ def _run(args: argparse.Namespace, jobs: Sequence[Job], state: Path, inputs: Seq
     given = None
     if args.given:
         (job,) = jobs
-        if args.input == "-":
+        if args.input == ["-"]:
             raise InputError("--given: name the file of the text, or write to standard output (without -o)")
         try:
             given = {job.source: given_of(args, job.source.read_bytes(), job.form)}
@@ -211,7 +262,7 @@ def _run(args: argparse.Namespace, jobs: Sequence[Job], state: Path, inputs: Seq
                 bar.write(f"{result.job.target}: {result.summary or 'already translated'}{note}", file=sys.stderr)
     if args.report is not None:
         atomic_write(args.report, table(rows))
-    if len(jobs) == 1 and not failed and args.input != "-" and not Path(args.input).is_dir():
+    if not failed and len(args.input) == 1 and args.input != ["-"] and not Path(args.input[0]).is_dir():
         shutil.rmtree(state, ignore_errors=True)
     if failed:
         raise InputError(f"{failed} of {len(jobs)} files could not be translated")

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 RECORDED = (
     *("beam", "nbest", "overlap", "lines", "memory_tokens", "exact", "no_look_ahead", "unreviewed", "decode_dtype"),
-    *("cache_dtype", "format", "encoding", "any_language", "no_review_marks", "subtitle_width"),
+    *("cache_dtype", "format", "encoding", "encoding_out", "any_language", "no_review_marks", "subtitle_width"),
 )
 """Options that a receipt records, in addition to the files named by others and the format of the source."""
 
@@ -46,7 +46,11 @@ def add_translate(parser: argparse.ArgumentParser) -> None:
         "model", type=model_path, help="a checkpoint, its folder, or the name of a model in data/models"
     )
     parser.add_argument(
-        "input", nargs="?", default="-", metavar="FILE|FOLDER|-", help="what to translate (default: standard input)"
+        *("input",),
+        nargs="*",
+        default=["-"],
+        metavar="FILE|FOLDER|-",
+        help="what to translate: files, a folder or standard input (default: standard input)",
     )
     parser.add_argument("-o", "--out", help="file or folder to write (default: standard output)")
     parser.add_argument("--data", type=Path, help="prepared folder (default: the one used in training)")
@@ -68,6 +72,9 @@ def add_translate(parser: argparse.ArgumentParser) -> None:
         "--lines", action="store_true", help="every line is one sentence (default: sentences are detected)"
     )
     parser.add_argument("--encoding", help="encoding of text files (default: detected)")
+    parser.add_argument(
+        "--encoding-out", metavar="ENCODING", help="encoding of translated text files (default: that of the original)"
+    )
     add_beam(parser)
     parser.add_argument("--nbest", type=int, default=1, help="translations per sentence, with --format tsv or jsonl")
     parser.add_argument("--overlap", type=int, metavar="SENTENCES", help="see lasformer generate")
@@ -138,7 +145,7 @@ def add_translate(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--quiet", action="store_true", help="no progress bar, no summary")
     parser.add_argument("--verbose", action="store_true", help="show what fairseq logs")
-    parser.set_defaults(late=("input", "-"))
+    parser.set_defaults(late=("input", ["-"]))
     parser.epilog = (
         "Examples: lasformer translate checkpoints/mine letter.docx -o brief.docx; … translate checkpoints/mine < a.txt"
     )
@@ -165,8 +172,13 @@ def check_options(args: argparse.Namespace) -> None:
         raise InputError("--max-tokens: at least 1; --overlap and --subtitle-width: at least 0")
     if args.jobs < 1:
         raise InputError(f"--jobs {args.jobs}: at least one is needed")
-    if elsewhere(args) and (args.input == "-" or Path(args.input).is_file()):
+    if elsewhere(args) and len(args.input) == 1 and not Path(args.input[0]).is_dir():
         raise InputError("--jobs and --engine: only for a folder; a file is one document, which one worker translates")
+    if args.encoding_out is not None:
+        try:
+            "".encode(args.encoding_out)
+        except (LookupError, UnicodeError) as e:
+            raise InputError(f"--encoding-out {args.encoding_out}: no such encoding of text") from e
     if args.receipt and args.out is None:
         raise InputError("--receipt: is written next to a file; name the translated one with -o")
     if args.report is not None:
@@ -194,7 +206,7 @@ def options_of(args: argparse.Namespace, inputs: Sequence[Path] = ()) -> Options
     from fairseq_lasformer.file_translation.files_worker import Options
     from fairseq_lasformer.formats import Finishing
 
-    finishing = Finishing(not args.no_review_marks, args.subtitle_width)
+    finishing = Finishing(not args.no_review_marks, args.subtitle_width, args.encoding_out)
     named = [Path(path) for name in (*FILES, "shortlist") if (path := getattr(args, name)) is not None]
     others = frozenset(path.resolve() for path in [*inputs, *named])
     return Options(args.format, args.encoding, args.overwrite, args.any_language, finishing, others, receipts_of(args))
@@ -220,6 +232,16 @@ def translator_of(args: argparse.Namespace) -> FileTranslator:
         consistent=args.consistent,
         **({"no_look_ahead": True} if args.no_look_ahead else {}),
     )
+
+
+def languages_of(args: argparse.Namespace) -> tuple[str, str]:
+    """Return the languages of the model."""
+    from fairseq_lasformer.checkpoints.loading import chosen
+    from fairseq_lasformer.data.subwords import DataConfig
+    from fairseq_lasformer.documents.hub import data_of
+
+    settings = DataConfig.load(args.data or data_of(chosen(args.model)))
+    return settings.source_lang, settings.target_lang
 
 
 def data_and_memory_of(args: argparse.Namespace) -> tuple[DataConfig, Memory | None]:
@@ -269,7 +291,7 @@ def given_of(args: argparse.Namespace, data: bytes, form: str) -> Blocks | None:
     except OSError as e:
         raise InputError(f"--given {args.given}: cannot be read ({e.strerror})") from e
     given = given_lines_of_text if form == "text" else given_blocks
-    return given(data, known, form, args.encoding, str(args.given))
+    return given(data, known, form, args.encoding, str(args.given), languages_of(args))
 
 
 def receipts_of(args: argparse.Namespace) -> Maker | None:

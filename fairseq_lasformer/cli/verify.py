@@ -70,8 +70,9 @@ def run_verify(args: argparse.Namespace) -> None:
     files = {name: getattr(again, name) for name in receipt.files}
     now = Maker.of(again.model, again.data, receipt.options, files).begin(data, again.form)
     same(receipt, now)
-    file = formats.read(data, again.form, again.encoding, options_of(again).finishing)
-    (done,) = translator_of(again).translate([file], given=[given_of(again, data, again.form)])
+    translator = translator_of(again)
+    file = formats.read(data, again.form, again.encoding, options_of(again).finishing, translator.languages[0])
+    (done,) = translator.translate([file], given=[given_of(again, data, again.form)])
     found = hashlib.sha256(present(done, again.format, receipt.key)).hexdigest()
     if found != receipt.translation:
         mine, other = __version__, receipt.version

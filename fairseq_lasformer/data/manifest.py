@@ -37,6 +37,7 @@ class SplitInfo:
         blanks: for a split in reading order, number of blank lines before each document, and after the last; empty if
             not known.
         n_remembering: number of examples that begin with lines of other documents.
+        undivided: files, each a single document of hundreds of sentences.
     """
 
     path: str
@@ -53,6 +54,7 @@ class SplitInfo:
     unknown: tuple[float, float] = (0.0, 0.0)
     blanks: tuple[int, ...] = ()
     n_remembering: int = 0
+    undivided: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -84,12 +86,14 @@ class SplitInfo:
             source, target = fields.pop("longest")
             unknown = fields.pop("unknown", (0.0, 0.0))
             blanks = tuple(map(int, fields.pop("blanks", ())))
+            undivided = tuple(map(str, fields.pop("undivided", ())))
             info = cls(
                 path=str(path),
                 examples=examples,
                 longest=(int(source), int(target)),
                 unknown=(float(unknown[0]), float(unknown[1])),
                 blanks=blanks,
+                undivided=undivided,
                 **fields,
             )
             if examples and len(examples) != info.n_examples:

@@ -38,10 +38,14 @@ from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.executors import executor
 from fairseq_lasformer.files import atomic_copy, atomic_write, check_writable, locked, remove_folder
 from fairseq_lasformer.resume import Progress, key_of
-from fairseq_lasformer.text.documents import Corpus, Pair, Span, read_corpus, read_source
+from fairseq_lasformer.text.documents import Corpus, Pair, Span, read_corpus, read_source, single_sentences
 
 MANY_UNKNOWN = 0.01
 """Share of unknown tokens in a split above which the summary reports it."""
+
+
+UNDIVIDED = 200
+"""Number of sentences from which the summary reports a file that has no blank line."""
 
 
 class Prepared(NamedTuple):
@@ -95,7 +99,7 @@ def prepare(config: PrepareConfig, overwrite: bool = False) -> Prepared:
             raise InputError(f"--mono {prefix}: neither {prefix}.{config.source_lang} nor .{config.target_lang} exists")
     if not config.splits():
         raise InputError("nothing to prepare: name --train, --valid or --test")
-    if not config.train and config.reuse is None:
+    if not (config.train or config.train_sentences) and config.reuse is None:
         raise InputError("without --train, --reuse must name a prepared folder whose subwords and dictionary are used")
     settings = replace(settings, fingerprint=config.fingerprint(settings))
     check_writable(config.out / "settings.json")
@@ -198,7 +202,8 @@ def _read(config: PrepareConfig, name: str, prefix: str) -> Corpus:
     source, target = (f"{prefix}.{language}" for language in config.languages)
     if name.startswith("test") and not Path(target).exists():
         return read_source(source, target, config.clean)
-    return read_corpus(source, target, config.drop_empty, config.clean)
+    corpus = read_corpus(source, target, config.drop_empty, config.clean)
+    return single_sentences(corpus) if name == "train" and prefix in config.train_sentences else corpus
 
 
 def _encode(
@@ -310,6 +315,7 @@ def _examples(
         examples=() if name in TRAINING else tuple((s.document, s.start, s.size) for s in spans),
         blanks=() if name in TRAINING else _blanks(sets),
         n_remembering=n_remembering,
+        undivided=tuple(c.source for c in sets if len(c.documents) == 1 and c.sentences >= UNDIVIDED),
     )
 
 
@@ -323,13 +329,27 @@ def _blanks(sets: list[Corpus]) -> tuple[int, ...]:
     return tuple([found[0], *(max(1, n) for n in found[1:-1]), found[-1]])
 
 
+def counted(n: int, what: str) -> str:
+    """Return a number and what it counts, such as ``1 document``."""
+    return f"{n} {what}{'' if n == 1 else 's'}"
+
+
+def _kind(info: SplitInfo, settings: DataConfig) -> str:
+    """Describe the examples of a training split."""
+    if info.name not in TRAINING:
+        return ""
+    what = {"mixture": "chunks of every length", "documents": "whole documents", "sentences": "single sentences"}
+    return f" ({what[settings.resolutions]})"
+
+
 def summary(config: PrepareConfig, done: Prepared) -> str:
     """Summarise for the terminal: what was prepared, warnings, and the next command."""
     lines = []
     for info in done.splits:
-        cut = f"; {info.n_cut} documents cut, {info.n_parts} parts in total" if info.n_cut else ""
+        cut = f"; {counted(info.n_cut, 'document')} cut, {info.n_parts} parts in total" if info.n_cut else ""
         lines.append(
-            f"{info.name}: {info.documents} documents, {info.sentences} sentences, {info.n_examples} examples{cut}; "
+            f"{info.name}: {counted(info.documents, 'document')}, {counted(info.sentences, 'sentence')}, "
+            f"{counted(info.n_examples, 'example')}{_kind(info, done.settings)}{cut}; "
             f"longest example {info.longest[0]} / {info.longest[1]} tokens"
         )
         if info.name not in TRAINING:
@@ -351,6 +371,13 @@ def summary(config: PrepareConfig, done: Prepared) -> str:
             f"note: {done.merges[0]:,} merges were requested, but the text yields fewer; for a small corpus try --size "
             f"{max(500, 1000 * (done.merges[1] // 4000))}"
         )
+    lines += [
+        f"note: {file} has no blank line, so it is one document; if its lines are sentences that do not belong "
+        f"together, name it in --train-sentences instead of --train"
+        for info in done.splits
+        if info.name == "train"
+        for file in info.undivided
+    ]
     if any(max(info.unknown) > MANY_UNKNOWN for info in done.splits):
         lines.append(f"note: more than {MANY_UNKNOWN:.0%} of the tokens are unknown; use fewer subwords, or more text")
     if any(info.name == "train" for info in done.splits):

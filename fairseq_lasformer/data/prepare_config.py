@@ -28,6 +28,7 @@ class PrepareConfig:
     Attributes:
         source_lang, target_lang: language codes, the suffixes of the raw files.
         train: prefixes joined into one training set.
+        train_sentences: prefixes of single sentences for training: every line is a document of its own.
         valid: prefixes joined into one validation set.
         mono: prefixes of documents in one language, ``PREFIX.SOURCE`` or ``PREFIX.TARGET`` or both, which need not be
             translations; models learn to restore them, see :mod:`plugin.datasets.denoising`. Every example then begins
@@ -47,7 +48,8 @@ class PrepareConfig:
         drop_empty: drop pairs with an empty side instead of rejecting them.
         clean: replace control characters in the text with spaces instead of rejecting them.
         reuse: a prepared folder whose subwords, dictionary and settings are reused; one without a separator may get
-            one, which is added to its dictionary.
+            one, which is added to its dictionary; if it was prepared for single sentences, ``resolutions`` is then
+            :data:`DEFAULTS`'.
         text: folder in which tokenised and encoded sentences are cached for other preparations of the same text; by
             default, they are kept in ``out`` until the preparation is done.
         workers: number of processes, or of workers of ``engine``.
@@ -80,6 +82,7 @@ class PrepareConfig:
     mono: tuple[str, ...] = ()
     memory_examples: float = 0.0
     memory_tokens: int = 256
+    train_sentences: tuple[str, ...] = ()
 
     @property
     def languages(self) -> tuple[str, str]:
@@ -87,7 +90,7 @@ class PrepareConfig:
 
     def splits(self) -> list[tuple[str, tuple[str, ...]]]:
         """Return (name, prefixes) of every requested split."""
-        named = [("train", self.train), ("valid", self.valid)]
+        named = [("train", (*self.train, *self.train_sentences)), ("valid", self.valid)]
         for name, side in MONO.items():
             of = self.languages[side]
             named.append((name, tuple(p for p in self.mono if Path(f"{p}.{of}").exists())))
@@ -116,6 +119,8 @@ class PrepareConfig:
                     f"{self.source_lang}-{self.target_lang}"
                 )
             inherited = {name: getattr(old, name) for name in DEFAULTS}
+            if self.separator and not old.separator and old.resolutions == "sentences":
+                inherited["resolutions"] = DEFAULTS["resolutions"]  # whoever adds a separator means documents
             tags = old.tags if old.source_lang == self.source_lang else old.tags[::-1]
             if self.mono and not all(tags):
                 raise InputError(f"--mono: {self.reuse} was prepared without it, and has no language tags")
@@ -147,6 +152,8 @@ class PrepareConfig:
                 del options[name]
         if not self.mono:
             del options["mono"]
+        if not self.train_sentences:
+            del options["train_sentences"]
         if not self.memory_examples:
             del options["memory_examples"], options["memory_tokens"]
         digest.update(json.dumps(options, sort_keys=True).encode())
@@ -169,5 +176,6 @@ class PrepareConfig:
 
     def _without_reference(self, file: str) -> bool:
         """Return whether a missing file is the reference of a test set, which is optional."""
-        missing = [f"{prefix}.{self.target_lang}" for prefix in self.test if prefix not in (*self.train, *self.valid)]
+        others = (*self.train, *self.train_sentences, *self.valid)
+        missing = [f"{prefix}.{self.target_lang}" for prefix in self.test if prefix not in others]
         return file in missing and not Path(file).exists()

@@ -43,7 +43,8 @@ class Former(NamedTuple):
 
     Attributes:
         document: the old source; ``given`` contains the translation of every line that has one.
-        edited: numbers of lines edited by a human; None: those that the model would not write.
+        edited: numbers of lines edited by a human; None: those that the model would not write, even without the
+            other edits before them.
     """
 
     document: Source
@@ -147,7 +148,7 @@ class Updater:
         old = self._scores(former.document, before)
         edited = former.edited
         if edited is None:
-            edited = {j for j, (tokens, best) in old.items() if float((best - tokens).max()) > UNLIKE}
+            edited = self._edits(former.document, before, {j for j, scores in old.items() if _is_unlike(scores)})
         states[:] = [EDITED if j in edited else state for j, state in zip(kept, states)]
         looked: dict[int, int] = {}  # number of lines before it that had been translated again at that time
         contradicted = set[int]()
@@ -182,6 +183,23 @@ class Updater:
                     document = document._replace(given=with_item(document.given or (), i, again.tokens))
         return sorted(contradicted)
 
+    def _edits(self, document: Source, lines: Sequence[Line], suspected: Collection[int]) -> set[int]:
+        """Return which of the suspected lines the model would not write after its own translations of the others.
+
+        An edit makes the lines after it unlikely, too, though nobody has touched them.
+        """
+        if not suspected:
+            return set()
+        own = list(lines)
+        for i, line in self._again(document, lines, sorted(suspected)).items():
+            own[i] = line
+        edited = set()
+        for i in suspected:
+            changed = not torch.equal(own[i].tokens, lines[i].tokens)
+            if changed and _is_unlike(self._score(document, with_item(own, i, lines[i]), i)):
+                edited.add(i)
+        return edited
+
     def _again(self, document: Source, lines: Sequence[Line], numbers: Sequence[int]) -> dict[int, Line]:
         """Return other translations of kept lines; those between them do not change."""
         given = [None if i in numbers else tokens for i, tokens in enumerate(document.given or ())]
@@ -195,9 +213,12 @@ class Updater:
 
     def _sum(self, document: Source, lines: Sequence[Line], i: int) -> float:
         """Return the log probability of a line after the text before it."""
+        return total(self._score(document, lines, i)[0])
+
+    def _score(self, document: Source, lines: Sequence[Line], i: int) -> tuple[Tensor, Tensor]:
+        """Score the tokens of a line as :meth:`_scores` does, after the text before it."""
         part = next(p for p in document.parts if p.start <= i < p.start + p.size)
-        size = i + 1 - part.start
-        return total(self._scores(document, lines, [part], size)[i][0])
+        return self._scores(document, lines, [part], i + 1 - part.start)[i]
 
     def _scores(
         self,
@@ -227,6 +248,12 @@ class Updater:
                 if number >= part.start:
                     found[number] = tokens[tag + start : tag + end + 1], best[tag + start : tag + end + 1]
         return found
+
+
+def _is_unlike(scores: tuple[Tensor, Tensor]) -> bool:
+    """Return whether a word of a line is much less likely than the model's own choice."""
+    tokens, best = scores
+    return float((best - tokens).max()) > UNLIKE
 
 
 def _line(tokens: Any) -> Line:

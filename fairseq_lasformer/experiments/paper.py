@@ -92,6 +92,8 @@ def run_row(experiment: str, system: str, options: RowOptions) -> tuple[str, dic
         print(line, file=sys.stderr)
     preparation = PrepareConfig(
         *(source, target, (str(raw / "train"),), (str(raw / "dev"),), (str(raw / "test"),), place / "data"),
+        tokenizer=recipe.tokenizer,
+        bpe=recipe.bpe,
         size=options.size,
         limit=options.limit or int(read_config(config).task.max_source_positions),
         separator="",  # as in the paper

@@ -32,7 +32,8 @@ _EXAMPLES = ("resolutions", "limit", "max_lines", "memory_examples", "memory_tok
 _TRAIN = ("small_corpus", *(field.name for field in fields(TrainOptions) if field.name != "options"))
 _TRANSLATE = {"beam": 5, "overlap": 3, "max_tokens": None, "shards": 4, "jobs": 1}
 _SECTIONS = {"prepare": (*_CORPUS, *_EXAMPLES), "training": _TRAIN, "translation": tuple(_TRANSLATE)}
-_TOP = ("source", "target", "train", "valid", "test", "mono", "out", *_SECTIONS, "fairseq", "baseline", "systems")
+_FILES = ("train", "train_sentences", "valid", "test", "mono")
+_TOP = ("source", "target", *_FILES, "out", *_SECTIONS, "fairseq", "baseline", "systems")
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,7 @@ class RunConfig:
         source, target: language codes, which are the suffixes of the raw files.
         train, valid, test: prefixes of raw files, ``PREFIX.SOURCE`` and ``PREFIX.TARGET``; at most one for ``test``.
         mono: prefixes of documents in one language, see ``lasformer prepare``.
+        train_sentences: prefixes of single sentences for training, see ``lasformer prepare``.
         out: output folder.
         prepare: options of ``lasformer prepare``, with underscores.
         training: options of ``lasformer train``, with underscores.
@@ -84,6 +86,7 @@ class RunConfig:
     baseline: bool = False
     systems: tuple[System, ...] = ()
     mono: tuple[str, ...] = ()
+    train_sentences: tuple[str, ...] = ()
 
     @classmethod
     def read(cls, path: Path) -> RunConfig:
@@ -102,11 +105,11 @@ class RunConfig:
             raise InputError(f"{path}: expected names and values; see examples/own_data.yaml")
         _known(path, "", given, _TOP)
         for name in ("source", "target", "train", "out"):
-            if not given.get(name):
+            if not (given.get(name) or name == "train" and given.get("train_sentences")):
                 raise InputError(f"{path}: {name} is missing")
         sections = {name: _section(path, name, given.get(name), known) for name, known in _SECTIONS.items()}
         words = _words(path, "fairseq", given.get("fairseq"))
-        prefixes = {name: _prefixes(path, name, given.get(name)) for name in ("train", "valid", "test", "mono")}
+        prefixes = {name: _prefixes(path, name, given.get(name)) for name in _FILES}
         if len(prefixes["test"]) > 1:
             raise InputError(f"{path}: test: expected a single prefix")
         return cls(
@@ -123,6 +126,7 @@ class RunConfig:
             _yes(path, "baseline", given.get("baseline", False)),
             _systems(path, given.get("systems") or {}),
             prefixes["mono"],
+            prefixes["train_sentences"],
         )
 
     def options(self, data: Path, out: Path) -> tuple[TrainOptions, str]:
@@ -250,7 +254,9 @@ def run(whole: RunConfig, only: Sequence[str] = (), tell: Any = print, reuse: Pa
     chosen, data = whole.chosen(only), whole.out / "data"
     text = whole.out / "text" if chosen else None
     files = whole.source, whole.target, whole.train, whole.valid, whole.test
-    preparation = PrepareConfig(*files, data, text=text, reuse=reuse, mono=whole.mono, **whole.prepare)
+    preparation = PrepareConfig(
+        *files, data, text=text, reuse=reuse, mono=whole.mono, train_sentences=whole.train_sentences, **whole.prepare
+    )
     tell(prepared(preparation, prepare(preparation, overwrite=True)).rpartition("\nnext:")[0])
     if chosen:
         runs = _several(whole, preparation, chosen, tell)

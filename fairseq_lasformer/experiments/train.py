@@ -22,7 +22,8 @@ def chosen_options(data: Path, out: Path, given: dict[str, Any], small: bool | N
 
     Args:
         out: folder of the checkpoints; a training that has begun keeps its defaults.
-        small: whether the corpus is small; None to decide by its size.
+        small: whether the corpus is small; None to decide by its size, or not if another architecture is given: the
+            values belong together.
 
     Returns:
         the options, and a line that says what was chosen; empty if nothing was.
@@ -31,6 +32,9 @@ def chosen_options(data: Path, out: Path, given: dict[str, Any], small: bool | N
     begun, mark = (out / "checkpoint_last.pt").exists(), out / _CHOSEN
     if small is None:
         small = mark.exists() if begun else info is not None and info.sentences < SMALL_CORPUS
+        other = given.get("arch", SMALL["arch"])
+        if small and not begun and other != SMALL["arch"]:  # the other values were chosen for that model
+            return TrainOptions(**given), f"small corpus, but --arch {other}: the base model's defaults"
     if not small or info is None:
         return TrainOptions(**given), ""
     if not begun:

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from fairseq_lasformer.checkpoints.loading import identity, load
 from fairseq_lasformer.conversion.budget import write_within_budget
 from fairseq_lasformer.conversion.dense_start import StartOptions, words_of_options, write_start
+from fairseq_lasformer.data.subwords import DataConfig
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.evaluation.calibration import scored
 from fairseq_lasformer.experiments.pipeline import Experiment
@@ -116,6 +117,11 @@ def upcycle(checkpoint: Path, data: Path, out: Path, start: StartOptions, option
         raise InputError(f"{checkpoint}: no such checkpoint")
     if start.modules == "none":
         raise InputError("--select-modules none: nothing would select")
+    if DataConfig.load(data).resolutions == "sentences":
+        raise InputError(
+            f"{data}: its examples are single sentences, of which a model learns no context; prepare it with "
+            "--resolutions mixture"
+        )
     check_writable(begun)
     progress = Progress(out, key_of("upcycle"))
     progress.open(f"{out}: belongs to a different run; choose another folder")

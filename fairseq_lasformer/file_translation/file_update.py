@@ -20,12 +20,14 @@ class UpdatedFile(NamedTuple):
         states: state of each of its lines, see :class:`documents.updating.Updated`.
         contradicted: numbers, from 1, of edited lines that the new context contradicts.
         gone: number of old lines that no longer exist.
+        guessed: whether the edited lines are those that the model would not have written.
     """
 
     made: TranslatedFile
     states: list[str]
     contradicted: list[int]
     gone: int
+    guessed: bool = False
 
     @property
     def changed(self) -> bool:
@@ -35,7 +37,10 @@ class UpdatedFile(NamedTuple):
     def summary(self) -> str:
         """Return the counts in words."""
         words = [f"{self.states.count(state)} {state}" for state in (KEPT, NEW, REREAD)]
-        words += [f"{n} edited, and kept" for n in [self.states.count(EDITED)] if n]
+        edits = (
+            "edited by the looks of it, and kept (--machine FILE tells exactly)" if self.guessed else "edited, and kept"
+        )
+        words += [f"{n} {edits}" for n in [self.states.count(EDITED)] if n]
         words += [f"{self.gone} gone"] if self.gone else []
         if self.contradicted:
             words.append(f"edited, but the new context contradicts line {', '.join(map(str, self.contradicted))}")
@@ -110,7 +115,7 @@ class FileUpdater:
         )
         made = self.files.rendered(fresh, self.files.with_sources(fresh, found.lines))
         gone = len(before.lines) - len({line for line in kept if line is not None})
-        return UpdatedFile(made, found.states, [i + 1 for i in found.contradicted], gone)
+        return UpdatedFile(made, found.states, [i + 1 for i in found.contradicted], gone, machine is None)
 
     def _unified(self, found: Updated, source: Source, now: FileDocument) -> Updated:
         """Return an update in which new lines use the terms of kept ones."""

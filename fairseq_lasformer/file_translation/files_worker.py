@@ -156,7 +156,7 @@ class Files(Worker[Batch, Iterator[Result]]):
                 data = job.source.read_bytes()
             except OSError as e:
                 raise InputError(f"cannot be read ({e.strerror or e})") from e
-        file = formats.read(data, job.form, options.encoding, options.finishing)
+        file = formats.read(data, job.form, options.encoding, options.finishing, self.translator.languages[0])
         if not options.any_language:
             formats.check_languages(file, *self.translator.languages)
         return _Open(waiting, file, options.receipts.begin(data, job.form) if options.receipts else None)

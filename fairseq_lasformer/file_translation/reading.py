@@ -132,7 +132,9 @@ class FileReader:
         return split
 
 
-def given_lines_of_text(data: bytes, known: bytes, form: str, encoding: str | None, name: str) -> Blocks:
+def given_lines_of_text(
+    data: bytes, known: bytes, form: str, encoding: str | None, name: str, languages: tuple[str, str] = ("", "")
+) -> Blocks:
     """Return the blocks of a plain text translated in a table or in as many lines; see :func:`parse_given`.
 
     Args:
@@ -140,31 +142,36 @@ def given_lines_of_text(data: bytes, known: bytes, form: str, encoding: str | No
         known: the given translations.
         encoding: encoding of the text.
         name: name of the file in errors.
+        languages: of the text and its translation.
 
     Raises:
         InputError: it does not belong to the text.
     """
-    lines = split_lines(decode(data, encoding).text)
-    found = parse_given(decode(known, None).text, len(lines), name)
+    lines = split_lines(decode(data, encoding, language=languages[0]).text)
+    found = parse_given(decode(known, None, language=languages[1]).text, len(lines), name)
     numbers = [i for i, line in enumerate(lines, 1) if line.strip()]
     check_given(found, numbers, name)
     blocks = {number: block for block, number in enumerate(numbers)}
     return {blocks[number]: plain.read(text).blocks[0] for number, text in found.items()}
 
 
-def given_blocks(data: bytes, known: bytes, form: str, encoding: str | None, name: str) -> Blocks:
+def given_blocks(
+    data: bytes, known: bytes, form: str, encoding: str | None, name: str, languages: tuple[str, str] = ("", "")
+) -> Blocks:
     """Return the blocks that a half-translated copy of a file has translated: those with a different text.
 
     Args:
         data: the file.
         known: the copy.
+        languages: of the file and its translation.
 
     Raises:
         InputError: the copy has other blocks, or the format contains translations itself.
     """
     if form in ("po", "xliff"):
         raise InputError(f"--given: not for {form}, whose finished units are given without it")
-    source, copy = read(data, form, encoding).blocks, read(known, form, encoding).blocks
+    files = zip((data, known), languages)
+    source, copy = (read(content, form, encoding, language=spoken).blocks for content, spoken in files)
     if len(source) != len(copy):
         raise InputError(
             f"{name}: has {len(copy)} paragraphs or cues, but the source has {len(source)}; expected a copy of the "

@@ -121,9 +121,11 @@ def update_one(
         missing = "its old source" if job.old is None else "its translation"
         raise InputError(f"{job.new}: {missing} is missing")
     check_writable(job.out)
-    new = _read(job.new, job.form, encoding)
-    old, translated = (_read(path, job.form, encoding) if path else None for path in (job.old, job.translated))
-    machine = None if job.machine is None else _read(job.machine, job.form, encoding)
+    source, target = updater.files.languages
+    new = _read(job.new, job.form, encoding, source)
+    old = None if job.old is None else _read(job.old, job.form, encoding, source)
+    translated = None if job.translated is None else _read(job.translated, job.form, encoding, target)
+    machine = None if job.machine is None else _read(job.machine, job.form, encoding, target)
     try:
         if old is None or translated is None:
             nothing = new._replace(blocks=(), finished=())
@@ -133,9 +135,9 @@ def update_one(
         raise InputError(f"{job.translated or job.new}: {e}") from e
 
 
-def _read(path: Path, form: str, encoding: str | None) -> OpenFile:
+def _read(path: Path, form: str, encoding: str | None, language: str) -> OpenFile:
     try:
-        return formats.read(path.read_bytes(), form, encoding)
+        return formats.read(path.read_bytes(), form, encoding, language=language)
     except OSError as e:
         raise InputError(f"{path}: cannot be read ({e.strerror})") from e
     except InputError as e:

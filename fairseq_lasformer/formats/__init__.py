@@ -14,7 +14,7 @@ from typing import NamedTuple
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.formats import html, markdown, office, plain, po, subtitles, xliff
 from fairseq_lasformer.formats.block import Block, Finished, Parsed
-from fairseq_lasformer.formats.encoding import decode
+from fairseq_lasformer.formats.encoding import decode, same_encoding
 from fairseq_lasformer.formats.markup import encoding_named
 
 
@@ -24,10 +24,12 @@ class Finishing(NamedTuple):
     Attributes:
         mark: mark translations for review if the format can (``#, fuzzy``, ``state="needs-review-translation"``).
         width: characters beyond which a subtitle line is rewrapped; 0 leaves lines as they come.
+        encoding: encoding of the text file that is written; None for that of the file that was read.
     """
 
     mark: bool = True
     width: int = 42
+    encoding: str | None = None
 
 
 class TextFormat(NamedTuple):
@@ -100,19 +102,26 @@ def format_of(name: str) -> str | None:
     return next((key for key, value in FORMATS.items() if suffix in value.suffixes), None)
 
 
-def read(data: bytes, form: str, encoding: str | None = None, finishing: Finishing = Finishing()) -> OpenFile:  # noqa: B008
+def read(
+    data: bytes,
+    form: str,
+    encoding: str | None = None,
+    finishing: Finishing = Finishing(),  # noqa: B008
+    language: str = "",
+) -> OpenFile:
     """Read a file.
 
     Args:
         form: one of :data:`FORMATS`.
         encoding: encoding of a text file; default: see :func:`decode`.
         finishing: finishing steps of the translated file.
+        language: code of the text's language, which decides between encodings.
 
     Raises:
         InputError: the file is damaged or not of this format; writing it may raise this as well.
     """
     with _refusing(f"cannot be read as {form}"):
-        opened = _read(data, form, encoding, finishing)
+        opened = _read(data, form, encoding, finishing, language)
 
     def write(segments: Sequence[Sequence[str]]) -> bytes:
         with _refusing(f"cannot be written as {form}"):
@@ -160,7 +169,7 @@ def check_languages(file: OpenFile, source: str, target: str) -> None:
             )
 
 
-def _read(data: bytes, form: str, encoding: str | None, finishing: Finishing) -> OpenFile:
+def _read(data: bytes, form: str, encoding: str | None, finishing: Finishing, spoken: str) -> OpenFile:
     chosen = FORMATS[form]
     if isinstance(chosen, ArchiveFormat):
         archive = chosen.read(data)
@@ -174,15 +183,22 @@ def _read(data: bytes, form: str, encoding: str | None, finishing: Finishing) ->
             return archive.write(tuple(texts))
 
         return OpenFile(tuple(block for parsed in archive.parsed for block in parsed.blocks), write)
-    decoded = decode(data, encoding, chosen.declared)
+    decoded = decode(data, encoding, chosen.declared, language(spoken))
     parsed = chosen.read(decoded.text)
     note = f"read as {decoded.encoding}; name a different one with --encoding" if decoded.guessed else ""
+
+    written = decoded
+    if finishing.encoding is not None:
+        said = chosen.declared(data) if chosen.declared else None
+        if said and not same_encoding(said, finishing.encoding):
+            raise InputError(f"states that its encoding is {said}, so it cannot be written in {finishing.encoding}")
+        written = decoded._replace(encoding=finishing.encoding, mark=b"")
 
     def finished(segments: Sequence[Sequence[str]]) -> bytes:
         made = parsed.render(segments)
         if chosen.finish is not None:
             made = chosen.finish(decoded.text, made, finishing)
-        return decoded.encode(made, chosen.errors)
+        return written.encode(made, chosen.errors)
 
     return OpenFile(parsed.blocks, finished, note, parsed.languages, parsed.finished)
 

@@ -17,6 +17,26 @@ _MARKS = (
 )
 
 
+LIKELY = {
+    **dict.fromkeys(["cs", "hr", "hu", "pl", "ro", "sk", "sl", "sq"], ("cp1250", "iso8859_2")),
+    **dict.fromkeys(["be", "bg", "mk", "ru", "sr", "uk"], ("cp1251", "koi8_r", "koi8_u", "cp866", "iso8859_5")),
+    "el": ("cp1253", "iso8859_7"),
+    **dict.fromkeys(("az", "ku", "tr"), ("cp1254", "iso8859_9")),
+    "he": ("cp1255", "iso8859_8"),
+    **dict.fromkeys(("ar", "fa", "ur"), ("cp1256", "iso8859_6")),
+    **dict.fromkeys(("et", "lt", "lv"), ("cp1257", "iso8859_13")),
+    "vi": ("cp1258",),
+    "th": ("cp874", "tis_620"),
+    "ja": ("cp932", "shift_jis", "euc_jp", "iso2022_jp"),
+    "ko": ("cp949", "euc_kr", "johab"),
+    "zh": ("gb18030", "gbk", "gb2312", "big5", "big5hkscs", "cp950"),
+}
+"""Encodings of files by language, the usual one first; before Unicode, others were used for no text in it."""
+
+WESTERN = ("cp1252",)
+"""The encoding of files in all other languages."""
+
+
 class Decoded(NamedTuple):
     """A text file.
 
@@ -48,15 +68,21 @@ class Decoded(NamedTuple):
             ) from e
 
 
-def decode(data: bytes, named: str | None = None, declared: Callable[[bytes], str | None] | None = None) -> Decoded:
+def decode(
+    data: bytes,
+    named: str | None = None,
+    declared: Callable[[bytes], str | None] | None = None,
+    language: str = "",
+) -> Decoded:
     """Decode a file.
 
     The encoding is the first that applies: the one named, that of the byte order mark, the one that the file declares,
-    UTF-8, and the one that charset-normalizer finds most likely.
+    UTF-8, one that is usual for the language (:data:`LIKELY`), and the one that charset-normalizer finds most likely.
 
     Args:
         named: the encoding, if known.
         declared: finds the encoding that a file of this format declares.
+        language: code of its language; empty if not known.
 
     Raises:
         InputError: the file is not text, or not in the encoding named.
@@ -65,7 +91,7 @@ def decode(data: bytes, named: str | None = None, declared: Callable[[bytes], st
         if data.startswith(mark) and named is None:
             return _decode(data[len(mark) :], encoding, mark, False)
     if named is not None:
-        mark = next((m for m, e in _MARKS if data.startswith(m) and _same(e, named)), b"")
+        mark = next((m for m, e in _MARKS if data.startswith(m) and same_encoding(e, named)), b"")
         return _decode(data[len(mark) :], named, mark, False)
     found = declared(data) if declared else None
     if found is not None:
@@ -77,20 +103,36 @@ def decode(data: bytes, named: str | None = None, declared: Callable[[bytes], st
     if decoded is None:
         from charset_normalizer import from_bytes
 
+        if b"\0" in data:
+            raise InputError("is not text (it contains zero bytes)")
         best = from_bytes(data[: 1 << 20]).best()
-        if best is None or b"\0" in data:
+        usual = LIKELY.get(language, WESTERN) if language else ()
+        guess = best.encoding if best is not None else None
+        # the statistics of a few sentences take a Western letter for one of another country
+        tried = (guess, *usual) if guess in usual else (*usual, guess)
+        made = (_decoded(data, name) for name in tried if name)
+        decoded = next((one for one in made if one is not None), None)
+        if decoded is None:
             raise InputError("is not text, or its encoding could not be detected; name it with --encoding")
-        decoded = _decode(data, best.encoding, b"", True)
     if "\0" in decoded.text:
         raise InputError("is not text (it contains zero bytes)")
     return decoded
 
 
-def _same(a: str, b: str) -> bool:
+def same_encoding(a: str, b: str) -> bool:
+    """Return whether two names are of the same encoding."""
     try:
         return codecs.lookup(a).name.replace("-", "_") == codecs.lookup(b).name.replace("-", "_")
     except LookupError:
         return False
+
+
+def _decoded(data: bytes, encoding: str) -> Decoded | None:
+    """Decode a file in an encoding that is a guess; None if it is not in it."""
+    try:
+        return _decode(data, encoding, b"", True)
+    except InputError:
+        return None
 
 
 def _decode(data: bytes, encoding: str, mark: bytes, guessed: bool) -> Decoded:

@@ -120,7 +120,7 @@ class ServedModel:
         """
         if consistent and not self.unifiers:
             raise InputError("consistent: needs a model of documents")
-        file = formats.read(data, form, encoding)
+        file = formats.read(data, form, encoding, language=self.languages[0])
         formats.check_languages(file, *self.languages)
         document = self.files.reader.read(file)
         if given:

@@ -201,6 +201,12 @@ def read_corpus(source: str | Path, target: str | Path, drop_empty: bool = False
     )
 
 
+def single_sentences(corpus: Corpus) -> Corpus:
+    """Return a corpus in which every sentence is a document of its own."""
+    pairs = [Pair([s], [t]) for document in corpus.documents for s, t in zip(*document)]
+    return corpus._replace(documents=pairs, lines=[[number] for lines in corpus.lines for number in lines])
+
+
 def _moved_boundaries(src: Sequence[str], tgt: Sequence[str], alone: Sequence[int]) -> set[int]:
     """Find the lines, empty on one side only, that are document boundaries which the other side has elsewhere.
 

@@ -153,7 +153,7 @@ def _pairs(file: Path, languages: tuple[str, str], unreviewed: bool) -> Iterator
     if file.suffix.lower() in TABLES:
         return _table(file)
     form = formats.format_of(file.name) or ""
-    opened = formats.read(file.read_bytes(), form)
+    opened = formats.read(file.read_bytes(), form, language=languages[0])
     for said, ours in zip(opened.languages, languages):
         if said and formats.language(said) != formats.language(ours):
             raise InputError(f"names the language {said}, but the memory is for {'-'.join(languages)}")

@@ -15,6 +15,7 @@ from helpers import run
 
 from fairseq_lasformer.cli import shard_of
 from fairseq_lasformer.cli.main import main
+from fairseq_lasformer.documents import hub
 from fairseq_lasformer.errors import InputError
 
 
@@ -120,10 +121,47 @@ def test_a_language_is_no_option(trained_folder, letter, capsys):
     assert "a model translates from one language into another" in capsys.readouterr().err
 
 
-def test_one_input_at_a_time(trained_folder, letter, capsys):
-    with pytest.raises(SystemExit):
-        main(["translate", str(trained_folder), str(letter), "--beam", "1", str(letter)])
-    assert "unrecognised" in capsys.readouterr().err
+@pytest.mark.parametrize("between", [[], ["--beam", "1"]])
+def test_several_files(between, trained_folder, letter, tmp_path, capsys):
+    """As a shell expands ``*.md``, also with options between them."""
+    (tmp_path / "page.md").write_text("# w1 w2\n\nw3 w4.\n")
+    out, words = tmp_path / "out", ["translate", str(trained_folder)]
+    words += [str(letter), *between, str(tmp_path / "page.md"), "--beam", "1", "-o", str(out)]
+    assert main(words) == 0
+    told = capsys.readouterr().err
+    assert "letter.txt: 3 sentences" in told and "page.md: 2 sentences" in told
+    assert (out / "page.md").read_text().startswith("# ") and len((out / "letter.txt").read_text().splitlines()) == 3
+    assert main(words) == 0 and capsys.readouterr().err.count("already translated") == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["letter.txt", "page.md"], "several files: name the folder for the translations with -o"),
+        (["letter.txt", "page.md", "-o", "old.txt"], "-o old.txt: exists and is not a folder"),
+        ([".", "-o", "old.txt"], "-o old.txt: exists and is not a folder"),
+        (["letter.txt", "sub/letter.txt", "-o", "out"], "would be the translation of more than one file"),
+        (["letter.txt", "sub", "-o", "out"], "sub: not a file; translate a folder"),
+        (["letter.txt", "-", "-o", "out"], "-: no such file or folder"),
+        (["letter.txt", "page.md", "-o", "out", "--given", "old.txt"], "--given: only for a single text"),
+        (["letter.txt", "-o", "old.txt"], "old.txt: exists already; --overwrite replaces it"),
+        (["letter.txt", "--encoding-out", "klingon"], "--encoding-out klingon: no such encoding"),
+    ],
+)
+def test_outputs_are_checked_before_the_model_is_loaded(
+    words, message, trained_folder, letter, tmp_path, monkeypatch, capsys
+):
+    def load(*_, **__):
+        raise AssertionError("the model was loaded")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(hub, "load_model", load)
+    Path("sub").mkdir()
+    for name in ("page.md", "sub/letter.txt", "old.txt"):
+        Path(name).write_text("w1\n")
+    assert main(["translate", str(trained_folder), *words]) == 1
+    assert message in capsys.readouterr().err and Path("old.txt").read_text() == "w1\n"
+    assert not Path("out").exists()
 
 
 def test_shards():

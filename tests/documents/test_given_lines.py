@@ -186,6 +186,35 @@ def test_lines_that_the_new_context_contradicts_are_translated_again(model, monk
     assert found.states[3] == "re-read"
 
 
+def test_lines_after_an_edit_are_not_taken_for_edits(model, monkeypatch):
+    old = [line for line in TEXT if line]
+    translator = model.translator(2)
+    known = dict(enumerate([line for line in lines_of(model) if line], 1))
+    former = model.source(0, "\n".join(old), translator, given=known)
+    document = model.source(0, "\n".join([*old, "w8 w8"]), translator, given=known)
+    edit, free = former.given[1], torch.tensor([7, 8, 9])
+    asked = []
+
+    def scores(self, document, lines, parts=None, size=None):
+        """As if the second line were edited, and all lines after it unlikely for that reason."""
+        found = {}
+        for i, line in enumerate(lines[: size or len(lines)]):
+            after = i > 1 and torch.equal(lines[1].tokens, edit)
+            unlike = after or (i == 1 and torch.equal(line.tokens, edit))
+            found[i] = torch.full((1,), -9.0 if unlike else -0.1), torch.zeros(1)
+        return found
+
+    def again(self, document, lines, numbers):
+        asked.append(list(numbers))
+        return {i: Line(free if i in (1, 2) else lines[i].tokens, -1.0, False, False) for i in numbers}
+
+    monkeypatch.setattr(Updater, "_scores", scores)
+    monkeypatch.setattr(Updater, "_again", again)
+    found = Updater(translator, "cpu").update(Former(former), document, kept_lines(old, [*old, "w8 w8"]))
+    assert found.states == [KEPT, EDITED, *[KEPT] * (len(old) - 2), NEW]
+    assert asked[0] == list(range(1, len(old)))  # one search for all suspected lines
+
+
 def test_a_line_scored_with_what_is_before_it_scores_as_in_the_whole(model):
     translator = model.translator(2)
     texts = [line for line in lines_of(model) if line]

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 import yaml
-from helpers import SIZES, run
+from helpers import ROOT, SIZES, run
 
 from fairseq_lasformer.checkpoints.loading import load
 from fairseq_lasformer.cli.main import main
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.experiments.run_config import RunConfig
-from fairseq_lasformer.experiments.settings import TrainOptions
+from fairseq_lasformer.experiments.settings import SMALL, TrainOptions
 from fairseq_lasformer.experiments.train import chosen_options
 from fairseq_lasformer.experiments.training import estimate
 from fairseq_lasformer.plugin.patches import timed_checkpoints
@@ -237,10 +237,8 @@ def test_a_configuration_is_data(tmp_path):
 
 
 def test_the_example_is_complete():
-    from helpers import ROOT
-
     whole = RunConfig.read(ROOT / "examples/own_data.yaml")
-    assert whole.train == ("raw/train",) and whole.training["max_update"] == 100_000
+    assert whole.train == ("raw/train",) and whole.training == {} and whole.prepare["limit"] == 1024
 
 
 def test_what_a_training_will_take_is_said_before_it_is_spent():
@@ -254,7 +252,16 @@ def test_what_a_training_will_take_is_said_before_it_is_spent():
     )
 
 
+def test_the_example_lets_the_size_of_the_corpus_decide(prepared, tmp_path):
+    options, told = RunConfig.read(ROOT / "examples/own_data.yaml").options(prepared, tmp_path)
+    assert options.arch == SMALL["arch"] and options.max_update == SMALL["max_update"] and told
+
+
 def test_small_corpora_get_defaults_of_their_own(prepared, tmp_path):
+    given = {"arch": "lasformer", "max_update": 100_000}  # the other values belong to a different model
+    options, told = chosen_options(prepared, tmp_path, given, None)
+    assert options == TrainOptions(**given) and told == "small corpus, but --arch lasformer: the base model's defaults"
+    assert not [*tmp_path.iterdir()]
     options, told = chosen_options(prepared, tmp_path, {"lr": 0.1, "options": ()}, None)
     assert options.arch == "lasformer_tiny" and options.lr == 0.1 and options.update_freq == 1
     assert told.startswith("small corpus (") and "--arch lasformer_tiny" in told and "--lr" not in told

@@ -20,13 +20,7 @@ from fairseq_lasformer.resume import Progress, key_of
 def test_one_command_makes_a_row_of_the_main_table(tmp_path):
     """scripts/run.sh from local raw documents to scores; a second call does not train again."""
     raw = tmp_path / "data-bin" / "ted_en-de" / "raw"
-    for split, n in (("train", 30), ("dev", 3), ("test", 4)):
-        prefix = write_corpus(raw, split, n, seed=n)
-        for own, language in (("xx", "en"), ("yy", "de")):
-            prefix.with_name(f"{split}.{own}").rename(prefix.with_name(f"{split}.{language}"))
-    done = Progress(raw, key_of("corpus", "ted"))
-    done.begin()
-    done.finish("build")
+    _finished(raw, "ted", ["en", "de"])
     sizes = [
         f"++model.{s}_{k}"
         for s in ("encoder", "decoder")
@@ -61,6 +55,38 @@ def test_one_command_makes_a_row_of_the_main_table(tmp_path):
     assert re.findall(r"(\w+) lasformer_moe: already done", wider.stderr) == ["train"]
     refused = row(check=False, MAX_UPDATE="5")
     assert refused.returncode == 1 and "contains a run with other settings" in refused.stderr
+
+
+@pytest.mark.command
+@pytest.mark.parametrize("experiment", ["ted_en-de", "news_en-de", "europarl_en-de", "pdc_zh-en"])
+def test_both_ways_to_prepare_a_corpus_agree(experiment, tmp_path, monkeypatch):
+    """A row of the table takes up what scripts/prepare_*.sh has prepared."""
+
+    class Prepared(Exception):
+        pass
+
+    def stop(**_):
+        raise Prepared
+
+    corpus, pair = experiment.split("_")
+    _finished(tmp_path / "data-bin" / experiment / "raw", corpus, pair.split("-"))
+    script = "import os, sys; os.chdir(sys.argv[1]); os.execv(sys.argv[2], sys.argv[2:])"
+    run("python", "-c", script, tmp_path, ROOT / "scripts" / f"prepare_{corpus}.sh", SIZE="200", WORKERS="1")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(paper, "Experiment", stop)
+    with pytest.raises(Prepared):
+        paper.run_row(experiment, "lasformer", RowOptions(size=200, workers=1))
+
+
+def _finished(raw: Path, corpus: str, languages: list[str]) -> None:
+    """Write a small corpus in place of a public one."""
+    for split, n in (("train", 30), ("dev", 3), ("test", 4)):
+        prefix = write_corpus(raw, split, n, seed=n)
+        for own, language in zip(("xx", "yy"), languages):
+            prefix.with_name(f"{split}.{own}").rename(prefix.with_name(f"{split}.{language}"))
+    done = Progress(raw, key_of("corpus", corpus))
+    done.begin()
+    done.finish("build")
 
 
 def test_the_help_is_a_corpus_of_its_own_name(tmp_path, monkeypatch):

@@ -230,12 +230,16 @@ class Recipe(NamedTuple):
             :func:`fetch`.
         expected: sizes of the development and test sets in the paper (Maruf et al. 2019; Sun et al. 2022).
         annotations: files for the TCP score: candidates and tokenised reference.
+        tokenizer, bpe: see :class:`data.subwords.DataConfig`. Moses cannot split Chinese into words, and would replace
+            its punctuation.
     """
 
     read: Callable[[Path, bool], Splits]
     languages: tuple[str, str]
     expected: dict[str, CorpusCounts]
     annotations: tuple[str, str] | None = None
+    tokenizer: str = "moses"
+    bpe: str = "subword-nmt"
 
 
 CORPORA = {
@@ -243,9 +247,12 @@ CORPORA = {
     "news": Recipe(news, ("en", "de"), {"dev": CorpusCounts(81, 2169), "test": CorpusCounts(155, 2999)}),
     "europarl": Recipe(europarl, ("en", "de"), {"dev": CorpusCounts(240, 3587), "test": CorpusCounts(360, 5134)}),
     "pdc": Recipe(
-        pdc, ("zh", "en"), {"test": CorpusCounts(148, 4858)}, annotations=("pdc.test.en.candidates", "pdc.test.en.tok")
+        *(pdc, ("zh", "en"), {"test": CorpusCounts(148, 4858)}),
+        annotations=("pdc.test.en.candidates", "pdc.test.en.tok"),
+        tokenizer="none",
+        bpe="sentencepiece",
     ),
-    "tvsub": Recipe(tvsub, ("zh", "en"), {}),
+    "tvsub": Recipe(tvsub, ("zh", "en"), {}, tokenizer="none", bpe="sentencepiece"),
 }
 """The corpora in raw distributions, by their names on the command line."""
 
