@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib
 import json
+import subprocess
 import sys
 from argparse import ArgumentParser
+from pathlib import Path
 
 import pytest
 import torch
-from helpers import HERE, recipe
+from helpers import HERE, ROOT, recipe
 
 from fairseq_lasformer import formats
 from fairseq_lasformer.cli.main import main
@@ -19,7 +21,8 @@ from fairseq_lasformer.ops.gpu import kernels
 
 
 def test_a_score(module, monkeypatch, tmp_path, capsys):
-    written = module("contributed_score", recipe("evaluation/breakdown.py"))
+    page = (ROOT / "fairseq_lasformer/evaluation/breakdown.py").read_text()
+    written = module("contributed_score", f"{page}\n\n{recipe('evaluation/breakdown.py')}")
     monkeypatch.setitem(breakdown.MEASURES, "by_lines", written.by_lines)
     added = "fairseq_lasformer.cli.scores.add_score"
     declare = importlib.import_module("fairseq_lasformer.cli.scores").add_score
@@ -78,3 +81,24 @@ def test_an_option(module):
     assert parser.parse_args(["--select-temperature", "2"]).select_temperature == 2.0
     assert parser.parse_args([]).select_temperature == 1.0
     assert "divide the selector's scores" in parser.format_help()
+
+
+@pytest.mark.command
+def test_the_recipes_pass_lint(tmp_path):
+    """ruff and mypy on what a contributor has pasted."""
+    package = ROOT / "fairseq_lasformer"
+    pasted = {
+        "strided.py": recipe("nn/others/strided.py"),
+        "breakdown.py": f"{(package / 'evaluation/breakdown.py').read_text()}\n\n{recipe('evaluation/breakdown.py')}",
+        "properties.py": recipe("formats/properties.py"),
+    }
+    for name, text in pasted.items():
+        (tmp_path / name).write_text(text)
+    files = [str(tmp_path / name) for name in pasted]
+    found = []
+    for words in (["ruff", "check"], ["ruff", "format", "--check"], ["mypy"]):
+        tool = Path(sys.executable).with_name(words[0])
+        command = [tool, *words[1:], "--config-file" if words == ["mypy"] else "--config", "pyproject.toml", *files]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+        found += [done.stdout + done.stderr] if done.returncode else []
+    assert not found, "\n".join(found)
