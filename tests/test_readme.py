@@ -182,8 +182,7 @@ def workplace(top: Path) -> Path:
     for printed, short in (
         ("test: raw/test", "test: raw/other"),
         ("size: 32000", "size: 200"),
-        ("arch: lasformer", "arch: lasformer_tiny"),
-        ("max_update: 100000", "max_update: 2"),
+        ("training: {}", "training: {max_update: 2}"),
         ("beam: 5", "beam: 1"),
     ):
         assert printed in example

@@ -89,8 +89,9 @@ def module_cost(module: str, cfg: ModuleConfig, patterns: Sequence[Priced], leng
     starts = group_starts(cfg, module)
     for start, end, pattern in zip(starts, (*starts[1:], n), patterns):
         cost = pattern.cost(length)
-        sparse += 2 * cost.kept * (end - start) * square * d + cost.scores
-        extra += cost.projections
+        times = end - start if cost.each_layer else 1
+        sparse += 2 * cost.kept * (end - start) * square * d + times * cost.scores
+        extra += times * cost.projections
         kept += (cost.kept if pattern.share is None else pattern.share) / len(patterns)
     return Cost(module, length, kept, dense, sparse, projections, projections + extra, output)
 

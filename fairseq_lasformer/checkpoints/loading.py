@@ -154,6 +154,8 @@ def unpickled(path: Path) -> Any:
         reason = "it contains code, not only weights" if code else "not a torch checkpoint"
         raise InputError(f"{path}: refused, {reason}") from e
     except Exception as e:  # the unpickler's own errors would not help the user
+        if isinstance(e, MemoryError) or "allocate memory" in str(e):
+            raise InputError(f"{path}: there is not enough memory to load it") from e
         raise InputError(f"{path}: refused, truncated or not a checkpoint ({type(e).__name__})") from e
 
 

@@ -14,15 +14,19 @@ class SparsityRule(NamedTuple):
         threshold: mass above which kappa shrinks (t).
         step: change of kappa per update.
         freeze_above: kappa does not grow while it is above this.
+        fixed: value at which kappa is held instead; 0 to adapt it.
     """
 
     threshold: float = 0.95
     step: float = 0.001
     minimum: float = 0.01
     freeze_above: float = 0.5
+    fixed: float = 0.0
 
     def next(self, kappa: int, mass: float) -> int:
         """Return kappa after an update in which the kept keys had ``mass``; kappa in millionths."""
+        if self.fixed:
+            return round(self.fixed * KAPPA_ONE)
         step, freeze = round(self.step * KAPPA_ONE), round(self.freeze_above * KAPPA_ONE)
         if mass > self.threshold:
             kappa -= step

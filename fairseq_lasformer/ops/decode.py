@@ -47,7 +47,7 @@ def topk_indices(q: Tensor, keys: Tensor, paths: KeyIndex, kappa: int, backend: 
     """
     if kappa >= KAPPA_ONE or paths.end <= MIN_KEYS:
         return None
-    chosen = backend_for(q.device, backend)
+    chosen = "reference" if keys.dtype == torch.float64 else backend_for(q.device, backend)
     q, keys = q.contiguous(), _rows(keys)
     if paths.table is not None:
         paths = paths._replace(table=_rows(paths.table))
@@ -84,7 +84,8 @@ def attend_kept(
     Returns:
         [R, H*D] in q's dtype; 0 for rows without keys.
     """
-    chosen = backend_for(q.device, backend)
+    wide = isinstance(keys, Tensor) and keys.dtype == torch.float64  # the kernels have no float64
+    chosen = "reference" if wide else backend_for(q.device, backend)
     plain = chosen == "reference" or dropout_p > 0 or (chosen == "cpu" and isinstance(keys, EightBit))
     if slots is None:
         assert paths is not None

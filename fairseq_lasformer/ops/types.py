@@ -14,7 +14,7 @@ KAPPA_ONE = 1_000_000
 """kappa = 1 in millionths. An integer kappa is exact on every device and unaffected by half precision."""
 
 MIN_KEYS = 10
-"""Minimum number of keys that a query keeps, unless fewer are allowed (k_i in section 3.2)."""
+"""Minimum number of keys that a query keeps, unless fewer are allowed (k_i in section 3.3)."""
 
 
 class AttentionMask(NamedTuple):

@@ -83,7 +83,8 @@ def pattern(cfg: ModuleConfig, module: str, backend: str = "auto") -> Pattern:
         InputError: unknown pattern or invalid argument.
     """
     widths, spec = attention_widths(cfg, module), pattern_spec(cfg, module)
-    rule = SparsityRule(cfg.sparsity_threshold, cfg.sparsity_step, cfg.sparsity_min, cfg.sparsity_freeze_above)
+    bounds = cfg.sparsity_min, cfg.sparsity_freeze_above
+    rule = SparsityRule(cfg.sparsity_threshold, cfg.sparsity_step, *bounds, fixed=cfg.sparsity_fixed)
     options = PatternOptions(widths.query, widths.key, cfg.select_dim, rule, str(cfg.select_gradient), backend)
     options = options._replace(live=str(cfg.select_input) == "live", same_text=module != "cross")
     if spec.partition(":")[0] not in PATTERNS:
@@ -198,6 +199,7 @@ def moe_config(cfg: ModuleConfig) -> MoeConfig:
         groups=cfg.moe_groups,
         importance_weight=cfg.moe_importance_weight,
         load_weight=cfg.moe_load_weight,
+        noise_floor=cfg.moe_noise_floor,
         sigmoid=cfg.moe_sigmoid,
         recompute=cfg.moe_recompute,
         backend=str(cfg.moe_backend),

@@ -164,6 +164,8 @@ def _check(cfg: ModuleConfig) -> None:
     for name in ("sparsity_threshold", "sparsity_min", "sparsity_freeze_above", "supervise_all_above"):
         if not 0.0 < getattr(cfg, name) <= 1.0:
             raise InputError(f"--{name.replace('_', '-')} {getattr(cfg, name)}: expected a share in (0, 1]")
+    if not 0.0 <= cfg.sparsity_fixed <= 1.0:
+        raise InputError(f"--sparsity-fixed {cfg.sparsity_fixed}: expected a share in (0, 1], or 0 to adapt kappa")
     if not 0.0 < cfg.sparsity_step < 1.0:
         raise InputError(f"--sparsity-step {cfg.sparsity_step}: expected a value in (0, 1)")
     if cfg.position_offset < 0 or cfg.attention_length < 0 or cfg.attention_length == 1:
@@ -244,7 +246,7 @@ def _check_mixtures(cfg: ModuleConfig) -> None:
             raise InputError(
                 f"--moe-groups {a}: {n} experts must split evenly into at least --moe-top-k {k} groups of at least {k}"
             )
-    for name in ("moe_importance_weight", "moe_load_weight", "moe_ffn_embed_dim"):
+    for name in ("moe_importance_weight", "moe_load_weight", "moe_noise_floor", "moe_ffn_embed_dim"):
         if not 0 <= getattr(cfg, name) < math.inf:
             raise InputError(f"--{name.replace('_', '-')} {getattr(cfg, name)}: expected a number, 0 or larger")
     places = mixture_layers(cfg)

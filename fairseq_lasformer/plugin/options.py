@@ -132,6 +132,10 @@ class SelectionOptions(FairseqDataclass):
         default=0, metadata={"help": "initial updates that train selectors, which select nothing yet: kappa is fixed"}
     )
     sparsity_freeze_above: float = field(default=0.5, metadata={"help": "kappa does not grow while it is above this"})
+    sparsity_fixed: float = field(
+        default=0.0,
+        metadata={"help": "set kappa to this value, such as 0.05, instead of adapting it after an update"},
+    )
     sparsity_mass: ChoiceEnum(["selection", "attention"]) = field(  # type: ignore[valid-type]
         default="selection",
         metadata={"help": "mass on the kept keys that drives kappa: the selector's or the attention's own"},
@@ -171,6 +175,9 @@ class MoeOptions(FairseqDataclass):
     )
     moe_importance_weight: float = field(default=0.01, metadata={"help": "w_importance (eq 7)"})
     moe_load_weight: float = field(default=0.01, metadata={"help": "w_load (eq 11), or the weight of GShard's loss"})
+    moe_noise_floor: float = field(
+        default=0.0, metadata={"help": "added to the standard deviation of the gate's noise (eq 4); 0 in the paper"}
+    )
     moe_sigmoid: bool = field(default=False, metadata={"help": "apply a sigmoid to a mixture's output (the paper's)"})
     moe_recompute: bool = field(
         default=False, metadata={"help": "recompute the experts' hidden activations in the backward pass"}

@@ -62,3 +62,16 @@ def test_the_cost_of_a_model_is_what_torch_counts(tmp_path, build, options):
     assert costs["model"].sparse - costs["model"].dense == pytest.approx(
         costs["all"].sparse - costs["all"].dense + 40 * selectors
     )
+
+
+@pytest.mark.parametrize("share", [1, 2, 3, 6])
+def test_what_every_layer_computes_is_counted_for_every_layer(share):
+    """Linformer's E and F, and random features, belong to a layer; a selector belongs to a group."""
+    of = lambda **options: module_cost("encoder", module_config(LasformerConfig(**options)), [1.0] * 6, 1024)  # noqa: E731
+    linformer = of(select_pattern="linformer:rows=80,length=2048", select_modules="encoder", select_share=share)
+    assert linformer.ratio == pytest.approx(80 / 1024 + 80 / 1024)  # attention, and the two projections
+    performer = of(select_pattern="performer:features=64", select_share=share)
+    features = 6 * 2 * 1024 * 64 * 512  # of queries and of keys
+    assert performer.sparse_projections == performer.dense_projections + features
+    learned = of(select_share=share)
+    assert learned.ratio == pytest.approx(1 + 64 / (2 * share * 512))

@@ -59,3 +59,14 @@ def test_the_moving_average_takes_the_place_of_the_weights(tmp_path, build):
         with pytest.raises(InputError, match="bad.pt: (its|the) moving average"):
             loading.average([tmp_path / "bad.pt"], tmp_path / "mean.pt", ema=True)
     assert not (tmp_path / "mean.pt").exists()
+
+
+def test_too_little_memory_is_not_damage(tmp_path, build, monkeypatch):
+    save_model(tmp_path / "c.pt", build, 0.2)
+
+    def load(*_, **__):
+        raise RuntimeError("[enforce fail at alloc_cpu.cpp:128] . DefaultCPUAllocator: can't allocate memory")
+
+    monkeypatch.setattr(torch, "load", load)
+    with pytest.raises(InputError, match="not enough memory to load it$"):
+        loading.load(tmp_path / "c.pt")

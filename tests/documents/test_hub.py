@@ -220,3 +220,10 @@ def test_required_terms_are_met(trained_folder, prepared, tmp_path):
     assert [d for d in read_hypotheses(tmp_path / "out")] == [[line.translation for line in d] for d in met]
     with pytest.raises(InputError, match="a glossary needs aligned lines"):
         model.translate_documents(["w1"], glossary=tmp_path / "terms", no_align_sentences=True)
+
+
+def test_a_model_in_float64_translates(trained_folder):
+    """The kernels have no float64: definitions are used."""
+    model, text = hub.load_model(trained_folder, device="cpu"), ["w1 w2 w3\nw4 w5 w6 w7\nw8"]
+    plain = model.translate_documents(text, beam=2)
+    assert model.double().translate_documents(text, beam=2) == plain

@@ -128,7 +128,7 @@ def test_a_hierarchical_mixture_is_a_flat_one_with_product_gates():
         inside = routing.expert == i
         here, above = routing.token[inside], routing.weight[inside]
         for t, g in zip(here.tolist(), above):
-            std = torch.nn.functional.softplus(x[t] @ gate.noise[i]) + gating.NOISE_FLOOR
+            std = torch.nn.functional.softplus(x[t] @ gate.noise[i]) + gate.noise_floor
             clean = x[t] @ gate.gate[i]
             scores = clean + noise[t, 4 + 3 * i : 7 + 3 * i] * std
             top = scores.topk(3)
@@ -316,3 +316,22 @@ def test_losses_keep_experts_evenly_used(weights):
         optimizer.step()
     uneven = router_metrics(stats._asdict())["load_max_over_mean"]
     assert uneven < 1.5 if any(weights) else uneven > 2
+
+
+def test_noise_has_the_papers_standard_deviation_and_stays_finite():
+    """Equation 4 to the letter, without a floor; and gradients where softplus underflows to 0."""
+    x, w = torch.randn(50, 6, dtype=torch.float64), torch.randn(6, 4, dtype=torch.float64)
+    _, _, std = gating.noisy_scores(x, w, w, None)
+    assert torch.equal(std, torch.nn.functional.softplus(x @ w))
+    assert torch.equal(gating.noisy_scores(x, w, w, None, 0.01)[2], std + 0.01)
+    gate = gating.NoisyTopKGate(6, 4, 2, 0.01, 0.01)
+    with torch.no_grad():
+        gate.noise.fill_(-100.0)
+    found = gate(torch.ones(9, 6), torch.randn(9, 4))  # all experts tie
+    found.sums["load"].square().sum().backward()
+    assert all(torch.isfinite(p.grad).all() for p in (gate.gate, gate.noise)) and found.sums["load"].isfinite().all()
+
+
+def test_the_floor_is_an_option():
+    layer = mixture(moe_noise_floor=0.01)
+    assert layer.gate.noise_floor == 0.01 and mixture(moe_groups=2).gate.primary.noise_floor == 0.0

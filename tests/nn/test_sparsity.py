@@ -28,6 +28,12 @@ def test_kappa_steps_by_hand(kappa, mass, expected):
     assert RULE.next(round(kappa * KAPPA_ONE), mass) == round(expected * KAPPA_ONE)
 
 
+@pytest.mark.parametrize("mass", [0.2, 0.99])
+def test_kappa_may_be_held(mass):
+    held = RULE._replace(fixed=0.005)  # even below the minimum of what adapts
+    assert held.next(KAPPA_ONE, mass) == held.next(5000, mass) == 5000
+
+
 def test_kappa_comes_down_and_turns_where_the_mass_does():
     kappa, seen = KAPPA_ONE, []
     for _ in range(1200):

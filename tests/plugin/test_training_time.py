@@ -31,3 +31,12 @@ def test_a_branch_does_not_count_its_trunks_time_and_a_resumed_training_does(pre
     torch.save(saved, own)
     done = train(prepared, tmp_path / "branch", "--finetune-from-model", trunk, *limit, "--max-update", 9)
     assert len(log_lines(done)) == 1 and seconds(tmp_path / "branch") > 7200
+
+
+@pytest.mark.command
+def test_kappa_is_held_after_the_warmup(prepared, tmp_path):
+    words = ["--max-update", 4, "--sparsity-fixed", 0.05, "--sparsity-warmup", 2, "--disable-validation"]
+    kappas = [line["kappa"] for line in log_lines(train(prepared, tmp_path, *words))]
+    assert [float(k) for k in kappas] == [1.0, 1.0, 1.0, 0.05]
+    refused = train(prepared, tmp_path / "other", "--sparsity-fixed", 5, check=False)
+    assert refused.returncode == 1 and "--sparsity-fixed 5.0: expected a share" in refused.stderr

@@ -13,27 +13,30 @@ from torch import Tensor, nn
 
 from fairseq_lasformer.nn.moe.routing import GateOutput, Routing, cv_squared
 
-# Added to the noise's standard deviation: softplus can underflow to 0, and P(x, i) divides by it. Not in the paper.
-NOISE_FLOOR = 1e-2
+SMALLEST = 1e-6
+"""Smallest standard deviation of the noise: softplus can underflow to 0, and P(x, i) divides by it."""
 
 
 def _wide(t: Tensor) -> Tensor:
     return t.to(torch.promote_types(t.dtype, torch.float32))
 
 
-def noisy_scores(x: Tensor, w_gate: Tensor, w_noise: Tensor, noise: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+def noisy_scores(
+    x: Tensor, w_gate: Tensor, w_noise: Tensor, noise: Tensor | None, floor: float = 0.0
+) -> tuple[Tensor, Tensor, Tensor]:
     """Compute H(x) of eq 4.
 
     Args:
         x: [T, d].
         w_gate, w_noise: [d, n].
         noise: standard normal [T, n]; None for no noise.
+        floor: added to its standard deviation.
 
     Returns:
         H(x), its mean x W_g and its standard deviation, [T, n] each.
     """
     clean = _wide(x) @ _wide(w_gate)
-    std = F.softplus(_wide(x) @ _wide(w_noise)) + NOISE_FLOOR
+    std = (F.softplus(_wide(x) @ _wide(w_noise)) + floor).clamp_min(SMALLEST)
     return clean if noise is None else clean + noise.to(clean) * std, clean, std
 
 
@@ -122,11 +125,20 @@ class NoisyTopKGate(SoftmaxGate):
     """Noisy top-k gating (eq 3-11): k experts per token, importance and load losses.
 
     Noise is added in training only. W_g and W_noise start at 0. Arguments as in :class:`SoftmaxGate`; k: experts per
-    token.
+    token; noise_floor: added to the noise's standard deviation (0 in the paper).
     """
 
-    def __init__(self, dim: int, n_experts: int, k: int, importance_weight: float, load_weight: float) -> None:
+    def __init__(
+        self,
+        dim: int,
+        n_experts: int,
+        k: int,
+        importance_weight: float,
+        load_weight: float,
+        noise_floor: float = 0.0,
+    ) -> None:
         super().__init__(dim, n_experts, k, importance_weight, load_weight)
+        self.noise_floor = noise_floor
         nn.init.zeros_(self.gate)
         self.noise = nn.Parameter(torch.zeros(dim, n_experts))
 
@@ -135,7 +147,7 @@ class NoisyTopKGate(SoftmaxGate):
 
     def forward(self, x: Tensor, noise: Tensor | None = None) -> GateOutput:
         """Map x [T, d], noise [T, n] standard normal, to k pairs per token, importance and load."""
-        scores, clean, std = noisy_scores(x, self.gate, self.noise, noise)
+        scores, clean, std = noisy_scores(x, self.gate, self.noise, noise, self.noise_floor)
         weight, expert, top = keep_top_k(scores, self.k)
         routing = _flat(weight, expert)
         sums = {"importance": _sum_by(routing.expert, routing.weight, self.n_experts)}
@@ -225,14 +237,22 @@ class HierarchicalGate(nn.Module):
         k: groups per token, and experts per token in each group.
         importance_weight: w_importance (eq 7).
         load_weight: w_load (eq 11).
+        noise_floor: see :class:`NoisyTopKGate`.
     """
 
     def __init__(
-        self, dim: int, n_experts: int, n_groups: int, k: int, importance_weight: float, load_weight: float
+        self,
+        dim: int,
+        n_experts: int,
+        n_groups: int,
+        k: int,
+        importance_weight: float,
+        load_weight: float,
+        noise_floor: float = 0.0,
     ) -> None:
         super().__init__()
-        self.n_experts, self.n_groups, self.k = n_experts, n_groups, k
-        self.primary = NoisyTopKGate(dim, n_groups, k, importance_weight, load_weight)
+        self.n_experts, self.n_groups, self.k, self.noise_floor = n_experts, n_groups, k, noise_floor
+        self.primary = NoisyTopKGate(dim, n_groups, k, importance_weight, load_weight, noise_floor)
         self.gate = nn.Parameter(torch.zeros(n_groups, dim, n_experts // n_groups))
         self.noise = nn.Parameter(torch.zeros_like(self.gate))
 
@@ -258,7 +278,7 @@ class HierarchicalGate(nn.Module):
             token, above = pairs.token[begin : begin + count], pairs.weight[begin : begin + count]
             begin += count
             own = None if noise is None else noise[token, a + i * b : a + (i + 1) * b]
-            scores, clean, std = noisy_scores(x[token], self.gate[i], self.noise[i], own)
+            scores, clean, std = noisy_scores(x[token], self.gate[i], self.noise[i], own, self.noise_floor)
             weight, expert, top = keep_top_k(scores, self.k)
             found.append(_flat(weight * above[:, None], expert + i * b, token))
             importance.append(_sum_by(found[-1].expert - i * b, found[-1].weight, b))

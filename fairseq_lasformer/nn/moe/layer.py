@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from fairseq_lasformer.nn.moe.dispatch import ExpertGroup, TokenDispatcher, all_reduce
 from fairseq_lasformer.nn.moe.experts import Experts
-from fairseq_lasformer.nn.moe.gating import GATES, HierarchicalGate
+from fairseq_lasformer.nn.moe.gating import GATES, HierarchicalGate, NoisyTopKGate
 from fairseq_lasformer.nn.moe.routing import combine
 
 
@@ -23,6 +23,7 @@ class MoeConfig(NamedTuple):
         groups: groups of a hierarchical mixture (a, eq 12); 0 for a flat one.
         importance_weight: w_importance (eq 7).
         load_weight: w_load (eq 11).
+        noise_floor: added to the standard deviation of the noise (eq 4).
         sigmoid: whether to apply a sigmoid to the output.
         recompute: recompute the experts' hidden activations; see :class:`Experts`.
         backend: implementation of the experts; see :class:`Experts`.
@@ -34,6 +35,7 @@ class MoeConfig(NamedTuple):
     groups: int = 0
     importance_weight: float = 0.01
     load_weight: float = 0.01
+    noise_floor: float = 0.0
     sigmoid: bool = False
     recompute: bool = False
     backend: str = "auto"
@@ -79,7 +81,9 @@ class MixtureOfExperts(nn.Module):
         weights = (cfg.importance_weight, cfg.load_weight)
         self.gate: nn.Module
         if cfg.groups:
-            self.gate = HierarchicalGate(dim, n, cfg.groups, k, *weights)
+            self.gate = HierarchicalGate(dim, n, cfg.groups, k, *weights, cfg.noise_floor)
+        elif cfg.gating == "noisy-topk":
+            self.gate = NoisyTopKGate(dim, n, k, *weights, cfg.noise_floor)
         else:
             self.gate = GATES[cfg.gating](dim, n, k, *weights)
         self.n_experts, self.workers, self.sigmoid = n, workers, cfg.sigmoid

@@ -97,4 +97,4 @@ class Linformer(ProjectedAttention):
         return torch.cat(sides, -1)
 
     def cost(self, length: int) -> PatternCost:
-        return PatternCost(min(1.0, self.rows / length), scores=2.0 * length * self.rows * self.embed_dim)
+        return PatternCost(min(1.0, self.rows / length), 2.0 * length * self.rows * self.embed_dim, each_layer=True)

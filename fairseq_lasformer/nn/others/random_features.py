@@ -110,7 +110,8 @@ class RandomFeatures(ProjectedAttention):
 
     def cost(self, length: int) -> PatternCost:
         width = self.query_features(torch.zeros(1, self.num_heads, 1, self.head_dim)).size(-1)
-        return PatternCost(width / length, projections=2.0 * length * self.features * self.embed_dim)
+        features = 2.0 * length * self.features * self.embed_dim
+        return PatternCost(width / length, projections=features, each_layer=True)
 
 
 class Performer(RandomFeatures):

@@ -58,11 +58,13 @@ class PatternCost(NamedTuple):
         kept: fraction of the keys that a query attends to, 0 to 1.
         scores: multiply-accumulates of the selection, for the whole sequence.
         projections: multiply-accumulates of its projections.
+        each_layer: whether every layer of a group computes scores and projections for itself.
     """
 
     kept: float
     scores: float = 0.0
     projections: float = 0.0
+    each_layer: bool = False
 
 
 def numbers(kind: type[Numbers], argument: str, example: str) -> Numbers:
