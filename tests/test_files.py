@@ -41,10 +41,10 @@ def test_standard_output_can_be_named_as_a_file(tmp_path):
     "arguments",
     [
         ["score", "ref", "ref", "--json", "OUT"],
-        ["cost", "none.pt", "--json", "OUT"],
+        ["info", "none.pt", "--json", "OUT"],
         ["report", "run", "-o", "OUT"],
         ["average", "OUT", "none.pt"],
-        ["contrast", "none.pt", "set", "--json", "OUT"],
+        ["score", "contrast", "none.pt", "set", "--json", "OUT"],
         ["prepare", "OUT", "-s", "xx", "-t", "yy", "--train", "raw"],
     ],
 )

@@ -274,7 +274,7 @@ def check_demo(clone: Path) -> None:
     assert figures["lasformer", "d-BLEU"] == report["systems"]["lasformer"]["d_bleu"]
     assert all(row["value"] > 0 for row in measured if row["compared"]) and len(figures) == 12
     demo = clone / "runs/demo"
-    call = ".venv/bin/lasformer cost runs/demo/lasformer/checkpoint_last.pt --lengths 512,1024 --json cost.json"
+    call = ".venv/bin/lasformer info runs/demo/lasformer/checkpoint_last.pt --lengths 512,1024 --json cost.json"
     assert "all" in execute(call, clone).stdout
     rows = json.loads((clone / "cost.json").read_text())["rows"]
     assert {row["module"] for row in rows} == {"encoder", "decoder", "cross", "all", "model"}

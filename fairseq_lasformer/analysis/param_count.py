@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -112,10 +112,24 @@ def options(pattern: str = "") -> str:
     return "\n".join([*lines, f"architectures: lasformer, {presets}"])
 
 
-def parts(model: torch.nn.Module) -> dict[str, int]:
-    """Count the parameters by part, with ``total`` last; shared parameters are counted once, where they first occur."""
+def stored(weights: Mapping[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the parameters in a checkpoint; shared ones once, where they first occur."""
+    seen = set()
+    for name, weight in weights.items():
+        place = weight.data_ptr(), weight.shape
+        if weight.is_floating_point() and not name.endswith(("_float_tensor", ".version")) and place not in seen:
+            seen.add(place)
+            yield name, weight
+
+
+def parts(named: Iterable[tuple[str, torch.Tensor]]) -> dict[str, int]:
+    """Count parameters by part, with ``total`` last.
+
+    Args:
+        named: names and parameters, shared ones once.
+    """
     found = {"word tables": 0, "embedding units": 0, "encoder": 0, "decoder": 0, "output projection": 0}
-    for name, p in model.named_parameters():
+    for name, p in named:
         side, _, rest = name.partition(".")
         part = side
         if rest.startswith("embed_tokens"):

@@ -283,22 +283,6 @@ def add_shortlist(parser: argparse.ArgumentParser) -> None:
     parser.epilog = f"Example: lasformer translate checkpoints/mine in.txt --shortlist data-bin/mine/{FILE}"
 
 
-def run_params(args: argparse.Namespace) -> None:
-    from fairseq_lasformer.analysis import param_count as parameters
-
-    model = parameters.build(
-        args.arch, args.words, args.words if args.target_words is None else args.target_words, args.options
-    )
-    print(parameters.table(parameters.parts(model)))
-
-
-def add_params(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--arch", default="lasformer", help="default: %(default)s")
-    parser.add_argument("--words", type=int, default=32000, help="size of the source dictionary (default: %(default)s)")
-    parser.add_argument("--target-words", type=int, help="size of the target dictionary (default: the same)")
-    parser.epilog = "After -- : options of the model, such as --encoder-embed-dim 256."
-
-
 def run_options(args: argparse.Namespace) -> None:
     from fairseq_lasformer.analysis.param_count import options
 

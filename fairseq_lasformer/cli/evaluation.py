@@ -131,24 +131,47 @@ def add_report(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--title", default="Lasformer report", help="default: %(default)s")
 
 
-def run_cost(args: argparse.Namespace) -> None:
+def run_info(args: argparse.Namespace) -> None:
+    from fairseq_lasformer.analysis import param_count
     from fairseq_lasformer.analysis.cost import checkpoint_cost, table
+    from fairseq_lasformer.checkpoints.loading import chosen, load
 
+    if args.checkpoint is None:
+        target = args.words if args.target_words is None else args.target_words
+        model = param_count.build(args.arch or "lasformer", args.words, target, args.options)
+        print(param_count.table(param_count.parts(model.named_parameters())))
+        return
+    if args.arch is not None or args.options:
+        raise InputError(f"{args.checkpoint}: has its own architecture; leave out --arch and its options")
     try:
         lengths = [int(n) for n in args.lengths.split(",")]
     except ValueError as e:
         raise InputError(f"--lengths {args.lengths}: expected numbers of tokens separated by commas") from e
     if args.json:
         check_writable(args.json)
-    costs = checkpoint_cost(args.checkpoint, lengths)
-    print(table(costs))
+    checkpoint = chosen(args.checkpoint)
+    costs = checkpoint_cost(checkpoint, lengths)
+    print(param_count.table(param_count.parts(param_count.stored(load(checkpoint)["model"]))))
+    print(f"\n{table(costs)}")
     if args.json:
         ratios = ("ratio", "ratio_with_projections", "ratio_with_all_projections")
         rows = [c._asdict() | {r: getattr(c, r) for r in ratios} for c in costs]
         atomic_write(args.json, json.dumps({"rows": rows}, indent=1) + "\n")
 
 
-def add_cost(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("checkpoint", type=Path)
+def add_info(parser: argparse.ArgumentParser) -> None:
+    from fairseq_lasformer.shared import model_path
+
+    parser.add_argument(
+        *("checkpoint",),
+        nargs="?",
+        type=model_path,
+        help="a checkpoint, or its folder: its parameters, and what its attention costs",
+    )
     parser.add_argument("--lengths", default="512,1024,2048,4096,8192", help="numbers of tokens (default: %(default)s)")
-    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    parser.add_argument("--json", type=Path, help="also write the costs to this file")
+    parser.add_argument("--arch", help="instead of a checkpoint: parameters of an architecture (default: lasformer)")
+    parser.add_argument("--words", type=int, default=32000, help="size of its source dictionary (default: %(default)s)")
+    parser.add_argument("--target-words", type=int, help="size of its target dictionary (default: the same)")
+    parser.set_defaults(late=("checkpoint", None))
+    parser.epilog = "After -- : options of the architecture, such as --encoder-embed-dim 256."

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import logging
+import shutil
 import sys
+import textwrap
 from collections.abc import Mapping
 from importlib import import_module
 from typing import NamedTuple
@@ -30,49 +33,83 @@ class Command(NamedTuple):
     writes: Mapping[str, str] = {"out": OWN}
 
 
-COMMANDS = {
-    "corpus": Command("convert a public corpus to raw documents", "data"),
-    "align": Command("make a corpus of documents from two folders of files, one in each language", "data"),
-    "prepare": Command("convert raw documents to binarised data", "data"),
-    "train": Command("train on prepared data", "experiments"),
-    "upcycle": Command("turn a dense model into one that selects, in a few hundred updates", "experiments"),
-    "back-translate": Command("train on back-translated documents of the target language", "experiments"),
-    "distil": Command("train a student on a teacher's translations of the training text", "experiments"),
-    "run": Command("make a model and its report from raw documents, as configured in a file", "experiments"),
-    "translate": Command(
-        "translate files, folders or standard input, in any known format", "translate", {"out": OWN, "report": TABLE}
-    ),
-    "verify": Command("repeat the translation of a receipt and compare the bytes", "verify"),
-    "update": Command("update a translation: translate what has changed in its source", "update"),
-    "memory": Command("build a translation memory, or look up sentences in one", "memory", {"memory": OWN}),
-    "serve": Command("run a translation server with a web page", "serve"),
-    "generate": Command("translate a prepared split, whole documents", "data", {"out": OWN, "report": TABLE}),
-    "score": Command("d-BLEU, s-BLEU and chrF of translated documents", "scores", {"json": SCORES, "windows": NEW}),
-    "terms": Command(
-        "find names and their translations in a parallel text, for scores of terms", "scores", {"out": NEW}
-    ),
-    "contrast": Command(
-        "score a contrastive test set (ContraPro's format) with a checkpoint", "evaluation", {"json": SCORES}
-    ),
-    "context": Command("measure how much the context is worth to a model, in bits", "evaluation", {"json": SCORES}),
-    "reproduce": Command("run a row of the paper's main table: corpus, training, translation, scores", "experiments"),
-    "ablate": Command("run one of the paper's ablation tables and print it", "experiments"),
-    "report": Command("write a page about runs: curves, scores, cost, attention", "evaluation", {"out": PAGE}),
-    "cost": Command("compute the cost of attention relative to the dense Transformer", "evaluation", {"json": SCORES}),
-    "shortlist": Command("list the words that may translate each word, for faster translation", "data", {"out": NEW}),
-    "options": Command("list the options of model, criterion and task for fairseq-train", "data"),
-    "params": Command("count an architecture's parameters, by part", "data"),
-    "prune": Command("remove groups of layers, or heads, from a checkpoint", "checkpoints", {"out": NEW}),
-    "convert": Command("convert a checkpoint of fairseq's transformer to lasformer_dense", "checkpoints", {"out": NEW}),
-    "import": Command(
-        "convert a Hugging Face model (OPUS-MT, NLLB, ...) to one that every command takes", "checkpoints"
-    ),
-    "export": Command("write a model at kappa 1 for CTranslate2", "checkpoints"),
-    "pack": Command("write a model as a small folder to give away: 8 bits, dictionaries, subwords", "checkpoints"),
-    "average": Command("average checkpoints, with kappa from the last", "checkpoints", {"out": NEW}),
+GROUPS = {
+    "translate": {
+        "translate": Command(
+            "translate files, folders or standard input, in any known format",
+            "translate",
+            {"out": OWN, "report": TABLE},
+        ),
+        "translate --verify": Command("repeat the translation of a receipt and compare the bytes", "verify"),
+        "update": Command("update a translation: translate what has changed in its source", "update"),
+        "memory": Command("build a translation memory, or look up sentences in one", "memory", {"memory": OWN}),
+        "serve": Command("run a translation server with a web page", "serve"),
+    },
+    "train": {
+        "align": Command("make a corpus of documents from two folders of files, one in each language", "data"),
+        "prepare": Command("convert raw documents to binarised data", "data"),
+        "train": Command("train on prepared data", "experiments"),
+        "run": Command("make a model and its report from raw documents, as configured in a file", "experiments"),
+        "upcycle": Command("turn a dense model into one that selects, in a few hundred updates", "experiments"),
+        "distil": Command("train a student on a teacher's translations of the training text", "experiments"),
+        "back-translate": Command("train on back-translated documents of the target language", "experiments"),
+        "shortlist": Command(
+            "list the words that may translate each word, for faster translation", "data", {"out": NEW}
+        ),
+    },
+    "measure": {
+        "generate": Command("translate a prepared split, whole documents", "data", {"out": OWN, "report": TABLE}),
+        "score": Command("d-BLEU, s-BLEU and chrF of translated documents", "scores", {"json": SCORES, "windows": NEW}),
+        "score terms": Command(
+            "find names and their translations in a parallel text, for scores of terms", "scores", {"out": NEW}
+        ),
+        "score contrast": Command(
+            "score a contrastive test set (ContraPro's format) with a checkpoint", "evaluation", {"json": SCORES}
+        ),
+        "score context": Command(
+            "measure how much the context is worth to a model, in bits", "evaluation", {"json": SCORES}
+        ),
+        "report": Command("write a page about runs: curves, scores, cost, attention", "evaluation", {"out": PAGE}),
+    },
+    "models": {
+        "info": Command(
+            "parameters of a model, and the cost of its attention relative to the dense Transformer",
+            "evaluation",
+            {"json": SCORES},
+        ),
+        "import": Command(
+            "convert a Hugging Face model (OPUS-MT, NLLB, ...) to one that every command takes", "checkpoints"
+        ),
+        "convert": Command(
+            "convert a checkpoint of fairseq's transformer to lasformer_dense", "checkpoints", {"out": NEW}
+        ),
+        "average": Command("average checkpoints, with kappa from the last", "checkpoints", {"out": NEW}),
+        "prune": Command("remove groups of layers, or heads, from a checkpoint", "checkpoints", {"out": NEW}),
+        "export": Command("write a model at kappa 1 for CTranslate2", "checkpoints"),
+        "pack": Command("write a model as a small folder to give away: 8 bits, dictionaries, subwords", "checkpoints"),
+    },
+    "the paper": {
+        "corpus": Command("convert a public corpus to raw documents", "data"),
+        "reproduce": Command(
+            "run a row of the paper's main table: corpus, training, translation, scores", "experiments"
+        ),
+        "ablate": Command("run one of the paper's ablation tables and print it", "experiments"),
+    },
+    "this installation": {
+        "options": Command("list the options of model, criterion and task for fairseq-train", "data"),
+        "doctor": Command("show what lasformer finds here: Python, torch, kernels, GPU, disk", "doctor", {}),
+    },
 }
 
-TAKING_MORE = ("train", "upcycle", "generate", "ablate", "params")
+COMMANDS = {name: command for group in GROUPS.values() for name, command in group.items()}
+
+FORMER = {
+    **{"verify": "translate --verify", "cost": "info", "params": "info"},
+    **{name: f"score {name}" for name in ("terms", "contrast", "context")},
+}
+"""Former names of commands, which still work and print the present one."""
+
+TAKING_MORE = ("train", "upcycle", "generate", "ablate", "info")
 
 
 def _with_numbers(words: list[str]) -> list[str]:
@@ -84,23 +121,69 @@ def _with_numbers(words: list[str]) -> list[str]:
     ]
 
 
+def function_of(name: str) -> str:
+    """Return what the functions of a command are named after: ``add_NAME`` and ``run_NAME``."""
+    return name.split()[-1].lstrip("-").replace("-", "_")
+
+
+def overview() -> str:
+    """Return all commands, by group."""
+    width = max(map(len, COMMANDS)) + 4
+    room = min(shutil.get_terminal_size().columns - 2, 100) - width
+    lines = []
+    for title, commands in GROUPS.items():
+        lines += ["", f"{title}:"]
+        for name, command in commands.items():
+            first, *more = textwrap.wrap(command.help, max(20, room))
+            lines += [f"  {name:<{width - 2}}{first}", *(" " * width + line for line in more)]
+    return "\n".join(lines[1:])
+
+
+def _named(words: list[str], parser: argparse.ArgumentParser) -> list[str]:
+    """Return the arguments with the command as one word, under its present name.
+
+    An unknown command ends the process, with the name that is most like it.
+    """
+    name, *rest = words
+    if name in FORMER:
+        print(f"note: lasformer {name} is now called lasformer {FORMER[name]}", file=sys.stderr)
+        return [FORMER[name], *rest]
+    end = rest.index("--") if "--" in rest else len(rest)
+    if name == "translate" and "--verify" in rest[:end]:
+        rest.remove("--verify")
+        return ["translate --verify", *rest]
+    if rest and f"{name} {rest[0]}" in COMMANDS:
+        return [f"{name} {rest[0]}", *rest[1:]]
+    if name not in COMMANDS and not name.startswith("-"):
+        like = difflib.get_close_matches(name, [*COMMANDS, *FORMER], 1)
+        hint = f"; did you mean {FORMER.get(like[0], like[0])}?" if like else ""
+        parser.error(f"there is no command {name}{hint} (lasformer --help lists them)")
+    return words
+
+
 def main(argv: list[str] | None = None) -> int:
     """Run a subcommand and return the exit code."""
     wait_briefly()
     logging.basicConfig(level=logging.WARNING)  # otherwise, importing fairseq shows the log lines of all libraries
-    parser = argparse.ArgumentParser(prog="lasformer", description="Document-level translation with Lasformer.")
+    parser = argparse.ArgumentParser(
+        prog="lasformer",
+        usage="lasformer [-h] [--version] COMMAND ...",
+        description="Document-level translation with Lasformer.",
+        epilog=f"{overview()}\n\nlasformer COMMAND --help describes a command.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--version", action="version", version=f"fairseq_lasformer {__version__}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", help=argparse.SUPPRESS)
     words = list(sys.argv[1:] if argv is None else argv)
+    words = _named(words, parser) if words else words
     for name, (text, module, writes) in COMMANDS.items():
         title = text if text.startswith("d-BLEU") else text[0].upper() + text[1:]
-        sub = commands.add_parser(name, help=text, description=title + ".")
-        if name in words:  # the others' options are not needed, and their modules take time to import
+        sub = commands.add_parser(name, description=title + ".")
+        if words[:1] == [name]:  # the others' options are not needed, and their modules take time to import
             work = import_module(f"fairseq_lasformer.cli.{module}")
-            function = name.replace("-", "_")
-            getattr(work, f"add_{function}")(sub)
+            getattr(work, f"add_{function_of(name)}")(sub)
             add_overwrite(sub, writes)
-            sub.set_defaults(run=getattr(work, f"run_{function}"))
+            sub.set_defaults(run=getattr(work, f"run_{function_of(name)}"))
     # argparse cannot separate the arguments after -- from both options and positionals
     end = words.index("--") if "--" in words else len(words)
     args, unknown = parser.parse_known_args(_with_numbers(words[:end]))

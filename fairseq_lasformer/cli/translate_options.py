@@ -109,8 +109,8 @@ def add_translate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--receipt",
         action="store_true",
-        help="write a receipt next to each file (NAME.receipt.json), from which lasformer verify repeats and compares "
-        "the translation; implies --reproducible",
+        help="write a receipt next to each file (NAME.receipt.json), from which translate --verify repeats and "
+        "compares the translation; implies --reproducible",
     )
     parser.add_argument(
         "--report",

@@ -39,7 +39,9 @@ def add_verify(parser: argparse.ArgumentParser) -> None:
         )
     parser.add_argument("--quiet", action="store_true", help="print nothing if the translation is the same")
     parser.add_argument("--verbose", action="store_true", help="show what fairseq logs")
-    parser.epilog = "Example: lasformer verify letter.de.txt.receipt.json letter.txt --model checkpoints/mine"
+    parser.epilog = (
+        "Example: lasformer translate --verify letter.de.txt.receipt.json letter.txt --model checkpoints/mine"
+    )
 
 
 class _Options(argparse.ArgumentParser):

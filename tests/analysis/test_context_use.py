@@ -87,7 +87,7 @@ def test_kappa_can_be_set_where_there_are_selectors(use, build):
 
 def test_the_command_prints_a_table(trained_folder, tmp_path):
     prefix = write_corpus(tmp_path, "set", 5, seed=4)
-    command = ["lasformer", "context", trained_folder / "checkpoint_last.pt", prefix, "--tokens", "5,20"]
+    command = ["lasformer", "score", "context", trained_folder / "checkpoint_last.pt", prefix, "--tokens", "5,20"]
     done = run(*command, "--kappa", "0.1,1", "--json", tmp_path / "out.json")
     assert done.stdout.count("20 tokens") == 2 and "CXMI" in done.stdout
     assert [r["kappa"] for r in json.loads((tmp_path / "out.json").read_text())["results"]] == [0.1, 1.0]

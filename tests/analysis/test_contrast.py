@@ -52,7 +52,13 @@ def test_contrastive_scores_are_those_of_one_candidate_at_a_time(trained_folder,
         best = [torch.stack([s.mean() for s in batched[a:b]]).argmax() == 0 for a, b in ((0, 2), (2, 5))]
         assert result["accuracy"] == sum(best) / 2 and result["by_distance"].keys() == {"0", "1"}
     done = run(
-        "lasformer", "contrast", trained_folder / "checkpoint_last.pt", tmp_path / "set", "--json", tmp_path / "j"
+        "lasformer",
+        "score",
+        "contrast",
+        trained_folder / "checkpoint_last.pt",
+        tmp_path / "set",
+        "--json",
+        tmp_path / "j",
     )
     assert all(f"context {p}: " in done.stdout for p in contrast.POLICIES) and "pronoun er" in done.stdout
     assert [r["policy"] for r in json.loads((tmp_path / "j").read_text())["results"]] == list(contrast.POLICIES)
@@ -97,7 +103,13 @@ def test_consistency_sets_put_the_right_one_first(trained_folder, tmp_path):
     best = torch.stack([s.mean() for s in scores]).argmax() == 0
     assert result["by_distance"]["3"] == (float(best), 1)
     done = run(
-        "lasformer", "contrast", trained_folder / "checkpoint_last.pt", tmp_path / "set.json", "--context", "both"
+        "lasformer",
+        "score",
+        "contrast",
+        trained_folder / "checkpoint_last.pt",
+        tmp_path / "set.json",
+        "--context",
+        "both",
     )
     assert "of 2 groups" in done.stdout
 
@@ -138,5 +150,7 @@ def test_written_pronouns_are_counted_in_the_last_line(trained_folder, tmp_path,
 
 def test_generative_contrast_from_the_command_line(trained_folder, tmp_path):
     prefix = write_set(tmp_path, LINES, "0\n2\n5\n")
-    done = run("lasformer", "contrast", trained_folder / "checkpoint_last.pt", prefix, "--generative", "--beam", 1)
+    done = run(
+        "lasformer", "score", "contrast", trained_folder / "checkpoint_last.pt", prefix, "--generative", "--beam", 1
+    )
     assert done.stdout.count("of 1 pronouns translated right") == 2

@@ -213,7 +213,7 @@ def verify(program: str, data: Path, folder: Path, out: Path) -> list:
     receipt = Maker.of(folder / "checkpoint_best.pt", data, options, {}).begin(text.read_bytes(), "text")
     receipt = receipt._replace(translation=receipt.source)  # the text itself, for what comes before the checkpoint
     (out / "text.txt.receipt.json").write_text(receipt.text(out))
-    return [program, "verify", out / "text.txt.receipt.json", text]
+    return [program, "translate", "--verify", out / "text.txt.receipt.json", text]
 
 
 NONE = None  # reads no checkpoint
@@ -221,19 +221,19 @@ LASFORMER = {
     "corpus": NONE,
     "prepare": NONE,
     "score": NONE,
-    "terms": NONE,
+    "score terms": NONE,
     "options": NONE,
-    "params": NONE,
+    "doctor": NONE,
     "shortlist": NONE,
     "memory": NONE,
     "translate": command("translate", "CHECKPOINT", "OUT/text.txt", "--data", "DATA"),
-    "verify": verify,
+    "translate --verify": verify,
     "serve": command("serve", "FOLDER", "--data", "DATA", "--port", "0"),
     "generate": command("generate", "DATA", "CHECKPOINT", "OUT/out", "--", "--cpu"),
-    "contrast": command("contrast", "CHECKPOINT", "OUT/text", "--data", "DATA"),
-    "context": command("context", "CHECKPOINT", "OUT/text", "--data", "DATA"),
+    "score contrast": command("score", "contrast", "CHECKPOINT", "OUT/text", "--data", "DATA"),
+    "score context": command("score", "context", "CHECKPOINT", "OUT/text", "--data", "DATA"),
     "report": command("report", "FOLDER", "-o", "OUT/r.html", "--document", "OUT/text.txt", "--data", "DATA"),
-    "cost": command("cost", "CHECKPOINT"),
+    "info": command("info", "CHECKPOINT"),
     "convert": command("convert", "CHECKPOINT", "OUT/out.pt"),
     "export": command("export", "CHECKPOINT", "OUT/out", "--data", "DATA"),
     "import": NONE,  # takes no checkpoint of fairseq's; see test_huggingface

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import re
 
 import pytest
+import torch
 from helpers import run
 
 import fairseq_lasformer
 from fairseq_lasformer.cli import fairseqs_options
-from fairseq_lasformer.cli.main import COMMANDS, main
+from fairseq_lasformer.cli.main import COMMANDS, FORMER, function_of, main
+from fairseq_lasformer.documents.hub import load_model
 
 
 def test_every_option_can_be_looked_up(capsys):
@@ -34,8 +37,8 @@ def test_the_version_and_the_module_form():
     "arguments, message",
     [
         (["score", "none.de", "h"], "none.de: cannot be read"),
-        (["cost", "none.pt"], "none.pt: no such checkpoint"),
-        (["cost", "none.pt", "--lengths", "a,b"], "--lengths a,b"),
+        (["info", "none.pt"], "none.pt: no such file or folder"),
+        (["info", "none.pt", "--lengths", "a,b"], "--lengths a,b"),
         (["average", "o", "none.pt"], "none.pt: no such checkpoint"),
         (["generate", "nowhere", "none.pt", "o"], "was not prepared"),
         (["prepare", "o", "-s", "a", "-t", "b"], "nothing to prepare"),
@@ -62,16 +65,17 @@ def test_missing_hypotheses_are_named(tmp_path, capsys):
     ("command", "old", "new"),
     [
         ("generate", ["--format", "raw"], ["--layout", "raw"]),
-        ("contrast", ["--cuda"], ["--device", "cuda"]),
+        ("score contrast", ["--cuda"], ["--device", "cuda"]),
         ("reproduce", ["--trust"], ["--trust-first-download"]),
     ],
 )
 def test_old_names_of_options_keep_working_and_say_what_they_are_called_now(command, old, new, capsys, monkeypatch):
     seen = []
     module = importlib.import_module(f"fairseq_lasformer.cli.{COMMANDS[command].module}")
-    monkeypatch.setattr(module, f"run_{command}", lambda args: seen.append(vars(args)))
-    places = {"generate": ["d", "c", "o"], "contrast": ["c", "p"], "reproduce": ["ted_en-de", "lasformer"]}[command]
-    assert main([command, *places, *old]) == main([command, *places, *new]) == 0
+    monkeypatch.setattr(module, f"run_{function_of(command)}", lambda args: seen.append(vars(args)))
+    places = {"generate": ["d", "c", "o"], "score contrast": ["c", "p"], "reproduce": ["ted_en-de", "lasformer"]}
+    words = [*command.split(), *places[command]]
+    assert main([*words, *old]) == main([*words, *new]) == 0
     assert seen[0] == seen[1]
     assert (
         capsys.readouterr().err
@@ -81,9 +85,9 @@ def test_old_names_of_options_keep_working_and_say_what_they_are_called_now(comm
 
 def test_device_beam_and_tokens_are_the_same_options_everywhere(capsys):
     meant = {}
-    for command in ("translate", "serve", "generate", "ablate", "contrast", "report"):
+    for command in ("translate", "serve", "generate", "ablate", "score contrast", "report"):
         with pytest.raises(SystemExit):
-            main([command, "--help"])
+            main([*command.split(), "--help"])
         text = " ".join(capsys.readouterr().out.split())
         for option in (
             "--device DEVICE cpu, cuda,",
@@ -101,3 +105,60 @@ def test_the_device_of_generate_is_fairseqs(monkeypatch):
     assert fairseqs_options(args) == ["--device-id", "1", "--beam", "3", "--beam", "7"]
     args = argparse.Namespace(device="cpu", beam=5, max_tokens=900, options=[])
     assert fairseqs_options(args) == ["--cpu", "--max-tokens", "900"]
+
+
+@pytest.mark.parametrize("former", FORMER)
+def test_former_names_of_commands_work_and_say_what_they_are_called_now(former, capsys):
+    texts = []
+    for words in ([former], FORMER[former].split()):
+        with pytest.raises(SystemExit) as ended:
+            main([*words, "--help"])
+        assert ended.value.code == 0
+        texts.append(capsys.readouterr())
+    assert texts[0].out == texts[1].out and texts[1].err == ""
+    assert texts[0].err == f"note: lasformer {former} is now called lasformer {FORMER[former]}\n"
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [("tranlsate", "translate"), ("averge", "average"), ("paramz", "info"), ("contrasts", "score contrast")],
+)
+def test_a_mistyped_command_is_answered_with_the_one_that_was_meant(typed, meant, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main([typed, "file"])
+    said = capsys.readouterr().err
+    assert ended.value.code == 2 and f"there is no command {typed}; did you mean {meant}?" in said
+    with pytest.raises(SystemExit):
+        main(["xyzzy"])
+    assert "did you mean" not in capsys.readouterr().err
+
+
+def test_the_overview_has_every_command_under_a_heading(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    text = capsys.readouterr().out
+    headings = re.findall(r"^([a-z ]+):$", text, re.M)
+    assert headings == ["options", "translate", "train", "measure", "models", "the paper", "this installation"]
+    commands = text[text.index("translate:") :]
+    assert re.findall(r"^  ([a-z-]+(?: [a-z-]+)?)  ", commands, re.M) == [*COMMANDS]
+
+
+def test_doctor_shows_what_is_here(capsys):
+    assert main(["doctor"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 24 and all(line.startswith(("ok ", " ! ")) for line in lines)
+    found = {line[4:].split()[0] for line in lines}
+    assert found >= {"Python", "machine", "packages", "torch", "GPU", "disk"}
+    assert torch.__version__ in "\n".join(lines)
+
+
+def test_info_counts_what_a_checkpoint_holds(trained_folder, capsys):
+    checkpoint = trained_folder / "checkpoint_last.pt"
+    assert main(["info", str(trained_folder), "--lengths", "512"]) == 0
+    told = capsys.readouterr().out
+    model = load_model(checkpoint, device="cpu").models[0]
+    total = sum(p.numel() for p in model.parameters())
+    assert f"total{total:>29,}" in told and "ratio" in told
+    assert main(["info", str(checkpoint), "--arch", "lasformer"]) == 1
+    assert "has its own architecture" in capsys.readouterr().err

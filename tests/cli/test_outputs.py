@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_lasformer.cli.main import COMMANDS, main
+from fairseq_lasformer.cli.main import COMMANDS, function_of, main
 from fairseq_lasformer.cli.outputs import NEW, OWN, same_file
 from fairseq_lasformer.evaluation.doubts import HEADER
 
 
 def parser_of(name: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser()
-    getattr(import_module(f"fairseq_lasformer.cli.{COMMANDS[name].module}"), f"add_{name.replace('-', '_')}")(parser)
+    getattr(import_module(f"fairseq_lasformer.cli.{COMMANDS[name].module}"), f"add_{function_of(name)}")(parser)
     return parser
 
 
@@ -28,7 +28,7 @@ def is_path(action: argparse.Action) -> bool:
 
 def words_of(name: str, values: dict[str, str]) -> list[str]:
     """Return a command with these values, and some value for everything else that it needs."""
-    words, positional = [name], []
+    words, positional = name.split(), []
     for action in parser_of(name)._actions:
         value = values.get(action.dest)
         if action.option_strings:

@@ -56,11 +56,20 @@ def made(trained_folder, tmp_path_factory):
 
 def test_the_same_is_found_on_other_processors_and_in_other_company(made):
     for name, env in (("a.txt", {}), ("b.html", {"LASFORMER_ISA": "plain", "ATEN_CPU_CAPABILITY": "default"})):
-        done = run("lasformer", "verify", made / "out" / f"{name}.receipt.json", made / "source" / name, **env)
+        done = run(
+            "lasformer", "translate", "--verify", made / "out" / f"{name}.receipt.json", made / "source" / name, **env
+        )
         assert "the same translation" in done.stdout
     lines = [json.loads(line) for line in (made / "json" / "a.txt.jsonl").read_text().splitlines()]
     assert len({line["receipt"] for line in lines}) == 1 and len(lines[0]["receipt"]) == 64
-    done = run("lasformer", "verify", made / "json" / "a.txt.jsonl.receipt.json", made / "source" / "a.txt", "--quiet")
+    done = run(
+        "lasformer",
+        "translate",
+        "--verify",
+        made / "json" / "a.txt.jsonl.receipt.json",
+        made / "source" / "a.txt",
+        "--quiet",
+    )
     assert not done.stdout
     assert not list((made / "out").glob("*.receipt.json.*"))
 
@@ -70,7 +79,7 @@ def test_what_is_another_is_named(made, trained_folder, prepared, tmp_path):
     translation = made / "out" / "a.txt"
     other = tmp_path / "a.txt"
     other.write_text(TEXT + "w1\n")
-    assert "not the file that was translated: its SHA-256 differs" in error("verify", receipt, other)
+    assert "not the file that was translated: its SHA-256 differs" in error("translate", "--verify", receipt, other)
     for name, content, message in (
         ("translation", "0" * 64, "a.txt: not the translation of this receipt"),
         ("model", "0" * 64, "the model is not the receipt's: its SHA-256 differs"),
@@ -87,16 +96,16 @@ def test_what_is_another_is_named(made, trained_folder, prepared, tmp_path):
         held = json.loads(receipt.read_text()) | {name: content}
         path = made / "out" / "altered.json"
         path.write_text(json.dumps(held))
-        assert message in error("verify", path, source, "--translation", translation), name
+        assert message in error("translate", "--verify", path, source, "--translation", translation), name
     wrong = made / "out" / "b.html"
     held = json.loads(receipt.read_text()) | {"translation": file_hash(wrong), "version": "0.0.1"}
     path.write_text(json.dumps(held))
-    assert "the old one is by version 0.0.1" in error("verify", path, source, "--translation", wrong)
-    assert "name the translation with --translation" in error("verify", path, source)
+    assert "the old one is by version 0.0.1" in error("translate", "--verify", path, source, "--translation", wrong)
+    assert "name the translation with --translation" in error("translate", "--verify", path, source)
     for text in ("", "[" * 100_000, "[]", json.dumps({"source": 1})):
         path.write_text(text)
-        assert ": not a receipt" in error("verify", path, source)
-    assert "no such file" in error("verify", tmp_path / "none", source)
+        assert ": not a receipt" in error("translate", "--verify", path, source)
+    assert "no such file" in error("translate", "--verify", tmp_path / "none", source)
 
 
 def test_a_moved_model_is_named_by_options(made, trained_folder, prepared, tmp_path):
@@ -106,7 +115,10 @@ def test_a_moved_model_is_named_by_options(made, trained_folder, prepared, tmp_p
     path.write_text(json.dumps(held))
     where = ("--model", trained_folder, "--data", prepared, "--glossary", made / "glossary.tsv")
     where += ("--translation", made / "out" / "a.txt")
-    assert "the same translation" in run("lasformer", "verify", path, made / "source" / "a.txt", *where).stdout
+    assert (
+        "the same translation"
+        in run("lasformer", "translate", "--verify", path, made / "source" / "a.txt", *where).stdout
+    )
 
 
 def test_an_altered_translation_is_not_the_receipts(made, tmp_path):
@@ -114,7 +126,7 @@ def test_an_altered_translation_is_not_the_receipts(made, tmp_path):
         shutil.copy(made / "out" / name, tmp_path)
     (tmp_path / "a.txt").write_text((made / "out" / "a.txt").read_text().replace("W", "V", 1))
     assert "not the translation of this receipt" in error(
-        "verify", tmp_path / "a.txt.receipt.json", made / "source" / "a.txt"
+        "translate", "--verify", tmp_path / "a.txt.receipt.json", made / "source" / "a.txt"
     )
 
 
@@ -123,7 +135,7 @@ def test_what_was_given_is_counted(trained_folder, tmp_path):
     (tmp_path / "given.tsv").write_text("1\tForged.\n2\tForged, too.\n")
     words = ("translate", trained_folder, tmp_path / "a.txt", "-o", tmp_path / "b.txt", "--lines", "--receipt")
     run("lasformer", *words, "--given", tmp_path / "given.tsv")
-    done = run("lasformer", "verify", tmp_path / "b.txt.receipt.json", tmp_path / "a.txt")
+    done = run("lasformer", "translate", "--verify", tmp_path / "b.txt.receipt.json", tmp_path / "a.txt")
     assert "of 2 sentences, 2 were given, 0 taken from a memory" in done.stdout
     places = json.loads((tmp_path / "b.txt.receipt.json").read_text())["places"]
     assert places["given"] == "given.tsv" and not any(place.startswith("/") for place in places.values())
@@ -141,10 +153,10 @@ def test_only_files_are_read(made, trained_folder, prepared, tmp_path):
             held = json.loads(receipt.read_text())
             held["places"] = {"model": str(trained_folder), "data": str(prepared), "glossary": "g"} | {name: place}
             (tmp_path / "receipt.json").write_text(json.dumps(held))
-            message = error("verify", tmp_path / "receipt.json", source, "--translation", translation)
+            message = error("translate", "--verify", tmp_path / "receipt.json", source, "--translation", translation)
             assert f"name it with --{name}" in message
-    assert "no such file" in error("verify", tmp_path / "pipe", source)
-    assert "no such file" in error("verify", receipt, tmp_path / "pipe")
+    assert "no such file" in error("translate", "--verify", tmp_path / "pipe", source)
+    assert "no such file" in error("translate", "--verify", receipt, tmp_path / "pipe")
 
 
 def test_receipts_need_a_file_and_what_can_be_made_again(trained_folder, tmp_path):

@@ -99,7 +99,7 @@ def test_names_are_found_with_their_translations(tmp_path, capsys):
         lines.append((f"{'甲乙丙丁'[i % 4]}看见{source}拿着{thing[0]}", f"Then he saw {target} and {thing[1]}"))
     for side, language in enumerate(("zh", "en")):
         (tmp_path / f"set.{language}").write_text("".join(line[side] + "\n" for line in lines), encoding="utf-8")
-    command = ["terms", str(tmp_path / "set"), str(tmp_path / "out"), "-s", "zh", "-t", "en"]
+    command = ["score", "terms", str(tmp_path / "set"), str(tmp_path / "out"), "-s", "zh", "-t", "en"]
     assert main(command) == 0
     found = dict(line.split("\t")[::-1] for line in (tmp_path / "out").read_text(encoding="utf-8").splitlines())
     assert found.keys() == {"Amanda", "Harold"} and all(found[t] in f"看见{s}拿着" and s in found[t] for s, t in names)

@@ -21,6 +21,10 @@ from fairseq_lasformer.plugin.model import LasformerModel
 from fairseq_lasformer.text.hypotheses import read_hypotheses
 
 
+def parts_of(model):
+    return parameters.parts(model.named_parameters())
+
+
 def count(module: nn.Module) -> int:
     return sum(p.numel() for p in module.parameters())
 
@@ -163,14 +167,14 @@ OFFICIAL = {
 @pytest.mark.parametrize(("words", "dim"), [(w, d) for w, sizes in OFFICIAL.items() for d in sizes])
 def test_the_official_presets_have_the_published_totals(words, dim):
     options = ["--encoder-embed-dim", str(dim), "--decoder-embed-dim", str(dim)]
-    found = parameters.parts(parameters.build("delight_transformer", words, words, options))
+    found = parts_of(parameters.build("delight_transformer", words, words, options))
     assert found["total"] == OFFICIAL[words][dim]
 
 
 def test_define_saves_a_quarter_of_transformer_base():
     tied = ["--share-decoder-input-output-embed"]
-    base = parameters.parts(parameters.build("lasformer_dense", 32_000, 32_001, tied))["total"]
-    compact = parameters.parts(parameters.build("lasformer_dense", 32_000, 32_001, [*tied, "--embedding", "define"]))
+    base = parts_of(parameters.build("lasformer_dense", 32_000, 32_001, tied))["total"]
+    compact = parts_of(parameters.build("lasformer_dense", 32_000, 32_001, [*tied, "--embedding", "define"]))
     assert 0.25 < 1 - compact["total"] / base < 0.29
 
 
@@ -178,7 +182,7 @@ def test_define_saves_a_quarter_of_transformer_base():
 def test_the_command_prints_the_total():
     done = run(
         "lasformer",
-        "params",
+        "info",
         "--arch",
         "delight_transformer",
         "--words",
@@ -190,7 +194,7 @@ def test_the_command_prints_the_total():
         256,
     )
     assert done.stdout.split()[-2:] == ["total", "13,788,584"]
-    done = run("lasformer", "params", "--", "--encoder-embed-dimm", 256, check=False)
+    done = run("lasformer", "info", "--", "--encoder-embed-dimm", 256, check=False)
     assert done.returncode == 1 and "not an option of the model" in done.stderr.strip().splitlines()[-1]
 
 
@@ -259,7 +263,7 @@ def test_widths_build_or_are_refused_by_name(variant, refused):
 
 @pytest.mark.parametrize("arch", ["lasformer", *PRESETS])
 def test_every_architecture_can_be_counted(arch):
-    assert parameters.parts(parameters.build(arch, 100, 100))["total"] > 100_000
+    assert parts_of(parameters.build(arch, 100, 100))["total"] > 100_000
 
 
 @pytest.mark.parametrize(
@@ -327,4 +331,4 @@ def test_both_commands_of_a_delight_model_run(prepared, tmp_path):
     checkpoint = tmp_path / "checkpoint_last.pt"
     run("lasformer", "generate", prepared, checkpoint, tmp_path / "out", "--shards", 1, "--", "--cpu", "--beam", 2)
     assert len(read_hypotheses(tmp_path / "out", allow_empty=True)) == 9
-    run("lasformer", "cost", checkpoint)
+    run("lasformer", "info", checkpoint)
