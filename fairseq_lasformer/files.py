@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import glob
 import hashlib
 import os
 import shutil
@@ -20,6 +21,7 @@ from fairseq_lasformer.errors import InputError
 CHUNK = 1 << 20
 """Number of bytes of a file that are read at a time."""
 
+_LONGEST = 140  # bytes of a name to which others are added
 _STALE = 3600.0  # seconds after which the leftovers of a killed process are removed
 
 
@@ -87,8 +89,9 @@ def replacing(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
             return
         target = Path(os.path.realpath(path))
         target.parent.mkdir(parents=True, exist_ok=True)
-        remove_stale(target.parent, f".{target.name}.*.tmp")
-        temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+        name = short_name(target.name)
+        remove_stale(target.parent, f".{glob.escape(name)}.*.tmp")
+        temporary = target.with_name(f".{name}.{os.getpid()}.tmp")
         temporary.unlink(missing_ok=True)
         handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
         with open(handle, mode, **text) as f:
@@ -159,10 +162,11 @@ def first_wins(path: Path, same: bool = True, binary: bool = False) -> Iterator[
     Raises:
         InputError: the file cannot be written, or differs from the first.
     """
-    temporary = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}.{time.time_ns()}.tmp")
+    name = short_name(path.name)
+    temporary = path.with_name(f".{name}.{socket.gethostname()[:50]}.{os.getpid()}.{time.time_ns()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        remove_stale(path.parent, f".{path.name}.*.tmp")
+        remove_stale(path.parent, f".{glob.escape(name)}.*.tmp")
         with open(temporary, "xb") if binary else open(temporary, "x", encoding="utf-8", newline="\n") as f:
             yield f
             f.flush()
@@ -181,6 +185,13 @@ def first_wins(path: Path, same: bool = True, binary: bool = False) -> Iterator[
         raise InputError(f"{path}: cannot be written ({_reason(e)})") from e
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def short_name(name: str) -> str:
+    """Return a name that leaves room for more: file systems allow 255 bytes."""
+    if len(os.fsencode(name)) <= _LONGEST:
+        return name
+    return hashlib.sha256(os.fsencode(name)).hexdigest()[:32]
 
 
 def _is_device(path: Path) -> bool:
@@ -213,11 +224,14 @@ def check_new_folder(folder: Path) -> None:
 def new_folder(folder: Path) -> Iterator[Path]:
     """Yield a folder to be filled, which becomes ``folder`` once it is complete; a failure leaves nothing behind.
 
+    What a killed process left is removed after an hour.
+
     Args:
         folder: new or empty, see :func:`check_new_folder`.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as unfinished:
+    remove_stale(folder.parent, f".{glob.escape(folder.name)}.*.new")
+    with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", suffix=".new", dir=folder.parent) as unfinished:
         place = Path(unfinished) / "folder"
         place.mkdir()
         yield place

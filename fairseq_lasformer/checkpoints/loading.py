@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import argparse
 import collections
+import errno
+import os
 import pickle
 import re
+import shutil
 import socket
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -48,6 +51,9 @@ _DTYPES = frozenset(
     [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.bool]
     + [torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64]
 )
+
+
+_FULL = 1 << 22  # free bytes below which a failed write means a full disk
 
 
 def chosen(place: Path) -> Path:
@@ -118,6 +124,21 @@ def load(path: str | Path) -> dict[str, Any]:
     if EIGHT_BITS in state:
         _expand(state, path)
     return state
+
+
+def save(state: dict[str, Any], path: Path) -> None:
+    """Write a checkpoint completely or not at all.
+
+    Raises:
+        InputError: it cannot be written.
+    """
+    with replacing(path, "wb") as f:
+        try:
+            torch.save(state, f)
+        except RuntimeError as e:  # torch's, about its own file format, where a write has failed
+            full = shutil.disk_usage(path.resolve().parent).free < _FULL
+            code = errno.ENOSPC if full else errno.EIO
+            raise OSError(code, os.strerror(code)) from e
 
 
 def _expand(state: dict[str, Any], path: Path) -> None:
@@ -256,5 +277,4 @@ def average(paths: Sequence[str | Path], out: str | Path, ema: bool = False) -> 
         for name, t in total.items()
     }
     last["last_optimizer_state"] = None
-    with replacing(out, "wb") as f:
-        torch.save(last, f)
+    save(last, Path(out))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import warnings
 from pathlib import Path
 
 from fairseq_lasformer.errors import InputError
@@ -68,6 +69,7 @@ def add_prune(parser: argparse.ArgumentParser) -> None:
 
 
 def run_import(args: argparse.Namespace) -> None:
+    warnings.simplefilter("ignore")  # of Hydra, about how fairseq uses it
     from fairseq_lasformer.conversion.huggingface.importing import import_model
 
     print(import_model(args.folder, args.out, (args.source_lang, args.target_lang), args.check))

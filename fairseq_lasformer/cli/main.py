@@ -219,6 +219,12 @@ def main(argv: list[str] | None = None) -> int:
     except ModuleNotFoundError as e:
         print(f"error: {missing(e)}", file=sys.stderr)
         return 1
+    except ImportError as e:
+        print(f"error: {' '.join(str(e).split())} (lasformer doctor shows what is installed)", file=sys.stderr)
+        return 1
+    except MemoryError:
+        print("error: there is not enough memory", file=sys.stderr)
+        return 1
     except BrokenPipeError:
         return 1
     return 0

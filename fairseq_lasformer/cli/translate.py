@@ -163,6 +163,7 @@ def _to_standard_output(args: argparse.Namespace, place: Path) -> None:
 def _file(args: argparse.Namespace, place: Path) -> None:
     from fairseq_lasformer.file_translation.files_worker import Job
     from fairseq_lasformer.file_translation.outputs import suffix
+    from fairseq_lasformer.files import short_name
 
     form = _form(args, place)
     target = Path(args.out)
@@ -175,7 +176,7 @@ def _file(args: argparse.Namespace, place: Path) -> None:
         raise InputError(f"{target}: cannot be written (a link to itself)") from e
     if same:
         raise InputError(f"{target}: is the file to translate; choose a different one with -o")
-    _run(args, [Job(source, target, form)], target.parent / f".{target.name}.lasformer")
+    _run(args, [Job(source, target, form)], target.parent / f".{short_name(target.name)}.lasformer")
 
 
 def _files(args: argparse.Namespace, places: Sequence[Path]) -> None:

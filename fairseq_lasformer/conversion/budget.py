@@ -12,14 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
 from tqdm import tqdm
 
-from fairseq_lasformer.checkpoints.loading import load
+from fairseq_lasformer.checkpoints.loading import load, save
 from fairseq_lasformer.documents.hub import from_pretrained
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.evaluation.calibration import bits_per_token, calibration
-from fairseq_lasformer.files import replacing
 from fairseq_lasformer.ops import KAPPA_ONE
 
 SHARES = (1.0, 0.7, 0.5, 0.4, 0.3, 0.25, 0.2, 0.16, 0.13, 0.1, 0.08, 0.06, 0.05, 0.04, 0.03, 0.02, 0.01)
@@ -118,6 +116,5 @@ def write_within_budget(checkpoint: Path, data: Path, out: Path, budget: float, 
     state, trained = load(checkpoint), model.state_dict()
     state["model"] = {n: trained[n].clone() if n.endswith(".kappa") else value for n, value in state["model"].items()}
     state["last_optimizer_state"] = None
-    with replacing(out, "wb") as f:
-        torch.save(state, f)
+    save(state, out)
     return found

@@ -16,9 +16,9 @@ from fairseq.data import Dictionary
 from fairseq.models.transformer import TransformerModelBase
 from omegaconf import OmegaConf
 
-from fairseq_lasformer.checkpoints.loading import architecture
+from fairseq_lasformer.checkpoints.loading import architecture, save
 from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.files import check_writable, replacing
+from fairseq_lasformer.files import check_writable
 from fairseq_lasformer.plugin.config import LasformerConfig
 from fairseq_lasformer.plugin.model import LasformerModel
 from fairseq_lasformer.plugin.patches.compat import load_checkpoint_to_cpu
@@ -86,8 +86,7 @@ def convert(checkpoint: Path, out: Path, keep: tuple[str | None, str | None] = (
     cfg["model"] = options | {"_name": "lasformer", "arch": "lasformer_dense"}
     cfg["task"] = {k: v for k, v in task.items() if k in known} | {"_name": "document_translation"}
     state |= {"cfg": cfg, "args": None, "model": ours.state_dict(), "last_optimizer_state": None}
-    with replacing(out, "wb") as f:
-        torch.save(state, f)
+    save(state, out)
     layers = f"{stock.cfg.encoder.layers}+{stock.cfg.decoder.layers} layers of {stock.cfg.encoder.embed_dim}"
     return (
         f"{out}: lasformer_dense, {layers}; largest relative difference to {kind} on random tokens {difference:.1g}\n"

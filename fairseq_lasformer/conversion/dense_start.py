@@ -12,14 +12,13 @@ import torch
 from fairseq.data import Dictionary
 from torch import Tensor
 
-from fairseq_lasformer.checkpoints.loading import architecture, load
+from fairseq_lasformer.checkpoints.loading import architecture, load, save
 from fairseq_lasformer.conversion.groups import attention_of_layers, fewest_groups
 from fairseq_lasformer.data.manifest import SplitInfo
 from fairseq_lasformer.data.shortlist import hashes
 from fairseq_lasformer.data.subwords import DataConfig
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.evaluation.calibration import calibration
-from fairseq_lasformer.files import replacing
 from fairseq_lasformer.plugin import register
 from fairseq_lasformer.plugin.config import PRESETS, LasformerConfig
 from fairseq_lasformer.plugin.model import LasformerModel
@@ -106,8 +105,7 @@ def write_start(checkpoint: Path, data: Path, out: Path, options: StartOptions) 
     cfg["task"] = {**cfg["task"], "_name": "document_translation", "data": str(data.resolve()), **limits, **names}
     state |= {"cfg": cfg, "args": None, "model": model.state_dict(), "last_optimizer_state": None, "extra_state": {}}
     state["task_state"] = {DICTIONARIES: hashes(_dictionaries(task))}
-    with replacing(out, "wb") as f:
-        torch.save(state, f)
+    save(state, out)
     return "\n".join(told)
 
 

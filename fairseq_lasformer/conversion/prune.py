@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fairseq_lasformer.checkpoints.loading import architecture, load
+from fairseq_lasformer.checkpoints.loading import architecture, load, save
 from fairseq_lasformer.conversion.dense_start import options_of, words_of_options
 from fairseq_lasformer.documents.hub import from_pretrained
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.evaluation.calibration import calibration, scored
-from fairseq_lasformer.files import check_writable, replacing
+from fairseq_lasformer.files import check_writable
 from fairseq_lasformer.plugin import register
 from fairseq_lasformer.plugin.build import without_keys
 from fairseq_lasformer.plugin.config import PRESETS, LasformerConfig, ModuleConfig, module_config
@@ -81,8 +81,7 @@ def prune(checkpoint: Path, out: Path, groups: str = "", heads: str = "", data: 
     before = sum(value.numel() for value in state["model"].values())
     settings["model"] = options | {"_name": "lasformer", "arch": "lasformer"}
     state |= {"cfg": settings, "args": None, "model": weights, "last_optimizer_state": None, "extra_state": {}}
-    with replacing(out, "wb") as f:
-        torch.save(state, f)
+    save(state, out)
     folder = Path(str(settings["task"]["data"])) if data is None else data
     old, new = scored(checkpoint, folder), scored(out, folder)
     after = sum(value.numel() for value in weights.values())

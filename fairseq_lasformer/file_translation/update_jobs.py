@@ -13,7 +13,7 @@ from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.file_translation.file_jobs import plan
 from fairseq_lasformer.file_translation.file_update import FileUpdater, UpdatedFile
 from fairseq_lasformer.file_translation.update_record import Entry, UpdateRecord, digest
-from fairseq_lasformer.files import check_writable, locked, replacing
+from fairseq_lasformer.files import check_writable, locked, replacing, short_name
 from fairseq_lasformer.formats import OpenFile
 from fairseq_lasformer.resume import key_of
 
@@ -171,7 +171,7 @@ def update_all(
             yield job, found
         return
     # updates of single files in the same folder may run beside each other
-    lock = ".lock" if len(jobs) > 1 else f".lock.{jobs[0].out.name}"
+    lock = ".lock" if len(jobs) > 1 else f".lock.{short_name(jobs[0].out.name)}"
     with locked(top / STATE / lock, "an update"):
         record = UpdateRecord(top / STATE / RECORD)
         for job in jobs:

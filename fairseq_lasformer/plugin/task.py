@@ -48,6 +48,7 @@ from fairseq_lasformer.plugin.training.quantisation_aware import in_eight_bits
 logger = logging.getLogger(__name__)
 
 DICTIONARIES = "dictionaries"
+MOST_TIMES = 1000  # of --upsample-long; a list of all examples is kept
 
 
 @register_task("document_translation", dataclass=DocumentTranslationConfig)
@@ -71,8 +72,8 @@ class DocumentTranslationTask(GenerationTask):
         if not 0 <= cfg.denoise_temperature < math.inf or 0 < cfg.denoise_temperature < 1:
             raise InputError(f"--denoise-temperature {cfg.denoise_temperature}: expected a number of at least 1, or 0")
         Noise(cfg.denoise_mask, cfg.denoise_span, cfg.denoise_permute).check()
-        if cfg.upsample_long < 1:
-            raise InputError(f"--upsample-long {cfg.upsample_long}: expected a number of times, at least 1")
+        if not 1 <= cfg.upsample_long <= MOST_TIMES:
+            raise InputError(f"--upsample-long {cfg.upsample_long}: expected a number of times, 1 to {MOST_TIMES}")
         self.folder = Path(utils.split_paths(cfg.data)[0])
         self.settings = DataConfig.load(self.folder) if (self.folder / SETTINGS).exists() else None
         symbols = self.settings.symbols if self.settings else ()

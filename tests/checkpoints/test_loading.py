@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from helpers import save_model
@@ -70,3 +72,12 @@ def test_too_little_memory_is_not_damage(tmp_path, build, monkeypatch):
     monkeypatch.setattr(torch, "load", load)
     with pytest.raises(InputError, match="not enough memory to load it$"):
         loading.load(tmp_path / "c.pt")
+
+
+def test_a_full_disk_is_one_line(tmp_path):
+    """/dev/full takes nothing, as a full disk does."""
+    state = {"model": {"a": torch.zeros(1 << 16)}}
+    with pytest.raises(InputError, match="/dev/full: cannot be written"):
+        loading.save(state, Path("/dev/full"))
+    loading.save(state, tmp_path / "c.pt")
+    assert torch.load(tmp_path / "c.pt")["model"]["a"].numel() == 1 << 16

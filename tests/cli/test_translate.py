@@ -191,3 +191,28 @@ def test_a_killed_translation_resumes(trained_folder, tmp_path):
     run("lasformer", *command[1:], "-o", tmp_path / "out.txt", "--beam", 2)
     assert (tmp_path / "out.txt").read_bytes() == (tmp_path / "whole.txt").read_bytes()
     assert sorted(p.name for p in tmp_path.iterdir()) == ["long.txt", "out.txt", "whole.txt"]
+
+
+@pytest.mark.parametrize("ending", [".txt", ".txt.jsonl"])
+def test_the_longest_names_can_be_written(ending, trained_folder, letter, tmp_path):
+    """File systems allow 255 bytes; temporary files and folders beside it have names of their own."""
+    out = tmp_path / ("a" * (255 - len(ending)) + ending)
+    more = ["--format", "jsonl"] if ending.endswith("jsonl") else []
+    assert main(["translate", str(trained_folder), str(letter), "-o", str(out), "--beam", "1", "--quiet", *more]) == 0
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted([out.name, "letter.txt"]) and out.stat().st_size
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (MemoryError(), "error: there is not enough memory"),
+        (ImportError("libx.so: cannot map\nfile"), "error: libx.so: cannot map file (lasformer doctor"),
+    ],
+)
+def test_what_a_limit_of_memory_raises_is_one_line(error, said, trained_folder, letter, monkeypatch, capsys):
+    def fail(*_, **__):
+        raise error
+
+    monkeypatch.setattr(hub, "load_model", fail)
+    assert main(["translate", str(trained_folder), str(letter)]) == 1
+    assert capsys.readouterr().err.splitlines()[-1].startswith(said)

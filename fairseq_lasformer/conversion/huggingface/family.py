@@ -69,7 +69,10 @@ def sizes(folder: Folder) -> dict[str, Any]:
         made[f"{side}_layers"] = folder.number(f"{side}_layers")
         made[f"{side}_attention_heads"] = folder.number(f"{side}_attention_heads")
     for ours, theirs in (("dropout", "dropout"), ("attention_dropout", "attention_dropout")):
-        made[ours] = float(config.get(theirs) or 0.0)
+        share = config.get(theirs) or 0.0
+        if type(share) not in (int, float) or not 0 <= share < 1:
+            raise InputError(f"{folder.path}: {theirs}: expected a probability, not {str(share)[:50]!r}")
+        made[ours] = float(share)
     made["activation_fn"] = activation(folder, str(config.get("activation_function")))
     made["no_scale_embedding"] = not config.get("scale_embedding", False)
     return made

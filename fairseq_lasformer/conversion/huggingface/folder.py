@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
+from torch import Size, Tensor
 
 from fairseq_lasformer.checkpoints.loading import check_weights, unpickled
 from fairseq_lasformer.errors import InputError
@@ -28,6 +28,9 @@ class Folder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._weights: dict[str, Tensor] | None = None
+        if not path.is_dir():
+            raise InputError(f"{path}: no such folder; download the model first: hf download {path} --local-dir FOLDER")
         if (path / ADAPTERS).is_file() and not (path / "config.json").is_file():
             raise InputError(f"{path}: contains only adapters; merge them into their model, and import that")
         self.config: dict[str, Any] = self.json("config.json")
@@ -98,13 +101,26 @@ class Folder:
         Raises:
             InputError: they are missing, damaged, or more than weights.
         """
+        found, self._weights = self._weights, None
+        return self._read() if found is None else found
+
+    def shapes(self) -> dict[str, Size]:
+        """Return the shapes of the weights, which are kept for the next call of :meth:`weights`."""
+        if self._weights is None:
+            self._weights = self._read()
+        return {name: weight.shape for name, weight in self._weights.items()}
+
+    def _read(self) -> dict[str, Tensor]:
         for name in (SAFE, PICKLED):
             if (self.path / name).is_file():
                 return _read(self.path / name)
             index = f"{name}.index.json"
             if (self.path / index).is_file():
-                parts = sorted(set(self.json(index).get("weight_map", {}).values()))
-                if any(not isinstance(part, str) or Path(part).name != part for part in parts):
+                named = self.optional(index).get("weight_map")
+                if not isinstance(named, dict) or not all(isinstance(part, str) for part in named.values()):
+                    raise InputError(f"{self.path / index}: expected names of weights and the files that hold them")
+                parts = sorted(set(named.values()))
+                if any(Path(part).name != part for part in parts):
                     raise InputError(f"{self.path / index}: names parts outside the folder")
                 return {k: v for part in parts for k, v in _read(self.file(part)).items()}
         raise InputError(f"{self.path}: contains no weights ({SAFE} or {PICKLED})")

@@ -13,6 +13,7 @@ from fairseq.data import Dictionary
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from omegaconf import OmegaConf
 
+from fairseq_lasformer.conversion.huggingface.checking import check_sizes, refusing
 from fairseq_lasformer.conversion.huggingface.family import Family, Imported
 from fairseq_lasformer.conversion.huggingface.folder import Folder
 from fairseq_lasformer.conversion.huggingface.fsmt import Fsmt
@@ -70,8 +71,13 @@ def import_model(
     for language in (source, target):  # a part of file names, and possibly untrusted
         if not re.fullmatch(r"[A-Za-z0-9_-]{1,32}", language):
             raise InputError(f"{language!r}: not the name of a language")
-    imported = FAMILIES[kind].convert(folder, (source, target))
-    with new_folder(out) as place:
+    with refusing(path):
+        check_sizes(folder)
+        imported = FAMILIES[kind].convert(folder, (source, target))
+        odd = [name for name, weight in imported.weights.items() if not weight.is_floating_point()]
+        if odd:
+            raise InputError(f"{path}: {odd[0]} are whole numbers, not weights")
+    with new_folder(out) as place, refusing(path, place, out):
         sizes = _write(imported, place, out)
         proof = compared(path, place, imported) if check and possible() else "not compared with the original"
     layers = f"{imported.options['encoder_layers']}+{imported.options['decoder_layers']} layers"

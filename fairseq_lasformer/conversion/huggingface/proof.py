@@ -28,15 +28,22 @@ def compared(original: Path, made: Path, imported: Imported) -> str:
         original, made: folders of the original and of the imported model.
 
     Raises:
-        InputError: they differ by more than :data:`TOLERANCE`.
+        InputError: they differ by more than :data:`TOLERANCE`, or the original cannot be loaded.
     """
     import transformers
 
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(
-        original, local_files_only=True, trust_remote_code=False
-    )
+    try:
+        theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(
+            original, local_files_only=True, trust_remote_code=False
+        )
+    except Exception as e:  # of many libraries
+        reason = " ".join(str(e).split())[:200]
+        raise InputError(
+            f"{original}: transformers {transformers.__version__} cannot load it ({type(e).__name__}: {reason}); "
+            "--no-check imports it without a comparison"
+        ) from e
     theirs = theirs.float().eval()
     model = from_pretrained(made).eval().models[0]
     draw = torch.Generator().manual_seed(1)
