@@ -1,7 +1,8 @@
 """Hostile input for everything that reads input, for a bounded time: ``python -m benchmarks.fuzz --seconds 600``.
 
 Formats (read, find sentences, write), loaders (checkpoints, prepared folders, raw text, glossaries, journals, run
-configurations) and the server's routes get mutations of valid input and random pieces of it. Expected results are
+configurations) and the server's routes get mutations of valid input and random pieces of it; attacks on sizes, SQL,
+receipts and paths are those of :mod:`benchmarks.fuzz_attacks`. Expected results are
 success, ``InputError`` or an answer below 500. Anything else is printed, its input is kept in ``--out``, and the exit
 code is 1. The seed is printed; the same seed gives the same inputs.
 """
@@ -27,12 +28,14 @@ from typing import Any
 
 import torch
 
+from benchmarks.fuzz_attacks import Attempt, attempts
 from benchmarks.readers import SHAPES
 from fairseq_lasformer import formats
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.formats.sentences import sentences, whole
 
-Attempt = tuple[str, bytes, Callable[[], object]]
+ATTACKS = 0.4
+"""Share of the time that attacks get."""
 
 PIECES = [
     *(b"<", b">", b"</", b"<!--", b"&#0;", b"&#x110000;", b"[", b"](", b"`", b"**", b"%s", b"{{", b"}}"),
@@ -216,6 +219,29 @@ def prepare(folder: Path) -> None:
     subprocess.run([*words, "--", *sizes, "--cpu"], check=True, capture_output=True)
 
 
+def tried_once(attempt: Attempt, args: argparse.Namespace, tried: Counter[str]) -> int:
+    """Make an attempt, print its fault and keep its input; return the number of faults."""
+    name, data, call = attempt
+    tried[name.split()[0] if name.startswith("prepared") else name] += 1
+    begun, faults = time.process_time(), 0
+    try:
+        with redirect_stderr(StringIO()):
+            call()
+    except InputError:
+        pass
+    except Exception:
+        faults += 1
+        args.out.mkdir(parents=True, exist_ok=True)
+        kept = args.out / f"{args.seed}-{sum(tried.values())}"
+        kept.write_bytes(data)
+        print(f"FAULT {name}, seed {args.seed}, input in {kept}\n{traceback.format_exc()[-1500:]}", flush=True)
+    took = time.process_time() - begun
+    if took > 10 and not name.startswith(("POST", "GET")):  # those translate
+        faults += 1
+        print(f"SLOW {name}, seed {args.seed}: {took:.0f} s of processor time, {data[:200]!r}", flush=True)
+    return faults
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=600, help="default: %(default)s")
@@ -231,27 +257,15 @@ def main() -> None:
         sources: list[Generator[Attempt]] = [
             *(of_formats(chosen), of_loaders(chosen, folder), of_routes(chosen, folder)),
         ]
-        end = time.monotonic() + args.seconds
+        # attacks fork, so they come before anything that starts threads
+        begun, end = time.monotonic(), time.monotonic() + args.seconds
+        if sys.platform == "linux":
+            with_bounds = attempts(chosen, folder)
+            while time.monotonic() < begun + ATTACKS * args.seconds:
+                faults += tried_once(next(with_bounds), args, tried)
         while time.monotonic() < end:
             for source in sources:
-                name, data, call = next(source)
-                tried[name.split()[0] if name.startswith("prepared") else name] += 1
-                begun = time.process_time()
-                try:
-                    with redirect_stderr(StringIO()):
-                        call()
-                except InputError:
-                    pass
-                except Exception:
-                    faults += 1
-                    args.out.mkdir(parents=True, exist_ok=True)
-                    kept = args.out / f"{args.seed}-{sum(tried.values())}"
-                    kept.write_bytes(data)
-                    print(f"FAULT {name}, seed {args.seed}, input in {kept}\n{traceback.format_exc()[-1500:]}")
-                took = time.process_time() - begun
-                if took > 10 and not name.startswith(("POST", "GET")):  # those translate
-                    faults += 1
-                    print(f"SLOW {name}, seed {args.seed}: {took:.0f} s of processor time, {data[:200]!r}", flush=True)
+                faults += tried_once(next(source), args, tried)
         for source in sources:
             source.close()
     for name, number in sorted(tried.items()):

@@ -49,7 +49,7 @@ def file_hash(path: Path, kind: str = "sha256") -> str:
 
 
 def check_regular(path: Path, hint: str = "") -> None:
-    """Refuse anything but a file: a device or a pipe may never end.
+    """Refuse anything but a file: a device, a pipe or what the kernel makes up may never end.
 
     Args:
         hint: what to do, added to the message.
@@ -57,7 +57,8 @@ def check_regular(path: Path, hint: str = "") -> None:
     Raises:
         InputError: the file does not exist, or is something else.
     """
-    if not os.path.isfile(path):  # unlike pathlib's, it also answers for names that are too long
+    # unlike pathlib's function, os.path.isfile also answers for names that are too long
+    if not os.path.isfile(path) or os.path.realpath(path).startswith(("/proc/", "/sys/", "/dev/")):
         raise InputError(f"{str(path)[:200]}: no such file{hint}")
 
 

@@ -110,9 +110,23 @@ def module_patterns(module: str, cfg: ModuleConfig, kappas: Sequence[float]) -> 
     return patterns
 
 
+def state_config(state: dict[str, Any]) -> ModuleConfig:
+    """Return the configuration of the modules in a loaded checkpoint of one of our architectures.
+
+    Raises:
+        InputError: its settings are of the wrong kind.
+    """
+    try:
+        return module_config(_Attributes(state["cfg"]["model"]))
+    except (TypeError, ValueError, AttributeError, KeyError, RuntimeError) as e:
+        if isinstance(e, InputError):
+            raise
+        raise InputError(f"its settings cannot be used ({type(e).__name__}: {' '.join(str(e).split())[:200]})") from e
+
+
 def checkpoint_patterns(state: dict[str, Any]) -> dict[str, list[Priced]]:
     """Return the patterns of a trained checkpoint, by module, with their learned kappa."""
-    cfg, found = module_config(_Attributes(state["cfg"]["model"])), kappas(state["model"])
+    cfg, found = state_config(state), kappas(state["model"])
     return {module: module_patterns(module, cfg, found[module]) for module in MODULES}
 
 
@@ -135,7 +149,10 @@ def checkpoint_cost(path: str | Path, lengths: Sequence[int]) -> list[Cost]:
     if not of_ours(state):
         name = architecture(state) or "unknown"
         raise InputError(f"{path}: is of architecture {name}; costs can be computed only for lasformer checkpoints")
-    return state_cost(state, lengths)
+    try:
+        return state_cost(state, lengths)
+    except InputError as e:
+        raise InputError(str(e) if str(e).startswith("--") else f"{path}: {e}") from e
 
 
 def state_cost(state: dict[str, Any], lengths: Sequence[int]) -> list[Cost]:
@@ -144,7 +161,7 @@ def state_cost(state: dict[str, Any], lengths: Sequence[int]) -> list[Cost]:
     Raises:
         InputError: a length is invalid.
     """
-    cfg = module_config(_Attributes(state["cfg"]["model"]))
+    cfg = state_config(state)
     weights, patterns = weight_products(state["model"], cfg), checkpoint_patterns(state)
     costs = []
     for length in lengths:

@@ -82,17 +82,22 @@ def check_settings(state: Mapping[str, Any], path: str | Path) -> None:
             )
 
 
-def model_settings(state: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the settings of a checkpoint's model, from ``cfg`` and from ``args``."""
-    parts = [(state.get("cfg") or {}).get("model"), state.get("args")]
+def settings_of(state: Mapping[str, Any], part: str) -> list[dict[str, Any]]:
+    """Return the settings of a checkpoint's model, task or generation, from ``cfg`` and from ``args``."""
+    parts = [(state.get("cfg") or {}).get(part), state.get("args")]
     found = [vars(part) if isinstance(part, Namespace) else part for part in parts]
     return [settings for settings in found if isinstance(settings, dict)]
 
 
 def drop_other_files(state: Mapping[str, Any]) -> None:
-    """Forget which other files were read when a model was first built; reading them again would change nothing."""
-    for settings in model_settings(state):
+    """Forget which other files were read when a model was first built; reading them again would change nothing.
+
+    Also that a translation was once prescribed: ``score_reference`` belongs to a command.
+    """
+    for settings in settings_of(state, "model"):
         settings.update({name: None for name in settings if _OTHERS.fullmatch(str(name))})
+    for settings in settings_of(state, "generation"):
+        settings.update({name: False for name in ("score_reference",) if name in settings})
 
 
 def _problem(name: str, value: Any) -> str:

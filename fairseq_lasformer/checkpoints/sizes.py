@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fairseq_lasformer.checkpoints.settings import model_settings
+from fairseq_lasformer.checkpoints.settings import settings_of
 
 POSITIONS = 1 << 17
 """Largest number of positions: a table of sines has a row for each, without weights."""
@@ -23,6 +23,9 @@ WIDTH = 4096
 COUNT = 1024
 """Largest number of layers, heads or experts that needs no weights as many."""
 
+LINE = 1000
+"""Largest number of tokens that a line may have without any in its source, and for each of them."""
+
 FACTOR, SPARE = 64, 50_000_000
 """Bound of the parameters of the layers that the settings describe: so often those of the weights (groups of layers may
 share theirs), and so many more."""
@@ -32,6 +35,7 @@ _COUNTS = re.compile(
     r"(en|de)coder_(layers|attention_heads)|moe_(experts|top_k|groups)|define_(depth|groups|expand)"
     r"|delight_(min|max)_depth|select_(share|window)"
 )
+_LINES = {"sentence_max_len_a", "sentence_max_len_b"}
 _POSITIONS = re.compile(r"max_(source|target)_positions|position_offset|attention_length")
 
 
@@ -43,7 +47,12 @@ def too_large(state: Mapping[str, Any]) -> str:
     """
     weights: list[Tensor] = list(state["model"].values())
     widest = max([WIDTH, *(size for weight in weights for size in weight.shape)])
-    for settings in model_settings(state):
+    for settings in settings_of(state, "task"):
+        for name in _LINES & settings.keys():
+            value = settings[name]
+            if type(value) not in (int, float) or not 0 <= value <= LINE:
+                return f"its setting {name} is {str(value)[:20]}, so that a line would not end"
+    for settings in settings_of(state, "model"):
         for name, value in settings.items():
             if not isinstance(name, str) or type(value) not in (int, float):
                 continue

@@ -99,6 +99,9 @@ class GenerationTask(TranslationTask):
         for name in ("lenpen", "unkpen", "temperature", "max_len_a"):
             if not math.isfinite(float(getattr(args, name, 1.0))):
                 raise InputError(f"--{name.replace('_', '-')} {getattr(args, name)}: expected a number")
+        least, most = getattr(args, "min_len", 1), min(model.max_decoder_positions() for model in models)
+        if least >= most:
+            raise InputError(f"--min-len {least}: more than the {most} tokens that a translation may have")
         if self.cfg.reproducible:
             self._check_reproducible(models, args)
         own_length = (getattr(args, "max_len_a", 0), getattr(args, "max_len_b", 200)) != (0, 200)

@@ -21,6 +21,7 @@ from fairseq.sequence_generator import SequenceGenerator
 from torch import Tensor
 
 from fairseq_lasformer.data.shortlist import SPECIAL, Shortlist
+from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.search.beam_search import FastBeamSearch, fast
 from fairseq_lasformer.search.beginning import beginning, read_beginning
 from fairseq_lasformer.search.histories import Histories, Step
@@ -236,7 +237,8 @@ class BeamGenerator(SequenceGenerator):
         source = sample["net_input"]["src_tokens"]
         n, beam, device = source.size(0), self.beam_size, source.device
         longest = min(int(self.max_len_a * source.size(1) + self.max_len_b), self.max_len - 1)
-        assert self.min_len <= longest, "min_len cannot be larger than max_len, please adjust these!"
+        if self.min_len > longest:
+            raise InputError(f"--min-len {self.min_len}: more than the {longest} tokens that a translation may have")
         look_every = self.look_every or (1 if device.type == "cpu" else LOOK_EVERY)
         places = torch.arange(n * beam, device=device)
         encoded = self.model.reorder_encoder_out(self.model.forward_encoder(sample["net_input"]), places // beam)

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from fairseq_lasformer.checkpoints import loading
+from fairseq_lasformer.cli.main import main
 from fairseq_lasformer.documents.hub import load_model
 from fairseq_lasformer.errors import InputError
 
@@ -95,3 +96,37 @@ def test_settings_of_a_wrong_kind_are_told_in_one_line(state, prepared, tmp_path
     ]
     with pytest.raises(InputError, match="cannot be used"):
         load_model(changed(state, tmp_path), data=prepared, device="cpu").translate_documents(["w1"], progress=False)
+
+
+@pytest.mark.parametrize("value", [10**6, 1e308, -1, "x", [1]])
+@pytest.mark.parametrize("name", ["sentence_max_len_a", "sentence_max_len_b"])
+def test_a_line_that_would_not_end_is_refused(state, tmp_path, name, value):
+    state["cfg"]["task"][name] = value
+    with pytest.raises(InputError, match=f"its setting {name} is"):
+        loading.load(changed(state, tmp_path))
+
+
+def test_a_prescribed_translation_is_forgotten(state, tmp_path):
+    state["cfg"]["generation"]["score_reference"] = True
+    model = load_model(changed(state, tmp_path), device="cpu")
+    assert model.translate_documents(["w1 w2"], beam=1)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"select_window": None}, {"supervise_all_above": "x"}, {"select_modules": 0}, {"encoder_embed_dim": [1]}],
+    ids=lambda settings: "-".join(settings),
+)
+def test_settings_of_the_wrong_kind_are_one_line(state, tmp_path, capsys, settings):
+    assert main(["info", str(changed(state, tmp_path, **settings))]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: {tmp_path / 'x.pt'}: ") and said.count("\n") == 1
+
+
+@pytest.mark.parametrize(("part", "settings"), [("model", {"activation_fn": "x"}), ("generation", {"min_len": 10**6})])
+def test_settings_that_cannot_be_used_are_one_line(state, tmp_path, part, settings):
+    for name, value in settings.items():
+        its = state["cfg"][part]
+        its.update({name: value}) if isinstance(its, dict) else setattr(its, name, value)
+    with pytest.raises(InputError, match="cannot be used|more than the"):
+        load_model(changed(state, tmp_path), device="cpu").translate_documents(["w1 w2"], beam=1)

@@ -149,7 +149,7 @@ def test_only_files_are_read(made, trained_folder, prepared, tmp_path):
     )
     os.mkfifo(tmp_path / "pipe")
     for name in ("model", "data", "glossary"):
-        for place in ("/dev/zero", str(tmp_path / "pipe"), "x" * 5000, "a\0b"):
+        for place in ("/dev/zero", "/proc/kmsg", str(tmp_path / "pipe"), "x" * 5000, "a\0b"):
             held = json.loads(receipt.read_text())
             held["places"] = {"model": str(trained_folder), "data": str(prepared), "glossary": "g"} | {name: place}
             (tmp_path / "receipt.json").write_text(json.dumps(held))

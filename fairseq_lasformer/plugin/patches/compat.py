@@ -135,6 +135,8 @@ def _fitting(original: Callable[..., Any]) -> Callable[..., Any]:
             reason = " ".join(f"{type(e).__name__}: {e}".split())[:200]
             raise InputError(f"{', '.join(map(str, filenames))}: its settings cannot be used ({reason})") from e
         except RuntimeError as e:
+            if "not supported" in str(e):
+                raise InputError(f"{', '.join(map(str, filenames))}: its settings cannot be used ({e})") from e
             if "loading state_dict" not in str(e):
                 raise
             first = next((line.strip() for line in str(e).splitlines()[1:] if line.strip()), "")
