@@ -1,10 +1,14 @@
-.PHONY: setup demo test test-commands test-sweeps test-all test-arm wheel lint docs kernels gpu lock fuzz sanitize bench-training bench-encoder bench-decode bench-moe
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-commands test-sweeps test-all test-arm wheel lint docs kernels gpu lock fuzz sanitize bench-training bench-encoder bench-decode bench-moe
 VENV := .venv/bin
 PYTEST := $(VENV)/python -m pytest -n auto --maxprocesses=4 --dist=worksteal
 # what the tests take, unless ARGS choose some: scripts/durations.py
 DURATIONS = $(if $(ARGS),,--durations-json=runs/durations/$(1).json)
 
-setup:
+help:  ## this list
+	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
+
+setup:  ## the environment in .venv (every target below does it first)
 	@scripts/setup.sh
 
 demo: setup  ## the main job: corpus, two systems, table, runs/demo/report.json

@@ -173,7 +173,8 @@ def main(argv: list[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"fairseq_lasformer {__version__}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", help=argparse.SUPPRESS)
+    hidden = {"metavar": "COMMAND", "help": argparse.SUPPRESS}  # the epilog lists them
+    commands = parser.add_subparsers(dest="command", required=True, prog="lasformer", **hidden)
     words = list(sys.argv[1:] if argv is None else argv)
     words = _named(words, parser) if words else words
     for name, (text, module, writes) in COMMANDS.items():

@@ -63,7 +63,10 @@ def _find(args: argparse.Namespace) -> None:
         raise InputError("--matches: at least 1")
     matcher = Matcher(MemoryStore(args.memory))
     for sentence in args.files or (line.rstrip("\n") for line in sys.stdin):
-        for match in matcher.find(sentence, args.matches):
+        matches = matcher.find(sentence, args.matches)
+        if not matches and not args.quiet:
+            print(f"no match: {sentence}", file=sys.stderr)
+        for match in matches:
             cells = (f"{match.similarity:.0%}", match.source, match.target)
             print("\t".join(cell.replace("\t", " ") for cell in cells))
         print(flush=True)

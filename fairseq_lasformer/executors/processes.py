@@ -95,7 +95,8 @@ class _Child:
         self.connection, theirs = Pipe()
         self.log = self.open_log()
         handle = theirs.fileno()
-        command = [sys.executable, "-m", "fairseq_lasformer.executors.child", str(handle)]
+        # not from the working folder, which may be another copy of this project
+        command = [sys.executable, "-P", "-m", "fairseq_lasformer.executors.child", str(handle)]
         streams: dict[str, Any] = {"stdin": None, "stdout": self.log, "stderr": self.log}
         self.process = start(command, pass_fds=[handle], env=self.environment, **streams)
         theirs.close()

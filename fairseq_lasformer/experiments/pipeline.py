@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Protocol
 from fairseq_lasformer.checkpoints.loading import average, chosen, identity
 from fairseq_lasformer.evaluation import tcp
 from fairseq_lasformer.evaluation.scores import score
+from fairseq_lasformer.experiments.card import write_card
 from fairseq_lasformer.experiments.settings import TrainOptions
 from fairseq_lasformer.experiments.train import train_own
 from fairseq_lasformer.experiments.training import override, train
@@ -177,6 +178,7 @@ class Experiment:
         if annotations is not None:
             scores["tcp"] = tcp.evaluate(hypotheses, *annotations)
         atomic_write(self.folder / "scores.json", json.dumps({"systems": {self.name: scores}}, indent=1) + "\n")
+        write_card(self.folder, self.data)
         return scores
 
     def _train(self) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 from fairseq_lasformer.analysis.runs import read_log
 from fairseq_lasformer.data.manifest import SplitInfo
+from fairseq_lasformer.experiments.card import write_card
 from fairseq_lasformer.experiments.settings import SMALL, SMALL_CORPUS, TrainOptions
 from fairseq_lasformer.experiments.training import follow
 from fairseq_lasformer.files import atomic_write
@@ -58,6 +59,7 @@ def train_own(data: Path, out: Path, options: TrainOptions) -> str:
     progress.open(f"{out}: belongs to a different run; choose another folder")
     settings = shlex.join(command[1:])
     progress.run("train", lambda: follow(command, out / "train.log", options.max_update, out.name), settings, tell=True)
+    write_card(out, data)
     return reached(out)
 
 

@@ -71,6 +71,9 @@ def export_like(checkpoint: Path, out: Path, like: Path, data: Path | None = Non
         config = {name: "float32" if name in ("torch_dtype", "dtype") else v for name, v in folder.config.items()}
         (place / "config.json").write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         save_file(written, place / SAFE, metadata={"format": "pt"})
+        card = (checkpoint if checkpoint.is_dir() else checkpoint.parent) / "MODEL.md"
+        if card.is_file():  # the name under which their pages show it
+            shutil.copyfile(card, place / "README.md")
     return f"{out}: {kind}, as {like}, with weights in float32"
 
 
