@@ -33,8 +33,7 @@ def _found() -> Iterator[tuple[bool, str, str]]:
     import torch
 
     from fairseq_lasformer.machine import describe, machine
-    from fairseq_lasformer.ops import cpu
-    from fairseq_lasformer.ops.backends import triton_kernels
+    from fairseq_lasformer.ops import backend_for
     from fairseq_lasformer.version import __version__
 
     about = machine()
@@ -48,7 +47,7 @@ def _found() -> Iterator[tuple[bool, str, str]]:
     yield not missing, "packages", there + (f"; missing: {', '.join(missing)}" if missing else "")
     yield True, "optional", ", ".join(f"{name} {_version(name) or '-'}" for name in OPTIONAL)
     yield True, "torch", f"{torch.__version__}, {about['threads']} threads"
-    kernels = cpu.kernels() is not None
+    kernels = backend_for(torch.device("cpu")) == "cpu"
     yield kernels, "CPU kernels", about["instructions"] if kernels else "not built: a C++ compiler and ninja are needed"
     if not torch.cuda.is_available():
         built = "torch is a build for CPUs" if torch.version.cuda is None else "torch finds no driver"
@@ -58,7 +57,7 @@ def _found() -> Iterator[tuple[bool, str, str]]:
         capability = ".".join(map(str, torch.cuda.get_device_capability()))
         number = torch.cuda.device_count()
         yield True, "GPU", f"{number} x {about['gpu']} ({capability}), {free:.0f} of {total:.0f} GiB free"
-        triton = triton_kernels("decode") is not None
+        triton = backend_for(torch.device("cuda")) == "triton"
         said = f"{_version('triton') or '-'}" + ("" if triton else ", which does not run: a C compiler is needed")
         yield triton, "Triton", said
     space = shutil.disk_usage(Path.cwd())

@@ -6,7 +6,9 @@ ratio, empty lines, and the same translation of different lines.
 
 from __future__ import annotations
 
+import re
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -49,6 +51,8 @@ class Facts(NamedTuple):
         duplicates: lines that share their translation with another line, although its source differs.
         source_characters, characters: of all lines.
         seconds: time taken.
+        numbers: lines with a number that their translation lacks; see :func:`lost_numbers`. They are not doubtful: a
+            number may be written as a word, or in other units.
     """
 
     lines: int = 0
@@ -62,6 +66,21 @@ class Facts(NamedTuple):
     source_characters: int = 0
     characters: int = 0
     seconds: float = 0.0
+    numbers: int = 0
+
+
+def lost_numbers(pair: Pair) -> list[str]:
+    """Return the numbers of two digits or more in a source that its translation lacks, compared by their digits.
+
+    ``1,234.5`` and ``1.234,5`` are the same number.
+    """
+    missing = Counter(_digits(pair.source)) - Counter(_digits(pair.translation))
+    return list(missing.elements())
+
+
+def _digits(text: str) -> list[str]:
+    found = (re.sub(r"\D", "", number) for number in re.findall(r"\d(?:[\d.,'’\u00a0\u202f]*\d)?", text))
+    return [number for number in found if len(number) > 1]
 
 
 def doubts(pairs: Sequence[Pair]) -> list[tuple[str, ...]]:
@@ -115,6 +134,7 @@ def facts(pairs: Sequence[Pair], reasons: Sequence[tuple[str, ...]], seconds: fl
         source_characters=sum(len(pair.source) for pair in pairs),
         characters=sum(len(pair.translation) for pair in pairs),
         seconds=seconds,
+        numbers=sum(bool(lost_numbers(pair)) for pair in pairs),
     )
 
 
@@ -132,4 +152,5 @@ def table(units: Iterable[tuple[str, Facts]]) -> str:
 
 def _row(name: str, its: Facts) -> list[str]:
     ratio = its.characters / its.source_characters if its.source_characters else 0.0
-    return [name.replace("\t", " "), *map(str, its[:-1]), f"{its.seconds:.1f}", f"{ratio:.3f}"]
+    shown = [f"{value:.1f}" if field == "seconds" else str(value) for field, value in its._asdict().items()]
+    return [name.replace("\t", " "), *shown, f"{ratio:.3f}"]

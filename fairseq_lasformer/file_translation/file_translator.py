@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,6 +15,7 @@ from fairseq_lasformer.documents.hub import DocumentHubInterface, TranslatedLine
 from fairseq_lasformer.documents.source import Line, Source
 from fairseq_lasformer.documents.word_attention import word_alignment
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.evaluation.doubts import Pair, doubts, lost_numbers
 from fairseq_lasformer.file_translation.journal import Journal
 from fairseq_lasformer.file_translation.reading import Blocks, FileDocument, FileReader
 from fairseq_lasformer.formats import OpenFile
@@ -24,6 +26,9 @@ from fairseq_lasformer.translation_memory.remembering import Memory
 
 Required = Callable[[str], list[list[int]]]
 """A function that finds the tokens of the terms that a sentence requires."""
+
+QUOTED = 3
+"""Number of sentences that a summary quotes; of others, it gives the numbers."""
 
 MANY_UNKNOWN = 0.1
 """Share of unknown tokens above which a file's language is doubted."""
@@ -36,11 +41,13 @@ class TranslatedSentence(NamedTuple):
         line: the sentence and its translation.
         others: other translations of it, best first, each with its score.
         matches: similar sentences of a memory, best first.
+        doubts: why it is doubtful, see :func:`evaluation.doubts.doubts`; empty if it is not.
     """
 
     line: TranslatedLine
     others: list[tuple[str, float]]
     matches: Sequence[Match] = ()
+    doubts: tuple[str, ...] = ()
 
 
 class SentenceCounts(NamedTuple):
@@ -48,7 +55,7 @@ class SentenceCounts(NamedTuple):
 
     Attributes:
         repaired: number that had gone wrong and were translated again.
-        flawed: numbers, from 1, of those that could not be repaired.
+        doubtful: number, from 1, and source of each sentence that is doubtful, see :func:`evaluation.doubts.doubts`.
         cut: number that were too long for the model and were translated in pieces.
         cleaned: number that contained control characters.
         lost: pieces of markup whose text is now empty.
@@ -57,11 +64,12 @@ class SentenceCounts(NamedTuple):
         exact: number found verbatim in a memory.
         unified: number translated again to give a term one translation.
         given: number whose translation was given.
+        numberless: number, from 1, and source of each sentence with numbers that its translation lacks.
     """
 
     sentences: int
     repaired: int
-    flawed: tuple[int, ...]
+    doubtful: tuple[tuple[int, str], ...]
     cut: int
     cleaned: int
     lost: int
@@ -70,6 +78,7 @@ class SentenceCounts(NamedTuple):
     exact: int = 0
     unified: int = 0
     given: int = 0
+    numberless: tuple[tuple[int, str], ...] = ()
 
     def summary(self) -> str:
         """Return the counts in words."""
@@ -84,9 +93,9 @@ class SentenceCounts(NamedTuple):
             words.append(f"{self.unified} made consistent")
         if self.repaired:
             words.append(f"{self.repaired} translated again")
-        if self.flawed:
-            more = ", …" if len(self.flawed) > 10 else ""
-            words.append(f"{len(self.flawed)} doubtful (number {', '.join(map(str, self.flawed[:10]))}{more})")
+        for places, what in ((self.doubtful, "doubtful"), (self.numberless, "lacking a number of the source")):
+            if places:
+                words.append(f"{len(places)} {what} ({_quoted(places)})")
         if self.cut:
             words.append(f"{self.cut} too long and cut")
         if self.cleaned:
@@ -96,6 +105,13 @@ class SentenceCounts(NamedTuple):
         if self.unknown > MANY_UNKNOWN:
             words.append(f"{self.unknown:.0%} of the words are unknown to the model: is this its source language?")
         return ", ".join(words)
+
+
+def _quoted(places: Sequence[tuple[int, str]]) -> str:
+    """Return the numbers of some sentences, and the first words of a few: a file may not show numbers."""
+    shown = [f"number {n}: “{textwrap.shorten(text, 40, placeholder=' …')}”" for n, text in places[:QUOTED]]
+    more = [str(n) for n, _ in places[QUOTED:10]] + (["…"] if len(places) > 10 else [])
+    return "; ".join([*shown, ", ".join(more)] if more else shown)
 
 
 class TranslatedFile(NamedTuple):
@@ -329,15 +345,19 @@ class FileTranslator:
             made = compose(block, here, translations, lambda a, b: word_alignment(self.model, a, b))
             segments.append(made.segments)
             lost += made.lost
+        pairs = [Pair(one.source, one.translation, one.repaired, one.flawed) for one in (s.line for s in lines)]
+        lines = [line._replace(doubts=reasons) for line, reasons in zip(lines, doubts(pairs))]
+        numbered = list(zip([line.line.number for line in lines], pairs))
         counts = SentenceCounts(
             len(lines),
             sum(line.line.repaired for line in lines),
-            tuple(line.line.number for line in lines if line.line.flawed),
+            tuple((line.line.number, line.line.source) for line in lines if line.doubts),
             document.cut,
             sum(sentence.cleaned for here in document.sentences for sentence in here),
             lost,
             context=document.n_context,
             exact=document.exact,
             given=sum(i + 1 in document.given for i in document.own) - document.exact,
+            numberless=tuple((number, pair.source) for number, pair in numbered if lost_numbers(pair)),
         )
         return TranslatedFile(document.file.write(segments), lines, counts)

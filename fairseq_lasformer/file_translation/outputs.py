@@ -31,7 +31,7 @@ def present(done: TranslatedFile, output: str, key: str = "") -> bytes:
 
 def _row(sentence: TranslatedSentence) -> str:
     line = sentence.line
-    state = "doubtful" if line.flawed else "repaired" if line.repaired else ""
+    state = "doubtful" if sentence.doubts else "repaired" if line.repaired else ""
     cells = [line.source, line.translation, f"{line.score:.4f}", state]
     for text, score in sentence.others:
         cells += [text, f"{score:.4f}"]
@@ -46,7 +46,7 @@ def _json(sentence: TranslatedSentence, key: str) -> str:
         "translation": line.translation,
         "score": round(line.score, 4),
         "repaired": line.repaired,
-        "doubtful": line.flawed,
+        "doubtful": bool(sentence.doubts),
     }
     if sentence.others:
         found["alternatives"] = [{"translation": text, "score": round(score, 4)} for text, score in sentence.others]

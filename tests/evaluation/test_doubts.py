@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fairseq_lasformer.evaluation.doubts import Facts, Pair, doubts, facts, table
+from fairseq_lasformer.evaluation.doubts import Facts, Pair, doubts, facts, lost_numbers, table
 
 USUAL = [Pair(f"a line of an ordinary length {i}", f"eine Zeile der üblichen Länge, Nummer {i}") for i in range(12)]
 LONG = "a sentence that has a good many words, so that its length says something about it"
@@ -48,10 +48,27 @@ def test_counts_add_up():
     one, two = (facts(half, doubts(half), seconds) for half, seconds in ((pairs[:5], 1.0), (pairs[5:], 2.0)))
     rows = [line.split("\t") for line in table([("1", one), ("two\tparts", two)]).splitlines()]
     names = rows[0]
-    assert [row[0] for row in rows] == ["unit", "1", "two parts", "all"] and {len(row) for row in rows} == {13}
+    assert [row[0] for row in rows] == ["unit", "1", "two parts", "all"] and {len(row) for row in rows} == {14}
     for name in ("lines", "repaired", "empty", "characters"):
         column = [row[names.index(name)] for row in rows[1:]]
         assert int(column[2]) == int(column[0]) + int(column[1]) == getattr(one, name) + getattr(two, name)
     assert float(rows[3][names.index("seconds")]) == 3.0
     assert float(rows[1][-1]) == pytest.approx(one.characters / one.source_characters, abs=1e-3)
     assert table([]).count("\n") == 2
+
+
+@pytest.mark.parametrize(
+    ("source", "translation", "lost"),
+    [
+        ("On 26 May 2026, 1,234.50 euros", "Am 26. Mai 2026: 1.234,50 Euro", []),
+        ("On 26 May 2026", "Am 25. Mai 2026", ["26"]),
+        ("12 and 12", "12", ["12"]),
+        ("page 7 of 9", "Seite sieben von neun", []),  # short numbers may become words
+        ("12\u202f500 km, 3'000 m", "12500 km, 3000 m", []),
+        ("see 10.", "siehe 10", []),
+        ("no number", "12", []),
+    ],
+)
+def test_numbers_are_compared_by_their_digits(source, translation, lost):
+    assert lost_numbers(Pair(source, translation)) == lost
+    assert facts([Pair(source, translation)], [()]).numbers == bool(lost)
