@@ -20,7 +20,13 @@ from fairseq_lasformer.data.examples import ExampleCodec, TooLong
 from fairseq_lasformer.data.subwords import SETTINGS, DataConfig
 from fairseq_lasformer.documents.consistency import Unifier
 from fairseq_lasformer.documents.given_lines import Given, check_given, with_given
-from fairseq_lasformer.documents.requests import check_device, check_documents, check_options, numbered_sentences
+from fairseq_lasformer.documents.requests import (
+    check_device,
+    check_documents,
+    check_number,
+    check_options,
+    numbered_sentences,
+)
 from fairseq_lasformer.documents.source import Line, Source
 from fairseq_lasformer.documents.streaming import stream
 from fairseq_lasformer.documents.translator import Translator
@@ -116,6 +122,7 @@ class DocumentHubInterface(hub_utils.GeneratorHubInterface):
                 a glossary or memory cannot be used, or a given line does not belong to the document.
         """
         check_documents(documents)
+        check_number("max_tokens", max_tokens)
         translator = self.translator(beam, **options)
         required = None if glossary is None else translator.required(glossary, self.codec)
         if given is not None and len(given) != len(documents):
@@ -188,6 +195,7 @@ class DocumentHubInterface(hub_utils.GeneratorHubInterface):
 
     def translator(self, beam: int = 5, **options: Any) -> Translator:
         """Return the translator of these models; for ``options``, see :meth:`translate_documents`."""
+        check_number("beam", beam)
         generation = copy.deepcopy(self.cfg.generation)
         check_options(generation, options)
         with open_dict(generation):

@@ -30,6 +30,16 @@ def check_documents(documents: Any) -> None:
             raise InputError(f"documents[{i}] is of type {type(document).__name__}; expected text")
 
 
+def check_number(name: str, value: Any) -> None:
+    """Reject anything but a whole number of at least 1.
+
+    Raises:
+        InputError: the value is something else.
+    """
+    if type(value) is not int or value < 1:
+        raise InputError(f"{name}={value!r}: expected a whole number, at least 1")
+
+
 def check_options(generation: Any, options: dict[str, Any]) -> None:
     """Reject options unknown to fairseq's generation, or incompatible with one translation per document."""
     names = [*map(str, generation), "no_align_sentences", "no_look_ahead"]

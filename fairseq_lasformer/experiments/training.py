@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -143,6 +144,7 @@ class _Reader:
     def __init__(self, bar: tqdm, total: int) -> None:
         self.bar, self.total = bar, total
         self.last = self.reason = self.saved = ""
+        self.begun = False
         self.parameters = 0
         self.batches = 1
         self.shown: dict[str, Any] = {}
@@ -155,8 +157,9 @@ class _Reader:
             self.reason = self.reason or last.removeprefix("error: ")  # later lines are hints, or from other workers
         if '"num_updates"' in line and '"update"' in line:
             fields = json.loads(line[line.index("{") :])
-            if not bar.n:
-                bar.initial = int(fields["num_updates"])  # a resumed run: the time left counts new updates only
+            if not self.begun:  # time is counted from here: not that of starting, compiling and updates before a resume
+                self.begun = True
+                bar.initial, bar.start_t = int(fields["num_updates"]), time.time()
             bar.update(int(fields["num_updates"]) - bar.n)
             self.shown |= {"nll": fields["nll_loss"], "kappa": fields.get("kappa", "-")}
             bar.set_postfix(self.shown, refresh=False)
@@ -164,6 +167,8 @@ class _Reader:
             fields = json.loads(line[line.index("{") :])
             self.shown["valid"] = fields["valid_nll_loss"]
             bar.update(max(0, int(fields["valid_num_updates"]) - bar.n))
+        elif (found := re.search(r"[Ll]oaded checkpoint .* @ (\d+) updates", line)) and int(found[1]):
+            bar.write(f"resumed at update {int(found[1]):,}", file=sys.stderr)
         elif found := re.search(r"num\. (?:shared )?model params: ([\d,]+)", line):
             self.parameters = max(self.parameters, int(found[1].replace(",", "")))
         elif found := re.search(r"'update_freq': \[(\d+)", line):

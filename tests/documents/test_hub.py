@@ -227,3 +227,11 @@ def test_a_model_in_float64_translates(trained_folder):
     model, text = hub.load_model(trained_folder, device="cpu"), ["w1 w2 w3\nw4 w5 w6 w7\nw8"]
     plain = model.translate_documents(text, beam=2)
     assert model.double().translate_documents(text, beam=2) == plain
+
+
+@pytest.mark.parametrize("wrong", [0, -1, "2", 2.0, None, True])
+@pytest.mark.parametrize("name", ["beam", "max_tokens"])
+def test_numbers_of_other_kinds_are_refused_in_one_line(name, wrong, trained_folder):
+    model = hub.load_model(trained_folder, device="cpu")
+    with pytest.raises(InputError, match=f"^{name}={wrong!r}: expected a whole number, at least 1$"):
+        model.translate_documents(["w1"], **{name: wrong})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 from helpers import ROOT, SIZES, run
+from tqdm import tqdm
 
 from fairseq_lasformer.checkpoints.loading import load
 from fairseq_lasformer.cli.main import main
@@ -20,7 +22,7 @@ from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.experiments.run_config import RunConfig
 from fairseq_lasformer.experiments.settings import SMALL, TrainOptions
 from fairseq_lasformer.experiments.train import chosen_options
-from fairseq_lasformer.experiments.training import estimate
+from fairseq_lasformer.experiments.training import _Reader, estimate
 from fairseq_lasformer.plugin.patches import timed_checkpoints
 
 TINY = [*SIZES, "--select-dim", 8]
@@ -300,3 +302,16 @@ def test_ctrl_c_saves_and_ends_in_one_line(prepared, tmp_path):
     )
     words[words.index("100000")] = str(updates + 2)
     assert f"{updates + 2} updates, nll" in run("lasformer", *words, "--", *TINY).stdout
+
+
+def test_a_resumed_training_says_so_and_times_its_own_updates(capsys):
+    bar = tqdm(total=1000, disable=False, file=io.StringIO())
+    bar.start_t -= 500  # starting, loading and compiling
+    reader = _Reader(bar, 1000)
+    reader.read("2026 | INFO | fairseq.trainer | Loaded checkpoint x/checkpoint_last.pt (epoch 3 @ 900 updates)\n")
+    reader.read('2026 | INFO | train_inner | {"update": 1.0, "num_updates": "910", "nll_loss": "2.5"}\n')
+    assert "resumed at update 900" in capsys.readouterr().err
+    assert (bar.n, bar.initial) == (910, 910) and bar.format_dict["elapsed"] < 100
+    other = _Reader(tqdm(total=9, file=io.StringIO()), 9)
+    other.read("Loaded checkpoint trunk.pt (epoch 1 @ 0 updates)\n")  # weights to start from
+    assert capsys.readouterr().err == ""
