@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -76,7 +76,7 @@ def read_log(path: Path) -> dict[str, list[dict[str, float]]]:
         kind = next((k for k in ("valid", "train") if f"{k}_loss" in values), "train_inner")
         prefix = f"{kind}_"
         numbers = {}
-        for key, value in values.items():
+        for key, value in [*values.items(), *_by_group(values, prefix)]:
             try:
                 numbers[key.removeprefix(prefix)] = float(value)
             except (TypeError, ValueError):
@@ -84,6 +84,15 @@ def read_log(path: Path) -> dict[str, list[dict[str, float]]]:
         if "num_updates" in numbers:
             found.setdefault(kind, {})[numbers["num_updates"]] = numbers
     return {kind: [lines[n] for n in sorted(lines)] for kind, lines in found.items()}
+
+
+def _by_group(values: dict[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
+    """Take apart what a log line has of every group; see :func:`plugin.log_lines.joined`."""
+    for name in ("kappa", "mass"):
+        word = str(values.get(f"{prefix}{name}_by_group", values.get(f"{name}_by_group", "")))
+        for part in word.split(";"):
+            module, _, shares = part.partition(":")
+            yield from ((f"{name}_{module}_{i}", share) for i, share in enumerate(shares.split(",")))
 
 
 class _Scores(NamedTuple):

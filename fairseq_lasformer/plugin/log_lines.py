@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -20,6 +21,9 @@ SELECTION = "selection"
 
 COLUMNS = ("kl", "mass", "recall", "queries", "kappa")
 """Sums over valid queries; ``kappa`` is a fraction times the sample size, 0 if a module has no such group."""
+
+BY_GROUP = ("kappa", "mass")
+"""Statistics of which a log line has every group's."""
 
 MOE_PREFIX = "moe/"
 
@@ -102,6 +106,18 @@ def log_selection(logging_outputs: list[dict[str, Any]]) -> None:
         metrics.log_scalar(statistic, value, sample_size, round=4)
     if supervised:
         metrics.log_scalar("selection_kl", total_kl / math.log(2), sample_size, round=4)
+
+
+def joined(stats: Mapping[str, Any], statistic: str) -> str:
+    """Return a statistic of every group in one word for a log line, such as ``encoder:0.6,0.64;cross:0.05``.
+
+    :func:`analysis.runs.read_log` takes it apart.
+    """
+    found: dict[str, list[tuple[int, float]]] = {}
+    for name, value in stats.items():
+        if match := re.fullmatch(rf"{statistic}_({'|'.join(MODULES)})_(\d+)", name):
+            found.setdefault(match[1], []).append((int(match[2]), float(value)))
+    return ";".join(f"{module}:{','.join(f'{share:.3g}' for _, share in sorted(its))}" for module, its in found.items())
 
 
 def log_distillation(logging_outputs: list[dict[str, Any]]) -> None:

@@ -49,7 +49,7 @@ def test_one_heads_output_is_the_values_weighted_as_shown(build):
 def test_logs_of_both_commands_are_read_and_repeated_updates_count_once(tmp_path):
     lines = [
         '2026 | INFO | train_inner | {"num_updates": "1", "loss": "9.5", "kappa_encoder_0": "1", "clip": "x"}',
-        '[2026][train_inner][INFO] - {"num_updates": "2", "loss": "8", "kappa_encoder_0": "0.9"}',
+        '[2026][train_inner][INFO] - {"num_updates": "2", "loss": "8", "kappa_by_group": "encoder:0.9"}',
         '[2026][train_inner][INFO] - {"num_updates": "3", "lo',
         '2026 | INFO | train_inner | {"num_updates": "2", "loss": "7", "kappa_encoder_0": "0.8"}',
         '2026 | INFO | valid | {"valid_loss": "6", "valid_num_updates": "2"}',

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import math
 import socket
 from concurrent.futures import ThreadPoolExecutor
@@ -14,8 +15,9 @@ import torch.nn.functional as F
 from fairseq.logging import metrics
 from helpers import ALPHA, LR, ROOT, SMOOTHING, batches, run, trainer_of
 
+from fairseq_lasformer.analysis.runs import read_log
 from fairseq_lasformer.ops import KAPPA_ONE, Supervision
-from fairseq_lasformer.plugin.log_lines import selection_sums
+from fairseq_lasformer.plugin.log_lines import BY_GROUP, joined, selection_sums
 
 
 def by_hand(model: Any, sample: dict[str, Any], alpha: float) -> dict[str, Any]:
@@ -171,3 +173,14 @@ def test_kappa_follows_the_mass_that_is_asked_for(prepared, mass):
         followed = getattr(given[name], "mass" if mass == "selection" else "recall") / given[name].queries
         step = -1 if float(followed) > selector.rule.threshold else 1
         assert int(selector.kappa) == KAPPA_ONE // 2 + step * 1000, name
+
+
+def test_statistics_in_one_word_are_read_again(tmp_path):
+    groups = {"kappa_encoder_1": 0.64, "kappa_encoder_0": 0.601, "kappa_cross_0": 0.05, "mass_cross_0": 1.0}
+    stats = {"kappa": 0.3, "recall_cross_0": 1.0, **groups}
+    words = {f"{name}_by_group": joined(stats, name) for name in BY_GROUP}
+    assert words == {"kappa_by_group": "encoder:0.601,0.64;cross:0.05", "mass_by_group": "cross:1"}
+    assert joined({"loss": 1.0}, "kappa") == ""
+    line = json.dumps({"num_updates": "7", "loss": "1", **words})
+    (tmp_path / "log").write_text(f"| train_inner | {line}\n")
+    assert read_log(tmp_path / "log")["train_inner"] == [{"num_updates": 7, "loss": 1, **groups}]

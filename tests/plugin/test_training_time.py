@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 from helpers import log_lines, state, train
@@ -36,7 +38,10 @@ def test_a_branch_does_not_count_its_trunks_time_and_a_resumed_training_does(pre
 @pytest.mark.command
 def test_kappa_is_held_after_the_warmup(prepared, tmp_path):
     words = ["--max-update", 4, "--sparsity-fixed", 0.05, "--sparsity-warmup", 2, "--disable-validation"]
-    kappas = [line["kappa"] for line in log_lines(train(prepared, tmp_path, *words))]
-    assert [float(k) for k in kappas] == [1.0, 1.0, 1.0, 0.05]
+    lines = log_lines(train(prepared, tmp_path, *words))
+    assert [float(line["kappa"]) for line in lines] == [1.0, 1.0, 1.0, 0.05]
+    for line in lines:  # a person reads them
+        assert len(json.dumps(line)) <= 500 and {"mass", "recall", "selection_kl", "kappa_by_group"} <= line.keys()
+        assert not [name for name in line if name.endswith(("_0", "_1"))]
     refused = train(prepared, tmp_path / "other", "--sparsity-fixed", 5, check=False)
     assert refused.returncode == 1 and "--sparsity-fixed 5.0: expected a share" in refused.stderr
