@@ -113,13 +113,16 @@ def options(pattern: str = "") -> str:
 
 
 def stored(weights: Mapping[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the parameters in a checkpoint; shared ones once, where they first occur."""
-    seen = set()
+    """Yield the parameters in a checkpoint; a shared table once, where it first occurs, even if it is stored twice."""
+    tables: list[torch.Tensor] = []
     for name, weight in weights.items():
-        place = weight.data_ptr(), weight.shape
-        if weight.is_floating_point() and not name.endswith(("_float_tensor", ".version")) and place not in seen:
-            seen.add(place)
-            yield name, weight
+        if not weight.is_floating_point() or name.endswith(("_float_tensor", ".version")):
+            continue
+        if name.endswith(("embed_tokens.weight", "output_projection.weight")):
+            if any(weight.shape == one.shape and torch.equal(weight, one) for one in tables):
+                continue
+            tables.append(weight)
+        yield name, weight
 
 
 def parts(named: Iterable[tuple[str, torch.Tensor]]) -> dict[str, int]:

@@ -153,12 +153,17 @@ def test_doctor_shows_what_is_here(capsys):
     assert torch.__version__ in "\n".join(lines)
 
 
-def test_info_counts_what_a_checkpoint_holds(trained_folder, capsys):
+def test_info_counts_what_a_checkpoint_holds(trained_folder, tmp_path, capsys):
     checkpoint = trained_folder / "checkpoint_last.pt"
     assert main(["info", str(trained_folder), "--lengths", "512"]) == 0
     told = capsys.readouterr().out
     model = load_model(checkpoint, device="cpu").models[0]
     total = sum(p.numel() for p in model.parameters())
     assert f"total{total:>29,}" in told and "ratio" in told
+    state = torch.load(checkpoint, weights_only=False)
+    state["model"] = {name: weight.clone() for name, weight in state["model"].items()}  # shared tables are copies now
+    torch.save(state, tmp_path / "copies.pt")
+    assert main(["info", str(tmp_path / "copies.pt"), "--lengths", "512"]) == 0
+    assert f"total{total:>29,}" in capsys.readouterr().out
     assert main(["info", str(checkpoint), "--arch", "lasformer"]) == 1
     assert "has its own architecture" in capsys.readouterr().err
