@@ -7,8 +7,10 @@ import dataclasses
 from types import SimpleNamespace
 
 import pytest
+from fairseq import options
 
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.plugin import register
 from fairseq_lasformer.plugin.model import LasformerModel
 from fairseq_lasformer.search.beam_loop import BeamGenerator
 from fairseq_lasformer.search.generator import AlignedGenerator
@@ -72,3 +74,16 @@ def test_alignment_needs_a_separator(build, hub, monkeypatch):
     monkeypatch.setattr(hub.task, "settings", dataclasses.replace(hub.task.settings, separator="<nowhere>"))
     with pytest.raises(InputError, match="its dictionaries lack the separator <nowhere>"):
         build({})
+
+
+@pytest.mark.parametrize("option", [["--remove-bpe"], ["--remove-bpe", "sentencepiece"], ["--post-process", "@@ "]])
+def test_removing_subwords_is_ignored_for_prepared_data(option, prepared, tmp_path, caplog):
+    """fairseq would join the subwords, and our task the words that are left, into one."""
+    register()
+
+    def parsed(folder):
+        words = [str(folder), "--task", "document_translation", "--path", "x", *option]
+        return options.parse_args_and_arch(options.get_generation_parser(), input_args=words)
+
+    assert parsed(prepared).post_process is None and "is ignored" in caplog.text
+    assert parsed(tmp_path).post_process  # data of fairseq-preprocess has nothing else that joins them
