@@ -5,6 +5,7 @@ Every default of these commands is defined only here: their help, their pages an
 
 from __future__ import annotations
 
+import difflib
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,6 +81,8 @@ class TrainOptions:
         Raises:
             InputError: the data has no training set, or an option is impossible.
         """
+        from fairseq_lasformer.plugin.config import PRESETS  # which loads fairseq
+
         settings, info = DataConfig.load(data), SplitInfo.load(data, "train")
         if info is None:
             raise InputError(f"{data}: contains no training set; prepare it with lasformer prepare --train")
@@ -88,6 +91,10 @@ class TrainOptions:
         if self.precision not in PRECISIONS:
             raise InputError(f"--precision {self.precision}: expected one of {', '.join(PRECISIONS)}")
         ours = self.arch.startswith(("lasformer", "delight"))
+        known = ["lasformer", *PRESETS]
+        like = difflib.get_close_matches(self.arch, known, 1, 0.7)
+        if self.arch not in known and like and not self.arch.startswith("transformer"):  # fairseq's own
+            raise InputError(f"--arch {self.arch}: unknown; did you mean {like[0]}?")
         longest = max(info.longest)
         tokens = max(4096, longest) if self.max_tokens is None else self.max_tokens
         criterion = self.criterion or (

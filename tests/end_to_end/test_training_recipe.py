@@ -315,3 +315,11 @@ def test_a_resumed_training_says_so_and_times_its_own_updates(capsys):
     other = _Reader(tqdm(total=9, file=io.StringIO()), 9)
     other.read("Loaded checkpoint trunk.pt (epoch 1 @ 0 updates)\n")  # weights to start from
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(("typed", "meant"), [("lasfomer", "lasformer"), ("lasformer-tiny", "lasformer_tiny")])
+def test_a_mistyped_architecture_is_answered_with_the_one_that_was_meant(typed, meant, prepared, tmp_path):
+    with pytest.raises(InputError, match=f"--arch {typed}: unknown; did you mean {meant}"):
+        TrainOptions(arch=typed).command(prepared, tmp_path)
+    for arch in ("transformer_wmt_en_de", "transformer_iwslt_de_en", "lightconv", meant):
+        TrainOptions(arch=arch).command(prepared, tmp_path)
