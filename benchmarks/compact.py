@@ -77,7 +77,7 @@ def measure(args: argparse.Namespace) -> Iterator[Row]:
     seconds = in_turns({name: system.training for name, system in systems.items()}, args.repeat, "training")
     for name, system in systems.items():
         figures = {
-            "parameters": (float(parts(system.model)["total"]), True),
+            "parameters": (float(parts(system.model.named_parameters())["total"]), True),
             f"GMAC at {args.length}": (costs[name].sparse / 1e9, True),
             "ms per step": (1000 * seconds[name], True),
             "d-BLEU": (scores[name]["d_bleu"], False),
