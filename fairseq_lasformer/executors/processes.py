@@ -88,6 +88,9 @@ class _Child:
         self.worker, self.open_log, self.over = worker, log, False
         self.process: subprocess.Popen[Any] | None = None
         self.environment = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": "utf-8"}
+        # the same copy of this package, not one in the working folder
+        places = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
+        self.environment["PYTHONPATH"] = os.pathsep.join(place for place in places if place)
         if resources.threads:
             self.environment["OMP_NUM_THREADS"] = str(resources.threads)
 
@@ -95,7 +98,6 @@ class _Child:
         self.connection, theirs = Pipe()
         self.log = self.open_log()
         handle = theirs.fileno()
-        # not from the working folder, which may be another copy of this project
         command = [sys.executable, "-P", "-m", "fairseq_lasformer.executors.child", str(handle)]
         streams: dict[str, Any] = {"stdin": None, "stdout": self.log, "stderr": self.log}
         self.process = start(command, pass_fds=[handle], env=self.environment, **streams)

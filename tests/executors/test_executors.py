@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from fairseq_lasformer.data.subwords import Tokenisation
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.executors import InProcess, Processes, Resources, Worker
 
@@ -137,3 +138,12 @@ def test_who_stops_asking_ends_the_workers(tmp_path):
     results.close()
     workers = [int(line.split()[0]) for line in (tmp_path / "begun").read_text().splitlines()]
     assert not any(map(_runs, workers))
+
+
+def test_workers_use_the_same_copy_of_the_package(tmp_path, monkeypatch):
+    """Not one in the working folder, such as another clone of this project."""
+    (tmp_path / "fairseq_lasformer").mkdir()
+    (tmp_path / "fairseq_lasformer" / "__init__.py").write_text("raise SystemExit('the wrong copy')\n")
+    monkeypatch.chdir(tmp_path)
+    found = Processes("words").map(Tokenisation("en", "none"), [["a b"], ["c"]], Resources(2, threads=1))
+    assert list(found) == [["a b"], ["c"]]
