@@ -8,6 +8,15 @@ class InputError(ValueError):
     """Bad input. The message is one line: what is wrong, where, and what to do."""
 
 
+def in_one_line(error: BaseException, most: int = 200) -> str:
+    """Return the kind and the message of an error of another library, in one line.
+
+    Args:
+        most: maximum length of the message.
+    """
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:most]}"
+
+
 def missing(error: ModuleNotFoundError) -> str:
     """Return a message that says what to install."""
     return (

@@ -90,9 +90,8 @@ def replacing(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
             return
         target = Path(os.path.realpath(path))
         target.parent.mkdir(parents=True, exist_ok=True)
-        name = short_name(target.name)
-        remove_stale(target.parent, f".{glob.escape(name)}.*.tmp")
-        temporary = target.with_name(f".{name}.{os.getpid()}.tmp")
+        prefix = _unfinished(target, ".tmp")
+        temporary = target.with_name(f"{prefix}{os.getpid()}.tmp")
         temporary.unlink(missing_ok=True)
         handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
         with open(handle, mode, **text) as f:
@@ -163,11 +162,11 @@ def first_wins(path: Path, same: bool = True, binary: bool = False) -> Iterator[
     Raises:
         InputError: the file cannot be written, or differs from the first.
     """
-    name = short_name(path.name)
-    temporary = path.with_name(f".{name}.{socket.gethostname()[:50]}.{os.getpid()}.{time.time_ns()}.tmp")
+    owner = f"{socket.gethostname()[:50]}.{os.getpid()}.{time.time_ns()}"
+    temporary = path.with_name(f".{short_name(path.name)}.{owner}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        remove_stale(path.parent, f".{glob.escape(name)}.*.tmp")
+        _unfinished(path, ".tmp")
         with open(temporary, "xb") if binary else open(temporary, "x", encoding="utf-8", newline="\n") as f:
             yield f
             f.flush()
@@ -195,6 +194,13 @@ def short_name(name: str) -> str:
     return hashlib.sha256(os.fsencode(name)).hexdigest()[:32]
 
 
+def _unfinished(path: Path, ending: str) -> str:
+    """Remove what killed processes left of a file or folder; return how names of unfinished ones beside it begin."""
+    prefix = f".{short_name(path.name)}."
+    remove_stale(path.parent, f"{glob.escape(prefix)}*{ending}")
+    return prefix
+
+
 def _is_device(path: Path) -> bool:
     """Return whether the path exists but is not a regular file: a terminal, a pipe, ``/dev/null``."""
     return path.exists() and not path.is_file()
@@ -202,10 +208,10 @@ def _is_device(path: Path) -> bool:
 
 def remove_folder(folder: Path) -> None:
     """Remove a folder. It is renamed first, so a half-removed folder is never mistaken for a complete one."""
-    remove_stale(folder.parent, f".{folder.name}.*.removed")
+    prefix = _unfinished(folder, ".removed")
     if not folder.exists():
         return
-    away = tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".removed", dir=folder.parent)
+    away = tempfile.mkdtemp(prefix=prefix, suffix=".removed", dir=folder.parent)
     os.replace(folder, away)
     shutil.rmtree(away)
 
@@ -231,8 +237,8 @@ def new_folder(folder: Path) -> Iterator[Path]:
         folder: new or empty, see :func:`check_new_folder`.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
-    remove_stale(folder.parent, f".{glob.escape(folder.name)}.*.new")
-    with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", suffix=".new", dir=folder.parent) as unfinished:
+    prefix = _unfinished(folder, ".new")
+    with tempfile.TemporaryDirectory(prefix=prefix, suffix=".new", dir=folder.parent) as unfinished:
         place = Path(unfinished) / "folder"
         place.mkdir()
         yield place

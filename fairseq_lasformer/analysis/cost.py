@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fairseq_lasformer.checkpoints.loading import architecture, load
-from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.errors import InputError, in_one_line
 from fairseq_lasformer.nn.attentions import Attention
 from fairseq_lasformer.nn.patterns import Pattern
 from fairseq_lasformer.nn.patterns.learned import learned
@@ -118,10 +118,10 @@ def state_config(state: dict[str, Any]) -> ModuleConfig:
     """
     try:
         return module_config(_Attributes(state["cfg"]["model"]))
+    except InputError:
+        raise
     except (TypeError, ValueError, AttributeError, KeyError, RuntimeError) as e:
-        if isinstance(e, InputError):
-            raise
-        raise InputError(f"its settings cannot be used ({type(e).__name__}: {' '.join(str(e).split())[:200]})") from e
+        raise InputError(f"its settings cannot be used ({in_one_line(e)})") from e
 
 
 def checkpoint_patterns(state: dict[str, Any]) -> dict[str, list[Priced]]:

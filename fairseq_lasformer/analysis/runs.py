@@ -88,9 +88,11 @@ def read_log(path: Path) -> dict[str, list[dict[str, float]]]:
 
 def _by_group(values: dict[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
     """Take apart what a log line has of every group; see :func:`plugin.log_lines.joined`."""
-    for name in ("kappa", "mass"):
-        word = str(values.get(f"{prefix}{name}_by_group", values.get(f"{name}_by_group", "")))
-        for part in word.split(";"):
+    for key, word in values.items():
+        if not key.endswith("_by_group"):
+            continue
+        name = key.removeprefix(prefix).removesuffix("_by_group")
+        for part in str(word).split(";"):
             module, _, shares = part.partition(":")
             yield from ((f"{name}_{module}_{i}", share) for i, share in enumerate(shares.split(",")))
 

@@ -97,7 +97,8 @@ def drop_other_files(state: Mapping[str, Any]) -> None:
     for settings in settings_of(state, "model"):
         settings.update({name: None for name in settings if _OTHERS.fullmatch(str(name))})
     for settings in settings_of(state, "generation"):
-        settings.update({name: False for name in ("score_reference",) if name in settings})
+        if "score_reference" in settings:
+            settings["score_reference"] = False
 
 
 def _problem(name: str, value: Any) -> str:

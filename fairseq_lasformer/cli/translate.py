@@ -226,10 +226,10 @@ def _run(args: argparse.Namespace, jobs: Sequence[Job], state: Path, inputs: Seq
     from fairseq_lasformer.file_translation.file_jobs import DONE
     from fairseq_lasformer.files import atomic_write
 
+    options = options_of(args, inputs)
     if len(jobs) == 1:  # before the model is loaded
-        reading = options_of(args, inputs)
-        already = Done(state / DONE)
-        already.check(jobs[0].target, {jobs[0].source.resolve()} | reading.inputs, args.overwrite, args.receipt)
+        read = {jobs[0].source.resolve()} | options.inputs
+        Done(state / DONE).check(jobs[0].target, read, args.overwrite, args.receipt)
     translator = None if elsewhere(args) else translator_of(args)  # workers load the model; the command does not
     data, memory = data_and_memory_of(args) if translator is None else (translator.model.settings, translator.memory)
     glossary = args.glossary.read_text(encoding="utf-8") if args.glossary else ""
@@ -251,7 +251,7 @@ def _run(args: argparse.Namespace, jobs: Sequence[Job], state: Path, inputs: Seq
     settings += memory.state if memory is not None else ()
     failed, rows = 0, []
     with _bar(args, len(jobs)) as bar:
-        for result in _results(args, translator, jobs, state, settings, bar, options_of(args, inputs), given):
+        for result in _results(args, translator, jobs, state, settings, bar, options, given):
             failed += bool(result.error)
             name = result.job.source
             if result.error:

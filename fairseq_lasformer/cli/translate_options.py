@@ -234,23 +234,24 @@ def translator_of(args: argparse.Namespace) -> FileTranslator:
     )
 
 
-def languages_of(args: argparse.Namespace) -> tuple[str, str]:
-    """Return the languages of the model."""
+def settings_of(args: argparse.Namespace) -> DataConfig:
+    """Return the settings of the model's prepared folder, without loading the model."""
     from fairseq_lasformer.checkpoints.loading import chosen
     from fairseq_lasformer.data.subwords import DataConfig
     from fairseq_lasformer.documents.hub import data_of
 
-    settings = DataConfig.load(args.data or data_of(chosen(args.model)))
+    return DataConfig.load(args.data or data_of(chosen(args.model)))
+
+
+def languages_of(args: argparse.Namespace) -> tuple[str, str]:
+    """Return the languages of the model."""
+    settings = settings_of(args)
     return settings.source_lang, settings.target_lang
 
 
 def data_and_memory_of(args: argparse.Namespace) -> tuple[DataConfig, Memory | None]:
     """Return the settings of the prepared folder, and the memory, of a translator that workers make."""
-    from fairseq_lasformer.checkpoints.loading import chosen
-    from fairseq_lasformer.data.subwords import DataConfig
-    from fairseq_lasformer.documents.hub import data_of
-
-    settings = DataConfig.load(args.data or data_of(chosen(args.model)))
+    settings = settings_of(args)
     return settings, memory_of(args, (settings.source_lang, settings.target_lang))
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from typing import Any
 
-from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.errors import InputError, in_one_line
 from fairseq_lasformer.executors.base import Executor, Item, Report, Resources, Result, Worker, nothing_done, silent
 from fairseq_lasformer.machine import cores
 from fairseq_lasformer.version import __version__
@@ -159,7 +159,7 @@ class _Actor:
         except InputError as e:
             return answer | {"error": str(e)}
         except Exception as e:  # a one-line message, as from every executor
-            return answer | {"error": f"{type(e).__name__}: {' '.join(str(e).split())[:300]}", "expected": False}
+            return answer | {"error": in_one_line(e, 300), "expected": False}
 
     def _begun(self) -> Worker[Any, Any]:
         if __version__ != self.version:

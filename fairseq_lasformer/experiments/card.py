@@ -11,7 +11,7 @@ import shlex
 from pathlib import Path
 
 from fairseq_lasformer.analysis.runs import read_log, read_start
-from fairseq_lasformer.checkpoints.loading import load
+from fairseq_lasformer.checkpoints.loading import architecture, load
 from fairseq_lasformer.data.manifest import SplitInfo
 from fairseq_lasformer.data.subwords import DataConfig
 from fairseq_lasformer.files import atomic_write
@@ -73,9 +73,8 @@ def _model(folder: Path, settings: DataConfig) -> str:
         from fairseq_lasformer.analysis.param_count import parts, stored
 
         state = load(last)
-        arch = (state["cfg"] or {}).get("model", {})
-        name = arch.get("arch") or arch.get("_name") or "unknown"
-        said += f" Architecture `{name}`, {parts(stored(state['model']))['total'] / 1e6:.1f} million parameters."
+        millions = parts(stored(state["model"]))["total"] / 1e6
+        said += f" Architecture `{architecture(state) or 'unknown'}`, {millions:.1f} million parameters."
     return said
 
 

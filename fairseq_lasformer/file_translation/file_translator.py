@@ -49,6 +49,11 @@ class TranslatedSentence(NamedTuple):
     matches: Sequence[Match] = ()
     doubts: tuple[str, ...] = ()
 
+    @property
+    def pair(self) -> Pair:
+        """The sentence as its checks see it."""
+        return Pair(self.line.source, self.line.translation, self.line.repaired, self.line.flawed)
+
 
 class SentenceCounts(NamedTuple):
     """Counts of a file's sentences, by what happened to them.
@@ -345,9 +350,7 @@ class FileTranslator:
             made = compose(block, here, translations, lambda a, b: word_alignment(self.model, a, b))
             segments.append(made.segments)
             lost += made.lost
-        pairs = [Pair(one.source, one.translation, one.repaired, one.flawed) for one in (s.line for s in lines)]
-        lines = [line._replace(doubts=reasons) for line, reasons in zip(lines, doubts(pairs))]
-        numbered = list(zip([line.line.number for line in lines], pairs))
+        lines = [line._replace(doubts=reasons) for line, reasons in zip(lines, doubts([line.pair for line in lines]))]
         counts = SentenceCounts(
             len(lines),
             sum(line.line.repaired for line in lines),
@@ -358,6 +361,6 @@ class FileTranslator:
             context=document.n_context,
             exact=document.exact,
             given=sum(i + 1 in document.given for i in document.own) - document.exact,
-            numberless=tuple((number, pair.source) for number, pair in numbered if lost_numbers(pair)),
+            numberless=tuple((line.line.number, line.line.source) for line in lines if lost_numbers(line.pair)),
         )
         return TranslatedFile(document.file.write(segments), lines, counts)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from fairseq_lasformer import formats
 from fairseq_lasformer.checkpoints.loading import check_same
 from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.evaluation.doubts import Facts, Pair, facts
+from fairseq_lasformer.evaluation.doubts import Facts, facts
 from fairseq_lasformer.executors import Report, Worker
 from fairseq_lasformer.file_translation.done import Made
 from fairseq_lasformer.file_translation.file_translator import FileTranslator, TranslatedFile
@@ -171,9 +171,8 @@ class Files(Worker[Batch, Iterator[Result]]):
                 receipt = opened.receipt._replace(translation=hashlib.sha256(text).hexdigest()).text(
                     opened.waiting.job.target.parent
                 )
-            lines = [sentence.line for sentence in made.lines]
-            pairs = [Pair(one.source, one.translation, one.repaired, one.flawed) for one in lines]
-            counts = facts(pairs, [sentence.doubts for sentence in made.lines], seconds)
+            reasons = [sentence.doubts for sentence in made.lines]
+            counts = facts([sentence.pair for sentence in made.lines], reasons, seconds)
             result = self.put(opened.waiting, Made(text, receipt, counts))
             if (journal := self._journal(opened)) is not None:
                 journal.unlink(missing_ok=True)

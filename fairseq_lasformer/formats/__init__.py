@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import PurePath
 from typing import NamedTuple
 
-from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.errors import InputError, in_one_line
 from fairseq_lasformer.formats import html, markdown, office, plain, po, subtitles, xliff
 from fairseq_lasformer.formats.block import Block, Finished, Parsed
 from fairseq_lasformer.formats.encoding import decode, same_encoding
@@ -144,7 +144,7 @@ def _refusing(what: str) -> Iterator[None]:
     except MemoryError as e:
         raise InputError(f"{what}: it is too large") from e
     except Exception as e:
-        raise InputError(f"{what} ({type(e).__name__}: {' '.join(str(e).split())[:100]})") from e
+        raise InputError(f"{what} ({in_one_line(e, 100)})") from e
 
 
 def language(code: str) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fairseq_lasformer.checkpoints.sizes import COUNT, POSITIONS, WIDTH
 from fairseq_lasformer.conversion.huggingface.folder import Folder
-from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.errors import InputError, in_one_line
 
 _COUNTS = re.compile(r".*(layers|heads|beams|experts)$")
 _POSITIONS = re.compile(r".*(position|length|num_labels).*")
@@ -61,5 +61,4 @@ def refusing(path: Path, place: Path | None = None, out: Path | None = None) -> 
     except MemoryError as e:
         raise InputError(f"{path}: there is not enough memory for it") from e
     except Exception as e:  # the folder is a stranger's, and every library that reads it has errors of its own
-        reason = " ".join(str(e).split())[:200]
-        raise InputError(f"{path}: cannot be imported ({type(e).__name__}: {reason})") from e
+        raise InputError(f"{path}: cannot be imported ({in_one_line(e)})") from e

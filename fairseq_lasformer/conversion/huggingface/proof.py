@@ -9,7 +9,7 @@ import torch
 
 from fairseq_lasformer.conversion.huggingface.family import Imported
 from fairseq_lasformer.documents.hub import from_pretrained
-from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.errors import InputError, in_one_line
 
 TOLERANCE = 1e-4
 """Largest difference of two scores, relative to the largest score."""
@@ -39,9 +39,8 @@ def compared(original: Path, made: Path, imported: Imported) -> str:
             original, local_files_only=True, trust_remote_code=False
         )
     except Exception as e:  # of many libraries
-        reason = " ".join(str(e).split())[:200]
         raise InputError(
-            f"{original}: transformers {transformers.__version__} cannot load it ({type(e).__name__}: {reason}); "
+            f"{original}: transformers {transformers.__version__} cannot load it ({in_one_line(e)}); "
             "--no-check imports it without a comparison"
         ) from e
     theirs = theirs.float().eval()
