@@ -20,10 +20,10 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import demo
 
-from fairseq_lasformer.conversion.dense_start import StartOptions
+from fairseq_lasformer.conversion.start_options import StartOptions, UpcycleOptions
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.experiments.pipeline import Experiment
-from fairseq_lasformer.experiments.upcycle import UpcycleOptions, UpcycleTraining
+from fairseq_lasformer.experiments.upcycle import UpcycleTraining
 from fairseq_lasformer.files import atomic_write, hold
 from fairseq_lasformer.resume import Progress, key_of
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Generator of docs/api.md, the Python API page, from signatures and docstrings; run by make docs."""
+"""Generator of docs/api.md from docstrings, and of docs/commands.md from declared options; run by make docs."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "api.md"
+COMMANDS_PAGE = ROOT / "docs" / "commands.md"
 OVERVIEW = ROOT / "docs" / "architecture.md"
 HEAD = """# Python API
 
@@ -25,6 +26,13 @@ from fairseq_lasformer.documents.hub import load_model
 model = load_model("checkpoints/mine")
 print(model.translate_documents(["A document.\\nOf two lines."], beam=5))
 ```
+"""
+COMMANDS_HEAD = """# Commands and their options
+
+<!-- made by scripts/api_page.py from the options' declarations; do not edit -->
+
+What an option *changes*: **text**, what is computed or written, so that work done with another value is not reused;
+**speed**, only how fast; **nothing**, a place, a message or a permission. `--help` of a command has the same texts.
 """
 PUBLIC = {
     "Loading and translating": {
@@ -69,6 +77,34 @@ def page() -> str:
                     thing = getattr(thing, part)
                 parts.append(_entry(f"{module}.{name}", thing))
     return "".join(parts)
+
+
+def commands_page() -> str:
+    """Return the text of the page of all commands and their options."""
+    from fairseq_lasformer.cli.main import GROUPS
+    from fairseq_lasformer.options import options_of
+
+    parts = [COMMANDS_HEAD]
+    for title, commands in GROUPS.items():
+        parts.append(f"\n## {title[0].upper()}{title[1:]}\n")
+        for name, command in commands.items():
+            parts.append(f"\n### lasformer {name}\n\n{command.help[0].upper()}{command.help[1:]}.\n")
+            declared = options_of(command.load(name)[1])
+            shown = [one for one in declared if not (one.spec.given or one.spec.rest)]
+            rows = [f"| {_flags(one)} | {_cell(one)} | {one.spec.changes} |\n" for one in shown]
+            parts += ["\n| option | meaning | changes |\n|---|---|---|\n", *rows] if rows else []
+            parts += [f"\n{one.help}\n" for one in declared if one.spec.rest]
+    return "".join(parts)
+
+
+def _flags(one: Any) -> str:
+    return ", ".join(f"`{name}`" for name in (one.spec.short, one.flag) if name)
+
+
+def _cell(one: Any) -> str:
+    choices = ", ".join(f"`{value}`" for value in one.choices or ())
+    text = re.sub(r"(?<!\w)(--[a-z][a-z-]+)", r"`\1`", one.help).replace("|", "\\|").replace("<", "&lt;")
+    return f"{text}{': ' if text and choices else ''}{choices}"
 
 
 def overview(text: str) -> str:
@@ -143,4 +179,5 @@ def _wrapped(text: str) -> str:
 
 if __name__ == "__main__":
     PAGE.write_text(page(), encoding="utf-8")
+    COMMANDS_PAGE.write_text(commands_page(), encoding="utf-8")
     OVERVIEW.write_text(overview(OVERVIEW.read_text(encoding="utf-8")), encoding="utf-8")

@@ -65,6 +65,10 @@ def test_the_page_of_the_python_api_is_that_of_the_code(generator):
     assert (DOCS / "api.md").read_text() == generator.page(), "run make docs"
 
 
+def test_the_page_of_the_commands_is_that_of_their_options(generator):
+    assert (DOCS / "commands.md").read_text() == generator.commands_page(), "run make docs"
+
+
 def test_the_overview_lists_every_room_by_its_docstring(generator):
     overview = (DOCS / "architecture.md").read_text()
     assert overview == generator.overview(overview), "run make docs"

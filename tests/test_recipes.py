@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import subprocess
 import sys
 from argparse import ArgumentParser
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -14,30 +14,24 @@ import torch
 from helpers import HERE, ROOT, recipe
 
 from fairseq_lasformer import formats
+from fairseq_lasformer.cli import scores
 from fairseq_lasformer.cli.main import main
-from fairseq_lasformer.evaluation import breakdown
 from fairseq_lasformer.ops.backends import triton_kernels
 from fairseq_lasformer.ops.gpu import kernels
 
 
 def test_a_score(module, monkeypatch, tmp_path, capsys):
-    page = (ROOT / "fairseq_lasformer/evaluation/breakdown.py").read_text()
-    written = module("contributed_score", f"{page}\n\n{recipe('evaluation/breakdown.py')}")
-    monkeypatch.setitem(breakdown.MEASURES, "by_lines", written.by_lines)
-    added = "fairseq_lasformer.cli.scores.add_score"
-    declare = importlib.import_module("fairseq_lasformer.cli.scores").add_score
-
-    def with_option(parser: ArgumentParser) -> None:
-        declare(parser)
-        parser.add_argument("--by-lines", action="store_true", help="also by the number of lines")
-
-    monkeypatch.setattr(added, with_option)
+    written = module("contributed_score", recipe("evaluation/line_counts.py"))
+    with_option = dataclass(frozen=True, kw_only=True)(type("Score", (scores.Score, written.LineCounts), {}))
+    monkeypatch.setattr(scores, "Score", with_option)
     (tmp_path / "reference").write_text("a b c d\ne f g h\n\ni j k l\n")
     (tmp_path / "output").write_text("a b c d\te f g h\ni j\tk l\n")
     words = ["score", str(tmp_path / "reference"), str(tmp_path / "output"), "--json", str(tmp_path / "scores.json")]
     assert main([*words, "--by-lines"]) == 0
-    scores = json.loads((tmp_path / "scores.json").read_text())["systems"]["output"]
-    assert scores["by_lines"] == {"same": 1, "different": 1} and "d-BLEU" in capsys.readouterr().out
+    found = json.loads((tmp_path / "scores.json").read_text())["systems"]["output"]
+    told = capsys.readouterr().out
+    assert found["by_lines"] == {"same": 1, "different": 1} and "d-BLEU" in told
+    assert "output: 1 documents have as many lines as their reference" in told
 
 
 def test_a_file_format(module, monkeypatch):
@@ -86,10 +80,9 @@ def test_an_option(module):
 @pytest.mark.command
 def test_the_recipes_pass_lint(tmp_path):
     """ruff and mypy on what a contributor has pasted."""
-    package = ROOT / "fairseq_lasformer"
     pasted = {
         "strided.py": recipe("nn/others/strided.py"),
-        "breakdown.py": f"{(package / 'evaluation/breakdown.py').read_text()}\n\n{recipe('evaluation/breakdown.py')}",
+        "line_counts.py": recipe("evaluation/line_counts.py"),
         "properties.py": recipe("formats/properties.py"),
     }
     for name, text in pasted.items():

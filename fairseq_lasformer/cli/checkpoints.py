@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
-import argparse
 import warnings
+from dataclasses import dataclass
 from pathlib import Path
 
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.options import NEW, OWN, argument, option
+from fairseq_lasformer.shared_options import Data, Overwrite, language
+
+_FOLDER = "a checkpoint or its folder"
 
 
-def run_average(args: argparse.Namespace) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Average(Overwrite):
+    """A mean of checkpoints."""
+
+    out: Path = argument(writes=NEW)
+    checkpoints: tuple[Path, ...] = argument("checkpoints of one run, the last one at the end")
+    ema: bool = option(False, "use the moving averages in the checkpoints (trained with --store-ema)")
+
+
+def run_average(args: Average) -> None:
     from fairseq_lasformer.checkpoints.loading import average
     from fairseq_lasformer.files import check_writable
 
@@ -19,15 +32,19 @@ def run_average(args: argparse.Namespace) -> None:
     print(f"{args.out}: mean of {len(args.checkpoints)} {what}, kappa of {args.checkpoints[-1]}")
 
 
-def add_average(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("out", type=Path)
-    parser.add_argument("checkpoints", type=Path, nargs="+", help="checkpoints of one run, the last one at the end")
-    parser.add_argument(
-        "--ema", action="store_true", help="use the moving averages in the checkpoints (trained with --store-ema)"
+@dataclass(frozen=True, kw_only=True)
+class Convert(Overwrite):
+    """A conversion of a model of fairseq's."""
+
+    checkpoint: Path = argument("checkpoint of an architecture of fairseq's transformer")
+    out: Path = argument("checkpoint to write", writes=NEW)
+    encoder_layers_to_keep: str | None = option(
+        None, "layers to keep of a model trained with layer drop", metavar="N,N"
     )
+    decoder_layers_to_keep: str | None = option(None, "the same of its decoder", metavar="N,N")
 
 
-def run_convert(args: argparse.Namespace) -> None:
+def run_convert(args: Convert) -> None:
     from fairseq_lasformer.conversion.convert import convert
     from fairseq_lasformer.plugin import register
 
@@ -35,81 +52,81 @@ def run_convert(args: argparse.Namespace) -> None:
     print(convert(args.checkpoint, args.out, (args.encoder_layers_to_keep, args.decoder_layers_to_keep)))
 
 
-def add_convert(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("checkpoint", type=Path, help="checkpoint of an architecture of fairseq's transformer")
-    parser.add_argument("out", type=Path, help="checkpoint to write")
-    for side in ("encoder", "decoder"):
-        parser.add_argument(
-            f"--{side}-layers-to-keep", metavar="N,N", help="layers to keep of a model trained with layer drop"
-        )
+@dataclass(frozen=True, kw_only=True)
+class Prune(Data, Overwrite):
+    """A model without some of its layers or heads."""
+
+    checkpoint: Path = argument("checkpoint of this package's models")
+    out: Path = argument("checkpoint to write", writes=NEW)
+    groups: str = option(
+        "",
+        "groups of layers to keep, from 0, such as decoder.0; a side that is not named keeps all",
+        metavar="SIDE.N,...",
+    )
+    heads: str = option(
+        "",
+        "heads to keep in each layer of a module, such as encoder=6,cross=4: those the loss depends on most",
+        metavar="MODULE=N,...",
+    )
 
 
-def run_prune(args: argparse.Namespace) -> None:
+def run_prune(args: Prune) -> None:
     from fairseq_lasformer.conversion.prune import prune
 
     print(prune(args.checkpoint, args.out, args.groups, args.heads, args.data))
 
 
-def add_prune(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("checkpoint", type=Path, help="checkpoint of this package's models")
-    parser.add_argument("out", type=Path, help="checkpoint to write")
-    parser.add_argument(
-        "--groups",
-        default="",
-        metavar="SIDE.N,...",
-        help="groups of layers to keep, from 0, such as decoder.0; a side that is not named keeps all",
+@dataclass(frozen=True, kw_only=True)
+class Import:
+    """A model of Hugging Face's."""
+
+    folder: Path = argument("folder of the model: config.json, weights, vocabulary")
+    out: Path = argument("folder to write: checkpoint, dictionaries and subwords", writes=OWN)
+    source_lang: str | None = language(
+        "source", ", as the model names it, such as de or deu_Latn (default: its own)", ""
     )
-    parser.add_argument(
-        "--heads",
-        default="",
-        metavar="MODULE=N,...",
-        help="heads to keep in each layer of a module, such as encoder=6,cross=4: those the loss depends on most",
-    )
-    parser.add_argument("--data", type=Path, help="prepared folder (default: the one used in training)")
+    target_lang: str | None = language("target", ", as the model names it (default: its own)", "")
+    check: bool = option(True, "compare its scores with the original's, if transformers is installed (default: yes)")
+    epilog = "Example: lasformer import opus-mt-en-de models/en-de && lasformer translate models/en-de letter.docx"
 
 
-def run_import(args: argparse.Namespace) -> None:
+def run_import(args: Import) -> None:
     warnings.simplefilter("ignore")  # of Hydra, about how fairseq uses it
     from fairseq_lasformer.conversion.huggingface.importing import import_model
 
     print(import_model(args.folder, args.out, (args.source_lang, args.target_lang), args.check))
 
 
-def add_import(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", type=Path, help="folder of the model: config.json, weights, vocabulary")
-    parser.add_argument("out", type=Path, help="folder to write: checkpoint, dictionaries and subwords")
-    for side in ("source", "target"):
-        parser.add_argument(
-            f"-{side[0]}",
-            f"--{side}-lang",
-            metavar="LANG",
-            help=f"{side} language, as the model names it, such as de or deu_Latn (default: its own)",
-        )
-    parser.add_argument(
-        "--check",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="compare its scores with the original's, if transformers is installed (default: yes)",
-    )
-    parser.epilog = (
-        "Example: lasformer import opus-mt-en-de models/en-de && lasformer translate models/en-de letter.docx"
-    )
+@dataclass(frozen=True, kw_only=True)
+class Pack(Data):
+    """A small model."""
+
+    checkpoint: Path = argument(_FOLDER)
+    out: Path = argument("folder to write: weights, settings, dictionaries, subwords", writes=OWN)
+    epilog = "Example: lasformer pack checkpoints/mine mine && lasformer translate mine letter.docx"
 
 
-def run_pack(args: argparse.Namespace) -> None:
+def run_pack(args: Pack) -> None:
     from fairseq_lasformer.conversion.pack import pack
 
     print(pack(args.checkpoint, args.out, args.data))
 
 
-def add_pack(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("checkpoint", type=Path, help="a checkpoint or its folder")
-    parser.add_argument("out", type=Path, help="folder to write: weights, settings, dictionaries, subwords")
-    parser.add_argument("--data", type=Path, help="prepared folder (default: the one used in training)")
-    parser.epilog = "Example: lasformer pack checkpoints/mine mine && lasformer translate mine letter.docx"
+@dataclass(frozen=True, kw_only=True)
+class Export(Data):
+    """A model for other software."""
+
+    checkpoint: Path = argument("a checkpoint at kappa 1, or its folder")
+    out: Path = argument("folder to write, for CTranslate2", writes=OWN)
+    like: Path | None = option(
+        None, "write a Hugging Face model like the one in this folder, from which it was imported", metavar="FOLDER"
+    )
+    quantization: str = option(
+        "float32", "type of the weights", choices=("float32", "int8", "int8_float32", "int16", "float16")
+    )
 
 
-def run_export(args: argparse.Namespace) -> None:
+def run_export(args: Export) -> None:
     from fairseq_lasformer.conversion.export import export
     from fairseq_lasformer.conversion.huggingface.exporting import export_like
 
@@ -119,21 +136,3 @@ def run_export(args: argparse.Namespace) -> None:
         raise InputError(f"--quantization {args.quantization}: only for CTranslate2; with --like, leave it out")
     else:
         print(export_like(args.checkpoint, args.out, args.like, args.data))
-
-
-def add_export(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("checkpoint", type=Path, help="a checkpoint at kappa 1, or its folder")
-    parser.add_argument("out", type=Path, help="folder to write, for CTranslate2")
-    parser.add_argument(
-        "--like",
-        type=Path,
-        metavar="FOLDER",
-        help="write a Hugging Face model like the one in this folder, from which it was imported",
-    )
-    parser.add_argument("--data", type=Path, help="prepared folder (default: the one used in training)")
-    parser.add_argument(
-        "--quantization",
-        choices=("float32", "int8", "int8_float32", "int16", "float16"),
-        default="float32",
-        help="type of the weights (default: %(default)s)",
-    )

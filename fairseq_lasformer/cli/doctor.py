@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib.metadata
 import shutil
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 FULL = 5.0
@@ -16,11 +16,14 @@ PACKAGES = ("fairseq-fixed", "fairseq", "sacrebleu", "sentencepiece", "subword-n
 OPTIONAL = ("starlette", "uvicorn", "ray", "ctranslate2", "transformers")
 
 
-def add_doctor(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = "The exit code is 1 if something that every command needs is missing."
+@dataclass(frozen=True)
+class Doctor:
+    """No options."""
+
+    epilog = "The exit code is 1 if something that every command needs is missing."
 
 
-def run_doctor(args: argparse.Namespace) -> None:
+def run_doctor(args: Doctor) -> None:
     found = list(_found())
     for good, name, said in found:
         print(f"{'ok ' if good else ' ! '} {name:<12} {said}")

@@ -2,16 +2,42 @@
 
 from __future__ import annotations
 
-import argparse
 import json
+from dataclasses import dataclass
 from pathlib import Path
 
-from fairseq_lasformer.cli import Renamed, add_beam, add_device, add_max_tokens
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.files import atomic_write, check_writable
+from fairseq_lasformer.options import PAGE, SCORES, argument, following, option
+from fairseq_lasformer.shared import model_path
+from fairseq_lasformer.shared_options import Beam, Data, Device, OverwriteOthers, max_tokens
 
 
-def run_contrast(args: argparse.Namespace) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Figures(OverwriteOthers):
+    """Figures, shown and written."""
+
+    json: Path | None = option(None, "also write the figures to this file", writes=SCORES)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contrast(Data, Device, Beam, Figures):
+    """A contrastive test."""
+
+    checkpoint: Path = argument()
+    prefix: Path = argument(
+        "the set: PREFIX.SRC, PREFIX.TGT, PREFIX.groups, PREFIX.distance; or SET.json (Voita et al.)"
+    )
+    context: str | None = option(
+        None, "context policies, from none,source,both (default: all; --generative: the first two)"
+    )
+    generative: bool = option(
+        False, "translate, and count the sentences whose translation contains the right pronoun (er, sie, es)"
+    )
+    max_tokens: int = max_tokens(4096)
+
+
+def run_contrast(args: Contrast) -> None:
     from fairseq_lasformer.analysis import contrast
     from fairseq_lasformer.analysis.contrast_sets import read_set
     from fairseq_lasformer.documents.hub import load_model
@@ -30,33 +56,22 @@ def run_contrast(args: argparse.Namespace) -> None:
         atomic_write(args.json, json.dumps({"results": results}, indent=1) + "\n")
 
 
-def add_contrast(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("checkpoint", type=Path)
-    parser.add_argument(
-        "prefix",
-        type=Path,
-        help="the set: PREFIX.SRC, PREFIX.TGT, PREFIX.groups, PREFIX.distance; or SET.json (Voita et al.)",
-    )
-    parser.add_argument("--data", type=Path, help="prepared folder (default: the one used in training)")
-    parser.add_argument(
-        "--context", help="context policies, from none,source,both (default: all; --generative: the first two)"
-    )
-    parser.add_argument(
-        "--generative",
-        action="store_true",
-        help="translate, and count the sentences whose translation contains the right pronoun (er, sie, es)",
-    )
-    add_beam(parser)
-    add_max_tokens(parser, 4096)
-    add_device(parser)
-    parser.add_argument("--cuda", dest="device", action=Renamed, now="--device cuda", value="cuda")
-    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+@dataclass(frozen=True, kw_only=True)
+class Context(Data, Device, Figures):
+    """A measurement of the context's worth."""
+
+    checkpoint: Path = argument()
+    prefix: Path = argument("documents and their translation, raw form: PREFIX.SRC, PREFIX.TGT")
+    tokens: str = option("10,30,100,300", "tokens of context on either side")
+    lines: int = option(2000, "lines to score, evenly drawn; 0: all")
+    kappa: str = option("", "shares of keys to keep, such as 0.05,0.2 (default: the model's)")
+    max_tokens: int = max_tokens(4096)
 
 
-def run_context(args: argparse.Namespace) -> None:
+def run_context(args: Context) -> None:
     from fairseq_lasformer.analysis import context_use
     from fairseq_lasformer.documents.hub import load_model
-    from fairseq_lasformer.text.documents import read_corpus
+    from fairseq_lasformer.text.documents import read_corpus, sides
 
     try:
         tokens = sorted({int(n) for n in args.tokens.split(",")})
@@ -68,9 +83,8 @@ def run_context(args: argparse.Namespace) -> None:
     if args.json:
         check_writable(args.json)
     hub = load_model(args.checkpoint, args.data, args.device)
-    prefix = args.prefix
-    sides = (prefix.with_name(f"{prefix.name}.{lang}") for lang in (hub.settings.source_lang, hub.settings.target_lang))
-    use = context_use.ContextUse(hub, read_corpus(*sides).documents)
+    raw = sides(args.prefix, hub.settings.source_lang, hub.settings.target_lang)
+    use = context_use.ContextUse(hub, read_corpus(*raw).documents)
     chosen = context_use.places(use.documents, args.lines or None)
     results = []
     for share in (*shares,) or (None,):
@@ -82,23 +96,27 @@ def run_context(args: argparse.Namespace) -> None:
         atomic_write(args.json, json.dumps({"results": results}, indent=1) + "\n")
 
 
-def add_context(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("checkpoint", type=Path)
-    parser.add_argument("prefix", type=Path, help="documents and their translation, raw form: PREFIX.SRC, PREFIX.TGT")
-    parser.add_argument("--data", type=Path, help="prepared folder (default: the one used in training)")
-    parser.add_argument(
-        "--tokens", default="10,30,100,300", help="tokens of context on either side (default: %(default)s)"
+@dataclass(frozen=True, kw_only=True)
+class Report(Device, OverwriteOthers):
+    """A page about runs."""
+
+    runs: tuple[Path, ...] = argument(
+        "output folder of examples/demo.py, or folder of checkpoints with train.log (or RUN.log next to it) and, if "
+        "there are scores, scores.json (lasformer score --json)",
+        metavar="RUN",
     )
-    parser.add_argument(
-        "--lines", type=int, default=2000, help="lines to score, evenly drawn; 0: all (default: %(default)s)"
+    out: Path = option(Path("report.html"), short="-o", writes=PAGE)
+    document: Path | None = option(None, "source text (raw form) to translate and inspect")
+    reference: Path | None = option(
+        None, "its translation (default: the file next to it in the target language, if any)"
     )
-    parser.add_argument("--kappa", default="", help="shares of keys to keep, such as 0.05,0.2 (default: the model's)")
-    add_max_tokens(parser, 4096)
-    add_device(parser)
-    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    show: int = option(3, "number of its documents to show")
+    data: Path | None = option(None, "prepared folder (default: the one each run was trained on)")
+    scores: Path | None = option(None, "scores of all runs, by their names (lasformer score --bootstrap --json)")
+    title: str = option("Lasformer report")
 
 
-def run_report(args: argparse.Namespace) -> None:
+def run_report(args: Report) -> None:
     from fairseq_lasformer.analysis.report import report
 
     check_writable(args.out)
@@ -108,30 +126,21 @@ def run_report(args: argparse.Namespace) -> None:
     print(f"{args.out}: {', '.join(run.name for run in runs)}")
 
 
-def add_report(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "runs",
-        type=Path,
-        nargs="+",
-        metavar="RUN",
-        help="output folder of examples/demo.py, or folder of checkpoints with train.log (or RUN.log next to it) and, "
-        "if there are scores, scores.json (lasformer score --json)",
+@dataclass(frozen=True, kw_only=True)
+class Info(Figures):
+    """A model's parameters and costs."""
+
+    checkpoint: Path | None = argument(
+        "a checkpoint, or its folder: its parameters, and what its attention costs", None, read=model_path
     )
-    parser.add_argument("-o", "--out", type=Path, default=Path("report.html"), help="default: %(default)s")
-    parser.add_argument("--document", type=Path, help="source text (raw form) to translate and inspect")
-    parser.add_argument(
-        "--reference", type=Path, help="its translation (default: the file next to it in the target language, if any)"
-    )
-    parser.add_argument("--show", type=int, default=3, help="number of its documents to show (default: %(default)s)")
-    parser.add_argument("--data", type=Path, help="prepared folder (default: the one each run was trained on)")
-    parser.add_argument(
-        "--scores", type=Path, help="scores of all runs, by their names (lasformer score --bootstrap --json)"
-    )
-    add_device(parser)
-    parser.add_argument("--title", default="Lasformer report", help="default: %(default)s")
+    lengths: str = option("512,1024,2048,4096,8192", "numbers of tokens")
+    arch: str | None = option(None, "instead of a checkpoint: parameters of an architecture (default: lasformer)")
+    words: int = option(32000, "size of its source dictionary")
+    target_words: int | None = option(None, "size of its target dictionary (default: the same)")
+    options: tuple[str, ...] = following("After -- : options of the architecture, such as --encoder-embed-dim 256.")
 
 
-def run_info(args: argparse.Namespace) -> None:
+def run_info(args: Info) -> None:
     from fairseq_lasformer.analysis import param_count
     from fairseq_lasformer.analysis.cost import checkpoint_cost, table
     from fairseq_lasformer.checkpoints.loading import chosen, load
@@ -157,21 +166,3 @@ def run_info(args: argparse.Namespace) -> None:
         ratios = ("ratio", "ratio_with_projections", "ratio_with_all_projections")
         rows = [c._asdict() | {r: getattr(c, r) for r in ratios} for c in costs]
         atomic_write(args.json, json.dumps({"rows": rows}, indent=1) + "\n")
-
-
-def add_info(parser: argparse.ArgumentParser) -> None:
-    from fairseq_lasformer.shared import model_path
-
-    parser.add_argument(
-        *("checkpoint",),
-        nargs="?",
-        type=model_path,
-        help="a checkpoint, or its folder: its parameters, and what its attention costs",
-    )
-    parser.add_argument("--lengths", default="512,1024,2048,4096,8192", help="numbers of tokens (default: %(default)s)")
-    parser.add_argument("--json", type=Path, help="also write the costs to this file")
-    parser.add_argument("--arch", help="instead of a checkpoint: parameters of an architecture (default: lasformer)")
-    parser.add_argument("--words", type=int, default=32000, help="size of its source dictionary (default: %(default)s)")
-    parser.add_argument("--target-words", type=int, help="size of its target dictionary (default: the same)")
-    parser.set_defaults(late=("checkpoint", None))
-    parser.epilog = "After -- : options of the architecture, such as --encoder-embed-dim 256."

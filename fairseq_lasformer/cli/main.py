@@ -8,13 +8,14 @@ import logging
 import shutil
 import sys
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Callable
 from importlib import import_module
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from fairseq_lasformer.cli import DEFAULT_SAMPLES
-from fairseq_lasformer.cli.outputs import NEW, OWN, PAGE, SCORES, TABLE, add_overwrite, check_outputs
+from fairseq_lasformer.cli.outputs import check_outputs
+from fairseq_lasformer.cli.parser import declare, make
 from fairseq_lasformer.errors import INTERRUPTED, InputError, Interrupted, missing
+from fairseq_lasformer.options import SAMPLES, options_of
 from fairseq_lasformer.threads import wait_briefly
 from fairseq_lasformer.version import __version__
 
@@ -24,25 +25,25 @@ class Command(NamedTuple):
 
     Attributes:
         help: its help text.
-        module: the module that declares its options and does the work.
-        writes: options that name what it writes, and what may stand there before; see :mod:`cli.outputs`.
+        module: the module with its options and ``run_NAME``, which does the work.
     """
 
     help: str
     module: str
-    writes: Mapping[str, str] = {"out": OWN}
+
+    def load(self, name: str) -> tuple[Callable[[Any], None], type]:
+        """Return the function that does the work, and the class of its options."""
+        work = import_module(f"fairseq_lasformer.cli.{self.module}")
+        run = getattr(work, f"run_{function_of(name)}")
+        return run, getattr(work, str(run.__annotations__["args"]))
 
 
 GROUPS = {
     "translate": {
-        "translate": Command(
-            "translate files, folders or standard input, in any known format",
-            "translate",
-            {"out": OWN, "report": TABLE},
-        ),
+        "translate": Command("translate files, folders or standard input, in any known format", "translate"),
         "translate --verify": Command("repeat the translation of a receipt and compare the bytes", "verify"),
         "update": Command("update a translation: translate what has changed in its source", "update"),
-        "memory": Command("build a translation memory, or look up sentences in one", "memory", {"memory": OWN}),
+        "memory": Command("build a translation memory, or look up sentences in one", "memory"),
         "serve": Command("run a translation server with a web page", "serve"),
     },
     "train": {
@@ -50,41 +51,29 @@ GROUPS = {
         "prepare": Command("convert raw documents to binarised data", "data"),
         "train": Command("train on prepared data", "experiments"),
         "run": Command("make a model and its report from raw documents, as configured in a file", "experiments"),
-        "upcycle": Command("turn a dense model into one that selects, in a few hundred updates", "experiments"),
+        "upcycle": Command("turn a dense model into one that selects, in a few hundred updates", "upcycle"),
         "distil": Command("train a student on a teacher's translations of the training text", "experiments"),
         "back-translate": Command("train on back-translated documents of the target language", "experiments"),
-        "shortlist": Command(
-            "list the words that may translate each word, for faster translation", "data", {"out": NEW}
-        ),
+        "shortlist": Command("list the words that may translate each word, for faster translation", "data"),
     },
     "measure": {
-        "generate": Command("translate a prepared split, whole documents", "data", {"out": OWN, "report": TABLE}),
-        "score": Command("d-BLEU, s-BLEU and chrF of translated documents", "scores", {"json": SCORES, "windows": NEW}),
-        "score terms": Command(
-            "find names and their translations in a parallel text, for scores of terms", "scores", {"out": NEW}
-        ),
-        "score contrast": Command(
-            "score a contrastive test set (ContraPro's format) with a checkpoint", "evaluation", {"json": SCORES}
-        ),
-        "score context": Command(
-            "measure how much the context is worth to a model, in bits", "evaluation", {"json": SCORES}
-        ),
-        "report": Command("write a page about runs: curves, scores, cost, attention", "evaluation", {"out": PAGE}),
+        "generate": Command("translate a prepared split, whole documents", "data"),
+        "score": Command("d-BLEU, s-BLEU and chrF of translated documents", "scores"),
+        "score terms": Command("find names and their translations in a parallel text, for scores of terms", "scores"),
+        "score contrast": Command("score a contrastive test set (ContraPro's format) with a checkpoint", "evaluation"),
+        "score context": Command("measure how much the context is worth to a model, in bits", "evaluation"),
+        "report": Command("write a page about runs: curves, scores, cost, attention", "evaluation"),
     },
     "models": {
         "info": Command(
-            "parameters of a model, and the cost of its attention relative to the dense Transformer",
-            "evaluation",
-            {"json": SCORES},
+            "parameters of a model, and the cost of its attention relative to the dense Transformer", "evaluation"
         ),
         "import": Command(
             "convert a Hugging Face model (OPUS-MT, NLLB, ...) to one that every command takes", "checkpoints"
         ),
-        "convert": Command(
-            "convert a checkpoint of fairseq's transformer to lasformer_dense", "checkpoints", {"out": NEW}
-        ),
-        "average": Command("average checkpoints, with kappa from the last", "checkpoints", {"out": NEW}),
-        "prune": Command("remove groups of layers, or heads, from a checkpoint", "checkpoints", {"out": NEW}),
+        "convert": Command("convert a checkpoint of fairseq's transformer to lasformer_dense", "checkpoints"),
+        "average": Command("average checkpoints, with kappa from the last", "checkpoints"),
+        "prune": Command("remove groups of layers, or heads, from a checkpoint", "checkpoints"),
         "export": Command("write a model at kappa 1 for CTranslate2", "checkpoints"),
         "pack": Command("write a model as a small folder to give away: 8 bits, dictionaries, subwords", "checkpoints"),
     },
@@ -97,7 +86,7 @@ GROUPS = {
     },
     "this installation": {
         "options": Command("list the options of model, criterion and task for fairseq-train", "data"),
-        "doctor": Command("show what lasformer finds here: Python, torch, kernels, GPU, disk", "doctor", {}),
+        "doctor": Command("show what lasformer finds here: Python, torch, kernels, GPU, disk", "doctor"),
     },
 }
 
@@ -109,14 +98,18 @@ FORMER = {
 }
 """Former names of commands, which still work and print the present one."""
 
-TAKING_MORE = ("train", "upcycle", "generate", "ablate", "info")
+RETIRED = {
+    "generate": {"--format": "--format is now called --layout"},
+    "score contrast": {"--cuda": "--cuda is now called --device cuda"},
+}
+"""Options that no longer exist, by command, and what to use instead; for one release."""
 
 
 def _with_numbers(words: list[str]) -> list[str]:
     """Make the number of ``--bootstrap`` explicit: argparse would mistake a file name after it for the number."""
     following = [*words[1:], ""]
     return [
-        f"{word}={DEFAULT_SAMPLES}" if word == "--bootstrap" and not after.isdecimal() else word
+        f"{word}={SAMPLES}" if word == "--bootstrap" and not after.isdecimal() else word
         for word, after in zip(words, following)
     ]
 
@@ -161,10 +154,7 @@ def _named(words: list[str], parser: argparse.ArgumentParser) -> list[str]:
     return words
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run a subcommand and return the exit code."""
-    wait_briefly()
-    logging.basicConfig(level=logging.WARNING)  # otherwise, importing fairseq shows the log lines of all libraries
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="lasformer",
         usage="lasformer [-h] [--version] COMMAND ...",
@@ -173,41 +163,50 @@ def main(argv: list[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"fairseq_lasformer {__version__}")
-    hidden = {"metavar": "COMMAND", "help": argparse.SUPPRESS}  # the epilog lists them
-    commands = parser.add_subparsers(dest="command", required=True, prog="lasformer", **hidden)
-    words = list(sys.argv[1:] if argv is None else argv)
-    words = _named(words, parser) if words else words
-    for name, (text, module, writes) in COMMANDS.items():
-        title = text if text.startswith("d-BLEU") else text[0].upper() + text[1:]
-        sub = commands.add_parser(name, description=title + ".")
-        if words[:1] == [name]:  # the others' options are not needed, and their modules take time to import
-            work = import_module(f"fairseq_lasformer.cli.{module}")
-            getattr(work, f"add_{function_of(name)}")(sub)
-            add_overwrite(sub, writes)
-            sub.set_defaults(run=getattr(work, f"run_{function_of(name)}"))
+    return parser
+
+
+def _options(name: str, cls: type, words: list[str]) -> Any:
+    """Return the options of a command; what cannot be parsed ends the process.
+
+    Raises:
+        InputError: a value is impossible.
+    """
+    text = COMMANDS[name].help
+    title = text if text.startswith("d-BLEU") else text[0].upper() + text[1:]
+    parser = argparse.ArgumentParser(prog=f"lasformer {name}", description=f"{title}.")
+    declare(parser, cls)
     # argparse cannot separate the arguments after -- from both options and positionals
     end = words.index("--") if "--" in words else len(words)
-    args, unknown = parser.parse_known_args(_with_numbers(words[:end]))
-    late, default = getattr(args, "late", ("", None))
-    if late and unknown and not any(word.startswith("-") for word in unknown):
-        # argparse treats an optional argument after options as unknown
-        before = [] if getattr(args, late) == default else getattr(args, late)
-        if isinstance(default, list):
-            setattr(args, late, [*before, *unknown])
-            unknown = []
-        elif not before and len(unknown) == 1:
-            setattr(args, late, unknown.pop())
+    found, unknown = parser.parse_known_intermixed_args(_with_numbers(words[:end]))
+    takes_more = any(one.spec.rest for one in options_of(cls))
     if unknown:
-        hint = " (further options of fairseq go after --)" if args.command in TAKING_MORE else ""
-        if args.command == "translate" and {"--to", "--target", "-t"} & set(unknown):
+        hint = " (further options of fairseq go after --)" if takes_more else ""
+        if name == "translate" and {"--to", "--target", "-t"} & set(unknown):
             hint = " (a model translates from one language into another; lasformer serve lists its models' languages)"
-        parser.error(f"{args.command}: unrecognised: {' '.join(unknown)}{hint}; see lasformer {args.command} --help")
-    args.options = words[end + 1 :]
-    if args.options and args.command not in TAKING_MORE:
-        parser.error(f"{args.command} takes nothing after --")
+        said = [now for word, now in RETIRED.get(name, {}).items() if word in unknown]
+        hint = f"; {'; '.join(said)}" if said else hint
+        parser.error(f"{name}: unrecognised: {' '.join(unknown)}{hint}; see lasformer {name} --help")
+    if words[end + 1 :] and not takes_more:
+        parser.error(f"{name} takes nothing after --")
+    return make(cls, vars(found), words[end + 1 :])
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run a subcommand and return the exit code."""
+    wait_briefly()
+    logging.basicConfig(level=logging.WARNING)  # otherwise, importing fairseq shows the log lines of all libraries
+    words = list(sys.argv[1:] if argv is None else argv)
+    words = _named(words, _parser()) if words else words
+    if not words or words[0] not in COMMANDS:
+        _parser().parse_args(words)
+        _parser().error("the following arguments are required: COMMAND")
+    name = words[0]
     try:
-        check_outputs(args, COMMANDS[args.command].writes)
-        args.run(args)
+        run, cls = COMMANDS[name].load(name)
+        options = _options(name, cls, words[1:])
+        check_outputs(options)
+        run(options)
     except Interrupted as e:
         print(e, file=sys.stderr)
         return INTERRUPTED

@@ -2,65 +2,65 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 from tqdm import tqdm
 
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.options import NOTHING, OWN, argument, option
+from fairseq_lasformer.shared_options import language
 
 
-def add_memory(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("action", choices=("build", "find"), help="add the pairs of files, or look up sentences")
-    parser.add_argument("memory", type=Path, metavar="MEMORY", help="the file of the memory, such as mine.tm")
-    parser.add_argument(
-        "files",
-        nargs="*",
-        metavar="FILE|SENTENCE",
-        help="build: .tmx, .tsv (source, tab, target), .po, .xlf, or PREFIX for PREFIX.SOURCE and PREFIX.TARGET; find: "
+@dataclass(frozen=True, kw_only=True)
+class Memory:
+    """A translation memory."""
+
+    action: str = argument("add the pairs of files, or look up sentences", choices=("build", "find"))
+    memory: Path = argument("the file of the memory, such as mine.tm", metavar="MEMORY", writes=OWN)
+    files: tuple[str, ...] = argument(
+        "build: .tmx, .tsv (source, tab, target), .po, .xlf, or PREFIX for PREFIX.SOURCE and PREFIX.TARGET; find: "
         "sentences (default: one per line of standard input)",
+        (),
+        metavar="FILE|SENTENCE",
+        place=True,
     )
-    parser.add_argument("-s", "--source-lang", help="source language of a new memory")
-    parser.add_argument("-t", "--target-lang", help="target language of a new memory")
-    parser.add_argument(
-        "--unreviewed", action="store_true", help="also take fuzzy and unreviewed units of .po and .xlf"
-    )
-    parser.add_argument("--matches", type=int, default=3, help="find: maximum per sentence (default: %(default)s)")
-    parser.add_argument("--quiet", action="store_true", help="no progress bar, no summary")
-    parser.epilog = (
-        "Example: lasformer memory build mine.tm old.tmx -s en -t de, then lasformer translate … --memory mine.tm"
-    )
+    source_lang: str | None = language("source", " of a new memory", "")
+    target_lang: str | None = language("target", " of a new memory", "")
+    unreviewed: bool = option(False, "also take fuzzy and unreviewed units of .po and .xlf")
+    matches: int = option(3, "find: maximum per sentence", minimum=1)
+    quiet: bool = option(False, "no progress bar, no summary", changes=NOTHING)
+    epilog = "Example: lasformer memory build mine.tm old.tmx -s en -t de, then lasformer translate … --memory mine.tm"
 
 
-def run_memory(args: argparse.Namespace) -> None:
+def run_memory(args: Memory) -> None:
     if args.action == "build":
         _build(args)
     else:
         _find(args)
 
 
-def _build(args: argparse.Namespace) -> None:
+def _build(args: Memory) -> None:
     from fairseq_lasformer.translation_memory.building import build
 
     if not args.files:
         raise InputError("memory build: name the files whose pairs to add")
-    if bool(args.source_lang) != bool(args.target_lang):
+    source, target = args.source_lang, args.target_lang
+    if bool(source) != bool(target):
         raise InputError("memory build: name both languages, with -s and -t, or neither if the memory exists")
-    languages = (args.source_lang, args.target_lang) if args.source_lang else None
+    languages = (source, target) if source and target else None
     with tqdm(desc="reading", unit=" pairs", disable=args.quiet) as bar:
         found = build(args.memory, [Path(file) for file in args.files], languages, args.unreviewed, bar.update)
     if not args.quiet:
         print(f"{args.memory}: {found.summary()}", file=sys.stderr)
 
 
-def _find(args: argparse.Namespace) -> None:
+def _find(args: Memory) -> None:
     """Print a row for each match: similarity, source, translation; an empty row after each sentence."""
     from fairseq_lasformer.translation_memory.matching import Matcher
     from fairseq_lasformer.translation_memory.store import MemoryStore
 
-    if args.matches < 1:
-        raise InputError("--matches: at least 1")
     matcher = Matcher(MemoryStore(args.memory))
     for sentence in args.files or (line.rstrip("\n") for line in sys.stdin):
         matches = matcher.find(sentence, args.matches)

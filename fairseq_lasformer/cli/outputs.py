@@ -2,51 +2,33 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
-from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from fairseq_lasformer.errors import InputError
-
-OWN, NEW, SCORES, TABLE, PAGE = "own", "new", "scores", "table", "page"
-"""What may stand where an output is written: the command decides; nothing; or a file of the same kind that this
-package wrote: scores in JSON, a table of counts, a page of ``lasformer report``."""
+from fairseq_lasformer.options import OWN, PAGE, SCORES, TABLE, Option, options_of
 
 _SCORES = {"results", "rows", "systems", "bootstrap", "ctxpro", "suber"}
 _HEAD = 4096
 """Number of bytes at the beginning of a file that tell its kind."""
 
 
-def add_overwrite(parser: argparse.ArgumentParser, writes: Mapping[str, str]) -> None:
-    """Add ``--overwrite`` to a command that writes files, unless it has one of its own."""
-    if any(kind != OWN for kind in writes.values()) and "--overwrite" not in parser._option_string_actions:
-        parser.add_argument(
-            "--overwrite",
-            action="store_true",
-            help="replace existing files (default: only those of the same kind that lasformer wrote)"
-            if NEW not in writes.values()
-            else "replace existing files",
-        )
-
-
-def check_outputs(args: argparse.Namespace, writes: Mapping[str, str]) -> None:
-    """Check what a command writes.
-
-    Args:
-        writes: by option, what may stand there, see :data:`OWN`.
+def check_outputs(options: Any) -> None:
+    """Check what a command writes, see :data:`options.OWN`.
 
     Raises:
         InputError: an output is, or links to, a file that the command reads or writes otherwise; or it exists.
     """
-    named = list(_files(args))
-    for name, kind in writes.items():
+    declared = options_of(type(options))
+    named = [(one.name, path) for one in declared for path in _paths(one, getattr(options, one.name))]
+    for name, kind in [(one.name, one.spec.writes) for one in declared if one.spec.writes]:
         for path in [path for other, path in named if other == name]:
             for other, file in named:
                 if other != name and (name, other) not in _ALLOWED and same_file(path, file):
                     raise InputError(f"{path}: is written, but also {_said(other)}; choose another file")
-            free = kind == OWN or getattr(args, "overwrite", False) or path.parts[:2] == ("/", "dev")
+            free = kind == OWN or getattr(options, "overwrite", False) or path.parts[:2] == ("/", "dev")
             if not free and path.is_file() and not _is_ours(path, kind):
                 raise InputError(f"{path}: exists already; --overwrite replaces it")
 
@@ -61,12 +43,10 @@ def _said(name: str) -> str:
     )
 
 
-def _files(args: argparse.Namespace) -> Iterator[tuple[str, Path]]:
-    """Yield the name and path of every argument that is a file, or may become one."""
-    for name, value in vars(args).items():
-        for one in value if isinstance(value, (list, tuple)) else [value]:
-            if isinstance(one, Path) or (isinstance(one, str) and name in ("input", "out", "files")):
-                yield name, Path(one)
+def _paths(one: Option, value: Any) -> list[Path]:
+    """Return the files that an option names."""
+    values = value if isinstance(value, tuple) else () if value is None else (value,)
+    return [Path(path) for path in values if one.base is Path or one.spec.place]
 
 
 def same_file(first: Path, second: Path) -> bool:

@@ -2,66 +2,52 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 import socket
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fairseq_lasformer.cli import (
-    add_beam,
-    add_decoding,
-    add_device,
-    add_max_tokens,
-    add_memory_options,
-    decoding_of,
-    memory_of,
-)
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.machine import cores
+from fairseq_lasformer.options import NOTHING, SPEED, argument, option
 from fairseq_lasformer.shared import model_path
+from fairseq_lasformer.shared_options import Beam, Data, Decoding, Device, ExactMemory, max_tokens
 
 LOCAL = ("127.0.0.1", "localhost", "::1")
 
 
-def add_serve(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "models",
-        type=model_path,
-        nargs="+",
-        metavar="MODEL",
-        help="checkpoints, their folders, or names of models in data/models",
+@dataclass(frozen=True, kw_only=True)
+class Serve(Data, Beam, Device, Decoding, ExactMemory):
+    """A server."""
+
+    models: tuple[Path, ...] = argument(
+        "checkpoints, their folders, or names of models in data/models", read=model_path, metavar="MODEL"
     )
-    parser.add_argument("--data", type=Path, help="prepared folder of all models (default: the one used in training)")
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: this machine only)")
-    parser.add_argument("--port", type=int, default=5000, help="default: %(default)s")
-    parser.add_argument("--name", action="append", default=[], help="name by which other machines reach it")
-    parser.add_argument(
-        "--cors",
-        action="append",
-        default=[],
+    host: str = option("127.0.0.1", "address to listen on (default: this machine only)")
+    port: int = option(5000)
+    name: tuple[str, ...] = option((), "name by which other machines reach it", append=True)
+    cors: tuple[str, ...] = option(
+        (),
+        "let web pages of this origin, such as https://example.org, use the server; * for all",
+        append=True,
         metavar="ORIGIN",
-        help="let web pages of this origin, such as https://example.org, use the server; * for all",
     )
-    add_beam(parser)
-    add_device(parser)
-    add_decoding(parser)
-    add_memory_options(parser)
-    parser.add_argument("--lanes", type=int, help="threads that translate (default: 2; 1 on a GPU or a single core)")
-    parser.add_argument(
-        "--api-keys", type=Path, metavar="FILE", help="require one of the keys in this file, one per line"
+    lanes: int | None = option(
+        None, "threads that translate (default: 2; 1 on a GPU or a single core)", above=0, changes=SPEED
     )
-    add_max_tokens(parser, 4096)
-    parser.add_argument("--max-queue", type=int, default=256, help="limit of waiting documents (default: %(default)s)")
-    parser.add_argument("--max-characters", type=int, default=500_000, help="limit per text (default: %(default)s)")
-    parser.add_argument("--max-bytes", type=int, default=20 << 20, help="limit per file (default: %(default)s)")
-    parser.add_argument("--max-seconds", type=float, default=600, help="limit per translation (default: %(default)s)")
-    parser.add_argument("--per-client", type=int, default=16, help="simultaneous translations (default: %(default)s)")
-    parser.add_argument("--verbose", action="store_true", help="log every request, and what fairseq logs")
-    parser.epilog = "Example: lasformer serve checkpoints/mine, then open http://127.0.0.1:5000."
+    api_keys: Path | None = option(None, "require one of the keys in this file, one per line", metavar="FILE")
+    max_tokens: int = max_tokens(4096)
+    max_queue: int = option(256, "limit of waiting documents", above=0)
+    max_characters: int = option(500_000, "limit per text", above=0)
+    max_bytes: int = option(20 << 20, "limit per file", above=0)
+    max_seconds: float = option(600, "limit per translation", above=0)
+    per_client: int = option(16, "simultaneous translations", above=0)
+    verbose: bool = option(False, "log every request, and what fairseq logs", changes=NOTHING)
+    epilog = "Example: lasformer serve checkpoints/mine, then open http://127.0.0.1:5000."
 
 
-def run_serve(args: argparse.Namespace) -> None:
+def run_serve(args: Serve) -> None:
     from fairseq_lasformer.cli.translate_options import set_verbosity
 
     set_verbosity(args.verbose)
@@ -82,7 +68,7 @@ def run_serve(args: argparse.Namespace) -> None:
     lanes = args.lanes
     models = []
     for path in args.models:
-        model = load_model(path, args.data, args.device, **decoding_of(args))
+        model = load_model(path, args.data, args.device, **args.decoding())
         if lanes is None:
             lanes = 1 if model.device.type == "cuda" or cores() == 1 else 2
         if model.device.type == "cpu":
@@ -100,7 +86,7 @@ def run_serve(args: argparse.Namespace) -> None:
     serve(Server(models, limits, keys).app(hosts, addresses=not local, origins=args.cors), listening, args.verbose)
 
 
-def _memory(args: argparse.Namespace, model: Any) -> Any:
+def _memory(args: Serve, model: Any) -> Any:
     """Return the memory for a model; None if there is none, or its languages differ.
 
     Raises:
@@ -111,28 +97,15 @@ def _memory(args: argparse.Namespace, model: Any) -> Any:
     languages = model.settings.source_lang, model.settings.target_lang
     if args.memory is not None and MemoryStore(args.memory).languages != languages:
         return None
-    return memory_of(args, languages)
+    return args.opened_memory(languages)
 
 
-def _check(args: argparse.Namespace) -> None:
-    """Refuse limits that would let nothing through, and invalid origins.
+def _check(args: Serve) -> None:
+    """Refuse invalid origins.
 
     Raises:
         InputError: an option is invalid.
     """
-    for name in (
-        "beam",
-        "max_tokens",
-        "max_queue",
-        "max_characters",
-        "max_bytes",
-        "max_seconds",
-        "per_client",
-        "lanes",
-    ):
-        value = getattr(args, name)
-        if value is not None and not 0 < value < float("inf"):
-            raise InputError(f"--{name.replace('_', '-')} {value}: expected a number above 0")
     for origin in args.cors:
         if origin != "*" and not re.fullmatch(r"https?://[^/\s]+", origin):
             raise InputError(f"--cors {origin}: expected an origin, such as https://example.org, or *")

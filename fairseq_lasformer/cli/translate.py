@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,16 +11,15 @@ from typing import TYPE_CHECKING
 
 from tqdm import tqdm
 
-from fairseq_lasformer.cli import shard_of
 from fairseq_lasformer.cli.translate_options import (
-    add_translate,
-    check_options,
+    Translate,
+    checked,
     data_and_memory_of,
     elsewhere,
+    files_options,
     given_of,
     languages_of,
     model_of,
-    options_of,
     sent,
     set_verbosity,
     translator_of,
@@ -29,20 +27,20 @@ from fairseq_lasformer.cli.translate_options import (
 )
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.machine import cores
+from fairseq_lasformer.options import text_settings
+from fairseq_lasformer.shared_options import shard_of
 
 if TYPE_CHECKING:
     from fairseq_lasformer.file_translation.file_translator import FileTranslator
     from fairseq_lasformer.file_translation.files_worker import Job, Options, Result
     from fairseq_lasformer.file_translation.reading import Blocks
 
-__all__ = ["add_translate", "run_translate"]
-
 _BINARY = ("docx", "odt")
 
 
-def run_translate(args: argparse.Namespace) -> None:
+def run_translate(args: Translate) -> None:
     set_verbosity(args.verbose)
-    check_options(args)
+    args = checked(args)
     shard_of(args.shard)
     places = [Path(name) for name in args.input]
     _check_places(args, places)
@@ -65,7 +63,7 @@ def _is_input(place: Path) -> bool:
     return str(place) == "-"
 
 
-def _check_places(args: argparse.Namespace, places: Sequence[Path]) -> None:
+def _check_places(args: Translate, places: Sequence[Path]) -> None:
     """Catch the usual mix-ups of model, input and output.
 
     Raises:
@@ -87,14 +85,14 @@ def _check_places(args: argparse.Namespace, places: Sequence[Path]) -> None:
         if len(places) > 1 and not one.is_file():
             raise InputError(f"{one}: not a file; translate a folder, or standard input, by itself")
     language = args.out and re.fullmatch(r"[a-z]{2,3}([-_][A-Za-z]{2,4})?", args.out)
-    if language and place.is_file() and len(places) == 1 and not Path(args.out).exists():
+    if language and place.is_file() and len(places) == 1 and not Path(args.place).exists():
         raise InputError(
             f"-o {args.out}: would be a file of this name; write {args.out}/ for a folder, or a name with an "
             "extension. A model translates into one language"
         )
 
 
-def _check_folder(args: argparse.Namespace) -> None:
+def _check_folder(args: Translate) -> None:
     """Refuse what cannot be the folder of several translations.
 
     Raises:
@@ -102,11 +100,11 @@ def _check_folder(args: argparse.Namespace) -> None:
     """
     if args.out is None:
         raise InputError("several files: name the folder for the translations with -o")
-    if Path(args.out).exists() and not Path(args.out).is_dir():
+    if Path(args.place).exists() and not Path(args.place).is_dir():
         raise InputError(f"-o {args.out}: exists and is not a folder; several translations need one")
 
 
-def _bar(args: argparse.Namespace, files: int = 0, hidden: bool = False) -> tqdm:
+def _bar(args: Translate, files: int = 0, hidden: bool = False) -> tqdm:
     """Return a run's progress bar, of sentences, whose number grows, or of files translated elsewhere."""
     total, unit = (files, " files") if elsewhere(args) else (0, " sentences")
     return tqdm(total=total, desc="translating", unit=unit, disable=args.quiet or hidden)
@@ -122,7 +120,7 @@ def _growing(bar: tqdm) -> Callable[[int], None]:
     return begin
 
 
-def _form(args: argparse.Namespace, place: Path) -> str:
+def _form(args: Translate, place: Path) -> str:
     """Return the format of a file; standard input is text by default."""
     from fairseq_lasformer.formats import check_format
 
@@ -131,7 +129,7 @@ def _form(args: argparse.Namespace, place: Path) -> str:
     return "cues" if args.given and form == "subtitles" else str(form)
 
 
-def _to_standard_output(args: argparse.Namespace, place: Path) -> None:
+def _to_standard_output(args: Translate, place: Path) -> None:
     from fairseq_lasformer import formats
     from fairseq_lasformer.file_translation.outputs import present
 
@@ -145,7 +143,7 @@ def _to_standard_output(args: argparse.Namespace, place: Path) -> None:
     name = "standard input" if _is_input(place) else str(place)
     try:
         languages = languages_of(args)
-        file = formats.read(data, form, args.encoding, options_of(args).finishing, languages[0])
+        file = formats.read(data, form, args.encoding, files_options(args).finishing, languages[0])
         translator = translator_of(args)
         if not args.any_language:
             formats.check_languages(file, *languages)
@@ -160,14 +158,14 @@ def _to_standard_output(args: argparse.Namespace, place: Path) -> None:
         print(f"{name}: {done.counts.summary()}", file=sys.stderr)
 
 
-def _file(args: argparse.Namespace, place: Path) -> None:
+def _file(args: Translate, place: Path) -> None:
     from fairseq_lasformer.file_translation.files_worker import Job
     from fairseq_lasformer.file_translation.outputs import suffix
     from fairseq_lasformer.files import short_name
 
     form = _form(args, place)
-    target = Path(args.out)
-    if target.is_dir() or args.out.endswith("/"):
+    target = Path(args.place)
+    if target.is_dir() or args.place.endswith("/"):
         target = target / ((place.name if not _is_input(place) else "translation.txt") + suffix(args.format))
     source = Path("/dev/stdin") if _is_input(place) else place
     try:
@@ -179,12 +177,12 @@ def _file(args: argparse.Namespace, place: Path) -> None:
     _run(args, [Job(source, target, form)], target.parent / f".{short_name(target.name)}.lasformer")
 
 
-def _files(args: argparse.Namespace, places: Sequence[Path]) -> None:
+def _files(args: Translate, places: Sequence[Path]) -> None:
     """Translate several files into one folder."""
     from fairseq_lasformer.file_translation.files_worker import Job
     from fairseq_lasformer.file_translation.outputs import suffix
 
-    out, ending = Path(args.out), suffix(args.format)
+    out, ending = Path(args.place), suffix(args.format)
     jobs = [Job(place, out / (place.name + ending), _form(args, place)) for place in places]
     names = [job.target for job in jobs]
     double = next((job for job in jobs if names.count(job.target) > 1), None)
@@ -199,11 +197,11 @@ def _folders_state(out: Path, number: int, total: int) -> Path:
     return out / ".lasformer" / (f"{number + 1}-of-{total}" if total > 1 else "all")
 
 
-def _folder(args: argparse.Namespace, place: Path) -> None:
+def _folder(args: Translate, place: Path) -> None:
     from fairseq_lasformer.file_translation.file_jobs import plan
 
     number, total = shard_of(args.shard)
-    out = Path(args.out)
+    out = Path(args.place)
     found = plan(place, out, args.format, args.form)
     if not found.jobs:
         raise InputError(f"{place}: contains no file of a known format; choose one with --from")
@@ -215,9 +213,8 @@ def _folder(args: argparse.Namespace, place: Path) -> None:
     _run(args, found.jobs[number::total], _folders_state(out, number, total), sources)
 
 
-def _run(args: argparse.Namespace, jobs: Sequence[Job], state: Path, inputs: Sequence[Path] = ()) -> None:
+def _run(args: Translate, jobs: Sequence[Job], state: Path, inputs: Sequence[Path] = ()) -> None:
     """Translate files, report each result, and fail if any file failed."""
-    import hashlib
     import shutil
 
     from fairseq_lasformer.checkpoints.loading import chosen, identity
@@ -226,29 +223,22 @@ def _run(args: argparse.Namespace, jobs: Sequence[Job], state: Path, inputs: Seq
     from fairseq_lasformer.file_translation.file_jobs import DONE
     from fairseq_lasformer.files import atomic_write
 
-    options = options_of(args, inputs)
+    options = files_options(args, inputs)
     if len(jobs) == 1:  # before the model is loaded
         read = {jobs[0].source.resolve()} | options.inputs
         Done(state / DONE).check(jobs[0].target, read, args.overwrite, args.receipt)
     translator = None if elsewhere(args) else translator_of(args)  # workers load the model; the command does not
     data, memory = data_and_memory_of(args) if translator is None else (translator.model.settings, translator.memory)
-    glossary = args.glossary.read_text(encoding="utf-8") if args.glossary else ""
-    settings: tuple[object, ...] = (*identity(chosen(args.model)), data.fingerprint)
-    settings += (args.beam, args.nbest, args.overlap, args.lines, glossary, args.decode_dtype, args.cache_dtype)
-    settings += (args.reproducible, args.receipt)
-    settings += (hashlib.sha256(args.shortlist.read_bytes()).hexdigest() if args.shortlist else "",)
+    settings = (identity(chosen(args.model)), data.fingerprint, text_settings(args), memory and memory.state)
     given = None
     if args.given:
         (job,) = jobs
-        if args.input == ["-"]:
+        if args.input == ("-",):
             raise InputError("--given: name the file of the text, or write to standard output (without -o)")
         try:
             given = {job.source: given_of(args, job.source.read_bytes(), job.form)}
         except OSError as e:
             raise InputError(f"{job.source}: cannot be read ({e.strerror})") from e
-    known = [(i, block.text) for its in (given or {}).values() for i, block in (its or {}).items()]
-    settings += (args.no_look_ahead, args.unreviewed, args.consistent, known)
-    settings += memory.state if memory is not None else ()
     failed, rows = 0, []
     with _bar(args, len(jobs)) as bar:
         for result in _results(args, translator, jobs, state, settings, bar, options, given):
@@ -263,14 +253,14 @@ def _run(args: argparse.Namespace, jobs: Sequence[Job], state: Path, inputs: Seq
                 bar.write(f"{result.job.target}: {result.summary or 'already translated'}{note}", file=sys.stderr)
     if args.report is not None:
         atomic_write(args.report, table(rows))
-    if not failed and len(args.input) == 1 and args.input != ["-"] and not Path(args.input[0]).is_dir():
+    if not failed and len(args.input) == 1 and args.input != ("-",) and not Path(args.input[0]).is_dir():
         shutil.rmtree(state, ignore_errors=True)
     if failed:
         raise InputError(f"{failed} of {len(jobs)} files could not be translated")
 
 
 def _results(
-    args: argparse.Namespace,
+    args: Translate,
     translator: FileTranslator | None,
     jobs: Sequence[Job],
     state: Path,

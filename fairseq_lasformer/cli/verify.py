@@ -2,56 +2,51 @@
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import os
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from fairseq_lasformer.cli.translate_options import (
     FILES,
     RECORDED,
-    add_translate,
-    check_options,
+    Translate,
+    checked,
+    files_options,
     given_of,
-    options_of,
     set_verbosity,
     translator_of,
 )
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.files import check_regular
+from fairseq_lasformer.options import argument, option, read_section
+from fairseq_lasformer.shared_options import Messages
 
 if TYPE_CHECKING:
     from fairseq_lasformer.file_translation.receipt import Receipt
 
 
-def add_verify(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("receipt", type=Path, help="a receipt that lasformer translate --receipt wrote")
-    parser.add_argument("file", type=Path, help="the file that was translated")
-    parser.add_argument(
-        "--translation", type=Path, help="its translation (default: the file beside the receipt, by its name)"
-    )
-    parser.add_argument("--model", type=Path, help="the checkpoint (default: the path in the receipt)")
-    parser.add_argument("--data", type=Path, help="the prepared folder (default: the path in the receipt)")
-    for name in FILES:
-        parser.add_argument(
-            f"--{name}", type=Path, metavar="FILE", help="this option's file (default: the path in the receipt)"
-        )
-    parser.add_argument("--quiet", action="store_true", help="print nothing if the translation is the same")
-    parser.add_argument("--verbose", action="store_true", help="show what fairseq logs")
-    parser.epilog = (
-        "Example: lasformer translate --verify letter.de.txt.receipt.json letter.txt --model checkpoints/mine"
-    )
+def _file(what: str, metavar: str | None = None) -> Any:
+    return option(None, f"{what} (default: the path in the receipt)", metavar=metavar)
 
 
-class _Options(argparse.ArgumentParser):
-    """A parser of a receipt's options, which raises :class:`InputError` for invalid ones."""
+@dataclass(frozen=True, kw_only=True)
+class Verify(Messages):
+    """A repetition of a translation; it prints nothing with --quiet if the bytes are the same."""
 
-    def error(self, message: str) -> NoReturn:
-        raise InputError(f"the receipt's options: {message}")
+    receipt: Path = argument("a receipt that lasformer translate --receipt wrote")
+    file: Path = argument("the file that was translated")
+    translation: Path | None = option(None, "its translation (default: the file beside the receipt, by its name)")
+    model: Path | None = _file("the checkpoint")
+    data: Path | None = _file("the prepared folder")
+    glossary: Path | None = _file("this option's file", "FILE")
+    memory: Path | None = _file("this option's file", "FILE")
+    given: Path | None = _file("this option's file", "FILE")
+    epilog = "Example: lasformer translate --verify letter.de.txt.receipt.json letter.txt --model checkpoints/mine"
 
 
-def run_verify(args: argparse.Namespace) -> None:
+def run_verify(args: Verify) -> None:
     set_verbosity(args.verbose)
     from fairseq_lasformer import formats
     from fairseq_lasformer.file_translation.outputs import present
@@ -70,11 +65,12 @@ def run_verify(args: argparse.Namespace) -> None:
         raise InputError(f"{translation}: not the translation of this receipt: its SHA-256 differs")
     again = _as_then(args, receipt)
     files = {name: getattr(again, name) for name in receipt.files}
-    now = Maker.of(again.model, again.data, receipt.options, files).begin(data, again.form)
+    form = again.form or "text"
+    now = Maker.of(again.model, again.data or Path(), receipt.options, files).begin(data, form)
     same(receipt, now)
     translator = translator_of(again)
-    file = formats.read(data, again.form, again.encoding, options_of(again).finishing, translator.languages[0])
-    (done,) = translator.translate([file], given=[given_of(again, data, again.form)])
+    file = formats.read(data, form, again.encoding, files_options(again).finishing, translator.languages[0])
+    (done,) = translator.translate([file], given=[given_of(again, data, form)])
     found = hashlib.sha256(present(done, again.format, receipt.key)).hexdigest()
     if found != receipt.translation:
         mine, other = __version__, receipt.version
@@ -95,7 +91,7 @@ def _content(path: Path) -> bytes:
         raise InputError(f"{path}: cannot be read ({e.strerror})") from e
 
 
-def _as_then(args: argparse.Namespace, receipt: Receipt) -> argparse.Namespace:
+def _as_then(args: Verify, receipt: Receipt) -> Translate:
     """Return the options of ``lasformer translate`` that a receipt records.
 
     Raises:
@@ -117,16 +113,7 @@ def _as_then(args: argparse.Namespace, receipt: Receipt) -> argparse.Namespace:
             raise InputError(f"{place}: not a prepared folder; name it with --data")
     places["model"] = chosen(places["model"])
     check_regular(places["model"], "; name it with --model")
-    words = ["--reproducible", f"--from={receipt.options.get('form')}"]
-    for name, value in receipt.options.items():
-        option = f"--{name.replace('_', '-')}"
-        if name != "form" and value is not None and value is not False:
-            words.append(option if value is True else f"{option}={value}")
-    parser = _Options(add_help=False)
-    add_translate(parser)
-    again = parser.parse_args([*words, "--", str(places["model"]), str(args.file)])
-    check_options(again)
-    again.data = places["data"]
-    for name in receipt.files:
-        setattr(again, name, places[name])
-    return again
+    names = [*RECORDED, "form"]
+    options = read_section(Translate, dict(receipt.options), f"{args.receipt}: options", names)
+    found = {name: places[name] for name in needed}
+    return checked(Translate(**options | found, reproducible=True, input=(str(args.file),)))

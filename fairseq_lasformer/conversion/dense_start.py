@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from fairseq.data import Dictionary
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fairseq_lasformer.checkpoints.loading import architecture, load, save
 from fairseq_lasformer.conversion.groups import attention_of_layers, fewest_groups
+from fairseq_lasformer.conversion.start_options import StartOptions
 from fairseq_lasformer.data.manifest import SplitInfo
 from fairseq_lasformer.data.shortlist import hashes
 from fairseq_lasformer.data.subwords import DataConfig
@@ -27,25 +28,6 @@ from fairseq_lasformer.plugin.task_config import DocumentTranslationConfig
 
 _WORDS = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "decoder.output_projection.weight")
 _BIAS = "decoder.output_projection.bias"
-
-
-class StartOptions(NamedTuple):
-    """Options for the selectors that are added to a dense model.
-
-    Attributes:
-        modules: attention modules that select, as ``--select-modules``; ``none`` for a model that stays dense.
-        dim: width of the selectors (d_s).
-        share_loss: share of their attention that layers may lose, on average, by sharing a selection; the fewest
-            groups within this limit are formed.
-        groups: the lowest layer of each group instead, as ``--select-groups``.
-        words: folder of the dense model's dictionaries; None for the one that the checkpoint names.
-    """
-
-    modules: str = "encoder,decoder,cross"
-    dim: int = 64
-    share_loss: float = 0.01
-    groups: str = ""
-    words: Path | None = None
 
 
 def write_start(checkpoint: Path, data: Path, out: Path, options: StartOptions) -> str:

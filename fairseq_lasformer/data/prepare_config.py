@@ -8,8 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fairseq_lasformer.data.manifest import MONO
-from fairseq_lasformer.data.subwords import DataConfig, subword_model
+from fairseq_lasformer.data.subwords import SUBWORDS, TOKENIZERS, DataConfig, subword_model
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.options import NOTHING, OWN, SPEED, TEXT, argument, option, options_of
+from fairseq_lasformer.shared_options import Engine, language
+from fairseq_lasformer.text.documents import RESOLUTIONS
 
 DEFAULTS = {
     **{"tokenizer": "moses", "bpe": "subword-nmt", "separator": "<sep>", "limit": 1024, "resolutions": "mixture"},
@@ -20,69 +23,75 @@ SIZE = 32000
 
 
 @dataclass(frozen=True)
-class PrepareConfig:
+class PrepareConfig(Engine):
     """Settings of a preparation. Prefixes name raw files ``PREFIX.LANG``.
 
     Options that are None are taken from ``reuse`` if it is set, and otherwise from :data:`DEFAULTS`.
 
-    Attributes:
-        source_lang, target_lang: language codes, the suffixes of the raw files.
-        train: prefixes joined into one training set.
-        train_sentences: prefixes of single sentences for training: every line is a document of its own.
-        valid: prefixes joined into one validation set.
-        mono: prefixes of documents in one language, ``PREFIX.SOURCE`` or ``PREFIX.TARGET`` or both, which need not be
-            translations; models learn to restore them, see :mod:`plugin.datasets.denoising`. Every example then begins
-            with the tag of its language.
-        test: prefixes, each a separate split (test, test1, …); one without ``PREFIX.TARGET`` is prepared without a
-            reference.
-        out: folder for the prepared data.
-        tokenizer: see :class:`DataConfig`.
-        bpe: see :class:`DataConfig`.
-        size: number of BPE merges, or size of the sentencepiece vocabulary (default: :data:`SIZE`); without
-            ``joined_dictionary``, for each language.
-        resolutions: see :class:`DataConfig`.
-        limit: see :class:`DataConfig`.
-        separator: see :class:`DataConfig`.
-        joined_dictionary: see :class:`DataConfig`.
-        max_lines: see :class:`DataConfig`.
-        drop_empty: drop pairs with an empty side instead of rejecting them.
-        clean: replace control characters in the text with spaces instead of rejecting them.
-        reuse: a prepared folder whose subwords, dictionary and settings are reused; one without a separator may get
-            one, which is added to its dictionary; if it was prepared for single sentences, ``resolutions`` is then
-            :data:`DEFAULTS`'.
-        text: folder in which tokenised and encoded sentences are cached for other preparations of the same text; by
-            default, they are kept in ``out`` until the preparation is done.
-        workers: number of processes, or of workers of ``engine``.
-        engine: where text is tokenised and encoded, see :func:`executors.executor`; a cluster's machines share ``out``.
-        memory_examples: share of the training examples that begin with lines of other documents of their file, as a
-            translation with a memory does; see :mod:`data.memory_examples`.
-        memory_tokens: maximum number of tokens of these lines.
+    Prefixes name raw files; whatever the help of an option does not say:
+
+    - ``mono`` has ``PREFIX.SOURCE`` or ``PREFIX.TARGET`` or both, which need not be translations; see
+      :mod:`plugin.datasets.denoising`. Every example then begins with the tag of its language.
+    - ``size`` is, without ``joined_dictionary``, for each language.
+    - ``reuse``: a folder without a separator may get one, which is added to its dictionary; if it was prepared for
+      single sentences, ``resolutions`` is then :data:`DEFAULTS`'.
+    - ``text``: by default, encoded sentences are kept in ``out`` until the preparation is done.
+    - ``engine``: where text is tokenised and encoded; a cluster's machines share ``out``.
+    - ``memory_examples``: as a translation with a memory does, see :mod:`data.memory_examples`.
     """
 
-    source_lang: str
-    target_lang: str
-    train: tuple[str, ...]
-    valid: tuple[str, ...]
-    test: tuple[str, ...]
-    out: Path
-    tokenizer: str | None = None
-    bpe: str | None = None
-    size: int | None = None
-    resolutions: str | None = None
-    limit: int | None = None
-    separator: str | None = None
-    joined_dictionary: bool | None = None
-    max_lines: int | None = None
-    drop_empty: bool = False
-    clean: bool = False
-    reuse: Path | None = None
-    text: Path | None = None
-    workers: int = 2
-    engine: str = "processes"
-    mono: tuple[str, ...] = ()
-    memory_examples: float = 0.0
-    memory_tokens: int = 256
-    train_sentences: tuple[str, ...] = ()
+    source_lang: str = language("source", ", the suffix of its files")
+    target_lang: str = language("target", ", the suffix of its files")
+    train: tuple[str, ...] = option(help="raw files PREFIX.LANG, joined", metavar="PREFIX")
+    valid: tuple[str, ...] = option(help="raw files PREFIX.LANG, joined", metavar="PREFIX")
+    test: tuple[str, ...] = option(
+        help="raw files PREFIX.LANG, each its own split: test, test1, ...; one without a target file has no reference",
+        metavar="PREFIX",
+    )
+    out: Path = argument("folder for the binarised data", changes=NOTHING, writes=OWN)
+    tokenizer: str | None = option(None, f"word tokenisation (default: {DEFAULTS['tokenizer']})", choices=TOKENIZERS)
+    bpe: str | None = option(None, f"subword algorithm (default: {DEFAULTS['bpe']})", choices=sorted(SUBWORDS))
+    size: int | None = option(None, f"BPE merges or sentencepiece vocabulary (default: {SIZE})")
+    resolutions: str | None = option(
+        None,
+        "training examples: whole documents, sentences, or chunks of every length "
+        f"(default: {DEFAULTS['resolutions']})",
+        choices=RESOLUTIONS,
+    )
+    limit: int | None = option(None, f"maximum number of tokens per example (default: {DEFAULTS['limit']})")
+    separator: str | None = option(
+        None,
+        f"token between sentences, used to align lines (default: {DEFAULTS['separator']}); '' for none, as in the "
+        "paper",
+    )
+    joined_dictionary: bool | None = option(
+        None,
+        "one subword model and dictionary for both languages, or one for each, as needed for different scripts "
+        "(default: one for both)",
+    )
+    max_lines: int | None = option(None, "maximum number of sentences per example, such as 3 (default: no limit)")
+    drop_empty: bool = option(False, "drop pairs with an empty side, and count them")
+    clean: bool = option(False, "replace tabs, Windows line endings and control characters with spaces")
+    reuse: Path | None = option(
+        None, "reuse the subwords, dictionary and settings of prepared data", metavar="DATA", apart=True
+    )
+    text: Path | None = option(None, "cache encoded sentences for other preparations", metavar="FOLDER", changes=SPEED)
+    workers: int = option(2, "processes, or workers of --engine", changes=SPEED)
+    mono: tuple[str, ...] = option(
+        (), "documents in one language, PREFIX.LANG, which the model learns to restore from noise", metavar="PREFIX"
+    )
+    memory_examples: float = option(
+        0.0,
+        "share of the training examples, such as 0.3, that start with similar lines of other documents in their file, "
+        "as translations with a memory do (default: none)",
+        metavar="SHARE",
+    )
+    memory_tokens: int = option(256, "maximum number of tokens of these lines")
+    train_sentences: tuple[str, ...] = option(
+        (),
+        "raw files PREFIX.LANG of sentences that do not belong together, for training: every line is a document",
+        metavar="PREFIX",
+    )
 
     @property
     def languages(self) -> tuple[str, str]:
@@ -143,7 +152,8 @@ class PrepareConfig:
     def fingerprint(self, settings: DataConfig) -> str:
         """Hash all inputs and every option that affects the result."""
         digest = hashlib.sha256()
-        options = {k: str(v) for k, v in vars(self).items() if k not in ("out", "workers", "engine", "reuse", "text")}
+        own = [one.name for one in options_of(PrepareConfig) if one.spec.changes == TEXT and not one.spec.apart]
+        options = {name: str(getattr(self, name)) for name in own}
         options |= {k: str(v) for k, v in vars(settings).items()} | {
             "size": str(SIZE if self.size is None else self.size)
         }

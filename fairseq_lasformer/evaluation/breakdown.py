@@ -6,12 +6,15 @@ Document-level systems get worse as documents get longer, and towards the end of
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from sacrebleu.metrics import CHRF
 
+from fairseq_lasformer.evaluation.further import FurtherScore, Scores, Systems
 from fairseq_lasformer.evaluation.line_alignment import align
 from fairseq_lasformer.evaluation.metrics import bleu
+from fairseq_lasformer.options import option
 from fairseq_lasformer.text.documents import Document
 
 LENGTHS = (100, 300, 1000)
@@ -117,3 +120,32 @@ def _named(name: str, places: Sequence[Sequence[int]], what: str) -> str:
 
 MEASURES: dict[str, Callable[..., dict[str, Any]]] = {"by_length": by_length, "by_position": by_position}
 """The tables that take a tokeniser, by their key in ``scores.json`` and their option of ``lasformer score``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Breakdown(FurtherScore):
+    """Scores by length and position, and omitted lines."""
+
+    by_length: bool = option(False, "also d-BLEU and chrF by length of the document")
+    by_position: bool = option(False, "also by quarter of the document")
+    omissions: bool = option(
+        False, "also which sentences of the reference are missing, and which lines are superfluous"
+    )
+
+    @property
+    def asked(self) -> bool:
+        return self.by_length or self.by_position or self.omissions
+
+    def evaluate(self, systems: Systems) -> dict[str, Scores]:
+        found: dict[str, Scores] = {}
+        for name, documents in systems.hypotheses.items():
+            wanted = {key: measure for key, measure in MEASURES.items() if getattr(self, key)}
+            found[name] = {
+                key: measure(documents, systems.references, systems.tokenize) for key, measure in wanted.items()
+            }
+            if self.omissions:
+                found[name]["omissions"] = omissions(documents, systems.references)
+        return found
+
+    def text(self, name: str, scores: Scores) -> str:
+        return table(name, scores)

@@ -9,12 +9,15 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from rapidfuzz.distance import Levenshtein
 
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.evaluation.further import FurtherScore, Scores, Systems
+from fairseq_lasformer.options import option
 from fairseq_lasformer.text.documents import Document
 
 # Classes of distances in source tokens: name and largest distance.
@@ -133,3 +136,25 @@ def accuracy(probes: Sequence[Probe], right: Sequence[bool]) -> dict[str, Any]:
         },
         "counts": {key: len(members) for key, members in classes.items()},
     }
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbeScore(FurtherScore):
+    """Accuracy on context-dependent words."""
+
+    probe: Path | None = option(None, "probe file of the demo corpus")
+
+    @property
+    def asked(self) -> bool:
+        return self.probe is not None
+
+    def evaluate(self, systems: Systems) -> dict[str, Scores]:
+        probes = read_probes(self.probe) if self.probe else []
+        return {
+            name: accuracy(probes, judge(probes, documents, systems.references))
+            for name, documents in systems.hypotheses.items()
+        }
+
+    def text(self, name: str, scores: Scores) -> str:
+        shares = scores["accuracy"] | scores["by_distance"]
+        return f"{name}: " + ", ".join(f"{kind} {share:.1%}" for kind, share in shares.items())

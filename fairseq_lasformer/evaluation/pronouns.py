@@ -11,9 +11,12 @@ import random
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.evaluation.further import FurtherScore, Scores, Systems
+from fairseq_lasformer.options import option
 from fairseq_lasformer.text.documents import Document
 
 ENGLISH = {
@@ -143,3 +146,37 @@ def text(name: str, found: dict[str, Any]) -> str:
         p = f", p = {found['p'][kind]:.4f}" if "p" in found else ""
         lines.append(f"{name}, {kind}: pronouns found {found['recall'][kind]:.1%}{p} ({each})")
     return "\n".join(lines)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PronounScore(FurtherScore):
+    """Recall of pronouns."""
+
+    pronouns: bool = option(
+        False,
+        "also the recall of pronouns: English ones (--target-lang en, the default) by whether the Chinese source "
+        "sentence has one, German ones (de) by whether the English one has 'it'; with --bootstrap, whether it exceeds "
+        "the first system's",
+    )
+
+    @property
+    def needs_source(self) -> str:
+        return "--pronouns"
+
+    @property
+    def asked(self) -> bool:
+        return self.pronouns
+
+    def evaluate(self, systems: Systems) -> dict[str, Scores]:
+        counted = {
+            name: evaluate(documents, systems.references, systems.sources, systems.language or "en")
+            for name, documents in systems.hypotheses.items()
+        }
+        first, *others = counted
+        found = {name: {"pronouns": summary(documents)} for name, documents in counted.items()}
+        for name in others if systems.samples else ():
+            found[name]["pronouns"]["p"] = significance(counted[name], counted[first], systems.samples)
+        return found
+
+    def text(self, name: str, scores: Scores) -> str:
+        return text(name, scores["pronouns"])

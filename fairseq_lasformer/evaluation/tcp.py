@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -11,6 +12,8 @@ from typing import NamedTuple
 from sacremoses import MosesTokenizer
 
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.evaluation.further import FurtherScore, Scores, Systems
+from fairseq_lasformer.options import option
 from fairseq_lasformer.text.documents import Document, read_lines
 
 WINDOW = 20
@@ -139,3 +142,32 @@ def evaluate(
 def line(system: str, scores: Mapping[str, float]) -> str:
     """Format the scores of one system for a terminal."""
     return f"{system}: " + ", ".join(f"{part} {scores[part]:.1f}" for part in ("TC", "CP", "PT", "TCP"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TcpScore(FurtherScore):
+    """PDC's discourse score."""
+
+    tcp: Path | None = option(None, "PDC's annotation, for TC, CP, PT and TCP", metavar="CANDIDATES")
+    tcp_reference: Path | None = option(None, "PDC's tokenised reference, with --tcp", metavar="TOK")
+    tcp_tokenized: bool = option(False, "the hypotheses are tokenised like PDC's reference")
+
+    @property
+    def asked(self) -> bool:
+        return self.tcp is not None
+
+    def check(self, systems: int) -> None:
+        if bool(self.tcp) != bool(self.tcp_reference):
+            raise InputError("--tcp and --tcp-reference go together: the candidates, and the tokenised reference")
+        if self.tcp_tokenized and not self.tcp:
+            raise InputError("--tcp-tokenized describes the hypotheses that --tcp scores; add --tcp, or leave it out")
+
+    def evaluate(self, systems: Systems) -> dict[str, Scores]:
+        places = self.tcp or Path(), self.tcp_reference or Path()
+        return {
+            name: {"tcp": evaluate(documents, *places, self.tcp_tokenized)}
+            for name, documents in systems.hypotheses.items()
+        }
+
+    def text(self, name: str, scores: Scores) -> str:
+        return line(name, scores["tcp"])

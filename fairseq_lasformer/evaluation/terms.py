@@ -8,12 +8,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.evaluation.further import FurtherScore, Scores, Systems
+from fairseq_lasformer.options import option
 from fairseq_lasformer.text.documents import Document
-from fairseq_lasformer.text.terms import term_pattern
+from fairseq_lasformer.text.terms import read_terms, term_pattern
 
 Terms = dict[str, tuple[str, ...]]
 
@@ -87,3 +91,30 @@ def text(name: str, found: dict[str, Any]) -> str:
         return f"{found[part] / found[whole]:.1%} ({found[part]} of {found[whole]})" if found[whole] else "none"
 
     return f"{name}: terms translated {share('found', 'asked')}, in one form where repeated {share('same', 'repeated')}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TermScore(FurtherScore):
+    """Success and consistency of terms."""
+
+    terms: Path | None = option(
+        None, "also how many terms are translated as FILE says, and in one form throughout a document", metavar="FILE"
+    )
+
+    @property
+    def needs_source(self) -> str:
+        return "--terms"
+
+    @property
+    def asked(self) -> bool:
+        return self.terms is not None
+
+    def evaluate(self, systems: Systems) -> dict[str, Scores]:
+        wanted = grouped(read_terms(self.terms)) if self.terms else {}
+        return {
+            name: {"terms": evaluate(documents, systems.sources, wanted)}
+            for name, documents in systems.hypotheses.items()
+        }
+
+    def text(self, name: str, scores: Scores) -> str:
+        return text(name, scores["terms"])

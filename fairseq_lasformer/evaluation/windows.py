@@ -8,11 +8,14 @@ COMET can be run if its package and a model are available.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.files import atomic_write
+from fairseq_lasformer.evaluation.further import FurtherScore, Scores, Systems
+from fairseq_lasformer.files import atomic_write, check_writable
+from fairseq_lasformer.options import NEW, option
 from fairseq_lasformer.text.documents import Document
 
 
@@ -92,3 +95,45 @@ def comet(model: str, found: Sequence[Window], device: str = "auto") -> float:
     gpus = int(device != "cpu" and torch.cuda.is_available())
     rows = [{"src": w.source, "mt": w.hypothesis, "ref": w.reference} for w in found]
     return float(loaded.predict(rows, batch_size=8, gpus=gpus).system_score)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WindowScore(FurtherScore):
+    """A table of windows, and COMET over them."""
+
+    windows: Path | None = option(None, "write windows of lines, for segment-level metrics", metavar="TSV", writes=NEW)
+    comet: str | None = option(None, "also COMET over windows, with the package unbabel-comet", metavar="MODEL")
+    window_lines: int = option(6, "lines per window", minimum=1)
+
+    @property
+    def needs_source(self) -> str:
+        return "--windows" if self.windows else "--comet"
+
+    @property
+    def asked(self) -> bool:
+        return bool(self.windows or self.comet)
+
+    def check(self, systems: int) -> None:
+        if self.windows and systems > 1:
+            raise InputError("--windows: writes the windows of one system; name a single hypothesis file")
+        if self.windows:
+            check_writable(self.windows)
+
+    def evaluate(self, systems: Systems) -> dict[str, Scores]:
+        found: dict[str, Scores] = {}
+        for name, documents in systems.hypotheses.items():
+            cut = windows(documents, systems.references, systems.sources, self.window_lines, self.window_lines)
+            found[name] = {"windows": len(cut)}
+            if self.windows:
+                write(self.windows, cut)
+            if self.comet:
+                found[name]["comet"] = comet(self.comet, cut)
+        return found
+
+    def text(self, name: str, scores: Scores) -> str:
+        lines = []
+        if self.windows:
+            lines.append(f"{self.windows}: {scores['windows']} windows of {self.window_lines} lines")
+        if self.comet:
+            lines.append(f"{name}: COMET {scores['comet']:.4f} over {scores['windows']} windows ({self.comet})")
+        return "\n".join(lines)

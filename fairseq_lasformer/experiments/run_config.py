@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,19 +18,43 @@ from fairseq_lasformer.evaluation.scores import table
 from fairseq_lasformer.experiments.pipeline import Experiment, OptionsTraining
 from fairseq_lasformer.experiments.settings import TrainOptions
 from fairseq_lasformer.experiments.train import chosen_options
+from fairseq_lasformer.options import known_names, option, options_of, read_section
 from fairseq_lasformer.plugin.config import PRESETS
 from fairseq_lasformer.resume import Progress, key_of
+from fairseq_lasformer.shared_options import Beam, jobs, max_tokens
 from fairseq_lasformer.text.documents import read_documents
 
 SUBWORDS = ("tokenizer", "bpe", "size", "separator", "joined_dictionary")
 """Options of the preparation that are inherited with the subwords."""
 
-_CORPUS = (*SUBWORDS, "drop_empty", "clean", "workers")
 # Options in which systems on the same subwords may differ.
 _EXAMPLES = ("resolutions", "limit", "max_lines", "memory_examples", "memory_tokens")
-_TRAIN = ("small_corpus", *(field.name for field in fields(TrainOptions) if field.name != "options"))
-_TRANSLATE = {"beam": 5, "overlap": 3, "max_tokens": None, "shards": 4, "jobs": 1}
-_SECTIONS = {"prepare": (*_CORPUS, *_EXAMPLES), "training": _TRAIN, "translation": tuple(_TRANSLATE)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Training(TrainOptions):
+    small_corpus: bool | None = option(None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TranslationOptions(Beam):
+    """Options of the translation of a run's test set, as those of ``lasformer generate``."""
+
+    overlap: int = option(3, minimum=0)
+    max_tokens: int | None = max_tokens()
+    shards: int = option(4, minimum=1)
+    jobs: int = jobs("shards translated in parallel")
+
+
+def _names(cls: type) -> tuple[str, ...]:
+    return tuple(one.name for one in options_of(cls) if not one.spec.rest)
+
+
+_SECTIONS: dict[str, tuple[type, tuple[str, ...]]] = {
+    "prepare": (PrepareConfig, (*SUBWORDS, "drop_empty", "clean", "workers", *_EXAMPLES)),
+    "training": (_Training, _names(_Training)),
+    "translation": (TranslationOptions, _names(TranslationOptions)),
+}
 _FILES = ("train", "train_sentences", "valid", "test", "mono")
 _TOP = ("source", "target", *_FILES, "out", *_SECTIONS, "fairseq", "baseline", "systems")
 
@@ -103,11 +126,11 @@ class RunConfig:
             raise InputError(f"{path}: not YAML ({' '.join(str(e).split())})") from e
         if not isinstance(given, dict):
             raise InputError(f"{path}: expected names and values; see examples/own_data.yaml")
-        _known(path, "", given, _TOP)
+        known_names(given, f"{path}: ", _TOP)
         for name in ("source", "target", "train", "out"):
             if not (given.get(name) or name == "train" and given.get("train_sentences")):
                 raise InputError(f"{path}: {name} is missing")
-        sections = {name: _section(path, name, given.get(name), known) for name, known in _SECTIONS.items()}
+        sections = _sections(given, f"{path}: ")
         words = _words(path, "fairseq", given.get("fairseq"))
         prefixes = {name: _prefixes(path, name, given.get(name)) for name in _FILES}
         if len(prefixes["test"]) > 1:
@@ -162,13 +185,18 @@ class RunConfig:
         return list(found.values())
 
 
-def _section(path: Path, where: str, section: Any, known: tuple[str, ...]) -> dict[str, Any]:
-    if section is None:
-        return {}
-    if not isinstance(section, dict):
-        raise InputError(f"{path}: {where}: expected names and values")
-    _known(path, f"{where}.", section, known)
-    return section
+def _sections(given: dict[str, Any], where: str, examples: bool = False) -> dict[str, dict[str, Any]]:
+    """Return the values of all sections.
+
+    Args:
+        where: the place of the sections, for messages.
+        examples: whether only the examples of a preparation may be chosen.
+    """
+    found = {}
+    for name, (cls, names) in _SECTIONS.items():
+        names = _EXAMPLES if examples and name == "prepare" else names
+        found[name] = read_section(cls, given.get(name), f"{where}{name}", names)
+    return found
 
 
 def _words(path: Path, where: str, words: Any) -> tuple[str, ...]:
@@ -185,12 +213,14 @@ def _systems(path: Path, given: Any) -> tuple[System, ...]:
         where = f"systems.{name}"
         if not str(name).replace("_", "").replace("-", "").isalnum() or name in ("data", "text"):
             raise InputError(f"{path}: {where}: not a name for a folder")
-        special = _section(path, where, special, ("start", "fairseq", *_SECTIONS))
+        special = {} if special is None else special
+        if not isinstance(special, dict):
+            raise InputError(f"{path}: {where}: expected names and values")
+        known_names(special, f"{path}: {where}.", ("start", "fairseq", *_SECTIONS))
         start = str(special.get("start") or "")
         if start and start not in map(str, given):
             raise InputError(f"{path}: {where}: start: there is no system {start}")
-        allowed = _SECTIONS | {"prepare": _EXAMPLES}
-        sections = {k: _section(path, f"{where}.{k}", special.get(k), known) for k, known in allowed.items()}
+        sections = _sections(special, f"{path}: {where}.", examples=True)
         words = _words(path, f"{where}.fairseq", special.get("fairseq"))
         systems.append(
             System(str(name), start, sections["prepare"], sections["training"], words, sections["translation"])
@@ -209,14 +239,6 @@ def _yes(path: Path, name: str, value: Any) -> bool:
     if not isinstance(value, bool):
         raise InputError(f"{path}: {name}: expected true or false")
     return value
-
-
-def _known(path: Path, where: str, given: dict[str, Any], known: tuple[str, ...]) -> None:
-    for name in given:
-        if name not in known:
-            close = difflib.get_close_matches(str(name), known, 1)
-            hint = f"; is {close[0]} meant?" if close else f"; known: {', '.join(known)}"
-            raise InputError(f"{path}: {where}{name}: unknown{hint}")
 
 
 def _prefixes(path: Path, name: str, value: Any) -> tuple[str, ...]:
@@ -317,9 +339,9 @@ def _experiment(whole: RunConfig, data: Path, options: TrainOptions) -> Experime
     """Return the experiment of a system whose folder is ``whole.out``."""
     import torch
 
-    settings = _TRANSLATE | whole.translation
-    generation = ["--beam", str(settings["beam"]), "--overlap", str(settings["overlap"])]
-    generation += [] if settings["max_tokens"] is None else ["--max-tokens", str(settings["max_tokens"])]
+    settings = TranslationOptions(**whole.translation)
+    generation = ["--beam", str(settings.beam), "--overlap", str(settings.overlap)]
+    generation += [] if settings.max_tokens is None else ["--max-tokens", str(settings.max_tokens)]
     generation += [] if torch.cuda.is_available() else ["--cpu"]
     return Experiment(
         name=whole.out.name,
@@ -329,8 +351,8 @@ def _experiment(whole: RunConfig, data: Path, options: TrainOptions) -> Experime
         generation=tuple(generation),
         best=True,
         ema=bool(options.ema_decay),
-        shards=settings["shards"],
-        jobs=settings["jobs"],
+        shards=settings.shards,
+        jobs=settings.jobs,
         hypotheses=whole.out / "translation",
         form="raw",
     )

@@ -14,15 +14,12 @@ from typing import Any
 from fairseq_lasformer.data.manifest import SplitInfo
 from fairseq_lasformer.data.subwords import DataConfig
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.options import NOTHING, SPEED, following, option
+from fairseq_lasformer.shared_options import Beam, max_tokens
 
 OPTIMIZERS = ("adam", "muon")
 
-TIED = {
-    "auto": "",
-    "all": "--share-all-embeddings",
-    "decoder": "--share-decoder-input-output-embed",
-    "none": "",
-}
+TIED = {"auto": "", "all": "--share-all-embeddings", "decoder": "--share-decoder-input-output-embed", "none": ""}
 """Which embeddings share a table, and fairseq's option for it. ``auto`` is ``all`` with a joined dictionary, otherwise
 ``decoder``, its input and output."""
 
@@ -33,47 +30,31 @@ means that linear layers are multiplied in bfloat16."""
 
 @dataclass(frozen=True)
 class TrainOptions:
-    """Options of training. The defaults are the paper's base model (arXiv 2309.14174, 4.2) with common training.
+    """Options of training. The defaults are the paper's base model (arXiv 2309.14174, 4.2) with common training."""
 
-    Attributes:
-        criterion: loss; default: the one with the KL attention loss, or fairseq's own for fairseq's architectures.
-        max_update: number of updates.
-        patience: validations without improvement after which the training ends; 0 never ends it early.
-        max_tokens: tokens per batch, no less than the longest example; default: at least 4,096.
-        update_freq: batches per update.
-        lr: peak learning rate, reached after ``warmup`` updates.
-        warmup: number of updates.
-        optimizer: ``adam``, or ``muon`` for matrices and Adam for the rest, which needs fewer updates.
-        dropout, word_dropout: probabilities.
-        subword_sampling: how subwords are redrawn in every epoch; 0 keeps them. See docs/training.md.
-        ema_decay: decay of a moving average of the weights, kept in the checkpoints and used for translation; 0 for
-            none.
-        save_every: updates between checkpoints, at which the model is also validated.
-        save_minutes: minutes between checkpoints, on a single worker.
-        precision: one of :data:`PRECISIONS`.
-        tie_embeddings: which embeddings share a table, one of :data:`TIED`.
-        options: further options of fairseq-train; they take precedence.
-    """
-
-    arch: str = "lasformer"
-    criterion: str | None = None
-    max_update: int = 100_000
-    patience: int = 10
-    max_tokens: int | None = None
-    update_freq: int = 8
-    lr: float = 0.0007
-    warmup: int = 4000
-    optimizer: str = "adam"
-    dropout: float = 0.1
-    word_dropout: float = 0.1
-    subword_sampling: float = 0.0
-    ema_decay: float = 0.0
-    save_every: int = 500
-    save_minutes: float = 10.0
-    log_every: int = 10
-    precision: str = "auto"
-    tie_embeddings: str = "auto"
-    options: tuple[str, ...] = ()
+    arch: str = option("lasformer", "architecture, see docs/training.md")
+    criterion: str | None = option(None, "loss (default: the one that goes with the architecture)")
+    max_update: int = option(100_000, "number of updates")
+    patience: int = option(10, "end after this many validations without improvement; 0: never", minimum=0)
+    max_tokens: int | None = option(None, "tokens per batch (default: 4096, or the longest example)")
+    update_freq: int = option(8, "batches per update")
+    lr: float = option(0.0007, "peak learning rate")
+    warmup: int = option(4000, "updates until the peak", metavar="UPDATES")
+    optimizer: str = option("adam", "adam, or muon: muon for matrices and Adam for the rest")
+    dropout: float = option(0.1, "probability")
+    word_dropout: float = option(0.1, "probability")
+    subword_sampling: float = option(0.0, "draw new subwords in every epoch: 0.3 for sentencepiece, 0.1 for BPE")
+    ema_decay: float = option(0.0, "keep a moving average of the weights, such as 0.999, and translate with it")
+    save_every: int = option(500, "save and validate", metavar="UPDATES")
+    save_minutes: float = option(10.0, "also save this often", metavar="MINUTES")
+    log_every: int = option(10, "write a log line", metavar="UPDATES")
+    precision: str = option("auto", "fp16 (GPU), bf16 (linear layers on a CPU), fp32, or auto: the fastest")
+    tie_embeddings: str = option(
+        "auto", "embeddings sharing a table: all, decoder (its input and output), none, or auto"
+    )
+    options: tuple[str, ...] = following(
+        "After -- : further options of fairseq-train, such as --select-share 2; they take precedence."
+    )
 
     def command(self, data: Path, out: Path) -> list[str]:
         """Return the command line of fairseq-train.
@@ -161,35 +142,23 @@ PAPER_GPUS = 8
 """``configs/base/paper.yaml`` assumes eight GPUs (the paper does not say); with fewer, gradients are accumulated."""
 
 
-@dataclass(frozen=True)
-class RowOptions:
-    """Options of running a row.
+@dataclass(frozen=True, kw_only=True)
+class RowOptions(Beam):
+    """Options of running a row."""
 
-    Attributes:
-        gpus: number of GPUs; 0 trains and translates on the CPU.
-        precision: one of :data:`PRECISIONS`, on GPUs.
-        average: number of checkpoints before the last that are averaged with it.
-        max_update: number of updates, instead of the configuration's.
-        max_tokens: tokens per batch in translation; by default, as many as the longest example has.
-        limit: tokens per example, instead of the configuration's.
-        size: number of BPE merges.
-        files: folder of the corpus files.
-        trust: download files for which no checksum is published.
-        overrides: Hydra overrides of the training.
-    """
-
-    gpus: int = 1
-    precision: str = "fp16"
-    beam: int = 5
-    average: int = 5
-    max_update: int | None = None
-    max_tokens: int | None = None
-    limit: int | None = None
-    size: int = 32000
-    workers: int = 2
-    files: Path = Path("downloads")
-    trust: bool = False
-    overrides: tuple[str, ...] = ()
+    gpus: int = option(1, "number of GPUs; 0 trains and translates on the CPU")
+    precision: str = option("fp16", "fp16, bf16 or fp32, on GPUs")
+    average: int = option(5, "checkpoints averaged with the last one")
+    max_update: int | None = option(None, "number of updates (default: the configuration's)")
+    max_tokens: int | None = max_tokens()
+    limit: int | None = option(None, "tokens per example (default: the configuration's)")
+    size: int = option(32000, "BPE merges")
+    workers: int = option(2, "processes for the preparation", changes=SPEED)
+    files: Path = option(Path("downloads"), "folder of the corpus files", changes=NOTHING)
+    trust: bool = option(False, "as for lasformer corpus", flag="--trust-first-download", changes=NOTHING)
+    overrides: tuple[str, ...] = option(
+        (), "Hydra override of the training", flag="--set", append=True, metavar="KEY=VALUE"
+    )
 
     def training(self, system: str) -> tuple[str, ...]:
         """Return the Hydra overrides of the training of a system."""

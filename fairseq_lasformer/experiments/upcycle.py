@@ -7,15 +7,15 @@ as far as a given loss allows (:mod:`conversion.budget`).
 
 from __future__ import annotations
 
-import math
 import shlex
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 from fairseq_lasformer.checkpoints.loading import identity, load
 from fairseq_lasformer.conversion.budget import write_within_budget
-from fairseq_lasformer.conversion.dense_start import StartOptions, words_of_options, write_start
+from fairseq_lasformer.conversion.dense_start import words_of_options, write_start
+from fairseq_lasformer.conversion.start_options import StartOptions, UpcycleOptions
 from fairseq_lasformer.data.subwords import DataConfig
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.evaluation.calibration import scored
@@ -23,78 +23,42 @@ from fairseq_lasformer.experiments.pipeline import Experiment
 from fairseq_lasformer.experiments.settings import TrainOptions
 from fairseq_lasformer.experiments.training import follow
 from fairseq_lasformer.files import check_writable, remove_folder
+from fairseq_lasformer.options import check
 from fairseq_lasformer.resume import Progress, key_of
 
 
-@dataclass(frozen=True)
-class UpcycleOptions:
-    """Options of upcycling a dense model.
+def selector_training(options: UpcycleOptions, start: Path) -> TrainOptions:
+    """Return the options for training selectors on the model's present attention; nothing else gets gradients."""
+    model = load(start)["cfg"]["model"]
+    quiet = dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), 0.0)
+    own = [*words_of_options({**model, **quiet}), "--select-only", "--select-gradient", "none"]
+    own += ["--dropout", "0", "--supervise-all-above", "1.0", "--sparsity-warmup", str(options.updates)]
+    return _training(options, options.updates, options.lr, [*own, "--disable-validation"], start)
 
-    Attributes:
-        updates: updates of the selectors alone, with kappa at 1.
-        budget: bits per token that selecting may cost.
-        calibration: documents of the validation set on which the budget is measured.
-        documents: updates of all weights of the dense model on the documents beforehand; 0 for none.
-        lr, documents_lr: peak learning rates.
-        max_tokens, update_freq: as of ``lasformer train``.
-        options: further options of fairseq-train.
-    """
 
-    updates: int = 500
-    budget: float = 0.01
-    calibration: int = 64
-    documents: int = 0
-    lr: float = 0.002
-    documents_lr: float = 0.0005
-    max_tokens: int | None = None
-    update_freq: int = 1
-    options: tuple[str, ...] = ()
+def dense_training(options: UpcycleOptions, start: Path) -> TrainOptions:
+    """Return the options for training the dense model on documents."""
+    model = load(start)["cfg"]["model"]
+    own = [*words_of_options(model), "--dropout", str(model.get("dropout", 0.0))]
+    return _training(options, options.documents, options.documents_lr, own, start)
 
-    def check(self) -> None:
-        """Reject impossible values.
 
-        Raises:
-            InputError: a value is impossible; the message names the option.
-        """
-        if self.updates < 1:
-            raise InputError(f"--updates {self.updates}: expected a number of updates, at least 1")
-        if self.calibration < 1:
-            raise InputError(f"--calibration {self.calibration}: expected a number of documents, at least 1")
-        if self.documents < 0:
-            raise InputError(f"--documents {self.documents}: expected a number of updates, or 0")
-        if not 0 < self.budget < math.inf:
-            raise InputError(f"--budget {self.budget}: expected bits per token, such as 0.01")
-
-    def selectors(self, start: Path) -> TrainOptions:
-        """Return the options for training selectors on the model's present attention; nothing else gets gradients."""
-        model = load(start)["cfg"]["model"]
-        quiet = dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), 0.0)
-        own = [*words_of_options({**model, **quiet}), "--select-only", "--select-gradient", "none"]
-        own += ["--dropout", "0", "--supervise-all-above", "1.0", "--sparsity-warmup", str(self.updates)]
-        return self._training(self.updates, self.lr, [*own, "--disable-validation"], start)
-
-    def dense(self, start: Path) -> TrainOptions:
-        """Return the options for training the dense model on documents."""
-        model = load(start)["cfg"]["model"]
-        own = [*words_of_options(model), "--dropout", str(model.get("dropout", 0.0))]
-        return self._training(self.documents, self.documents_lr, own, start)
-
-    def _training(self, updates: int, lr: float, own: list[str], start: Path) -> TrainOptions:
-        # the learning rate falls to almost 0, which keeps what is learned last
-        schedule = ["--lr-scheduler", "polynomial_decay", "--total-num-update", str(updates + updates // 20 + 1)]
-        words = ["--finetune-from-model", str(start.resolve()), *own, *schedule, *self.options]
-        return TrainOptions(
-            arch="lasformer",
-            max_update=updates,
-            max_tokens=self.max_tokens,
-            update_freq=self.update_freq,
-            lr=lr,
-            warmup=min(50, updates // 4 or 1),
-            dropout=0.0,
-            word_dropout=0.0,
-            tie_embeddings="none",
-            options=tuple(words),
-        )
+def _training(options: UpcycleOptions, updates: int, lr: float, own: list[str], start: Path) -> TrainOptions:
+    # the learning rate falls to almost 0, which keeps what is learned last
+    schedule = ["--lr-scheduler", "polynomial_decay", "--total-num-update", str(updates + updates // 20 + 1)]
+    words = ["--finetune-from-model", str(start.resolve()), *own, *schedule, *options.options]
+    return TrainOptions(
+        arch="lasformer",
+        max_update=updates,
+        max_tokens=options.max_tokens,
+        update_freq=options.update_freq,
+        lr=lr,
+        warmup=min(50, updates // 4 or 1),
+        dropout=0.0,
+        word_dropout=0.0,
+        tie_embeddings="none",
+        options=tuple(words),
+    )
 
 
 def upcycle(checkpoint: Path, data: Path, out: Path, start: StartOptions, options: UpcycleOptions) -> str:
@@ -111,7 +75,7 @@ def upcycle(checkpoint: Path, data: Path, out: Path, start: StartOptions, option
     Raises:
         InputError: the model or an option is unusable, or a training failed.
     """
-    options.check()
+    check(options)
     begun, last = out / "start.pt", out / "checkpoint_last.pt"
     if not checkpoint.is_file():
         raise InputError(f"{checkpoint}: no such checkpoint")
@@ -151,10 +115,10 @@ def upcycle(checkpoint: Path, data: Path, out: Path, start: StartOptions, option
     dense, words = checkpoint, start
     if options.documents:
         longer = out / "dense.pt"
-        progress.run("dense", lambda: write(checkpoint, longer, start._replace(modules="none")), so_far, tell=True)
-        dense, words = train("documents", options.dense(longer)), start._replace(words=None)
+        progress.run("dense", lambda: write(checkpoint, longer, replace(start, modules="none")), so_far, tell=True)
+        dense, words = train("documents", dense_training(options, longer)), replace(start, words=None)
     progress.run("start", lambda: write(dense, begun, words), so_far, tell=True)
-    learned = train("selectors", options.selectors(begun))
+    learned = train("selectors", selector_training(options, begun))
     progress.run("kappa", fall, key_of(so_far, options.budget, options.calibration), tell=True)
     before, after = (scored(path, data, options.calibration) for path in (begun, last))
     shares = ", ".join(f"{name} {share:.1%}" for name, share in after.kappas.items())

@@ -153,6 +153,11 @@ def read_documents(path: str | Path) -> list[Document]:
     return documents
 
 
+def sides(prefix: Path, source: str, target: str) -> tuple[Path, Path]:
+    """Return the raw files ``PREFIX.SOURCE`` and ``PREFIX.TARGET``."""
+    return prefix.with_name(f"{prefix.name}.{source}"), prefix.with_name(f"{prefix.name}.{target}")
+
+
 def read_corpus(source: str | Path, target: str | Path, drop_empty: bool = False, clean: bool = False) -> Corpus:
     """Read a parallel corpus in raw form and check it line by line.
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
-import importlib
 import re
 
 import pytest
@@ -11,9 +9,9 @@ import torch
 from helpers import run
 
 import fairseq_lasformer
-from fairseq_lasformer.cli import fairseqs_options
-from fairseq_lasformer.cli.main import COMMANDS, FORMER, function_of, main
+from fairseq_lasformer.cli.main import COMMANDS, FORMER, main
 from fairseq_lasformer.documents.hub import load_model
+from fairseq_lasformer.shared_options import FairseqDecoding
 
 
 def test_every_option_can_be_looked_up(capsys):
@@ -62,25 +60,16 @@ def test_missing_hypotheses_are_named(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("command", "old", "new"),
+    ("words", "told"),
     [
-        ("generate", ["--format", "raw"], ["--layout", "raw"]),
-        ("score contrast", ["--cuda"], ["--device", "cuda"]),
-        ("reproduce", ["--trust"], ["--trust-first-download"]),
+        (["generate", "d", "c", "o", "--format", "raw"], "--format is now called --layout"),
+        (["score", "contrast", "c", "p", "--cuda"], "--cuda is now called --device cuda"),
     ],
 )
-def test_old_names_of_options_keep_working_and_say_what_they_are_called_now(command, old, new, capsys, monkeypatch):
-    seen = []
-    module = importlib.import_module(f"fairseq_lasformer.cli.{COMMANDS[command].module}")
-    monkeypatch.setattr(module, f"run_{function_of(command)}", lambda args: seen.append(vars(args)))
-    places = {"generate": ["d", "c", "o"], "score contrast": ["c", "p"], "reproduce": ["ted_en-de", "lasformer"]}
-    words = [*command.split(), *places[command]]
-    assert main([*words, *old]) == main([*words, *new]) == 0
-    assert seen[0] == seen[1]
-    assert (
-        capsys.readouterr().err
-        == f"note: {old[0]} is now called {' '.join(new[:2]) if old == ['--cuda'] else new[0]}\n"
-    )
+def test_retired_options_say_what_to_use_instead(words, told, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 2 and told in capsys.readouterr().err
 
 
 def test_device_beam_and_tokens_are_the_same_options_everywhere(capsys):
@@ -100,11 +89,10 @@ def test_device_beam_and_tokens_are_the_same_options_everywhere(capsys):
     assert all(meant["--device"]) and sum(meant["--beam"]) == 5 and sum(meant["--max-tokens"]) == 5
 
 
-def test_the_device_of_generate_is_fairseqs(monkeypatch):
-    args = argparse.Namespace(device="cuda:1", beam=3, max_tokens=None, options=["--beam", "7"])
-    assert fairseqs_options(args) == ["--device-id", "1", "--beam", "3", "--beam", "7"]
-    args = argparse.Namespace(device="cpu", beam=5, max_tokens=900, options=[])
-    assert fairseqs_options(args) == ["--cpu", "--max-tokens", "900"]
+def test_the_device_of_generate_is_fairseqs():
+    options = FairseqDecoding(device="cuda:1", beam=3, options=("--beam", "7"))
+    assert options.fairseqs_options() == ["--device-id", "1", "--beam", "3", "--beam", "7"]
+    assert FairseqDecoding(device="cpu", max_tokens=900).fairseqs_options() == ["--cpu", "--max-tokens", "900"]
 
 
 @pytest.mark.parametrize("former", FORMER)

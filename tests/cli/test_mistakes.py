@@ -19,7 +19,10 @@ from fairseq_lasformer.cli.main import main
         (["info", "TEXT"], "refused, not a torch checkpoint"),
         (["score", "TEXT", "TEXT", "--tokenize", "foo"], "--tokenize foo: expected one of"),
         (["score", "--bootstrap", "TEXT", "TEXT"], "--bootstrap compares systems"),
-        (["score", "contrast", "FOLDER/checkpoint_last.pt", "set", "--cuda"], "--device cuda: there is no GPU here"),
+        (
+            ["score", "contrast", "FOLDER/checkpoint_last.pt", "set", "--device", "cuda"],
+            "--device cuda: there is no GPU here",
+        ),
         (["info", "FOLDER/checkpoint_last.pt", "--lengths", "1" + "0" * 400], "is not a number of tokens"),
         (["info", "--", "--encoder-layers", "-3"], "--encoder-layers -3: expected at least 1"),
         (["info", "--", "--encoder-attention-heads", "0"], "expected at least 1"),
@@ -37,7 +40,7 @@ from fairseq_lasformer.cli.main import main
 def test_mistakes_are_told_in_one_line(prepared, tmp_path, monkeypatch, capsys, arguments, message):
     import torch
 
-    if "--cuda" in arguments and torch.cuda.is_available():
+    if "cuda" in arguments and torch.cuda.is_available():
         pytest.skip("there is a GPU")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "text").write_text("one line of text\n")

@@ -2,53 +2,47 @@
 
 from __future__ import annotations
 
-import argparse
+import dataclasses
 import itertools
 import json
 import os
-from importlib import import_module
 from pathlib import Path
 
 import pytest
 
-from fairseq_lasformer.cli.main import COMMANDS, function_of, main
-from fairseq_lasformer.cli.outputs import NEW, OWN, same_file
+from fairseq_lasformer.cli.main import COMMANDS, main
+from fairseq_lasformer.cli.outputs import same_file
 from fairseq_lasformer.evaluation.doubts import HEADER
+from fairseq_lasformer.options import NEW, OWN, Option, options_of
+
+OPTIONS = {name: options_of(command.load(name)[1]) for name, command in COMMANDS.items()}
 
 
-def parser_of(name: str) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser()
-    getattr(import_module(f"fairseq_lasformer.cli.{COMMANDS[name].module}"), f"add_{function_of(name)}")(parser)
-    return parser
-
-
-def is_path(action: argparse.Action) -> bool:
-    return action.dest in ("input", "out", "files") or getattr(action.type, "__name__", "") in ("Path", "model_path")
+def is_path(one: Option) -> bool:
+    return one.base is Path or one.spec.place
 
 
 def words_of(name: str, values: dict[str, str]) -> list[str]:
     """Return a command with these values, and some value for everything else that it needs."""
     words, positional = name.split(), []
-    for action in parser_of(name)._actions:
-        value = values.get(action.dest)
-        if action.option_strings:
-            if value is not None or action.required:
-                some = value or (str(next(iter(action.choices))) if action.choices else "7")
-                words += [action.option_strings[-1], some]
-        elif action.choices:
-            positional.append(str(next(iter(action.choices))))
-        else:
-            positional += [value or f"no-{action.dest}"] * (2 if action.dest == "checkpoints" else 1)
+    for one in OPTIONS[name]:
+        value = values.get(one.name)
+        some = value or (str(next(iter(one.choices))) if one.choices else "7")
+        if one.spec.positional:
+            given = some if one.choices else value or f"no-{one.name}"
+            positional += [given] * (2 if one.name == "checkpoints" else 1)
+        elif value is not None or (one.default is dataclasses.MISSING and not one.many):
+            words += [one.flag, some]
     return words + positional
 
 
 PAIRS = [
-    (name, output, action.dest)
-    for name, command in COMMANDS.items()
-    for output in command.writes
-    if output in (paths := [action.dest for action in parser_of(name)._actions if is_path(action)])
-    for action in parser_of(name)._actions
-    if action.dest in paths and action.dest != output and (name, output, action.dest) != ("update", "out", "translated")
+    (name, output.name, other.name)
+    for name, its in OPTIONS.items()
+    for output in its
+    for other in its
+    if output.spec.writes and is_path(other) and output is not other
+    if (name, output.name, other.name) != ("update", "out", "translated")
 ]
 
 
@@ -68,7 +62,12 @@ def test_all_pairs_are_tried():
     assert len(PAIRS) > 50 and {name for name, *_ in PAIRS} >= {"translate", "update", "average", "score", "prepare"}
 
 
-WRITTEN = [(name, output, kind) for name, its in COMMANDS.items() for output, kind in its.writes.items() if kind != OWN]
+WRITTEN = [
+    (name, one.name, one.spec.writes)
+    for name, its in OPTIONS.items()
+    for one in its
+    if one.spec.writes not in ("", OWN)
+]
 
 
 @pytest.mark.parametrize(("name", "output", "kind"), WRITTEN)

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from helpers import run
 
-from fairseq_lasformer.cli import shard_of
 from fairseq_lasformer.cli.main import main
 from fairseq_lasformer.documents import hub
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.shared_options import shard_of
 
 
 @pytest.fixture
@@ -71,8 +71,8 @@ def test_a_folder_with_a_bad_file(trained_folder, letter, tmp_path, capsys):
         (["letter.txt", "--device", "meta"], "--device meta: expected cpu, cuda"),
         (["letter.txt", "--device", "mps"], "--device mps: expected cpu, cuda"),
         (["letter.txt", "--encoding", "undefined"], "undefined: not a text encoding"),
-        (["letter.txt", "--max-tokens", "-5"], "--max-tokens: at least 1"),
-        (["letter.txt", "--overlap", "-1"], "--overlap and"),
+        (["letter.txt", "--max-tokens", "-5"], "--max-tokens -5: expected at least 1"),
+        (["letter.txt", "--overlap", "-1"], "--overlap -1: expected at least 0"),
         (["letter.txt", "--shard", "0/3"], "--shard 0/3: expected I/N"),
         (["letter.txt", "--glossary", "long"], "long:1: a term of more than 50 words"),
         (["letter.docx"], "letter.docx: name the translated file with -o"),

@@ -88,9 +88,9 @@ def test_what_is_another_is_named(made, trained_folder, prepared, tmp_path):
         ("places", {}, "name it with --model"),
         ("places", {"model": "-x.pt"}, "name it with --model"),
         ("options", {"output": "x", "form": "text"}, "contains unknown options: output"),
-        ("options", {"beam": "many", "form": "text"}, "the receipt's options: argument --beam"),
-        ("options", {"decode_dtype": "f(x)", "form": "text"}, "the receipt's options: argument --decode-dtype"),
-        ("options", {"form": "exe"}, "--from exe: expected one of"),
+        ("options", {"beam": "many", "form": "text"}, "options.beam: expected a whole number, not many"),
+        ("options", {"decode_dtype": "f(x)", "form": "text"}, "options.decode_dtype f(x): expected one of"),
+        ("options", {"form": "exe"}, "options.form exe: expected one of"),
         ("options", [], ": not a receipt"),
     ):
         held = json.loads(receipt.read_text()) | {name: content}

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from helpers import train, write_corpus
 
 from fairseq_lasformer.checkpoints.loading import load
-from fairseq_lasformer.conversion.dense_start import StartOptions, words_of_options, write_start
+from fairseq_lasformer.conversion.dense_start import words_of_options, write_start
+from fairseq_lasformer.conversion.start_options import StartOptions
 from fairseq_lasformer.data.prepare import prepare
 from fairseq_lasformer.data.prepare_config import PrepareConfig
 from fairseq_lasformer.documents.hub import from_pretrained
@@ -78,9 +81,9 @@ def test_what_does_not_fit_is_refused(checkpoint, trained_folder, plain, prepare
     with pytest.raises(InputError, match="of its words are not in the model"):
         write_start(dense, prepared, out, OPTIONS)
     with pytest.raises(InputError, match="name its folder with --words"):
-        write_start(dense, prepared, out, OPTIONS._replace(words=tmp_path))
+        write_start(dense, prepared, out, replace(OPTIONS, words=tmp_path))
     with pytest.raises(InputError, match="no layer encoder.9"):
-        write_start(dense, plain / "data", out, OPTIONS._replace(groups="encoder.9"))
+        write_start(dense, plain / "data", out, replace(OPTIONS, groups="encoder.9"))
     assert not out.exists()
 
 

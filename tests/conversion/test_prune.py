@@ -8,9 +8,10 @@ from helpers import train
 
 from fairseq_lasformer.checkpoints.loading import load
 from fairseq_lasformer.cli.main import main
-from fairseq_lasformer.conversion.dense_start import StartOptions, write_start
+from fairseq_lasformer.conversion.dense_start import write_start
 from fairseq_lasformer.conversion.export import check_reads_everything
 from fairseq_lasformer.conversion.prune import importance, prune
+from fairseq_lasformer.conversion.start_options import StartOptions
 from fairseq_lasformer.documents.hub import from_pretrained, load_model
 from fairseq_lasformer.documents.scoring import log_probabilities
 from fairseq_lasformer.errors import InputError

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import subprocess
 import sys
 import time
@@ -11,7 +10,7 @@ from functools import partial
 import pytest
 from helpers import run
 
-from fairseq_lasformer.cli.translate_options import add_translate, sent, worker_of
+from fairseq_lasformer.cli.translate_options import Translate, sent, worker_of
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.executors import InProcess, Resources
 from fairseq_lasformer.file_translation import file_jobs, files_worker
@@ -47,10 +46,7 @@ def one_by_one(monkeypatch):
 
 @pytest.fixture
 def make(trained_folder):
-    parser = argparse.ArgumentParser()
-    add_translate(parser)
-    args = parser.parse_args([str(trained_folder), "--beam", "2", "--device", "cpu"])
-    return partial(worker_of, sent(args))
+    return partial(worker_of, sent(Translate(model=trained_folder, beam=2, device="cpu")))
 
 
 def go(make, jobs, state, model=("", ""), check=0, options=Options(), engine=None, settings=("m",)):  # noqa: B008

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from fairseq_lasformer import formats
-from fairseq_lasformer.cli import update
 from fairseq_lasformer.cli.main import main
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.file_translation import update_jobs
@@ -256,25 +254,6 @@ def test_an_unrelated_file_is_not_replaced(trained_folder, tmp_path, capsys):
     assert main([*words[:6], str(other), *words[7:]]) == 1
     assert "--overwrite replaces it" in capsys.readouterr().err and other.read_text() == "mine"
     assert main([*words[:6], str(other), *words[7:], "--overwrite"]) == 0 and other.read_text() != "mine"
-
-
-def test_an_update_depends_on_every_option_but_those_named(tmp_path):
-    """An option that is neither in the settings nor known to change nothing makes this fail."""
-    parser = argparse.ArgumentParser()
-    update.add_update(parser)
-    words = ["m", "old", "made", "new", "-o", "out"]
-    usual = update.settings_of(parser.parse_args(words))
-    (tmp_path / "file").write_text("x")
-    for action in parser._actions:
-        if action.dest == "help" or not action.option_strings or action.dest in (*update.FILES, *update.NO_CHANGE):
-            continue
-        value = [str(tmp_path / "file")] if action.type is Path else ["7"]
-        if action.nargs == 0:
-            value = []
-        elif action.choices:
-            value = [next(choice for choice in action.choices if choice != action.default)]
-        assert update.settings_of(parser.parse_args([*words, action.option_strings[-1], *value])) != usual, action.dest
-    assert {"form", "encoding", "shortlist", "glossary", "beam"} <= set(usual)
 
 
 def folders(tmp_path):

@@ -294,7 +294,7 @@ def test_too_large_a_file_is_not_read(made, prepared, monkeypatch):
 @pytest.mark.parametrize("options", [["--best", "0"], ["--frequent", "0"]])
 def test_numbers_that_make_no_list_are_refused(prepared, tmp_path, capsys, options):
     assert main(["shortlist", str(prepared), "-o", str(tmp_path / "x"), *options]) == 1
-    assert "above 0" in capsys.readouterr().err and not (tmp_path / "x").exists()
+    assert "expected at least 1" in capsys.readouterr().err and not (tmp_path / "x").exists()
 
 
 def test_without_training_data_there_is_none(broken, tmp_path, capsys):

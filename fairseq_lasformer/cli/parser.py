@@ -1,0 +1,67 @@
+"""Command-line parsers, made from the options that a dataclass declares (:mod:`fairseq_lasformer.options`)."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.options import Option, check, options_of
+
+
+def declare(parser: argparse.ArgumentParser, cls: type) -> None:
+    """Declare the options of a dataclass, without defaults: what is not given is not in the result."""
+    for one in options_of(cls):
+        if not (one.spec.rest or one.spec.given):
+            names = [*([one.spec.short] if one.spec.short else []), one.flag]
+            parser.add_argument(*names, **_arguments(one))
+    parser.epilog = getattr(cls, "epilog", None) or next((o.help for o in options_of(cls) if o.spec.rest), None)
+
+
+def _arguments(one: Option) -> dict[str, Any]:
+    """Return the arguments of ``add_argument``."""
+    spec = one.spec
+    found: dict[str, Any] = {"help": one.help.replace("%", "%%")}
+    if not spec.positional:
+        needed = one.default is dataclasses.MISSING and not one.many
+        found |= {"dest": one.name, "required": needed, "default": argparse.SUPPRESS}
+    if one.base is bool:
+        by_both = one.default is not False
+        return found | {"action": argparse.BooleanOptionalAction if by_both else "store_true"}
+    found |= {"type": spec.read or one.base, "metavar": spec.metavar, "choices": one.choices}
+    if spec.append:
+        return found | {"action": "append"}
+    if spec.bare is not None:
+        return found | {"nargs": "?", "const": spec.bare}
+    if one.many:
+        return found | {"nargs": "*" if spec.positional and one.default is not dataclasses.MISSING else "+"}
+    if spec.positional and one.default is not dataclasses.MISSING:
+        return found | {"nargs": "?"}
+    return found
+
+
+def make(cls: type, values: dict[str, Any], rest: Sequence[str] = ()) -> Any:
+    """Return the options of a command.
+
+    Args:
+        values: those that were given; None and empty lists were not.
+        rest: the words after ``--``.
+
+    Raises:
+        InputError: a number is beyond its option's limits, or the command takes nothing after ``--``.
+    """
+    own = options_of(cls)
+    found = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items() if v is not None and v != []}
+    named = tuple(found)
+    for one in own:
+        if one.spec.rest or one.spec.given:
+            found[one.name] = tuple(rest) if one.spec.rest else named
+        elif one.many and one.default is dataclasses.MISSING:
+            found.setdefault(one.name, ())
+    if rest and not any(one.spec.rest for one in own):
+        raise InputError("this command takes nothing after --")
+    options = cls(**found)
+    check(options)
+    return options
