@@ -25,7 +25,7 @@ BASELINES = ("free",)
 LONG = 5000
 # how often a document is searched again, and options of translate_documents
 WAYS: dict[str, tuple[int, dict[str, Any]]] = {
-    "free": (0, {"no_align_sentences": True}),
+    "free": (0, {"align_sentences": "no"}),
     "aligned": (0, {}),
     "placed": (2, {}),
 }

@@ -121,7 +121,7 @@ def main() -> None:
     parser.add_argument("--documents", type=int, default=1, help="default: %(default)s")
     parser.add_argument("--length", type=int, default=4096, help="tokens per side (default: %(default)s)")
     parser.add_argument("--kappa", type=float, default=0.05, help="default: %(default)s")
-    parser.add_argument("--supervise-rows", default="512", help="default: %(default)s")
+    parser.add_argument("--supervise-rows", default="auto", help="default: %(default)s")
     parser.add_argument("--graph", action="store_true", help="replay the step from CUDA graphs (--cuda-graph-tokens)")
     parser.add_argument("--top", type=int, default=0, help="number of lines of the project to show")
     parser.add_argument("--int8", action="store_true", help="with --search: weights and cache in 8 bits")

@@ -57,7 +57,7 @@ def shortlist() -> Shortlist:
 def build(
     system: str,
     kappa: float = 1.0,
-    supervise_rows: str = "512",
+    supervise_rows: str = "auto",
     run: RunOptions = IN_FULL,
     task: Task | None = None,
     **more: str,

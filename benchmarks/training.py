@@ -35,7 +35,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--lengths", default="1024,4096", help="tokens per side (default: %(default)s)")
     parser.add_argument("--kappas", default="0.5,0.05", help="default: %(default)s")
     parser.add_argument(
-        "--supervise-rows", default="512", help="how many queries selectors learn from, or all (default: %(default)s)"
+        "--supervise-rows", default="auto", help="how many queries selectors learn from, or all (default: %(default)s)"
     )
     parser.add_argument(
         "--linear-dtype",

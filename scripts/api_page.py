@@ -34,6 +34,12 @@ COMMANDS_HEAD = """# Commands and their options
 What an option *changes*: **text**, what is computed or written, so that work done with another value is not reused;
 **speed**, only how fast; **nothing**, a place, a message or a permission. `--help` of a command has the same texts.
 """
+EXCLUSIONS_HEAD = """
+## What does not go together
+
+Of fairseq-train, fairseq-generate and the commands above; each is refused in one line that says the same.
+
+"""
 PUBLIC = {
     "Loading and translating": {
         "plugin": ["register"],
@@ -81,6 +87,7 @@ def page() -> str:
 
 def commands_page() -> str:
     """Return the text of the page of all commands and their options."""
+    from fairseq_lasformer.cannot import table
     from fairseq_lasformer.cli.main import GROUPS
     from fairseq_lasformer.options import options_of
 
@@ -94,7 +101,8 @@ def commands_page() -> str:
             rows = [f"| {_flags(one)} | {_cell(one)} | {one.spec.changes} |\n" for one in shown]
             parts += ["\n| option | meaning | changes |\n|---|---|---|\n", *rows] if rows else []
             parts += [f"\n{one.help}\n" for one in declared if one.spec.rest]
-    return "".join(parts)
+    quoted = re.sub(r"(--[a-z][a-z0-9-]+)", r"`\1`", table())
+    return "".join([*parts, EXCLUSIONS_HEAD, quoted])
 
 
 def _flags(one: Any) -> str:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fairseq_lasformer.checkpoints.settings import check_settings, drop_other_files
+from fairseq_lasformer.checkpoints.settings import check_settings, drop_other_files, rename_former
 from fairseq_lasformer.checkpoints.sizes import too_large
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.files import file_hash, replacing
@@ -121,6 +121,7 @@ def load(path: str | Path) -> dict[str, Any]:
     if problem := too_large(state):
         raise InputError(f"{path}: refused, {problem}")
     drop_other_files(state)
+    rename_former(state)
     if EIGHT_BITS in state:
         _expand(state, path)
     return state

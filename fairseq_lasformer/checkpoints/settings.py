@@ -101,6 +101,24 @@ def drop_other_files(state: Mapping[str, Any]) -> None:
             settings["score_reference"] = False
 
 
+def rename_former(state: Mapping[str, Any]) -> None:
+    """Say by present options what former ones of this project said, see :data:`plugin.patches.retired.RETIRED`."""
+    for settings in settings_of(state, "model"):
+        if window := settings.pop("select_window", 0):
+            settings["select_pattern"] = f"window:{window}"
+        every, above = settings.pop("moe_every", ""), settings.pop("supervise_all_above", None)
+        if every and not settings.get("moe_layers"):
+            settings["moe_layers"] = every
+        if above == 0.35 and settings.get("supervise_rows") == "512":
+            settings["supervise_rows"] = "auto"
+        settings.pop("moe_backend", None)
+    for settings in settings_of(state, "task"):
+        if isinstance(asked := settings.get("align_sentences"), bool):
+            settings["align_sentences"] = (
+                "no" if settings.pop("no_align_sentences", False) else "yes" if asked else "auto"
+            )
+
+
 def _problem(name: str, value: Any) -> str:
     """Return what is wrong with one setting; empty if nothing is."""
     if type(value) not in SCALARS:

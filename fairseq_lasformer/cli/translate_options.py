@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fairseq_lasformer.cannot import refuse
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.files import check_writable, file_hash
 from fairseq_lasformer.options import NOTHING, OWN, TABLE, TEXT, argument, option, options_of
@@ -202,8 +203,8 @@ def translator_of(args: Translate) -> FileTranslator:
     from fairseq_lasformer.documents.hub import load_model
     from fairseq_lasformer.file_translation.file_translator import FileTranslator
 
-    if args.reproducible and args.consistent:
-        raise InputError("--reproducible: not with --consistent, which reads attention as PyTorch computes it")
+    if args.reproducible:
+        refuse("--reproducible", {"--consistent": args.consistent})
     model = load_model(args.model, args.data, args.device, **args.decoding())
     return FileTranslator(
         model,

@@ -108,12 +108,12 @@ class DocumentHubInterface(hub_utils.GeneratorHubInterface):
                 context; see :class:`Memory`.
             consistent: give repeated terms one translation; see :mod:`documents.consistency`.
             options: options of fairseq's generation (``lenpen=1.0``, ``max_len_a=1.5``, …),
-                ``no_align_sentences=True``, and ``no_look_ahead=True``: ignore given lines when translating those
+                ``align_sentences="no"``, and ``no_look_ahead=True``: ignore given lines when translating those
                 before them.
 
         Returns:
             one translation per document. If the training data had separators, line i of a translation is that of line i
-            of the document, and blank lines are kept; with ``no_align_sentences``, only if there happen to be as many
+            of the document, and blank lines are kept; with ``align_sentences="no"``, only if there happen to be as many
             sentences. Without separators, a translation is a single line. With ``lines``, a list of the nonblank lines
             of each document.
 

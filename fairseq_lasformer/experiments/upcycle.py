@@ -32,7 +32,7 @@ def selector_training(options: UpcycleOptions, start: Path) -> TrainOptions:
     model = load(start)["cfg"]["model"]
     quiet = dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), 0.0)
     own = [*words_of_options({**model, **quiet}), "--select-only", "--select-gradient", "none"]
-    own += ["--dropout", "0", "--supervise-all-above", "1.0", "--sparsity-warmup", str(options.updates)]
+    own += ["--dropout", "0", "--supervise-rows", "512", "--sparsity-warmup", str(options.updates)]
     return _training(options, options.updates, options.lr, [*own, "--disable-validation"], start)
 
 

@@ -43,7 +43,7 @@ class RowSampling(NamedTuple):
             recomputed pass.
     """
 
-    rows: int = 0
+    rows: int = 512
     above: float = 0.35
     update: int = 0
 
@@ -59,7 +59,7 @@ class RowSampling(NamedTuple):
         return RowSample(random.Random(self.update).randrange(stride), stride)
 
 
-EVERY_QUERY = RowSampling()
+EVERY_QUERY = RowSampling(0)
 
 
 class SupervisionOptions(NamedTuple):

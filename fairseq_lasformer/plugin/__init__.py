@@ -24,14 +24,9 @@ def register() -> None:
     """
     from fairseq_lasformer.plugin import criterion, model, task  # noqa: F401
     from fairseq_lasformer.plugin.optimizers import expert_adam, muon  # noqa: F401
-    from fairseq_lasformer.plugin.patches import compat, expert_parallel, post_process, short_lines, timed_checkpoints
+    from fairseq_lasformer.plugin.patches import install
 
-    compat.install()
-    expert_parallel.install()
-    post_process.install()
-    short_lines.install()
-    if is_fairseqs_tool():
-        timed_checkpoints.install()
+    install(tools=is_fairseqs_tool())
 
 
 def is_fairseqs_tool() -> bool:

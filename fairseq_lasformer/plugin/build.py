@@ -73,7 +73,9 @@ def supervision(cfg: ModuleConfig) -> SupervisionOptions:
 def sampling(cfg: ModuleConfig, update: int) -> RowSampling:
     """Return which queries the model's patterns learn from in an update."""
     rows = str(cfg.supervise_rows)
-    return RowSampling(0 if rows == "all" else int(rows), float(cfg.supervise_all_above), update)
+    if rows == "auto":
+        return RowSampling(update=update)
+    return RowSampling(0 if rows == "all" else int(rows), 1.0, update)
 
 
 def pattern(cfg: ModuleConfig, module: str, backend: str = "auto") -> Pattern:
@@ -202,7 +204,6 @@ def moe_config(cfg: ModuleConfig) -> MoeConfig:
         noise_floor=cfg.moe_noise_floor,
         sigmoid=cfg.moe_sigmoid,
         recompute=cfg.moe_recompute,
-        backend=str(cfg.moe_backend),
     )
 
 

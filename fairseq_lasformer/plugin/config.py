@@ -19,6 +19,7 @@ from fairseq.models.transformer.transformer_config import (
 )
 from omegaconf import II
 
+from fairseq_lasformer.cannot import DELIGHT, MIXTURES, refuse
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.plugin.options import (
     CompactOptions,
@@ -99,18 +100,8 @@ def selected_modules(cfg: SelectionOptions) -> Tuple[str, ...]:
 
 
 def pattern_spec(cfg: SelectionOptions, module: str) -> str:
-    """Return the pattern of an attention module, as ``NAME[:ARGUMENT]``.
-
-    Raises:
-        InputError: ``--select-window`` and ``--select-pattern`` contradict each other.
-    """
-    if module not in selected_modules(cfg):
-        return "full"
-    if not cfg.select_window:
-        return str(cfg.select_pattern)
-    if cfg.select_pattern not in ("learned", f"window:{cfg.select_window}"):
-        raise InputError(f"--select-window {cfg.select_window} and --select-pattern {cfg.select_pattern}: choose one")
-    return f"window:{cfg.select_window}"
+    """Return the pattern of an attention module, as ``NAME[:ARGUMENT]``."""
+    return str(cfg.select_pattern) if module in selected_modules(cfg) else "full"
 
 
 class AttentionWidths(NamedTuple):
@@ -148,20 +139,15 @@ def _check(cfg: ModuleConfig) -> None:
         raise InputError(f"--group-drop {cfg.group_drop}: expected a probability in [0, 1)")
     for module in MODULES:
         heads_of(cfg, module)
-    if cfg.delight != "none" and cfg.fewer_heads:
-        raise InputError(f"--fewer-heads {cfg.fewer_heads}: DeLighT's attention has one head")
-    if cfg.tie_groups and (cfg.moe_experts or cfg.delight != "none"):
-        raise InputError("--tie-groups: not with mixtures of experts or DeLighT, whose layers differ")
-    if cfg.select_window < 0:
-        raise InputError(f"--select-window {cfg.select_window}: expected 0 or more")
+    _check_together(cfg)
     if cfg.select_dim < 1 or cfg.select_share < 1:
         raise InputError("--select-dim and --select-share must be at least 1")
     if cfg.sparsity_warmup < 0:
         raise InputError(f"--sparsity-warmup {cfg.sparsity_warmup}: expected a number of updates, or 0")
     rows = str(cfg.supervise_rows)
-    if rows != "all" and (not rows.isdecimal() or int(rows) < 1):
-        raise InputError(f"--supervise-rows {rows}: expected all, or a number of at least 1")
-    for name in ("sparsity_threshold", "sparsity_min", "sparsity_freeze_above", "supervise_all_above"):
+    if rows not in ("all", "auto") and (not rows.isdecimal() or int(rows) < 1):
+        raise InputError(f"--supervise-rows {rows}: expected all, auto, or a number of at least 1")
+    for name in ("sparsity_threshold", "sparsity_min", "sparsity_freeze_above"):
         if not 0.0 < getattr(cfg, name) <= 1.0:
             raise InputError(f"--{name.replace('_', '-')} {getattr(cfg, name)}: expected a share in (0, 1]")
     if not 0.0 <= cfg.sparsity_fixed <= 1.0:
@@ -170,17 +156,6 @@ def _check(cfg: ModuleConfig) -> None:
         raise InputError(f"--sparsity-step {cfg.sparsity_step}: expected a value in (0, 1)")
     if cfg.position_offset < 0 or cfg.attention_length < 0 or cfg.attention_length == 1:
         raise InputError("--position-offset and --attention-length: expected 0, or a number of tokens (at least 2)")
-    if cfg.position_offset and (
-        cfg.encoder.learned_pos or cfg.decoder.learned_pos or cfg.no_token_positional_embeddings
-    ):
-        raise InputError(
-            "--position-offset: only sinusoidal positions can be shifted; leave it out, or leave out "
-            "--encoder-learned-pos, --decoder-learned-pos and --no-token-positional-embeddings"
-        )
-    if cfg.position_table != "fairseq" and (cfg.encoder.learned_pos or cfg.decoder.learned_pos):
-        raise InputError(f"--position-table {cfg.position_table}: applies to sinusoidal positions, not to learned ones")
-    if cfg.output_bias and cfg.embedding != "lookup":
-        raise InputError(f"--output-bias: not with --embedding {cfg.embedding}")
     for name in ("dropout", "attention_dropout", "activation_dropout", "delight_dropout"):
         if not 0.0 <= getattr(cfg, name) < 1.0:
             raise InputError(f"--{name.replace('_', '-')} {getattr(cfg, name)}: expected a probability in [0, 1)")
@@ -211,6 +186,26 @@ def _check(cfg: ModuleConfig) -> None:
         _check_mixtures(cfg)
     if cfg.delight != "none":
         _check_delight(cfg)
+
+
+def _check_together(cfg: ModuleConfig) -> None:
+    """Refuse options that exclude each other, see :data:`cannot.CANNOT`."""
+    delight, mixtures = cfg.delight != "none", bool(cfg.moe_experts)
+    learned_positions = {
+        "--encoder-learned-pos": cfg.encoder.learned_pos,
+        "--decoder-learned-pos": cfg.decoder.learned_pos,
+    }
+    if cfg.fewer_heads:
+        refuse("--fewer-heads", {DELIGHT: delight})
+    if cfg.tie_groups:
+        refuse("--tie-groups", {MIXTURES: mixtures, DELIGHT: delight})
+    if cfg.position_offset:
+        none = {"--no-token-positional-embeddings": cfg.no_token_positional_embeddings}
+        refuse("--position-offset", learned_positions | none)
+    if cfg.position_table != "fairseq":
+        refuse("--position-table", learned_positions)
+    if cfg.output_bias:
+        refuse("--output-bias", {"another --embedding than lookup": cfg.embedding != "lookup"})
 
 
 def _check_delight(cfg: ModuleConfig) -> None:
@@ -251,10 +246,10 @@ def _check_mixtures(cfg: ModuleConfig) -> None:
             raise InputError(f"--{name.replace('_', '-')} {getattr(cfg, name)}: expected a number, 0 or larger")
     places = mixture_layers(cfg)
     if not any(places.values()):
-        raise InputError(f"--moe-experts {n}: no layer is a mixture; see --moe-every and --moe-layers")
+        raise InputError(f"--moe-experts {n}: no layer is a mixture; see --moe-layers")
     if gating == "batchwise" and places["decoder"] and not cfg.moe_batchwise_decoder:
         raise InputError(
-            "--moe-gating batchwise lets a decoder's tokens depend on later ones; keep it to the encoder (--moe-every "
+            "--moe-gating batchwise lets a decoder's tokens depend on later ones; keep it to the encoder (--moe-layers "
             "2,0, without --moe-placement shazeer) or add --moe-batchwise-decoder"
         )
 

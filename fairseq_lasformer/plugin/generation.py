@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from fairseq.tasks.translation import TranslationTask
 
+from fairseq_lasformer.cannot import FAIRSEQS, refuse
 from fairseq_lasformer.data.examples import ExampleCodec, LineCodec
 from fairseq_lasformer.data.shortlist import Shortlist, load
 from fairseq_lasformer.data.subwords import DataConfig
@@ -131,16 +132,14 @@ class GenerationTask(TranslationTask):
         Raises:
             InputError: names it.
         """
-        refused = {
+        found = {
             "several models": len(models) > 1,
-            "fairseq's models (see lasformer convert)": not all(isinstance(m, LasformerModel) for m in models),
+            FAIRSEQS: not all(isinstance(m, LasformerModel) for m in models),
             "a GPU": any(p.device.type != "cpu" for m in models for p in m.parameters()),
             "--shortlist": bool(self.cfg.shortlist),
             **{f"--{name.replace('_', '-')}": bool(getattr(args, name, None)) for name in ("sampling", "lm_path")},
         }
-        for what, there in refused.items():
-            if there:
-                raise InputError(f"--reproducible: not with {what}")
+        refuse("--reproducible", found)
 
     @functools.cached_property
     def shortlist(self) -> Shortlist:
@@ -156,23 +155,21 @@ class GenerationTask(TranslationTask):
         Raises:
             InputError: alignment is requested but not possible, or has invalid options.
         """
-        asked = bool(self.cfg.align_sentences)
-        if asked and self.cfg.no_align_sentences:
-            raise InputError("--align-sentences and --no-align-sentences: choose one")
-        if self.cfg.no_align_sentences or getattr(args, "no_align_sentences", False):
+        asked = str(getattr(args, "align_sentences", self.cfg.align_sentences))
+        if asked == "no":
             return None
         if getattr(args, "score_reference", False) or getattr(args, "constraints", None):
             return None  # there is no search, or fairseq's constraints decide
         source, target = self.separator_in(self.source_dictionary), self.separator_in(self.target_dictionary)
         if source is None or target is None:
-            if asked:
+            if asked == "yes":
                 raise InputError(
-                    f"--align-sentences: the data in {self.folder} has no separator between sentences, so "
+                    f"--align-sentences yes: the data in {self.folder} has no separator between sentences, so "
                     "translations have no lines; prepare it with one (lasformer prepare --separator) and train on it"
                 )
             return None
-        if getattr(args, "match_source_len", False) or prefix_allowed_tokens_fn is not None:
-            raise InputError("--match-source-len conflicts with sentence alignment: add --no-align-sentences")
+        prescribed = getattr(args, "match_source_len", False) or prefix_allowed_tokens_fn is not None
+        refuse("--align-sentences", {"--match-source-len": prescribed})
         a, b = float(self.cfg.sentence_max_len_a), float(self.cfg.sentence_max_len_b)
         if not (0 <= a < math.inf and 0 <= b < math.inf and a + b >= 1):
             raise InputError(f"--sentence-max-len-a {a}, --sentence-max-len-b {b}: allow no tokens at all")
@@ -207,13 +204,13 @@ def _check_shortlist(models: Any, args: Any, prefix_allowed_tokens_fn: Any) -> N
     Raises:
         InputError: names them.
     """
-    if not all(isinstance(model, LasformerModel) for model in models):
-        raise InputError("--shortlist: only with models of this package (see lasformer convert)")
-    for name in ("constraints", "lm_path", "print_alignment"):
-        if getattr(args, name, None):
-            raise InputError(f"--shortlist: not with --{name.replace('_', '-')}")
-    if prefix_allowed_tokens_fn is not None:
-        raise InputError("--shortlist: not when the translation is prescribed")
+    others = {
+        f"--{name.replace('_', '-')}": getattr(args, name, None)
+        for name in ("constraints", "lm_path", "print_alignment")
+    }
+    others[FAIRSEQS] = not all(isinstance(model, LasformerModel) for model in models)
+    others["a prescribed translation"] = prefix_allowed_tokens_fn is not None
+    refuse("--shortlist", others)
 
 
 def _refuse(option: str, args: Any) -> None:

@@ -18,6 +18,7 @@ from torch import Tensor
 
 import fairseq_lasformer
 from fairseq_lasformer import ops
+from fairseq_lasformer.cannot import MIXTURES, refuse
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.nn.options import RunOptions
 from fairseq_lasformer.nn.patterns import Pattern
@@ -60,7 +61,7 @@ class LasformerModel(TransformerModelBase):
             InputError: an option has an invalid value, or the dictionaries cannot be shared as requested.
         """
         config, run = module_config(cfg), getattr(task, "run_options", RunOptions())
-        _check_run(run, bool(config.moe_experts))
+        _check_run(run)
         if config.share_all_embeddings and task.source_dictionary != task.target_dictionary:
             raise InputError(
                 "--share-all-embeddings (part of --arch lasformer_delight and delight_transformer): the two "
@@ -68,8 +69,8 @@ class LasformerModel(TransformerModelBase):
             )
         source, target = cls._embeddings(config, task)
         separators = [_separator(task, d) for d in (task.source_dictionary, task.target_dictionary)]
-        if config.own_lines and run.cuda_graph:
-            raise InputError("--cuda-graph: not for a model with --own-lines")
+        if run.cuda_graph:
+            refuse("--cuda-graph", {MIXTURES: config.moe_experts, "--own-lines": config.own_lines})
         encoder = LasformerEncoder(config, task.source_dictionary, source, run, separators[0])
         decoder = LasformerDecoder(config, task.target_dictionary, target, run, separators[1])
         model = cls(config, encoder, decoder)
@@ -201,7 +202,7 @@ def _separator(task: Any, dictionary: Any) -> int | None:
     return task.separator_in(dictionary) if hasattr(task, "separator_in") else None
 
 
-def _check_run(run: RunOptions, has_mixtures: bool) -> None:
+def _check_run(run: RunOptions) -> None:
     """Reject run options that this machine or this model does not support.
 
     Raises:
@@ -209,8 +210,6 @@ def _check_run(run: RunOptions, has_mixtures: bool) -> None:
     """
     if run.cuda_graph and (not torch.cuda.is_available() or run.backend in ("reference", "cpu")):
         raise InputError("--cuda-graph requires a GPU and --attention-backend triton or auto")
-    if run.cuda_graph and has_mixtures:
-        raise InputError("--cuda-graph does not support mixtures of experts (expert sizes are read on the host)")
     if run.backend in ("cpu", "triton"):  # requested explicitly: fail at the start if the kernels are missing
         try:
             ops.backend_for(torch.device("cpu" if run.backend == "cpu" else "cuda"), run.backend)

@@ -92,7 +92,6 @@ class SelectionOptions(FairseqDataclass):
         default="learned",
         metadata={"help": f"pattern of the keys that these modules attend to: one of {usage()}"},
     )
-    select_window: int = field(default=0, metadata={"help": "short form of --select-pattern window:N"})
     select_gradient: ChoiceEnum(["straight-through", "bounded", "none"]) = field(  # type: ignore[valid-type]
         default="bounded",
         metadata={
@@ -113,15 +112,11 @@ class SelectionOptions(FairseqDataclass):
         metadata={"help": "whether selectors also train the layers below, whose states they read"},
     )
     supervise_rows: str = field(
-        default="512",
+        default="auto",
         metadata={
             "help": "queries of a batch that train a selector, resampled every update: at least this many (and "
-            "at least 1 in 16; all if examples are short), or all"
+            "at least 1 in 16; all if examples are short), all, or auto: all while kappa is above 0.35, then 512"
         },
-    )
-    supervise_all_above: float = field(
-        default=0.35,
-        metadata={"help": "kappa above which a selector learns from all queries, whatever --supervise-rows says"},
     )
     sparsity_threshold: float = field(
         default=0.95, metadata={"help": "attention mass that the kept keys must exceed before fewer are kept (t, eq 7)"}
@@ -160,11 +155,12 @@ class MoeOptions(FairseqDataclass):
     moe_ffn_embed_dim: int = field(
         default=0, metadata={"help": "hidden width of one expert (h); 0: the feed-forward width of its side"}
     )
-    moe_every: str = field(
-        default="2", metadata={"help": "every N-th layer is a mixture; N, or N,M for encoder and decoder; 0 for none"}
-    )
     moe_layers: str = field(
-        default="", metadata={"help": "instead of --moe-every: these layers, such as encoder.1,decoder.3 (from 0)"}
+        default="2",
+        metadata={
+            "help": "layers with a mixture: every N-th; N,M for encoder and decoder, 0 for none; or by name, such as "
+            "encoder.1,decoder.3 (from 0)"
+        },
     )
     moe_placement: ChoiceEnum(["feed-forward", "shazeer"]) = field(  # type: ignore[valid-type]
         default="feed-forward",
@@ -181,9 +177,6 @@ class MoeOptions(FairseqDataclass):
     moe_sigmoid: bool = field(default=False, metadata={"help": "apply a sigmoid to a mixture's output (the paper's)"})
     moe_recompute: bool = field(
         default=False, metadata={"help": "recompute the experts' hidden activations in the backward pass"}
-    )
-    moe_backend: ChoiceEnum(["auto", "grouped", "loop"]) = field(  # type: ignore[valid-type]
-        default="auto", metadata={"help": "compute the experts as one grouped product or one by one"}
     )
     moe_batchwise_decoder: bool = field(
         default=False,

@@ -22,7 +22,6 @@ class PlacedOptions(Protocol):
     moe_experts: int
     moe_placement: Any
     moe_layers: str
-    moe_every: str
 
 
 def heads_of(cfg: PlacedOptions, module: str) -> int:
@@ -88,13 +87,13 @@ def mixture_layers(cfg: PlacedOptions) -> dict[str, tuple[int, ...]]:
     if not cfg.moe_experts:
         return {side: () for side in sides}
     if cfg.moe_placement == "shazeer":
-        if cfg.moe_layers:
+        if "." in cfg.moe_layers:
             raise InputError("--moe-placement shazeer places its mixtures itself: leave out --moe-layers")
         return {"encoder": (max(0, sides["encoder"] - 2),), "decoder": (0,)}
-    if cfg.moe_layers:
+    if "." in cfg.moe_layers:
         return _named_layers("--moe-layers", cfg.moe_layers, sides)
-    every = [e.strip() for e in cfg.moe_every.split(",")]
+    every = [e.strip() for e in cfg.moe_layers.split(",")]
     if len(every) > 2 or not all(e.isdecimal() for e in every):
-        raise InputError(f"--moe-every {cfg.moe_every}: expected N or N,M")
+        raise InputError(f"--moe-layers {cfg.moe_layers}: expected N, N,M or layers such as encoder.1")
     steps = dict(zip(sides, (int(e) for e in every * (3 - len(every)))))
     return {side: tuple(range(steps[side] - 1, n, steps[side])) if steps[side] else () for side, n in sides.items()}

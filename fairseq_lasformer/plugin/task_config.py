@@ -51,15 +51,12 @@ class DocumentTranslationConfig(TranslationConfig):
         default=0.0,
         metadata={"help": "training with one worker: save a checkpoint after this many minutes; 0: never"},
     )
-    align_sentences: bool = field(
-        default=False,
+    align_sentences: ChoiceEnum(["auto", "yes", "no"]) = field(  # type: ignore[valid-type]
+        default="auto",
         metadata={
-            "help": "generation: require as many lines in a translation as in its source; the default if the data has "
-            "a separator, otherwise an error"
+            "help": "generation: as many lines in a translation as in its source (yes), as many as the model decides "
+            "(no), or as many if the data has a separator (auto)"
         },
-    )
-    no_align_sentences: bool = field(
-        default=False, metadata={"help": "generation: let the model decide how many lines a translation has"}
     )
     sentence_max_len_a: float = field(
         default=2.0, metadata={"help": "generation: an aligned line of n tokens gets at most a * n + b; this is a"}

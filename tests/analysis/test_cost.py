@@ -23,7 +23,7 @@ def test_the_cost_is_the_papers_ratio():
     assert paper.ratio == pytest.approx(64 / (2 * 3 * 512) + 0.05) and round(paper.ratio, 3) == 0.071
     # the paper's 15 % at 8,000 tokens counts queries, keys and values; the output projection is extra
     assert round(paper.ratio_with_projections, 3) == 0.153 and round(paper.ratio_with_all_projections, 3) == 0.176
-    window = module_cost("encoder", module_config(LasformerConfig(select_window=20)), [], 8192)
+    window = module_cost("encoder", module_config(LasformerConfig(select_pattern="window:20")), [], 8192)
     assert window.ratio == window.kappa == 20 / 8192 and window.sparse_projections == window.dense_projections
     dense = module_cost("encoder", module_config(LasformerConfig(select_modules="none")), [], 512)
     assert dense.ratio == dense.kappa == 1.0 and dense.sparse_projections == dense.dense_projections

@@ -114,7 +114,7 @@ def test_a_prescribed_translation_is_forgotten(state, tmp_path):
 
 @pytest.mark.parametrize(
     "settings",
-    [{"select_window": None}, {"supervise_all_above": "x"}, {"select_modules": 0}, {"encoder_embed_dim": [1]}],
+    [{"select_share": None}, {"sparsity_threshold": "x"}, {"select_modules": 0}, {"encoder_embed_dim": [1]}],
     ids=lambda settings: "-".join(settings),
 )
 def test_settings_of_the_wrong_kind_are_one_line(state, tmp_path, capsys, settings):

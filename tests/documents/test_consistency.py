@@ -170,4 +170,4 @@ def test_documents_and_files_are_made_consistent(model, tmp_path, trained_folder
     assert main(list(map(str, words))) == 0
     assert capsys.readouterr().out == made + "\n"
     with pytest.raises(InputError, match="--consistent needs a model of documents"):
-        model.translate_documents([text], progress=False, consistent=True, no_align_sentences=True)
+        model.translate_documents([text], progress=False, consistent=True, align_sentences="no")

@@ -69,7 +69,7 @@ def test_wrong_given_lines_are_refused(model, given, message):
     with pytest.raises(InputError, match="for 1 documents instead of 2"):
         model.translate_documents(["w1", "w2"], given=[None])
     with pytest.raises(InputError, match="given lines need aligned lines"):
-        lines_of(model, {1: "W1"}, no_align_sentences=True)
+        lines_of(model, {1: "W1"}, align_sentences="no")
 
 
 def test_given_lines_are_read_from_a_table_or_from_lines():

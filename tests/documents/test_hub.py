@@ -76,7 +76,7 @@ def test_paragraphs_come_back_where_they_were(trained_folder):
     assert [line.translation for line in lines[0]] == [line for line in translated.splitlines() if line]
     assert lines[1] == [] and len(lines[2]) == 1
     assert all(line.score < 0 and not line.repaired for document in lines for line in document)
-    free = model.translate_documents([text], beam=2, progress=False, no_align_sentences=True)[0]
+    free = model.translate_documents([text], beam=2, progress=False, align_sentences="no")[0]
     assert free  # of any number of lines
 
 
@@ -163,7 +163,7 @@ def test_lines_are_settled_one_by_one(trained_folder, prepared):
     assert next(lines).number == 1
     lines.close()  # the search stops; closing would hang otherwise
     with pytest.raises(InputError, match="only aligned lines"):
-        next(model.translate_lines("w1", no_align_sentences=True))
+        next(model.translate_lines("w1", align_sentences="no"))
     with pytest.raises(InputError, match="more than the limit"):
         next(model.translate_lines(" ".join(["w1"] * 40)))
 
@@ -219,7 +219,7 @@ def test_required_terms_are_met(trained_folder, prepared, tmp_path):
     run(*command, "--glossary", tmp_path / "terms", "--shards", 1, "--", "--cpu", "--beam", 3)
     assert [d for d in read_hypotheses(tmp_path / "out")] == [[line.translation for line in d] for d in met]
     with pytest.raises(InputError, match="a glossary needs aligned lines"):
-        model.translate_documents(["w1"], glossary=tmp_path / "terms", no_align_sentences=True)
+        model.translate_documents(["w1"], glossary=tmp_path / "terms", align_sentences="no")
 
 
 def test_a_model_in_float64_translates(trained_folder):

@@ -26,8 +26,8 @@ MODELS = {
     "share": {"select_share": 1},
     "cross": {"select_modules": "cross"},
     "dense": {"select_modules": "none"},
-    "window": {"select_window": 7},
-    "window-self": {"select_window": 7, "select_modules": "decoder"},
+    "window": {"select_pattern": "window:7"},
+    "window-self": {"select_pattern": "window:7", "select_modules": "decoder"},
     "length": {"attention_length": 8, **PRE_NORM},
     "separate-words": {"share_decoder_input_output_embed": False},
 }

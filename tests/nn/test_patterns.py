@@ -304,11 +304,3 @@ def test_the_recipe_is_short():
 def test_patterns_that_make_no_sense_are_refused_in_one_line(build, spec):
     with pytest.raises(InputError, match=f"--select-pattern {spec}: "):
         build(select_pattern=spec)
-
-
-def test_both_ways_to_ask_for_a_window_are_one(build):
-    one, other = build(select_window=7), build(select_pattern="window:7")
-    src, prev = tokens(2, 30), tokens(2, 20)
-    assert torch.equal(one(src, None, prev)[0], other(src, None, prev)[0])
-    with pytest.raises(InputError, match="--select-window 7 and --select-pattern window:8: choose one"):
-        build(select_window=7, select_pattern="window:8")

@@ -86,7 +86,10 @@ def test_selectors_learn_from_the_heads_that_there_are(build):
         ({"fewer_heads": "cross=0"}, "--fewer-heads cross=0"),
         ({"fewer_heads": "mouth=1"}, "mouth=1"),
         ({"tie_groups": True, "moe_experts": 4}, "--tie-groups: not with mixtures"),
-        ({"fewer_heads": "cross=1", "delight": "official"}, "DeLighT's attention has one head"),
+        (
+            {"fewer_heads": "cross=1", "delight": "official"},
+            "--fewer-heads: not with --delight .its attention has one head",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused(options, message):

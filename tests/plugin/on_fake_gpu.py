@@ -20,7 +20,7 @@ TRAININGS = {
     "no-gradient": {"select_gradient": "none"},
     "reverse": {"select_kl": "reverse"},
     "sampled": {"supervise_rows": "8"},
-    "window": {"select_window": 7},
+    "window": {"select_pattern": "window:7"},
     "dense": {"select_modules": "none"},
     "recomputed": {"checkpoint_activations": True},
     "define": {"define_dim": 8},
@@ -96,7 +96,7 @@ def difference(before, after):
 
 SEARCHES = {
     "learned": {},
-    "window": {"select_window": 7},
+    "window": {"select_pattern": "window:7"},
     "dense": {"select_modules": "none"},
     "graph": {"cuda_graph": True},
     "graph-all-keys": {"cuda_graph": True, "kappa": 1.0, "n_documents": 2},

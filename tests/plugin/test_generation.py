@@ -41,21 +41,22 @@ def test_lines_are_aligned_unless_asked_otherwise(build, hub):
     assert isinstance(aligned, AlignedGenerator) and aligned.alignment.repairs == 5
     separator = hub.task.target_dictionary.index("<sep>")
     assert aligned.alignment.separators == (separator, separator) and separator != hub.task.target_dictionary.unk()
-    assert isinstance(build({"align_sentences": True}), AlignedGenerator)
-    with pytest.raises(InputError, match="--align-sentences and --no-align-sentences: choose one"):
-        build({"no_align_sentences": True})
+    assert isinstance(build({"align_sentences": "yes"}), AlignedGenerator)
 
 
-@pytest.mark.parametrize("options", [{"no_align_sentences": True}, {"constraints": "unordered"}])
-def test_fairseqs_own_search_can_be_had(build, options):
-    generator = build({}, **options)
+@pytest.mark.parametrize(
+    "of_task, options",
+    [({"align_sentences": "no"}, {}), ({}, {"align_sentences": "no"}), ({}, {"constraints": "unordered"})],
+)
+def test_fairseqs_own_search_can_be_had(build, of_task, options):
+    generator = build(of_task, **options)
     assert type(generator) is BeamGenerator and (generator.max_len_a, generator.max_len_b) == (1.5, 50)
 
 
 @pytest.mark.parametrize(
     "of_task, options, message",
     [
-        ({}, {"match_source_len": True}, "--match-source-len conflicts with sentence alignment"),
+        ({}, {"match_source_len": True}, "--align-sentences: not with --match-source-len .add --align-sentences no"),
         ({"sentence_max_len_a": -1.0}, {}, "--sentence-max-len-a -1.0, .* allow no tokens at all"),
         ({"sentence_max_len_a": 0.0, "sentence_max_len_b": 0.5}, {}, "allow no tokens at all"),
         ({"repair": -1}, {}, "--repair -1: expected a number of times"),
@@ -69,8 +70,8 @@ def test_what_contradicts_alignment_is_refused(build, of_task, options, message)
 def test_alignment_needs_a_separator(build, hub, monkeypatch):
     monkeypatch.setattr(hub.task, "settings", dataclasses.replace(hub.task.settings, separator=""))
     assert type(build({})) is BeamGenerator
-    with pytest.raises(InputError, match="--align-sentences: the data in .* has no separator"):
-        build({"align_sentences": True})
+    with pytest.raises(InputError, match="--align-sentences yes: the data in .* has no separator"):
+        build({"align_sentences": "yes"})
     monkeypatch.setattr(hub.task, "settings", dataclasses.replace(hub.task.settings, separator="<nowhere>"))
     with pytest.raises(InputError, match="its dictionaries lack the separator <nowhere>"):
         build({})

@@ -213,7 +213,7 @@ def test_the_model_supervises_as_its_options_say(build, kl, target):
 
 
 def test_a_fixed_window_has_no_selector_to_learn_or_to_supervise(build):
-    model, plain = build(select_window=7).train(), build(select_modules="none").train()
+    model, plain = build(select_pattern="window:7").train(), build(select_modules="none").train()
     assert dict(model.named_parameters()).keys() == dict(plain.named_parameters()).keys()
     assert not list(model.selectors()) and not [k for k in model.state_dict() if "selector" in k]
     src, tgt = tokens(2, 30), tokens(2, 20)
@@ -240,7 +240,7 @@ def test_a_fixed_window_has_no_selector_to_learn_or_to_supervise(build):
     old = build(kappa=0.5).state_dict()  # a window's checkpoint from before it went without selectors
     model.load_state_dict(old)
     only = {"select_modules": "decoder"}
-    build(select_window=7, **only).load_state_dict(build(kappa=0.5, **only).state_dict())
+    build(select_pattern="window:7", **only).load_state_dict(build(kappa=0.5, **only).state_dict())
 
 
 def test_dropout_is_kept_in_generation_where_it_is_asked_for(build):

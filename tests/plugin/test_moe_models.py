@@ -19,7 +19,7 @@ from fairseq_lasformer.plugin.placement import mixture_layers
     ("options", "encoder", "decoder"),
     [
         ({}, (1, 3, 5), (1, 3, 5)),
-        ({"moe_every": "3,0"}, (2, 5), ()),
+        ({"moe_layers": "3,0"}, (2, 5), ()),
         ({"moe_layers": "encoder.0, decoder.5"}, (0,), (5,)),
         ({"moe_placement": "shazeer"}, (4,), (0,)),
     ],
@@ -39,8 +39,8 @@ def test_mixtures_are_placed_where_they_are_asked_for(options, encoder, decoder)
         ({"moe_groups": 4}, "must split"),
         ({"moe_groups": 2, "moe_gating": "softmax"}, "needs --moe-gating noisy-topk"),
         ({"moe_gating": "batchwise"}, "--moe-batchwise-decoder"),
-        ({"moe_every": "two"}, "expected N or N,M"),
-        ({"moe_every": "9"}, "no layer is a mixture"),
+        ({"moe_layers": "two"}, "expected N, N,M or layers"),
+        ({"moe_layers": "9"}, "no layer is a mixture"),
         ({"moe_layers": "encoder.7"}, "no layer encoder.7"),
         ({"moe_load_weight": -1.0}, "expected a number, 0 or larger"),
     ],
@@ -52,7 +52,7 @@ def test_settings_that_make_no_sense_are_refused(options, message):
 
 MODELS = [
     {"moe_gating": "noisy-topk", "moe_recompute": True},
-    {"moe_gating": "batchwise", "moe_every": "1,0"},
+    {"moe_gating": "batchwise", "moe_layers": "1,0"},
     {"moe_gating": "gshard-top2", "moe_sigmoid": True},
     {"moe_groups": 2, "moe_placement": "shazeer"},
     {"select_modules": "none"},

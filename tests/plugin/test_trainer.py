@@ -205,7 +205,7 @@ def test_a_checkpoint_of_two_workers_resumes_on_any_number_and_generates(prepare
         (2, ["--ddp-backend", "pytorch_ddp"], "use --ddp-backend legacy_ddp"),
         (2, ["--moe-experts", 5], "5 experts (--moe-experts) do not divide among 2 workers"),
         (2, ["--fp16"], "add --fp16-no-flatten-grads"),
-        (2, ["--store-ema"], "--store-ema: leave it out"),
+        (2, ["--store-ema"], "not with --store-ema"),
         (1, ["--eval-bleu"], "leave out --eval-bleu"),
         (1, ["--moe-experts", 0], "the model has no experts"),
     ],

@@ -14,7 +14,7 @@ from fairseq_lasformer.plugin.config import LasformerConfig, module_config
 from fairseq_lasformer.plugin.placement import group_starts
 from fairseq_lasformer.plugin.training.upcycling import mean_head, stretched
 
-MIXTURE = {"moe_experts": 4, "moe_top_k": 2, "moe_every": "2", "moe_ffn_embed_dim": 48}
+MIXTURE = {"moe_experts": 4, "moe_top_k": 2, "moe_layers": "2", "moe_ffn_embed_dim": 48}
 
 
 def started(model, dense) -> dict:

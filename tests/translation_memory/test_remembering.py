@@ -179,7 +179,7 @@ def test_a_server_reads_a_memory_and_shows_matches(path, model):
 
 def test_what_cannot_be_used_is_refused(path, model, trained_folder, tmp_path, capsys):
     with pytest.raises(InputError, match="a memory needs a model of documents"):
-        lines_of(model, TEXT, memory=path, no_align_sentences=True)
+        lines_of(model, TEXT, memory=path, align_sentences="no")
     (tmp_path / "in.txt").write_text("w1\n")
     (tmp_path / "p.tsv").write_text("a\tb\n")
     build(tmp_path / "other.tm", [tmp_path / "p.tsv"], ("en", "de"))

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.cannot import refuse
 from fairseq_lasformer.nn.cache import DecodingCache, regroup
 from fairseq_lasformer.nn.decoding.cuda_graph import CudaGraphStep
 from fairseq_lasformer.ops import KeyIndex
@@ -194,13 +194,14 @@ class FixedCache(DecodingCache):
         if name not in self.filled:
             found = project(memory)
             if found.size(1) != memory.size(1):
-                raise InputError("--cuda-graph: not with an attention that summarises the source; leave it out")
+                refuse("--cuda-graph", {"an attention that summarises the source": True})
             self.buffers.of_source(name, found.size(-1), found)[:, : found.size(1)] = found
             self.filled.add(name)
         return self.source[name]
 
     def state(self, name: str, like: Tensor, *shape: int) -> Tensor:
-        raise InputError("--cuda-graph: not with an attention that keeps a state per hypothesis; leave it out")
+        refuse("--cuda-graph", {"an attention that keeps a state per hypothesis": True})
+        raise AssertionError("refused")
 
     def index_source(self, padding: Tensor) -> KeyIndex:
         if self.source_index is None:

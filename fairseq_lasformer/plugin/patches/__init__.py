@@ -1,1 +1,48 @@
 """Functions of fairseq that are replaced when the plugin is registered, a module for each reason."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+
+def wrap(holder: Any, name: str, around: Callable[..., Any]) -> None:
+    """Let a function of fairseq be called through another one. Repeated calls have no effect.
+
+    Args:
+        holder: module or class with the function.
+        around: called with the original function, then with the arguments.
+    """
+    original = getattr(holder, name)
+    earlier = getattr(original, "_patches", ())
+    if around in earlier:
+        return
+
+    @functools.wraps(original)
+    def patched(*args: Any, **kwargs: Any) -> Any:
+        return around(original, *args, **kwargs)
+
+    patched._patches = (*earlier, around)  # type: ignore[attr-defined]
+    setattr(holder, name, patched)
+
+
+def install(tools: bool) -> None:
+    """Install all patches.
+
+    Args:
+        tools: whether one of fairseq's own tools is running, rather than a user's script.
+    """
+    from fairseq_lasformer.plugin.patches import (
+        compat,
+        expert_parallel,
+        post_process,
+        retired,
+        short_lines,
+        timed_checkpoints,
+    )
+
+    for module in (compat, expert_parallel, post_process, retired, short_lines):
+        module.install()
+    if tools:
+        timed_checkpoints.install()

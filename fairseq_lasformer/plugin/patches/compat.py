@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import functools
 import logging
 import os
 import queue
@@ -30,7 +29,7 @@ from omegaconf.nodes import AnyNode
 from fairseq_lasformer.checkpoints.loading import SAFE_GLOBALS, chosen, load
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.files import atomic_copy
-from fairseq_lasformer.plugin.patches import run_lock
+from fairseq_lasformer.plugin.patches import run_lock, wrap
 from fairseq_lasformer.plugin.task_config import DocumentTranslationConfig
 
 logger = logging.getLogger(__name__)
@@ -42,16 +41,14 @@ def install() -> None:
     torch.serialization.add_safe_globals(
         [*SAFE_GLOBALS, _TensorPlaceholder, DictConfig, ListConfig, ContainerMetadata, Metadata, AnyNode, Any]
     )
-    if getattr(checkpoint_utils, "_lasformer", False):
-        return
-    checkpoint_utils._lasformer = True
     checkpoint_utils.load_checkpoint_to_cpu = load_checkpoint_to_cpu
-    checkpoint_utils.load_model_ensemble_and_task = _fitting(checkpoint_utils.load_model_ensemble_and_task)
-    checkpoint_utils.load_checkpoint = _restarting(checkpoint_utils.load_checkpoint)
+    wrap(checkpoint_utils, "load_model_ensemble_and_task", _load_fitting)
+    wrap(checkpoint_utils, "load_checkpoint", _restart)
     # fairseq copies the newest checkpoint to checkpoint_last.pt in place: a kill during the copy would leave it corrupt
     file_io.PathManager.copy = staticmethod(_copy)
-    EMA.__init__ = _copying_integers(EMA.__init__)
-    distributed_utils.infer_init_method = _under_torchrun(distributed_utils.infer_init_method)
+    wrap(EMA, "__init__", _copy_integers)
+    wrap(distributed_utils, "infer_init_method", _join_torchrun)
+    atexit.unregister(_stop_readers)
     atexit.register(_stop_readers)
 
 
@@ -124,70 +121,62 @@ def _add_new_options(task: Any, overrides: dict[str, Any]) -> None:
             task[name] = overrides[name]
 
 
-def _fitting(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def load_model_ensemble_and_task(filenames: Sequence[str], *args: Any, **kwargs: Any) -> Any:
-        try:
-            return original(filenames, *args, **kwargs)
-        except InputError:
+def _load_fitting(original: Callable[..., Any], filenames: Sequence[str], *args: Any, **kwargs: Any) -> Any:
+    try:
+        return original(filenames, *args, **kwargs)
+    except InputError:
+        raise
+    except (OmegaConfBaseException, TypeError, ValueError, AttributeError, KeyError, AssertionError) as e:
+        reason = " ".join(f"{type(e).__name__}: {e}".split())[:200]
+        raise InputError(f"{', '.join(map(str, filenames))}: its settings cannot be used ({reason})") from e
+    except RuntimeError as e:
+        if "not supported" in str(e):
+            raise InputError(f"{', '.join(map(str, filenames))}: its settings cannot be used ({e})") from e
+        if "loading state_dict" not in str(e):
             raise
-        except (OmegaConfBaseException, TypeError, ValueError, AttributeError, KeyError, AssertionError) as e:
-            reason = " ".join(f"{type(e).__name__}: {e}".split())[:200]
-            raise InputError(f"{', '.join(map(str, filenames))}: its settings cannot be used ({reason})") from e
-        except RuntimeError as e:
-            if "not supported" in str(e):
-                raise InputError(f"{', '.join(map(str, filenames))}: its settings cannot be used ({e})") from e
-            if "loading state_dict" not in str(e):
-                raise
-            first = next((line.strip() for line in str(e).splitlines()[1:] if line.strip()), "")
-            raise InputError(
-                f"{', '.join(map(str, filenames))}: does not match the given data or options ({first}); use the data "
-                "it was trained on"
-            ) from e
-
-    return load_model_ensemble_and_task
+        first = next((line.strip() for line in str(e).splitlines()[1:] if line.strip()), "")
+        raise InputError(
+            f"{', '.join(map(str, filenames))}: does not match the given data or options ({first}); use the data "
+            "it was trained on"
+        ) from e
 
 
-def _restarting(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def load_checkpoint(cfg: Any, trainer: Any, **kwargs: Any) -> Any:
-        """Restore a training run; a finished one ends at once.
+def _restart(original: Callable[..., Any], cfg: Any, trainer: Any, **kwargs: Any) -> Any:
+    """Restore a training run; a finished one ends at once.
 
-        The process first claims the folder for itself and repairs a damaged last checkpoint.
-        """
-        if trainer.data_parallel_rank == 0 and not cfg.no_save:
-            run_lock.claim(Path(cfg.save_dir))
-            run_lock.mend(Path(cfg.save_dir), str(trainer.checkpoint_suffix or ""))
-        if trainer.data_parallel_world_size > 1:
-            torch.distributed.barrier(group=trainer.data_parallel_process_group)
-        last = Path(cfg.save_dir) / f"checkpoint_last{trainer.checkpoint_suffix or ''}.pt"
-        _find_beginning(cfg, last)
-        begins = cfg.reset_meters or (cfg.finetune_from_model is not None and not last.exists())
+    The process first claims the folder for itself and repairs a damaged last checkpoint.
+    """
+    if trainer.data_parallel_rank == 0 and not cfg.no_save:
+        run_lock.claim(Path(cfg.save_dir))
+        run_lock.mend(Path(cfg.save_dir), str(trainer.checkpoint_suffix or ""))
+    if trainer.data_parallel_world_size > 1:
+        torch.distributed.barrier(group=trainer.data_parallel_process_group)
+    last = Path(cfg.save_dir) / f"checkpoint_last{trainer.checkpoint_suffix or ''}.pt"
+    _find_beginning(cfg, last)
+    begins = cfg.reset_meters or (cfg.finetune_from_model is not None and not last.exists())
 
-        def load_state(*args: Any, **options: Any) -> dict[str, Any]:
-            state = load_checkpoint_to_cpu(*args, **options)
-            trainer.task.load_state_dict(state.get("task_state") or {})  # fairseq does this for inference only
-            if begins and isinstance(state.get("extra_state"), dict):
-                # otherwise --stop-time-hours counts the time of the training that this one starts from
-                state["extra_state"].pop("previous_training_time", None)
-            if trainer.cfg.ema.store_ema and isinstance(state.get("extra_state"), dict):
-                # without a moving average in the checkpoint, it starts from the weights; fairseq fails here
-                state["extra_state"].setdefault("ema", state["model"])
-            return state
+    def load_state(*args: Any, **options: Any) -> dict[str, Any]:
+        state = load_checkpoint_to_cpu(*args, **options)
+        trainer.task.load_state_dict(state.get("task_state") or {})  # fairseq does this for inference only
+        if begins and isinstance(state.get("extra_state"), dict):
+            # otherwise --stop-time-hours counts the time of the training that this one starts from
+            state["extra_state"].pop("previous_training_time", None)
+        if trainer.cfg.ema.store_ema and isinstance(state.get("extra_state"), dict):
+            # without a moving average in the checkpoint, it starts from the weights; fairseq fails here
+            state["extra_state"].setdefault("ema", state["model"])
+        return state
 
-        checkpoint_utils.load_checkpoint_to_cpu = load_state
-        try:
-            restored = original(cfg, trainer, **kwargs)
-        finally:
-            checkpoint_utils.load_checkpoint_to_cpu = load_checkpoint_to_cpu
-        done, most = trainer.get_num_updates(), trainer.cfg.optimization.max_update
-        if 0 < most <= done:
-            # fairseq checks the limit only after an update: every restart would add another
-            logger.info("training has finished: %d of %d updates are done", done, most)
-            trainer.cfg.optimization.max_epoch = -1
-        return restored
-
-    return load_checkpoint
+    checkpoint_utils.load_checkpoint_to_cpu = load_state
+    try:
+        restored = original(cfg, trainer, **kwargs)
+    finally:
+        checkpoint_utils.load_checkpoint_to_cpu = load_checkpoint_to_cpu
+    done, most = trainer.get_num_updates(), trainer.cfg.optimization.max_update
+    if 0 < most <= done:
+        # fairseq checks the limit only after an update: every restart would add another
+        logger.info("training has finished: %d of %d updates are done", done, most)
+        trainer.cfg.optimization.max_epoch = -1
+    return restored
 
 
 def _find_beginning(cfg: Any, last: Path) -> None:
@@ -209,22 +198,18 @@ def _find_beginning(cfg: Any, last: Path) -> None:
             raise InputError(f"--{name.replace('_', '-')} {e}") from e
 
 
-def _under_torchrun(original: Callable[..., None]) -> Callable[..., None]:
-    @functools.wraps(original)
-    def infer_init_method(cfg: Any, *args: Any, **kwargs: Any) -> None:
-        """Join torchrun's other workers even without a GPU.
+def _join_torchrun(original: Callable[..., Any], cfg: Any, *args: Any, **kwargs: Any) -> None:
+    """Join torchrun's other workers even without a GPU.
 
-        fairseq starts one worker per GPU: on CPUs, each would train by itself.
-        """
-        several = int(os.environ.get("WORLD_SIZE") or 1) > 1 and {"MASTER_ADDR", "MASTER_PORT", "RANK"} <= {*os.environ}
-        if not several or torch.cuda.device_count() or cfg.distributed_init_method is not None:
-            original(cfg, *args, **kwargs)
-            return
-        cfg.distributed_init_method, cfg.distributed_no_spawn = "env://", True
-        cfg.distributed_world_size, cfg.distributed_rank = (int(os.environ[name]) for name in ("WORLD_SIZE", "RANK"))
-        cfg.distributed_backend = "gloo"
-
-    return infer_init_method
+    fairseq starts one worker per GPU: on CPUs, each would train by itself.
+    """
+    several = int(os.environ.get("WORLD_SIZE") or 1) > 1 and {"MASTER_ADDR", "MASTER_PORT", "RANK"} <= {*os.environ}
+    if not several or torch.cuda.device_count() or cfg.distributed_init_method is not None:
+        original(cfg, *args, **kwargs)
+        return
+    cfg.distributed_init_method, cfg.distributed_no_spawn = "env://", True
+    cfg.distributed_world_size, cfg.distributed_rank = (int(os.environ[name]) for name in ("WORLD_SIZE", "RANK"))
+    cfg.distributed_backend = "gloo"
 
 
 def _stop_readers() -> None:
@@ -248,11 +233,14 @@ def _copy(source: str, target: str, overwrite: bool = False) -> bool:
     return True
 
 
-def _copying_integers(original: Callable[..., None]) -> Callable[..., None]:
-    @functools.wraps(original)
-    def __init__(self: Any, model: Any, config: Any, device: Any = None, skip_keys: set[str] | None = None) -> None:
-        """Copy integers (kappa) to the moving average instead of averaging them."""
-        integers = {name for name, t in model.state_dict().items() if not t.is_floating_point()}
-        original(self, model, config, device, integers | (skip_keys or set()))
-
-    return __init__
+def _copy_integers(
+    original: Callable[..., Any],
+    self: Any,
+    model: Any,
+    config: Any,
+    device: Any = None,
+    skip_keys: set[str] | None = None,
+) -> None:
+    """Copy integers (kappa) to the moving average instead of averaging them."""
+    integers = {name for name, t in model.state_dict().items() if not t.is_floating_point()}
+    original(self, model, config, device, integers | (skip_keys or set()))

@@ -6,7 +6,6 @@ This module adds their part of the gradient norm, and saves one ordinary checkpo
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -16,8 +15,10 @@ from fairseq import checkpoint_utils, utils
 from fairseq.distributed import utils as distributed_utils
 from torch import Tensor
 
+from fairseq_lasformer.cannot import refuse
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.nn.moe.dispatch import ExpertGroup
+from fairseq_lasformer.plugin.patches import wrap
 
 
 def make_expert_group(n_experts: int) -> ExpertGroup | None:
@@ -39,17 +40,9 @@ def make_expert_group(n_experts: int) -> ExpertGroup | None:
 
 def install() -> None:
     """Patch fairseq; called by :func:`plugin.register`. Nothing changes without expert parallelism."""
-    _wrap(checkpoint_utils, "save_checkpoint", _save)
-    _wrap(checkpoint_utils, "load_checkpoint", _load)
-    _wrap(utils, "clip_grad_norm_", _clip)
-
-
-def _wrap(module: Any, name: str, around: Callable) -> None:
-    original = getattr(module, name)
-    if not hasattr(original, "_experts"):
-        wrapped = functools.wraps(original)(functools.partial(around, original))
-        wrapped._experts = True  # type: ignore[attr-defined]
-        setattr(module, name, wrapped)
+    wrap(checkpoint_utils, "save_checkpoint", _save)
+    wrap(checkpoint_utils, "load_checkpoint", _load)
+    wrap(utils, "clip_grad_norm_", _clip)
 
 
 def check(cfg: Any) -> None:
@@ -61,18 +54,16 @@ def check(cfg: Any) -> None:
     distributed, common = cfg.distributed_training, cfg.common
     # fairseq does not flatten gradients with bf16 or in its memory-efficient modes
     flattened = common.fp16 and not common.bf16 and not common.memory_efficient_fp16
-    for wrong, what, instead in (
-        (distributed.ddp_backend not in ("legacy_ddp", "no_c10d"), "--ddp-backend", "use --ddp-backend legacy_ddp"),
-        (flattened and not common.fp16_no_flatten_grads, "--fp16 that flattens gradients",
-         "add --fp16-no-flatten-grads"),
-        (common.amp, "--amp", "use --fp16 with --fp16-no-flatten-grads, or --bf16"),
-        (cfg.ema.store_ema, "--store-ema", "leave it out"),
-        (cfg.optimization.use_bmuf, "--use-bmuf", "leave it out"),
-        (distributed.zero_sharding != "none", "--zero-sharding", "leave it out"),
-        (getattr(cfg.optimizer, "_name", "") == "composite", "--optimizer composite", "use expert_adam"),
-    ):  # fmt: skip
-        if wrong:
-            raise InputError(f"--expert-parallel does not work with {what}: {instead}")
+    found = {
+        "another --ddp-backend": distributed.ddp_backend not in ("legacy_ddp", "no_c10d"),
+        "--fp16 that flattens gradients": flattened and not common.fp16_no_flatten_grads,
+        "--amp": common.amp,
+        "--store-ema": cfg.ema.store_ema,
+        "--use-bmuf": cfg.optimization.use_bmuf,
+        "--zero-sharding": distributed.zero_sharding != "none",
+        "--optimizer composite": getattr(cfg.optimizer, "_name", "") == "composite",
+    }
+    refuse("--expert-parallel", found)
 
 
 def _experts(params: Iterable[Any]) -> list[Any]:

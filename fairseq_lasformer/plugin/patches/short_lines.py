@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from fairseq.logging import progress_bar
 
 from fairseq_lasformer.plugin.log_lines import BY_GROUP, joined
+from fairseq_lasformer.plugin.patches import wrap
 
 # kappa_encoder_0, moe_unused_decoder_3; and means that only tell something beside those of their layers
 _OF_LAYERS = re.compile(
@@ -20,19 +20,14 @@ _OF_LAYERS = re.compile(
 
 def install() -> None:
     """Leave the figures of layers out of the text of all of fairseq's formats. Repeated calls have no effect."""
-    if getattr(progress_bar, "_lasformer", False):
-        return
-    progress_bar._lasformer = True
     for kind in (progress_bar.JsonProgressBar, progress_bar.SimpleProgressBar, progress_bar.TqdmProgressBar):
         for name in ("log", "print"):
-            setattr(kind, name, _shorter(getattr(kind, name)))
+            wrap(kind, name, _shorten)
 
 
-def _shorter(original: Callable[..., None]) -> Callable[..., None]:
-    @functools.wraps(original)
-    def shown(self: Any, stats: dict[str, Any], tag: str | None = None, step: int | None = None) -> None:
-        kept = type(stats)((key, value) for key, value in stats.items() if not _OF_LAYERS.fullmatch(key))
-        kept.update({f"{name}_by_group": word for name in BY_GROUP if (word := joined(stats, name))})
-        original(self, kept, tag=tag, step=step)
-
-    return shown
+def _shorten(
+    original: Callable[..., Any], self: Any, stats: dict[str, Any], tag: str | None = None, step: int | None = None
+) -> None:
+    kept = type(stats)((key, value) for key, value in stats.items() if not _OF_LAYERS.fullmatch(key))
+    kept.update({f"{name}_by_group": word for name in BY_GROUP if (word := joined(stats, name))})
+    original(self, kept, tag=tag, step=step)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import signal
 import threading
@@ -13,6 +12,7 @@ from typing import Any
 from omegaconf import OmegaConf, open_dict
 
 from fairseq_lasformer.errors import INTERRUPTED
+from fairseq_lasformer.plugin.patches import wrap
 
 _AGAIN = 1.0  # seconds within which a second signal is the same key press, passed on by a parent
 
@@ -44,33 +44,32 @@ def install() -> None:
     """Patch fairseq's training loop; without ``--save-interval-minutes`` and Ctrl-C nothing changes."""
     from fairseq_cli import train
 
-    if not hasattr(train.validate_and_save, "_by_the_clock"):
-        train.validate_and_save = _by_the_clock(train.validate_and_save, time.monotonic)
+    wrap(train, "validate_and_save", _saving)
 
 
-def _by_the_clock(original: Callable[..., Any], clock: Callable[[], float]) -> Callable[..., Any]:
-    """Wrap fairseq's ``validate_and_save``, called after every update, so that it also saves at time intervals."""
-    last = clock()
+class Saving:
+    """A call of fairseq's ``validate_and_save``, made after every update, that also saves at time intervals."""
 
-    @functools.wraps(original)
-    def validate_and_save(cfg: Any, trainer: Any, task: Any, epoch_itr: Any, *args: Any, **kwargs: Any) -> Any:
-        nonlocal last
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.clock, self.last = clock, clock()
+
+    def __call__(self, original: Callable[..., Any], cfg: Any, trainer: Any, task: Any, *args: Any, **more: Any) -> Any:
         minutes = getattr(task.cfg, "save_interval_minutes", 0)
         # workers' clocks differ, but all of them must save, or none
         alone = trainer.data_parallel_world_size == 1
         stopping = alone and interruption.since is not None
-        due = alone and 0 < minutes <= (clock() - last) / 60
+        due = alone and 0 < minutes <= (self.clock() - self.last) / 60
         if due or stopping:
             cfg = OmegaConf.create(OmegaConf.to_container(cfg), flags={"allow_objects": True})
             with open_dict(cfg):
                 cfg.checkpoint.save_interval_updates = 1
                 cfg.dataset.disable_validation = True
-            last = clock()
-        done = original(cfg, trainer, task, epoch_itr, *args, **kwargs)
+            self.last = self.clock()
+        done = original(cfg, trainer, task, *args, **more)
         if stopping:
             print(f"interrupted: saved after {trainer.get_num_updates()} updates", flush=True)
             raise SystemExit(INTERRUPTED)
         return done
 
-    validate_and_save._by_the_clock = True  # type: ignore[attr-defined]
-    return validate_and_save
+
+_saving = Saving()

@@ -18,6 +18,7 @@ import torch
 from fairseq.distributed import LegacyDistributedDataParallel as LegacyDistributed
 from torch import Tensor
 
+from fairseq_lasformer.cannot import MIXTURES, refuse
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.nn.patterns.full import Full
 from fairseq_lasformer.nn.patterns.learned import Selector
@@ -241,18 +242,17 @@ def check(model: Any, criterion: Any, task: Any, device: torch.device, amp: bool
         raise InputError(f"{OPTION}: requires --arch lasformer (or one of its presets) and this project's criterion")
     cfg, wrapped = model.cfg, getattr(model, "module", None)
     others = {
-        "mixtures of experts": bool(cfg.moe_experts),
+        MIXTURES: bool(cfg.moe_experts),
         "--group-drop": bool(cfg.group_drop),
         "--checkpoint-activations": bool(cfg.checkpoint_activations),
         "--quantization-aware": bool(task.quantization_aware),
         "--distil-from": criterion.teacher is not None,
         "--report-accuracy": bool(criterion.report_accuracy),
         "--sentence-avg": bool(criterion.sentence_avg),
-        "--amp (use --fp16 or --bf16)": amp,
+        "--amp": amp,
         "--own-lines": bool(cfg.own_lines),
         "--positions line": str(cfg.positions) == "line",
-        "several GPUs (except with --ddp-backend legacy_ddp)": not isinstance(wrapped, (NoneType, LegacyDistributed)),
+        "several GPUs": not isinstance(wrapped, (NoneType, LegacyDistributed)),
         "this --select-pattern": bool(without_keys(cfg)) or any(type(p) not in CAPTURED for _, p in model.patterns()),
     }
-    if named := [name for name, given in others.items() if given]:
-        raise InputError(f"{OPTION}: not with {', '.join(named)}")
+    refuse(OPTION, others)
