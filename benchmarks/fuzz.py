@@ -119,8 +119,8 @@ def of_loaders(chosen: random.Random, folder: Path) -> Generator[Attempt]:
             b"source: en\ntarget: de\ntrain: [a]\nout: b\nprepare: {limit: 9}\n",
             lambda: RunConfig.read(place),
         ),
-        "journal": (b"[[[5, 6], -1.0, false, false]]\n" * 3, lambda: Journal(place).lines(9, 500)),
-        "progress": (b'{"key": "k", "stages": {"a": [1.0, "b"]}}', lambda: Progress(folder, "k")),
+        "journal": (b'["0", [[[5, 6], -1.0, false, false]]]\n' * 3, lambda: Journal(place).lines(9, 500)),
+        "progress": (b'["", "k"]\n["a", 1.0, "b"]\n', lambda: Progress(folder, "k")),
         "checkpoint": ((folder / "model" / "checkpoint_last.pt").read_bytes(), lambda: load(place)),
     }
     prepared = [path for path in sorted(data.iterdir()) if path.is_file() and path.suffix not in (".bin", ".idx")]
@@ -147,7 +147,7 @@ def of_loaders(chosen: random.Random, folder: Path) -> Generator[Attempt]:
         content = mutated(original, chosen)
 
         def loaded(content: bytes = content, call: Callable[[], object] = call, name: str = name) -> None:
-            where = folder / "progress.json" if name == "progress" else place
+            where = folder / "progress.jsonl" if name == "progress" else place
             where.write_bytes(content)
             call()
 

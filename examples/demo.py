@@ -57,7 +57,7 @@ def clear(folder: Path) -> None:
     """Remove the files of a demo and leave all others."""
     folder.mkdir(parents=True, exist_ok=True)
     systems = [path.stem.removeprefix("demo_") for path in (ROOT / "configs").glob("demo_*.yaml")]
-    names = ["progress.json", "stages.json", "key", "report.json", "raw", "data", "hydra", "text"]
+    names = ["progress.jsonl", "progress.json", "stages.json", "key", "report.json", "raw", "data", "hydra", "text"]
     names += [f"{system}{end}" for system in systems for end in ("", ".log", ".de", ".de.parts")]
     for path in (folder / name for name in names):
         if path.is_dir():

@@ -1,4 +1,4 @@
-"""Progress files: which job a folder belongs to, which of its stages are done; records of which lines are appended."""
+"""Ledgers: what is done, kept in files to which lines are only appended; and progress of stages, kept in one."""
 
 from __future__ import annotations
 
@@ -10,32 +10,47 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.files import atomic_write
 
-FILE = "progress.json"
+FILE = "progress.jsonl"
+_FORMER = "progress.json"
 
 
-class AppendedLines:
-    """A file whose lines are only appended; one that a kill tore off, or that is not UTF-8, is ignored.
+class Ledger:
+    """Named values in a file of JSON lines, ``[name, *values]``.
+
+    Lines are only appended. One that a kill tore off, or that is something else, is ignored.
+
+    Attributes:
+        entries: all lines, in order.
+        values: the values of each name's last line.
 
     Raises:
         InputError: the file cannot be read.
     """
 
     def __init__(self, path: Path) -> None:
-        self.path, self.lines = path, list[str]()
+        self.path, self.others = path, list[str]()
+        self.entries: list[tuple[str, list[Any]]] = []
         try:
             *whole, torn = path.read_bytes().split(b"\n") if path.exists() else [b""]
         except OSError as e:
             raise InputError(f"{path}: cannot be read ({e.strerror})") from e
         self._torn = bool(torn)
         for line in whole:
-            with suppress(UnicodeDecodeError):
-                self.lines.append(line.decode("utf-8"))
+            try:
+                name, *values = json.loads(line)
+                if not isinstance(name, str):
+                    raise TypeError
+                self.entries.append((name, values))
+            except (ValueError, TypeError, RecursionError):
+                with suppress(UnicodeDecodeError):
+                    self.others.append(line.decode("utf-8"))
+        self.values = dict(self.entries)
 
-    def add(self, line: str, lasting: bool = False) -> None:
+    def add(self, name: str, *values: Any, lasting: bool = False) -> None:
         """Append a line.
 
         Args:
@@ -47,13 +62,15 @@ class AppendedLines:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with open(self.path, "a", encoding="utf-8", newline="\n") as file:
-                file.write(("\n" if self._torn else "") + line + "\n")
+                file.write(("\n" if self._torn else "") + json.dumps([name, *values]) + "\n")
                 if lasting:
                     file.flush()
                     os.fsync(file.fileno())
         except OSError as e:
             raise InputError(f"{self.path}: cannot be written ({e.strerror})") from e
         self._torn = False
+        self.entries.append((name, list(values)))
+        self.values[name] = list(values)
 
 
 def key_of(*parts: object) -> str:
@@ -62,7 +79,7 @@ def key_of(*parts: object) -> str:
 
 
 class Progress:
-    """``FOLDER/progress.json``: a key and, for every finished stage, its duration in seconds and its settings.
+    """A ledger in a folder: which job it belongs to, and which of its stages are done, in which time and how.
 
     Args:
         folder: folder of the results; need not exist.
@@ -70,22 +87,26 @@ class Progress:
     """
 
     def __init__(self, folder: Path, key: str) -> None:
-        self.file, self.key = folder / FILE, key
-        self._stages: dict[str, tuple[float, str]] = {}
-        held = self._held()
-        self.exists, self.matches = held is not None, held is not None and held[0] == key
-        if held is not None and self.matches:
-            self._stages = held[1]
+        self.folder, self.key = folder, key
+        self.ledger, held, stages = self._held()
+        self.exists, self.matches = held is not None, held == key
+        self._stages = stages if self.matches else {}
 
-    def _held(self) -> tuple[str, dict[str, tuple[float, str]]] | None:
-        """Read the key and stages on disk; None if there is no file. The key of a damaged file matches nothing."""
-        try:
-            held = json.loads(self.file.read_text(encoding="utf-8"))
-            return str(held["key"]), {str(k): (float(s), str(of)) for k, (s, of) in held["stages"].items()}
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
-            return "", {}
+    def _held(self) -> tuple[Ledger, str | None, dict[str, tuple[float, str]]]:
+        """Return the ledger, its key and its stages; a key of None if there is no file.
+
+        A line with a key begins anew. The key of a damaged file matches nothing.
+        """
+        ledger, stages = Ledger(self.folder / FILE), dict[str, tuple[float, str]]()
+        key = "" if ledger.path.exists() else None
+        for name, values in ledger.entries or _former(self.folder / _FORMER):
+            with suppress(ValueError, TypeError, OverflowError):
+                if name:
+                    seconds, of = values
+                    stages[name] = float(seconds), str(of)
+                else:
+                    key, stages = str(values[0]) if values else "", {}
+        return ledger, key, stages
 
     @property
     def seconds(self) -> dict[str, float]:
@@ -95,13 +116,12 @@ class Progress:
     @property
     def known(self) -> set[str]:
         """Stages that any job has finished in this folder."""
-        held = self._held()
-        return set() if held is None else set(held[1])
+        return set(self._held()[2])
 
     def begin(self) -> None:
         """Mark the folder as belonging to this job, with no stage done."""
-        self._stages = {}
-        self._save()
+        self.ledger.add("", self.key, lasting=True)
+        self._stages, self.exists, self.matches = {}, True, True
 
     def check(self, message: str) -> None:
         """Refuse a folder that belongs to another job.
@@ -124,8 +144,13 @@ class Progress:
 
     def finish(self, stage: str, seconds: float = 0.0, of: str = "") -> None:
         """Mark a stage as done."""
+        if not self.ledger.path.exists():  # an earlier version's file is not written again
+            self.ledger.add("", self.key)
+            for name, values in self._stages.items():
+                self.ledger.add(name, *values)
         self._stages[stage] = round(seconds, 1), of
-        self._save()
+        self.ledger.add(stage, *self._stages[stage], lasting=True)
+        self.exists = self.matches = True
 
     def run(self, stage: str, work: Callable[[], object], of: str = "", tell: bool = False) -> None:
         """Run a stage unless it is already done.
@@ -145,6 +170,13 @@ class Progress:
         work()
         self.finish(stage, time.time() - start, of)
 
-    def _save(self) -> None:
-        self.exists = self.matches = True
-        atomic_write(self.file, json.dumps({"key": self.key, "stages": self._stages}, indent=1) + "\n")
+
+def _former(path: Path) -> list[tuple[str, list[Any]]]:
+    """Return the entries of a progress file of version 0.2, a single JSON object."""
+    try:
+        held = json.loads(path.read_text(encoding="utf-8"))
+        return [("", [held["key"]]), *((str(stage), list(values)) for stage, values in held["stages"].items())]
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return [("", [""])]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fairseq_lasformer.resume import FILE, Progress, key_of
+from fairseq_lasformer.resume import FILE, Ledger, Progress, key_of
 
 
 def test_a_stage_is_done_once_also_by_a_later_process(tmp_path, capsys):
@@ -40,9 +40,47 @@ def test_other_work_and_damaged_marks_match_nothing(tmp_path):
     Progress(tmp_path, key_of("a")).begin()
     other = Progress(tmp_path, key_of("b"))
     assert other.exists and not other.matches and not other.seconds
-    for damage in ("", "{", "[]", '{"key": "x"}', '{"key": "x", "stages": {"one": 3}}', '{"stages": {}}'):
+    for damage in ("", "{", "[]", '[""]\n', '["one", 3, "x"]\n', "\x00\n", '["", "x"'):
         (tmp_path / FILE).write_text(damage)
         assert Progress(tmp_path, "x").exists and not Progress(tmp_path, "x").matches, damage
+
+
+def test_another_job_begins_with_no_stage_done(tmp_path):
+    first = Progress(tmp_path, "a")
+    first.begin()
+    first.finish("one")
+    second = Progress(tmp_path, "b")
+    second.begin()
+    assert not Progress(tmp_path, "b").done("one") and not Progress(tmp_path, "a").matches
+    second.finish("two")
+    assert [*Progress(tmp_path, "b").seconds] == ["two"] == [*Progress(tmp_path, "a").known]
+
+
+def test_a_torn_line_is_ignored_and_what_follows_counts(tmp_path):
+    ledger = Ledger(tmp_path / "x")
+    ledger.add("a", 1, "b")
+    ledger.path.write_bytes(ledger.path.read_bytes() + b'["c", 2, "to')
+    again = Ledger(tmp_path / "x")
+    assert again.values == {"a": [1, "b"]}
+    again.add("a", 3)
+    assert Ledger(tmp_path / "x").values == {"a": [3]} == again.values
+    assert [name for name, _ in Ledger(tmp_path / "x").entries] == ["a", "a"]
+    for line in (b"\xff\n", b"[1]\n", b"{}\n", b"[" * 100_000 + b"\n", b'"a"\n'):
+        (tmp_path / "y").write_bytes(line + b'["a"]\n')
+        assert Ledger(tmp_path / "y").values == {"a": []}
+
+
+def test_progress_of_version_02_is_taken_over(tmp_path):
+    former = '{"key": "k", "stages": {"one": [1.5, "of"]}}'
+    (tmp_path / "progress.json").write_text(former)
+    progress = Progress(tmp_path, "k")
+    assert progress.matches and progress.done("one", "of") and not Progress(tmp_path, "other").matches
+    progress.finish("two")
+    assert Progress(tmp_path, "k").seconds == {"one": 1.5, "two": 0.0}
+    for damage in ("", "{", "[]", '{"key": "x"}', '{"key": "x", "stages": {"one": 3}}', '{"stages": {}}'):
+        (tmp_path / "damaged").mkdir(exist_ok=True)
+        (tmp_path / "damaged/progress.json").write_text(damage)
+        assert Progress(tmp_path / "damaged", "k").exists and not Progress(tmp_path / "damaged", "k").matches, damage
 
 
 def test_keys_tell_apart_what_results_depend_on(tmp_path):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from fairseq_lasformer.alignment.units import Reading, Unit
 from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.resume import AppendedLines
+from fairseq_lasformer.resume import Ledger
 
 
 class Readings:
@@ -21,16 +21,14 @@ class Readings:
     """
 
     def __init__(self, path: Path, how: str) -> None:
-        self.how, self.record = how, AppendedLines(path)
+        self.how, self.ledger = how, Ledger(path)
         self._kept: dict[str, Reading] = {}
-        for line in self.record.lines:
-            try:
-                key, only_keys, units = json.loads(line)
-                self._kept[str(key)] = Reading(
+        for key, values in self.ledger.entries:
+            with suppress(ValueError, TypeError):
+                only_keys, units = values
+                self._kept[key] = Reading(
                     [Unit(str(a), tuple(map(str, b)), str(c), str(d)) for a, b, c, d in units], bool(only_keys)
                 )
-            except (ValueError, TypeError, RecursionError):
-                continue
 
     def read(self, file: Path, read: Callable[[bytes], Reading]) -> Reading:
         """Return the reading of a file, which ``read`` makes if it is not kept.
@@ -45,10 +43,10 @@ class Readings:
         key = hashlib.sha256(f"{self.how} {file.suffix} ".encode() + data).hexdigest()
         if key not in self._kept:
             found = read(data)
-            self.record.add(json.dumps([key, found.only_keys, found.units]))
+            self.ledger.add(key, found.only_keys, found.units)
             self._kept[key] = found
         return self._kept[key]
 
     def finish(self) -> None:
         """Remove the file."""
-        self.record.path.unlink(missing_ok=True)
+        self.ledger.path.unlink(missing_ok=True)

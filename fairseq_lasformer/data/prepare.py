@@ -188,7 +188,7 @@ def _resume_or_clear(out: Path, fingerprint: str, overwrite: bool) -> None:
 
 # Names of the files that a preparation writes.
 _OURS = re.compile(
-    r"progress\.json|fingerprint|settings\.json|bpe\.(.+\.)?codes|sentencepiece\.(.+\.)?model|text|preprocess\.log"
+    r"progress\.jsonl?|fingerprint|settings\.json|bpe\.(.+\.)?codes|sentencepiece\.(.+\.)?model|text|preprocess\.log"
     r"|documents\..+\.json"
     r"|dict\..+\.txt|.+\.(bin|idx)|\..+\.tmp"
 )

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.evaluation.doubts import Facts
 from fairseq_lasformer.file_translation.receipt import ENDING
 from fairseq_lasformer.files import atomic_write, beside, check_writable, first_wins, replacing
-from fairseq_lasformer.resume import AppendedLines
+from fairseq_lasformer.resume import Ledger
 
 FACTS = ".json"
 """Ending of the name of a file with a translation's receipt and counts, left for another process."""
@@ -56,29 +59,31 @@ class Made(NamedTuple):
 
 
 class Done:
-    """A record of files translated with certain settings: a line of key, name and counts each."""
+    """A ledger of translated files: the key of the settings and the counts of lines, by the file's place.
+
+    A key that is empty says that a file is about to be written.
+    """
 
     def __init__(self, path: Path) -> None:
-        self.record = AppendedLines(path)
-        rows = [(*line.split("\t"), "")[:3] for line in self.record.lines if "\t" in line]
-        self.found = {(key, name): counts for key, name, counts in rows}
-        self.names = {name for _, name in self.found}
+        self.ledger = Ledger(path)
+        former = _of_version_02(self.ledger.others)
+        self.names = {*self.ledger.values, *former}
+        if former:
+            print(f"note: {path}: begun by an earlier version; its files are translated again", file=sys.stderr)
 
-    def _name(self, target: Path) -> str:
-        return json.dumps(str(target.resolve()))
+    def _held(self, key: str, target: Path) -> list[Any] | None:
+        held = self.ledger.values.get(_name(target))
+        return held[1:] if held and held[0] == key else None
 
     def has(self, key: str, target: Path) -> bool:
-        return target.is_file() and (key, self._name(target)) in self.found
+        return target.is_file() and self._held(key, target) is not None
 
     def facts(self, key: str, target: Path) -> Facts:
         """Return the counts of a finished file's lines; zero if they were not kept."""
-        try:
-            counts = json.loads(self.found[key, self._name(target)])
-            if not all(type(count) in (int, float) for count in counts):
-                raise ValueError
-            return Facts(*counts)
-        except (ValueError, TypeError, RecursionError):
+        held = self._held(key, target) or []
+        if len(held) != len(Facts._fields) or not all(type(count) in (int, float) for count in held):
             return Facts()
+        return Facts(*held)
 
     def check(self, target: Path, inputs: set[Path], overwrite: bool, receipt: bool = False) -> None:
         """Refuse to write over something else.
@@ -95,7 +100,7 @@ class Done:
         for path in [target, beside(target, ENDING)] if receipt else [target]:
             if path.resolve() in inputs:
                 raise InputError(f"{path}: links to a file that is read; remove the link, or choose a different folder")
-            if path.is_file() and not overwrite and self._name(target) not in self.names:
+            if path.is_file() and not overwrite and _name(target) not in self.names:
                 raise InputError(f"{path}: exists already; --overwrite replaces it")
             check_writable(path)
 
@@ -105,17 +110,28 @@ class Done:
         Raises:
             InputError: it or the record cannot be written.
         """
-        self._add("", target)  # a run killed after the next line has written the file nevertheless
+        if _name(target) not in self.names:  # a run killed after the next line has written the file nevertheless
+            self._add(target, "")
         with replacing(target, "wb") as file:
             file.write(made.text)
         if made.receipt:
             atomic_write(beside(target, ENDING), made.receipt)
-        self._add(key, target, json.dumps(made.facts))
+        if self._held(key, target) is None:
+            self._add(target, key, *made.facts)
 
-    def _add(self, key: str, target: Path, counts: str = "") -> None:
-        name = self._name(target)
-        if (key, name) in self.found:
-            return
-        self.record.add(f"{key}\t{name}" + (f"\t{counts}" if counts else ""))
-        self.found[key, name] = counts
-        self.names.add(name)
+    def _add(self, target: Path, key: str, *counts: float) -> None:
+        self.ledger.add(_name(target), key, *counts)
+        self.names.add(_name(target))
+
+
+def _name(target: Path) -> str:
+    return str(target.resolve())
+
+
+def _of_version_02(lines: Sequence[str]) -> set[str]:
+    """Return the names in lines of key, name and counts."""
+    found = set()
+    for line in lines:
+        with suppress(ValueError, RecursionError):
+            found.add(str(json.loads(line.split("\t")[1]))) if "\t" in line else None
+    return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,41 +9,41 @@ from typing import Any
 import torch
 
 from fairseq_lasformer.documents.source import Line
-from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.files import replacing
+from fairseq_lasformer.resume import Ledger
 
 
 class Journal:
-    """The lines of a document translated so far, in a file.
+    """The lines of a document translated so far, in a ledger with an entry per part, by its number.
 
     Args:
         path: the file; None keeps nothing.
     """
 
     def __init__(self, path: Path | None) -> None:
-        self.path = path
+        self.ledger = None if path is None else Ledger(path)
 
     def lines(self, most: int, n_words: int) -> list[Line]:
-        """Read the kept lines, except one cut short by a kill. A journal that does not parse or fit is discarded.
+        """Read the kept lines. A journal that does not fit, or lacks a part, is discarded.
 
         Args:
             most: number of the document's lines.
             n_words: size of the target dictionary.
         """
-        if self.path is None or not self.path.exists():
+        if self.ledger is None:
             return []
+        entries, path = self.ledger.entries, self.ledger.path
         try:
-            kept = self.path.read_bytes().decode("utf-8").split("\n")[:-1]
-            found = [_kept_line(entry, n_words) for text in kept for entry in json.loads(text)]
+            if (self.ledger.others and not entries) or [name for name, _ in entries] != [
+                str(i) for i in range(len(entries))
+            ]:
+                raise ValueError
+            found = [_kept_line(entry, n_words) for _, (lines,) in entries for entry in lines]
             if len(found) > most:
                 raise ValueError
-            whole = "".join(line + "\n" for line in kept)
-            if self.path.stat().st_size != len(whole.encode()):
-                with replacing(self.path) as file:
-                    file.write(whole)
-        except (ValueError, TypeError, OverflowError, RecursionError, OSError):
-            print(f"note: {self.path}: damaged, so this file is translated from the start", file=sys.stderr)
-            self.path.unlink(missing_ok=True)
+        except (ValueError, TypeError, OverflowError):
+            print(f"note: {path}: damaged, so this file is translated from the start", file=sys.stderr)
+            path.unlink(missing_ok=True)
+            self.ledger = Ledger(path)
             return []
         return found
 
@@ -54,14 +53,9 @@ class Journal:
         Raises:
             InputError: they cannot be written.
         """
-        if self.path is None:
-            return
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            with open(self.path, "a", encoding="utf-8") as file:
-                file.write(json.dumps([[line.tokens.tolist(), *line[1:]] for line in lines]) + "\n")
-        except OSError as e:
-            raise InputError(f"{self.path}: cannot be written ({e.strerror})") from e
+        if self.ledger is not None:
+            number = str(len(self.ledger.entries))
+            self.ledger.add(number, [[line.tokens.tolist(), *line[1:]] for line in lines])
 
 
 def _kept_line(entry: Any, n_words: int) -> Line:

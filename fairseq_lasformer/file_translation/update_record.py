@@ -6,13 +6,12 @@ move every line. What is about to stand there is recorded first, so a killed upd
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import NamedTuple
 
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.files import file_hash
-from fairseq_lasformer.resume import AppendedLines
+from fairseq_lasformer.resume import Ledger
 
 
 class Entry(NamedTuple):
@@ -49,16 +48,14 @@ def digest(path: Path | None) -> str:
 
 
 class UpdateRecord:
-    """The last update of each file in a folder; lines of JSON, the last of a file counts. A torn line is ignored."""
+    """The last update of each file in a folder; the last entry of a file counts."""
 
     def __init__(self, path: Path) -> None:
-        self.record, self.entries = AppendedLines(path), dict[str, Entry]()
-        for line in self.record.lines:
-            try:
-                name, settings, old, new, before, made, done = json.loads(line)
-                self.entries[str(name)] = Entry(str(settings), str(old), str(new), str(before), str(made), bool(done))
-            except (ValueError, TypeError, RecursionError):
-                continue
+        self.ledger, self.entries = Ledger(path), dict[str, Entry]()
+        for name, values in self.ledger.entries:
+            if len(values) == len(Entry._fields):
+                *texts, done = values
+                self.entries[name] = Entry._make([*map(str, texts), bool(done)])
 
     def is_done(self, name: str, wanted: Entry, out: Path, in_place: bool) -> bool:
         """Return whether an update need not be made.
@@ -99,5 +96,5 @@ class UpdateRecord:
 
     def add(self, name: str, entry: Entry) -> None:
         """Record an update; on disk when this returns."""
-        self.record.add(json.dumps([name, *entry]), lasting=True)
+        self.ledger.add(name, *entry, lasting=True)
         self.entries[name] = entry

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from tqdm import tqdm
@@ -19,7 +20,7 @@ from fairseq_lasformer.executors import CHECKED, Executor, Resources, executor
 from fairseq_lasformer.files import atomic_write, beside, check_writable, file_hash, locked, remove_folder
 from fairseq_lasformer.jobs.collecting import Translation, collect, write
 from fairseq_lasformer.jobs.shards import ShardTranslator, Unit, checked
-from fairseq_lasformer.resume import Progress, key_of
+from fairseq_lasformer.resume import Ledger, Progress, key_of
 from fairseq_lasformer.search.glossary import Glossary
 
 # Options of fairseq-generate that are set here.
@@ -140,16 +141,15 @@ def generate(
         if not all(log.exists() for log in logs):
             return None
         done = finish()
-        atomic_write(record, key_of(*key, file_hash(out)))
+        Ledger(record).add("collected", key_of(*key, file_hash(out)))
         return done
 
 
 def _recorded(record: Path, key: Sequence[object], out: Path) -> bool:
     """Return whether the shards of a repeated command were collected, and their output is still there."""
-    try:
-        return record.read_text(encoding="utf-8") == key_of(*key, file_hash(out))
-    except (OSError, UnicodeDecodeError):
-        return False
+    with suppress(OSError):
+        return Ledger(record).values.get("collected") == [key_of(*key, file_hash(out))]
+    return False
 
 
 def _files(options: Sequence[str]) -> list[Path]:

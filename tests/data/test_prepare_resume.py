@@ -31,7 +31,7 @@ def test_a_folder_whose_removal_was_killed_is_accepted_again(tmp_path, monkeypat
     again = PrepareConfig("xx", "yy", (prefix,), (), (), tmp_path / "out", "none", size=60, workers=1)
 
     def killed(path, *_, **__):
-        (Path(path) / "progress.json").unlink(missing_ok=True)
+        (Path(path) / "progress.jsonl").unlink(missing_ok=True)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(shutil, "rmtree", killed)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 
 import pytest
@@ -11,6 +10,7 @@ from helpers import write_corpus
 from fairseq_lasformer.cli.main import main
 from fairseq_lasformer.data.manifest import SplitInfo
 from fairseq_lasformer.data.subwords import DataConfig
+from fairseq_lasformer.resume import Ledger
 from fairseq_lasformer.text.documents import split_documents
 
 STUDENT = """
@@ -56,7 +56,7 @@ def test_a_student_learns_what_the_teacher_wrote(trained_folder, prepared, tmp_p
     for language in ("xx", "yy"):
         name = f"dict.{language}.txt"
         assert (tmp_path / "out/data" / name).read_bytes() == (prepared / name).read_bytes()
-    command = json.loads((tmp_path / "out/model/progress.json").read_text())["stages"]["train"][1]
+    command = Ledger(tmp_path / "out/model/progress.jsonl").values["train"][1]
     assert "--distil-from" in command
     made = (tmp_path / "out/teacher/train0.yy").stat().st_mtime_ns
     assert main(words) == 0

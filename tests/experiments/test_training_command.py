@@ -63,7 +63,7 @@ def test_training_works_in_a_folder_of_any_name(prepared, tmp_path):
     [
         ("+model.select_dimm=3", "select_dimm"),
         ("model.select_share=0", "--select-dim and --select-share must be at least 1"),
-        ("+model.select_share=abc", "abc"),
+        ("++model.select_share=abc", "abc"),
         ("dataset.max_tokens=5", "--max-tokens 5: the longest example has"),
         ("task.data=nowhere", "nowhere: no such folder; prepare the data first"),
         ("optimisation.max_update=3", "optimisation"),

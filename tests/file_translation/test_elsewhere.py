@@ -155,10 +155,10 @@ def test_a_file_that_is_written_but_not_recorded_is_no_strangers(make, folder, t
     jobs = plan(folder, out).jobs
     original = Done._add
 
-    def killed(self, key, target, counts=""):
+    def killed(self, target, key, *counts):
         if key:
             raise KeyboardInterrupt
-        original(self, key, target, counts)
+        original(self, target, key, *counts)
 
     with monkeypatch.context() as patched:
         patched.setattr(Done, "_add", killed)

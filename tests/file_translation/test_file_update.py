@@ -240,7 +240,7 @@ def test_a_torn_record_is_ignored(tmp_path):
     entry = Entry("s", "o", "n", "b", "m", True)
     record = UpdateRecord(tmp_path / "x")
     record.add("a", entry)
-    record.record.path.write_bytes(record.record.path.read_bytes() + b'["b", "s", "o')
+    record.ledger.path.write_bytes(record.ledger.path.read_bytes() + b'["b", "s", "o')
     record = UpdateRecord(tmp_path / "x")
     assert record.entries == {"a": entry}
     record.add("c", entry)

@@ -34,7 +34,7 @@ g.generate(*map(Path, sys.argv[1:4]), shards=3, options=["--cpu", "--beam", "3"]
 """
     assert run("python", "-c", code, prepared, checkpoint, tmp_path / "three", check=False).returncode == 9
     assert not (tmp_path / "three").exists() and {p.name for p in parts.iterdir() if p.suffix != ".tmp"} == {
-        *("0", "0.err", "progress.json")
+        *("0", "0.err", "progress.jsonl")
     }
     whole = (parts / "0").read_text()
     resume = ["lasformer", "generate", prepared, checkpoint, tmp_path / "three", "--shards", 3, "--jobs", 2, *options]
@@ -94,7 +94,7 @@ def test_translating_is_quiet_and_counts_its_parts(prepared, tmp_path, capsys):
     for options, message in (
         (["--lenpen", "2"], "further options of fairseq go after --"),
         (["--device", "tpu"], "--device tpu: expected cpu, cuda or cuda:N"),
-        (["--beam", "0"], "--beam and --max-tokens: at least 1"),
+        (["--beam", "0"], "--beam 0: expected at least 1"),
         (["--", "--gen-subset", "valid"], "--gen-subset: is set by lasformer generate"),
         (["--", "--nbest", "3"], "--nbest: lasformer generate writes one translation per document"),
         (["--split", "train"], "the examples of train overlap"),
