@@ -46,8 +46,7 @@ class Ledger:
                     raise TypeError
                 self.entries.append((name, values))
             except (ValueError, TypeError, RecursionError):
-                with suppress(UnicodeDecodeError):
-                    self.others.append(line.decode("utf-8"))
+                self.others.append(line.decode("utf-8", "replace"))
         self.values = dict(self.entries)
 
     def add(self, name: str, *values: Any, lasting: bool = False) -> None:
