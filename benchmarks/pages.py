@@ -23,6 +23,7 @@ from fairseq.sequence_generator import SequenceGenerator
 from benchmarks.rows import Row, in_turns
 from fairseq_lasformer.conversion.export import export
 from fairseq_lasformer.documents.hub import DocumentHubInterface, load_model
+from fairseq_lasformer.documents.requests import Request
 from fairseq_lasformer.plugin.config import LasformerConfig
 from fairseq_lasformer.search.batching import batches
 from fairseq_lasformer.text.documents import read_documents
@@ -48,7 +49,7 @@ def ours(checkpoint: Path, pages: Sequence[str], dtype: str, beam: int) -> Calla
     """Return a function that translates all pages and returns the seconds."""
     model = load_model(checkpoint, device="cpu", decode_dtype=dtype)
     translator = model.translator(beam)
-    sources = [model.source(i, page, translator) for i, page in enumerate(pages)]
+    sources = [model.source(Request.of(page), translator) for i, page in enumerate(pages)]
     return _timed(lambda: translator.translate(sources, "cpu"))
 
 
@@ -107,7 +108,9 @@ def measure(args: argparse.Namespace) -> Iterator[Row]:
     torch.set_num_threads(args.threads)
     pages = ["\n".join(lines) for lines in read_documents(args.source)[:: args.every]]
     hub = load_model(args.sentences, device="cpu")
-    sentences = [sentence for page in pages for sentence in hub.source(0, page, hub.translator(args.beam)).sentences]
+    sentences = [
+        sentence for page in pages for sentence in hub.source(Request.of(page), hub.translator(args.beam)).sentences
+    ]
     closed = [torch.cat([tokens, tokens.new_tensor([hub.src_dict.eos()])]) for tokens in sentences]
     names = [[hub.src_dict[int(token)] for token in tokens] for tokens in closed]
     work = {

@@ -30,6 +30,7 @@ import torch
 from tqdm import tqdm
 
 from fairseq_lasformer.documents.hub import load_model
+from fairseq_lasformer.documents.requests import Request
 from fairseq_lasformer.documents.updating import KEPT, Former, Updater, kept_lines
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.evaluation.probe import words
@@ -212,8 +213,8 @@ def updated(model: Any, translator: Any, updater: Updater, c: Case, old: list[st
     """Return the lines of an updated translation."""
     kept = kept_lines(c.old, c.new)
     known = {i + 1: old[j] for i, j in enumerate(kept) if j is not None}
-    former = model.source(0, "\n".join(c.old), translator, given=dict(enumerate(old, 1)))
-    document = model.source(0, "\n".join(c.new), translator, given=known)
+    former = model.source(Request.of("\n".join(c.old), given=dict(enumerate(old, 1))), translator)
+    document = model.source(Request.of("\n".join(c.new), given=known), translator)
     found = updater.update(Former(former, ()), document, kept)
     return [
         known[i] if state == KEPT else model.line(i, "", line).translation

@@ -7,7 +7,7 @@ the form it was trained on.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +49,11 @@ class ExampleRule:
 
         A separator precedes every sentence but the first; counting one for each sentence keeps the bound simple.
         """
-        return len(sentence.split()) + bool(self.separator)
+        return self.taken(len(sentence.split()))
+
+    def taken(self, tokens: int) -> int:
+        """Return the same of a sentence with that many tokens."""
+        return tokens + bool(self.separator)
 
     def cut(self, document: int, *sides: Sequence[str], overlap: int = 0, reserve: int = 0) -> list[Span]:
         """Cut a document into parts whose examples have at most ``limit`` tokens, end of sentence included.
@@ -66,7 +70,11 @@ class ExampleRule:
         Raises:
             TooLong: a single sentence exceeds the limit.
         """
-        lengths = [[self.length(sentence) for sentence in pair] for pair in zip(*sides, strict=True)]
+        return self.cut_lengths(document, *(map(self.length, side) for side in sides), overlap=overlap, reserve=reserve)
+
+    def cut_lengths(self, document: int, *sides: Iterable[int], overlap: int = 0, reserve: int = 0) -> list[Span]:
+        """See :meth:`cut`; of the sentences, what :meth:`length` counts."""
+        lengths = list(map(list, zip(*sides, strict=True)))
         for i, pair in enumerate(lengths):
             if max(pair) > self.room:
                 raise TooLong(pair.index(max(pair)), i, max(pair))

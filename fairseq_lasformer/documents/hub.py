@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,11 +21,11 @@ from fairseq_lasformer.data.subwords import SETTINGS, DataConfig
 from fairseq_lasformer.documents.consistency import Unifier
 from fairseq_lasformer.documents.given_lines import Given, check_given, with_given
 from fairseq_lasformer.documents.requests import (
+    Request,
     check_device,
     check_documents,
     check_number,
     check_options,
-    numbered_sentences,
 )
 from fairseq_lasformer.documents.source import Line, Source
 from fairseq_lasformer.documents.streaming import stream
@@ -128,22 +128,23 @@ class DocumentHubInterface(hub_utils.GeneratorHubInterface):
         if given is not None and len(given) != len(documents):
             raise InputError(f"given: for {len(given)} documents instead of {len(documents)}")
         opened, unifier = self.memory(memory), Unifier(self, translator) if consistent else None
-        its = [self._known(d, g, opened) for d, g in zip(documents, given or [None] * len(documents))]
-        sources = [self.source(i, d, translator, overlap, required, its[i], opened) for i, d in enumerate(documents)]
-        here = [i for i, source in enumerate(sources) if source.sentences]
+        asked: dict[str, Any] = {"required": required, "memory": opened, "overlap": overlap}
+        requests = [
+            Request.of(document, name=f"document {i}", given=its, **asked).with_exact()
+            for i, (document, its) in enumerate(zip(documents, given or [None] * len(documents)), 1)
+        ]
+        sources = [self.source(request, translator) for request in requests]
         found: dict[int, list[TranslatedLine]] = {}
-        with tqdm(total=len(here), desc="translating", unit=" documents", disable=not progress or len(here) < 2) as bar:
-            for group in translator.groups([sources[i] for i in here], max_tokens):
-                chosen = [here[i] for i in group]
-                for i, translated in zip(chosen, translator.translate([sources[i] for i in chosen], self.device)):
-                    if unifier is not None:
-                        texts = [text for _, text in numbered_sentences(documents[i])]
-                        translated, _ = unifier.unify(sources[i], texts, translated)
-                    found[i] = with_given(self._lines(documents[i], translated), its[i])
-                bar.update(len(group))
+        total = sum(bool(source.sentences) for source in sources)
+        with tqdm(total=total, desc="translating", unit=" documents", disable=not progress or total < 2) as bar:
+            for i, translated in translator.translate_all(sources, max_tokens, self.device):
+                if unifier is not None:
+                    translated, _ = unifier.unify(sources[i], requests[i].sentences, translated)
+                found[i] = with_given(self._lines(requests[i], translated), requests[i].given)
+                bar.update()
         if lines:
             return [found.get(i, []) for i in range(len(documents))]
-        return [self._text(document, found.get(i, [])) for i, document in enumerate(documents)]
+        return [self._text(documents[i], request, found.get(i, [])) for i, request in enumerate(requests)]
 
     def translate_lines(
         self,
@@ -175,23 +176,17 @@ class DocumentHubInterface(hub_utils.GeneratorHubInterface):
         if not translator.aligned:
             raise InputError("translate_lines: only aligned lines are settled one by one; use translate_documents")
         required = None if glossary is None else translator.required(glossary, self.codec)
-        opened = self.memory(memory)
-        given = self._known(document, given, opened)
-        source = self.source(0, document, translator, overlap, required, given, opened)
-        for (number, original), line in zip(numbered_sentences(document), stream(translator, source, self.device)):
-            yield from with_given([self.line(number, original, line)], given)
+        asked: dict[str, Any] = {"required": required, "memory": self.memory(memory), "overlap": overlap}
+        request = Request.of(document, given=given, **asked).with_exact()
+        source = self.source(request, translator)
+        for (number, original), line in zip(request.numbered, stream(translator, source, self.device)):
+            yield from with_given([self.line(number, original, line)], request.given)
 
     def memory(self, memory: Memory | str | Path | None) -> Memory | None:
         """Open a memory, unless ``memory`` is an open one already."""
         if memory is None or isinstance(memory, Memory):
             return memory
         return Memory(memory, (self.settings.source_lang, self.settings.target_lang))
-
-    @staticmethod
-    def _known(document: str, given: Given | None, memory: Memory | None) -> Given | None:
-        """Return the given lines of a document, and those found verbatim in a memory."""
-        exact = memory.exact_lines(dict(numbered_sentences(document))) if memory is not None else {}
-        return {**exact, **(given or {})} if exact else given
 
     def translator(self, beam: int = 5, **options: Any) -> Translator:
         """Return the translator of these models; for ``options``, see :meth:`translate_documents`."""
@@ -210,80 +205,68 @@ class DocumentHubInterface(hub_utils.GeneratorHubInterface):
             reason = " ".join(f"{type(e).__name__} {e}".split())[:200]
             raise InputError(f"the model's options of generation cannot be used ({reason})") from e
 
-    def source(
-        self,
-        number: int,
-        document: str,
-        translator: Translator,
-        overlap: int | None = None,
-        required: Callable[[str], list[list[int]]] | None = None,
-        given: Given | None = None,
-        memory: Memory | None = None,
-    ) -> Source:
+    def source(self, request: Request, translator: Translator) -> Source:
         """Encode a document, and cut it as the data preparation does.
-
-        Args:
-            number: its index, from 0, for error messages.
-            document: see :meth:`translate_documents`.
-            overlap: see :meth:`translate_documents`.
-            required: finds the terms that a sentence requires; see :meth:`Translator.required`.
-            given: see :meth:`translate_lines`.
-            memory: see :meth:`translate_documents`.
 
         Raises:
             InputError: a sentence is too long, or a given line or a memory cannot be used.
         """
-        numbered = numbered_sentences(document)
-        sentences = [sentence for _, sentence in numbered]
-        encoded = [self.codec.encode_source(s) for s in sentences]
-        sides, targets = [encoded], list[str]()
+        codec, given = self.codec, request.given
+        encode = functools.partial(self.src_dict.encode_line, add_if_not_exist=False, append_eos=False)
+        encoded = [encode(codec.encode_source(sentence)).long() for sentence in request.sentences]
+        lengths = [[codec.taken(tokens.numel()) for tokens in encoded]]
+        fixed: list[Tensor | None] | None = None
         if given:
-            check_given(given, [n for n, _ in numbered], f"document {number + 1}")
+            numbers = [number for number, _ in request.numbered]
+            check_given(given, numbers, request.name)
             if not translator.aligned and not translator.independent:
-                raise InputError("given lines need aligned lines: data with a separator, and no --no-align-sentences")
-            targets = [self.codec.encode_target(clean_line(given.get(n, ""))) for n, _ in numbered]
+                raise InputError("given lines need aligned lines: data with a separator, and not --align-sentences no")
+            encode = functools.partial(self.tgt_dict.encode_line, add_if_not_exist=False, append_eos=False)
+            known = [codec.encode_target(clean_line(given.get(number, ""))) for number in numbers]
+            fixed = [encode(line).long() if line else None for line in known]
             # given lines may exceed the limit: parts are cut as if they did not
-            sides.append([" ".join(line.split()[: self.codec.room - 1]) for line in targets])
-        remembered = None if memory is None else translator.remember(memory, sentences, self.codec)
+            most = codec.room - 1
+            lengths.append([codec.taken(min(most, 0 if line is None else line.numel())) for line in fixed])
+        remembered = None
+        if request.memory is not None:
+            remembered = translator.remember(request.memory, request.sentences, codec)
         reserve = 0 if remembered is None else remembered.reserve
+        wanted = self.task.cfg.overlap if request.overlap is None else request.overlap
+        overlap = translator.overlap(wanted)
         try:
-            wanted = self.task.cfg.overlap if overlap is None else overlap
-            cut = (
-                self.codec.cut(number, *sides, overlap=translator.overlap(wanted), reserve=reserve) if sentences else []
-            )
+            cut = codec.cut_lengths(0, *lengths, overlap=overlap, reserve=reserve) if encoded else []
         except TooLong as e:
             raise InputError(
-                f"document {number + 1}: sentence {e.sentence + 1} has {e.tokens} tokens, more than the limit of "
-                f"{self.codec.limit} that the model was trained with; split it"
+                f"{request.name}: sentence {e.sentence + 1} has {e.tokens} tokens, more than the limit of "
+                f"{codec.limit} that the model was trained with; split it"
             ) from None
-        parts = [span for part in cut for span in self.codec.examples(part)]
-        terms = None if required is None else [required(sentence) for sentence in sentences]
-        fixed: list[Tensor | None] | None = None
-        if given and translator.aligned:  # the sentences of other models do not depend on each other
-            encode = functools.partial(self.tgt_dict.encode_line, add_if_not_exist=False, append_eos=False)
-            fixed = [encode(line).long() if line else None for line in targets]
+        parts = [span for part in cut for span in codec.examples(part)]
+        terms = None if request.required is None else [request.required(s) for s in request.sentences]
+        if not translator.aligned:  # the sentences of other models do not depend on each other
+            fixed = None
+        if fixed is not None:
             terms = terms and [[] if line is not None else its for its, line in zip(terms, fixed)]
-        return Source([self.binarize(s)[:-1] for s in encoded], parts, None, terms, fixed, remembered)
+        return Source(encoded, parts, None, terms, fixed, remembered)
 
     def line(self, number: int, source: str, line: Line) -> TranslatedLine:
         """Return a translated line as text, with its source."""
         text = self.codec.decode_line(self.tgt_dict.string(line.tokens))
         return TranslatedLine(number, source, text, line.score, line.repaired, line.flawed)
 
-    def _lines(self, document: str, translated: Sequence[Line]) -> list[TranslatedLine]:
+    def _lines(self, request: Request, translated: Sequence[Line]) -> list[TranslatedLine]:
         """Return the lines of a translation, with their sources if there are as many."""
-        sources = numbered_sentences(document)
+        sources = request.numbered
         if len(sources) != len(translated):
             sources = [(i + 1, "") for i in range(len(translated))]
         return [self.line(*source, line) for source, line in zip(sources, translated)]
 
-    def _text(self, document: str, lines: Sequence[TranslatedLine]) -> str:
+    def _text(self, document: str, request: Request, lines: Sequence[TranslatedLine]) -> str:
         """Format a translated document like its source."""
         if not self.codec.keeps_boundaries:
             return " ".join(line.translation for line in lines if line.translation)
         if not lines:
             return ""
-        if len(numbered_sentences(document)) != len(lines):
+        if len(request.sentences) != len(lines):
             return "\n".join(line.translation for line in lines)
         translated = {line.number: line.translation for line in lines}
         return "\n".join(translated.get(number, "") for number in range(1, len(split_lines(document)) + 1))

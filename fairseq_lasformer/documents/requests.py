@@ -1,14 +1,55 @@
-"""Checks of Python requests: documents, their lines, and search options."""
+"""Requests: a document to translate with all that is asked of it; and checks of what Python passes."""
 
 from __future__ import annotations
 
 import difflib
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 
+from fairseq_lasformer.documents.given_lines import Given
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.text.lines import clean_line, split_lines
+from fairseq_lasformer.translation_memory.remembering import Memory
+
+
+class Request(NamedTuple):
+    """A document to translate, and what is asked of it.
+
+    Attributes:
+        sentences: its sentences, none of them blank: single lines without control characters, see :func:`clean_line`.
+        numbers: the number of each, from 1, in ``given`` and in messages; empty if they are 1, 2, ….
+        name: what the document is called in messages.
+        given: translations of some sentences, by number; they appear unchanged.
+        required: finds the tokens of the terms that a sentence requires, see :meth:`Translator.required`.
+        memory: a translation memory.
+        overlap: sentences that each part of a document beyond the limit repeats; None for the task's.
+    """
+
+    sentences: Sequence[str]
+    numbers: Sequence[int] = ()
+    name: str = "document 1"
+    given: Given | None = None
+    required: Callable[[str], list[list[int]]] | None = None
+    memory: Memory | None = None
+    overlap: int | None = None
+
+    @classmethod
+    def of(cls, document: str, **asked: Any) -> Request:
+        """Return the request of a raw text, one sentence per line; its numbers are those of its lines."""
+        numbered = numbered_sentences(document)
+        return cls([sentence for _, sentence in numbered], [number for number, _ in numbered], **asked)
+
+    @property
+    def numbered(self) -> list[tuple[int, str]]:
+        """Its sentences with their numbers."""
+        return list(zip(self.numbers or range(1, len(self.sentences) + 1), self.sentences))
+
+    def with_exact(self) -> Request:
+        """Return the request with translations that its memory holds verbatim, where none is given."""
+        found = {} if self.memory is None else self.memory.exact_lines(dict(self.numbered))
+        return self._replace(given={**found, **(self.given or {})}) if found else self
 
 
 def numbered_sentences(document: str) -> list[tuple[int, str]]:

@@ -7,7 +7,7 @@ last sentences of the previous part, and their translation, as context.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +47,7 @@ class Translator(PartSearch):
             InputError: the glossary cannot be read, or lines are not aligned.
         """
         if not self.aligned:
-            raise InputError("a glossary needs aligned lines: data with a separator, and no --no-align-sentences")
+            raise InputError("a glossary needs aligned lines: data with a separator, and not --align-sentences no")
         found = glossary if isinstance(glossary, Glossary) else Glossary.read(glossary)
         encode = functools.partial(self.task.target_dictionary.encode_line, add_if_not_exist=False, append_eos=False)
         return lambda sentence: [encode(codec.encode_target(term)).tolist() for term in found.required(sentence)]
@@ -92,6 +92,33 @@ class Translator(PartSearch):
         self.translate_in_order(free, left, found, device, done)
         self.finish(documents, found, device)
         return found
+
+    def translate_all(
+        self,
+        documents: Sequence[Source],
+        max_tokens: int,
+        device: torch.device | str,
+        known: Sequence[Sequence[Line]] | None = None,
+        done: Callable[[int, list[Line]], object] = lambda document, lines: None,
+        begin: Callable[[int], object] = lambda document: None,
+    ) -> Iterator[tuple[int, list[Line]]]:
+        """Translate documents in groups, see :meth:`groups`; yield number and lines of each that has sentences.
+
+        Args:
+            known, done: see :meth:`translate`.
+            begin: called with a document's number before it is translated.
+        """
+        here = [i for i, document in enumerate(documents) if document.sentences]
+        for group in self.groups([documents[i] for i in here], max_tokens):
+            chosen = [here[i] for i in group]
+            for i in chosen:
+                begin(i)
+
+            def of(number: int, lines: list[Line], chosen: list[int] = chosen) -> None:
+                done(chosen[number], lines)
+
+            before = None if known is None else [known[i] for i in chosen]
+            yield from zip(chosen, self.translate([documents[i] for i in chosen], device, before, of))
 
     @torch.no_grad()
     def finish(self, documents: Sequence[Source], found: list[list[Line]], device: torch.device | str) -> None:

@@ -12,6 +12,7 @@ import torch
 
 from fairseq_lasformer.documents.consistency import Unifier
 from fairseq_lasformer.documents.hub import DocumentHubInterface, TranslatedLine
+from fairseq_lasformer.documents.requests import Request
 from fairseq_lasformer.documents.source import Line, Source
 from fairseq_lasformer.documents.word_attention import word_alignment
 from fairseq_lasformer.errors import InputError
@@ -23,9 +24,6 @@ from fairseq_lasformer.formats.compose import compose
 from fairseq_lasformer.search.glossary import Glossary
 from fairseq_lasformer.translation_memory.matching import Match
 from fairseq_lasformer.translation_memory.remembering import Memory
-
-Required = Callable[[str], list[list[int]]]
-"""A function that finds the tokens of the terms that a sentence requires."""
 
 QUOTED = 3
 """Number of sentences that a summary quotes; of others, it gives the numbers."""
@@ -238,65 +236,61 @@ class FileTranslator:
         Yields:
             its number, its lines, the share of unknown tokens, and the number of lines made consistent.
         """
-        texts = [document.lines for document in read]
+        requests = [self.request(document) for document in read]
+        owner = list(range(len(read)))
+        if not self.whole_documents:
+            owner = [i for i, request in enumerate(requests) for _ in request.sentences]
+            requests = [r._replace(sentences=[s], given=None) for r in requests for s in r.sentences]
+        sources = [self.model.source(request, self.translator) for request in requests]
+        known: list[list[Line]] = [[] for _ in sources]
         if self.whole_documents:
-            sources = [self.source(document) for document in read]
-            owner = list(range(len(texts)))
-            known = [journal.lines(len(text), self.n_words) for journal, text in zip(journals, texts)]
-        else:
-            sources = [self.source(d._replace(lines=[s], given={})) for d in read for s in d.lines]
-            owner = [i for i, text in enumerate(texts) for _ in text]
-            known = [[] for _ in sources]
-        here = [i for i, source in enumerate(sources) if source.sentences]
-        waiting = collections.Counter(owner[i] for i in here)
-        translated: dict[int, list[Line]] = {}
-        of: dict[int, list[int]] = {}
-        for i, document in enumerate(owner):
-            of.setdefault(document, []).append(i)
+            known = [journal.lines(len(d.lines), self.n_words) for journal, d in zip(journals, read)]
+        waiting = collections.Counter(owner)
+        translated: dict[int, dict[int, list[Line]]] = {i: {} for i in range(len(read))}
 
         def finished(document: int) -> tuple[int, list[TranslatedSentence], float, int]:
-            parts = [sources[i] for i in of.get(document, ())]
+            parts = [source for i, source in zip(owner, sources) if i == document]
             tokens = torch.cat([t for source in parts for t in source.sentences] or [torch.empty(0)])
             unknown = float((tokens == self.unknown).float().mean()) if tokens.numel() else 0.0
-            lines = [line for i in of.get(document, ()) for line in translated.get(i, [])]
+            lines = [line for _, its in sorted(translated[document].items()) for line in its]
             if not self.whole_documents:
                 return document, self.with_sources(read[document], lines), unknown, 0
             source, unified = sources[document], set[int]()
             if self.unifier is not None and lines:
-                lines, terms = self.unifier.unify(source, texts[document], lines)
+                lines, terms = self.unifier.unify(source, read[document].lines, lines)
                 unified = {line for term in terms for line in term.lines}
             shown = self.with_sources(read[document], lines, self._others(source, lines), source)
             return document, shown, unknown, len(unified)
 
-        for document in range(len(texts)):
-            if not waiting[document]:
+        def done(number: int, lines: list[Line]) -> None:
+            tick(len(lines))
+            if self.whole_documents:
+                journals[number].add(lines)
+
+        for document, one in enumerate(read):
+            if not one.lines:
                 yield finished(document)
-        for group in self.translator.groups([sources[i] for i in here], self.max_tokens):
-            chosen = [here[i] for i in group]
-            tick(sum(len(known[i]) for i in chosen))
+        begin = lambda i: tick(len(known[i]))  # noqa: E731
+        device = self.model.device
+        for i, lines in self.translator.translate_all(sources, self.max_tokens, device, known, done, begin):
+            translated[owner[i]][i] = lines
+            waiting[owner[i]] -= 1
+            if not waiting[owner[i]]:
+                yield finished(owner[i])
 
-            def done(number: int, lines: list[Line], chosen: list[int] = chosen) -> None:
-                tick(len(lines))
-                if self.whole_documents:
-                    journals[chosen[number]].add(lines)
+    def request(self, document: FileDocument) -> Request:
+        """Return what is asked of a document."""
+        return Request(
+            document.lines,
+            given=document.given,
+            required=self.required,
+            memory=self.memory,
+            overlap=self.overlap,
+        )
 
-            batch = [sources[i] for i in chosen]
-            before = [known[i] for i in chosen]
-            translated |= dict(zip(chosen, self.translator.translate(batch, self.model.device, before, done)))
-            for document, n in collections.Counter(owner[i] for i in chosen).items():
-                waiting[document] -= n
-                if not waiting[document]:
-                    yield finished(document)
-
-    def source(self, document: FileDocument, required: Required | None = None) -> Source:
-        """Return the tokens of a document.
-
-        Args:
-            required: finds the terms that a sentence requires; default: the glossary's.
-        """
-        text = "\n".join(document.lines)
-        required = required or self.required
-        return self.model.source(0, text, self.translator, self.overlap, required, document.given, self.memory)
+    def source(self, document: FileDocument) -> Source:
+        """Return the tokens of a document."""
+        return self.model.source(self.request(document), self.translator)
 
     def _others(self, source: Source, lines: list[Line]) -> list[list[Line]]:
         """Return other translations of each line, if any are wanted."""

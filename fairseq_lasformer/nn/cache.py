@@ -117,6 +117,7 @@ class DecodingCache:
         self.states: dict[str, Tensor] = {}
         self.source_index: KeyIndex | None = None
         self.constants: dict[str, int] = {}
+        self.stores: tuple[list[Tensor], list[int]] | None = None  # of packed layers; None where one has moved
 
     @staticmethod
     def of(incremental_state: dict[str, Any], make: Callable[[], DecodingCache]) -> DecodingCache:
@@ -272,6 +273,7 @@ class DecodingCache:
         self.table = table
         if keep is None:
             return
+        self.stores = None
         self.generated = _kept(self.generated, keep, n_items, self.used)
         self.source = {name: store.index_select(0, keep) for name, store in self.source.items()}
         self.start, self.count = self.start.index_select(0, keep), self.count.index_select(0, keep)
@@ -298,7 +300,7 @@ class DecodingCache:
         self.used = used
 
     def _larger(self, capacity: int) -> None:
-        self.capacity = capacity
+        self.capacity, self.stores = capacity, None
         for name, store in self.generated.items():
             self.generated[name] = store.new_empty(self.n_items, capacity, store.size(2))
             self.generated[name][:, : self.used] = store[:, : self.used]

@@ -194,8 +194,10 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
         if incremental_state is not None:
             newest, positions = prev_output_tokens[:, -1], None
             memory = encoder_out["encoder_out"][0].transpose(0, 1)
-            cache = DecodingCache.of(incremental_state, functools.partial(self.new_cache, newest.size(0), memory))
-            ends = self.line_ends.asked(newest)
+            cache = incremental_state.get(STATE) or DecodingCache.of(
+                incremental_state, functools.partial(self.new_cache, newest.size(0), memory)
+            )
+            ends = self.line_ends.of(newest) if self.line_ends.read else None
             place = cache.next_place(ends) if ends is not None and self.reads_lines else None
             if place is not None and self.by_line:
                 positions = self.positions_at(place + self.padding_idx + 1, cache.length + 1)
@@ -314,7 +316,7 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
             memory: [N, K, d], the encoder's output.
         """
         padding = encoder_out["encoder_padding_mask"][0]
-        source_index = cache.index_source(padding)
+        source_index = cache.source_index or cache.index_source(padding)
         context = DecodeContext(cache, memory, cache.advance(), source_index)
         if self.cfg.own_lines:
             context = context._replace(own=own_keys(cache, encoder_out["ends"][0], padding))

@@ -126,12 +126,14 @@ class ServedModel:
         if given:
             check_given(given, range(1, len(document.lines) + 1), "the text")
             document = document._replace(given=dict(given))
-        required = None
-        if glossary.strip():
-            required = self.files.translator.required(Glossary.parse(glossary, "the glossary"), self.model.codec)
         drafts = frozenset(n - 1 for n in document.given if corrected is not None and n not in corrected)
         document = self.files.with_exact(document)
-        return PreparedText(document, self.files.source(document, required)._replace(drafts=drafts), consistent)
+        request = self.files.request(document)
+        if glossary.strip():
+            terms = Glossary.parse(glossary, "the glossary")
+            request = request._replace(required=self.files.translator.required(terms, self.model.codec))
+        source = self.model.source(request, self.files.translator)
+        return PreparedText(document, source._replace(drafts=drafts), consistent)
 
     def _unified(self, translator: Translator, job: QueuedDocument, lines: list[Line]) -> list[Line]:
         return self.unifiers[translator].unify(job.source, job.texts, lines)[0]

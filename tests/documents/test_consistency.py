@@ -10,6 +10,7 @@ import torch
 
 from fairseq_lasformer.documents import consistency
 from fairseq_lasformer.documents.consistency import Unifier, _families, _form, frequent_words
+from fairseq_lasformer.documents.requests import Request
 from fairseq_lasformer.documents.source import Line
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.formats.projection import AlignedWords
@@ -93,7 +94,7 @@ def unifier(model, monkeypatch):
 
 
 def unified(unifier, model, translations, given=None, drafts=()):
-    document = model.source(0, "\n".join(TEXT), unifier.translator, given=given)._replace(drafts=drafts)
+    document = model.source(Request.of("\n".join(TEXT), given=given), unifier.translator)._replace(drafts=drafts)
     lines = [Line(encoded(model, text), 0.0, False, False) for text in translations]
     made, found = unifier.unify(document, TEXT, lines)
     return [unifier._text(line) for line in made], found
@@ -131,7 +132,7 @@ def test_drafts_follow_what_is_given(unifier, model):
 
 def test_the_terms_of_a_glossary_stay(unifier, model):
     texts = ["W13 W3", "W20 W5", "W6", "W13"]
-    document = model.source(0, "\n".join(TEXT), unifier.translator)
+    document = model.source(Request.of("\n".join(TEXT)), unifier.translator)
     terms = [[], [encoded(model, "W7").tolist()], [], []]
     lines = [Line(encoded(model, text), 0.0, False, False) for text in texts]
     unifier.worth = {(0, "W20"): -9.0, (3, "W20"): -9.0}
@@ -143,7 +144,7 @@ def test_a_memory_binds(unifier, model, tmp_path):
     (tmp_path / "pairs.tsv").write_text("wab w1\tW20 W1\nother\tW5\n")
     build(tmp_path / "m.tm", [tmp_path / "pairs.tsv"], ("xx", "yy"))
     memory = model.memory(tmp_path / "m.tm")
-    document = model.source(0, "\n".join(TEXT), unifier.translator, memory=memory)
+    document = model.source(Request.of("\n".join(TEXT), memory=memory), unifier.translator)
     assert [match.source for match in document.memory.each] == ["wab w1"]
     lines = [Line(encoded(model, text), 0.0, False, False) for text in ("W13 W3", "W13 W5", "W6", "W13")]
     unifier.worth = {(0, "W20"): -2.0, (1, "W20"): -4.0, (3, "W20"): 1.0}

@@ -10,6 +10,7 @@ import torch
 
 from fairseq_lasformer.documents.given_lines import parse_given
 from fairseq_lasformer.documents.hub import load_model
+from fairseq_lasformer.documents.requests import Request
 from fairseq_lasformer.documents.scoring import against_best, log_probabilities
 from fairseq_lasformer.documents.source import Line
 from fairseq_lasformer.documents.updating import EDITED, KEPT, NEW, Former, Updater, _gone, kept_lines
@@ -108,7 +109,7 @@ def test_the_words_of_given_lines_are_prescribed():
 def test_a_beginning_is_read_in_one_pass(trained_folder, dtypes, monkeypatch):
     model = load_model(trained_folder, None, "cpu", *dtypes)
     translator = model.translator(3)
-    document = model.source(0, "\n".join(line for line in TEXT if line), translator)
+    document = model.source(Request.of("\n".join(line for line in TEXT if line)), translator)
     (lines,) = translator.translate([document], "cpu")
     place = [(document, Span(0, 3, 2, 3), lines[:3])]
     calls = []
@@ -138,9 +139,9 @@ def test_an_update_translates_what_is_new(model):
     translator = model.translator(3)
     new = [*old[:2], "w2 w2", *old[2:]]
     kept = kept_lines(old, new)
-    former = model.source(0, "\n".join(old), translator, given=dict(enumerate(translated, 1)))
+    former = model.source(Request.of("\n".join(old), given=dict(enumerate(translated, 1))), translator)
     known = {i + 1: translated[j] for i, j in enumerate(kept) if j is not None}
-    document = model.source(0, "\n".join(new), translator, given=known)
+    document = model.source(Request.of("\n".join(new), given=known), translator)
     ticks = []
     found = Updater(translator, "cpu").update(Former(former, ()), document, kept, ticks.append)
     assert sum(ticks) == len(new) and found.states[2] == NEW and found.states[:2] == [KEPT, KEPT]
@@ -155,11 +156,12 @@ def test_lines_that_the_new_context_contradicts_are_translated_again(model, monk
     old = [line for line in TEXT if line]
     translator = model.translator(2)
     translated = [line for line in lines_of(model) if line]
-    former = model.source(0, "\n".join(old), translator, given=dict(enumerate(translated, 1)))
+    former = model.source(Request.of("\n".join(old), given=dict(enumerate(translated, 1))), translator)
     new = ["w8 w8", *old[1:]]
     kept = kept_lines(old, new)
     document = model.source(
-        0, "\n".join(new), translator, given={i + 1: translated[j] for i, j in enumerate(kept) if j is not None}
+        Request.of("\n".join(new), given={i + 1: translated[j] for i, j in enumerate(kept) if j is not None}),
+        translator,
     )
     other = torch.tensor([7, 8, 9])
 
@@ -190,8 +192,8 @@ def test_lines_after_an_edit_are_not_taken_for_edits(model, monkeypatch):
     old = [line for line in TEXT if line]
     translator = model.translator(2)
     known = dict(enumerate([line for line in lines_of(model) if line], 1))
-    former = model.source(0, "\n".join(old), translator, given=known)
-    document = model.source(0, "\n".join([*old, "w8 w8"]), translator, given=known)
+    former = model.source(Request.of("\n".join(old), given=known), translator)
+    document = model.source(Request.of("\n".join([*old, "w8 w8"]), given=known), translator)
     edit, free = former.given[1], torch.tensor([7, 8, 9])
     asked = []
 
@@ -218,7 +220,9 @@ def test_lines_after_an_edit_are_not_taken_for_edits(model, monkeypatch):
 def test_a_line_scored_with_what_is_before_it_scores_as_in_the_whole(model):
     translator = model.translator(2)
     texts = [line for line in lines_of(model) if line]
-    document = model.source(0, "\n".join(line for line in TEXT if line), translator, given=dict(enumerate(texts, 1)))
+    document = model.source(
+        Request.of("\n".join(line for line in TEXT if line), given=dict(enumerate(texts, 1))), translator
+    )
     lines = [Line(tokens, 0.0, False, False) for tokens in document.given]
     updater = Updater(translator, "cpu")
     whole = updater._scores(document, lines)

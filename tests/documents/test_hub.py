@@ -14,6 +14,7 @@ from helpers import run
 
 from fairseq_lasformer import formats
 from fairseq_lasformer.documents import hub, streaming
+from fairseq_lasformer.documents.requests import Request
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.formats.sentences import sentences, whole
 from fairseq_lasformer.plugin.model import LasformerModel
@@ -179,7 +180,7 @@ def test_a_search_that_nobody_follows_stops_at_its_next_step(trained_folder, mon
     """Also if no more lines are settled."""
     model = LasformerModel.from_pretrained(trained_folder / "checkpoint_last.pt")
     translator = model.translator(3)
-    source = model.source(0, "w1 w2\nw3 w4\nw5\n", translator, 0)
+    source = model.source(Request.of("w1 w2\nw3 w4\nw5\n", overlap=0), translator)
     steps, asked = [], []
     step = ProcessedSearch.step
     monkeypatch.setattr(ProcessedSearch, "step", lambda *args: steps.append(args[1]) or step(*args))

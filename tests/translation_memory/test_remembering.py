@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from fairseq_lasformer.cli.main import main
+from fairseq_lasformer.documents.requests import Request
 from fairseq_lasformer.documents.updating import Former, Updater, kept_lines
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.jobs.generate import generate
@@ -58,7 +59,7 @@ def test_matches_are_read_before_a_text_and_removed(model, path):
 
 def test_a_memorys_lines_are_removed_everywhere(model, path):
     translator = model.translator(3)
-    source = model.source(0, "\n".join(TEXT), translator, memory=memory(path))
+    source = model.source(Request.of("\n".join(TEXT), memory=memory(path)), translator)
     (part,) = source.parts
     assert translator.lines_before(source, part) == 1
     (lines,) = translator.translate([source], "cpu")
@@ -71,12 +72,12 @@ def test_a_memorys_lines_are_removed_everywhere(model, path):
     kept = kept_lines(TEXT, new)
     given = {i: model.line(i, "", line).translation for i, line in enumerate(lines, 1)}
     known = {i + 1: given[j + 1] for i, j in enumerate(kept) if j is not None}
-    former = model.source(0, "\n".join(TEXT), translator, given=given, memory=memory(path))
-    document = model.source(0, "\n".join(new), translator, given=known, memory=memory(path))
+    former = model.source(Request.of("\n".join(TEXT), given=given, memory=memory(path)), translator)
+    document = model.source(Request.of("\n".join(new), given=known, memory=memory(path)), translator)
     updater = Updater(translator, torch.device("cpu"))
     updated = updater.update(Former(former), document, kept)
     assert len(updated.lines) == 4 and updated.states[2] == "new"
-    explicit = model.source(0, "\n".join([PAIRS[0][0], *TEXT]), translator, given={1: PAIRS[0][1]})
+    explicit = model.source(Request.of("\n".join([PAIRS[0][0], *TEXT]), given={1: PAIRS[0][1]}), translator)
     first = lines[0]._replace(tokens=explicit.given[0])
     of_memory, of_lines = (updater._scores(d, its) for d, its in ((source, lines), (explicit, [first, *lines])))
     assert sorted(of_memory) == [0, 1, 2]
@@ -87,7 +88,9 @@ def test_a_memorys_lines_are_removed_everywhere(model, path):
 def test_parts_of_long_documents_leave_room(model, path):
     text = [f"w{i % 9} w2 w3" for i in range(30)]
     translator = model.translator(2)
-    free, full = (model.source(0, "\n".join(text), translator, memory=m) for m in (None, memory(path, tokens=8)))
+    free, full = (
+        model.source(Request.of("\n".join(text), memory=m), translator) for m in (None, memory(path, tokens=8))
+    )
     assert len(full.parts) > len(free.parts)
     limit = model.codec.limit
     for part in full.parts:

@@ -66,6 +66,9 @@ class PackedStack:
         self.pre_norm, self.length = bool(layers[0].normalize_before), own.length  # type: ignore[union-attr]
         self.eps = float(layers[0].final_layer_norm.eps)  # type: ignore[union-attr, arg-type]
         self.nothing = own.q_proj.weight.new_empty(0)
+        self.none_given = [self.nothing] * (4 * len(self.layers))
+        both = [a for layer in self.layers for a in (layer.self_attn, layer.encoder_attn)]
+        self.learned = all(a.selector is None or _scorers(a) for a in both)
 
     def _add(self, layer: DecoderLayer, int8: bool) -> None:
         own, crossed = cast(SelectedAttention, layer.self_attn), cast(SelectedAttention, layer.encoder_attn)
@@ -116,8 +119,23 @@ class PackedStack:
     def _run(self, x: Tensor, context: DecodeContext, newest: Tensor) -> Tensor:
         """Run the layers on rows [R, d]; those of an item are written to its slots ``newest`` [R / N]."""
         cache, index, source = context.cache, context.self_index, context.source_index
-        stores: list[Tensor] = []
+        if cache.stores is None:
+            cache.stores = self._stores(x, context)
+        stores, kappas = cache.stores
         given: list[Tensor] = []
+        if not self.learned:
+            kappas = list(kappas)
+            self._give(x, context, given, kappas)
+        return decode_step(
+            *(x, self.norms, self.linears, stores, given or self.none_given),
+            *(self.gates, [tensor for kept in context.own if kept is not None for tensor in kept]),
+            *(index.table, newest, index.start, index.n_keys, source.start, source.n_keys),
+            *(kappas, self.outputs, self.heads, index.end, self.pre_norm, self.activation, self.length, self.eps),
+        )
+
+    def _stores(self, x: Tensor, context: DecodeContext) -> tuple[list[Tensor], list[int]]:
+        """Return the storages of all layers, and a kappa of each attention; a step writes into them."""
+        stores: list[Tensor] = []
         kappas: list[int] = []
         for layer in self.layers:
             own, crossed = layer.self_attn, layer.encoder_attn
@@ -126,30 +144,29 @@ class PackedStack:
             stores += [numbers for numbers, _ in kept[0]]
             scorers = _scorers(own)
             if scorers:
-                stores.append(cache.slots(f"{layer.place}.self.selector_key", x, scorers[1].out_features))
+                stores.append(context.cache.slots(f"{layer.place}.self.selector_key", x, scorers[1].out_features))
             else:
                 stores.append(self.nothing)
             stores += [numbers for numbers, _ in kept[1]]
             scorers = _scorers(crossed)
             stores.append(source_keys.project("selector_key", layer.source_scorer) if scorers else self.nothing)
             stores += [scales for pairs in kept for _, scales in pairs]
-            for pattern, its_keys in ((own.selector, keys), (crossed.selector, source_keys)):
+            for attention, its_keys in ((own, keys), (crossed, source_keys)):
+                scored = attention.selector if _scorers(attention) else None
+                kappas.append(AS_BELOW if scored is None else its_keys.constant("kappa", cast(Tensor, scored.kappa)))
+        return stores, kappas
+
+    def _give(self, x: Tensor, context: DecodeContext, given: list[Tensor], kappas: list[int]) -> None:
+        """Add the keys that patterns of positions alone keep in this step, or that they keep every one."""
+        for i, layer in enumerate(self.layers):
+            keys, source_keys = context.self_keys(layer.place, x), context.source_keys(layer.place, x)
+            for j, (attention, its_keys) in enumerate(((layer.self_attn, keys), (layer.encoder_attn, source_keys))):
                 slots, counts = self.nothing, self.nothing
-                if pattern is None:
-                    kappas.append(AS_BELOW)
-                elif pattern.scorers():
-                    kappas.append(its_keys.constant("kappa", cast(Tensor, pattern.kappa)))
-                else:  # depends on the positions alone
-                    given_keys = pattern.step(x, its_keys)
-                    kappas.append(EVERY if given_keys is None else GIVEN)
+                if attention.selector is not None and not _scorers(attention):
+                    given_keys = attention.selector.step(x, its_keys)
+                    kappas[2 * i + j] = EVERY if given_keys is None else GIVEN
                     slots, counts = given_keys or (slots, counts)
                 given += [slots, counts]
-        return decode_step(
-            *(x, self.norms, self.linears, stores, given),
-            *(self.gates, [tensor for kept in context.own if kept is not None for tensor in kept]),
-            *(index.table, newest, index.start, index.n_keys, source.start, source.n_keys),
-            *(kappas, self.outputs, self.heads, index.end, self.pre_norm, self.activation, self.length, self.eps),
-        )
 
     def _kept(self, keys: LayerCache, attention: SelectedAttention, layer: _Layer) -> list[tuple[Tensor, Tensor]]:
         """Return the keys and values of an attention, each with the scales of its heads if in 8 bits."""
