@@ -12,7 +12,6 @@ from fairseq.models.transformer import TransformerConfig, TransformerModelBase
 
 from fairseq_lasformer.data.shortlist import Shortlist
 from fairseq_lasformer.nn.options import RunOptions
-from fairseq_lasformer.ops import KAPPA_ONE
 from fairseq_lasformer.plugin import register
 from fairseq_lasformer.plugin.config import PRESETS, LasformerConfig
 from fairseq_lasformer.plugin.model import LasformerModel
@@ -84,5 +83,5 @@ def build(
     cfg = LasformerConfig(**{**PRESETS.get(system, {}), **options})
     model = LasformerModel.build_model(cfg, task or Task(run)).train()
     for _, selector in model.selectors():
-        selector.kappa.fill_(round(kappa * KAPPA_ONE))
+        selector.set_share(kappa)
     return model

@@ -36,7 +36,7 @@ from helpers import CUDA, SIZES, SMALL, SPLITS, B, H, run, train, write_corpus
 from tiers import pytest_addoption, pytest_configure, pytest_runtest_makereport, sort_out  # noqa: F401
 
 from fairseq_lasformer.nn.options import RunOptions
-from fairseq_lasformer.ops import KAPPA_ONE, blocks, cpu
+from fairseq_lasformer.ops import blocks, cpu
 from fairseq_lasformer.ops.cpu import build
 from fairseq_lasformer.plugin import register
 from fairseq_lasformer.plugin.config import LasformerConfig
@@ -113,7 +113,7 @@ def build(small_task):
         task = SimpleNamespace(**vars(small_task), run_options=RunOptions(backend))
         model = LasformerModel.build_model(LasformerConfig(**(SMALL | options)), task)
         for _, selector in model.selectors():
-            selector.kappa.fill_(round(kappa * KAPPA_ONE))
+            selector.set_share(kappa)
         return model
 
     return make

@@ -16,7 +16,6 @@ from tqdm import tqdm
 from fairseq_lasformer.analysis.contrast import target_scores
 from fairseq_lasformer.documents.hub import DocumentHubInterface
 from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.ops import KAPPA_ONE
 from fairseq_lasformer.text.documents import Pair
 
 
@@ -94,7 +93,7 @@ def set_kappa(hub: DocumentHubInterface, share: float) -> None:
     if not selectors:
         raise InputError(f"--kappa {share}: the model selects nothing")
     for _, selector in selectors:
-        selector.kappa.fill_(round(share * KAPPA_ONE))
+        selector.set_share(share)
 
 
 def evaluate(use: ContextUse, chosen: Sequence[Place], tokens: Sequence[int], max_tokens: int = 4096) -> dict[str, Any]:

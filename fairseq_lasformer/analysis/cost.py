@@ -106,7 +106,7 @@ def module_patterns(module: str, cfg: ModuleConfig, kappas: Sequence[float]) -> 
     patterns = [build.priced(cfg, module) for _ in group_starts(cfg, module)]
     for pattern, kappa in zip(patterns, kappas):
         for _, selector in learned([(module, pattern)]):
-            selector.kappa.fill_(round(kappa * KAPPA_ONE))
+            selector.set_share(kappa)
     return patterns
 
 

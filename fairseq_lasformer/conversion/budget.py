@@ -18,7 +18,6 @@ from fairseq_lasformer.checkpoints.loading import load, save
 from fairseq_lasformer.documents.hub import from_pretrained
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.evaluation.calibration import bits_per_token, calibration
-from fairseq_lasformer.ops import KAPPA_ONE
 
 SHARES = (1.0, 0.7, 0.5, 0.4, 0.3, 0.25, 0.2, 0.16, 0.13, 0.1, 0.08, 0.06, 0.05, 0.04, 0.03, 0.02, 0.01)
 """Values of kappa that are tried, in descending order."""
@@ -105,7 +104,7 @@ def write_within_budget(checkpoint: Path, data: Path, out: Path, budget: float, 
 
     def keep(kappas: Mapping[str, float]) -> None:
         for name, selector in selectors.items():
-            selector.kappa.fill_(round(kappas.get(name, 1.0) * KAPPA_ONE))
+            selector.set_share(kappas.get(name, 1.0))
 
     def bits(kappas: Mapping[str, float]) -> float:
         keep(kappas)

@@ -32,7 +32,7 @@ from fairseq_lasformer import formats
 from fairseq_lasformer.documents.source import Line
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.server.engine import QueueFull
-from fairseq_lasformer.server.fields import given_lines, number, numbers, read_fields, texts, yes
+from fairseq_lasformer.server.fields import ATTENTION, FILE, TRANSLATE, read_fields, values
 from fairseq_lasformer.server.hosts import Guard
 from fairseq_lasformer.server.models import PreparedText, ServedModel
 from fairseq_lasformer.server.pages import Limits, Pages
@@ -106,13 +106,13 @@ class Server(Pages):
     async def _fields(self, request: Request, most: int) -> dict[str, Any]:
         return await read_fields(request, most, self.limits.body_seconds, self.keys)
 
-    def _model(self, fields: dict[str, Any]) -> ServedModel:
+    def _model(self, asked: dict[str, Any]) -> ServedModel:
         """Return the model that a request asks for.
 
         Raises:
             HTTPException: there is none.
         """
-        source, target, name = (str(fields.get(key) or "") for key in ("source", "target", "model"))
+        source, target, name = (asked[key] for key in ("source", "target", "model"))
         found = [m for m in self.models if (not name or m.name == name) and (not target or m.languages[1] == target)]
         if source not in ("", "auto"):
             found = [m for m in found if m.languages[0] == source]
@@ -202,25 +202,21 @@ class Server(Pages):
 
     async def translate(self, request: Request) -> Response:
         fields = await self._fields(request, 4 * self.limits.characters + 10_000)
-        several = isinstance(fields.get("q"), list)
-        given = texts(fields["q"] if several else [fields.get("q")], "q: expected a text, or a list of texts")
+        asked = values(fields, TRANSLATE)
+        several = isinstance(asked["q"], list)
+        given = asked["q"] if several else [asked["q"]]
         if sum(map(len, given)) > self.limits.characters:
             raise HTTPException(413, f"too long: at most {self.limits.characters} characters")
         if len(given) > MOST_TEXTS:
             raise HTTPException(413, f"too many texts: at most {MOST_TEXTS} in a request")
-        form = str(fields.get("format") or "text")
-        if form not in ("text", "html", "markdown"):
-            raise HTTPException(400, "format: expected text, html or markdown")
-        model, glossary = self._model(fields), str(fields.get("glossary") or "")
-        known, same = given_lines(fields.get("given")), yes(fields.get("consistent"))
-        corrected = numbers(fields.get("corrected"), "corrected: expected a list of sentence numbers")
-        ask = form, glossary, "utf-8", known, same, corrected
+        model, known = self._model(asked), asked["given"]
+        ask = asked["format"], asked["glossary"], "utf-8", known, asked["consistent"], asked["corrected"]
         if sum(map(len, known.values())) > self.limits.characters:
             raise HTTPException(413, f"given: too long: at most {self.limits.characters} characters")
         if known and len(given) > 1:
             raise HTTPException(400, "given: one text at a time")
-        most, encoded = number(fields.get("alternatives"), self.limits.alternatives), [text.encode() for text in given]
-        if yes(fields.get("stream")):
+        most, encoded = min(asked["alternatives"], self.limits.alternatives), [text.encode() for text in given]
+        if asked["stream"]:
             if len(given) > 1:
                 raise HTTPException(400, "stream: one text at a time")
             with self._turn(request):  # unreadable text is refused before the answer begins
@@ -246,7 +242,7 @@ class Server(Pages):
         answer: dict[str, Any] = {"translatedText": [text for text, _ in found]}
         if most:
             answer["alternatives"] = [others for _, others in found]
-        if str(fields.get("source") or "") == "auto":  # the models' only source language: nothing is detected
+        if asked["source"] == "auto":  # the models' only source language: nothing is detected
             answer["detectedLanguage"] = [{"language": model.languages[0], "confidence": 0.0}] * len(found)
         return JSONResponse(answer if several else {name: values[0] for name, values in answer.items()})
 
@@ -288,15 +284,16 @@ class Server(Pages):
 
     async def translate_file(self, request: Request) -> Response:
         fields = await self._fields(request, self.limits.file_bytes + 10_000)
-        upload = fields.get("file")
+        asked = values(fields, FILE)
+        upload = asked["file"]
         if not isinstance(upload, UploadFile):
             raise HTTPException(400, "file: expected a file")
         data, name = await upload.read(), PurePosixPath((upload.filename or "").replace("\\", "/")).name
         if len(data) > self.limits.file_bytes:
             raise HTTPException(413, f"too large: at most {self.limits.file_bytes} bytes")
-        form, model = formats.check_format(name), self._model(fields)
-        ask = model.prepare, data, form, str(fields.get("glossary") or ""), None, None, yes(fields.get("consistent"))
-        if yes(fields.get("stream")):
+        form, model = formats.check_format(name), self._model(asked)
+        ask = model.prepare, data, form, asked["glossary"], None, None, asked["consistent"]
+        if asked["stream"]:
             return self._followed(request, model, name, ask)
         with self._turn(request):
             prepared = await self._work(request, *ask)
@@ -380,11 +377,9 @@ class Server(Pages):
 
     async def attention(self, request: Request) -> Response:
         fields = await self._fields(request, 4 * self.limits.characters + 10_000)
-        source, target = (
-            texts(fields.get(side), f"{side}: expected texts") for side in ("source_lines", "target_lines")
-        )
-        line, word = number(fields.get("line"), 10**6), number(fields.get("word"), 10**6)
-        model = self._model(fields)
+        asked = values(fields, ATTENTION)
+        source, target, line, word = (asked[name] for name in ("source_lines", "target_lines", "line", "word"))
+        model = self._model(asked)
         if sum(map(len, (*source, *target))) > self.limits.characters:
             raise HTTPException(413, f"too long: at most {self.limits.characters} characters")
         with self._turn(request):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import hmac
 import json
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -87,8 +87,8 @@ def check_key(given: Any, keys: Sequence[str] | None) -> None:
         raise HTTPException(403, "a valid api_key is needed")
 
 
-def number(given: Any, most: int) -> int:
-    """Parse a number in a request, from 0; more than ``most`` counts as ``most``.
+def number(given: Any) -> int:
+    """Parse a number in a request, from 0; more than a million counts as a million.
 
     Raises:
         HTTPException: it is not a number.
@@ -99,7 +99,7 @@ def number(given: Any, most: int) -> int:
         found = -1
     if found < 0:
         raise HTTPException(400, "expected a number")
-    return min(found, most)
+    return min(found, 10**6)
 
 
 def given_lines(given: Any) -> dict[int, str]:
@@ -169,3 +169,90 @@ def texts(given: Any, message: str) -> list[str]:
     except UnicodeEncodeError as e:
         raise HTTPException(400, f"{message} in UTF-8, without lone surrogates") from e
     return given
+
+
+def _text_or_texts(given: Any) -> str | list[str]:
+    found = texts(given if isinstance(given, list) else [given], "q: expected a text, or a list of texts")
+    return found if isinstance(given, list) else found[0]
+
+
+def _word(given: Any) -> str:
+    return str(given or "")
+
+
+def _lines(name: str) -> Callable[[Any], list[str]]:
+    return lambda given: texts(given, f"{name}: expected texts")
+
+
+def _form(given: Any) -> str:
+    form = str(given or "text")
+    if form not in READ:
+        raise HTTPException(400, f"format: expected {', '.join(READ[:-1])} or {READ[-1]}")
+    return form
+
+
+READ = ("text", "html", "markdown")
+"""Formats of texts in ``/translate``."""
+
+TEXT, NUMBER, YES = {"type": "string"}, {"type": "integer", "minimum": 0}, {"type": "boolean"}
+TEXTS: dict[str, Any] = {"type": "array", "items": TEXT}
+
+
+class Field(NamedTuple):
+    """A field of a request.
+
+    Attributes:
+        schema: its description in OpenAPI's terms.
+        read: returns its value, of None if it is missing; raises HTTPException.
+        required: whether it may not be missing.
+    """
+
+    schema: dict[str, Any]
+    read: Callable[[Any], Any]
+    required: bool = False
+
+
+_LANGUAGES = {
+    "source": Field(TEXT | {"description": "code, or auto"}, _word),
+    "target": Field(TEXT, _word),
+    "model": Field(TEXT | {"description": "name, if several have the same languages"}, _word),
+    "glossary": Field(TEXT | {"description": "lines of source term, tab, target term"}, _word),
+}
+_STREAM = {"stream": Field(YES | {"description": "server-sent events: source, line, revised, done, error"}, yes)}
+_CONSISTENT = {"consistent": Field(YES, yes)}
+
+TRANSLATE = {
+    "q": Field({"oneOf": [TEXT, TEXTS]}, _text_or_texts, True),
+    "format": Field({"enum": [*READ]}, _form),
+    "alternatives": Field(NUMBER, number),
+    "given": Field({"type": "object", "additionalProperties": TEXT}, given_lines),
+    "corrected": Field(
+        {"type": "array", "items": NUMBER},
+        lambda given: numbers(given, "corrected: expected a list of sentence numbers"),
+    ),
+    **_CONSISTENT,
+    **_STREAM,
+    **_LANGUAGES,
+}
+FILE = {
+    "file": Field({"type": "string", "format": "binary"}, lambda given: given, True),
+    **_CONSISTENT,
+    **_STREAM,
+    **_LANGUAGES,
+}
+ATTENTION = {
+    "source_lines": Field(TEXTS, _lines("source_lines"), True),
+    "target_lines": Field(TEXTS, _lines("target_lines"), True),
+    "line": Field(NUMBER, number),
+    "word": Field(NUMBER, number),
+    **_LANGUAGES,
+}
+
+
+def values(given: Mapping[str, Any], fields: Mapping[str, Field]) -> dict[str, Any]:
+    """Return the values of a request's fields.
+
+    Raises:
+        HTTPException: one is wrong.
+    """
+    return {name: field.read(given.get(name)) for name, field in fields.items()}

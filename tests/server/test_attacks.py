@@ -23,6 +23,7 @@ from starlette.testclient import TestClient
 from fairseq_lasformer.server import connections
 from fairseq_lasformer.server.app import Server
 from fairseq_lasformer.server.connections import BoundedServer, listen
+from fairseq_lasformer.server.fields import ATTENTION, FILE, TRANSLATE
 from fairseq_lasformer.server.pages import Limits
 
 JSON = {"content-type": "application/json"}
@@ -168,6 +169,10 @@ def test_what_a_client_of_libretranslate_asks_for(served):
     assert spec["openapi"].startswith("3.") and set(spec["paths"]["/translate"]) == {"post"}
     paths = {route.path for route in Server([served], Limits()).app().routes}
     assert set(spec["paths"]) == paths - {"/", "/spec", "/detect"}  # the page, this description, what is not offered
+    for path, fields in (("/translate", TRANSLATE), ("/translate_file", FILE), ("/attention", ATTENTION)):
+        (content,) = {json.dumps(kind) for kind in spec["paths"][path]["post"]["requestBody"]["content"].values()}
+        schema = json.loads(content)["schema"]
+        assert {*schema["properties"]} == {*fields, "api_key"} and schema["required"]
 
 
 @pytest.fixture

@@ -108,6 +108,10 @@ class Selector(Pattern):
     def scorers(self) -> tuple[nn.Linear, nn.Linear]:
         return self.q_proj, self.k_proj
 
+    def set_share(self, share: float) -> None:
+        """Set kappa to a share of the keys, outside of training."""
+        self.kappa.fill_(round(share * KAPPA_ONE))
+
     def adapt(self, mass: float) -> None:
         """Update kappa by eq 7, after an update with an average ``mass`` on the kept keys of valid queries."""
         kappa = self.rule.next(self.millionths, mass)
