@@ -27,6 +27,6 @@ def executor(engine: str, what: str, logs: Path | None = None) -> Executor:
         return Processes(what, logs)
     if name != "ray":
         raise InputError(f"--engine {engine}: expected processes, ray or ray=ADDRESS")
-    from fairseq_lasformer.executors.ray_data import RayData
+    from fairseq_lasformer.executors.ray_actors import RayActors
 
-    return RayData(what, address)
+    return RayActors(what, address)

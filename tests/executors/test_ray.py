@@ -1,4 +1,4 @@
-"""Ray Data as an executor: the tests of processes, on a cluster of two workers on this machine."""
+"""Ray as an executor: the tests of processes, on a cluster of two workers on this machine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from test_executors import Square, importable  # noqa: F401
 from fairseq_lasformer import executors
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.executors import Processes, Resources, executor
-from fairseq_lasformer.executors.ray_data import RayData
+from fairseq_lasformer.executors.ray_actors import RayActors
 from fairseq_lasformer.jobs.shards import ShardTranslator, Unit
 from fairseq_lasformer.text.hypotheses import read_hypotheses
 
@@ -30,7 +30,7 @@ def cluster(importable):  # noqa: F811
     os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
     variables = {"PYTHONPATH": os.environ["PYTHONPATH"]}
     ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False, runtime_env={"env_vars": variables})
-    yield RayData("the sum")
+    yield RayActors("the sum")
     ray.shutdown()
 
 
@@ -80,14 +80,14 @@ def test_nothing_of_ray_is_imported_without_the_option(tmp_path):
 
 
 def test_a_missing_package_and_another_version_are_told(cluster, tmp_path, monkeypatch):
-    import fairseq_lasformer.executors.ray_data as module
+    import fairseq_lasformer.executors.ray_actors as module
 
     monkeypatch.setattr(module, "__version__", "0.0.1")
     with pytest.raises(InputError, match=r"has version .* of fairseq_lasformer, not 0\.0\.1"):
         list(cluster.map(Square(tmp_path), [1]))
     with monkeypatch.context() as without, pytest.raises(InputError, match="Ray is not installed; pip install"):
         without.setitem(sys.modules, "ray", None)
-        list(RayData("the sum").map(Square(tmp_path), [1]))
+        list(RayActors("the sum").map(Square(tmp_path), [1]))
 
 
 def test_a_split_translated_by_a_cluster_is_the_same(trained_folder, prepared, tmp_path):

@@ -1,4 +1,4 @@
-"""Workers as actors of Ray Data, on this machine or on a cluster (the extra ``ray``).
+"""Workers as actors of Ray, on this machine or on a cluster (the extra ``ray``).
 
 Ray puts the actors where there is room for them, replaces those that die, and gives the new ones their items. It is
 imported when the first item is to be done.
@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import logging
 import os
-import pickle
 import socket
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, redirect_stdout
-from typing import Any
+from typing import Any, NamedTuple
 
 from fairseq_lasformer.errors import InputError, in_one_line
 from fairseq_lasformer.executors.base import Executor, Item, Report, Resources, Result, Worker, nothing_done, silent
@@ -27,8 +26,8 @@ LOCAL = ("GOMP_SPINCOUNT", "LASFORMER_ISA", "PYTHONPATH", "TORCH_EXTENSIONS_DIR"
 """Variables that workers on this machine inherit; on a cluster, workers have their machine's."""
 
 
-class RayData(Executor):
-    """Actors of Ray Data, each with a worker.
+class RayActors(Executor):
+    """A pool of Ray's actors, each with a worker.
 
     Args:
         what: description of the work, for error messages.
@@ -55,14 +54,15 @@ class RayData(Executor):
             return
         found: dict[int, Result] = {}
         with self._cluster(resources) as ray:
-            rows = self._rows(ray, worker, waiting, resources, retries)
+            outcomes = self._outcomes(ray, worker, waiting, resources, retries)
             for n, (_, result) in enumerate(known):
                 while n in waiting and n not in found:
-                    row = next(rows)
-                    if row["error"]:
-                        raise InputError(row["error"] if row["expected"] else f"{self.what} failed: {row['error']}")
-                    report(row["units"])
-                    found[row["number"]] = pickle.loads(row["result"])
+                    outcome = next(outcomes)
+                    if outcome.error:
+                        reason = outcome.error if outcome.expected else f"{self.what} failed: {outcome.error}"
+                        raise InputError(reason)
+                    report(outcome.units)
+                    found[outcome.number] = outcome.result
                 yield found.pop(n) if n in waiting else result  # type: ignore[misc]
 
     @contextmanager
@@ -76,7 +76,6 @@ class RayData(Executor):
         os.environ.setdefault("RAY_worker_niceness", "0")  # with Ray's 15, workers wait for whatever else runs
         try:
             import ray
-            import ray.data
         except ImportError as e:
             raise InputError("--engine ray: Ray is not installed; pip install 'fairseq_lasformer[ray]'") from e
         given = ray.is_initialized()
@@ -89,7 +88,6 @@ class RayData(Executor):
                 ray.init(**where, log_to_driver=False, logging_level=logging.ERROR)
             except (ConnectionError, RuntimeError, ValueError, OSError) as e:
                 raise InputError(f"--engine ray={self.address}: {' '.join(str(e).split())[:300]}") from e
-        logging.getLogger("ray.data").setLevel(logging.ERROR)
         dead = ray.exceptions.ActorDiedError, ray.exceptions.ActorUnavailableError
         try:
             with redirect_stdout(sys.stderr):  # Ray reports workers that die there
@@ -107,68 +105,71 @@ class RayData(Executor):
         """Return the threads of a worker; one on a cluster, whose machines may have fewer cores than this one."""
         return resources.threads or (1 if self.address else cores())
 
-    def _rows(
+    def _outcomes(
         self, ray: Any, worker: Worker[Any, Any], waiting: dict[int, Any], resources: Resources, retries: int
-    ) -> Iterator[dict[str, Any]]:
-        """Return the outcomes of the items, as they are done."""
-        context = ray.data.DataContext.get_current()
-        context.enable_progress_bars = False
-        rows = [{"number": n, "item": pickle.dumps(item)} for n, item in waiting.items()]
+    ) -> Iterator[_Outcome]:
+        """Yield the outcomes of the items, as they are done."""
+        from ray.util import ActorPool
+
         threads = self._threads(resources)
         variables = {"OMP_NUM_THREADS": str(threads)}
         if not self.address:
             variables |= {name: os.environ[name] for name in LOCAL if name in os.environ}
-        n_workers = max(1, min(resources.workers, len(rows)))
-        made = ray.data.from_items(rows, override_num_blocks=len(rows)).map(
-            _Actor,
-            fn_constructor_args=(pickle.dumps(worker), __version__),
-            compute=ray.data.ActorPoolStrategy(size=n_workers, max_tasks_in_flight_per_actor=2),
+        room = int(ray.cluster_resources().get("CPU", threads)) // threads  # of more actors, some would never begin
+        actor = ray.remote(_Actor).options(
             num_cpus=threads,
             max_restarts=-1,
             max_task_retries=retries,
             runtime_env={"env_vars": variables},
         )
-        return iter(made.iter_rows())
+        n_workers = max(1, min(resources.workers, len(waiting), room))
+        pool = ActorPool([actor.remote(worker, __version__) for _ in range(n_workers)])
+        return iter(pool.map_unordered(lambda one, item: one.do.remote(*item), list(waiting.items())))
+
+
+class _Outcome(NamedTuple):
+    """What became of an item, by its number.
+
+    Attributes:
+        units: units of work reported.
+        error: why it failed; empty if it did not.
+        expected: whether that is the user's to mend.
+    """
+
+    number: int
+    units: int
+    result: Any = None
+    error: str = ""
+    expected: bool = True
 
 
 class _Actor:
     """A worker in an actor, which begins with its first item.
 
     Args:
-        worker: the worker, pickled.
         version: this package's version where the work was given out.
     """
 
-    def __init__(self, worker: bytes, version: str) -> None:
-        self.pickled, self.version = worker, version
-        self.worker: Worker[Any, Any] | None = None
+    def __init__(self, worker: Worker[Any, Any], version: str) -> None:
+        self.worker, self.version, self.begun = worker, version, False
 
-    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
-        units = 0
-
-        def report(n: int) -> None:
-            nonlocal units
-            units += n
-
-        answer = {"number": row["number"], "units": 0, "result": b"", "error": "", "expected": True}
+    def do(self, number: int, item: Any) -> _Outcome:
+        """Do the work on an item; failures are returned, because Ray would try again."""
+        units: list[int] = []
         try:
-            if self.worker is None:
-                self.worker = self._begun()
-            result = self.worker(pickle.loads(row["item"]), report)
-            return answer | {"units": units, "result": pickle.dumps(result)}
+            if self.version != __version__:
+                raise InputError(
+                    f"{socket.gethostname()}: has version {__version__} of fairseq_lasformer, not {self.version}"
+                )
+            if not self.begun:
+                self.worker.begin()
+                self.begun = True
+            result = self.worker(item, units.append)
+            return _Outcome(number, sum(units), result)
         except InputError as e:
-            return answer | {"error": str(e)}
+            return _Outcome(number, 0, None, str(e))
         except Exception as e:  # a one-line message, as from every executor
-            return answer | {"error": in_one_line(e, 300), "expected": False}
-
-    def _begun(self) -> Worker[Any, Any]:
-        if __version__ != self.version:
-            raise InputError(
-                f"{socket.gethostname()}: has version {__version__} of fairseq_lasformer, not {self.version}"
-            )
-        worker: Worker[Any, Any] = pickle.loads(self.pickled)
-        worker.begin()
-        return worker
+            return _Outcome(number, 0, None, in_one_line(e, 300), False)
 
 
 def _reach(address: str) -> None:
