@@ -16,7 +16,7 @@ from fairseq_lasformer.nn.cache import DecodingCache
 from fairseq_lasformer.nn.dropout import Dropout
 from fairseq_lasformer.nn.layer_cache import LayerCache
 from fairseq_lasformer.nn.moe import MixtureOfExperts, RouterStats
-from fairseq_lasformer.nn.options import EVERY_QUERY, RowSampling
+from fairseq_lasformer.nn.options import EVERY_QUERY, Pass, RowSampling
 from fairseq_lasformer.nn.selection import Selection
 from fairseq_lasformer.ops import AttentionMask, KeptKeys, KeyIndex
 
@@ -185,7 +185,7 @@ class EncoderLayer(TransformerLayer):
     def forward(self, x: Tensor, full: FullPass, selections: tuple[Selection | None, ...]) -> LayerOutput:
         """Map x [B, N, d] to x, and the output of the self-attention and of a mixture."""
         y = self.transformation(self.before(self.self_attn_layer_norm, x))
-        attended = self.self_attn(y, None, full.mask, selections[0], full.sampling)
+        attended = self.self_attn(Pass(y, y, full.mask, sampling=full.sampling), selections[0])
         x = self.after(self.self_attn_layer_norm, x, attended.out)
         x, stats = self.feed_forward(x, full.mask.key_padding)
         return x, (attended,), stats
@@ -225,10 +225,12 @@ class DecoderLayer(TransformerLayer):
         y = self.transformation(self.before(self.self_attn_layer_norm, x))
         if full.into is not None:
             self.self_attn.remember(y, full.into, f"{self.index}.self")
-        attended = self.self_attn(y, None, full.mask, selections[0], full.sampling)
+        attended = self.self_attn(Pass(y, y, full.mask, sampling=full.sampling), selections[0])
         x = self.after(self.self_attn_layer_norm, x, attended.out)
         y = self.before(self.encoder_attn_layer_norm, x)
-        crossed = self.encoder_attn(y, full.memory, full.memory_mask, selections[1], full.sampling)
+        assert full.memory is not None
+        source = Pass(y, full.memory, full.memory_mask, sampling=full.sampling)
+        crossed = self.encoder_attn(source, selections[1])
         x = self.after(self.encoder_attn_layer_norm, x, crossed.out)
         x, stats = self.feed_forward(x, full.mask.key_padding)
         return x, (attended, crossed), stats

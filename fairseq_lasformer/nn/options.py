@@ -5,8 +5,11 @@ from __future__ import annotations
 import random
 from typing import NamedTuple
 
+import torch
+from torch import Tensor
+
 from fairseq_lasformer.nn.moe.dispatch import ExpertGroup
-from fairseq_lasformer.ops import EVERY_ROW, RowSample
+from fairseq_lasformer.ops import EVERY_ROW, AttentionMask, RowSample
 
 SHORTEST = 256
 LONGEST_STRIDE = 16
@@ -60,6 +63,34 @@ class RowSampling(NamedTuple):
 
 
 EVERY_QUERY = RowSampling(0)
+
+
+class Pass(NamedTuple):
+    """The input of an attention, and of its pattern, in a full pass.
+
+    Attributes:
+        query: [B, Q, d], the input of the attention sub-layer (already normalised, if pre-norm).
+        key: [B, K, d_key]; the same tensor object as ``query`` in self-attention.
+        as_mask: whether the selection must be a form that supports attention dropout; otherwise, passes without
+            gradients use the fastest form.
+        sampling: which queries a learned pattern learns from.
+    """
+
+    query: Tensor
+    key: Tensor
+    mask: AttentionMask
+    as_mask: bool = False
+    sampling: RowSampling = EVERY_QUERY
+
+    @property
+    def memory(self) -> Tensor | None:
+        """The keys' states in cross-attention; None in self-attention."""
+        return None if self.key is self.query else self.key
+
+    @property
+    def fixes_sums(self) -> bool:
+        """Whether a reproducible pattern must sum in an order that depends on the row alone."""
+        return not self.as_mask and not torch.is_grad_enabled()
 
 
 class SupervisionOptions(NamedTuple):

@@ -6,8 +6,9 @@ the methods of :class:`Selection`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch.nn.functional as F
 from torch import Tensor
@@ -48,6 +49,18 @@ class Teaching(NamedTuple):
         if self.gradient == "none":
             return None
         return StraightThrough(self.query, self.key, self.gradient != "straight-through", self.sample)
+
+
+class Kappa(NamedTuple):
+    """The fraction of keys to keep, in millionths.
+
+    Attributes:
+        millionths: as the host knows it.
+        on_device: int64 [] on the device, where a CUDA graph finds its current value.
+    """
+
+    millionths: int
+    on_device: Tensor
 
 
 class Selection(Protocol):
@@ -131,6 +144,17 @@ class GatheredSelection(_Unsupervised):
 
     slots: KeptKeys
 
+    @classmethod
+    def of_scores(cls, choice: Choice, mask: AttentionMask, teaching: Teaching, kappa: Kappa) -> GatheredSelection:
+        assert choice.keys is not None
+        return cls(ops.topk_gather(teaching.query, teaching.key, choice.keys, kappa.millionths))
+
+    @classmethod
+    def of_slots(
+        cls, kept: KeptKeys, n_batch: int, n_keys: int, mask: AttentionMask, teaching: Teaching | None
+    ) -> GatheredSelection:
+        return cls(kept)
+
     def attend(self, q: Tensor, k: Tensor, v: Tensor, dropout_p: float, backend: str) -> Tensor:
         queries, keys, values = _joined_heads(q, k, v)
         out = ops.attend_kept(queries.flatten(0, 1), keys, values, None, self.slots, q.size(1), backend)
@@ -168,6 +192,20 @@ class MaskSelection:
     explicit: ClassVar[bool] = True
     contiguous: ClassVar[bool] = True
 
+    @classmethod
+    def of_scores(cls, choice: Choice, mask: AttentionMask, teaching: Teaching, kappa: Kappa) -> MaskSelection:
+        return cls(ops.topk_mask(teaching.query, teaching.key, mask, kappa.millionths), mask, teaching)
+
+    @classmethod
+    def of_slots(
+        cls, kept: KeptKeys, n_batch: int, n_keys: int, mask: AttentionMask, teaching: Teaching | None
+    ) -> MaskSelection:
+        return cls(ops.kept_mask(kept, n_batch, n_keys), mask, teaching)
+
+    @classmethod
+    def of_mask(cls, keep_mask: Tensor, mask: AttentionMask, teaching: Teaching | None) -> MaskSelection:
+        return cls(keep_mask, mask, teaching)
+
     def attend(self, q: Tensor, k: Tensor, v: Tensor, dropout_p: float, backend: str) -> Tensor:
         return ops.selected_attention(q, k, v, self.keep_mask, self.mask, _through(self.teaching), dropout_p)
 
@@ -181,6 +219,10 @@ class MaskSelection:
 @dataclass(frozen=True)
 class ReferenceSelection(MaskSelection):
     """The same, attended to and supervised by the definitions (``--attention-backend reference``)."""
+
+    @classmethod
+    def of_scores(cls, choice: Choice, mask: AttentionMask, teaching: Teaching, kappa: Kappa) -> ReferenceSelection:
+        return cls(ops.reference.topk_mask(teaching.query, teaching.key, mask, kappa.millionths), mask, teaching)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, dropout_p: float, backend: str) -> Tensor:
         through = _through(self.teaching)
@@ -212,6 +254,18 @@ class SlotSelection:
     explicit: ClassVar[bool] = True
     contiguous: ClassVar[bool] = True
 
+    @classmethod
+    def of_scores(cls, choice: Choice, mask: AttentionMask, teaching: Teaching, kappa: Kappa) -> SlotSelection:
+        assert choice.keys is not None
+        slots = ops.topk_slots(teaching.query, teaching.key, choice.keys, mask, kappa.millionths)
+        return cls(slots, mask, teaching.key.size(0), teaching.key.size(1), teaching)
+
+    @classmethod
+    def of_slots(
+        cls, kept: KeptKeys, n_batch: int, n_keys: int, mask: AttentionMask, teaching: Teaching | None
+    ) -> SlotSelection:
+        return cls(kept, mask, n_batch, n_keys, teaching)
+
     def attend(self, q: Tensor, k: Tensor, v: Tensor, dropout_p: float, backend: str) -> Tensor:
         return ops.gathered_attention(q, k, v, self.slots, self.mask, _through(self.teaching), dropout_p)
 
@@ -240,6 +294,17 @@ class BitmaskSelection:
     explicit: ClassVar[bool] = True
     contiguous: ClassVar[bool] = False
 
+    @classmethod
+    def of_scores(cls, choice: Choice, mask: AttentionMask, teaching: Teaching, kappa: Kappa) -> BitmaskSelection:
+        bits = ops.topk_bitmask(teaching.query, teaching.key, mask, kappa.on_device)
+        return cls(bits, mask, teaching.key.size(1), teaching)
+
+    @classmethod
+    def of_slots(
+        cls, kept: KeptKeys, n_batch: int, n_keys: int, mask: AttentionMask, teaching: Teaching | None
+    ) -> BitmaskSelection:
+        return cls(ops.bitmask_of(kept, n_batch, n_keys), mask, n_keys, teaching)
+
     def attend(self, q: Tensor, k: Tensor, v: Tensor, dropout_p: float, backend: str) -> Tensor:
         return ops.tiled_attention(q, k, v, self.bits, self.mask, _through(self.teaching), dropout_p)
 
@@ -253,31 +318,39 @@ class BitmaskSelection:
         return ops.mask_of(_sample(self.teaching, every).of(self.bits, 1), self.n_keys)
 
 
-def select(
-    choice: Choice, q: Tensor, k: Tensor, mask: AttentionMask, kappa: int, teaching: Teaching, on_device: Tensor
-) -> Selection:
-    """Select the keys of a full pass by their scores (eq 1, 2).
+class _Rows:
+    """Kept keys for kernels whose order of sums depends on the row alone, see :class:`EveryKey`."""
 
-    Args:
-        q, k: the selector's projections, [B, Q or K, S].
-        kappa: fraction of keys to keep, in millionths.
-        teaching: paths through which the selector learns.
-        on_device: kappa, int64 [] on the device, where a CUDA graph finds its current value.
-    """
-    if choice.form == "bitmask":
-        return BitmaskSelection(ops.topk_bitmask(q, k, mask, on_device), mask, k.size(1), teaching)
-    if choice.form == "rows" and choice.keys is not None:
+    @staticmethod
+    def of_scores(choice: Choice, mask: AttentionMask, teaching: Teaching, kappa: Kappa) -> Selection:
+        assert choice.keys is not None
         # the choice must not depend on the lengths of a batch, as the two add in different orders
-        if kappa >= KAPPA_ONE:
+        if kappa.millionths >= KAPPA_ONE:
             return EveryKey(choice.keys)
-        return GatheredSelection(ops.topk_of_rows(q, k, choice.keys, kappa))
-    if choice.form == "gather" and choice.keys is not None:
-        return GatheredSelection(ops.topk_gather(q, k, choice.keys, kappa))
-    if choice.form == "slots" and choice.keys is not None:
-        return SlotSelection(ops.topk_slots(q, k, choice.keys, mask, kappa), mask, k.size(0), k.size(1), teaching)
-    if choice.form == "reference":
-        return ReferenceSelection(ops.reference.topk_mask(q, k, mask, kappa), mask, teaching)
-    return MaskSelection(ops.topk_mask(q, k, mask, kappa), mask, teaching)
+        return GatheredSelection(ops.topk_of_rows(teaching.query, teaching.key, choice.keys, kappa.millionths))
+
+    of_slots = GatheredSelection.of_slots
+
+
+FORMS: Mapping[str, Any] = {
+    "reference": ReferenceSelection,
+    "bitmask": BitmaskSelection,
+    "rows": _Rows,
+    "gather": GatheredSelection,
+    "slots": SlotSelection,
+    "mask": MaskSelection,
+}
+"""The forms by their names in :data:`ops.choice.FORMS`, which knows what each rejects.
+
+``of_scores`` makes one by scores, ``of_slots`` of slots that were found in any way, and ``of_mask``, where there is
+one, of a mask.
+"""
+
+
+def select(choice: Choice, mask: AttentionMask, teaching: Teaching, kappa: Kappa) -> Selection:
+    """Select the keys of a full pass by the scores of the selector's projections (eq 1, 2)."""
+    made: Selection = FORMS[choice.form].of_scores(choice, mask, teaching, kappa)
+    return made
 
 
 def selected(
@@ -286,31 +359,20 @@ def selected(
     """Return kept keys of B * Q rows, found in any way, in the form for an implementation.
 
     Args:
-        teaching: see :func:`selected_by`.
+        teaching: paths through which a learned pattern learns.
     """
-    if choice.form == "bitmask":
-        return BitmaskSelection(ops.bitmask_of(kept, n_batch, n_keys), mask, n_keys, teaching)
-    if choice.form == "slots":
-        return SlotSelection(kept, mask, n_batch, n_keys, teaching)
-    if choice.form == "rows":
-        return GatheredSelection(kept)
-    return _as_mask(choice, ops.kept_mask(kept, n_batch, n_keys), mask, teaching)
+    made: Selection = FORMS[choice.form].of_slots(kept, n_batch, n_keys, mask, teaching)
+    return made
 
 
 def selected_by(choice: Choice, keep_mask: Tensor, mask: AttentionMask, teaching: Teaching | None = None) -> Selection:
-    """Return kept keys, bool [B, Q, K], found in any way, in the form for an implementation.
-
-    Args:
-        teaching: paths through which a learned pattern learns.
-    """
-    if choice.form in ("bitmask", "slots", "rows"):
-        n_batch, _, n_keys = keep_mask.shape
-        return selected(choice, ops.kept_of(keep_mask.flatten(0, 1)), n_batch, n_keys, mask, teaching)
-    return _as_mask(choice, keep_mask, mask, teaching)
-
-
-def _as_mask(choice: Choice, keep_mask: Tensor, mask: AttentionMask, teaching: Teaching | None) -> Selection:
-    return (ReferenceSelection if choice.form == "reference" else MaskSelection)(keep_mask, mask, teaching)
+    """Return kept keys, bool [B, Q, K], found in any way, in the form for an implementation; see :func:`selected`."""
+    form = FORMS[choice.form]
+    if hasattr(form, "of_mask"):
+        made: Selection = form.of_mask(keep_mask, mask, teaching)
+        return made
+    n_batch, _, n_keys = keep_mask.shape
+    return selected(choice, ops.kept_of(keep_mask.flatten(0, 1)), n_batch, n_keys, mask, teaching)
 
 
 def every(choice: Choice, mask: AttentionMask) -> Selection:

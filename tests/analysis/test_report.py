@@ -15,6 +15,7 @@ from fairseq_lasformer.analysis.attention_view import sparse
 from fairseq_lasformer.analysis.report import report
 from fairseq_lasformer.documents.word_attention import attention_of
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.nn.options import Pass
 from fairseq_lasformer.ops import AttentionMask
 
 pytest.importorskip("plotly", reason="the report needs plotly")
@@ -42,7 +43,7 @@ def test_one_heads_output_is_the_values_weighted_as_shown(build):
     weights = attention_of(model, source, source)["encoder.0"]
     attention, x = model.encoder.layers[0].self_attn, model.encoder.embed(source[None])[0]
     with torch.no_grad():  # reads only the kept keys, or a mask; never these weights
-        out = attention(x, None, AttentionMask(None, False)).out
+        out = attention(Pass(x, x, AttentionMask(None, False))).out
     torch.testing.assert_close(attention.out_proj(weights @ attention.v_proj(x[0])), out[0], rtol=1e-4, atol=1e-5)
 
 

@@ -33,8 +33,9 @@ class Linear(Attention):
             raise ValueError("linear takes no argument")
         return cls(options)
 
-    def forward(self, x, memory, mask, selection=None, sampling=None) -> AttentionOutput:
-        q, k, v = self._heads(self.q_proj(x)), *self._keys(x if memory is None else memory)
+    def forward(self, full, selection=None) -> AttentionOutput:
+        x, mask = full.query, full.mask
+        q, k, v = self._heads(self.q_proj(x)), *self._keys(full.key)
         allowed = mask.full(q.size(0), q.size(1), k.size(1), x.device)
         weights = torch.einsum("bqhd,bkhd->bhqk", F.elu(q) + 1, k) * allowed[:, None]
         out = torch.einsum("bhqk,bkhd->bqhd", weights, v) / weights.sum(-1).transpose(1, 2)[..., None].clamp_min(1e-9)

@@ -12,6 +12,7 @@ from helpers import assert_beams_decode_alike, assert_steps_are_a_full_pass, tok
 from fairseq_lasformer.analysis import cost
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.nn.attentions import ATTENTIONS, AttentionOptions
+from fairseq_lasformer.nn.options import Pass
 from fairseq_lasformer.nn.others.prefix_sums import prefix_products
 from fairseq_lasformer.ops import AttentionMask
 from fairseq_lasformer.plugin.config import LasformerConfig, module_config
@@ -76,14 +77,14 @@ def test_many_features_come_near_dense_attention():
     for causal in (True, False):
         q, k, v = projected(layer, x)
         dense = layer.joined(F.scaled_dot_product_attention(q, k, v, is_causal=causal))
-        torch.testing.assert_close(layer(x, None, AttentionMask(None, causal)).out, dense, rtol=0, atol=0.02)
+        torch.testing.assert_close(layer(Pass(x, x, AttentionMask(None, causal))).out, dense, rtol=0, atol=0.02)
 
 
 def test_linformer_by_its_equation():
     layer = attention("linformer")
     x, padding = torch.randn(2, 20, 16), torch.zeros(2, 20, dtype=torch.bool)
     padding[1, :6] = True
-    out = layer(x, None, AttentionMask(padding, False)).out
+    out = layer(Pass(x, x, AttentionMask(padding, False))).out
     for b, first in ((0, 0), (1, 6)):
         n = 20 - first
         q, k, v = projected(layer, x[b : b + 1, first:])
@@ -98,7 +99,7 @@ def test_luna_by_its_equations():
     q, k, v = projected(layer, x)
     packed = (layer.rows @ k.transpose(2, 3) / math.sqrt(8)).softmax(-1) @ v
     both = layer.joined((q @ packed.transpose(2, 3) / math.sqrt(8)).softmax(-1) @ packed)
-    torch.testing.assert_close(layer(x, None, AttentionMask(None, False)).out, both, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(layer(Pass(x, x, AttentionMask(None, False))).out, both, rtol=1e-4, atol=1e-5)
     a = F.softplus(k @ layer.rows.transpose(2, 3) / math.sqrt(8))
     rows = []
     for t in range(9):
@@ -107,7 +108,7 @@ def test_luna_by_its_equations():
         mixed = sum(a[:, :, j, :, None] * v[:, :, j, None] for j in range(t + 1)) / (t + 1)
         rows.append(weights @ mixed)
     causal = layer.joined(torch.cat(rows, 2))
-    torch.testing.assert_close(layer(x, None, AttentionMask(None, True)).out, causal, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(layer(Pass(x, x, AttentionMask(None, True))).out, causal, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", SPECS)

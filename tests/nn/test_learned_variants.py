@@ -11,6 +11,7 @@ from definitions import RULE
 from helpers import assert_beams_decode_alike, assert_steps_are_a_full_pass, tokens
 
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.nn.options import Pass
 from fairseq_lasformer.nn.patterns import PatternOptions, build_pattern
 from fairseq_lasformer.ops import AttentionMask, Teachers
 from fairseq_lasformer.plugin.config import LasformerConfig
@@ -42,7 +43,7 @@ def test_the_own_line_is_kept_beside_the_best_keys(padding, kind):
     mask, key_padding = masks(padding, kind == "causal")
     keys = torch.randn(2, N, 8)
     queries = torch.randn(2, N + 4, 8) if kind == "cross" else keys
-    kept, plain = (selector(s, kind)(queries, keys, mask, as_mask=True).kept() for s in ("learned_lines", "learned"))
+    kept, plain = (selector(s, kind)(Pass(queries, keys, mask, True)).kept() for s in ("learned_lines", "learned"))
     for b in range(2):
         lines, line = [], 0
         for end in mask.ends[b].tolist():
@@ -64,7 +65,7 @@ def test_top_p_keeps_the_fewest_keys_of_a_mass(padding, kind):
     keys = torch.randn(2, N, 8) * torch.rand(2, N, 1)
     queries = torch.randn(2, N + 4, 8) * torch.rand(2, N + 4, 1) if kind == "cross" else keys
     pattern = selector("learned_top_p:percent=60", kind)
-    kept = pattern(queries, keys, mask, as_mask=True).kept()
+    kept = pattern(Pass(queries, keys, mask, True)).kept()
     allowed = mask.full(2, queries.size(1), N, keys.device)
     scores = pattern.q_proj(queries) @ pattern.k_proj(keys).transpose(1, 2) * 4**-0.5
     counts = set()
@@ -121,7 +122,7 @@ def test_they_learn_as_the_definition_says(spec, causal, n):
         torch.manual_seed(1)
         x, q, k, v = torch.randn(2, n, 8), *(torch.randn(2, 2, n, 8).requires_grad_() for _ in range(3))
         mask = AttentionMask(None, causal, (torch.arange(n) % 9 == 8).expand(2, n))
-        selection = pattern(x, x, mask)
+        selection = pattern(Pass(x, x, mask))
         taught = selection.supervise(Teachers([q], [k]))
         (selection.attend(q, k, v, 0.0, backend).square().sum() + taught.kl).backward()
         grads = [p.grad for p in (q, k, v, *pattern.parameters())]

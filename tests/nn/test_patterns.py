@@ -13,6 +13,7 @@ from tiers import thinned
 
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.nn import others
+from fairseq_lasformer.nn.options import Pass
 from fairseq_lasformer.nn.patterns import PATTERNS, PatternOptions, build_pattern
 from fairseq_lasformer.nn.selection import BitmaskSelection, MaskSelection, SlotSelection
 from fairseq_lasformer.ops import AttentionMask, KeptKeys, bitmask_of, cpu, mask_of
@@ -131,7 +132,7 @@ def test_a_full_pass_keeps_the_keys_of_the_definition(spec, definition, padding,
     keys = torch.zeros(2, 13, 8)
     queries = torch.zeros(2, 17, 8) if kind == "cross" else keys
     mask = AttentionMask(key_padding if padding else None, kind == "causal")
-    selection = build_pattern(spec, PatternOptions(8, 8, 4, RULE))(queries, keys, mask)
+    selection = build_pattern(spec, PatternOptions(8, 8, 4, RULE))(Pass(queries, keys, mask))
     allowed = mask.full(2, queries.size(1), 13, keys.device)
     keep_mask = selection.keep_mask if isinstance(selection, MaskSelection) else allowed
     for b in range(2):
@@ -202,7 +203,7 @@ def test_long_passes_read_the_kept_keys_alone(build, spec, padding):
     states = torch.zeros(2, 300, 8)
     for causal in (False, True):
         mask = AttentionMask(key_padding if padding else None, causal)
-        some, exact = pattern(states, states, mask), definition(states, states, mask)
+        some, exact = pattern(Pass(states, states, mask)), definition(Pass(states, states, mask))
         assert isinstance(some, SlotSelection) and isinstance(exact, MaskSelection)
         assert torch.equal(some.kept()[~key_padding], exact.kept()[~key_padding])
         grads = []
@@ -226,7 +227,7 @@ def test_tiles_read_the_kept_keys_as_bits(build, spec):
     )
     states = torch.zeros(2, 40, 8)
     mask = AttentionMask(torch.arange(40).expand(2, 40) >= torch.tensor([[40], [31]]), True)
-    some, exact = pattern(states, states, mask), definition(states, states, mask)
+    some, exact = pattern(Pass(states, states, mask)), definition(Pass(states, states, mask))
     assert isinstance(some, BitmaskSelection) and some.supervise(None) is None
     assert torch.equal(some.kept()[~mask.key_padding], exact.kept()[~mask.key_padding])
     q, k, v = torch.randn(3, 2, 2, 40, 16)

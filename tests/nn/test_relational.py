@@ -10,6 +10,7 @@ from conftest import SMALL
 from definitions import OF_LINES, RULE, ends_at
 from helpers import assert_steps_are_a_full_pass, tokens
 
+from fairseq_lasformer.nn.options import Pass
 from fairseq_lasformer.nn.patterns import PatternOptions, build_pattern
 from fairseq_lasformer.ops import AttentionMask
 from fairseq_lasformer.plugin.config import LasformerConfig
@@ -26,7 +27,7 @@ def test_global_tokens_are_the_ends_of_lines(spec, padding, kind):
     keys = torch.zeros(2, 13, 8)
     queries = torch.zeros(2, 17, 8) if kind == "cross" else keys
     mask = AttentionMask(key_padding if padding else None, kind == "causal", ends)
-    kept = build_pattern(spec, PatternOptions(8, 8, 4, RULE))(queries, keys, mask).keep_mask
+    kept = build_pattern(spec, PatternOptions(8, 8, 4, RULE))(Pass(queries, keys, mask)).keep_mask
     allowed, size = mask.full(2, queries.size(1), 13, keys.device), int(spec.partition("=")[2])
     for b in range(2):
         for i in range(queries.size(1)):
@@ -78,7 +79,7 @@ def test_one_bucket_is_dense_and_more_are_those_of_the_hash(build):
     torch.testing.assert_close(one(src, None, prev)[0], dense(src, None, prev)[0], rtol=1e-4, atol=1e-5)
     pattern = build_pattern("reformer:buckets=6,rounds=2", PatternOptions(8, 8, 4, RULE))
     x = torch.randn(1, 20, 8)
-    kept = pattern(x, x, AttentionMask(None, False)).keep_mask[0]
+    kept = pattern(Pass(x, x, AttentionMask(None, False))).keep_mask[0]
     turned = [x[0] @ r for r in pattern.rotations]
     buckets = [[max(range(6), key=lambda b: float(torch.cat([t, -t], 1)[i, b])) for i in range(20)] for t in turned]
     for i in range(20):

@@ -9,6 +9,7 @@ from torch import nn
 
 from fairseq_lasformer.nn.attentions.base import AttentionOptions
 from fairseq_lasformer.nn.attentions.selected import SelectedAttention
+from fairseq_lasformer.nn.options import Pass
 from fairseq_lasformer.nn.patterns import PatternOptions, build_pattern
 from fairseq_lasformer.ops import AttentionMask
 
@@ -28,7 +29,7 @@ def test_states_and_gradients_are_those_of_the_recurrence(causal, backend):
     whole = x.clone().requires_grad_()
     states = whole
     for layer in stack:
-        states = states + layer(states, None, AttentionMask(None, causal)).out
+        states = states + layer(Pass(states, states, AttentionMask(None, causal))).out
     states[:, -3:].square().sum().backward()  # of the last segment only
     grads = [whole.grad, *(p.grad for p in stack.parameters())]
 
@@ -63,7 +64,7 @@ def test_padding_belongs_to_no_segment():
     pattern = build_pattern(f"transformer_xl:segment={SIZE}", PatternOptions(8, 8, 4, RULE))
     x, padding = torch.randn(2, N, 8), torch.zeros(2, N, dtype=torch.bool)
     padding[1, :4] = True
-    kept = pattern(x, x, AttentionMask(padding, True)).kept()
+    kept = pattern(Pass(x, x, AttentionMask(padding, True))).kept()
     text = x[1:, 4:]
-    assert torch.equal(kept[1, 4:, 4:], pattern(text, text, AttentionMask(None, True)).kept()[0])
+    assert torch.equal(kept[1, 4:, 4:], pattern(Pass(text, text, AttentionMask(None, True))).kept()[0])
     assert not bool(kept[1, :, :4].any())

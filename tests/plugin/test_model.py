@@ -13,7 +13,7 @@ from tiers import thinned
 
 from fairseq_lasformer import ops
 from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.nn.options import RunOptions
+from fairseq_lasformer.nn.options import Pass, RunOptions
 from fairseq_lasformer.ops import AttentionMask, Teachers, choice, reference
 from fairseq_lasformer.plugin.config import LasformerConfig, module_config, selected_modules
 from fairseq_lasformer.plugin.model import LasformerModel
@@ -223,7 +223,7 @@ def test_a_fixed_window_has_no_selector_to_learn_or_to_supervise(build):
     weight = model.encoder.layers[0].self_attn.q_proj.weight
     hidden = model.encoder.embed(src)[0]
     attention = model.encoder.layers[0].self_attn
-    seen = attention(hidden.detach(), None, AttentionMask(None, False)).out
+    seen = attention(Pass(states := hidden.detach(), states, AttentionMask(None, False))).out
     place = torch.arange(30)
     first = (place - 3).clamp(0, 30 - 7)
     mask = (place[None] >= first[:, None]) & (place[None] < first[:, None] + 7)

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from torch import Tensor, nn
 
-from fairseq_lasformer.nn.options import EVERY_QUERY, RowSampling
+from fairseq_lasformer.nn.options import Pass
 from fairseq_lasformer.nn.patterns import Pattern, PatternCost
 from fairseq_lasformer.nn.selection import Selection
-from fairseq_lasformer.ops import AttentionMask, KeptKeys
+from fairseq_lasformer.ops import KeptKeys
 
 if TYPE_CHECKING:
     from fairseq_lasformer.nn.cache import DecodingCache
@@ -100,21 +100,11 @@ class Attention(nn.Module):
         """
         raise NotImplementedError
 
-    def forward(
-        self,
-        x: Tensor,
-        memory: Tensor | None,
-        mask: AttentionMask,
-        selection: Selection | None = None,
-        sampling: RowSampling = EVERY_QUERY,
-    ) -> AttentionOutput:
-        """Attend from x to ``memory`` (cross-attention) or to x itself.
+    def forward(self, full: Pass, selection: Selection | None = None) -> AttentionOutput:
+        """Attend from the queries to the keys.
 
         Args:
-            x: [B, Q, d], the input of the attention sub-layer (already normalised, if pre-norm).
-            memory: [B, K, d_memory]; None in self-attention.
             selection: the group's selection, for a layer without its own pattern.
-            sampling: which queries a learned pattern learns from.
         """
         raise NotImplementedError
 

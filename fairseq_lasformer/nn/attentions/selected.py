@@ -12,7 +12,7 @@ from fairseq_lasformer.nn.attentions.base import AttentionOptions, AttentionOutp
 from fairseq_lasformer.nn.attentions.projected import ProjectedAttention
 from fairseq_lasformer.nn.cache import DecodingCache
 from fairseq_lasformer.nn.layer_cache import LayerCache
-from fairseq_lasformer.nn.options import EVERY_QUERY, RowSampling
+from fairseq_lasformer.nn.options import Pass
 from fairseq_lasformer.nn.patterns import Pattern
 from fairseq_lasformer.nn.selection import Selection, selected
 from fairseq_lasformer.ops import AttentionMask, KeptKeys, PassShape
@@ -39,21 +39,13 @@ class SelectedAttention(ProjectedAttention):
         self.own_lines = options.own_lines
         self.line_gate = nn.Parameter(torch.zeros(self.num_heads)) if self.own_lines else None
 
-    def forward(
-        self,
-        x: Tensor,
-        memory: Tensor | None,
-        mask: AttentionMask,
-        selection: Selection | None = None,
-        sampling: RowSampling = EVERY_QUERY,
-    ) -> AttentionOutput:
-        dropout_p = self.dropout_module.active_p
+    def forward(self, full: Pass, selection: Selection | None = None) -> AttentionOutput:
+        x, mask, dropout_p = full.query, full.mask, self.dropout_module.active_p
         if self.selector is not None:
-            source = x if memory is None else memory
-            selection = self.selector(x, source, mask, as_mask=dropout_p > 0, sampling=sampling)
+            selection = self.selector(full._replace(as_mask=dropout_p > 0))
         if selection is None:
             raise ValueError("an attention without a pattern needs its group's selection")
-        q, k, v = (self._as(x, heads, selection.contiguous) for heads in self.projected(x, memory))
+        q, k, v = (self._as(x, heads, selection.contiguous) for heads in self.projected(x, full.memory))
         if self.length:
             q = self.sharpened(q, mask.counts(q.size(2), k.size(2), q.device)[:, None, :, None])
         heads = selection.attend(q, k, v, dropout_p, self.backend)

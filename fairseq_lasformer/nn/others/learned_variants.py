@@ -16,7 +16,7 @@ from fairseq_lasformer import ops
 from fairseq_lasformer.nn.others.relational import LINE, line_of
 from fairseq_lasformer.nn.patterns.base import PatternCost, PatternOptions, numbers
 from fairseq_lasformer.nn.patterns.learned import Selector
-from fairseq_lasformer.nn.selection import Selection, Teaching, selected_by
+from fairseq_lasformer.nn.selection import Kappa, Selection, Teaching, selected_by
 from fairseq_lasformer.ops import MIN_KEYS, AttentionMask, Choice, KeptKeys
 from fairseq_lasformer.ops.reference import keep_counts, masked_softmax, of_rows, select, selector_scores
 
@@ -37,15 +37,14 @@ class OwnLine(Selector):
     packable = False
     reads_ends = True
 
-    def selection(
-        self, choice: Choice, q: Tensor, k: Tensor, mask: AttentionMask, kappa: int, teaching: Teaching
-    ) -> Selection:
+    def selection(self, choice: Choice, mask: AttentionMask, teaching: Teaching, kappa: Kappa) -> Selection:
         if not self.same_text:
-            return super().selection(choice, q, k, mask, kappa, teaching)
+            return super().selection(choice, mask, teaching, kappa)
+        q, k = teaching.query, teaching.key
         ends = torch.zeros(1, k.size(1), dtype=torch.bool, device=k.device) if mask.ends is None else mask.ends
         line = line_of(ends)
         allowed = mask.full(q.size(0), q.size(1), k.size(1), k.device)
-        kept = ops.topk_mask(q, k, mask, kappa) | (line[:, :, None] == line[:, None]) & allowed
+        kept = ops.topk_mask(q, k, mask, kappa.millionths) | (line[:, :, None] == line[:, None]) & allowed
         return selected_by(choice, kept, mask, teaching)
 
     def step(self, query: Tensor, keys: LayerCache) -> KeptKeys | None:
@@ -97,12 +96,11 @@ class TopP(Selector):
     def build(cls, argument: str, options: PatternOptions) -> TopP:
         return cls(numbers(Mass, argument, "learned_top_p:percent=90") if argument else Mass(), *options)
 
-    def selection(
-        self, choice: Choice, q: Tensor, k: Tensor, mask: AttentionMask, kappa: int, teaching: Teaching
-    ) -> Selection:
+    def selection(self, choice: Choice, mask: AttentionMask, teaching: Teaching, kappa: Kappa) -> Selection:
+        q, k = teaching.query, teaching.key
         with torch.no_grad():
             allowed = mask.full(q.size(0), q.size(1), k.size(1), k.device)
-            kept = self._fewest(selector_scores(q, k, allowed), keep_counts(allowed.sum(-1), kappa))
+            kept = self._fewest(selector_scores(q, k, allowed), keep_counts(allowed.sum(-1), kappa.millionths))
         return selected_by(choice, kept, mask, teaching)
 
     def step(self, query: Tensor, keys: LayerCache) -> KeptKeys:

@@ -12,11 +12,11 @@ from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.nn.attentions.base import AttentionOptions, AttentionOutput
 from fairseq_lasformer.nn.attentions.projected import ProjectedAttention
 from fairseq_lasformer.nn.layer_cache import LayerCache
-from fairseq_lasformer.nn.options import EVERY_QUERY, RowSampling
+from fairseq_lasformer.nn.options import Pass
 from fairseq_lasformer.nn.patterns import PatternCost
 from fairseq_lasformer.nn.patterns.base import numbers
 from fairseq_lasformer.nn.selection import Selection
-from fairseq_lasformer.ops import AttentionMask, KeptKeys
+from fairseq_lasformer.ops import KeptKeys
 
 
 @dataclass(frozen=True)
@@ -55,16 +55,9 @@ class Linformer(ProjectedAttention):
     def build(cls, argument: str, options: AttentionOptions) -> Linformer:
         return cls(options, numbers(Rows, argument, "linformer:rows=64,length=1024"))
 
-    def forward(
-        self,
-        x: Tensor,
-        memory: Tensor | None,
-        mask: AttentionMask,
-        selection: Selection | None = None,
-        sampling: RowSampling = EVERY_QUERY,
-    ) -> AttentionOutput:
-        source = x if memory is None else memory
-        allowed = torch.ones_like(source[..., 0], dtype=torch.bool) if mask.key_padding is None else ~mask.key_padding
+    def forward(self, full: Pass, selection: Selection | None = None) -> AttentionOutput:
+        x, source, padding = full.query, full.key, full.mask.key_padding
+        allowed = torch.ones_like(source[..., 0], dtype=torch.bool) if padding is None else ~padding
         k, v = self._projected(source, allowed).chunk(2, -1)
         out = F.scaled_dot_product_attention(
             self.heads(self.q_proj(x)), self.heads(k), self.heads(v), dropout_p=self.dropout_module.active_p

@@ -15,12 +15,12 @@ from torch import Tensor, nn
 from fairseq_lasformer.nn.attentions.base import AttentionOptions, AttentionOutput
 from fairseq_lasformer.nn.attentions.projected import ProjectedAttention
 from fairseq_lasformer.nn.layer_cache import LayerCache
-from fairseq_lasformer.nn.options import EVERY_QUERY, RowSampling
+from fairseq_lasformer.nn.options import Pass
 from fairseq_lasformer.nn.others.prefix_sums import prefix_products
 from fairseq_lasformer.nn.patterns import PatternCost
 from fairseq_lasformer.nn.patterns.base import numbers
 from fairseq_lasformer.nn.selection import Selection
-from fairseq_lasformer.ops import AttentionMask, KeptKeys
+from fairseq_lasformer.ops import KeptKeys
 
 
 @dataclass(frozen=True)
@@ -54,15 +54,9 @@ class Luna(ProjectedAttention):
     def build(cls, argument: str, options: AttentionOptions) -> Luna:
         return cls(options, numbers(Rows, argument, "luna:rows=32").rows)
 
-    def forward(
-        self,
-        x: Tensor,
-        memory: Tensor | None,
-        mask: AttentionMask,
-        selection: Selection | None = None,
-        sampling: RowSampling = EVERY_QUERY,
-    ) -> AttentionOutput:
-        q, k, v = self.projected(x, memory)
+    def forward(self, full: Pass, selection: Selection | None = None) -> AttentionOutput:
+        mask = full.mask
+        q, k, v = self.projected(full.query, full.memory)
         if not mask.causal:
             allowed = None if mask.key_padding is None else ~mask.key_padding
             return AttentionOutput(self.joined(self._unpacked(q, self._packed(k, v, allowed))))

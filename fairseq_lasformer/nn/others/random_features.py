@@ -16,12 +16,12 @@ from torch import Tensor, nn
 from fairseq_lasformer.nn.attentions.base import AttentionOptions, AttentionOutput
 from fairseq_lasformer.nn.attentions.projected import ProjectedAttention
 from fairseq_lasformer.nn.layer_cache import LayerCache
-from fairseq_lasformer.nn.options import EVERY_QUERY, RowSampling
+from fairseq_lasformer.nn.options import Pass
 from fairseq_lasformer.nn.others.prefix_sums import LOWEST, prefix_products
 from fairseq_lasformer.nn.patterns import PatternCost
 from fairseq_lasformer.nn.patterns.base import numbers
 from fairseq_lasformer.nn.selection import Selection
-from fairseq_lasformer.ops import AttentionMask, KeptKeys
+from fairseq_lasformer.ops import KeptKeys
 
 MINIMUM = 1e-30
 """Smallest sum of weights used as a divisor."""
@@ -65,15 +65,9 @@ class RandomFeatures(ProjectedAttention):
         """Map [..., H, N, D] to features [..., H, N, M], and the log of their missing factor, [..., H, N, 1]."""
         raise NotImplementedError
 
-    def forward(
-        self,
-        x: Tensor,
-        memory: Tensor | None,
-        mask: AttentionMask,
-        selection: Selection | None = None,
-        sampling: RowSampling = EVERY_QUERY,
-    ) -> AttentionOutput:
-        q, k, v = (t.float() for t in self.projected(x, memory))
+    def forward(self, full: Pass, selection: Selection | None = None) -> AttentionOutput:
+        x, mask = full.query, full.mask
+        q, k, v = (t.float() for t in self.projected(x, full.memory))
         phi_q, (phi_k, log) = self.query_features(q), self.key_features(k)
         if mask.key_padding is not None:
             log = log.masked_fill(mask.key_padding[:, None, :, None], -torch.inf)

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from fairseq_lasformer import ops
-from fairseq_lasformer.nn.options import EVERY_QUERY, RowSampling
+from fairseq_lasformer.nn.options import Pass
 from fairseq_lasformer.nn.patterns.base import Numbers, Pattern, PatternCost, PatternOptions, numbers
 from fairseq_lasformer.nn.selection import Selection, selected_by
-from fairseq_lasformer.ops import AttentionMask, KeptKeys
+from fairseq_lasformer.ops import KeptKeys
 from fairseq_lasformer.ops.reference import of_rows
 
 if TYPE_CHECKING:
@@ -84,14 +84,8 @@ class Relational(Pattern, Generic[Numbers]):
         """Return codes of states, [..., d] -> [..., C], if ``coded``."""
         raise NotImplementedError
 
-    def forward(
-        self,
-        query: Tensor,
-        key: Tensor,
-        mask: AttentionMask,
-        as_mask: bool = False,
-        sampling: RowSampling = EVERY_QUERY,
-    ) -> Selection:
+    def forward(self, full: Pass) -> Selection:
+        query, key, mask = full[:3]
         n_batch, n_queries, n_keys, device = query.size(0), query.size(1), key.size(1), query.device
         position = mask.positions(n_keys, device)
         ends = torch.zeros_like(position, dtype=torch.bool) if mask.ends is None else mask.ends
@@ -103,7 +97,7 @@ class Relational(Pattern, Generic[Numbers]):
             queries = Places(torch.arange(n_queries, device=device)[None], none.bool(), none, code)
         counts = mask.counts(n_queries, n_keys, device)[..., None]
         kept = self.keeps(_each(queries, -1), _each(keys, -2), counts) & mask.full(n_batch, n_queries, n_keys, device)
-        return selected_by(self.chosen(query, n_keys, float(kept.float().mean()), mask, as_mask), kept, mask)
+        return selected_by(self.chosen(full, float(kept.float().mean())), kept, mask)
 
     def step(self, query: Tensor, keys: LayerCache) -> KeptKeys:
         index, rows = keys.key_index, query.size(0)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fairseq_lasformer import ops
-from fairseq_lasformer.nn.options import EVERY_QUERY, RowSampling
+from fairseq_lasformer.nn.options import Pass
 from fairseq_lasformer.nn.patterns.positional import Numbered
 from fairseq_lasformer.nn.selection import MaskSelection, Selection
 from fairseq_lasformer.ops import AttentionMask
@@ -66,16 +66,10 @@ class TransformerXL(Numbered[Segment]):
         first = (query // segment - 1) * segment
         return first[..., None] + torch.arange(2 * segment, device=query.device)
 
-    def forward(
-        self,
-        query: Tensor,
-        key: Tensor,
-        mask: AttentionMask,
-        as_mask: bool = False,
-        sampling: RowSampling = EVERY_QUERY,
-    ) -> Selection:
+    def forward(self, full: Pass) -> Selection:
+        query, key, mask = full[:3]
         if query is not key or not torch.is_grad_enabled():
-            return super().forward(query, key, mask, as_mask, sampling)
+            return super().forward(full)
         n_batch, n, device = query.size(0), query.size(1), query.device
         of = mask.positions(n, device) // self.numbers.segment
         memory = of[:, :, None] - 1 == of[:, None]

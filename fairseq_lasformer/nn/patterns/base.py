@@ -8,14 +8,13 @@ from __future__ import annotations
 from dataclasses import MISSING, fields
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeVar
 
-import torch
 from torch import Tensor, nn
 
 from fairseq_lasformer import ops
-from fairseq_lasformer.nn.options import EVERY_QUERY, RowSampling
+from fairseq_lasformer.nn.options import Pass
 from fairseq_lasformer.nn.selection import Selection
 from fairseq_lasformer.nn.sparsity import SparsityRule
-from fairseq_lasformer.ops import AttentionMask, Choice, KeptKeys, PassShape
+from fairseq_lasformer.ops import Choice, KeptKeys, PassShape
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -130,23 +129,8 @@ class Pattern(nn.Module):
         """
         raise NotImplementedError
 
-    def forward(
-        self,
-        query: Tensor,
-        key: Tensor,
-        mask: AttentionMask,
-        as_mask: bool = False,
-        sampling: RowSampling = EVERY_QUERY,
-    ) -> Selection:
-        """Return the selection of a full pass.
-
-        Args:
-            query: [B, Q, d], the input of the layer's attention.
-            key: [B, K, d_key]; the same tensor object as ``query`` in self-attention.
-            as_mask: whether the result must be a form that supports attention dropout; otherwise, passes without
-                gradients use the fastest form.
-            sampling: which queries a learned pattern learns from.
-        """
+    def forward(self, full: Pass) -> Selection:
+        """Return the selection of a full pass."""
         raise NotImplementedError
 
     def step(self, query: Tensor, keys: LayerCache) -> KeptKeys | None:
@@ -158,21 +142,16 @@ class Pattern(nn.Module):
         """
         raise NotImplementedError
 
-    def chosen(self, query: Tensor, n_keys: int, share: float, mask: AttentionMask, as_mask: bool) -> Choice:
+    def chosen(self, full: Pass, share: float) -> Choice:
         """Return the implementation of a full pass over keys that were found without scores.
 
         Args:
-            query, mask, as_mask: see :meth:`forward`.
             share: see :class:`PassShape`.
         """
-        shape = PassShape(query, query.size(1), n_keys, share, mask, self.backend)
-        if self.fixes_sums(as_mask):
+        shape = PassShape(full.query, full.query.size(1), full.key.size(1), share, full.mask, self.backend)
+        if self.reproducible and full.fixes_sums:
             shape = shape._replace(teaches=False, dropout=False, reproducible=True)
         return ops.choose(shape, ranges=False)
-
-    def fixes_sums(self, as_mask: bool) -> bool:
-        """Return whether a full pass sums in an order that depends on the row alone; see ``reproducible``."""
-        return self.reproducible and not as_mask and not torch.is_grad_enabled()
 
     @property
     def share(self) -> float | None:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from fairseq_lasformer import ops
-from fairseq_lasformer.nn.options import EVERY_QUERY, RowSampling
+from fairseq_lasformer.nn.options import Pass
 from fairseq_lasformer.nn.patterns.base import Pattern, PatternCost, PatternOptions
 from fairseq_lasformer.nn.selection import FullSelection, Selection, every
-from fairseq_lasformer.ops import AttentionMask, PassShape
+from fairseq_lasformer.ops import PassShape
 
 if TYPE_CHECKING:
     from fairseq_lasformer.nn.layer_cache import LayerCache
@@ -29,18 +29,12 @@ class Full(Pattern):
             raise ValueError("full takes no argument")
         return cls()
 
-    def forward(
-        self,
-        query: Tensor,
-        key: Tensor,
-        mask: AttentionMask,
-        as_mask: bool = False,
-        sampling: RowSampling = EVERY_QUERY,
-    ) -> Selection:
-        if self.fixes_sums(as_mask):
-            full = PassShape(query, query.size(1), key.size(1), 1.0, mask, self.backend, teaches=False, dropout=False)
-            return every(ops.choose(full._replace(reproducible=True)), mask)
-        return FullSelection(mask)
+    def forward(self, full: Pass) -> Selection:
+        if self.reproducible and full.fixes_sums:
+            shape = PassShape(full.query, full.query.size(1), full.key.size(1), 1.0, full.mask, self.backend)
+            choice = ops.choose(shape._replace(teaches=False, dropout=False, reproducible=True))
+            return every(choice, full.mask)
+        return FullSelection(full.mask)
 
     def step(self, query: Tensor, keys: LayerCache) -> None:
         return None

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from fairseq_lasformer import ops
 from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.nn.options import EVERY_QUERY, RowSampling
+from fairseq_lasformer.nn.options import Pass
 from fairseq_lasformer.nn.patterns.base import Pattern, PatternCost, PatternOptions
-from fairseq_lasformer.nn.selection import Selection, Teaching, select
+from fairseq_lasformer.nn.selection import Kappa, Selection, Teaching, select
 from fairseq_lasformer.nn.sparsity import SparsityRule
 from fairseq_lasformer.ops import KAPPA_ONE, MIN_KEYS, AttentionMask, Choice, KeptKeys, PassShape
 
@@ -71,29 +71,20 @@ class Selector(Pattern):
             raise ValueError(f"{cls.name} takes no argument; its options are --select-dim, --sparsity-threshold, ...")
         return cls(*options)
 
-    def forward(
-        self,
-        query: Tensor,
-        key: Tensor,
-        mask: AttentionMask,
-        as_mask: bool = False,
-        sampling: RowSampling = EVERY_QUERY,
-    ) -> Selection:
+    def forward(self, full: Pass) -> Selection:
+        query, key, mask, as_mask, sampling = full
         if not self.live:
             query, key = query.detach(), key.detach()
-        q, k, kappa = self.q_proj(query), self.k_proj(key), self.millionths
-        n_queries, n_keys, share = q.size(1), k.size(1), kappa / KAPPA_ONE
-        teaching = Teaching(q, k, self.gradient, sampling.sample(q.size(0), n_queries, share))
+        q, k, share = self.q_proj(query), self.k_proj(key), self.millionths / KAPPA_ONE
+        teaching = Teaching(q, k, self.gradient, sampling.sample(q.size(0), q.size(1), share))
         teaches = torch.is_grad_enabled() or as_mask
-        full = PassShape(q, n_queries, n_keys, share, mask, self.backend, teaches, as_mask, bool(sampling.rows))
-        full = full._replace(reproducible=self.fixes_sums(as_mask))
-        return self.selection(ops.choose(full), q, k, mask, kappa, teaching)
+        shape = PassShape(q, q.size(1), k.size(1), share, mask, self.backend, teaches, as_mask, bool(sampling.rows))
+        shape = shape._replace(reproducible=self.reproducible and full.fixes_sums)
+        return self.selection(ops.choose(shape), mask, teaching, Kappa(self.millionths, self.kappa))
 
-    def selection(
-        self, choice: Choice, q: Tensor, k: Tensor, mask: AttentionMask, kappa: int, teaching: Teaching
-    ) -> Selection:
+    def selection(self, choice: Choice, mask: AttentionMask, teaching: Teaching, kappa: Kappa) -> Selection:
         """Select the keys of a full pass by their scores; for the arguments see :func:`nn.selection.select`."""
-        return select(choice, q, k, mask, kappa, teaching, self.kappa)
+        return select(choice, mask, teaching, kappa)
 
     def step(self, query: Tensor, keys: LayerCache) -> KeptKeys | None:
         selector_keys = keys.project("selector_key", self.k_proj)

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple
 import torch
 from torch import Tensor
 
-from fairseq_lasformer.nn.options import EVERY_QUERY, RowSampling
+from fairseq_lasformer.nn.options import Pass
 from fairseq_lasformer.nn.patterns.base import Numbers, Pattern, PatternCost, PatternOptions, numbers
 from fairseq_lasformer.nn.selection import Selection, selected
-from fairseq_lasformer.ops import AttentionMask, KeptKeys
+from fairseq_lasformer.ops import KeptKeys
 
 if TYPE_CHECKING:
     from fairseq_lasformer.nn.layer_cache import LayerCache
@@ -67,14 +67,8 @@ class Positional(Pattern):
         unused = found == NOWHERE
         return KeptPositions(found.masked_fill(unused, -1), (~unused).sum(-1))
 
-    def forward(
-        self,
-        query: Tensor,
-        key: Tensor,
-        mask: AttentionMask,
-        as_mask: bool = False,
-        sampling: RowSampling = EVERY_QUERY,
-    ) -> Selection:
+    def forward(self, full: Pass) -> Selection:
+        query, key, mask = full[:3]
         n_batch, n_queries, n_keys, device = query.size(0), query.size(1), key.size(1), query.device
         position = mask.positions(n_keys, device) if query is key else torch.arange(n_queries, device=device)[None]
         counts = mask.counts(n_queries, n_keys, device)
@@ -87,7 +81,7 @@ class Positional(Pattern):
         most = slots.size(2)
         slots = slots.expand(n_batch, -1, -1).reshape(-1, most).int()
         kept = KeptKeys(slots, found.counts.expand(n_batch, -1).reshape(-1).int())
-        return selected(self.chosen(query, n_keys, most / n_keys, mask, as_mask), kept, n_batch, n_keys, mask)
+        return selected(self.chosen(full, most / n_keys), kept, n_batch, n_keys, mask)
 
     def step(self, query: Tensor, keys: LayerCache) -> KeptKeys:
         index, position = keys.key_index, keys.position
