@@ -1,4 +1,4 @@
-"""What goes with what: options of training and decoding that exclude each other, and models that exclude options.
+"""Exclusions: options of training and decoding that do not go together, and models that exclude options.
 
 docs/commands.md shows :data:`CANNOT` as a table. Whoever refuses a combination calls :func:`refuse` with what it found.
 """

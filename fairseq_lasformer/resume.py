@@ -94,7 +94,7 @@ class Progress:
     def _held(self) -> tuple[Ledger, str | None, dict[str, tuple[float, str]]]:
         """Return the ledger, its key and its stages; a key of None if there is no file.
 
-        A line with a key begins anew. The key of a damaged file matches nothing.
+        A line with a key ends an earlier job. The key of a damaged file matches nothing.
         """
         ledger, stages = Ledger(self.folder / FILE), dict[str, tuple[float, str]]()
         key = "" if ledger.path.exists() else None

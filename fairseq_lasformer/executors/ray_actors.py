@@ -128,7 +128,7 @@ class RayActors(Executor):
 
 
 class _Outcome(NamedTuple):
-    """What became of an item, by its number.
+    """The outcome of an item, by its number.
 
     Attributes:
         units: units of work reported.

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from tqdm import tqdm
 
@@ -89,17 +90,14 @@ def generate(
     here = engine == "processes"
     if not here:  # other machines have a different working folder
         data, checkpoint, out = data.absolute(), checkpoint.absolute(), out.absolute()
-    arguments = [*_arguments(data, checkpoint, split, codec.settings, info), *options]
-    parts, lock = beside(out, ".parts"), out.with_name(f".{out.name}.lock")
-    record = out.with_name(f".{out.name}.done")
-    work = executor(engine, "the translation", parts)
     if shards is None:
         shards = SHARDS if here else max(SHARDS, -(-info.sentences // UNIT))
     shards = max(1, min(shards, info.documents))
     sources = report is not None or not keep_doubtful
-    worker = ShardTranslator(arguments, parts, "" if here else file_hash(checkpoint), sources)
-    logs = [parts / f"{i}" for i in range(shards)]
+    arguments = [*_arguments(data, checkpoint, split, codec.settings, info), *options]
     arguments += ["--distributed-world-size", str(shards)]
+    parts = beside(out, ".parts")
+    place = executor(engine, "the translation", parts)
     key = [
         codec.settings.fingerprint,
         *identity(checkpoint),
@@ -109,40 +107,83 @@ def generate(
         *(["sources"] if sources else []),
         *(hashlib.sha256(path.read_bytes()).hexdigest() for path in _files(options)),
     ]
+    job = _Job(codec, info, key, [parts / f"{i}" for i in range(shards)], out, form, report, keep_doubtful)
+    worker = ShardTranslator(arguments, parts, "" if here else file_hash(checkpoint), sources)
+    units = [Unit(i) for i in range(shards)] if only is None else [Unit(only)]
+    units += [] if here or only is not None else [Unit(i, again=True) for i in range(0, shards, CHECKED)]
+    what = f"translating {split}" + ("" if only is None else f", shard {only + 1} of {shards}")
 
-    def begin() -> None:
-        progress = Progress(parts, key_of(*key))
+    def work() -> None:
+        _translate(place, worker, job.logs, units, jobs, what, info)
+
+    return job.all(work) if only is None else job.one(only, work)
+
+
+class _Job(NamedTuple):
+    """The translation of a split in shards.
+
+    Attributes:
+        key: everything that the shards depend on.
+        logs: the file of each shard.
+        form, report, keep_doubtful: see :func:`generate`.
+    """
+
+    codec: ExampleCodec
+    info: SplitInfo
+    key: Sequence[object]
+    logs: Sequence[Path]
+    out: Path
+    form: str
+    report: Path | None
+    keep_doubtful: bool
+
+    @property
+    def parts(self) -> Path:
+        """Folder of the shards' files."""
+        return self.logs[0].parent
+
+    def place(self, name: str) -> Path:
+        """Return a hidden file beside the output."""
+        return self.out.with_name(f".{self.out.name}.{name}")
+
+    def begin(self) -> None:
+        """Remove the shards of another job."""
+        progress = Progress(self.parts, key_of(*self.key))
         if not progress.matches:
-            remove_folder(parts)
+            remove_folder(self.parts)
             progress.begin()
 
-    def finish() -> Translation:
-        done = collect(codec, info, logs)
-        write(out, done, form, keep_doubtful)
-        if report is not None:
-            atomic_write(report, table(done.units))
-        remove_folder(parts)
+    def finish(self) -> Translation:
+        """Collect the shards."""
+        done = collect(self.codec, self.info, self.logs)
+        write(self.out, done, self.form, self.keep_doubtful)
+        if self.report is not None:
+            atomic_write(self.report, table(done.units))
+        remove_folder(self.parts)
         return done
 
-    if only is None:
-        with locked(lock, "a translation"):
-            begin()
-            units = [Unit(i) for i in range(shards)]
-            units += [] if here else [Unit(i, again=True) for i in range(0, shards, CHECKED)]
-            _translate(work, worker, logs, units, jobs, f"translating {split}", info)
-            return finish()
-    if only >= shards or _recorded(record, key, out):
-        return None  # there are fewer documents than shards, or all of them are translated
-    with locked(lock, "a translation", PATIENCE):
-        begin()
-    with locked(out.with_name(f".{out.name}.{only}.lock"), "this shard"):
-        _translate(work, worker, logs, [Unit(only)], jobs, f"translating {split}, shard {only + 1} of {shards}", info)
-    with locked(lock, "a translation", PATIENCE):
-        if not all(log.exists() for log in logs):
-            return None
-        done = finish()
-        Ledger(record).add("collected", key_of(*key, file_hash(out)))
-        return done
+    def all(self, work: Callable[[], None]) -> Translation:
+        """Translate all shards."""
+        with locked(self.place("lock"), "a translation"):
+            self.begin()
+            work()
+            return self.finish()
+
+    def one(self, shard: int, work: Callable[[], None]) -> Translation | None:
+        """Translate a shard; collect all if it is the last one."""
+        record, lock = self.place("done"), self.place("lock")
+        if shard >= len(self.logs) or _recorded(record, self.key, self.out):
+            return None  # there are fewer documents than shards, or all of them are translated
+        with locked(lock, "a translation", PATIENCE):
+            self.begin()
+        with locked(self.place(f"{shard}.lock"), "this shard"):
+            work()
+        with locked(lock, "a translation", PATIENCE):
+            if not all(log.exists() for log in self.logs):
+                return None
+            done = self.finish()
+            Ledger(record).add("collected", key_of(*self.key, file_hash(self.out)))
+            return done
 
 
 def _recorded(record: Path, key: Sequence[object], out: Path) -> bool:

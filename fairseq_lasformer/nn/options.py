@@ -89,7 +89,7 @@ class Pass(NamedTuple):
 
     @property
     def fixes_sums(self) -> bool:
-        """Whether a reproducible pattern must sum in an order that depends on the row alone."""
+        """True if a reproducible pattern must sum in an order that depends on the row alone."""
         return not self.as_mask and not torch.is_grad_enabled()
 
 

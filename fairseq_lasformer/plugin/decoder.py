@@ -192,21 +192,7 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
             padded: see :func:`some_padding`.
         """
         if incremental_state is not None:
-            newest, positions = prev_output_tokens[:, -1], None
-            memory = encoder_out["encoder_out"][0].transpose(0, 1)
-            cache = incremental_state.get(STATE) or DecodingCache.of(
-                incremental_state, functools.partial(self.new_cache, newest.size(0), memory)
-            )
-            ends = self.line_ends.of(newest) if self.line_ends.read else None
-            place = cache.next_place(ends) if ends is not None and self.reads_lines else None
-            if place is not None and self.by_line:
-                positions = self.positions_at(place + self.padding_idx + 1, cache.length + 1)
-            elif self.embed_positions is not None:
-                positions = self.embed_positions(prev_output_tokens, incremental_state=incremental_state)[:, -1]
-            words = self.embed_scale * self.embed_tokens(newest)
-            if self.cfg.zero_first_embedding and prev_output_tokens.size(1) == 1:
-                words = torch.zeros_like(words)
-            return self._step(self.embed_words(words, positions), ends, encoder_out, memory, cache)
+            return self._newest(prev_output_tokens, encoder_out, incremental_state)
         memory_padding = encoder_out["encoder_padding_mask"][0]
         ends = self.line_ends.asked(prev_output_tokens)
         source_ends = None if ends is None else encoder_out["ends"][0]
@@ -239,6 +225,26 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
             "supervision": {**encoder_out.get("supervision", {}), **out.supervision},
             "router_stats": {**encoder_out.get("router_stats", {}), **router_stats},
         }
+
+    def _newest(
+        self, prev_output_tokens: Tensor, encoder_out: EncoderOut, incremental_state: IncrementalState
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """Compute features [R, 1, d] of the newest tokens in a decoding step."""
+        newest, positions = prev_output_tokens[:, -1], None
+        memory = encoder_out["encoder_out"][0].transpose(0, 1)
+        cache = incremental_state.get(STATE) or DecodingCache.of(
+            incremental_state, functools.partial(self.new_cache, newest.size(0), memory)
+        )
+        ends = self.line_ends.of(newest) if self.line_ends.read else None
+        place = cache.next_place(ends) if ends is not None and self.reads_lines else None
+        if place is not None and self.by_line:
+            positions = self.positions_at(place + self.padding_idx + 1, cache.length + 1)
+        elif self.embed_positions is not None:
+            positions = self.embed_positions(prev_output_tokens, incremental_state=incremental_state)[:, -1]
+        words = self.embed_scale * self.embed_tokens(newest)
+        if self.cfg.zero_first_embedding and prev_output_tokens.size(1) == 1:
+            words = torch.zeros_like(words)
+        return self._step(self.embed_words(words, positions), ends, encoder_out, memory, cache)
 
     def read_beginning(
         self, tokens: Tensor, encoder_out: EncoderOut, incremental_state: IncrementalState, beam: int

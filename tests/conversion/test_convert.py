@@ -85,7 +85,7 @@ def test_translations_are_those_of_fairseq(checkpoint, prepared, tmp_path):
     told = run("lasformer", "convert", checkpoint, out).stdout
     assert "lasformer_dense, 2+2 layers of 32" in told
     common = ["--cpu", "--beam", 3, "--user-dir", "fairseq_lasformer", "--task", "document_translation"]
-    common += ["--no-align-sentences"]
+    common += ["--align-sentences", "no"]
     texts = []
     for path in (checkpoint, out):
         done = run("fairseq-generate", prepared, "--path", path, *common)

@@ -8,7 +8,7 @@ from typing import Any
 
 
 def wrap(holder: Any, name: str, around: Callable[..., Any]) -> None:
-    """Let a function of fairseq be called through another one. Repeated calls have no effect.
+    """Let a function of fairseq be called through one of ours. Repeated calls have no effect.
 
     Args:
         holder: module or class with the function.
