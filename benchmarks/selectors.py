@@ -24,7 +24,8 @@ from benchmarks.rows import Row
 from fairseq_lasformer.documents.hub import load_model
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.nn.attentions.selected import SelectedAttention
-from fairseq_lasformer.ops import AttentionMask, reference
+from fairseq_lasformer.nn.options import Pass
+from fairseq_lasformer.ops import reference
 from fairseq_lasformer.plugin.placement import MODULES
 
 BASELINES = ("the checkpoint's own",)
@@ -118,7 +119,7 @@ def texts(hub: Any, split: str, most: int, longer: int) -> dict[str, list[Text]]
     data, found = task.datasets[split], {module: list[Text]() for module in MODULES}
     order = [i for i in range(len(data)) if len(data[i]["source"]) >= longer]
     random.Random(1).shuffle(order)
-    seen: dict[str, list[tuple[SelectedAttention, Tensor, Tensor | None, AttentionMask]]] = {}
+    seen: dict[str, list[tuple[SelectedAttention, Pass]]] = {}
     sides = {"encoder": (model.encoder, "self_attn"), "decoder": (model.decoder, "self_attn")}
     sides["cross"] = (model.decoder, "encoder_attn")
     hooks = []
@@ -126,7 +127,7 @@ def texts(hub: Any, split: str, most: int, longer: int) -> dict[str, list[Text]]
         for layer in side.layers:
 
             def remember(a: Any, inputs: Any, module: str = module) -> None:
-                seen.setdefault(module, []).append((a, *inputs[:3]))
+                seen.setdefault(module, []).append((a, inputs[0]))
 
             hooks.append(getattr(layer, attention).register_forward_pre_hook(remember))
     for i in tqdm(order[:most], desc=split, unit=" documents"):
@@ -137,11 +138,11 @@ def texts(hub: Any, split: str, most: int, longer: int) -> dict[str, list[Text]]
             if not lowest:
                 continue
             calls = calls[lowest[0] : lowest[1] if len(lowest) > 1 else None]  # until the next group
-            states = calls[0][1], calls[0][1] if calls[0][2] is None else calls[0][2]
+            states = calls[0][1][:2]
             mean = 0.0
-            for attention, x, memory, mask in calls:
-                q, k, _ = attention.projected(x, memory)
-                allowed = mask.full(1, q.size(2), k.size(2), q.device)
+            for attention, full in calls:
+                q, k, _ = attention.projected(full.query, full.memory)
+                allowed = full.mask.full(1, q.size(2), k.size(2), q.device)
                 weights = reference.masked_softmax(reference.attention_scores(q, k), allowed[:, None])
                 mean = mean + weights.mean(1)[0] / len(calls)
             least = mean.half().clamp_min(MINIMUM).masked_fill(~allowed[0], 0.0)

@@ -21,6 +21,7 @@ from tqdm import tqdm
 from benchmarks.rows import Row
 from fairseq_lasformer.documents.hub import load_model
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.nn.options import Pass
 from fairseq_lasformer.ops import AttentionMask, reference
 
 BASELINES: tuple[str, ...] = ()
@@ -41,9 +42,9 @@ def measure(args: argparse.Namespace) -> Iterator[Row]:
     selectors = dict(model.selectors())
     if not selectors:
         raise InputError(f"{args.checkpoint}: selects nothing")
-    seen: dict[str, tuple[Tensor, Tensor | None, AttentionMask]] = {}
+    seen: dict[str, Pass] = {}
     hooks = [
-        s.register_forward_pre_hook(lambda _, inputs, name=name: seen.__setitem__(name, inputs[:3]))
+        s.register_forward_pre_hook(lambda _, inputs, name=name: seen.__setitem__(name, inputs[0]))
         for name, s in selectors.items()
     ]
     task.load_dataset("test")
@@ -52,8 +53,8 @@ def measure(args: argparse.Namespace) -> Iterator[Row]:
         previous = target.roll(1, 1)  # begins with the end of sentence
         scores = model(source, torch.tensor([source.size(1)]), previous)[0]
         loss += float(F.cross_entropy(scores[0], target[0])) / args.documents
-        for name, (query, key, mask) in seen.items():
-            for n, share in shares(selectors[name], query, query if key is None else key, mask).items():
+        for name, full in seen.items():
+            for n, share in shares(selectors[name], *full[:3]).items():
                 sums[name, n] += 100 * share / args.documents
     for hook in hooks:
         hook.remove()
