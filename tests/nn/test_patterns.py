@@ -13,9 +13,9 @@ from tiers import thinned
 
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.nn import others
+from fairseq_lasformer.nn.forms import BitmaskSelection, MaskSelection, SlotSelection
 from fairseq_lasformer.nn.options import Pass
 from fairseq_lasformer.nn.patterns import PATTERNS, PatternOptions, build_pattern
-from fairseq_lasformer.nn.selection import BitmaskSelection, MaskSelection, SlotSelection
 from fairseq_lasformer.ops import AttentionMask, KeptKeys, bitmask_of, cpu, mask_of
 
 

@@ -7,8 +7,8 @@ import torch
 from helpers import HERE, tokens
 
 from fairseq_lasformer.nn import options
+from fairseq_lasformer.nn.forms import MaskSelection, SlotSelection
 from fairseq_lasformer.nn.options import EVERY_QUERY, RowSampling
-from fairseq_lasformer.nn.selection import MaskSelection, SlotSelection
 from fairseq_lasformer.ops import EVERY_ROW, choice
 
 

@@ -11,10 +11,11 @@ from fairseq_lasformer import ops
 from fairseq_lasformer.nn.attentions.base import AttentionOptions, AttentionOutput
 from fairseq_lasformer.nn.attentions.projected import ProjectedAttention
 from fairseq_lasformer.nn.cache import DecodingCache
+from fairseq_lasformer.nn.forms import selected
 from fairseq_lasformer.nn.layer_cache import LayerCache
 from fairseq_lasformer.nn.options import Pass
 from fairseq_lasformer.nn.patterns import Pattern
-from fairseq_lasformer.nn.selection import Selection, selected
+from fairseq_lasformer.nn.selection import Selection
 from fairseq_lasformer.ops import AttentionMask, KeptKeys, PassShape
 
 

@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 
 from fairseq_lasformer import ops
+from fairseq_lasformer.nn.forms import selected_by
 from fairseq_lasformer.nn.others.relational import LINE, line_of
 from fairseq_lasformer.nn.patterns.base import PatternCost, PatternOptions, numbers
 from fairseq_lasformer.nn.patterns.learned import Selector
-from fairseq_lasformer.nn.selection import Kappa, Selection, Teaching, selected_by
+from fairseq_lasformer.nn.selection import Kappa, Selection, Teaching
 from fairseq_lasformer.ops import MIN_KEYS, AttentionMask, Choice, KeptKeys
 from fairseq_lasformer.ops.reference import keep_counts, masked_softmax, of_rows, select, selector_scores
 

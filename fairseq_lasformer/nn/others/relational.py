@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from fairseq_lasformer import ops
+from fairseq_lasformer.nn.forms import selected_by
 from fairseq_lasformer.nn.options import Pass
 from fairseq_lasformer.nn.patterns.base import Numbers, Pattern, PatternCost, PatternOptions, numbers
-from fairseq_lasformer.nn.selection import Selection, selected_by
+from fairseq_lasformer.nn.selection import Selection
 from fairseq_lasformer.ops import KeptKeys
 from fairseq_lasformer.ops.reference import of_rows
 

@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 
 from fairseq_lasformer import ops
+from fairseq_lasformer.nn.forms import MaskSelection
 from fairseq_lasformer.nn.options import Pass
 from fairseq_lasformer.nn.patterns.positional import Numbered
-from fairseq_lasformer.nn.selection import MaskSelection, Selection
+from fairseq_lasformer.nn.selection import Selection
 from fairseq_lasformer.ops import AttentionMask
 
 

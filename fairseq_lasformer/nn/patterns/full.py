@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from fairseq_lasformer import ops
+from fairseq_lasformer.nn.forms import FullSelection, every
 from fairseq_lasformer.nn.options import Pass
 from fairseq_lasformer.nn.patterns.base import Pattern, PatternCost, PatternOptions
-from fairseq_lasformer.nn.selection import FullSelection, Selection, every
+from fairseq_lasformer.nn.selection import Selection
 from fairseq_lasformer.ops import PassShape
 
 if TYPE_CHECKING:

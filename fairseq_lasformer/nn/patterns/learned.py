@@ -10,9 +10,10 @@ from torch import Tensor, nn
 
 from fairseq_lasformer import ops
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.nn.forms import select
 from fairseq_lasformer.nn.options import Pass
 from fairseq_lasformer.nn.patterns.base import Pattern, PatternCost, PatternOptions
-from fairseq_lasformer.nn.selection import Kappa, Selection, Teaching, select
+from fairseq_lasformer.nn.selection import Kappa, Selection, Teaching
 from fairseq_lasformer.nn.sparsity import SparsityRule
 from fairseq_lasformer.ops import KAPPA_ONE, MIN_KEYS, AttentionMask, Choice, KeptKeys, PassShape
 
@@ -83,7 +84,7 @@ class Selector(Pattern):
         return self.selection(ops.choose(shape), mask, teaching, Kappa(self.millionths, self.kappa))
 
     def selection(self, choice: Choice, mask: AttentionMask, teaching: Teaching, kappa: Kappa) -> Selection:
-        """Select the keys of a full pass by their scores; for the arguments see :func:`nn.selection.select`."""
+        """Select the keys of a full pass by their scores; for the arguments see :func:`nn.forms.select`."""
         return select(choice, mask, teaching, kappa)
 
     def step(self, query: Tensor, keys: LayerCache) -> KeptKeys | None:

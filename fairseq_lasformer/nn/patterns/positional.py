@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple
 import torch
 from torch import Tensor
 
+from fairseq_lasformer.nn.forms import selected
 from fairseq_lasformer.nn.options import Pass
 from fairseq_lasformer.nn.patterns.base import Numbers, Pattern, PatternCost, PatternOptions, numbers
-from fairseq_lasformer.nn.selection import Selection, selected
+from fairseq_lasformer.nn.selection import Selection
 from fairseq_lasformer.ops import KeptKeys
 
 if TYPE_CHECKING:

@@ -1,0 +1,327 @@
+"""Forms of a selection, one for each implementation of a full pass, and the choice between them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from fairseq_lasformer import ops
+from fairseq_lasformer.nn.selection import Kappa, Selection, Teaching
+from fairseq_lasformer.ops import (
+    EVERY_ROW,
+    KAPPA_ONE,
+    AttentionMask,
+    Choice,
+    KeptKeys,
+    KeyIndex,
+    RowSample,
+    StraightThrough,
+    Supervision,
+    Teachers,
+)
+
+
+class _Unsupervised:
+    """A form that does not teach a learned pattern."""
+
+    explicit: ClassVar[bool] = False
+    contiguous: ClassVar[bool] = False
+
+    def supervise(self, teachers: Teachers) -> None:
+        return None
+
+    def kept(self, every: bool = False) -> None:
+        return None
+
+
+@dataclass(frozen=True)
+class FullSelection(_Unsupervised):
+    """Every key that the mask allows: dense attention with PyTorch's fused kernel."""
+
+    mask: AttentionMask
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, dropout_p: float, backend: str) -> Tensor:
+        if backend == "reference":
+            every = self.mask.full(q.size(0), q.size(2), k.size(2), q.device)
+            return ops.reference.selected_attention(q, k, v, every, self.mask, None, dropout_p)
+        if self.mask.causal and self.mask.key_padding is None:
+            return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout_p, is_causal=True)
+        allowed = self.mask.rows(0, q.size(2), q.size(2), k.size(2), q.device)
+        if allowed is None:
+            return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout_p)
+        out = F.scaled_dot_product_attention(q, k, v, attn_mask=allowed[:, None], dropout_p=dropout_p)
+        return out.masked_fill(~allowed.any(-1)[:, None, :, None], 0.0)
+
+
+@dataclass(frozen=True)
+class GatheredSelection(_Unsupervised):
+    """Kept keys as indices, for kernels that read only these keys (CPU inference).
+
+    Attributes:
+        slots: the kept keys of B * Q rows.
+    """
+
+    slots: KeptKeys
+
+    @classmethod
+    def of_scores(cls, choice: Choice, mask: AttentionMask, teaching: Teaching, kappa: Kappa) -> GatheredSelection:
+        assert choice.keys is not None
+        return cls(ops.topk_gather(teaching.query, teaching.key, choice.keys, kappa.millionths))
+
+    @classmethod
+    def of_slots(
+        cls, kept: KeptKeys, n_batch: int, n_keys: int, mask: AttentionMask, teaching: Teaching | None
+    ) -> GatheredSelection:
+        return cls(kept)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, dropout_p: float, backend: str) -> Tensor:
+        queries, keys, values = _joined_heads(q, k, v)
+        out = ops.attend_kept(queries.flatten(0, 1), keys, values, None, self.slots, q.size(1), backend)
+        return _heads(out, like=q)
+
+
+@dataclass(frozen=True)
+class EveryKey(_Unsupervised):
+    """Every key of an item, for a kernel whose order of sums depends on the row alone (CPU inference).
+
+    Attributes:
+        index: the keys of each item.
+    """
+
+    index: KeyIndex
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, dropout_p: float, backend: str) -> Tensor:
+        queries, keys, values = _joined_heads(q, k, v)
+        return _heads(ops.dense_attention(queries, keys, values, self.index, q.size(1)), like=q)
+
+
+@dataclass(frozen=True)
+class MaskSelection:
+    """Kept keys as a mask, used in training, with attention dropout, and for short or dense passes.
+
+    Attributes:
+        keep_mask: bool [B, Q, K], a subset of what ``mask`` allows.
+        teaching: None for patterns that are not learned.
+    """
+
+    keep_mask: Tensor
+    mask: AttentionMask
+    teaching: Teaching | None = None
+
+    explicit: ClassVar[bool] = True
+    contiguous: ClassVar[bool] = True
+
+    @classmethod
+    def of_scores(cls, choice: Choice, mask: AttentionMask, teaching: Teaching, kappa: Kappa) -> MaskSelection:
+        return cls(ops.topk_mask(teaching.query, teaching.key, mask, kappa.millionths), mask, teaching)
+
+    @classmethod
+    def of_slots(
+        cls, kept: KeptKeys, n_batch: int, n_keys: int, mask: AttentionMask, teaching: Teaching | None
+    ) -> MaskSelection:
+        return cls(ops.kept_mask(kept, n_batch, n_keys), mask, teaching)
+
+    @classmethod
+    def of_mask(cls, keep_mask: Tensor, mask: AttentionMask, teaching: Teaching | None) -> MaskSelection:
+        return cls(keep_mask, mask, teaching)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, dropout_p: float, backend: str) -> Tensor:
+        return ops.selected_attention(q, k, v, self.keep_mask, self.mask, _through(self.teaching), dropout_p)
+
+    def supervise(self, teachers: Teachers) -> Supervision | None:
+        return None if self.teaching is None else _supervise(self.teaching, teachers, self.kept(), self.mask)
+
+    def kept(self, every: bool = False) -> Tensor:
+        return _sample(self.teaching, every).of(self.keep_mask, 1)
+
+
+@dataclass(frozen=True)
+class ReferenceSelection(MaskSelection):
+    """The same, attended to and supervised by the definitions (``--attention-backend reference``)."""
+
+    @classmethod
+    def of_scores(cls, choice: Choice, mask: AttentionMask, teaching: Teaching, kappa: Kappa) -> ReferenceSelection:
+        return cls(ops.reference.topk_mask(teaching.query, teaching.key, mask, kappa.millionths), mask, teaching)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, dropout_p: float, backend: str) -> Tensor:
+        through = _through(self.teaching)
+        return ops.reference.selected_attention(q, k, v, self.keep_mask, self.mask, through, dropout_p)
+
+    def supervise(self, teachers: Teachers) -> Supervision | None:
+        if self.teaching is None:
+            return None
+        sel_q, sel_k, _, sample = self.teaching
+        return ops.reference.supervise(sel_q, sel_k, teachers, self.kept(), self.mask, sample)
+
+
+@dataclass(frozen=True)
+class SlotSelection:
+    """A few kept keys as indices, used in training (CPU).
+
+    Attributes:
+        slots: the kept keys of B * Q rows.
+        mask, teaching: see :class:`MaskSelection`.
+        n_batch, n_keys: B and K.
+    """
+
+    slots: KeptKeys
+    mask: AttentionMask
+    n_batch: int
+    n_keys: int
+    teaching: Teaching | None = None
+
+    explicit: ClassVar[bool] = True
+    contiguous: ClassVar[bool] = True
+
+    @classmethod
+    def of_scores(cls, choice: Choice, mask: AttentionMask, teaching: Teaching, kappa: Kappa) -> SlotSelection:
+        assert choice.keys is not None
+        slots = ops.topk_slots(teaching.query, teaching.key, choice.keys, mask, kappa.millionths)
+        return cls(slots, mask, teaching.key.size(0), teaching.key.size(1), teaching)
+
+    @classmethod
+    def of_slots(
+        cls, kept: KeptKeys, n_batch: int, n_keys: int, mask: AttentionMask, teaching: Teaching | None
+    ) -> SlotSelection:
+        return cls(kept, mask, n_batch, n_keys, teaching)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, dropout_p: float, backend: str) -> Tensor:
+        return ops.gathered_attention(q, k, v, self.slots, self.mask, _through(self.teaching), dropout_p)
+
+    def supervise(self, teachers: Teachers) -> Supervision | None:
+        return None if self.teaching is None else _supervise(self.teaching, teachers, self.kept(), self.mask)
+
+    def kept(self, every: bool = False) -> Tensor:
+        return ops.kept_mask(self.slots, self.n_batch, self.n_keys, _sample(self.teaching, every))
+
+
+@dataclass(frozen=True)
+class BitmaskSelection:
+    """Kept keys as a bitmask, for Triton's tiled kernels (GPU, training and inference).
+
+    Attributes:
+        bits: int32 [B, Q, ceil(K / 32)].
+        mask, teaching: see :class:`MaskSelection`.
+        n_keys: number of keys (K).
+    """
+
+    bits: Tensor
+    mask: AttentionMask
+    n_keys: int
+    teaching: Teaching | None = None
+
+    explicit: ClassVar[bool] = True
+    contiguous: ClassVar[bool] = False
+
+    @classmethod
+    def of_scores(cls, choice: Choice, mask: AttentionMask, teaching: Teaching, kappa: Kappa) -> BitmaskSelection:
+        bits = ops.topk_bitmask(teaching.query, teaching.key, mask, kappa.on_device)
+        return cls(bits, mask, teaching.key.size(1), teaching)
+
+    @classmethod
+    def of_slots(
+        cls, kept: KeptKeys, n_batch: int, n_keys: int, mask: AttentionMask, teaching: Teaching | None
+    ) -> BitmaskSelection:
+        return cls(ops.bitmask_of(kept, n_batch, n_keys), mask, n_keys, teaching)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, dropout_p: float, backend: str) -> Tensor:
+        return ops.tiled_attention(q, k, v, self.bits, self.mask, _through(self.teaching), dropout_p)
+
+    def supervise(self, teachers: Teachers) -> Supervision | None:
+        if self.teaching is None:
+            return None
+        sel_q, sel_k, _, sample = self.teaching
+        return ops.tiled_supervise(sel_q, sel_k, teachers, self.bits, self.mask, sample)
+
+    def kept(self, every: bool = False) -> Tensor:
+        return ops.mask_of(_sample(self.teaching, every).of(self.bits, 1), self.n_keys)
+
+
+class _Rows:
+    """Kept keys for kernels whose order of sums depends on the row alone, see :class:`EveryKey`."""
+
+    @staticmethod
+    def of_scores(choice: Choice, mask: AttentionMask, teaching: Teaching, kappa: Kappa) -> Selection:
+        assert choice.keys is not None
+        # the choice must not depend on the lengths of a batch, as the two add in different orders
+        if kappa.millionths >= KAPPA_ONE:
+            return EveryKey(choice.keys)
+        return GatheredSelection(ops.topk_of_rows(teaching.query, teaching.key, choice.keys, kappa.millionths))
+
+    of_slots = GatheredSelection.of_slots
+
+
+FORMS: Mapping[str, Any] = {
+    "reference": ReferenceSelection,
+    "bitmask": BitmaskSelection,
+    "rows": _Rows,
+    "gather": GatheredSelection,
+    "slots": SlotSelection,
+    "mask": MaskSelection,
+}
+"""The forms by their names in :data:`ops.choice.FORMS`, which knows what each rejects.
+
+``of_scores`` makes one by scores, ``of_slots`` of slots that were found in any way, and ``of_mask``, where there is
+one, of a mask.
+"""
+
+
+def select(choice: Choice, mask: AttentionMask, teaching: Teaching, kappa: Kappa) -> Selection:
+    """Select the keys of a full pass by the scores of the selector's projections (eq 1, 2)."""
+    made: Selection = FORMS[choice.form].of_scores(choice, mask, teaching, kappa)
+    return made
+
+
+def selected(
+    choice: Choice, kept: KeptKeys, n_batch: int, n_keys: int, mask: AttentionMask, teaching: Teaching | None = None
+) -> Selection:
+    """Return kept keys of B * Q rows, found in any way, in the form for an implementation.
+
+    Args:
+        teaching: paths through which a learned pattern learns.
+    """
+    made: Selection = FORMS[choice.form].of_slots(kept, n_batch, n_keys, mask, teaching)
+    return made
+
+
+def selected_by(choice: Choice, keep_mask: Tensor, mask: AttentionMask, teaching: Teaching | None = None) -> Selection:
+    """Return kept keys, bool [B, Q, K], found in any way, in the form for an implementation; see :func:`selected`."""
+    form = FORMS[choice.form]
+    if hasattr(form, "of_mask"):
+        made: Selection = form.of_mask(keep_mask, mask, teaching)
+        return made
+    n_batch, _, n_keys = keep_mask.shape
+    return selected(choice, ops.kept_of(keep_mask.flatten(0, 1)), n_batch, n_keys, mask, teaching)
+
+
+def every(choice: Choice, mask: AttentionMask) -> Selection:
+    """Return every key that the mask allows, in the form for an implementation."""
+    return EveryKey(choice.keys) if choice.form == "rows" and choice.keys is not None else FullSelection(mask)
+
+
+def _joined_heads(*tensors: Tensor) -> list[Tensor]:
+    """Reshape each [B, H, N, D] to [B, N, H * D]."""
+    return [t.transpose(1, 2).flatten(2) for t in tensors]
+
+
+def _heads(out: Tensor, like: Tensor) -> Tensor:
+    """Reshape [..., H * D] to [B, H, Q, D], the shape of ``like``."""
+    n_batch, n_heads, n_queries, width = like.shape
+    return out.view(n_batch, n_queries, n_heads, width).transpose(1, 2)
+
+
+def _sample(teaching: Teaching | None, every: bool) -> RowSample:
+    return EVERY_ROW if every or teaching is None else teaching.sample
+
+
+def _supervise(teaching: Teaching, teachers: Teachers, kept: Tensor, mask: AttentionMask) -> Supervision:
+    sel_q, sel_k, _, sample = teaching
+    return ops.supervise(sel_q, sel_k, teachers, kept, mask, sample)
+
+
+def _through(teaching: Teaching | None) -> StraightThrough | None:
+    return None if teaching is None else teaching.through()
