@@ -48,6 +48,20 @@ def file_hash(path: Path, kind: str = "sha256") -> str:
     return digest.hexdigest()
 
 
+def digest(path: Path | None) -> str:
+    """Return the SHA-256 of a file; empty for none.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    if path is None:
+        return ""
+    try:
+        return file_hash(path)
+    except OSError as e:
+        raise InputError(f"{path}: cannot be read ({e.strerror})") from e
+
+
 def check_regular(path: Path, hint: str = "") -> None:
     """Refuse anything but a file: a device, a pipe or what the kernel makes up may never end.
 

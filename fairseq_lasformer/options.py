@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import hashlib
 import math
 import types
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.files import digest
 
 T = TypeVar("T")
 
@@ -183,7 +183,7 @@ def part(cls: type[T], options: Any) -> T:
 
 
 def check(options: Any) -> None:
-    """Refuse numbers beyond the limits of their options.
+    """Refuse impossible values.
 
     Raises:
         InputError: one is; the message names the option.
@@ -202,15 +202,8 @@ def text_settings(options: Any) -> dict[str, object]:
     for one in options_of(type(options)):
         value = getattr(options, one.name)
         if one.spec.changes == TEXT and not one.spec.apart:
-            found[one.name] = _digest(value) if isinstance(value, Path) else value
+            found[one.name] = digest(value) if isinstance(value, Path) else value
     return found
-
-
-def _digest(path: Path) -> str:
-    try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
-    except OSError as e:
-        raise InputError(f"{path}: cannot be read ({e.strerror})") from e
 
 
 def read_section(cls: type, section: object, where: str, names: Sequence[str]) -> dict[str, Any]:

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.options import NOTHING, SPEED, following, option
+from fairseq_lasformer.options import NOTHING, SPEED, TABLE, argument, following, option
+from fairseq_lasformer.shared import model_path
 
 BEAM = 5
 """Default of ``--beam``, here and in fairseq-generate."""
@@ -38,6 +39,27 @@ def max_tokens(default: int | None = None) -> Any:
     """Return the field of ``--max-tokens``; None means the longest example."""
     usual = " (default: the longest example)" if default is None else ""
     return option(default, f"tokens computed together{usual}", minimum=1, changes=SPEED)
+
+
+def tokens_per_batch() -> Any:
+    """Return the field of ``--max-tokens`` of a training."""
+    return option(None, "tokens per batch (default: 4096, or the longest example)")
+
+
+def model() -> Any:
+    """Return the field of a model that translates."""
+    return argument("a checkpoint, its folder, or the name of a model in data/models", read=model_path, apart=True)
+
+
+def report(unit: str) -> Any:
+    """Return the field of ``--report``, whose table has a row per ``unit``."""
+    return option(
+        None,
+        f"write a table with a row per {unit}: lines, repaired, doubtful, loops, length ratio, duplicates, seconds",
+        metavar="FILE",
+        changes=NOTHING,
+        writes=TABLE,
+    )
 
 
 def overlap(help: str = "see lasformer generate") -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 from fairseq_lasformer.data.prepare_config import PrepareConfig
 from fairseq_lasformer.data.shortlist import BEST, FILE, FREQUENT
 from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.options import NEW, NOTHING, OWN, SPEED, TABLE, argument, option, part
+from fairseq_lasformer.options import NEW, NOTHING, OWN, SPEED, argument, option, part
 from fairseq_lasformer.shared_options import (
     Decoding,
     Engine,
@@ -21,6 +21,7 @@ from fairseq_lasformer.shared_options import (
     jobs,
     language,
     overlap,
+    report,
     shard_of,
 )
 from fairseq_lasformer.text.hypotheses import FORMS
@@ -138,13 +139,7 @@ class Generate(FairseqDecoding, Decoding, Remembering, Engine, OverwriteOthers):
         changes=SPEED,
     )
     jobs: int = jobs("shards translated in parallel")
-    report: Path | None = option(
-        None,
-        "write a table with a row per shard: lines, repaired, doubtful, loops, length ratio, duplicates, seconds",
-        metavar="FILE",
-        changes=NOTHING,
-        writes=TABLE,
-    )
+    report: Path | None = report("shard")
     keep_doubtful: str = option(
         "yes",
         "no: write doubtful lines to OUT.doubtful.tsv instead, and the source of the others to OUT.source",

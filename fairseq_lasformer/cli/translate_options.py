@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 from fairseq_lasformer.cannot import refuse
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.files import check_writable, file_hash
-from fairseq_lasformer.options import NOTHING, OWN, TABLE, TEXT, argument, option, options_of
-from fairseq_lasformer.shared import model_path
+from fairseq_lasformer.options import NOTHING, OWN, TEXT, argument, option, options_of
 from fairseq_lasformer.shared_options import (
     Beam,
     Data,
@@ -25,7 +24,9 @@ from fairseq_lasformer.shared_options import (
     glossary,
     jobs,
     max_tokens,
+    model,
     overlap,
+    report,
 )
 
 if TYPE_CHECKING:
@@ -63,9 +64,7 @@ class Reading:
 class Translate(Data, Reading, Beam, ExactMemory, Device, Decoding, Engine, Messages):
     """A translation of files."""
 
-    model: Path = argument(
-        "a checkpoint, its folder, or the name of a model in data/models", read=model_path, apart=True
-    )
+    model: Path = model()
     input: tuple[str, ...] = argument(
         "what to translate: files, a folder or standard input (default: standard input)",
         ("-",),
@@ -110,13 +109,7 @@ class Translate(Data, Reading, Beam, ExactMemory, Device, Decoding, Engine, Mess
         "write a receipt next to each file (NAME.receipt.json), from which translate --verify repeats and compares the "
         "translation; implies --reproducible",
     )
-    report: Path | None = option(
-        None,
-        "write a table with a row per file: lines, repaired, doubtful, loops, length ratio, duplicates, seconds",
-        metavar="FILE",
-        changes=NOTHING,
-        writes=TABLE,
-    )
+    report: Path | None = report("file")
     shard: str | None = option(
         None, "translate every Nth of a folder's files, from the Ith on", metavar="I/N", changes=NOTHING
     )

@@ -11,8 +11,7 @@ from tqdm import tqdm
 from fairseq_lasformer.cli.translate_options import Reading, set_verbosity
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.options import NOTHING, OWN, argument, option, text_settings
-from fairseq_lasformer.shared import model_path
-from fairseq_lasformer.shared_options import Beam, Data, Decoding, Device, Messages, Remembering, glossary
+from fairseq_lasformer.shared_options import Beam, Data, Decoding, Device, Messages, Remembering, glossary, model
 
 CHANGED = 3
 """Exit code with ``--exit-code``, if the translation has changed."""
@@ -22,9 +21,7 @@ CHANGED = 3
 class Update(Data, Reading, Remembering, Beam, Device, Decoding, Messages):
     """An update of a translation."""
 
-    model: Path = argument(
-        "a checkpoint, its folder, or the name of a model in data/models", read=model_path, apart=True
-    )
+    model: Path = model()
     old: Path = argument("the source as it was, a file or a folder", apart=True)
     translated: Path = argument("its translation; in a folder, files have their source's names", apart=True)
     new: Path = argument("the source as it is now", apart=True)

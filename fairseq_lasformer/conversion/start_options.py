@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fairseq_lasformer.options import following, option
+from fairseq_lasformer.shared_options import tokens_per_batch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +36,7 @@ class UpcycleOptions:
     documents: int = option(0, "prior updates of all weights on the documents, for sentence-level models", minimum=0)
     lr: float = option(0.002, "peak learning rate of the selectors")
     documents_lr: float = option(0.0005, "peak learning rate of --documents")
-    max_tokens: int | None = option(None, "tokens per batch (default: 4096, or the longest example)")
+    max_tokens: int | None = tokens_per_batch()
     update_freq: int = option(1, "batches per update")
     options: tuple[str, ...] = following(
         "After -- : further options of fairseq-train, such as --seed 2; they take precedence."

@@ -82,9 +82,9 @@ def further_scores(options: Any, systems: int, with_source: bool) -> list[Furthe
     Raises:
         InputError: they conflict, or one needs the source documents.
     """
-    kinds = [kind for kind in type(options).__mro__[1:] if issubclass(kind, FurtherScore) and "asked" in vars(kind)]
+    kinds: list[type[FurtherScore]] = [kind for kind in type(options).__mro__ if FurtherScore in kind.__bases__]
     asked = []
-    for score in (part(kind, options) for kind in kinds if kind is not FurtherScore):
+    for score in (part(kind, options) for kind in kinds):
         score.check(systems)
         if score.asked:
             asked.append(score)

@@ -14,8 +14,8 @@ from typing import Any
 from fairseq_lasformer.data.manifest import SplitInfo
 from fairseq_lasformer.data.subwords import DataConfig
 from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.options import NOTHING, SPEED, following, option
-from fairseq_lasformer.shared_options import Beam, max_tokens
+from fairseq_lasformer.options import NOTHING, SPEED, check, following, option
+from fairseq_lasformer.shared_options import Beam, max_tokens, tokens_per_batch
 
 OPTIMIZERS = ("adam", "muon")
 
@@ -36,11 +36,11 @@ class TrainOptions:
     criterion: str | None = option(None, "loss (default: the one that goes with the architecture)")
     max_update: int = option(100_000, "number of updates")
     patience: int = option(10, "end after this many validations without improvement; 0: never", minimum=0)
-    max_tokens: int | None = option(None, "tokens per batch (default: 4096, or the longest example)")
+    max_tokens: int | None = tokens_per_batch()
     update_freq: int = option(8, "batches per update")
     lr: float = option(0.0007, "peak learning rate")
     warmup: int = option(4000, "updates until the peak", metavar="UPDATES")
-    optimizer: str = option("adam", "adam, or muon: muon for matrices and Adam for the rest")
+    optimizer: str = option("adam", "adam, or muon: muon for matrices and Adam for the rest", values=OPTIMIZERS)
     dropout: float = option(0.1, "probability")
     word_dropout: float = option(0.1, "probability")
     subword_sampling: float = option(0.0, "draw new subwords in every epoch: 0.3 for sentencepiece, 0.1 for BPE")
@@ -48,9 +48,11 @@ class TrainOptions:
     save_every: int = option(500, "save and validate", metavar="UPDATES")
     save_minutes: float = option(10.0, "also save this often", metavar="MINUTES")
     log_every: int = option(10, "write a log line", metavar="UPDATES")
-    precision: str = option("auto", "fp16 (GPU), bf16 (linear layers on a CPU), fp32, or auto: the fastest")
+    precision: str = option(
+        "auto", "fp16 (GPU), bf16 (linear layers on a CPU), fp32, or auto: the fastest", values=PRECISIONS
+    )
     tie_embeddings: str = option(
-        "auto", "embeddings sharing a table: all, decoder (its input and output), none, or auto"
+        "auto", "embeddings sharing a table: all, decoder (its input and output), none, or auto", values=tuple(TIED)
     )
     options: tuple[str, ...] = following(
         "After -- : further options of fairseq-train, such as --select-share 2; they take precedence."
@@ -67,10 +69,7 @@ class TrainOptions:
         settings, info = DataConfig.load(data), SplitInfo.load(data, "train")
         if info is None:
             raise InputError(f"{data}: contains no training set; prepare it with lasformer prepare --train")
-        if self.optimizer not in OPTIMIZERS:
-            raise InputError(f"--optimizer {self.optimizer}: expected one of {', '.join(OPTIMIZERS)}")
-        if self.precision not in PRECISIONS:
-            raise InputError(f"--precision {self.precision}: expected one of {', '.join(PRECISIONS)}")
+        check(self)
         ours = self.arch.startswith(("lasformer", "delight"))
         known = ["lasformer", *PRESETS]
         like = difflib.get_close_matches(self.arch, known, 1, 0.7)
@@ -83,8 +82,6 @@ class TrainOptions:
         )
         made: list[Any] = [str(data.resolve()), "--user-dir", Path(__file__).parents[1], "--save-dir", out]
         made += ["--task", "document_translation", "-s", settings.source_lang, "-t", settings.target_lang]
-        if self.tie_embeddings not in TIED:
-            raise InputError(f"--tie-embeddings {self.tie_embeddings}: expected one of {', '.join(TIED)}")
         usual = "all" if settings.joined_dictionary else "decoder"
         tied = TIED[usual if self.tie_embeddings == "auto" else self.tie_embeddings]
         made += ["--arch", self.arch, *([tied] if tied else []), "--dropout", self.dropout]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.files import file_hash
+from fairseq_lasformer.files import digest
 from fairseq_lasformer.resume import Ledger
 
 
@@ -31,20 +31,6 @@ class Entry(NamedTuple):
     before: str
     made: str = ""
     done: bool = False
-
-
-def digest(path: Path | None) -> str:
-    """Return the SHA-256 of a file; empty for none.
-
-    Raises:
-        InputError: it cannot be read.
-    """
-    if path is None:
-        return ""
-    try:
-        return file_hash(path)
-    except OSError as e:
-        raise InputError(f"{path}: cannot be read ({e.strerror})") from e
 
 
 class UpdateRecord:
