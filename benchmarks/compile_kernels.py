@@ -24,12 +24,10 @@ os.environ.pop("TRITON_INTERPRET", None)  # an interpreted kernel has no compile
 
 import torch
 import triton
-from triton.backends.compiler import GPUTarget
 from triton.backends.nvidia.compiler import get_ptxas
-from triton.runtime import driver
-from triton.runtime.jit import JITFunction
 
 from fairseq_lasformer.ops import KAPPA_ONE, AttentionMask, KeptKeys, KeyIndex
+from fairseq_lasformer.ops.gpu.ahead import Target, without_device
 from fairseq_lasformer.ops.gpu.kernels import bits as triton_bits
 from fairseq_lasformer.ops.gpu.kernels import decode as triton_decode
 from fairseq_lasformer.ops.gpu.kernels import quantised as triton_quantised
@@ -61,49 +59,20 @@ class Compiled(NamedTuple):
     seconds: float
 
 
-class _NoDevice:
-    """A driver with a target and without a device: enough to compile, not to launch."""
-
-    def __init__(self, arch: int) -> None:
-        self.target = GPUTarget("cuda", arch, 32)
-
-    def get_current_target(self) -> GPUTarget:
-        return self.target
-
-    def get_current_device(self) -> str:
-        return f"sm_{self.target.arch}"
-
-    def get_current_stream(self, device: Any) -> int:
-        return 0
-
-    def get_active_torch_device(self) -> torch.device:
-        return torch.device("meta")
-
-
 @contextlib.contextmanager
 def compiling(arch: int) -> Iterator[list[Compiled]]:
     """Compile kernels for a GPU architecture (80, 90, …) where they would be launched, and collect them."""
-    real, found = JITFunction.run, []
+    found: list[Compiled] = []
 
-    def run(function: JITFunction, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
+    def launch(real: Any, function: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         start = time.perf_counter()
-        kernel = real(function, *args, grid=grid, warmup=True, **kwargs)
-        constants = {name: value for name, value in kwargs.items() if name.isupper()}
+        kernel = real(function, *args, **named)
+        constants = {name: value for name, value in named.items() if name.isupper()}
         found.append(Compiled(function.fn.__name__, kernel, constants, time.perf_counter() - start))
         return kernel
 
-    before = None
-    with contextlib.suppress(RuntimeError):  # there is no driver without a GPU
-        before = driver.active
-    JITFunction.run = run
-    driver.set_active(_NoDevice(arch))
-    asked, triton_tiles.shared_memory = triton_tiles.shared_memory, lambda device: SHARED_KIB[arch] * 1024
-    try:
+    with without_device(Target(arch, SHARED_KIB[arch] * 1024), launch):
         yield found
-    finally:
-        JITFunction.run = real
-        triton_tiles.shared_memory = asked
-        driver.set_active(before)
 
 
 def _meta(*shape: int, dtype: torch.dtype) -> torch.Tensor:
@@ -143,9 +112,9 @@ def decode_8_bits(dtype: torch.dtype, rows: int, length: int) -> None:
 def encode(dtype: torch.dtype, length: int, heads: int = HEADS, width: int = HEAD_DIM) -> None:
     """Run selection and attention in tiles over one document of ``length`` tokens, in inference and in training."""
     q, bits = _meta(1, heads, length, width, dtype=dtype), _meta(1, length, -(-length // 32), dtype=torch.int32)
-    counts, scores = _meta(1, length, dtype=torch.int64), _meta(1, length, length, dtype=torch.float32)
-    for causal, padding in ((False, _meta(1, length, dtype=torch.bool)), (True, None)):
-        triton_bits.store_bits(scores, padding, counts, causal, 0, _meta(dtype=torch.int64), bits)
+    selector, padding = _meta(1, length, SELECT_DIM, dtype=dtype), _meta(1, length, dtype=torch.bool)
+    for mask in AttentionMask(padding, False), AttentionMask(None, True):  # the same kernels
+        triton_bits.select_block(selector, selector, mask, 0, length, _meta(dtype=torch.int64), bits)
     if not triton_tiles.fits(q):
         return
     triton_tiles.forward(q, q, q, bits, False)

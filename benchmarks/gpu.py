@@ -31,6 +31,7 @@ from benchmarks.captured import captured
 from benchmarks.devices import DTYPES, Place
 from benchmarks.interpreter import exact_bfloat16
 from benchmarks.models import VOCABULARY, Task, build
+from benchmarks.operations import operations
 from benchmarks.rows import Row, table
 from fairseq_lasformer import ops
 from fairseq_lasformer.files import atomic_write
@@ -150,10 +151,17 @@ def _errors(device: torch.device, dtype: torch.dtype, n_queries: int, n_keys: in
     layer = ops.quantise_linear(random(100, HEADS * HEAD_DIM).detach(), backend="triton")
     own = reference.linear_quantised(step.float(), layer.weight, layer.scale)
     pairs["linear in 8 bits"] = (layer(step), own)
+    of_values = float(pairs["dv"][1].norm())
     for name, (ours, theirs) in pairs.items():
         expected = theirs.detach().float()
-        # gradients that are 0 by their formula (of a single key) are noise in both
-        least = (1e-6 if dtype == torch.float32 else 1e-3) * expected.numel() ** 0.5
+        if name in ("dq", "dk") and float(expected.norm()) < 1e-5 * of_values:
+            # 0 by the formula, as of a single key: dO . V - dO . O is noise, at most a share of the values' gradient
+            most = (1e-5 if dtype == torch.float32 else 2e-2) * of_values
+            errors[name] = TOLERANCE[str(dtype).removeprefix("torch.")] * float(ours.detach().norm()) / most
+            continue
+        # a loss of a single key is 0, but for rounding
+        tiny = 1e-6 if dtype == torch.float32 and name != "supervision" else 1e-3
+        least = tiny * expected.numel() ** 0.5
         errors[name] = float((ours.detach().float() - expected).norm() / expected.norm().clamp(min=least))
     return errors
 
@@ -340,6 +348,7 @@ SECTIONS: dict[str, Callable[[Place, bool], Any]] = {
     "correct": correct,
     "search": search,
     "captured": captured,
+    "operations": operations,
     "kernels": kernels,
 }
 

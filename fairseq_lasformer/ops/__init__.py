@@ -30,9 +30,10 @@ from fairseq_lasformer.ops.cpu.packed import (
 from fairseq_lasformer.ops.cpu.topk import topk_gather
 from fairseq_lasformer.ops.decode import attend_kept, topk_indices
 from fairseq_lasformer.ops.dropout import dropout
+from fairseq_lasformer.ops.gpu import ahead
 from fairseq_lasformer.ops.gpu.quantised import QuantisedLinear, append_heads, quantise_linear
-from fairseq_lasformer.ops.gpu.teacher import bitmask_of, mask_of, tiled_supervise
-from fairseq_lasformer.ops.gpu.tiles import tiled_attention, topk_bitmask
+from fairseq_lasformer.ops.gpu.teacher import bitmask_of, fits, mask_of, tiled_supervise
+from fairseq_lasformer.ops.gpu.tiles import allowed_bitmask, tiled_attention, topk_bitmask
 from fairseq_lasformer.ops.select import topk_mask
 from fairseq_lasformer.ops.supervise import supervise
 from fairseq_lasformer.ops.types import (
@@ -72,6 +73,8 @@ __all__ = [
     "Supervision",
     "Teachers",
     "activate",
+    "ahead",
+    "allowed_bitmask",
     "append_heads",
     "attend_kept",
     "backend_for",
@@ -80,6 +83,7 @@ __all__ = [
     "decode_step",
     "dense_attention",
     "dropout",
+    "fits",
     "fuse_multiply_adds",
     "layer_norm",
     "log_softmax",

@@ -11,8 +11,8 @@ from torch import Tensor
 from fairseq_lasformer.ops.types import EVERY_ROW, AttentionMask, RowSample
 
 # Elements of one [B, H, rows, K] block: 4 MiB in float32 fits a core's share of the cache (fastest of 2^18 to 2^23 in
-# python -m benchmarks training); GPUs need large launches instead.
-BLOCK_ELEMENTS = {"cpu": 1 << 20, "cuda": 1 << 26}
+# python -m benchmarks training); GPUs need large launches instead. Kernels count a block's elements in 32 bits.
+BLOCK_ELEMENTS = {"cpu": 1 << 20, "cuda": 1 << 26, "meta": 1 << 26}
 
 # Minimum rows of a block: products with fewer are slow, and every block reads all keys (benchmarks training).
 MINIMUM_ROWS = 64

@@ -80,7 +80,7 @@ def test_blocks_of_queries_and_of_keys_select_the_same(monkeypatch):
     found = ops.topk_bitmask(sel_q, sel_k, mask, 200_000)
     monkeypatch.setattr("fairseq_lasformer.ops.gpu.tiles.BLOCK_ELEMENTS", {"cpu": 1})
     monkeypatch.setattr("fairseq_lasformer.ops.gpu.tiles.MINIMUM_ROWS", 9)
-    monkeypatch.setattr("fairseq_lasformer.ops.gpu.kernels.bits.BLOCK", 64)
+    monkeypatch.setattr("fairseq_lasformer.ops.gpu.kernels.bits.BLOCKS", {64: 1})
     assert torch.equal(ops.topk_bitmask(sel_q, sel_k, mask, 200_000), found)
 
 

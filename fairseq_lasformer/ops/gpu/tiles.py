@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from fairseq_lasformer.ops.attend import GradientOptions, gradient_options, selected_attention
@@ -27,6 +28,8 @@ def _kernels(module: str) -> Any:
 def topk_bitmask(sel_q: Tensor, sel_k: Tensor, mask: AttentionMask, kappa: int | Tensor) -> Tensor:
     """Select the kept keys of all queries (eq 1, 2) as a bitmask, without synchronising.
 
+    Scores are sums in float32 of exact products, in every type of the projections.
+
     Args:
         sel_q: [B, Q, S].
         sel_k: [B, K, S].
@@ -35,28 +38,41 @@ def topk_bitmask(sel_q: Tensor, sel_k: Tensor, mask: AttentionMask, kappa: int |
     Returns:
         int32 [B, Q, ceil(K / 32)]: bit j % 32 of word j // 32 is key j.
     """
-    (n_batch, n_queries, width), n_keys, device = sel_q.shape, sel_k.size(1), sel_q.device
-    queries, keys = sel_q.float() * width**-0.5, sel_k.float().transpose(1, 2)
+    (n_batch, n_queries, _), n_keys, device = sel_q.shape, sel_k.size(1), sel_q.device
+    dtype = sel_q.dtype if sel_q.dtype == sel_k.dtype and fits(sel_q[:, None]) else torch.float32
+    queries, keys = sel_q.to(dtype).contiguous(), sel_k.to(dtype).contiguous()
     if not isinstance(kappa, Tensor):
         kappa = torch.full((), kappa, dtype=torch.int64, device=device)
-    counts = None
-    if mask.key_padding is not None:
-        counts = mask.counts(n_queries, n_keys, device).expand(n_batch, n_queries).contiguous()
     step = max(MINIMUM_ROWS, BLOCK_ELEMENTS.get(device.type, BLOCK_ELEMENTS["cpu"]) // (n_batch * n_keys))
     # a single block of rows writes all of their words
     make = torch.empty if n_queries <= step else torch.zeros
     bits = make(n_batch, n_queries, -(-n_keys // WORD), dtype=torch.int32, device=device)
-    for start in range(0, n_queries, step):
-        rows = slice(start, min(start + step, n_queries))
-        seen = rows.stop + n_keys - n_queries if mask.causal else n_keys
-        with torch.autocast(device.type, enabled=False):  # --amp: selection is in float32 everywhere
-            scores = torch.matmul(queries[:, rows], keys[..., :seen])
-        with current(scores):
-            _kernels("bits").store_bits(
-                scores, mask.key_padding, None if counts is None else counts[:, rows], mask.causal,
-                start + n_keys - n_queries, kappa, bits[:, rows],
-            )  # fmt: skip
+    with current(queries):
+        for start in range(0, n_queries, step):
+            rows = slice(start, min(start + step, n_queries))
+            _kernels("bits").select_block(queries[:, rows], keys, mask, start, n_queries, kappa, bits[:, rows])
     return bits
+
+
+def allowed_bitmask(mask: AttentionMask, q: Tensor, n_keys: int) -> Tensor:
+    """Return all keys that a mask with padding allows as a bitmask, for attention over padded batches.
+
+    Args:
+        q: [B, H, Q, D].
+
+    Returns:
+        int32 [B, Q, ceil(K / 32)]; see :func:`topk_bitmask`.
+    """
+    assert mask.key_padding is not None
+    n_queries, n_words, device = q.size(2), -(-n_keys // WORD), q.device
+    lanes = torch.arange(WORD, device=device)
+    visible = F.pad(~mask.key_padding, (0, n_words * WORD - n_keys)).view(-1, n_words, WORD)
+    words = (visible.long() << lanes).sum(-1)[:, None].expand(-1, n_queries, -1)
+    if mask.causal:
+        seen = torch.arange(1 + n_keys - n_queries, 1 + n_keys, device=device)[:, None]
+        seen = (seen - WORD * torch.arange(n_words, device=device)).clamp(0, WORD)
+        words = words & ((1 << seen) - 1)
+    return words.int()
 
 
 def tiled_attention(

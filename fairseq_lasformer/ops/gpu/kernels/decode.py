@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fairseq_lasformer.ops.backends import current
 from fairseq_lasformer.ops.gpu.kernels.select import select
+from fairseq_lasformer.ops.gpu.kernels.threshold import ALIGNED
 from fairseq_lasformer.ops.types import EightBit, KeptKeys, KeyIndex
 
 SCORE_BLOCK = 128
@@ -25,7 +26,7 @@ PROGRAMS = 1056  # enough to fill a large GPU; with fewer rows and heads, each r
 @triton.jit(do_not_specialize=["table_stride", "end"])
 def _score(
     q, keys, table, start, n_keys, scores,
-    item_stride, table_stride, scale, width, end, beam,
+    item_stride, row_stride, table_stride, scale, width, end, beam,
     TABLE: tl.constexpr, BLOCK: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Store scores[r, j] = scale q[r] . keys[slot(r, j)], -inf where position j is not allowed."""
@@ -42,7 +43,7 @@ def _score(
     at = keys + item.to(tl.int64) * item_stride + slot[:, None] * width + d[None, :]
     key = tl.load(at, mask=allowed[:, None] & (d[None, :] < width), other=0.0).to(tl.float32)
     score = tl.sum(key * query[None, :], 1)
-    tl.store(scores + row.to(tl.int64) * end + j, tl.where(allowed, score, float("-inf")), mask=j < end)
+    tl.store(scores + row.to(tl.int64) * row_stride + j, tl.where(allowed, score, float("-inf")), mask=j < end)
 
 
 @triton.jit
@@ -137,10 +138,10 @@ def topk_indices(q: Tensor, keys: Tensor, paths: KeyIndex, kappa: int) -> KeptKe
     """Select the kept keys of one decoding step; arguments and result as in ``reference.topk_indices``."""
     n_rows, width = q.shape
     beam, end = n_rows // keys.size(0), paths.end
-    scores = torch.empty(n_rows, end, device=q.device)
+    scores = torch.empty(n_rows, triton.cdiv(end, ALIGNED) * ALIGNED, device=q.device)[:, :end]
     table = scores if paths.table is None else paths.table
     _score[(n_rows, triton.cdiv(end, SCORE_BLOCK))](
-        q, keys, table, paths.start, paths.n_keys, scores, keys.stride(0),
+        q, keys, table, paths.start, paths.n_keys, scores, keys.stride(0), scores.stride(0),
         0 if paths.table is None else table.stride(0), width**-0.5, width, end, beam,
         TABLE=paths.table is not None, BLOCK=SCORE_BLOCK, WIDTH=triton.next_power_of_2(width),
     )  # fmt: skip

@@ -1,11 +1,13 @@
 """Scores of a sample of the queries on GPUs, shared by the kernels that teach a selector.
 
-All tensors may be strided, except along their last dimension. Row r of a sample is query ``first + r * step``, counted
-like the keys: with a causal mask, it may attend to keys 0 to ``first + r * step``.
+All tensors may be strided, except along their last dimension. Row r of a sample may attend to keys 0 to ``first + r *
+step``, the row's own place if the mask is causal, without padding. A kernel's constants do not depend on the mask, so
+that batches of all kinds run the same kernels. Logarithms are to base 2, which GPUs compute in one instruction.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import torch
@@ -17,8 +19,15 @@ from fairseq_lasformer.ops.types import AttentionMask
 
 TILE = 64
 FEW = 16  # rows of a program that processes all keys: the sample has few rows, a GPU many processors
-FULL = 128  # programs that fill a large GPU: with that many full tiles of rows, a program takes a tile
-CHANGING = ["n_rows", "n_keys", "first", "step", "padding_stride"]
+WIDE = 4  # tiles of keys that such a program takes at once, because it mostly waits; of narrow heads in 16 bits
+FULL = 528  # programs that fill a large GPU: with that many full tiles of rows, a program takes a tile
+ANY = 1 << 30
+"""Last key that a row may attend to, if the mask is not causal: larger than any number of keys."""
+CHANGING = ["n_rows", "n_keys", "first", "step", "padding_stride", "padded", "more"]
+"""Integers that differ between batches; specialised, each divisibility would compile a kernel."""
+LOG2E = math.log2(math.e)
+_LOG2E = tl.constexpr(LOG2E)
+_ANY = tl.constexpr(ANY)
 
 
 @triton.jit
@@ -33,47 +42,49 @@ def _rows(x, i, n, row_stride, width, WIDTH: tl.constexpr):
 
 
 @triton.jit
-def _allowed(padding, i, j, n_rows, n_keys, first, step, CAUSAL: tl.constexpr, PADDING: tl.constexpr):
-    """Return which keys j the rows i of the sample may attend to."""
-    allowed = (i[:, None] < n_rows) & (j[None, :] < n_keys)
-    if CAUSAL:
-        allowed = allowed & (j[None, :] <= (first + i * step)[:, None])
-    if PADDING:
-        allowed = allowed & (tl.load(padding + j, mask=j < n_keys, other=1) == 0)[None, :]
-    return allowed
+def _last(i, n_rows, n_keys, first, step):
+    """Return the last key that each row i of the sample may attend to; -1 beyond the sample."""
+    return tl.where(i < n_rows, tl.minimum(n_keys - 1, first + i * step), -1)
 
 
 @triton.jit
-def _seen(i_end, n_keys, first, step, CAUSAL: tl.constexpr):
+def _allowed(padding, padded, j, last):
+    """Return which keys j rows may attend to; of the first ``padded`` keys, those whose byte of ``padding`` is 0."""
+    hidden = tl.load(padding + j, mask=j < padded, other=0) != 0
+    return tl.where(hidden, _ANY + _ANY // 2, j)[None, :] <= last[:, None]
+
+
+@triton.jit
+def _seen(i_end, n_keys, first, step):
     """Return the number of leading keys that rows before ``i_end`` may attend to."""
-    if CAUSAL:
-        return tl.minimum(n_keys, first + (i_end - 1) * step + 1)
-    return n_keys
+    return tl.minimum(n_keys, first + (i_end - 1) * step + 1)
 
 
 @triton.jit
-def _scores(query, k, j, n_keys, row_stride, scale, width, WIDTH: tl.constexpr):
+def _scores(query, k, j, n_keys, row_stride, width, WIDTH: tl.constexpr):
+    """Compute products of queries and keys j, not yet scaled."""
     key = _rows(k, j, n_keys, row_stride, width, WIDTH)
-    return tl.dot(query, tl.trans(key), input_precision="tf32x3") * scale
+    return tl.dot(query, tl.trans(key), input_precision="tf32x3")
 
 
 @triton.jit
-def _weights(scores, allowed, norm):
-    return tl.exp(tl.where(allowed, scores - norm[:, None], float("-inf")))
+def _weights(scores, scale, norm):
+    """Compute weights from scores, -inf where not allowed; the scale contains log2(e), the normaliser is to base 2."""
+    return tl.exp2(scores * scale - norm[:, None])
 
 
 @triton.jit
-def _added(scores, allowed, high, sums):
-    """Add a tile to a running maximum and sum of exponentials; also return the factor of earlier sums."""
-    new = tl.maximum(high, tl.max(tl.where(allowed, scores, -1e30), 1))
-    fade = tl.exp(high - new)
-    return new, sums * fade + tl.sum(_weights(scores, allowed, new), 1), fade
+def _added(scores, scale, high, sums):
+    """Add a tile to a running maximum and sum of exponentials; also return its own, and the factor of earlier sums."""
+    new = tl.maximum(high, tl.max(scores, 1) * scale)
+    weights, fade = _weights(scores, scale, new), tl.exp2(high - new)
+    return new, sums * fade + tl.sum(weights, 1), weights, fade
 
 
 @triton.jit
 def _norm(high, sums):
-    """Return the log-normaliser: +inf for rows without keys, whose weights are 0."""
-    return tl.where(sums > 0, high + tl.log(tl.where(sums > 0, sums, 1.0)), float("inf"))
+    """Return the log-normaliser to base 2: +inf for rows without keys, whose weights are 0."""
+    return tl.where(sums > 0, high + tl.log2(tl.where(sums > 0, sums, 1.0)), float("inf"))
 
 
 class Rows(NamedTuple):
@@ -96,10 +107,13 @@ class Launch:
     Args:
         q, k: [B, H, R or K, D], with any strides except along D.
         few: whether a program processes all keys instead of one tile; it takes few rows, unless there are many.
+        wide: whether that program may take several tiles of keys at once, because it keeps little per key.
         narrow: whether tiles have half as many rows, for kernels that need more memory per row.
     """
 
-    def __init__(self, q: Tensor, k: Tensor, where: Rows, few: bool = False, narrow: bool = False) -> None:
+    def __init__(
+        self, q: Tensor, k: Tensor, where: Rows, few: bool = False, wide: bool = False, narrow: bool = False
+    ) -> None:
         mask, first, step = where
         self.n_batch, self.n_heads, self.n_rows, width = q.shape
         self.n_keys, padding = k.size(2), mask.key_padding
@@ -107,26 +121,23 @@ class Launch:
         tile = max(16, min(TILE, 4096 // padded) // (1 + (q.dtype == torch.float32)) // (1 + narrow))
         many = self.n_rows // tile * self.n_heads * self.n_batch >= FULL
         self.rows, self.keys = FEW if few and not many else tile, max(32, tile)
-        given = q if padding is None else padding.view(torch.uint8)
-        self.tensors = q, k
-        self.padding = given
+        if wide and self.rows == FEW and padded <= 64 and q.dtype != torch.float32:
+            self.keys *= WIDE
+        self.padding = (q if padding is None else padding).view(torch.uint8)
         self.scalars: tuple[Any, ...] = (
-            *(*q.stride()[:3], *k.stride()[:3], given.stride(0)),
-            *(self.n_rows, self.n_keys, first, step, width**-0.5, width),
+            *(*q.stride()[:3], *k.stride()[:3], self.padding.stride(0), 0 if padding is None else self.n_keys),
+            *(self.n_rows, self.n_keys, first if mask.causal else ANY, step, width**-0.5, width),
         )
-        self.constants: dict[str, Any] = {
-            **{"CAUSAL": mask.causal, "PADDING": padding is not None, "ROWS": self.rows, "KEYS": self.keys},
-            **{"WIDTH": padded, "num_warps": 4},
-        }
+        self.constants: dict[str, Any] = {"ROWS": self.rows, "KEYS": self.keys, "WIDTH": padded, "num_warps": 4}
 
     def by_rows(self) -> tuple[int, int, int]:
-        """Return a grid with a program per block of rows, head and item."""
-        return triton.cdiv(self.n_rows, self.rows), self.n_heads, self.n_batch
+        """Return a grid with a program per head, block of rows and item: heads next to each other read the same."""
+        return self.n_heads, triton.cdiv(self.n_rows, self.rows), self.n_batch
 
     def by_tiles(self) -> tuple[int, int, int]:
         """Return a grid with a program per tile and item, for all heads."""
         return triton.cdiv(self.n_rows, self.rows), triton.cdiv(self.n_keys, self.keys), self.n_batch
 
     def by_keys(self) -> tuple[int, int, int]:
-        """Return a grid with a program per block of keys, head and item."""
-        return triton.cdiv(self.n_keys, self.keys), self.n_heads, self.n_batch
+        """Return a grid with a program per head, block of keys and item."""
+        return self.n_heads, triton.cdiv(self.n_keys, self.keys), self.n_batch

@@ -1,10 +1,10 @@
-"""Selection of the highest scores of rows on GPUs, digit by digit. Definition: ``reference.select``.
+"""Selection of the highest scores of the rows of a decoding step on GPUs. Definition: ``reference.select``.
 
-Scores become integers of the same order. The k-th highest of a row is found eight bits at a time: a histogram counts
-each next digit among the scores that start with the digits found so far (radix selection, also used by FlashInfer).
-After four digits the score is complete, and the rest of k is the number of ties to keep, from the left. A row that fits
-one program is read once. A long row of a decoding step is split among programs, which synchronise after each digit by
-ending the kernel.
+A row is read once by one program, which finds its threshold by counting, see ``threshold``. A long row, where there are
+few, is split among programs, which synchronise by ending the kernel: there, scores become integers of the same order,
+and the threshold is found eight bits at a time. A histogram counts each next digit among the scores that start with the
+digits found so far (radix selection, also used by FlashInfer). After four digits the score is complete, and the rest of
+k is the number of ties to keep, from the left.
 """
 
 from __future__ import annotations
@@ -14,31 +14,24 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from fairseq_lasformer.ops.gpu.kernels.threshold import _chosen, _keep, _row, _sums, _threshold
 from fairseq_lasformer.ops.types import KAPPA_ONE, MIN_KEYS, KeptKeys, KeyIndex
 
-BLOCK = 4096
+BLOCKS = {1024: 4, 4096: 8, 8192: 8}
+"""Positions in a block of a row, and warps for it; longer rows take several blocks. Few sizes: each is a kernel."""
+CHUNK = 4096  # positions of a row per program, where it is split
 CHUNKS = 64  # maximum number of programs per row
 FULL = 132  # programs that fill a large GPU: with that many rows, none is split
 _BINS = tl.constexpr(256)
-_ONE = tl.constexpr(KAPPA_ONE)
-_MIN = tl.constexpr(MIN_KEYS)
 
 
 @triton.jit
-def _order(scores, j, first, last):
-    """Return scores as integers of the same order (NaN is 0), and which positions are allowed."""
-    allowed = (j >= first) & (j < last)
-    score = tl.load(scores + j, mask=allowed, other=0.0) + 0.0  # -0 equals 0
-    bits = score.to(tl.uint32, bitcast=True)
+def _digits(scores, j, first, last):
+    """Return scores as unsigned integers of the same order, and which positions are allowed."""
+    x = _row(scores, scores, 0, j, first, last)
+    bits = (x + 0.0).to(tl.uint32, bitcast=True)  # -0 equals 0
     sign = tl.full([], 1, tl.uint32) << 31
-    order = tl.where((bits & sign) != 0, bits ^ (sign | (sign - 1)), bits | sign)
-    return tl.where(score == score, order, tl.full([], 0, tl.uint32)), allowed
-
-
-@triton.jit
-def _keep(number, kappa):
-    """Compute k_i in 64 bits: kappa is in millionths, and 2,148 keys times 1,000,000 do not fit in 32."""
-    return tl.minimum(number, tl.maximum(_MIN, (number.to(tl.int64) * kappa + (_ONE - 1)) // _ONE)).to(tl.int32)
+    return tl.where((bits & sign) != 0, bits ^ (sign | (sign - 1)), bits | sign), x == x
 
 
 @triton.jit
@@ -59,10 +52,10 @@ def _narrowed(counts, keep, prefix, SHIFT: tl.constexpr):
 
 
 @triton.jit
-def _chosen(order, allowed, prefix, keep, ties):
-    """Return which scores of a block are kept, and its ties; ``ties`` are the earlier ones of the threshold."""
+def _kept_digits(order, allowed, prefix, keep, ties):
+    """Return which scores of a block are kept; ``ties`` are the earlier ones of the threshold."""
     tie = ((order == prefix) & allowed).to(tl.int32)
-    return ((order > prefix) & allowed) | ((tie != 0) & (ties + tl.cumsum(tie, 0) <= keep)), tie
+    return ((order > prefix) & allowed) | ((tie != 0) & (ties + tl.cumsum(tie, 0) <= keep))
 
 
 @triton.jit
@@ -79,38 +72,38 @@ def _stored(slots, stored, j, chosen, table, TABLE: tl.constexpr):
 @triton.jit(do_not_specialize=["table_stride", "end", "most"])
 def _select(
     scores, table, start, n_keys, slots, kept,
-    table_stride, kappa, end, most, beam,
+    row_stride, table_stride, kappa, end, most, beam,
     TABLE: tl.constexpr, WHOLE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Store the kept slots of one row in ascending order of position; with WHOLE, it is one block."""
     row = tl.program_id(0)
     item = row // beam
-    scores += row.to(tl.int64) * end
+    scores += row.to(tl.int64) * row_stride
     slots += row.to(tl.int64) * most
     table += row.to(tl.int64) * table_stride
     first, number = tl.load(start + item), tl.load(n_keys + item)
     last = first + number
-    keep, prefix = _keep(number, kappa), tl.zeros([], tl.uint32)
+    keep = _keep(number, kappa)
     tl.store(kept + row, keep)
     block = tl.arange(0, BLOCK)
-    order, allowed = _order(scores, block, first, last)
-    for digit in tl.static_range(4):
-        counts = _counted(order, allowed, prefix, 24 - 8 * digit)
-        if not WHOLE:
-            for begin in range(BLOCK, end, BLOCK):
-                others, inside = _order(scores, begin + block, first, last)
-                counts += _counted(others, inside, prefix, 24 - 8 * digit)
-        keep, prefix = _narrowed(counts, keep, prefix, 24 - 8 * digit)
-    if WHOLE:
-        chosen, _ = _chosen(order, allowed, prefix, keep, 0)
-        _stored(slots, 0, block, chosen, table, TABLE)
-    else:
-        ties, stored = 0, 0
-        for begin in range(0, end, BLOCK):
-            others, inside = _order(scores, begin + block, first, last)
-            chosen, tie = _chosen(others, inside, prefix, keep, ties)
+    x = _row(scores, scores, 0, block, first, last)
+    total, squares = _sums(x)
+    if not WHOLE:
+        for begin in range(BLOCK, end, BLOCK):
+            more = _sums(_row(scores, scores, 0, begin + block, first, last))
+            total, squares = total + more[0], squares + more[1]
+    threshold, exact, rest = _threshold(
+        x, scores, scores, 0, first, last, number.to(tl.int32), keep, total, squares, WHOLE, BLOCK
+    )  # fmt: skip
+    chosen, ties = _chosen(x, threshold, exact, rest, 0)
+    _stored(slots, 0, block, chosen, table, TABLE)
+    if not WHOLE:
+        stored = tl.sum(chosen.to(tl.int32), 0)
+        for begin in range(BLOCK, end, BLOCK):
+            others = _row(scores, scores, 0, begin + block, first, last)
+            chosen, more = _chosen(others, threshold, exact, rest, ties)
             _stored(slots, stored, begin + block, chosen, table, TABLE)
-            ties += tl.sum(tie, 0)
+            ties += more
             stored += tl.sum(chosen.to(tl.int32), 0)
 
 
@@ -124,7 +117,7 @@ def _of_chunks(counts, row, chunks, CHUNKS: tl.constexpr):
 
 @triton.jit(do_not_specialize=["end", "chunks"])
 def _count(
-    scores, start, n_keys, counts, state, over, kappa, end, chunks, beam,
+    scores, start, n_keys, counts, state, over, row_stride, kappa, end, chunks, beam,
     DIGIT: tl.constexpr, CHUNKS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Compute the histogram of one digit in one chunk of a row.
@@ -146,7 +139,7 @@ def _count(
         tl.store(own, keep)
         tl.store(own + 1, prefix.to(tl.int32, bitcast=True))
     j = chunk * BLOCK + tl.arange(0, BLOCK)
-    order, allowed = _order(scores + row.to(tl.int64) * end, j, first, first + number)
+    order, allowed = _digits(scores + row.to(tl.int64) * row_stride, j, first, first + number)
     histogram = _counted(order, allowed, prefix, 24 - 8 * DIGIT)
     place = (DIGIT * n_rows + row).to(tl.int64) * chunks + chunk
     tl.store(counts + place * _BINS + tl.arange(0, _BINS), histogram)
@@ -157,7 +150,7 @@ def _count(
 @triton.jit(do_not_specialize=["table_stride", "end", "most", "chunks"])
 def _place(
     scores, table, start, n_keys, counts, state, over, slots, kept,
-    table_stride, kappa, end, most, chunks, beam,
+    row_stride, table_stride, kappa, end, most, chunks, beam,
     TABLE: tl.constexpr, CHUNKS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Store the kept slots of one chunk of a row, after those of earlier chunks."""
@@ -175,8 +168,8 @@ def _place(
     ties = tl.sum(tl.where(earlier, tl.sum(tl.where(bins == digit, histograms, 0), 1), 0), 0)
     stored = tl.sum(tl.where(earlier, above, 0), 0) + tl.minimum(ties, keep)
     j = chunk * BLOCK + tl.arange(0, BLOCK)
-    order, allowed = _order(scores + row.to(tl.int64) * end, j, first, first + number)
-    chosen, _ = _chosen(order, allowed, prefix, keep, ties)
+    order, allowed = _digits(scores + row.to(tl.int64) * row_stride, j, first, first + number)
+    chosen = _kept_digits(order, allowed, prefix, keep, ties)
     rows = row.to(tl.int64)
     _stored(slots + rows * most, stored, j, chosen, table + rows * table_stride, TABLE)
     if chunk == 0:
@@ -187,24 +180,24 @@ def select(scores: Tensor, paths: KeyIndex, beam: int, kappa: int) -> KeptKeys:
     """Select the kept keys of one decoding step.
 
     Args:
-        scores: float32 [R, positions], contiguous.
+        scores: float32 [R, positions]; rows are at distances of a multiple of ``ALIGNED``.
         paths: key index.
         beam: number of rows per item.
         kappa: fraction of keys to keep, in millionths.
     """
-    n_rows, end = scores.shape
+    (n_rows, end), row_stride = scores.shape, scores.stride(0)
     most = min(end, max(MIN_KEYS, -(-end * kappa // KAPPA_ONE)))
     slots = torch.full((n_rows, most), -1, dtype=torch.int32, device=scores.device)
     kept = torch.empty(n_rows, dtype=torch.int32, device=scores.device)
     has_table = paths.table is not None
     table, stride = (kept, 0) if paths.table is None else (paths.table, paths.table.stride(0))
-    block = min(BLOCK, triton.next_power_of_2(end))
-    chunks = triton.cdiv(end, block)
-    warps = 8 if end > 1024 else 4
+    block = next((size for size in BLOCKS if end <= size), max(BLOCKS))
+    chunk = min(CHUNK, triton.next_power_of_2(end))
+    chunks = triton.cdiv(end, chunk)
     if not 2 < chunks <= CHUNKS or n_rows >= FULL:
         _select[(n_rows,)](
-            scores, table, paths.start, paths.n_keys, slots, kept, stride, kappa, end, most, beam,
-            TABLE=has_table, WHOLE=end <= block, BLOCK=block, num_warps=warps,
+            scores, table, paths.start, paths.n_keys, slots, kept, row_stride, stride, kappa, end, most, beam,
+            TABLE=has_table, WHOLE=end <= block, BLOCK=block, num_warps=BLOCKS[block],
         )  # fmt: skip
         return KeptKeys(slots, kept)
     counts = torch.empty(4, n_rows, chunks, 256, dtype=torch.int32, device=scores.device)
@@ -212,11 +205,11 @@ def select(scores: Tensor, paths: KeyIndex, beam: int, kappa: int) -> KeptKeys:
     padded = triton.next_power_of_2(chunks)
     for digit in range(4):
         _count[(n_rows, chunks)](
-            scores, paths.start, paths.n_keys, counts, state, over, kappa, end, chunks, beam,
-            DIGIT=digit, CHUNKS=padded, BLOCK=block, num_warps=warps,
+            scores, paths.start, paths.n_keys, counts, state, over, row_stride, kappa, end, chunks, beam,
+            DIGIT=digit, CHUNKS=padded, BLOCK=chunk, num_warps=8,
         )  # fmt: skip
     _place[(n_rows, chunks)](
         scores, table, paths.start, paths.n_keys, counts, state, over, slots, kept,
-        stride, kappa, end, most, chunks, beam, TABLE=has_table, CHUNKS=padded, BLOCK=block, num_warps=warps,
+        row_stride, stride, kappa, end, most, chunks, beam, TABLE=has_table, CHUNKS=padded, BLOCK=chunk, num_warps=8,
     )  # fmt: skip
     return KeptKeys(slots, kept)

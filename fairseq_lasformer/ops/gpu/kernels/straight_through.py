@@ -13,11 +13,14 @@ import triton.language as tl
 from torch import Tensor
 
 from fairseq_lasformer.ops.gpu.kernels.scores import (
+    _LOG2E,
     CHANGING,
+    LOG2E,
     Launch,
     Rows,
     _added,
     _allowed,
+    _last,
     _norm,
     _rows,
     _scores,
@@ -31,39 +34,38 @@ from fairseq_lasformer.ops.types import DropoutMask
 _MORE_CHANGING = [*CHANGING, "n_queries", "query", "least", "lb", "lh", "ln"]
 
 
-@triton.jit(do_not_specialize=CHANGING)
+@triton.jit(do_not_specialize=CHANGING, do_not_specialize_on_alignment=["padding"])
 def _through_queries(
     q, k, padding, lse, inner, d_mean, dq,
-    qb, qh, qn, kb, kh, kn, padding_stride, n_rows, n_keys, first, step, scale, width, db, dh, dn,
-    CAUSAL: tl.constexpr, PADDING: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr,
-    GIVEN: tl.constexpr, EXACT: tl.constexpr,
+    qb, qh, qn, kb, kh, kn, padding_stride, padded, n_rows, n_keys, first, step, scale, width, db, dh, dn,
+    ROWS: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr, GIVEN: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
     """Compute gradients of some queries of one head from g, the gradient of all heads' weights: (w (g - w . g)) K.
 
     Stores w . g. With GIVEN, the log-normalisers are read; otherwise, they are computed in the same sweep and stored.
     """
-    head, batch = tl.program_id(1), tl.program_id(2).to(tl.int64)
-    i = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    query = _rows(q + batch * qb + head * qh, i, n_rows, qn, width, WIDTH)
+    head, batch = tl.program_id(0), tl.program_id(2).to(tl.int64)
+    i = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+    query, last = _rows(q + batch * qb + head * qh, i, n_rows, qn, width, WIDTH), _last(i, n_rows, n_keys, first, step)
     k += batch * kb + head * kh
     padding += batch * padding_stride
-    row = (batch * tl.num_programs(1) + head) * n_rows + i
-    seen = _seen((tl.program_id(0) + 1) * ROWS, n_keys, first, step, CAUSAL)
-    shared = d_mean + (batch * n_rows + i)[:, None] * n_keys
+    row = (batch * tl.num_programs(0) + head) * n_rows + i
+    seen, to_base_2 = _seen((tl.program_id(1) + 1) * ROWS, n_keys, first, step), scale * _LOG2E
+    shared = d_mean + batch * n_rows * n_keys + i[:, None] * n_keys
     high, sums, mean = tl.full([ROWS], -1e30, tl.float32), tl.zeros([ROWS], tl.float32), tl.zeros([ROWS], tl.float32)
     norm = tl.zeros([ROWS], tl.float32)
     if GIVEN:
         norm = tl.load(lse + row, mask=i < n_rows, other=float("inf"))
     for begin in range(0, seen, KEYS):
         j = begin + tl.arange(0, KEYS)
-        allowed = _allowed(padding, i, j, n_rows, n_keys, first, step, CAUSAL, PADDING)
-        scores = _scores(query, k, j, n_keys, kn, scale, width, WIDTH)
-        gradient = tl.load(shared + j[None, :], mask=allowed, other=0.0)
+        allowed = _allowed(padding, padded, j, last)
+        scores = tl.where(allowed, _scores(query, k, j, n_keys, kn, width, WIDTH), float("-inf"))
+        gradient = tl.load(shared + j[None, :], mask=allowed, other=0.0).to(tl.float32)
         if GIVEN:
-            mean += tl.sum(_weights(scores, allowed, norm) * gradient, 1)
+            mean += tl.sum(_weights(scores, to_base_2, norm) * gradient, 1)
         else:
-            high, sums, fade = _added(scores, allowed, high, sums)
-            mean = mean * fade + tl.sum(_weights(scores, allowed, high) * gradient, 1)
+            high, sums, weights, fade = _added(scores, to_base_2, high, sums)
+            mean = mean * fade + tl.sum(weights * gradient, 1)
     if not GIVEN:
         norm = _norm(high, sums)
         mean = mean / tl.where(sums > 0, sums, 1.0)
@@ -72,50 +74,48 @@ def _through_queries(
     acc = tl.zeros([ROWS, WIDTH], tl.float32)
     for begin in range(0, seen, KEYS):
         j = begin + tl.arange(0, KEYS)
-        allowed = _allowed(padding, i, j, n_rows, n_keys, first, step, CAUSAL, PADDING)
+        allowed = _allowed(padding, padded, j, last)
         key = _rows(k, j, n_keys, kn, width, WIDTH)
-        weights = _weights(tl.dot(query, tl.trans(key), input_precision="tf32x3") * scale, allowed, norm)
-        gradient = tl.load(shared + j[None, :], mask=allowed, other=0.0)
+        scores = tl.dot(query, tl.trans(key), input_precision="tf32x3")
+        weights = _weights(tl.where(allowed, scores, float("-inf")), to_base_2, norm)
+        gradient = tl.load(shared + j[None, :], mask=allowed, other=0.0).to(tl.float32)
         acc += _product(weights * (gradient - mean[:, None]), key, EXACT)
     d = tl.arange(0, WIDTH)
     at = dq + batch * db + head * dh + i.to(tl.int64)[:, None] * dn + d[None, :]
     tl.store(at, (acc * scale).to(dq.dtype.element_ty), mask=(i[:, None] < n_rows) & (d[None, :] < width))
 
 
-@triton.jit(do_not_specialize=CHANGING)
+@triton.jit(do_not_specialize=CHANGING, do_not_specialize_on_alignment=["padding"])
 def _through_keys(
     q, k, padding, lse, inner, d_mean, dk,
-    qb, qh, qn, kb, kh, kn, padding_stride, n_rows, n_keys, first, step, scale, width, db, dh, dn,
-    CAUSAL: tl.constexpr, PADDING: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr,
-    MORE: tl.constexpr, EXACT: tl.constexpr,
+    qb, qh, qn, kb, kh, kn, padding_stride, padded, n_rows, n_keys, first, step, scale, width, db, dh, dn, more,
+    ROWS: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
-    """Compute gradients of some keys of one head, see above; with MORE, add them to the existing ones."""
-    head, batch = tl.program_id(1), tl.program_id(2).to(tl.int64)
-    j = tl.program_id(0) * KEYS + tl.arange(0, KEYS)
+    """Compute gradients of some keys of one head, see above, and add the existing ones if ``more`` is not 0."""
+    head, batch = tl.program_id(0), tl.program_id(2).to(tl.int64)
+    j = tl.program_id(1) * KEYS + tl.arange(0, KEYS)
     q += batch * qb + head * qh
     padding += batch * padding_stride
     key = _rows(k + batch * kb + head * kh, j, n_keys, kn, width, WIDTH)
     acc = tl.zeros([KEYS, WIDTH], tl.float32)
-    start = 0
-    if CAUSAL:
-        start = tl.maximum(0, tl.program_id(0) * KEYS - first) // step // ROWS * ROWS
+    start = tl.maximum(0, tl.program_id(1) * KEYS - first) // step // ROWS * ROWS
     for begin in range(start, n_rows, ROWS):
         i = begin + tl.arange(0, ROWS)
-        allowed = _allowed(padding, i, j, n_rows, n_keys, first, step, CAUSAL, PADDING)
+        allowed = _allowed(padding, padded, j, _last(i, n_rows, n_keys, first, step))
         query = _rows(q, i, n_rows, qn, width, WIDTH)
-        row = (batch * tl.num_programs(1) + head) * n_rows + i
+        row = (batch * tl.num_programs(0) + head) * n_rows + i
         norm = tl.load(lse + row, mask=i < n_rows, other=float("inf"))
         mean = tl.load(inner + row, mask=i < n_rows, other=0.0)
-        weights = _weights(tl.dot(query, tl.trans(key), input_precision="tf32x3") * scale, allowed, norm)
-        at = d_mean + (batch * n_rows + i)[:, None] * n_keys + j[None, :]
-        gradient = tl.load(at, mask=allowed, other=0.0)
+        scores = tl.dot(query, tl.trans(key), input_precision="tf32x3")
+        weights = _weights(tl.where(allowed, scores, float("-inf")), scale * _LOG2E, norm)
+        at = d_mean + batch * n_rows * n_keys + (i[:, None] * n_keys + j[None, :])
+        gradient = tl.load(at, mask=allowed, other=0.0).to(tl.float32)
         acc += _product(tl.trans(weights * (gradient - mean[:, None])), query, EXACT)
     acc *= scale
     d = tl.arange(0, WIDTH)
     mask = (j[:, None] < n_keys) & (d[None, :] < width)
     at = dk + batch * db + head * dh + j.to(tl.int64)[:, None] * dn + d[None, :]
-    if MORE:
-        acc += tl.load(at, mask=mask, other=0.0)
+    acc += tl.load(at, mask=mask & (d < more * width)[None, :], other=0.0).to(tl.float32)
     tl.store(at, acc.to(dk.dtype.element_ty), mask=mask)
 
 
@@ -130,35 +130,37 @@ def _product(gradients, x, EXACT: tl.constexpr):
 @triton.jit(do_not_specialize=_MORE_CHANGING, do_not_specialize_on_alignment=["lse", "delta", "padding", "seed"])
 def _mask_gradient(
     q, k, v, d_out, padding, lse, delta, d_mask, seed,
-    qb, qh, qn, kb, kh, kn, vb, vh, vn, ob, oh, on, lb, lh, ln, padding_stride,
+    qb, qh, qn, kb, kh, kn, vb, vh, vn, ob, oh, on, lb, lh, ln, padding_stride, padded,
     n_rows, n_keys, first, step, scale, width, n_heads, n_queries, query, most, stride, minimum, factor,
-    CAUSAL: tl.constexpr, PADDING: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr,
-    DROPOUT: tl.constexpr,
+    ROWS: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr, DROPOUT: tl.constexpr,
 ):  # fmt: skip
-    """Compute a tile of the gradient of the mask of kept keys: Sum_h w (dO . V - delta)."""
+    """Compute a tile of the gradient of the mask of kept keys: Sum_h w (dO . V - delta).
+
+    Tiles that no row may attend to are not written.
+    """
     batch = tl.program_id(2).to(tl.int64)
-    i = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    j = tl.program_id(1) * KEYS + tl.arange(0, KEYS)
-    allowed = _allowed(padding + batch * padding_stride, i, j, n_rows, n_keys, first, step, CAUSAL, PADDING)
-    total = tl.zeros([ROWS, KEYS], tl.float32)
-    # a tile above the diagonal is 0
-    seen = _seen((tl.program_id(0) + 1) * ROWS, n_keys, first, step, CAUSAL)
-    drawn = tl.load(seed) if DROPOUT else 0
-    for head in range(tl.where(tl.program_id(1) * KEYS < seen, n_heads, 0)):
-        own = _rows(q + batch * qb + head * qh, i, n_rows, qn, width, WIDTH)
-        d_row = _rows(d_out + batch * ob + head * oh, i, n_rows, on, width, WIDTH)
-        at = batch * lb + head * lh + i * ln
-        norm = tl.load(lse + at, mask=i < n_rows, other=float("inf"))
-        mean = tl.load(delta + at, mask=i < n_rows, other=0.0)
-        scores = _scores(own, k + batch * kb + head * kh, j, n_keys, kn, scale, width, WIDTH)
-        weights = tl.exp(tl.minimum(scores - norm[:, None], most))
-        d_weights = _scores(d_row, v + batch * vb + head * vh, j, n_keys, vn, 1.0, width, WIDTH)
-        if DROPOUT:
-            number = (batch * n_heads + head) * n_queries + (query + i * step)
-            d_weights = d_weights * _noise(number, j, drawn, minimum, factor)
-        total += weights * (d_weights - mean[:, None])
-    at = d_mask + (batch * n_rows + i)[:, None] * n_keys + j[None, :]
-    tl.store(at, tl.where(allowed, total * stride, 0.0), mask=(i[:, None] < n_rows) & (j[None, :] < n_keys))
+    if tl.program_id(1) * KEYS < _seen((tl.program_id(0) + 1) * ROWS, n_keys, first, step):
+        i = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+        j = tl.program_id(1) * KEYS + tl.arange(0, KEYS)
+        allowed = _allowed(padding + batch * padding_stride, padded, j, _last(i, n_rows, n_keys, first, step))
+        total = tl.zeros([ROWS, KEYS], tl.float32)
+        drawn = tl.load(seed) if DROPOUT else 0
+        for head in range(n_heads):
+            own = _rows(q + batch * qb + head * qh, i, n_rows, qn, width, WIDTH)
+            d_row = _rows(d_out + batch * ob + head * oh, i, n_rows, on, width, WIDTH)
+            at = batch * lb + head * lh + i * ln
+            norm = tl.load(lse + at, mask=i < n_rows, other=float("inf")) * _LOG2E
+            mean = tl.load(delta + at, mask=i < n_rows, other=0.0)
+            scores = _scores(own, k + batch * kb + head * kh, j, n_keys, kn, width, WIDTH)
+            weights = tl.exp2(tl.minimum(scores * (scale * _LOG2E) - norm[:, None], most))
+            d_weights = _scores(d_row, v + batch * vb + head * vh, j, n_keys, vn, width, WIDTH)
+            if DROPOUT:
+                number = (batch * n_heads + head) * n_queries + (query + i * step)
+                d_weights = d_weights * _noise(number, j, drawn, minimum, factor)
+            total += weights * (d_weights - mean[:, None])
+        total = tl.where(allowed, total * stride, 0.0).to(d_mask.dtype.element_ty)
+        at = d_mask + batch * n_rows * n_keys + (i[:, None] * n_keys + j[None, :])
+        tl.store(at, total, mask=(i[:, None] < n_rows) & (j[None, :] < n_keys))
 
 
 class Into(NamedTuple):
@@ -203,8 +205,8 @@ def softmax_gradient(
 
     Args:
         q, k: [B, H, R or K, D].
-        norm: log-normalisers, [B, H, R]; None to compute them.
-        d_mean: [B, R, K].
+        norm: log-normalisers to base 2, [B, H, R]; None to compute them.
+        d_mean: [B, R, K]; tiles that no row may attend to are not read.
         exact: whether the gradients of the scores stay in float32.
     """
     dq, dk, more = into
@@ -216,7 +218,7 @@ def softmax_gradient(
     )
     launch = Launch(q, k, where, narrow=exact)
     _through_keys[launch.by_keys()](
-        *given, dk, *launch.scalars, *dk.stride()[:3], MORE=more, EXACT=exact, **launch.constants
+        *given, dk, *launch.scalars, *dk.stride()[:3], int(more), EXACT=exact, **launch.constants
     )
 
 
@@ -228,17 +230,19 @@ def mask_gradient(heads: HeadRows, bounded: bool, dropout: DropoutMask, where: R
         bounded: see ``types.StraightThrough``.
 
     Returns:
-        float32 [B, R, K], 0 where not allowed.
+        [B, R, K], in bfloat16 for such a model and otherwise in float32; 0 where not allowed, undefined in tiles of
+        keys that no row may attend to.
     """
     q, d_out, k, v, lse, delta, query, n_queries = heads
     launch = Launch(q, k, where, narrow=q.dtype == torch.float32)
     (n_batch, n_heads, n_rows, _), n_keys = q.shape, k.size(2)
-    d_mask = torch.empty(n_batch, n_rows, n_keys, dtype=torch.float32, device=q.device)
-    *strides, padding_stride, rows, keys, first, step, scale, width = launch.scalars
+    dtype = torch.float32 if q.dtype == torch.float16 else q.dtype
+    d_mask = torch.empty(n_batch, n_rows, n_keys, dtype=dtype, device=q.device)
+    *strides, padding_stride, padded, rows, keys, first, step, scale, width = launch.scalars
     _mask_gradient[launch.by_tiles()](
         q, k, v, d_out, launch.padding, lse, delta, d_mask, dropout.seed_or(lse),
-        *strides, *v.stride()[:3], *d_out.stride()[:3], *lse.stride(), padding_stride,
-        rows, keys, first, step, scale, width, n_heads, n_queries, query, 0.0 if bounded else LARGEST_EXPONENT,
+        *strides, *v.stride()[:3], *d_out.stride()[:3], *lse.stride(), padding_stride, padded,
+        rows, keys, first, step, scale, width, n_heads, n_queries, query, 0.0 if bounded else LARGEST_EXPONENT * LOG2E,
         float(where.step), int(dropout.p * 2**32), 1.0 / (1.0 - dropout.p), DROPOUT=dropout.p > 0,
         **launch.constants,
     )  # fmt: skip

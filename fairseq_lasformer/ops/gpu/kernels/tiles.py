@@ -29,7 +29,8 @@ MINIMUM_SHARED = 99 * 1024  # for heads wider than 64
 TILE_ELEMENTS = 8192  # per tile of queries, keys or values: wider heads get smaller tiles to fit shared memory
 _LOG2E = tl.constexpr(1.4426950408889634)
 _LN2 = tl.constexpr(0.6931471805599453)
-_CHANGING = ["n_queries", "n_keys", "bits_stride", "least"]
+_CHANGING = ["n_queries", "n_keys", "reach", "bits_stride", "least"]
+_ANY = 1 << 30  # reach of queries that may attend to all keys: larger than any number of keys
 
 
 @triton.jit
@@ -37,11 +38,17 @@ def _kept(bits, i, begin, n_queries, n_keys, bits_stride, BLOCK: tl.constexpr):
     """Return which of the keys ``begin`` to ``begin + BLOCK - 1`` the queries keep; a query's words are loaded once."""
     j = tl.arange(0, BLOCK)
     at = bits + i.to(tl.int64) * bits_stride + begin // 32
+    if BLOCK > 64:
+        w = tl.arange(0, BLOCK // 32)
+        words = tl.load(at[:, None] + w[None, :], mask=(i < n_queries)[:, None] & (begin + 32 * w < n_keys)[None, :])
+        bit = tl.full([32], 1, tl.int32) << tl.arange(0, 32)
+        return tl.reshape((words[:, :, None] & bit[None, None, :]) != 0, [i.shape[0], BLOCK])
     word = tl.load(at, mask=i < n_queries, other=0)[:, None]
     if BLOCK == 64:
         second = tl.load(at + 1, mask=(i < n_queries) & (begin + 32 + 0 * i < n_keys), other=0)
         word = tl.where((j < 32)[None, :], word, second[:, None])
-    return ((word >> (j % 32)[None, :]) & 1) != 0
+    bit = tl.full([BLOCK], 1, tl.int32) << (j % 32)  # does not change in a loop
+    return (word & bit[None, :]) != 0
 
 
 @triton.jit
@@ -72,8 +79,8 @@ def _begin(head, n, n_heads, width):
 @triton.jit(do_not_specialize=_CHANGING)
 def _forward(
     q, k, v, bits, out, lse,
-    seed, bits_stride, scale, minimum, factor, n_queries, n_keys, n_heads, width,
-    CAUSAL: tl.constexpr, DROPOUT: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, WIDTH: tl.constexpr,
+    seed, bits_stride, scale, minimum, factor, n_queries, n_keys, reach, n_heads, width,
+    DROPOUT: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Process one tile of queries of one head against all keys."""
     head = tl.program_id(1).to(tl.int64)
@@ -86,19 +93,17 @@ def _forward(
     high = tl.full([BLOCK_Q], -1e30, tl.float32)
     sums = tl.zeros([BLOCK_Q], tl.float32)
     acc = tl.zeros([BLOCK_Q, WIDTH], tl.float32)
-    stop = n_keys
-    if CAUSAL:
-        stop = tl.minimum(n_keys, (tl.program_id(0) + 1) * BLOCK_Q + n_keys - n_queries)
+    stop = tl.minimum(n_keys, (tl.program_id(0) + 1) * BLOCK_Q + reach)
     drawn = tl.load(seed) if DROPOUT else 0
     for begin in range(0, stop, BLOCK_K):
         j = begin + tl.arange(0, BLOCK_K)
         kept = _kept(bits, i, begin, n_queries, n_keys, bits_stride, BLOCK_K)
         key, _, _ = _tile(k, j, n_keys, n_heads, width, WIDTH)
         value, _, _ = _tile(v, j, n_keys, n_heads, width, WIDTH)
-        score = tl.dot(query, tl.trans(key), input_precision="tf32x3") * (scale * _LOG2E)
-        score = tl.where(kept, score, -1e30)
-        new = tl.maximum(high, tl.max(score, 1))
-        weight = tl.where(kept, tl.exp2(score - new[:, None]), 0.0)
+        score = tl.dot(query, tl.trans(key), input_precision="tf32x3")
+        score = tl.where(kept, score, float("-inf"))
+        new = tl.maximum(high, tl.max(score, 1) * (scale * _LOG2E))
+        weight = tl.exp2(score * (scale * _LOG2E) - new[:, None])
         fade = tl.exp2(high - new)
         sums = sums * fade + tl.sum(weight, 1)
         if DROPOUT:
@@ -115,8 +120,8 @@ def _forward(
 @triton.jit(do_not_specialize=_CHANGING)
 def _backward_queries(
     q, k, v, bits, lse, delta, d_out, out, dq,
-    seed, bits_stride, scale, minimum, factor, n_queries, n_keys, n_heads, width,
-    CAUSAL: tl.constexpr, DROPOUT: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, WIDTH: tl.constexpr,
+    seed, bits_stride, scale, minimum, factor, n_queries, n_keys, reach, n_heads, width,
+    DROPOUT: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Compute gradients of one tile of queries of one head, and delta, which those of keys and values also need."""
     head = tl.program_id(1).to(tl.int64)
@@ -132,17 +137,15 @@ def _backward_queries(
     mean = tl.sum(d_row.to(tl.float32) * row.to(tl.float32), 1)
     tl.store(delta + head * n_queries + i, mean, mask=i < n_queries)
     acc = tl.zeros([BLOCK_Q, WIDTH], tl.float32)
-    stop = n_keys
-    if CAUSAL:
-        stop = tl.minimum(n_keys, (tl.program_id(0) + 1) * BLOCK_Q + n_keys - n_queries)
+    stop = tl.minimum(n_keys, (tl.program_id(0) + 1) * BLOCK_Q + reach)
     drawn = tl.load(seed) if DROPOUT else 0
     for begin in range(0, stop, BLOCK_K):
         j = begin + tl.arange(0, BLOCK_K)
         kept = _kept(bits, i, begin, n_queries, n_keys, bits_stride, BLOCK_K)
         key, _, _ = _tile(k, j, n_keys, n_heads, width, WIDTH)
         value, _, _ = _tile(v, j, n_keys, n_heads, width, WIDTH)
-        score = tl.dot(query, tl.trans(key), input_precision="tf32x3") * (scale * _LOG2E)
-        weight = tl.where(kept, tl.exp2(score - norm[:, None]), 0.0)
+        score = tl.where(kept, tl.dot(query, tl.trans(key), input_precision="tf32x3"), float("-inf"))
+        weight = tl.exp2(score * (scale * _LOG2E) - norm[:, None])
         d_weight = tl.dot(d_row, tl.trans(value), input_precision="tf32x3")
         if DROPOUT:
             d_weight = d_weight * _noise(head * n_queries + i, j, drawn, minimum, factor)
@@ -154,8 +157,8 @@ def _backward_queries(
 @triton.jit(do_not_specialize=_CHANGING)
 def _backward_keys(
     q, k, v, bits, lse, delta, d_out, dk, dv,
-    seed, bits_stride, scale, minimum, factor, n_queries, n_keys, n_heads, width,
-    CAUSAL: tl.constexpr, DROPOUT: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, WIDTH: tl.constexpr,
+    seed, bits_stride, scale, minimum, factor, n_queries, n_keys, reach, n_heads, width,
+    DROPOUT: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Compute gradients of one tile of keys and values of one head."""
     head = tl.program_id(1).to(tl.int64)
@@ -169,9 +172,7 @@ def _backward_keys(
     value, _, _ = _tile(v + of_keys, j, n_keys, n_heads, width, WIDTH)
     d_key = tl.zeros([BLOCK_K, WIDTH], tl.float32)
     d_value = tl.zeros([BLOCK_K, WIDTH], tl.float32)
-    start = 0
-    if CAUSAL:
-        start = tl.maximum(0, first - (n_keys - n_queries)) // BLOCK_Q * BLOCK_Q
+    start = tl.maximum(0, first - reach) // BLOCK_Q * BLOCK_Q
     drawn = tl.load(seed) if DROPOUT else 0
     for begin in range(start, n_queries, BLOCK_Q):
         i = begin + tl.arange(0, BLOCK_Q)
@@ -180,8 +181,8 @@ def _backward_keys(
         d_row, _, _ = _tile(d_out, i, n_queries, n_heads, width, WIDTH)
         norm = tl.load(lse + head * n_queries + i, mask=i < n_queries, other=float("inf")) * _LOG2E
         mean = tl.load(delta + head * n_queries + i, mask=i < n_queries, other=0.0)
-        score = tl.dot(query, tl.trans(key), input_precision="tf32x3") * (scale * _LOG2E)
-        weight = tl.where(kept, tl.exp2(score - norm[:, None]), 0.0)
+        score = tl.where(kept, tl.dot(query, tl.trans(key), input_precision="tf32x3"), float("-inf"))
+        weight = tl.exp2(score * (scale * _LOG2E) - norm[:, None])
         d_weight = tl.dot(d_row, tl.trans(value), input_precision="tf32x3")
         dropped = weight
         if DROPOUT:
@@ -207,11 +208,11 @@ class _Launch:
         self.keys = max(32, self.rows)
         self.scalars = (
             *(dropout.seed_or(bits), bits.stride(1), width**-0.5, int(dropout.p * 2**32), 1.0 / (1.0 - dropout.p)),
-            *(self.n_queries, self.n_keys, n_heads, width),
+            *(self.n_queries, self.n_keys, self.n_keys - self.n_queries if causal else _ANY, n_heads, width),
         )
         narrow = padded > 64 and shared_memory(q.device) < NARROW_SHARED
         self.constants = {
-            **{"CAUSAL": causal, "DROPOUT": dropout.p > 0, "BLOCK_Q": self.rows, "BLOCK_K": self.keys},
+            **{"DROPOUT": dropout.p > 0, "BLOCK_Q": self.rows, "BLOCK_K": self.keys},
             **{"WIDTH": padded, "num_warps": 8 if padded > 64 else 4, "num_stages": 2 if narrow else 3},
         }
 
