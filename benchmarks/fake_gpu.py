@@ -189,6 +189,8 @@ class FakeGpu(TorchDispatchMode):
         self.graphs: list[Graph] = []
         self.capturing: Graph | None = None
         self.guarded: list[Any] = []
+        self.memory, self.allocated = 80 << 30, 0
+        self.pools: collections.Counter[Any] = collections.Counter()  # bytes of graphs by the stream of their capture
         self.reset()
 
     @staticmethod
@@ -227,9 +229,12 @@ class FakeGpu(TorchDispatchMode):
             "graph": self._capture,
             "graph_pool_handle": lambda: None,
             "device": self._guard,
-            "Stream": lambda *a: None,
+            "Stream": lambda *a: object(),
+            "memory_reserved": lambda *a: sum(self.pools.values()),
             "get_device_capability": lambda *a: (9, 0),
-            "get_device_properties": lambda *a: SimpleNamespace(shared_memory_per_block_optin=232_448),
+            "get_device_properties": lambda *a: SimpleNamespace(
+                shared_memory_per_block_optin=232_448, total_memory=self.memory
+            ),
         }.items():
             self._patch(torch.cuda, name, value)
         make, real = torch.tensor, torch.Generator
@@ -268,14 +273,16 @@ class FakeGpu(TorchDispatchMode):
         self.stack.callback(setattr, owner, name, before)
 
     @contextlib.contextmanager
-    def _capture(self, graph: Graph, **_: Any) -> Iterator[None]:
-        self.capturing = graph
+    def _capture(self, graph: Graph, pool: Any = None, stream: Any = None, **_: Any) -> Iterator[None]:
+        # the memory of a stream's graphs is that of the largest: blocks that one frees are there for the next
+        self.capturing, self.allocated = graph, 0
         self.graphs.append(graph)
         state = torch.random.get_rng_state()
         try:
             yield
         finally:
             self.capturing = None
+            self.pools[stream] = max(self.pools[stream], self.allocated)
             torch.random.set_rng_state(state)  # a real capture draws nothing: the operators only run in replays
 
     @contextlib.contextmanager
@@ -344,6 +351,8 @@ class FakeGpu(TorchDispatchMode):
         def wrap(x: Any) -> Any:
             if not isinstance(x, torch.Tensor) or wanted == "cpu":
                 return x
+            if id(x) not in known and self.capturing is not None:
+                self.allocated += _n_bytes(x)
             return known[id(x)] if id(x) in known else Cuda(x)
 
         return out if func is aten.copy_.default and not isinstance(args[0], Cuda) else tree_map(wrap, out)

@@ -24,8 +24,8 @@ TIED = {"auto": "", "all": "--share-all-embeddings", "decoder": "--share-decoder
 ``decoder``, its input and output."""
 
 PRECISIONS = ("auto", "fp16", "bf16", "fp32")
-"""``auto`` is fp16 on a GPU; on a CPU, bf16 if the processor has instructions for it, otherwise fp32. On a CPU, bf16
-means that linear layers are multiplied in bfloat16."""
+"""``auto`` is bf16 on a GPU that has it, otherwise fp16; on a CPU, bf16 if the processor has instructions for it,
+otherwise fp32. On a CPU, bf16 means that linear layers are multiplied in bfloat16."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class TrainOptions:
     save_minutes: float = option(10.0, "also save this often", metavar="MINUTES")
     log_every: int = option(10, "write a log line", metavar="UPDATES")
     precision: str = option(
-        "auto", "fp16 (GPU), bf16 (linear layers on a CPU), fp32, or auto: the fastest", values=PRECISIONS
+        "auto", "fp16 (GPU), bf16 (on a CPU, of linear layers), fp32, or auto: the fastest", values=PRECISIONS
     )
     tie_embeddings: str = option(
         "auto", "embeddings sharing a table: all, decoder (its input and output), none, or auto", values=tuple(TIED)
@@ -76,7 +76,11 @@ class TrainOptions:
         if self.arch not in known and like and not self.arch.startswith("transformer"):  # fairseq's own
             raise InputError(f"--arch {self.arch}: unknown; did you mean {like[0]}?")
         longest = max(info.longest)
+        device, on_gpu = self._device(), self._on_gpu()
         tokens = max(4096, longest) if self.max_tokens is None else self.max_tokens
+        update_freq = self.update_freq
+        if on_gpu and self.max_tokens is None and update_freq % GPU_BATCH == 0:
+            tokens, update_freq = max(GPU_BATCH * 4096, longest), update_freq // GPU_BATCH
         criterion = self.criterion or (
             "label_smoothed_cross_entropy_with_selection" if ours else "label_smoothed_cross_entropy"
         )
@@ -90,7 +94,7 @@ class TrainOptions:
         made += ["--subword-sampling", self.subword_sampling] if self.subword_sampling else []
         made += ["--store-ema", "--ema-decay", self.ema_decay] if self.ema_decay else []
         made += ["--lr-scheduler", "inverse_sqrt", "--warmup-updates", self.warmup]
-        made += ["--max-tokens", tokens, "--update-freq", self.update_freq, "--max-update", self.max_update]
+        made += ["--max-tokens", tokens, "--update-freq", update_freq, "--max-update", self.max_update]
         made += ["--save-interval-updates", self.save_every, "--keep-interval-updates", 1, "--no-epoch-checkpoints"]
         made += ["--save-interval-minutes", self.save_minutes]
         made += ["--log-format", "json", "--log-interval", self.log_every]
@@ -98,32 +102,44 @@ class TrainOptions:
             made.append("--disable-validation")
         elif self.patience:
             made += ["--patience", self.patience]
-        made += self._device()
+        made += device
         return [str(Path(sys.executable).with_name("fairseq-train")), *map(str, made), *self.options]
 
-    def _device(self) -> list[str]:
+    def _on_gpu(self) -> bool:
         import torch
 
+        return torch.cuda.is_available() and "--cpu" not in self.options
+
+    def _device(self) -> list[str]:
         from fairseq_lasformer.nn import bfloat16
 
         if any(option in self.options for option in ("--fp16", "--bf16")):
             return []
-        named = "--cpu" in self.options
-        if torch.cuda.is_available() and not named:
-            if self.precision == "bf16":
-                raise InputError(
-                    "--precision bf16: on a GPU, fairseq-train crashes with it (docs/training.md, Half precision); use "
-                    "fp16 or fp32"
-                )
-            return [] if self.precision == "fp32" else ["--fp16"]
+        if self._on_gpu():
+            return self._half()
         if self.precision == "fp16":
             raise InputError("--precision fp16: there is no GPU here; leave it out, and the CPU trains without it")
         dtype = {"fp32": "float32", "bf16": "bfloat16"}.get(self.precision, "auto")
         bfloat16.chosen(
             dtype, f"--precision {self.precision}"
         )  # refuses what fairseq-train would, by the user's option
-        return [*([] if named else ["--cpu"]), "--linear-dtype", dtype]
+        return [*([] if "--cpu" in self.options else ["--cpu"]), "--linear-dtype", dtype]
 
+    def _half(self) -> list[str]:
+        import torch
+
+        best = "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp16"
+        chosen = best if self.precision == "auto" else self.precision
+        if chosen == "bf16" != best:
+            raise InputError("--precision bf16: this GPU has no bfloat16; use fp16 or fp32")
+        if chosen == "fp32":
+            return []
+        # fairseq would join all gradients to one vector, of which Muon cannot tell the matrices
+        return [f"--{chosen}", *(["--fp16-no-flatten-grads"] if self.optimizer == "muon" else [])]
+
+
+GPU_BATCH = 4
+"""On a GPU, batches are this many times as large, and there are as many times fewer of them per update."""
 
 SMALL_CORPUS = 50_000
 """Number of sentences below which a training set gets the defaults of :data:`SMALL`."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -40,21 +42,43 @@ class _Unsupervised:
 
 @dataclass(frozen=True)
 class FullSelection(_Unsupervised):
-    """Every key that the mask allows: dense attention with PyTorch's fused kernel."""
+    """Every key that the mask allows: dense attention with PyTorch's fused kernel; with padding on GPUs, in tiles."""
 
     mask: AttentionMask
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, dropout_p: float, backend: str) -> Tensor:
+        mask, n_keys = self.mask, k.size(2)
         if backend == "reference":
-            every = self.mask.full(q.size(0), q.size(2), k.size(2), q.device)
-            return ops.reference.selected_attention(q, k, v, every, self.mask, None, dropout_p)
-        if self.mask.causal and self.mask.key_padding is None:
-            return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout_p, is_causal=True)
-        allowed = self.mask.rows(0, q.size(2), q.size(2), k.size(2), q.device)
-        if allowed is None:
-            return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout_p)
-        out = F.scaled_dot_product_attention(q, k, v, attn_mask=allowed[:, None], dropout_p=dropout_p)
+            every = mask.full(q.size(0), q.size(2), n_keys, q.device)
+            return ops.reference.selected_attention(q, k, v, every, mask, None, dropout_p)
+        if mask.key_padding is not None and ops.backend_for(q.device, backend) == "triton" and ops.fits(q):
+            bits = ops.allowed_bitmask(mask, q, n_keys)
+            return ops.tiled_attention(q, k, v, bits, mask, None, dropout_p)
+        with _without_plans(q):
+            if mask.causal and mask.key_padding is None:
+                return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout_p, is_causal=True)
+            allowed = mask.rows(0, q.size(2), q.size(2), n_keys, q.device)
+            if allowed is None:
+                return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout_p)
+            out = F.scaled_dot_product_attention(q, k, v, attn_mask=allowed[:, None], dropout_p=dropout_p)
         return out.masked_fill(~allowed.any(-1)[:, None, :, None], 0.0)
+
+
+@contextmanager
+def _without_plans(q: Tensor) -> Iterator[None]:
+    """Keep PyTorch from giving an attention to cuDNN, which plans for some 0.1 seconds for each new shape of a batch.
+
+    In a CUDA graph, shapes repeat, and cuDNN is allowed.
+    """
+    switch = torch.backends.cuda
+    if not q.is_cuda or torch.cuda.is_current_stream_capturing() or not switch.cudnn_sdp_enabled():
+        yield
+        return
+    switch.enable_cudnn_sdp(False)
+    try:
+        yield
+    finally:
+        switch.enable_cudnn_sdp(True)
 
 
 @dataclass(frozen=True)

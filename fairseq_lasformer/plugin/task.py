@@ -71,6 +71,8 @@ class DocumentTranslationTask(GenerationTask):
             raise InputError(f"--subword-sampling {cfg.subword_sampling}: expected a number from 0 to 1")
         if not 0 <= cfg.denoise_temperature < math.inf or 0 < cfg.denoise_temperature < 1:
             raise InputError(f"--denoise-temperature {cfg.denoise_temperature}: expected a number of at least 1, or 0")
+        if not 0.0 < cfg.cuda_graph_memory <= 1.0:
+            raise InputError(f"--cuda-graph-memory {cfg.cuda_graph_memory}: expected a share above 0, at most 1")
         Noise(cfg.denoise_mask, cfg.denoise_span, cfg.denoise_permute).check()
         if not 1 <= cfg.upsample_long <= MOST_TIMES:
             raise InputError(f"--upsample-long {cfg.upsample_long}: expected a number of times, 1 to {MOST_TIMES}")
@@ -291,7 +293,7 @@ class DocumentTranslationTask(GenerationTask):
         most, side = self.cfg.cuda_graph_tokens, (self.source_dictionary.pad(), self.pad)
         if most and (self.graphs is None or self.graphs.criterion is not criterion):
             check(model, criterion, self.cfg, next(model.parameters()).device, isinstance(optimizer, AMPOptimizer))
-            self.graphs = GraphedCriterion(criterion, most, side, self.cfg.left_pad_source)
+            self.graphs = GraphedCriterion(criterion, most, side, self.cfg.left_pad_source, self.cfg.cuda_graph_memory)
         return self.graphs or criterion
 
     def valid_step(self, sample: Any, model: Any, criterion: Any) -> Any:

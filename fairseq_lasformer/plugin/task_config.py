@@ -153,6 +153,13 @@ class DocumentTranslationConfig(TranslationConfig):
             "them, are padded to one of a few shapes, whose steps are captured in CUDA graphs and replayed; 0: none"
         },
     )
+    cuda_graph_memory: float = field(
+        default=0.25,
+        metadata={
+            "help": "share of the GPU's memory that the graphs of --cuda-graph-tokens may take; once they have it, "
+            "batches of new shapes are computed without"
+        },
+    )
     expert_parallel: bool = field(
         default=False,
         metadata={

@@ -267,3 +267,27 @@ def test_captured_shapes_are_limited(build, small_task, monkeypatch):
         (captured,) = steps.passes.values()
         tables = [side.embed_positions.weights for side in (model.encoder, model.decoder)]
         assert [t.data_ptr() for t in captured.tables] == [t.data_ptr() for t in tables]
+
+
+def test_captured_graphs_share_their_memory_up_to_a_share_of_the_gpus(build, small_task, caplog):
+    """Blocks of memory belong to the stream that they were allocated on: one stream for all graphs."""
+    criterion = LabelSmoothedCrossEntropyWithSelection(small_task, False, 0.1)
+    with FakeGpu() as gpu:
+        model = to_gpu(build(select_modules="none", encoder_layers=1, decoder_layers=1).train())
+
+        def reserved(lengths: tuple[int, ...], memory: float) -> tuple[int, int]:
+            """Return the bytes of the graphs, and their number."""
+            gpu.pools.clear()
+            before, steps = len(gpu.graphs), GraphedCriterion(criterion, 1000, (1, 1), True, memory)
+            for _ in range(3):
+                for length in lengths:
+                    passes(model, steps, to_gpu(batch(length, length)))
+            return sum(gpu.pools.values()), len(gpu.graphs) - before
+
+        large, _ = reserved((16,), 1.0)
+        assert large > 0 and reserved((8, 16), 1.0) == (large, 4)
+        gpu.memory = 1  # the first graph has more than its share
+        with caplog.at_level("INFO"):
+            assert reserved((16, 8), 0.25)[1] == 2
+    (line,) = [r.getMessage() for r in caplog.records if "--cuda-graph-memory" in r.getMessage()]
+    assert line.startswith("--cuda-graph-tokens: the graphs of 1 shapes take")

@@ -17,7 +17,7 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("kind, least", [("training", 10), ("search", 7), ("captured", 7)])
+@pytest.mark.parametrize("kind, least", [("training", 10), ("search", 7), ("captured", 8)])
 def test_on_a_fake_gpu(kind, least):
     command = [
         sys.executable,

@@ -34,8 +34,10 @@ def install(tools: bool) -> None:
         tools: whether one of fairseq's own tools is running, rather than a user's script.
     """
     from fairseq_lasformer.plugin.patches import (
+        bfloat16_training,
         compat,
         expert_parallel,
+        first_kernels,
         post_process,
         retired,
         short_lines,
@@ -45,4 +47,5 @@ def install(tools: bool) -> None:
     for module in (compat, expert_parallel, post_process, retired, short_lines):
         module.install()
     if tools:
-        timed_checkpoints.install()
+        for module in (bfloat16_training, first_kernels, timed_checkpoints):
+            module.install()

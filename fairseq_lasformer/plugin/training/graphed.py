@@ -29,6 +29,7 @@ from fairseq_lasformer.plugin.criterion import LabelSmoothedCrossEntropyWithSele
 logger = logging.getLogger(__name__)
 
 OPTION = "--cuda-graph-tokens"
+MEMORY_OPTION = "--cuda-graph-memory"
 MOST_GRAPHS = 128
 CAPTURED = Selector, Full  # others decide on the host which keys are kept, or were not tried
 
@@ -110,18 +111,22 @@ class _Gradients(NamedTuple):
 
 
 class _Passes:
-    """The captured passes of one key."""
+    """The captured passes of one key.
 
-    def __init__(self, criterion: Any, model: Any, batch: Batch, gradients: _Gradients, pool: Any) -> None:
+    Args:
+        where: pool and stream of all captures. Blocks of a pool belong to the stream on which they were allocated, so
+            that graphs captured on one stream share their memory.
+    """
+
+    def __init__(self, criterion: Any, model: Any, batch: Batch, gradients: _Gradients, where: dict[str, Any]) -> None:
         self.gradients = gradients
         # a longer text may replace the position tables; the captured passes keep reading these
         self.tables = [m.weights for m in model.modules() if isinstance(getattr(m, "weights", None), Tensor)]
         self.forward, self.backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
         device = gradients.d_loss.device
         # other threads, such as the data loader, may use the device meanwhile
-        how: dict[str, Any] = {"pool": pool, "capture_error_mode": "thread_local"}
+        how = {**where, "capture_error_mode": "thread_local"}
         with torch.cuda.device(device):
-            how["stream"] = torch.cuda.Stream(device)
             with torch.cuda.graph(self.forward, **how):
                 loss, _, log = criterion(model, batch.sample)
             with torch.cuda.graph(self.backward, **how):
@@ -158,22 +163,28 @@ class GraphedCriterion:
     """A criterion whose forward and backward passes over small batches are CUDA graphs.
 
     The first batch of a shape is computed as usual, which compiles its kernels; the second is captured. Batches larger
-    than ``most_tokens``, or with a shape beyond the first :data:`MOST_GRAPHS`, are not padded.
+    than ``most_tokens``, with a shape beyond the first :data:`MOST_GRAPHS`, or with one that would be captured when the
+    graphs already have their share of the memory, are computed as usual.
 
     Args:
         criterion: called with model and batch; returns the loss, the sample size and a logging output.
         most_tokens: tokens of the longer side, as ``--max-tokens`` counts them.
         pads: padding index of each side.
         left: whether padding precedes a source.
+        memory: share of the GPU's memory for all graphs.
     """
 
-    def __init__(self, criterion: Any, most_tokens: int, pads: tuple[int, int], left: bool) -> None:
-        self.criterion, self.most_tokens = criterion, most_tokens
+    def __init__(
+        self, criterion: Any, most_tokens: int, pads: tuple[int, int], left: bool, memory: float = 1.0
+    ) -> None:
+        self.criterion, self.most_tokens, self.memory = criterion, most_tokens, memory
         self.pads, self.left = pads, left
         self.batches: dict[Shape, Batch] = {}
         self.passes: dict[tuple[Any, ...], _Passes | None] = {}
         self.gradients: _Gradients | None = None
-        self.pool: Any = None
+        self.where: dict[str, Any] = {}
+        self.held = 0  # bytes of the graphs' pool
+        self.full = False
 
     def __call__(self, model: Any, sample: dict[str, Any]) -> tuple[Tensor, Any, dict[str, Any]]:
         """Return the criterion's result."""
@@ -182,7 +193,7 @@ class GraphedCriterion:
         shape = Shape.of(sample)
         key = shape, samples(model, shape)
         new = key not in self.passes
-        if new and len(self.passes) == MOST_GRAPHS:
+        if (new and len(self.passes) == MOST_GRAPHS) or (self.full and self.passes.get(key) is None):
             return self.criterion(model, sample)
         if shape not in self.batches:
             self.batches[shape] = Batch(shape, self.pads, self.left, sample["target"].device)
@@ -202,12 +213,25 @@ class GraphedCriterion:
         return loss, sample["ntokens"], _counted(log, sample)
 
     def _captured(self, model: Any, batch: Batch) -> _Passes:
+        device = batch.target.device
         if self.gradients is None:
-            self.pool = torch.cuda.graph_pool_handle()
+            self.where = {"pool": torch.cuda.graph_pool_handle(), "stream": torch.cuda.Stream(device)}
             parameters = [p for p in model.parameters() if p.requires_grad]
-            d_loss = torch.empty((), dtype=torch.float32, device=batch.target.device)
+            d_loss = torch.empty((), dtype=torch.float32, device=device)
             self.gradients = _Gradients(parameters, [torch.empty_like(p) for p in parameters], d_loss)
-        return _Passes(self.criterion, model, batch, self.gradients, self.pool)
+        before = torch.cuda.memory_reserved(device)
+        passes = _Passes(self.criterion, model, batch, self.gradients, self.where)
+        self.held += max(0, torch.cuda.memory_reserved(device) - before)
+        total = torch.cuda.get_device_properties(device).total_memory
+        if not self.full and self.held > self.memory * total:
+            self.full = True
+            logger.info(
+                "%s: the graphs of %d shapes take %.1f GB, more than %.0f%% of the GPU's memory (%s); batches of other "
+                "shapes are computed without",
+                *(OPTION, sum(p is not None for p in self.passes.values()) + 1, self.held / 1e9, 100 * self.memory),
+                MEMORY_OPTION,
+            )
+        return passes
 
 
 def _counted(log: dict[str, Any], sample: dict[str, Any]) -> dict[str, Any]:
