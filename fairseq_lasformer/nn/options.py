@@ -12,7 +12,11 @@ from fairseq_lasformer.nn.moe.dispatch import ExpertGroup
 from fairseq_lasformer.ops import EVERY_ROW, AttentionMask, RowSample
 
 SHORTEST = 256
-LONGEST_STRIDE = 16
+LONGEST_STRIDE = 32
+ABOVE = 0.35
+"""On CPUs, kappa above which a selector learns from all queries: there, the attention itself costs more than that."""
+PLACES = 2
+"""On GPUs, number of first queries to draw from: each is another CUDA graph of a shape."""
 
 
 class RunOptions(NamedTuple):
@@ -42,13 +46,15 @@ class RowSampling(NamedTuple):
     Attributes:
         rows: minimum number of queries of a batch that a selector learns from; 0 for all.
         above: kappa above which it learns from all of them.
+        places: number of different first queries, at equal distances; 0 for any.
         update: number of the update, which seeds the draw of the first query: the same on every worker and in a
             recomputed pass.
     """
 
     rows: int = 512
-    above: float = 0.35
+    above: float = ABOVE
     update: int = 0
+    places: int = 0
 
     def sample(self, n_batch: int, n_queries: int, kappa: float) -> RowSample:
         """Return the sample of a batch.
@@ -59,7 +65,8 @@ class RowSampling(NamedTuple):
         if not self.rows or kappa > self.above or n_queries < SHORTEST:
             return EVERY_ROW
         stride = max(1, min(LONGEST_STRIDE, n_batch * n_queries // self.rows))
-        return RowSample(random.Random(self.update).randrange(stride), stride)
+        places = min(self.places, stride) or stride
+        return RowSample(random.Random(self.update).randrange(places) * stride // places, stride)
 
 
 EVERY_QUERY = RowSampling(0)

@@ -16,7 +16,7 @@ from fairseq_lasformer.nn.compact.embedding import ExpandedEmbedding, TableProje
 from fairseq_lasformer.nn.compact.group_linear import ExpandReduce, block_sizes, max_groups, official_sizes, paper_sizes
 from fairseq_lasformer.nn.layers import DecoderLayer, EncoderLayer, FeedForward, TransformerLayer
 from fairseq_lasformer.nn.moe import MixtureOfExperts, MoeConfig
-from fairseq_lasformer.nn.options import RowSampling, RunOptions, SupervisionOptions
+from fairseq_lasformer.nn.options import ABOVE, PLACES, RowSampling, RunOptions, SupervisionOptions
 from fairseq_lasformer.nn.patterns import PATTERNS, Pattern, PatternOptions, build_pattern
 from fairseq_lasformer.nn.sparsity import SparsityRule
 from fairseq_lasformer.nn.stack import LayerStack
@@ -70,12 +70,16 @@ def supervision(cfg: ModuleConfig) -> SupervisionOptions:
     return SupervisionOptions(str(cfg.select_kl), str(cfg.select_target))
 
 
-def sampling(cfg: ModuleConfig, update: int) -> RowSampling:
-    """Return which queries the model's patterns learn from in an update."""
-    rows = str(cfg.supervise_rows)
+def sampling(cfg: ModuleConfig, update: int, device: torch.device) -> RowSampling:
+    """Return which queries the model's patterns learn from in an update.
+
+    With ``--supervise-rows auto``, a sample; on CPUs, all while kappa is high, where the attention itself costs more.
+    """
+    rows, on_cpu = str(cfg.supervise_rows), device.type == "cpu"
+    drawn = RowSampling(above=1.0, update=update, places=0 if on_cpu else PLACES)
     if rows == "auto":
-        return RowSampling(update=update)
-    return RowSampling(0 if rows == "all" else int(rows), 1.0, update)
+        return drawn._replace(above=ABOVE if on_cpu else 1.0)
+    return drawn._replace(rows=0 if rows == "all" else int(rows))
 
 
 def pattern(cfg: ModuleConfig, module: str, backend: str = "auto") -> Pattern:

@@ -207,7 +207,7 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
             AttentionMask(padding, not full_context_alignment, ends, own[0]),
             encoder_out["encoder_out"][0].transpose(0, 1),
             AttentionMask(source_padding, False, source_ends, own[1]),
-            sampling(self.cfg, update),
+            sampling(self.cfg, update, prev_output_tokens.device),
             into,
         )
         out = self.layers(

@@ -103,7 +103,7 @@ class LasformerEncoder(Frontend, FairseqEncoder):
         mask = AttentionMask(padding, False, ends if self.line_ends.read else None, own)
         out = self.layers(
             x,
-            FullPass(mask, sampling=sampling(self.cfg, update)),
+            FullPass(mask, sampling=sampling(self.cfg, update, src_tokens.device)),
             supervision(self.cfg) if self.training else None,
             recompute=self.training and self.cfg.checkpoint_activations,
             keep_states=return_all_hiddens,

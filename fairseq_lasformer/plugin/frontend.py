@@ -24,9 +24,9 @@ def some_padding(mask: Tensor, padded: bool = False) -> Tensor | None:
     """Return a padding mask, bool [B, N], True at padding; None if there is no padding.
 
     Args:
-        padded: assume that there is padding, as is done on GPUs: asking the device would wait for it.
+        padded: assume that there is padding instead of asking the device, which would synchronise.
     """
-    return mask if padded or mask.is_cuda or bool(mask.any()) else None
+    return mask if padded or bool(mask.any()) else None
 
 
 class Frontend(nn.Module):

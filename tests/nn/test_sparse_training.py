@@ -10,6 +10,7 @@ from fairseq_lasformer.nn import options
 from fairseq_lasformer.nn.forms import MaskSelection, SlotSelection
 from fairseq_lasformer.nn.options import EVERY_QUERY, RowSampling
 from fairseq_lasformer.ops import EVERY_ROW, choice
+from fairseq_lasformer.plugin.build import sampling
 
 
 @pytest.fixture(autouse=True)
@@ -35,16 +36,28 @@ def step(model, update=1, n_queries=90):
 
 def test_rows_are_drawn_by_update_and_only_where_it_pays(monkeypatch):
     monkeypatch.setattr(options, "SHORTEST", 256)
-    sampling = RowSampling(512, 0.35)
+    drawn = RowSampling(512, 0.35)
     assert EVERY_QUERY.sample(1, 9000, 0.1) == EVERY_ROW
-    assert sampling.sample(1, 4096, 0.4) == EVERY_ROW == sampling.sample(64, 255, 0.1) == sampling.sample(1, 1000, 0.1)
-    strides = [sampling.sample(*shape, 0.1).stride for shape in ((1, 1024), (2, 1024), (1, 4096), (1, 100_000))]
-    assert strides == [2, 4, 8, 16]
-    offsets = [sampling._replace(update=i).sample(1, 4096, 0.1).offset for i in range(400)]
+    assert drawn.sample(1, 4096, 0.4) == EVERY_ROW == drawn.sample(64, 255, 0.1) == drawn.sample(1, 1000, 0.1)
+    strides = [drawn.sample(*shape, 0.1).stride for shape in ((1, 1024), (2, 1024), (1, 4096), (1, 100_000))]
+    assert strides == [2, 4, 8, 32]
+    offsets = [drawn._replace(update=i).sample(1, 4096, 0.1).offset for i in range(400)]
     assert set(offsets) == set(range(8)) and offsets == [
-        sampling._replace(update=i).sample(1, 4096, 0.1).offset for i in range(400)
+        drawn._replace(update=i).sample(1, 4096, 0.1).offset for i in range(400)
     ]
     assert min(map(offsets.count, range(8))) > 25
+    few = drawn._replace(places=2)
+    offsets = [few._replace(update=i).sample(1, 4096, 0.1).offset for i in range(100)]
+    assert set(offsets) == {0, 4} and 25 < offsets.count(0) < 75
+    assert few.sample(1, 512, 0.1) == EVERY_ROW
+
+
+def test_on_a_gpu_a_sample_is_enough_at_every_kappa(build):
+    cfg = build().cfg
+    on = {name: sampling(cfg, 3, torch.device(name)) for name in ("cpu", "cuda")}
+    assert on["cpu"].sample(4, 4096, 0.9) == EVERY_ROW and on["cuda"].sample(4, 4096, 0.9).stride == 32
+    assert on["cpu"].sample(4, 4096, 0.3).stride == 32
+    assert sampling(build(supervise_rows="all").cfg, 3, torch.device("cuda")).sample(4, 4096, 0.1) == EVERY_ROW
 
 
 @pytest.mark.skipif(not HERE["cpu"], reason="no CPU kernels")

@@ -42,6 +42,9 @@ print(len(found))
 """
 
 
+TARGET = Target(90, 232_448)
+
+
 def compiled(cache: Path) -> set[str]:
     return {str(path.relative_to(cache)) for path in cache.rglob("*.cubin")}
 
@@ -50,8 +53,8 @@ def compiled(cache: Path) -> set[str]:
 def test_a_training_finds_all_of_its_kernels(tmp_path, monkeypatch):
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    helper = Helper()
-    helper.compile([Attentions(2, 32, 16, "float16")], 600, Target(90, 232_448), 2)
+    helper = Helper(TARGET)
+    helper.compile([Attentions(2, 32, 16, "float16")], 600, 2)
     number, _ = helper.wait(500) or (0, 0.0)
     ahead = compiled(tmp_path)
     assert 10 < number <= 30 and len(ahead) == number
@@ -66,15 +69,15 @@ def test_a_cache_that_cannot_be_written_and_a_helper_that_ends_are_told_as_none(
     taken = tmp_path / "cache"
     taken.write_text("not a folder")
     monkeypatch.setenv("TRITON_CACHE_DIR", str(taken))
-    helper = Helper()
-    helper.compile([Attentions(2, 32, 16, "float16")], 64, Target(90, 232_448), 1)
+    helper = Helper(TARGET)
+    helper.compile([Attentions(2, 32, 16, "float16")], 64, 1)
     assert helper.wait(300) is None
-    killed = Helper()
+    killed = Helper(TARGET)
     killed.process.kill()
     killed.process.wait()
-    killed.compile([Attentions(2, 32, 16, "float16")], 64, Target(90, 232_448), 1)
+    killed.compile([Attentions(2, 32, 16, "float16")], 64, 1)
     assert killed.wait(10) is None
-    slow = Helper()
+    slow = Helper(TARGET)
     assert slow.wait(0.01) is None and slow.process.poll() is not None
 
 
@@ -95,6 +98,9 @@ def test_a_training_on_a_gpu_waits_for_the_kernels_and_ends_its_helper(build, mo
     told: list[object] = []
 
     class Fake:
+        def __init__(self, target: Target) -> None:
+            told.append(target)
+
         def compile(self, *what: object) -> None:
             told.append(what)
 
@@ -106,8 +112,7 @@ def test_a_training_on_a_gpu_waits_for_the_kernels_and_ends_its_helper(build, mo
             told.append("ended")
 
     monkeypatch.setattr(first_kernels.ahead, "Helper", Fake)
-    monkeypatch.setattr(first_kernels, "backend_for", lambda device, wanted: "triton")
-    monkeypatch.setattr(Target, "of", classmethod(lambda cls, device: cls(90, 1)))
+    monkeypatch.setattr(Target, "of", classmethod(lambda cls, device: TARGET))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(checkpoint_utils, "load_checkpoint", lambda cfg, trainer: told.append("loaded"))
     task = SimpleNamespace(cfg=Namespace(attention_backend="auto", max_source_positions=9, max_target_positions=8))
@@ -121,8 +126,8 @@ def test_a_training_on_a_gpu_waits_for_the_kernels_and_ends_its_helper(build, mo
 
     with caplog.at_level("INFO"):
         first_kernels._with_helper(main, cfg)
-    (attentions, longest, target, _), *rest = told
-    assert attentions[0].dtype == "float32" and (longest, target) == (9, Target(90, 1))
+    target, (attentions, longest, _), *rest = told
+    assert attentions[0].dtype == "float32" and (longest, target) == (9, TARGET)
     assert rest == ["loaded", "waited", "ended"]
     assert "Triton: 7 kernels are ready, 1.5 seconds after the start" in caplog.messages
     told.clear()

@@ -153,14 +153,17 @@ def _backward(out: Tensor) -> None:
 
 
 class Helper:
-    """A process that compiles kernels, begun before it is known which."""
+    """A process that compiles kernels, begun before it is known which.
 
-    def __init__(self) -> None:
+    Meanwhile, it loads what it needs, and compiles the two that are tried out first (``kernels.decode``).
+    """
+
+    def __init__(self, target: Target) -> None:
         self.started = time.monotonic()
         root = str(Path(__file__).parents[3])
         paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
         self.process = subprocess.Popen(
-            [sys.executable, "-c", "from fairseq_lasformer.ops.gpu.ahead import serve; serve()"],
+            [sys.executable, "-c", "from fairseq_lasformer.ops.gpu.ahead import serve; serve()", *map(str, target)],
             env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": os.pathsep.join(paths)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -168,11 +171,11 @@ class Helper:
             text=True,
         )
 
-    def compile(self, of: Sequence[Attentions], longest: int, target: Target, n_processes: int) -> None:
+    def compile(self, of: Sequence[Attentions], longest: int, n_processes: int) -> None:
         """Say what to compile: for the attentions of a model, each once, and examples of at most ``longest`` tokens."""
         with contextlib.suppress(OSError):  # it has ended
             assert self.process.stdin is not None
-            self.process.stdin.write(json.dumps([list(map(list, of)), longest, list(target), n_processes]) + "\n")
+            self.process.stdin.write(json.dumps([list(map(list, of)), longest, n_processes]) + "\n")
             self.process.stdin.flush()
 
     def wait(self, seconds: float) -> tuple[int, float] | None:
@@ -196,28 +199,35 @@ def processes(n_cores: int) -> int:
 
 
 def serve() -> None:
-    """Compile what a line of standard input says, and print how many kernels that were."""
+    """Compile what a line of standard input says, and print how many kernels that were; arguments: the target."""
     torch.set_num_threads(1)
-    jobs([Attentions(1, 64, 64, "bfloat16")], 64, Target(90, 1 << 17))  # loads what is needed
+    target = Target(*map(int, sys.argv[1:]))
+    decode: Any = importlib.import_module("fairseq_lasformer.ops.gpu.kernels.decode")
+    first = jobs(lambda: decode.smallest_step(torch.device("meta")), target)
+    started = _started(first, target, len(first))
+    jobs(lambda: training_passes(Attentions(1, 64, 64, "bfloat16"), 64), target)  # loads what is needed
     line = sys.stdin.readline()
     if not line:
         return
-    attentions, longest, target, n = json.loads(line)
-    aim = Target(*target)
-    found = jobs([Attentions(*of) for of in attentions], longest, aim)
-    children = []
-    for rank in range(min(n, len(found))):
-        child = os.fork()
-        if not child:
-            _compile(found[rank::n], aim)
-        children.append(child)
-    if not any([os.waitpid(child, 0)[1] for child in children]):
-        print(len(found), flush=True)
+    attentions, longest, n = json.loads(line)
+
+    def run() -> None:
+        for of in attentions:
+            training_passes(Attentions(*of), longest)
+
+    found = jobs(run, target)
+    started += _started(found, target, n)
+    if not any([os.waitpid(child, 0)[1] for child in started]):
+        print(len(first) + len(found), flush=True)
 
 
-def jobs(of: Sequence[Attentions], longest: int, target: Target) -> list[tuple[Any, tuple[Any, ...], dict[str, Any]]]:
-    """Return what a training would launch, each kernel once: the kernel, its arguments by place and by name."""
-    found: dict[Any, tuple[Any, tuple[Any, ...], dict[str, Any]]] = {}
+Job = tuple[Any, tuple[Any, ...], dict[str, Any]]
+"""A kernel, its arguments by place and by name."""
+
+
+def jobs(run: Callable[[], object], target: Target) -> list[Job]:
+    """Return what a function would launch, each kernel once."""
+    found: dict[Any, Job] = {}
 
     def launch(real: Any, function: Any, args: tuple[Any, ...], named: dict[str, Any]) -> None:
         constants = sorted((name, value) for name, value in named.items() if name != "grid")
@@ -225,12 +235,22 @@ def jobs(of: Sequence[Attentions], longest: int, target: Target) -> list[tuple[A
         found.setdefault((function.fn.__name__, types, tuple(constants)), (function, args, named))
 
     with without_device(target, launch):
-        for attentions in of:
-            training_passes(attentions, longest)
+        run()
     return list(found.values())
 
 
-def _compile(share: list[tuple[Any, tuple[Any, ...], dict[str, Any]]], target: Target) -> None:
+def _started(found: list[Job], target: Target, n: int) -> list[int]:
+    """Start n processes that compile; return their numbers."""
+    children = []
+    for rank in range(min(n, len(found))):
+        child = os.fork()
+        if not child:
+            _compile(found[rank::n], target)
+        children.append(child)
+    return children
+
+
+def _compile(share: list[Job], target: Target) -> None:
     """Compile kernels, and end the process."""
     failed = 1
     with contextlib.suppress(Exception), without_device(target, lambda real, f, args, named: real(f, *args, **named)):

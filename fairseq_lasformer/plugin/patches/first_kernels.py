@@ -12,7 +12,7 @@ import torch
 
 from fairseq_lasformer.machine import cores
 from fairseq_lasformer.nn.attentions.selected import SelectedAttention
-from fairseq_lasformer.ops import ahead, backend_for
+from fairseq_lasformer.ops import ahead
 from fairseq_lasformer.plugin.patches import wrap
 
 logger = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ def _with_helper(original: Callable[..., Any], cfg: Any, *args: Any, **more: Any
         return original(cfg, *args, **more)
     from fairseq import checkpoint_utils
 
-    helper = ahead.Helper()
+    helper = ahead.Helper(ahead.Target.of(torch.device("cuda", cfg.distributed_training.device_id)))
     load = partial(_while_compiling, helper, checkpoint_utils.load_checkpoint)
     try:
         with mock.patch.object(checkpoint_utils, "load_checkpoint", load):
@@ -48,13 +48,13 @@ def _while_compiling(
     helper: ahead.Helper, original: Callable[..., Any], cfg: Any, trainer: Any, *args: Any, **more: Any
 ) -> Any:
     """Load a checkpoint and the data while the helper compiles; wait for it."""
-    model, device, task = trainer.get_model(), trainer.device, trainer.task.cfg
-    ours = hasattr(model, "patterns") and backend_for(device, str(task.attention_backend)) == "triton"
+    model, task = trainer.get_model(), trainer.task.cfg
+    ours = hasattr(model, "patterns") and str(task.attention_backend) in ("auto", "triton")
     if ours:
         dtype = torch.float16 if trainer.cfg.common.amp else next(model.parameters()).dtype
         longest, n = max(task.max_source_positions, task.max_target_positions), ahead.processes(cores())
         logger.info("Triton: compiling the kernels that are not in its cache yet, in %d processes", n)
-        helper.compile(attentions_of(model, dtype), longest, ahead.Target.of(device), n)
+        helper.compile(attentions_of(model, dtype), longest, n)
     done = original(cfg, trainer, *args, **more)
     if ours:
         found = helper.wait(PATIENCE)

@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 OPTION = "--cuda-graph-tokens"
 MEMORY_OPTION = "--cuda-graph-memory"
-MOST_GRAPHS = 128
+MOST_GRAPHS = 256
 CAPTURED = Selector, Full  # others decide on the host which keys are kept, or were not tried
 
 
@@ -242,7 +242,7 @@ def _counted(log: dict[str, Any], sample: dict[str, Any]) -> dict[str, Any]:
 
 def samples(model: Any, shape: Shape) -> tuple[RowSample, ...]:
     """Return which queries teach each selector; the host picks them."""
-    drawn = sampling(model.cfg, model.num_updates)
+    drawn = sampling(model.cfg, model.num_updates, next(model.parameters()).device)
     lengths = {"encoder": shape.source, "decoder": shape.target, "cross": shape.target}
     return tuple(
         drawn.sample(shape.examples, lengths[name.partition(".")[0]], selector.share)
