@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from fairseq import options
 
 from fairseq_lasformer.checkpoints.settings import rename_former
@@ -54,7 +55,7 @@ def test_former_alignment_is_one_option_now(former, now):
 
 def test_queries_are_sampled_as_asked():
     def strides(rows: str) -> list[int]:
-        drawn = sampling(module_config(LasformerConfig(supervise_rows=rows)), 3)
+        drawn = sampling(module_config(LasformerConfig(supervise_rows=rows)), 3, torch.device("cpu"))
         return [drawn.sample(4, 1024, kappa).stride for kappa in (1.0, 0.36, 0.35, 0.1)]
 
     assert strides("auto") == [1, 1, 8, 8] and strides("512") == [8] * 4 and strides("all") == [1] * 4

@@ -33,7 +33,7 @@ ENOUGH = 16
 
 
 class Attentions(NamedTuple):
-    """What kernels of a model's attentions depend on, beside the shapes of batches.
+    """Properties of a model's attentions that its kernels depend on, beside the shapes of batches.
 
     Attributes:
         heads, width: number of heads, and width of each.
