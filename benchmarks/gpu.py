@@ -1,16 +1,18 @@
 """All measurements on a machine with a GPU, in one call: ``python -m benchmarks.gpu`` (scripts/gpu.sh).
 
-Sections, in order: facts; correct (each kernel, in three types of numbers, against its definition); search (beam
-search, eager and in a CUDA graph, against plain PyTorch); captured (training steps with and without CUDA graphs);
-kernels (milliseconds, and the bytes they must move); and the benchmarks training, decoding, prefill and moe, each in
-its own process. A failing section leaves its error in OUT/gpu.json, which is rewritten after each section, and the next
-one runs. The tables come last.
+Sections, what matters most first: facts; correct (each kernel against its definition, in three types of numbers at a
+time); operations and steps of training; decoding (160 rows); starts (trainings from an empty cache); captured (training
+steps with and without CUDA graphs); search (beam search, eager and in a CUDA graph, against plain PyTorch); kernels (of
+decoding, and a full pass beside flex_attention); and the benchmarks one_document, training, sentences, prefill and moe,
+each in its own process. A failing section leaves its error in OUT/gpu.json, and the next one runs. The file is
+rewritten with every row, and what is left when ``--seconds`` are over is named.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import logging
 import math
 import os
 import signal
@@ -18,8 +20,10 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +37,8 @@ from benchmarks.interpreter import exact_bfloat16
 from benchmarks.models import VOCABULARY, Task, build
 from benchmarks.operations import operations
 from benchmarks.rows import Row, table
+from benchmarks.starts import starts
+from benchmarks.steps import steps
 from fairseq_lasformer import ops
 from fairseq_lasformer.files import atomic_write
 from fairseq_lasformer.machine import machine
@@ -48,21 +54,13 @@ BENCHMARKS = {
     "training": ("training --lengths 1024,4096 --kappas 0.2,0.05 --repeat 3", "--lengths 32 --kappas 0.05 --repeat 1"),
     "sentences": ("training --lengths 32 --rows 128 --kappas 1.0,0.05 --repeat 3", ""),
     "decoding": (
-        "decoding --lengths 1024,4096,16384 --rows 160 --steps 32 --repeat 2 --sentences 0 --end-to-end 0",
+        "decoding --lengths 4096,1024,16384 --rows 160 --steps 32 --repeat 2 --sentences 0 --end-to-end 0",
         "decoding --lengths 32 --steps 2 --repeat 1 --sentences 0 --end-to-end 0 --systems transformer,lasformer",
     ),
     "one_document": ("decoding --lengths 1024,4096,16384 --steps 32 --repeat 2 --sentences 0 --end-to-end 1024", ""),
     "prefill": ("prefill --lengths 1024,4096,8192 --kappas 0.05 --repeat 3", ""),
     "moe": ("moe --tokens 4096 --repeat 3", ""),
 }
-
-
-class Incomplete(RuntimeError):
-    """A benchmark that failed or was cut off; ``rows`` are those it had by then."""
-
-    def __init__(self, reason: str, rows: list[Row]) -> None:
-        super().__init__(reason)
-        self.rows = rows
 
 
 def facts(place: Place, quick: bool) -> dict[str, Any]:
@@ -78,21 +76,30 @@ def facts(place: Place, quick: bool) -> dict[str, Any]:
     return found
 
 
-def correct(place: Place, quick: bool) -> list[Row]:
-    """Return the errors of the kernels; raise if one is too large."""
-    rows, wrong = [], []
-    sizes = ((40, 40),) if quick else ((1, 1), (63, 111), (129, 129), (1000, 1000), (64, 2200))
-    for dtype in DTYPES:
-        for n_queries, n_keys in sizes:
-            for causal in (False, n_queries == n_keys):
-                for name, error in _errors(place.device, DTYPES[dtype], n_queries, n_keys, causal).items():
-                    case = f"{dtype}, {n_queries} x {n_keys}{', causal' if causal else ''}"
-                    rows.append(Row(case, name, "error", error, compared=False))
-                    if not error <= TOLERANCE[dtype]:
-                        wrong.append(f"{name}, {case}: {error:.2g}")
+def correct(place: Place, quick: bool) -> Iterator[Row]:
+    """Yield the errors of the kernels, one process per type of numbers; raise if one is too large."""
+    wrong: list[str] = []
+    with ProcessPoolExecutor(len(DTYPES), get_context("spawn")) as pool:
+        for rows, of_type in pool.map(partial(_correct_in, str(place.device), quick), DTYPES):
+            yield from rows
+            wrong += of_type
     if wrong:
         raise ArithmeticError("; ".join(wrong))
-    return rows
+
+
+def _correct_in(device: str, quick: bool, dtype: str) -> tuple[list[Row], list[str]]:
+    """Return the errors in one type of numbers, and which of them are too large."""
+    if device == "cpu":
+        exact_bfloat16()
+    rows, wrong = [], []
+    for n_queries, n_keys in ((40, 40),) if quick else ((1, 1), (63, 111), (129, 129), (1000, 1000), (64, 2200)):
+        for causal in (False, n_queries == n_keys):
+            for name, error in _errors(torch.device(device), DTYPES[dtype], n_queries, n_keys, causal).items():
+                case = f"{dtype}, {n_queries} x {n_keys}{', causal' if causal else ''}"
+                rows.append(Row(case, name, "error", error, compared=False))
+                if not error <= TOLERANCE[dtype]:
+                    wrong.append(f"{name}, {case}: {error:.2g}")
+    return rows, wrong
 
 
 def _errors(device: torch.device, dtype: torch.dtype, n_queries: int, n_keys: int, causal: bool) -> dict[str, float]:
@@ -280,8 +287,8 @@ def _median(place: Place, work: Callable[[], object], repeat: int = 20) -> float
     return sorted(place.seconds(work) for _ in range(repeat))[repeat // 2]
 
 
-def benchmark(name: str, options: argparse.Namespace, seconds: float) -> list[Row]:
-    """Run a benchmark in a process of its own; return its rows."""
+def benchmark(name: str, options: argparse.Namespace, seconds: float) -> Iterator[Row]:
+    """Run a benchmark in a process of its own; yield its rows, then raise if it failed or was cut off."""
     full, quick = BENCHMARKS[name]
     words = (f"{full.split()[0]} {quick.removeprefix(full.split()[0])}" if options.quick else full).split()
     out = options.out / f"{name}.json"
@@ -296,61 +303,85 @@ def benchmark(name: str, options: argparse.Namespace, seconds: float) -> list[Ro
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             said = f"cut off after {seconds:.0f} seconds"
-    rows = json.loads(out.read_text())["rows"] if out.exists() else []
-    found = [Row(r["case"], r["system"], r["metric"], r["value"]) for r in rows]
+    for r in json.loads(out.read_text())["rows"] if out.exists() else []:
+        yield Row(r["case"], r["system"], r["metric"], r["value"])
     if process.returncode:
-        raise Incomplete("\n".join(said.strip().splitlines()[-5:]), found)
-    return found
+        raise RuntimeError("\n".join(said.strip().splitlines()[-5:]))
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--out", type=Path, default=Path("runs/gpu"))
-    parser.add_argument("--seconds", type=float, default=520, help="seconds for all sections (default: 520)")
+    parser.add_argument("--seconds", type=float, default=145, help="seconds for all sections (default: 145)")
     parser.add_argument("--quick", action="store_true", help="use the smallest sizes, to try the script")
-    parser.add_argument("--sections", default=",".join([*SECTIONS, *BENCHMARKS]))
+    parser.add_argument("--sections", default=",".join(ORDER))
     options = parser.parse_args()
+    logging.basicConfig(level=logging.ERROR)  # otherwise, importing fairseq shows the log lines of all libraries
     if options.device == "cuda" and not torch.cuda.is_available():
         sys.exit("error: no GPU; DEVICE=cpu QUICK=1 tries the script without one")
     if options.device == "cpu":
         exact_bfloat16()
     place = Place(torch.device(options.device), torch.float32 if options.device == "cpu" else torch.bfloat16)
     started, results, failed = time.monotonic(), {}, []
+    options.out.mkdir(parents=True, exist_ok=True)
     for name in options.sections.split(","):
         left = options.seconds - (time.monotonic() - started)
         if name in BENCHMARKS and options.quick and not BENCHMARKS[name][1]:
             continue
         print(f"== {name}", flush=True)
-        begin = time.monotonic()
+        begin, rows = time.monotonic(), []
         try:
-            if left < 1:
-                raise TimeoutError(f"{options.seconds:.0f} seconds are over")
-            found: Any = benchmark(name, options, left) if name in BENCHMARKS else SECTIONS[name](place, options.quick)
-            print(table(found, ("transformer", "dense")) if isinstance(found, list) else json.dumps(found, indent=1))
-            results[name] = {"rows": [vars(row) for row in found]} if isinstance(found, list) else found
+            for found in section(name, place, options, left):
+                if isinstance(found, Row):
+                    rows.append(found)
+                    results[name] = {"rows": [vars(row) for row in rows]}
+                else:
+                    results[name] = found
+                    print(json.dumps(found, indent=1))
+                written(options.out, results)
+                if time.monotonic() - begin > left:
+                    raise TimeoutError(f"cut off: {options.seconds:.0f} seconds are over")
         except Exception as e:
             failed.append(name)
-            rows = e.rows if isinstance(e, Incomplete) else []
             results[name] = {"error": traceback.format_exc(), "rows": [vars(row) for row in rows]}
-            if rows:
-                print(table(rows, ("transformer", "dense")))
             print(f"FAILED: {type(e).__name__}: {str(e)[:2000]}", flush=True)
+        if rows:
+            print(table(rows, ("transformer", "dense")))
         results.setdefault("seconds", {})[name] = math.ceil(time.monotonic() - begin)
-        options.out.mkdir(parents=True, exist_ok=True)
-        atomic_write(options.out / "gpu.json", json.dumps(results, indent=1, default=dict) + "\n")
+        written(options.out, results)
     print("failed: " + ", ".join(failed) if failed else f"all sections ran; {options.out}/gpu.json")
     return bool(failed)
+
+
+def section(name: str, place: Place, options: argparse.Namespace, left: float) -> Iterator[Any]:
+    """Yield the rows of a section, or the facts."""
+    if left < 1:
+        raise TimeoutError(f"{options.seconds:.0f} seconds are over")
+    if name in BENCHMARKS:
+        yield from benchmark(name, options, left)
+        return
+    found = SECTIONS[name](place, options.quick)
+    yield from [found] if isinstance(found, dict) else found
+
+
+def written(out: Path, results: dict[str, Any]) -> None:
+    """Write what has been found so far."""
+    atomic_write(out / "gpu.json", json.dumps(results, indent=1, default=dict) + "\n")
 
 
 SECTIONS: dict[str, Callable[[Place, bool], Any]] = {
     "facts": facts,
     "correct": correct,
-    "search": search,
-    "captured": captured,
     "operations": operations,
+    "steps": steps,
+    "starts": starts,
+    "captured": captured,
+    "search": search,
     "kernels": kernels,
 }
+ORDER = ["facts", "correct", "operations", "steps", "decoding", "starts", "captured", "search", "kernels"]
+ORDER += [name for name in BENCHMARKS if name not in ORDER]
 
 if __name__ == "__main__":
     sys.exit(main())

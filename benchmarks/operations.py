@@ -93,15 +93,13 @@ def step(place: Place, n_rows: int, length: int) -> Iterator[tuple[str, float]]:
     yield "select", device_ms(place, partial(ops.topk_indices, q, keys, index, KAPPA, "triton"))
 
 
-def operations(place: Place, quick: bool) -> list[Row]:
-    """Return the milliseconds of all operations."""
-    rows = []
+def operations(place: Place, quick: bool) -> Iterator[Row]:
+    """Yield the milliseconds of all operations."""
     for n_batch, length in ((1, 64),) if quick else SIZES:
         for causal in (True, False):
             case = f"{n_batch} x {length}{', causal' if causal else ''}"
             for name, ms in full_passes(place, n_batch, length, causal):
-                rows.append(Row(case, name, "ms", ms, compared=False))
+                yield Row(case, name, "ms", ms, compared=False)
     for n_rows, length in ((5, 64),) if quick else ((160, 4096), (160, 8192), (5, 4096)):
         for name, ms in step(place, n_rows, length):
-            rows.append(Row(f"step, {n_rows} rows, T={length}", name, "ms", ms, compared=False))
-    return rows
+            yield Row(f"step, {n_rows} rows, T={length}", name, "ms", ms, compared=False)
