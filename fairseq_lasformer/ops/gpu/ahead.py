@@ -205,6 +205,7 @@ def serve() -> None:
     decode: Any = importlib.import_module("fairseq_lasformer.ops.gpu.kernels.decode")
     first = jobs(lambda: decode.smallest_step(torch.device("meta")), target)
     started = _started(first, target, len(first))
+    _build_launcher(None)
     jobs(lambda: training_passes(Attentions(1, 64, 64, "bfloat16"), 64), target)  # loads what is needed
     line = sys.stdin.readline()
     if not line:
@@ -260,10 +261,14 @@ def _compile(share: list[Job], target: Target) -> None:
     os._exit(failed)
 
 
-def _build_launcher(kernel: Any) -> None:
-    """Build the C function that launches a kernel, which Triton before 3.9 compiles for each signature."""
+def _build_launcher(kernel: Any | None) -> None:
+    """Build the C function that launches a kernel, which Triton before 3.9 compiles for each signature.
+
+    Args:
+        kernel: None for Triton's own functions, which it compiles as well.
+    """
     from triton.backends.nvidia import driver
 
     if hasattr(driver, "make_launcher"):
         with contextlib.suppress(Exception):  # the training will say what is missing
-            driver.CudaLauncher(kernel.src, kernel.metadata)
+            driver.CudaUtils() if kernel is None else driver.CudaLauncher(kernel.src, kernel.metadata)

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable
 from functools import partial
 from typing import Any
-from unittest import mock
 
 import torch
 
@@ -36,11 +35,12 @@ def _with_helper(original: Callable[..., Any], cfg: Any, *args: Any, **more: Any
     from fairseq import checkpoint_utils
 
     helper = ahead.Helper(ahead.Target.of(torch.device("cuda", cfg.distributed_training.device_id)))
-    load = partial(_while_compiling, helper, checkpoint_utils.load_checkpoint)
+    load = checkpoint_utils.load_checkpoint
+    checkpoint_utils.load_checkpoint = partial(_while_compiling, helper, load)
     try:
-        with mock.patch.object(checkpoint_utils, "load_checkpoint", load):
-            return original(cfg, *args, **more)
+        return original(cfg, *args, **more)
     finally:
+        checkpoint_utils.load_checkpoint = load
         helper.end()
 
 

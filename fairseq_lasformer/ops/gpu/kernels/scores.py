@@ -19,7 +19,6 @@ from fairseq_lasformer.ops.types import AttentionMask
 
 TILE = 64
 FEW = 16  # rows of a program that processes all keys: the sample has few rows, a GPU many processors
-WIDE = 4  # tiles of keys that such a program takes at once, because it mostly waits; of narrow heads in 16 bits
 FULL = 528  # programs that fill a large GPU: with that many full tiles of rows, a program takes a tile
 ANY = 1 << 30
 """Last key that a row may attend to, if the mask is not causal: larger than any number of keys."""
@@ -107,12 +106,12 @@ class Launch:
     Args:
         q, k: [B, H, R or K, D], with any strides except along D.
         few: whether a program processes all keys instead of one tile; it takes few rows, unless there are many.
-        wide: whether that program may take several tiles of keys at once, because it keeps little per key.
+        wide: tiles of keys that such a program takes at once, because it mostly waits; of narrow heads in 16 bits.
         narrow: whether tiles have half as many rows, for kernels that need more memory per row.
     """
 
     def __init__(
-        self, q: Tensor, k: Tensor, where: Rows, few: bool = False, wide: bool = False, narrow: bool = False
+        self, q: Tensor, k: Tensor, where: Rows, few: bool = False, wide: int = 1, narrow: bool = False
     ) -> None:
         mask, first, step = where
         self.n_batch, self.n_heads, self.n_rows, width = q.shape
@@ -121,8 +120,8 @@ class Launch:
         tile = max(16, min(TILE, 4096 // padded) // (1 + (q.dtype == torch.float32)) // (1 + narrow))
         many = self.n_rows // tile * self.n_heads * self.n_batch >= FULL
         self.rows, self.keys = FEW if few and not many else tile, max(32, tile)
-        if wide and self.rows == FEW and padded <= 64 and q.dtype != torch.float32:
-            self.keys *= WIDE
+        if self.rows == FEW and padded <= 64 and q.dtype != torch.float32:
+            self.keys *= wide
         self.padding = (q if padding is None else padding).view(torch.uint8)
         self.scalars: tuple[Any, ...] = (
             *(*q.stride()[:3], *k.stride()[:3], self.padding.stride(0), 0 if padding is None else self.n_keys),

@@ -210,7 +210,7 @@ def softmax_gradient(
         exact: whether the gradients of the scores stay in float32.
     """
     dq, dk, more = into
-    launch, inner = Launch(q, k, where, few=True), torch.empty(q.shape[:3], device=q.device)
+    launch, inner = Launch(q, k, where, few=True, wide=1 if exact else 2), torch.empty(q.shape[:3], device=q.device)
     lse = torch.empty_like(inner) if norm is None else norm
     given = (q, k, launch.padding, lse, inner, d_mean)
     _through_queries[launch.by_rows()](

@@ -211,7 +211,7 @@ def mean_attention(
     for layer, (q, k) in enumerate(zip(queries, keys)):
         norm = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device) if norms is None else norms[layer]
         if norms is None:
-            few = Launch(q, k, where, few=True, wide=True)
+            few = Launch(q, k, where, few=True, wide=4)
             _norms[few.by_rows()](q, k, few.padding, norm, *few.scalars, **few.constants)
         found.append(norm)
         launch = Launch(q, k, where)
@@ -237,7 +237,7 @@ def sums(
     Returns:
         ``rows`` and ``sel_norm`` of :class:`Sums`.
     """
-    launch = Launch(sel_q, sel_k, where, few=True, wide=True)
+    launch = Launch(sel_q, sel_k, where, few=True, wide=4)
     n_batch, n_rows = mean.shape[:2]
     rows = torch.empty(4, n_batch, n_rows, dtype=torch.float32, device=mean.device)
     norm = torch.empty(n_batch, 1, n_rows, dtype=torch.float32, device=mean.device)
