@@ -49,7 +49,7 @@ def _while_compiling(
 ) -> Any:
     """Load a checkpoint and the data while the helper compiles; wait for it."""
     model, task = trainer.get_model(), trainer.task.cfg
-    ours = hasattr(model, "patterns") and str(task.attention_backend) in ("auto", "triton")
+    ours = hasattr(model, "patterns") and str(getattr(task, "attention_backend", "auto")) in ("auto", "triton")
     if ours:
         dtype = torch.float16 if trainer.cfg.common.amp else next(model.parameters()).dtype
         longest, n = max(task.max_source_positions, task.max_target_positions), ahead.processes(cores())
