@@ -220,6 +220,7 @@ class FakeGpu(TorchDispatchMode):
             "_lazy_init": lambda: None,
             "is_available": lambda: True,
             "current_device": lambda: 0,
+            "is_current_stream_capturing": lambda: self.capturing is not None,
             "device_count": lambda: 1,
             "synchronize": lambda *a: None,
             "_initialized": True,
