@@ -54,6 +54,7 @@ def step(model, task, sample):
 def test_a_training_step_is_the_cpus(build, small_task, monkeypatch, options):
     options = {"kappa": 0.3, "dropout": 0.0} | options
     monkeypatch.setattr("fairseq_lasformer.nn.options.SHORTEST", 1)
+    monkeypatch.setattr("fairseq_lasformer.plugin.build.PLACES", 0)  # the CPU's queries teach
     sample = batch(20, 15)
     model = build(backend="reference", **options).train()
     expected, _ = step(model, small_task, sample)
@@ -199,6 +200,7 @@ def test_captured_steps_follow_batches_weights_and_kappa(build, small_task, monk
     sampled = "supervise_rows" in options
     sizes = (20 if sampled else 18, 15), (24 if sampled else 22, 12), (20, 16), (24, 11), (20 if sampled else 17, 15)
     monkeypatch.setattr("fairseq_lasformer.nn.options.SHORTEST", 1)
+    monkeypatch.setattr("fairseq_lasformer.plugin.build.PLACES", 0)  # the CPU's queries teach
     drawn = RowSampling.sample
     monkeypatch.setattr(RowSampling, "sample", lambda self, n, length, kappa: drawn(self, 2, 16, 0.3))
     criterion = LabelSmoothedCrossEntropyWithSelection(small_task, False, 0.1, selection_weight=weight)

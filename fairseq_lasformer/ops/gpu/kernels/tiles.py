@@ -71,6 +71,13 @@ def _tile(x, i, n, n_heads, width, WIDTH: tl.constexpr):
 
 
 @triton.jit
+def _read(x, i, n, n_heads, width, WIDTH: tl.constexpr):
+    """Load rows as :func:`_tile` does."""
+    rows, at, mask = _tile(x, i, n, n_heads, width, WIDTH)
+    return rows
+
+
+@triton.jit
 def _begin(head, n, n_heads, width):
     """Return the offset of a head's first row in [B, n, H, width]."""
     return (head // n_heads * n * n_heads + head % n_heads) * width
@@ -98,8 +105,8 @@ def _forward(
     for begin in range(0, stop, BLOCK_K):
         j = begin + tl.arange(0, BLOCK_K)
         kept = _kept(bits, i, begin, n_queries, n_keys, bits_stride, BLOCK_K)
-        key, _, _ = _tile(k, j, n_keys, n_heads, width, WIDTH)
-        value, _, _ = _tile(v, j, n_keys, n_heads, width, WIDTH)
+        key = _read(k, j, n_keys, n_heads, width, WIDTH)
+        value = _read(v, j, n_keys, n_heads, width, WIDTH)
         score = tl.dot(query, tl.trans(key), input_precision="tf32x3")
         score = tl.where(kept, score, float("-inf"))
         new = tl.maximum(high, tl.max(score, 1) * (scale * _LOG2E))
@@ -131,8 +138,8 @@ def _backward_queries(
     k += of_keys
     v += of_keys
     query, at, mine = _tile(q + of_queries, i, n_queries, n_heads, width, WIDTH)
-    d_row, _, _ = _tile(d_out + of_queries, i, n_queries, n_heads, width, WIDTH)
-    row, _, _ = _tile(out + of_queries, i, n_queries, n_heads, width, WIDTH)
+    d_row = _read(d_out + of_queries, i, n_queries, n_heads, width, WIDTH)
+    row = _read(out + of_queries, i, n_queries, n_heads, width, WIDTH)
     norm = tl.load(lse + head * n_queries + i, mask=i < n_queries, other=float("inf")) * _LOG2E
     mean = tl.sum(d_row.to(tl.float32) * row.to(tl.float32), 1)
     tl.store(delta + head * n_queries + i, mean, mask=i < n_queries)
@@ -142,8 +149,8 @@ def _backward_queries(
     for begin in range(0, stop, BLOCK_K):
         j = begin + tl.arange(0, BLOCK_K)
         kept = _kept(bits, i, begin, n_queries, n_keys, bits_stride, BLOCK_K)
-        key, _, _ = _tile(k, j, n_keys, n_heads, width, WIDTH)
-        value, _, _ = _tile(v, j, n_keys, n_heads, width, WIDTH)
+        key = _read(k, j, n_keys, n_heads, width, WIDTH)
+        value = _read(v, j, n_keys, n_heads, width, WIDTH)
         score = tl.where(kept, tl.dot(query, tl.trans(key), input_precision="tf32x3"), float("-inf"))
         weight = tl.exp2(score * (scale * _LOG2E) - norm[:, None])
         d_weight = tl.dot(d_row, tl.trans(value), input_precision="tf32x3")
@@ -169,7 +176,7 @@ def _backward_keys(
     q += of_queries
     d_out += of_queries
     key, at, theirs = _tile(k + of_keys, j, n_keys, n_heads, width, WIDTH)
-    value, _, _ = _tile(v + of_keys, j, n_keys, n_heads, width, WIDTH)
+    value = _read(v + of_keys, j, n_keys, n_heads, width, WIDTH)
     d_key = tl.zeros([BLOCK_K, WIDTH], tl.float32)
     d_value = tl.zeros([BLOCK_K, WIDTH], tl.float32)
     start = tl.maximum(0, first - reach) // BLOCK_Q * BLOCK_Q
@@ -177,8 +184,8 @@ def _backward_keys(
     for begin in range(start, n_queries, BLOCK_Q):
         i = begin + tl.arange(0, BLOCK_Q)
         kept = _kept(bits, i, first, n_queries, n_keys, bits_stride, BLOCK_K)
-        query, _, _ = _tile(q, i, n_queries, n_heads, width, WIDTH)
-        d_row, _, _ = _tile(d_out, i, n_queries, n_heads, width, WIDTH)
+        query = _read(q, i, n_queries, n_heads, width, WIDTH)
+        d_row = _read(d_out, i, n_queries, n_heads, width, WIDTH)
         norm = tl.load(lse + head * n_queries + i, mask=i < n_queries, other=float("inf")) * _LOG2E
         mean = tl.load(delta + head * n_queries + i, mask=i < n_queries, other=0.0)
         score = tl.where(kept, tl.dot(query, tl.trans(key), input_precision="tf32x3"), float("-inf"))
@@ -202,9 +209,10 @@ class _Launch:
     def __init__(self, q: Tensor, k: Tensor, bits: Tensor, causal: bool, dropout: DropoutMask) -> None:
         (n_batch, n_heads, self.n_queries, width), self.n_keys = q.shape, k.size(2)
         self.n_heads = n_batch * n_heads
-        exact = q.dtype == torch.float32  # each product is three of tf32: twice the registers
         padded = max(16, triton.next_power_of_2(width))
-        self.rows = max(16, min(TILE, TILE_ELEMENTS // padded) // (1 + exact))
+        # in float32 each product is three of tf32: twice the registers, and more for wide heads
+        less = 1 if q.dtype != torch.float32 else 2 if padded <= 64 else 4
+        self.rows = max(16, min(TILE, TILE_ELEMENTS // padded) // less)
         self.keys = max(32, self.rows)
         self.scalars = (
             *(dropout.seed_or(bits), bits.stride(1), width**-0.5, int(dropout.p * 2**32), 1.0 / (1.0 - dropout.p)),
