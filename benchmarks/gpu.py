@@ -35,7 +35,7 @@ from benchmarks.captured import captured
 from benchmarks.devices import DTYPES, Place
 from benchmarks.interpreter import exact_bfloat16
 from benchmarks.models import VOCABULARY, Task, build
-from benchmarks.operations import operations
+from benchmarks.operations import BEAM, HEAD_DIM, HEADS, KAPPA, SELECT_DIM, operations, step_selection
 from benchmarks.rows import Row, table
 from benchmarks.starts import starts
 from benchmarks.steps import steps
@@ -48,7 +48,6 @@ from fairseq_lasformer.search.beam_loop import BeamGenerator
 
 # largest relative error, by the norm: about five times that of PyTorch's own attention in the type
 TOLERANCE = {"float32": 1e-4, "float16": 3e-3, "bfloat16": 2e-2}
-BEAM, HEADS, HEAD_DIM, SELECT_DIM, KAPPA = 5, 8, 64, 64, 50_000
 
 BENCHMARKS = {
     "training": ("training --lengths 1024,4096 --kappas 0.2,0.05 --repeat 3", "--lengths 32 --kappas 0.05 --repeat 1"),
@@ -218,21 +217,18 @@ def kernels(place: Place, quick: bool) -> list[Row]:
     device, dtype, width = place.device, place.dtype, HEADS * HEAD_DIM
     for n_rows in (5,) if quick else (5, 40, 160, 320):
         for length in (64,) if quick else (1024, 4096, 16384):
-            n_items = n_rows // BEAM
-            table_ = torch.arange(length, dtype=torch.int32, device=device).repeat(n_rows, 1)
-            start = torch.zeros(n_items, dtype=torch.long, device=device)
-            index = KeyIndex(table_, start, torch.full_like(start, length), length)
-            q = torch.randn(n_rows, SELECT_DIM, device=device, dtype=dtype)
-            keys = torch.randn(n_items, length, SELECT_DIM, device=device, dtype=dtype)
-            case = f"step, {n_rows} rows, T={length}"
-            select = partial(ops.topk_indices, q, keys, index, KAPPA, "triton")
+            n_items, case = n_rows // BEAM, f"step, {n_rows} rows, T={length}"
+            select = step_selection(place, n_rows, length)
             kept = select()
             assert kept is not None
             store = torch.randn(n_items, length, width, device=device, dtype=dtype)
             query = torch.randn(n_rows, width, device=device, dtype=dtype)
             attend = partial(ops.attend_kept, query, store, store, None, kept, HEADS, "triton")
             size = store.element_size()
-            moved = {"select": keys.numel() * size, "attend": 2 * n_rows * int(kept.counts[0]) * width * size}
+            moved = {
+                "select": n_items * length * SELECT_DIM * size,
+                "attend": 2 * n_rows * int(kept.counts[0]) * width * size,
+            }
             for name, work in (("select", select), ("attend", attend)):
                 rows.append(Row(case, name, "ms", 1000 * _median(place, work), compared=False))
                 rows.append(Row(case, name, "MB to move", moved[name] / 1e6, compared=False))

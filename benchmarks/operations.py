@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from benchmarks.devices import Place
 from benchmarks.rows import Row
 from fairseq_lasformer import ops
-from fairseq_lasformer.ops import AttentionMask, KeyIndex, RowSample, StraightThrough, Teachers
+from fairseq_lasformer.ops import AttentionMask, KeptKeys, KeyIndex, RowSample, StraightThrough, Teachers
 
 HEADS, HEAD_DIM, SELECT_DIM, KAPPA, BEAM = 8, 64, 64, 50_000, 5
 SIZES = ((4, 4096), (1, 8192), (32, 512))
@@ -82,15 +82,15 @@ def full_passes(place: Place, n_batch: int, length: int, causal: bool) -> Iterat
         yield from both(f"supervise, {name}", supervise, (sel_q, sel_k, q, k))
 
 
-def step(place: Place, n_rows: int, length: int) -> Iterator[tuple[str, float]]:
-    """Yield the milliseconds of a decoding step's selection."""
+def step_selection(place: Place, n_rows: int, length: int) -> Callable[[], KeptKeys | None]:
+    """Return the selection of a decoding step among ``length`` positions of the translation."""
     n_items = n_rows // BEAM
     table = torch.arange(length, dtype=torch.int32, device=place.device).repeat(n_rows, 1)
     start = torch.zeros(n_items, dtype=torch.long, device=place.device)
     index = KeyIndex(table, start, torch.full_like(start, length), length)
     q = torch.randn(n_rows, SELECT_DIM, device=place.device, dtype=place.dtype)
     keys = torch.randn(n_items, length, SELECT_DIM, device=place.device, dtype=place.dtype)
-    yield "select", device_ms(place, partial(ops.topk_indices, q, keys, index, KAPPA, "triton"))
+    return partial(ops.topk_indices, q, keys, index, KAPPA, "triton")
 
 
 def operations(place: Place, quick: bool) -> Iterator[Row]:
@@ -101,5 +101,5 @@ def operations(place: Place, quick: bool) -> Iterator[Row]:
             for name, ms in full_passes(place, n_batch, length, causal):
                 yield Row(case, name, "ms", ms, compared=False)
     for n_rows, length in ((5, 64),) if quick else ((160, 4096), (160, 8192), (5, 4096)):
-        for name, ms in step(place, n_rows, length):
-            yield Row(f"step, {n_rows} rows, T={length}", name, "ms", ms, compared=False)
+        ms = device_ms(place, step_selection(place, n_rows, length))
+        yield Row(f"step, {n_rows} rows, T={length}", "select", "ms", ms, compared=False)

@@ -13,12 +13,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from fairseq_lasformer.ops.gpu.kernels.scores import ANY
 from fairseq_lasformer.ops.gpu.kernels.threshold import ALIGNED, _chosen, _keep, _row, _sums, _threshold
 from fairseq_lasformer.ops.types import AttentionMask
 
 WORD = 32
-ANY = 1 << 30
-"""Last key that a query may attend to, if the mask is not causal: larger than any number of keys."""
 BLOCKS = {256: 1, 512: 1, 1024: 1, 2048: 2, 4096: 4, 8192: 8}
 """Keys in a block of a row, and warps for it; longer rows take several blocks. Few sizes: each is a kernel."""
 SPLIT = 1024  # with a causal mask, earlier rows take smaller blocks, but none smaller than this

@@ -26,6 +26,7 @@ CHANGING = ["n_rows", "n_keys", "first", "step", "padding_stride", "padded", "mo
 """Integers that differ between batches; specialised, each divisibility would compile a kernel."""
 LOG2E = math.log2(math.e)
 _LOG2E = tl.constexpr(LOG2E)
+_LN2 = tl.constexpr(1 / LOG2E)
 _ANY = tl.constexpr(ANY)
 
 

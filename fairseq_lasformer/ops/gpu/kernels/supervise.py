@@ -15,9 +15,9 @@ import triton.language as tl
 from torch import Tensor
 
 from fairseq_lasformer.ops.gpu.kernels.scores import (
+    _LN2,
     _LOG2E,
     CHANGING,
-    LOG2E,
     Launch,
     Rows,
     _added,
@@ -31,7 +31,6 @@ from fairseq_lasformer.ops.gpu.kernels.scores import (
 )
 from fairseq_lasformer.ops.gpu.kernels.tiles import _kept
 
-_LN2 = tl.constexpr(1 / LOG2E)
 _TINY = tl.constexpr(torch.finfo(torch.float32).tiny)
 
 

@@ -20,6 +20,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from fairseq_lasformer.ops.gpu.kernels.scores import _LN2, _LOG2E, ANY
 from fairseq_lasformer.ops.types import NO_DROPOUT, Attended, DropoutMask
 
 TILE = 64
@@ -27,10 +28,7 @@ SHARED = 232_448  # bytes of shared memory per program if there is no GPU to ask
 NARROW_SHARED = 112 * 1024  # GPUs with less (sm_86, sm_89, sm_120: 99 KiB) load fewer tiles of wide heads ahead
 MINIMUM_SHARED = 99 * 1024  # for heads wider than 64
 TILE_ELEMENTS = 8192  # per tile of queries, keys or values: wider heads get smaller tiles to fit shared memory
-_LOG2E = tl.constexpr(1.4426950408889634)
-_LN2 = tl.constexpr(0.6931471805599453)
 _CHANGING = ["n_queries", "n_keys", "reach", "bits_stride", "least"]
-_ANY = 1 << 30  # reach of queries that may attend to all keys: larger than any number of keys
 
 
 @triton.jit
@@ -216,7 +214,7 @@ class _Launch:
         self.keys = max(32, self.rows)
         self.scalars = (
             *(dropout.seed_or(bits), bits.stride(1), width**-0.5, int(dropout.p * 2**32), 1.0 / (1.0 - dropout.p)),
-            *(self.n_queries, self.n_keys, self.n_keys - self.n_queries if causal else _ANY, n_heads, width),
+            *(self.n_queries, self.n_keys, self.n_keys - self.n_queries if causal else ANY, n_heads, width),
         )
         narrow = padded > 64 and shared_memory(q.device) < NARROW_SHARED
         self.constants = {
