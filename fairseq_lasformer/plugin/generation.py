@@ -92,8 +92,8 @@ class GenerationTask(TranslationTask):
         The default length limit is that of documents instead of fairseq's 200 tokens.
 
         Raises:
-            InputError: ``--print-alignment`` with a model that returns no attention, a non-finite option, or
-                ``--align-sentences`` or ``--shortlist`` where it is not possible.
+            InputError: ``--print-alignment`` with a model that returns no attention, a non-finite option,
+                groups into which the beam cannot be divided, or ``--align-sentences`` or ``--shortlist`` where it is not possible.
         """
         if getattr(args, "print_alignment", None) and any(isinstance(m, LasformerModel) for m in models):
             raise InputError("--print-alignment: this model returns no attention weights; leave out the option")
@@ -103,6 +103,9 @@ class GenerationTask(TranslationTask):
         least, most = getattr(args, "min_len", 1), min(model.max_decoder_positions() for model in models)
         if least >= most:
             raise InputError(f"--min-len {least}: more than the {most} tokens that a translation may have")
+        beam, groups = int(getattr(args, "beam", 1)), getattr(args, "diverse_beam_groups", -1)
+        if groups > 0 and beam % groups:  # fairseq finds this in its first step
+            raise InputError(f"--diverse-beam-groups {groups}: the beam, {beam}, is not a multiple of it")
         if self.cfg.reproducible:
             self._check_reproducible(models, args)
         own_length = (getattr(args, "max_len_a", 0), getattr(args, "max_len_b", 200)) != (0, 200)

@@ -76,6 +76,8 @@ def test_documents_are_not_cut_at_fairseqs_200_tokens(trained, prepared):
         model.task.build_generator(model.models, SimpleNamespace(print_alignment="hard"))
     with pytest.raises(InputError, match="--lenpen nan"):
         model.task.build_generator(model.models, SimpleNamespace(lenpen=float("nan")))
+    with pytest.raises(InputError, match="--diverse-beam-groups 4: the beam, 6, is not a multiple of it"):
+        model.task.build_generator(model.models, SimpleNamespace(beam=6, diverse_beam_groups=4))
 
 
 @pytest.mark.command
