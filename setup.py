@@ -79,6 +79,7 @@ setup(
         "charset-normalizer>=3.4",
         "hydra-core==1.3.2",
         "markdown-it-py>=3",
+        "mdit-py-plugins>=0.5",
         "numpy>=2",
         "omegaconf==2.3.0",
         "packaging>=24",

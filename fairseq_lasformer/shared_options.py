@@ -55,7 +55,8 @@ def report(unit: str) -> Any:
     """Return the field of ``--report``, whose table has a row per ``unit``."""
     return option(
         None,
-        f"write a table with a row per {unit}: lines, repaired, doubtful, loops, length ratio, duplicates, seconds",
+        f"write a table with a row per {unit}: lines, repaired, doubtful, loops, length ratio, duplicates, seconds; as "
+        "JSON if its name ends in .json",
         metavar="FILE",
         changes=NOTHING,
         writes=TABLE,

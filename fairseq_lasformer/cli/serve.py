@@ -118,7 +118,7 @@ def _keys(path: Path) -> list[str]:
         InputError: it cannot be read, or contains none.
     """
     try:
-        keys = [line.strip() for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
+        keys = [line.strip() for line in path.read_text(encoding="utf-8-sig").split("\n") if line.strip()]
     except OSError as e:
         raise InputError(f"{path}: cannot be read ({e.strerror})") from e
     except UnicodeDecodeError as e:

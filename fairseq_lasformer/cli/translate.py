@@ -76,7 +76,9 @@ def _check_places(args: Translate, places: Sequence[Path]) -> None:
         model = place if place.is_dir() else "MODEL"
         raise InputError(f"{args.model}: not a model; the model comes first: lasformer translate {model} {args.model}")
     if len(places) == 1 and _is_input(place):
-        if sys.stdin is not None and sys.stdin.isatty():
+        if sys.stdin is None:
+            raise InputError("standard input is closed; name a file or a folder")
+        if sys.stdin.isatty():
             print("reading from the keyboard; end with Ctrl-D", file=sys.stderr)
         return
     for one in places:
@@ -143,7 +145,7 @@ def _to_standard_output(args: Translate, place: Path) -> None:
     name = "standard input" if _is_input(place) else str(place)
     try:
         languages = languages_of(args)
-        file = formats.read(data, form, args.encoding, files_options(args).finishing, languages[0])
+        file = formats.read(data, form, args.encoding, files_options(args).finishing, *languages)
         translator = translator_of(args)
         if not args.any_language:
             formats.check_languages(file, *languages)
@@ -156,6 +158,17 @@ def _to_standard_output(args: Translate, place: Path) -> None:
     sys.stdout.buffer.flush()
     if not args.quiet and (not _is_input(place) or sys.stderr.isatty()):
         print(f"{name}: {done.counts.summary()}", file=sys.stderr)
+    _check_understood(args, len(done.counts.unread))
+
+
+def _check_understood(args: Translate, unread: int) -> None:
+    """Refuse, with ``--strict``, that something was not understood; translations have been written.
+
+    Raises:
+        InputError: something was not.
+    """
+    if args.strict and unread:
+        raise InputError(f"--strict: not understood, and left as it is: {unread} (see the summary of each file)")
 
 
 def _file(args: Translate, place: Path) -> None:
@@ -218,7 +231,7 @@ def _run(args: Translate, jobs: Sequence[Job], state: Path, inputs: Sequence[Pat
     import shutil
 
     from fairseq_lasformer.checkpoints.loading import chosen, identity
-    from fairseq_lasformer.evaluation.doubts import table
+    from fairseq_lasformer.evaluation.doubts import report
     from fairseq_lasformer.file_translation.done import Done
     from fairseq_lasformer.file_translation.file_jobs import DONE
     from fairseq_lasformer.files import atomic_write
@@ -239,7 +252,7 @@ def _run(args: Translate, jobs: Sequence[Job], state: Path, inputs: Sequence[Pat
             given = {job.source: given_of(args, job.source.read_bytes(), job.form)}
         except OSError as e:
             raise InputError(f"{job.source}: cannot be read ({e.strerror})") from e
-    failed, rows = 0, []
+    failed, rows, unread = 0, [], {}
     with _bar(args, len(jobs)) as bar:
         for result in _results(args, translator, jobs, state, settings, bar, options, given):
             failed += bool(result.error)
@@ -248,15 +261,17 @@ def _run(args: Translate, jobs: Sequence[Job], state: Path, inputs: Sequence[Pat
                 bar.write(f"error: {name}: {result.error}", file=sys.stderr)
                 continue
             rows.append((str(name), result.facts))
+            unread[str(name)] = result.unread
             if not args.quiet:
                 note = f" ({result.note})" if result.note else ""
                 bar.write(f"{result.job.target}: {result.summary or 'already translated'}{note}", file=sys.stderr)
     if args.report is not None:
-        atomic_write(args.report, table(rows))
+        atomic_write(args.report, report(args.report, rows, unread))
     if not failed and len(args.input) == 1 and args.input != ("-",) and not Path(args.input[0]).is_dir():
         shutil.rmtree(state, ignore_errors=True)
     if failed:
         raise InputError(f"{failed} of {len(jobs)} files could not be translated")
+    _check_understood(args, sum(facts.unread for _, facts in rows))
 
 
 def _results(

@@ -51,7 +51,7 @@ class Reading:
     form: str | None = option(
         None,
         "text, wrapped (text whose lines are wrapped), markdown, html, docx, odt, subtitles, cues (subtitles, each by "
-        "itself), po or xliff (default: by the file's extension)",
+        "itself), ass, po or xliff (default: by the file's extension)",
         flag="--from",
         metavar="FORMAT",
         values=_forms,
@@ -110,6 +110,11 @@ class Translate(Data, Reading, Beam, ExactMemory, Device, Decoding, Engine, Mess
         "translation; implies --reproducible",
     )
     report: Path | None = report("file")
+    strict: bool = option(
+        False,
+        "end with exit code 1 if a file contains text that its reader does not understand, which stays as it is",
+        changes=NOTHING,
+    )
     shard: str | None = option(
         None, "translate every Nth of a folder's files, from the Ith on", metavar="I/N", changes=NOTHING
     )

@@ -48,7 +48,6 @@ class Verify(Messages):
 
 def run_verify(args: Verify) -> None:
     set_verbosity(args.verbose)
-    from fairseq_lasformer import formats
     from fairseq_lasformer.file_translation.outputs import present
     from fairseq_lasformer.file_translation.receipt import ENDING, Maker, Receipt, same
     from fairseq_lasformer.version import __version__
@@ -69,7 +68,7 @@ def run_verify(args: Verify) -> None:
     now = Maker.of(again.model, again.data or Path(), receipt.options, files).begin(data, form)
     same(receipt, now)
     translator = translator_of(again)
-    file = formats.read(data, form, again.encoding, files_options(again).finishing, translator.languages[0])
+    file = translator.open(data, form, again.encoding, files_options(again).finishing, True)
     (done,) = translator.translate([file], given=[given_of(again, data, form)])
     found = hashlib.sha256(present(done, again.format, receipt.key)).hexdigest()
     if found != receipt.translation:

@@ -16,6 +16,7 @@ from tqdm import tqdm
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.executors import InProcess, Report, Resources, Worker, executor
 from fairseq_lasformer.files import atomic_write, replacing
+from fairseq_lasformer.text.lines import clean_line
 
 if TYPE_CHECKING:
     from subword_nmt.apply_bpe import BPE
@@ -130,7 +131,8 @@ def _moses(language: str, tokenizer: str) -> tuple[Any, Any, Any]:
 
 
 def tokenize(sentence: str, language: str, tokenizer: str) -> str:
-    """Split a sentence into words, separated by spaces."""
+    """Split a sentence into words, separated by spaces; what a space is, :func:`clean_line` says."""
+    sentence = clean_line(sentence)
     if tokenizer == "none":
         return sentence
     normalizer, words, _ = _moses(language, tokenizer)

@@ -44,13 +44,18 @@ class Translator(PartSearch):
             glossary: the glossary, or its file.
 
         Raises:
-            InputError: the glossary cannot be read, or lines are not aligned.
+            InputError: the glossary cannot be read, the model cannot write one of its terms, or lines are not aligned.
         """
         if not self.aligned:
             raise InputError("a glossary needs aligned lines: data with a separator, and not --align-sentences no")
         found = glossary if isinstance(glossary, Glossary) else Glossary.read(glossary)
         encode = functools.partial(self.task.target_dictionary.encode_line, add_if_not_exist=False, append_eos=False)
-        return lambda sentence: [encode(codec.encode_target(term)).tolist() for term in found.required(sentence)]
+        tokens = {term: encode(codec.encode_target(term)).tolist() for term in found.translations.values()}
+        unknown = self.task.target_dictionary.unk()
+        if wrong := [term for term, its in tokens.items() if unknown in its]:
+            shown = ", ".join(wrong[:5]) + (", …" if len(wrong) > 5 else "")
+            raise InputError(f"glossary: the model has no subwords for all letters of {shown}; leave them out")
+        return lambda sentence: [tokens[term] for term in found.required(sentence)]
 
     def remember(self, memory: Memory, sentences: Sequence[str], codec: ExampleCodec) -> Remembered:
         """Find the pairs of a memory that are similar to a document's sentences.

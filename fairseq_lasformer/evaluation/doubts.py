@@ -6,12 +6,15 @@ ratio, empty lines, and the same translation of different lines.
 
 from __future__ import annotations
 
+import json
 import re
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
+from fairseq_lasformer.formats.block import Unread
 from fairseq_lasformer.search.repair import loops
 
 SHORT = 20
@@ -53,6 +56,7 @@ class Facts(NamedTuple):
         seconds: time taken.
         numbers: lines with a number that their translation lacks; see :func:`lost_numbers`. They are not doubtful: a
             number may be written as a word, or in other units.
+        unread: parts of the file that were not understood; see :class:`formats.block.Unread`.
     """
 
     lines: int = 0
@@ -67,6 +71,7 @@ class Facts(NamedTuple):
     characters: int = 0
     seconds: float = 0.0
     numbers: int = 0
+    unread: int = 0
 
 
 def lost_numbers(pair: Pair) -> list[str]:
@@ -142,11 +147,32 @@ HEADER = "\t".join(["unit", *Facts._fields, "length_ratio"]) + "\n"
 """First line of a table of counts."""
 
 
+def report(path: Path, units: Sequence[tuple[str, Facts]], unread: Mapping[str, Sequence[Unread]]) -> str:
+    """Format the content of a report: a table, or JSON if its name ends in ``.json``.
+
+    Args:
+        units: files or shards, and their counts.
+        unread: what was not understood in each, where that is known.
+    """
+    if path.suffix.lower() != ".json":
+        return table(units)
+    rows = [
+        {"unit": name, **its._asdict(), "not_understood": [one._asdict() for one in unread.get(name, ())]}
+        for name, its in units
+    ]
+    return json.dumps({"units": rows, "all": total(units)._asdict()}, indent=1, ensure_ascii=False) + "\n"
+
+
+def total(units: Iterable[tuple[str, Facts]]) -> Facts:
+    """Return the counts of all units together."""
+    rows = [its for _, its in units]
+    return Facts(*(sum(values) for values in zip(*rows))) if rows else Facts()
+
+
 def table(units: Iterable[tuple[str, Facts]]) -> str:
     """Format a tab-separated table with a row per unit, and one for all."""
     rows = list(units)
-    total = Facts(*(sum(values) for values in zip(*(its for _, its in rows))))
-    shown = [_row(name, its) for name, its in [*rows, ("all", total)]]
+    shown = [_row(name, its) for name, its in [*rows, ("all", total(rows))]]
     return HEADER + "".join("\t".join(cells) + "\n" for cells in shown)
 
 

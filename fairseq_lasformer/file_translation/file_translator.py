@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import functools
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from fairseq_lasformer import formats
 from fairseq_lasformer.documents.consistency import Unifier
 from fairseq_lasformer.documents.hub import DocumentHubInterface, TranslatedLine
 from fairseq_lasformer.documents.requests import Request
@@ -19,7 +21,8 @@ from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.evaluation.doubts import Pair, doubts, lost_numbers
 from fairseq_lasformer.file_translation.journal import Journal
 from fairseq_lasformer.file_translation.reading import Blocks, FileDocument, FileReader
-from fairseq_lasformer.formats import OpenFile
+from fairseq_lasformer.formats import Finishing, OpenFile
+from fairseq_lasformer.formats.block import Unread
 from fairseq_lasformer.formats.compose import compose
 from fairseq_lasformer.search.glossary import Glossary
 from fairseq_lasformer.translation_memory.matching import Match
@@ -68,6 +71,8 @@ class SentenceCounts(NamedTuple):
         unified: number translated again to give a term one translation.
         given: number whose translation was given.
         numberless: number, from 1, and source of each sentence with numbers that its translation lacks.
+        unread: text that was not understood, and stayed as it is.
+        units: number of cues that were understood; 0 for formats without cues.
     """
 
     sentences: int
@@ -82,6 +87,8 @@ class SentenceCounts(NamedTuple):
     unified: int = 0
     given: int = 0
     numberless: tuple[tuple[int, str], ...] = ()
+    unread: tuple[Unread, ...] = ()
+    units: int = 0
 
     def summary(self) -> str:
         """Return the counts in words."""
@@ -107,7 +114,25 @@ class SentenceCounts(NamedTuple):
             words.append(f"{self.lost} with markup that is now empty")
         if self.unknown > MANY_UNKNOWN:
             words.append(f"{self.unknown:.0%} of the words are unknown to the model: is this its source language?")
+        if self.unread:
+            words.append(_unread(self.unread, self.units))
         return ", ".join(words)
+
+
+def _unread(unread: Sequence[Unread], units: int) -> str:
+    """Return what was not understood, by line or file of an archive."""
+    kinds = collections.Counter(one.what for one in unread)
+    named = " and ".join(f"{n} {what}{'' if n == 1 else 's'}" for what, n in kinds.items())
+    lines, files = sorted({one.line for one in unread if one.line}), sorted({one.place for one in unread if one.place})
+    places = [f"line{'' if len(lines) == 1 else 's'} {_some(lines)}"] if lines else []
+    places += [_some(files)] if files else []
+    cues = f"; translated {units} of {units + len(unread)}" if units and set(kinds) == {"cue"} else ""
+    verb = "was" if len(unread) == 1 else "were"
+    return f"{named} {verb} not understood and not translated: {', '.join(places)}{cues}"
+
+
+def _some(places: Sequence[object]) -> str:
+    return ", ".join([*map(str, places[:10]), *(["…"] if len(places) > 10 else [])])
 
 
 def _quoted(places: Sequence[tuple[int, str]]) -> str:
@@ -162,9 +187,36 @@ class FileTranslator:
         self.unifier = Unifier(model, self.translator) if consistent else None
         self.required = None if glossary is None else self.translator.required(glossary, model.codec)
         self.unknown, self.n_words = model.src_dict.unk(), len(model.tgt_dict)
-        self.reader = FileReader(model.codec, lines, unreviewed)
+        self.reader = FileReader(model.codec, lines, unreviewed, functools.cache(self._knows_not))
         # without separators, the lines of a document are only known if each is translated by itself
         self.whole_documents = model.codec.keeps_boundaries
+
+    def _knows_not(self, symbols: str) -> bool:
+        """Return whether the model does not know some symbols."""
+        text = self.model.codec.encode_source(symbols)
+        tokens = self.model.src_dict.encode_line(text, add_if_not_exist=False, append_eos=False)
+        return bool((tokens == self.unknown).any())
+
+    def open(
+        self,
+        data: bytes,
+        form: str,
+        encoding: str | None = None,
+        finishing: Finishing = Finishing(),  # noqa: B008
+        any_language: bool = False,
+    ) -> OpenFile:
+        """Read a file to translate; see :func:`formats.read`.
+
+        Args:
+            any_language: also a file that states other languages than the model's.
+
+        Raises:
+            InputError: it cannot be read, or is not in the model's languages.
+        """
+        file = formats.read(data, form, encoding, finishing, *self.languages)
+        if not any_language:
+            formats.check_languages(file, *self.languages)
+        return file
 
     @property
     def languages(self) -> tuple[str, str]:
@@ -335,14 +387,14 @@ class FileTranslator:
         following = iter(lines)
         segments: list[Sequence[str]] = []
         lost = 0
-        for i, (block, here) in enumerate(zip(document.file.blocks, document.sentences)):
+        for i, (block, shown, here) in enumerate(zip(document.file.blocks, document.hidden, document.sentences)):
             translations = [next(following).line.translation for _ in here]
             kept = document.kept.get(i, ())
             if len(kept) == len(block.segments):
                 segments.append(kept)
                 continue
-            made = compose(block, here, translations, lambda a, b: word_alignment(self.model, a, b))
-            segments.append(made.segments)
+            made = compose(shown.block, here, translations, lambda a, b: word_alignment(self.model, a, b))
+            segments.append(shown.segments(made.segments))
             lost += made.lost
         lines = [line._replace(doubts=reasons) for line, reasons in zip(lines, doubts([line.pair for line in lines]))]
         counts = SentenceCounts(
@@ -356,5 +408,7 @@ class FileTranslator:
             exact=document.exact,
             given=sum(i + 1 in document.given for i in document.own) - document.exact,
             numberless=tuple((line.line.number, line.line.source) for line in lines if lost_numbers(line.pair)),
+            unread=document.file.unread,
+            units=document.file.units,
         )
         return TranslatedFile(document.file.write(segments), lines, counts)

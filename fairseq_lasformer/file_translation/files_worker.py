@@ -19,6 +19,7 @@ from fairseq_lasformer.file_translation.outputs import present
 from fairseq_lasformer.file_translation.reading import Blocks
 from fairseq_lasformer.file_translation.receipt import Maker, Receipt
 from fairseq_lasformer.formats import OpenFile
+from fairseq_lasformer.formats.block import Unread
 from fairseq_lasformer.resume import key_of
 
 PARTS, MADE = ".lasformer-parts", ".lasformer-made"
@@ -62,6 +63,7 @@ class Result(NamedTuple):
         summary: what happened to its sentences; empty if it had been translated before.
         note: a note for the user about its format.
         facts: counts of its lines.
+        unread: text that was not understood, if it was translated now.
         key: the file's key, if a worker elsewhere made the translation.
         made: the place where that worker left it; None if it is in its final place.
         again: whether it was made for comparison.
@@ -72,6 +74,7 @@ class Result(NamedTuple):
     summary: str = ""
     note: str = ""
     facts: Facts = Facts()
+    unread: tuple[Unread, ...] = ()
     key: str = ""
     made: Path | None = None
     again: bool = False
@@ -156,9 +159,7 @@ class Files(Worker[Batch, Iterator[Result]]):
                 data = job.source.read_bytes()
             except OSError as e:
                 raise InputError(f"cannot be read ({e.strerror or e})") from e
-        file = formats.read(data, job.form, options.encoding, options.finishing, self.translator.languages[0])
-        if not options.any_language:
-            formats.check_languages(file, *self.translator.languages)
+        file = self.translator.open(data, job.form, options.encoding, options.finishing, options.any_language)
         return _Open(waiting, file, options.receipts.begin(data, job.form) if options.receipts else None)
 
     def _written(self, opened: _Open, made: TranslatedFile | InputError, seconds: float) -> Result:
@@ -173,10 +174,13 @@ class Files(Worker[Batch, Iterator[Result]]):
                 )
             reasons = [sentence.doubts for sentence in made.lines]
             counts = facts([sentence.pair for sentence in made.lines], reasons, seconds)
+            counts = counts._replace(unread=len(made.counts.unread))
             result = self.put(opened.waiting, Made(text, receipt, counts))
             if (journal := self._journal(opened)) is not None:
                 journal.unlink(missing_ok=True)
-            return result._replace(summary=made.counts.summary(), note=note, facts=counts)
+            return result._replace(
+                summary=made.counts.summary(), note=note, facts=counts, unread=tuple(made.counts.unread)
+            )
         except (InputError, OSError) as e:
             return Result(job, str(e))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from fairseq_lasformer.data.examples import ExampleCodec
@@ -12,6 +12,7 @@ from fairseq_lasformer.formats import OpenFile, plain, read
 from fairseq_lasformer.formats.block import Block, Finished
 from fairseq_lasformer.formats.encoding import decode
 from fairseq_lasformer.formats.sentences import Sentence, Splitter, sentences, splitter, trimmed, whole
+from fairseq_lasformer.formats.symbols import Hidden, hidden
 from fairseq_lasformer.text.lines import clean_line, split_lines
 
 Blocks = Mapping[int, Block]
@@ -22,6 +23,7 @@ class FileDocument(NamedTuple):
     """A file as a document.
 
     Attributes:
+        hidden: its blocks as the model reads them.
         sentences: sentences of each block.
         cut: number of cuts of sentences that were too long.
         lines: the lines that the model reads: the sentences, and finished texts between them.
@@ -32,6 +34,7 @@ class FileDocument(NamedTuple):
     """
 
     file: OpenFile
+    hidden: list[Hidden]
     sentences: list[list[Sentence]]
     cut: int
     lines: list[str]
@@ -52,11 +55,18 @@ class FileReader:
     Args:
         lines: each line is one sentence; by default, sentences are detected.
         unreviewed: whether finished texts that need a review are also read.
+        unknown: whether the model does not know some symbols.
     """
 
-    def __init__(self, codec: ExampleCodec, lines: bool = False, unreviewed: bool = False) -> None:
+    def __init__(
+        self,
+        codec: ExampleCodec,
+        lines: bool = False,
+        unreviewed: bool = False,
+        unknown: Callable[[str], bool] = lambda symbols: False,
+    ) -> None:
         languages = codec.settings.source_lang, codec.settings.target_lang
-        self.codec, self.unreviewed = codec, unreviewed
+        self.codec, self.unreviewed, self.unknown = codec, unreviewed, unknown
         self.split, self.split_target = (whole if lines else splitter(language) for language in languages)
 
     def read(self, file: OpenFile, given: Blocks | None = None) -> FileDocument:
@@ -70,7 +80,7 @@ class FileReader:
         """
         cuts = [0]
         fitting = self._fitting(cuts)
-        found = FileDocument(file, [], 0, [], {}, [], {})
+        found = FileDocument(file, [], [], 0, [], {}, [], {})
         waiting = list(file.finished)
         for i, block in enumerate(file.blocks):
             while waiting and waiting[0].before <= i:
@@ -78,6 +88,13 @@ class FileReader:
             known = (given or {}).get(i)
             if known is not None and not clean_line(known.text):
                 known = None
+            shown, kept = hidden(block, self.unknown), known
+            if known is not None:
+                its = hidden(known, self.unknown)
+                alike = [s for s in its.symbols if s] == [s for s in shown.symbols if s]
+                shown, known = (shown, its.block) if alike else (Hidden(block, ("",) * len(block.markup)), known)
+            found.hidden.append(shown)
+            block = shown.block
             here = sentences(block, fitting)
             translations = [] if known is None else [s.text for s in sentences(known, self.split_target)]
             if known is not None and len(translations) != len(here):
@@ -85,8 +102,8 @@ class FileReader:
                 translations = [clean_line(known.text)]
                 if not all(self._fits(s.text) for s in here):
                     raise InputError("a translation is given for a paragraph that is too long; give it line by line")
-            if known is not None:
-                found.kept[i] = known.segments
+            if kept is not None:
+                found.kept[i] = kept.segments
             found.sentences.append(here)
             for j, sentence in enumerate(here):
                 found.own.append(len(found.lines))
@@ -149,10 +166,22 @@ def given_lines_of_text(
     """
     lines = split_lines(decode(data, encoding, language=languages[0]).text)
     found = parse_given(decode(known, None, language=languages[1]).text, len(lines), name)
-    numbers = [i for i, line in enumerate(lines, 1) if line.strip()]
-    check_given(found, numbers, name)
-    blocks = {number: block for block, number in enumerate(numbers)}
-    return {blocks[number]: plain.read(text).blocks[0] for number, text in found.items()}
+    check_given(found, [i for i, line in enumerate(lines, 1) if line.strip()], name)
+    blocks: dict[int, Block] = {}
+    following = 0
+    for number, line in enumerate(lines, 1):
+        count = len(plain.read(line).blocks)
+        if number in found:
+            given = plain.read(found[number]).blocks
+            if count == 1:
+                blocks[following] = given[0] if len(given) == 1 else Block((found[number],))
+            elif count and len(given) == count:
+                blocks.update(enumerate(given, following))
+            elif clean_line(found[number]) != clean_line(line):
+                why = f"has {count} texts, unlike its translation" if count else "has no text that is translated"
+                raise InputError(f"{name}: a translation is given for line {number}, which {why}")
+        following += count
+    return blocks
 
 
 def given_blocks(

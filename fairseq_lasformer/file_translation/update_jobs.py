@@ -122,7 +122,7 @@ def update_one(
         raise InputError(f"{job.new}: {missing} is missing")
     check_writable(job.out)
     source, target = updater.files.languages
-    new = _read(job.new, job.form, encoding, source)
+    new = _read(job.new, job.form, encoding, source, target)
     old = None if job.old is None else _read(job.old, job.form, encoding, source)
     translated = None if job.translated is None else _read(job.translated, job.form, encoding, target)
     machine = None if job.machine is None else _read(job.machine, job.form, encoding, target)
@@ -135,9 +135,9 @@ def update_one(
         raise InputError(f"{job.translated or job.new}: {e}") from e
 
 
-def _read(path: Path, form: str, encoding: str | None, language: str) -> OpenFile:
+def _read(path: Path, form: str, encoding: str | None, language: str, target: str = "") -> OpenFile:
     try:
-        return formats.read(path.read_bytes(), form, encoding, language=language)
+        return formats.read(path.read_bytes(), form, encoding, language=language, target=target)
     except OSError as e:
         raise InputError(f"{path}: cannot be read ({e.strerror})") from e
     except InputError as e:

@@ -5,17 +5,18 @@ Every format is read into :class:`Parsed` files: text formats into one, archives
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import PurePath
 from typing import NamedTuple
 
 from fairseq_lasformer.errors import InputError, in_one_line
-from fairseq_lasformer.formats import html, markdown, office, plain, po, subtitles, xliff
-from fairseq_lasformer.formats.block import Block, Finished, Parsed
-from fairseq_lasformer.formats.encoding import decode, same_encoding
-from fairseq_lasformer.formats.markup import encoding_named
+from fairseq_lasformer.formats import ass, html, markdown, open_document, plain, po, subtitles, word, xliff
+from fairseq_lasformer.formats.block import Block, Finished, Parsed, Unread
+from fairseq_lasformer.formats.encoding import decode, same_encoding, web_encoding
+from fairseq_lasformer.formats.languages import Languages, language
+from fairseq_lasformer.formats.markup import encoding_named, encoding_of_page
+from fairseq_lasformer.formats.office import Archive
 
 
 class Finishing(NamedTuple):
@@ -38,42 +39,60 @@ class TextFormat(NamedTuple):
     Attributes:
         suffixes: endings of its files' names.
         declared: finds the encoding that a file declares.
+        spoken: finds the encoding that programs of the format use for that; default: the same.
         errors: handling of characters that the encoding lacks; see :func:`codecs.register_error`.
         finish: finishes a translated file, given the text before and after.
+        redeclare: returns a text that declares an encoding, by its name, if it declares any. A file of this format may
+            change its encoding, to UTF-8 if the declared one lacks characters of the translation.
     """
 
     suffixes: tuple[str, ...]
-    read: Callable[[str], Parsed]
+    read: Callable[[str, Languages], Parsed]
     declared: Callable[[bytes], str | None] | None = None
     errors: str = "strict"
-    finish: Callable[[str, str, Finishing], str] | None = None
+    finish: Callable[[str, str, Finishing, Languages], str] | None = None
+    redeclare: Callable[[str, str], str] | None = None
+    spoken: Callable[[bytes], str | None] | None = None
 
 
 class ArchiveFormat(NamedTuple):
     """A format that is a zip archive; see :class:`TextFormat`."""
 
     suffixes: tuple[str, ...]
-    read: Callable[[bytes], office.Archive]
+    read: Callable[[bytes, Languages], Archive]
+
+
+def _finish_cues(old: str, new: str, how: Finishing, languages: Languages) -> str:
+    return subtitles.finish(old, new, how.width)
 
 
 FORMATS: dict[str, TextFormat | ArchiveFormat] = {
-    "text": TextFormat((".txt", ".text"), plain.read),
-    "wrapped": TextFormat((), plain.read_wrapped),
+    "text": TextFormat((".txt", ".text"), lambda text, _: plain.read(text)),
+    "wrapped": TextFormat((), lambda text, _: plain.read_wrapped(text)),
     "markdown": TextFormat((".md", ".markdown"), markdown.read),
-    "html": TextFormat((".html", ".htm", ".xhtml"), html.read, encoding_named, "xmlcharrefreplace"),
-    "docx": ArchiveFormat((".docx",), office.read_docx),
-    "odt": ArchiveFormat((".odt",), office.read_odt),
-    "subtitles": TextFormat(
-        (".srt", ".vtt"), subtitles.read, finish=lambda old, new, how: subtitles.finish(old, new, how.width)
+    "html": TextFormat(
+        (".html", ".htm", ".xhtml"), html.read, encoding_named, "xmlcharrefreplace", spoken=encoding_of_page
     ),
-    "cues": TextFormat((), subtitles.read_cues, finish=lambda old, new, how: subtitles.finish(old, new, how.width)),
-    "po": TextFormat((".po", ".pot"), po.read, finish=lambda old, new, how: po.finish(old, new, how.mark)),
+    "docx": ArchiveFormat((".docx",), word.read_docx),
+    "odt": ArchiveFormat((".odt",), open_document.read_odt),
+    "subtitles": TextFormat(
+        (".srt", ".vtt"), lambda text, languages: subtitles.read(text, True, languages), finish=_finish_cues
+    ),
+    "cues": TextFormat((), subtitles.read_cues, finish=_finish_cues),
+    "ass": TextFormat((".ass", ".ssa"), lambda text, _: ass.read(text)),
+    "po": TextFormat(
+        (".po", ".pot"),
+        lambda text, _: po.read(text),
+        po.charset,
+        finish=lambda old, new, how, languages: po.finish(old, new, how.mark, languages),
+        redeclare=po.with_charset,
+    ),
     "xliff": TextFormat(
         (".xlf", ".xliff"),
         xliff.read,
         encoding_named,
         "xmlcharrefreplace",
-        lambda old, new, how: xliff.finish(old, new, how.mark),
+        lambda old, new, how, _: xliff.finish(old, new, how.mark),
     ),
 }
 
@@ -87,6 +106,8 @@ class OpenFile(NamedTuple):
         note: a note for the user, such as a guessed encoding; usually empty.
         languages: codes of source and target language, if the file names them.
         finished: existing translations, which may be read as context.
+        unread: text that its reader does not understand, which stays.
+        units: number of cues that were understood; 0 for formats without cues.
     """
 
     blocks: tuple[Block, ...]
@@ -94,6 +115,8 @@ class OpenFile(NamedTuple):
     note: str = ""
     languages: tuple[str | None, str | None] = (None, None)
     finished: tuple[Finished, ...] = ()
+    unread: tuple[Unread, ...] = ()
+    units: int = 0
 
 
 def format_of(name: str) -> str | None:
@@ -108,6 +131,7 @@ def read(
     encoding: str | None = None,
     finishing: Finishing = Finishing(),  # noqa: B008
     language: str = "",
+    target: str = "",
 ) -> OpenFile:
     """Read a file.
 
@@ -116,12 +140,13 @@ def read(
         encoding: encoding of a text file; default: see :func:`decode`.
         finishing: finishing steps of the translated file.
         language: code of the text's language, which decides between encodings.
+        target: code of the language that it is translated into: what the file says of its language is changed.
 
     Raises:
         InputError: the file is damaged or not of this format; writing it may raise this as well.
     """
     with _refusing(f"cannot be read as {form}"):
-        opened = _read(data, form, encoding, finishing, language)
+        opened = _read(data, form, encoding, finishing, Languages(language, target))
 
     def write(segments: Sequence[Sequence[str]]) -> bytes:
         with _refusing(f"cannot be written as {form}"):
@@ -147,11 +172,6 @@ def _refusing(what: str) -> Iterator[None]:
         raise InputError(f"{what} ({in_one_line(e, 100)})") from e
 
 
-def language(code: str) -> str:
-    """Return the language of a code, without region and script: ``de`` of ``de_AT``."""
-    return re.split(r"[-_@]", code.strip())[0].lower()
-
-
 def check_languages(file: OpenFile, source: str, target: str) -> None:
     """Refuse a file whose stated languages differ from a model's.
 
@@ -169,38 +189,66 @@ def check_languages(file: OpenFile, source: str, target: str) -> None:
             )
 
 
-def _read(data: bytes, form: str, encoding: str | None, finishing: Finishing, spoken: str) -> OpenFile:
+def _read(data: bytes, form: str, encoding: str | None, finishing: Finishing, languages: Languages) -> OpenFile:
     chosen = FORMATS[form]
     if isinstance(chosen, ArchiveFormat):
-        archive = chosen.read(data)
-        counts = [len(parsed.blocks) for parsed in archive.parsed]
-
-        def write(segments: Sequence[Sequence[str]]) -> bytes:
-            texts, start = [], 0
-            for parsed, count in zip(archive.parsed, counts):
-                texts.append(parsed.render(segments[start : start + count]))
-                start += count
-            return archive.write(tuple(texts))
-
-        return OpenFile(tuple(block for parsed in archive.parsed for block in parsed.blocks), write)
-    decoded = decode(data, encoding, chosen.declared, language(spoken))
-    parsed = chosen.read(decoded.text)
-    note = f"read as {decoded.encoding}; name a different one with --encoding" if decoded.guessed else ""
+        return _of_archive(data, chosen.read(data, languages))
+    decoded = decode(data, encoding, chosen.spoken or chosen.declared, language(languages.source))
+    parsed = chosen.read(decoded.text, languages)
+    notes = [f"read as {decoded.encoding}; name a different one with --encoding"] if decoded.guessed else []
+    if form == "text" and plain.looks_wrapped(decoded.text):
+        notes.append("its lines look wrapped; --from wrapped joins them")
 
     written = decoded
     if finishing.encoding is not None:
-        said = chosen.declared(data) if chosen.declared else None
-        if said and not same_encoding(said, finishing.encoding):
-            raise InputError(f"states that its encoding is {said}, so it cannot be written in {finishing.encoding}")
-        written = decoded._replace(encoding=finishing.encoding, mark=b"")
+        said, wanted = chosen.declared(data) if chosen.declared else None, finishing.encoding
+        same = said is None or any(
+            same_encoding(a, b) for a in (said, web_encoding(said)) for b in (wanted, web_encoding(wanted))
+        )
+        if not same and chosen.redeclare is None:
+            raise InputError(f"states that its encoding is {said}, so it cannot be written in {wanted}")
+        written = decoded._replace(encoding=wanted, mark=b"")
 
     def finished(segments: Sequence[Sequence[str]]) -> bytes:
+        if not parsed.blocks and finishing.encoding is None:
+            return data
         made = parsed.render(segments)
         if chosen.finish is not None:
-            made = chosen.finish(decoded.text, made, finishing)
-        return written.encode(made, chosen.errors)
+            made = chosen.finish(decoded.text, made, finishing, languages)
+        return written.encode(made, chosen.errors) if chosen.redeclare is None else _redeclared(made, chosen)
 
-    return OpenFile(parsed.blocks, finished, note, parsed.languages, parsed.finished)
+    def _redeclared(made: str, chosen: TextFormat) -> bytes:
+        now = written
+        if finishing.encoding is None and not now.can_encode(made):
+            now = now._replace(encoding="utf-8", mark=b"")
+        said = chosen.declared(data) if chosen.declared else None
+        if chosen.redeclare is not None and (said is None or not same_encoding(said, now.encoding)):
+            made = chosen.redeclare(made, now.encoding.upper().replace("_", "-"))
+        return now.encode(made, chosen.errors)
+
+    return OpenFile(
+        parsed.blocks, finished, "; ".join(notes), parsed.languages, parsed.finished, parsed.unread, parsed.units
+    )
+
+
+def _of_archive(data: bytes, archive: Archive) -> OpenFile:
+    """Return the file of an archive, whose blocks are those of all files in it."""
+    counts = [len(parsed.blocks) for parsed in archive.parsed]
+
+    def write(segments: Sequence[Sequence[str]]) -> bytes:
+        if not sum(counts):
+            return data
+        texts, start = [], 0
+        for parsed, count in zip(archive.parsed, counts):
+            texts.append(parsed.render(segments[start : start + count]))
+            start += count
+        return archive.write(tuple(texts))
+
+    unread = [
+        one._replace(line=0, place=name) for name, parsed in zip(archive.files, archive.parsed) for one in parsed.unread
+    ]
+    blocks = tuple(block for parsed in archive.parsed for block in parsed.blocks)
+    return OpenFile(blocks, write, unread=(*unread, *archive.unread))
 
 
 INSTEAD = {

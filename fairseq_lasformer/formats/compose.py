@@ -11,6 +11,7 @@ import numpy as np
 from fairseq_lasformer.formats.block import BREAK, PLACEHOLDER, Block
 from fairseq_lasformer.formats.projection import AlignedWords, by_place, place
 from fairseq_lasformer.formats.sentences import Sentence, owners
+from fairseq_lasformer.text.lines import visible
 from fairseq_lasformer.text.units import units
 
 Align = Callable[[str, str], AlignedWords]
@@ -39,10 +40,12 @@ def compose(block: Block, found: Sequence[Sentence], translations: Sequence[str]
     text, owner = block.text, owners(block)
     pieces: list[list[str]] = [[] for _ in block.segments]
     position, lost = 0, 0
+    places = visible(text) if found else None
+    shown = None if places is None else set(places)  # a direction mark means nothing without the other one
 
     def stays(start: int, end: int) -> None:
         for i in range(start, end):
-            if owner[i] >= 0:
+            if owner[i] >= 0 and (shown is None or i in shown):
                 pieces[owner[i]].append(text[i])
 
     for sentence, translation in zip(found, translations, strict=True):

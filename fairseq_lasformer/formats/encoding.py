@@ -37,6 +37,29 @@ WESTERN = ("cp1252",)
 """The encoding of files in all other languages."""
 
 
+_BY_CODEC = {
+    "cp1252": "ascii us-ascii iso-8859-1 iso8859-1 iso_8859-1 latin1 latin-1 l1 cp819 windows-1252",
+    "cp1254": "iso-8859-9 iso8859-9 iso_8859-9 latin5 l5",
+    "cp874": "iso-8859-11 iso8859-11 tis-620 dos-874",
+    "gb18030": "gb2312 gb_2312 gb_2312-80 chinese csgb2312 x-gbk gbk",
+    "cp932": "shift_jis shift-jis sjis x-sjis ms_kanji windows-31j csshiftjis ms932",
+    "cp949": "euc-kr euckr ks_c_5601-1987 ks_c_5601-1989 ksc5601 ksc_5601 korean windows-949",
+    "big5hkscs": "big5 big5-hkscs cn-big5 x-x-big5 csbig5",
+    "koi8_r": "koi8-r koi8 koi koi8_r cskoi8r",
+    "utf-8": "utf-16 utf-16le utf-16be unicode ucs-2 iso-10646-ucs-2",  # the name was read as ASCII
+    "iso8859_8": "logical iso-8859-8-i",
+    "mac_roman": "macintosh x-mac-roman",
+    "mac_cyrillic": "x-mac-cyrillic",
+}
+WEB = {name: codec for codec, names in _BY_CODEC.items() for name in names.split()}
+"""Encodings that browsers use for a name, where Python uses another; see WHATWG's Encoding standard, section 4.2."""
+
+
+def web_encoding(name: str) -> str:
+    """Return Python's name of the encoding that browsers use for a name."""
+    return WEB.get(name.strip().lower(), name)
+
+
 class Decoded(NamedTuple):
     """A text file.
 
@@ -50,6 +73,14 @@ class Decoded(NamedTuple):
     encoding: str
     mark: bytes
     guessed: bool
+
+    def can_encode(self, text: str) -> bool:
+        """Return whether the encoding has every character of another text."""
+        try:
+            text.encode(self.encoding)
+        except UnicodeEncodeError:
+            return False
+        return True
 
     def encode(self, text: str, errors: str = "strict") -> bytes:
         """Encode another text in the same way.

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 
-from fairseq_lasformer.formats.block import PLACEHOLDER, BlockBuilder, Parsed
+from fairseq_lasformer.formats.block import PLACEHOLDER, Parsed
+from fairseq_lasformer.formats.builder import BlockBuilder
+from fairseq_lasformer.formats.html_tree import READINGS, Tree
+from fairseq_lasformer.formats.languages import Languages
 from fairseq_lasformer.formats.markup import VOID, Piece, escape, html_pieces
 
 INLINE = frozenset(
@@ -16,69 +19,83 @@ INLINE = frozenset(
 )
 """Elements within a sentence; at all others, a block ends."""
 
-OPAQUE = frozenset(
-    re.findall(
-        r"\w+",
-        "audio canvas code iframe kbd math noscript object pre samp script style svg template textarea var video",
-    )
-)
-"""Elements whose content is not translated."""
+_IN_A_LINE = frozenset(re.findall(r"\w+", "audio canvas code iframe kbd math object samp svg var video"))
+"""Elements within a sentence, too, whose content is not translated."""
 
+_LANGUAGE = re.compile(r"""((?<=\s)(?:xml:)?lang\s*=\s*["']?)([^\s"'>]+)""", re.I)
+_SHOWS = re.compile(r"<%[-=]|<\?=|<\?php\s+(?:echo|print)\b")
 
 DEEPEST = 48
 """Number of levels of nested inline elements that are distinguished."""
 
 
-def read(text: str) -> Parsed:
-    """Read the blocks of an HTML file or fragment."""
+def read(text: str, languages: Languages = Languages()) -> Parsed:  # noqa: B008
+    """Read the blocks of an HTML file or fragment.
+
+    Args:
+        languages: elements that say they are in the source language say the target.
+    """
     builder = BlockBuilder(escape)
-    add(builder, text)
+    add(builder, text, languages)
     return builder.parsed()
 
 
-def add(builder: BlockBuilder, text: str) -> None:
+def add(builder: BlockBuilder, text: str, languages: Languages = Languages()) -> None:  # noqa: B008
     """Add the blocks of an HTML file or fragment to others."""
-    state: list[tuple[str, str]] = []  # the open inline elements: name and tag
-    opaque: list[str] = []  # the open elements, from the untranslated one on
-
+    tree = Tree()
+    state: tuple[str, ...] = ()  # formatting at this place, made anew when elements begin or end
+    changed = True
     for piece in html_pieces(text):
-        if opaque:
-            builder.keep(piece.raw)
-            if piece.kind == "start" and piece.name not in VOID and len(opaque) < DEEPEST:
-                opaque.append(piece.name)
-            elif piece.kind == "end" and piece.name in opaque:
-                del opaque[len(opaque) - 1 - opaque[::-1].index(piece.name) :]
-            continue
         if piece.kind == "text":
+            if not tree.translated:
+                builder.keep(piece.raw)
+                continue
+            if changed:
+                state, changed = _formatting(tree), False
             builder.enter()
-            builder.text(piece.text, tuple(raw for _, raw in state), piece.raw)
-            continue
-        if piece.kind == "other":
-            builder.keep(piece.raw)
-            continue
-        hidden = piece.kind == "start" and _untranslated(piece)
-        if piece.name not in INLINE and not (hidden and piece.name in OPAQUE and _inside_a_line(piece.name)):
+            builder.text(piece.text, state, piece.raw)
+        elif piece.kind == "broken":
             builder.leave()
-            builder.at(piece.name if piece.kind == "start" else "", piece.attributes.get("id", ""))
-        if hidden:
+            builder.misread(piece.raw, "tag")
+        elif piece.kind == "code":
+            builder.keep(piece.raw, PLACEHOLDER if builder.inside and _SHOWS.match(piece.raw) else "")
+        elif piece.kind == "other":
+            builder.keep(piece.raw)
+        elif piece.kind == "start":
+            changed = True
+            _start(builder, tree, piece, languages)
+        else:
+            changed = True
+            before = tree.translated
             if piece.name not in VOID:
-                opaque = [piece.name]
-        elif piece.kind == "start" and piece.name in INLINE - VOID:
-            builder.enter()
-            builder.name(piece.attributes.get("id") or piece.attributes.get("name", ""))
-            if len(state) < DEEPEST:
-                state.append((piece.name, piece.raw))
-        elif piece.kind == "end" and piece.name in (names := [name for name, _ in state]):
-            del state[len(names) - 1 - names[::-1].index(piece.name) :]
-        builder.keep(piece.raw, PLACEHOLDER if hidden and builder.inside and piece.name not in VOID else "")
+                tree.end(piece.name)
+            if (before or tree.translated) and piece.name not in INLINE and piece.name not in _IN_A_LINE:
+                builder.leave()
+                builder.at("")
+            builder.keep(piece.raw)
     builder.leave()
 
 
-def _untranslated(piece: Piece) -> bool:
-    classes = piece.attributes.get("class", "").split()
-    return piece.name in OPAQUE or piece.attributes.get("translate") == "no" or "notranslate" in classes
+def _start(builder: BlockBuilder, tree: Tree, piece: Piece, languages: Languages) -> None:
+    """Add the start of an element."""
+    name = piece.name
+    translated, around = tree.start(piece)
+    hidden, raw = not translated, piece.raw
+    if hidden and not around:
+        builder.keep(raw)
+        return
+    if name not in INLINE and not (hidden and name in _IN_A_LINE):
+        builder.leave()
+        builder.at(name, piece.attributes.get("id", ""))
+    elif not hidden and name not in VOID:
+        builder.enter()
+        builder.name(piece.attributes.get("id") or piece.attributes.get("name", ""))
+    if not hidden and ("lang" in piece.attributes or "xml:lang" in piece.attributes):
+        raw = _LANGUAGE.sub(lambda m: m[1] + (languages.code if languages.replaces(m[2]) else m[2]), raw)
+    shown = hidden and builder.inside and name not in VOID and name not in READINGS
+    builder.keep(raw, PLACEHOLDER if shown else "")
 
 
-def _inside_a_line(name: str) -> bool:
-    """Return whether an untranslated element belongs within a sentence."""
-    return name not in ("pre", "script", "style", "template", "noscript", "textarea")
+def _formatting(tree: Tree) -> tuple[str, ...]:
+    """Return the tags of the open inline elements."""
+    return tuple([element.raw for element in tree.open if element.name in INLINE][:DEEPEST])

@@ -1,46 +1,57 @@
-"""Markdown (CommonMark with tables and strikethrough): markdown-it-py finds the blocks, which are preserved."""
+"""Markdown: markdown-it-py finds the blocks, which are preserved; see :mod:`formats.markdown_blocks` for dialects."""
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Iterator
-from typing import NamedTuple
+from html import unescape
+from typing import Any, NamedTuple
 
 from fairseq_lasformer.formats import html
-from fairseq_lasformer.formats.block import BREAK, PLACEHOLDER, BlockBuilder, Parsed
-
-logging.getLogger("markdown_it").setLevel(logging.WARNING)  # it logs every line
-
-_FRONT = re.compile(r"\A(---\r?\n.*?\r?\n(?:---|\.\.\.)[ \t]*(?:\r?\n|\Z))", re.S)
+from fairseq_lasformer.formats.block import BREAK, PLACEHOLDER, Parsed
+from fairseq_lasformer.formats.builder import BlockBuilder
+from fairseq_lasformer.formats.languages import Languages
+from fairseq_lasformer.formats.markdown_blocks import ALERT, TASK, front_matter, parser, runs, title_of
 
 # parts of a line that are not text: code, images, the ends of links, addresses, footnotes, tags, formulas
 _OPAQUE = re.compile(
     r"(?P<code>(?<!`)(`{1,40})(?!`).{0,4000}?(?<!`)\2(?!`))"
+    r"|(?P<embed>!\[\[[^\[\]\n]{1,400}\]\])"
     r"|(?P<image>!\[[^\]]{0,2000}\](?:\([^()\s]*(?:\([^()]*\)[^()\s]*)*(?:\s+(?:\"[^\"]*\"|'[^']*'))?\)|\[[^\]]*\])?)"
-    r"|(?P<auto><[a-zA-Z][a-zA-Z0-9+.-]{0,32}:[^\s<>]{0,4000}>|<[^\s<>@]{1,200}@[^\s<>]{1,200}>|https?://[^\s<>()]{1,4000}[^\s<>().,;:!?\"'])"
+    r"|(?P<auto><[a-zA-Z][a-zA-Z0-9+.-]{0,32}:[^\s<>]{0,4000}>|<[^\s<>@]{1,200}@[^\s<>]{1,200}>|https?://[^\s<>()]{1,4000}[^\s<>().,;:!?\"'*_])"
+    r"|(?P<page>\[\[[^\[\]|\n]{1,400}\]\]|(?<![\w:]):[a-z0-9_+-]{2,40}:(?![\w:]))"
+    r"|(?P<wiki>\[\[[^\[\]|\n]{1,400}\|(?=[^\[\]\n]{1,400}\]\]))|(?P<wikiend>\]\])"
     r"|(?P<note>\[\^[^\]]{1,200}\]:?)"
     r"|(?P<tag></?[a-zA-Z][^<>]{0,4000}>|<!--.{0,4000}?-->)"
-    r"|(?P<math>\\\(.{0,2000}?\\\)|\\\[.{0,2000}?\\\]|\$[^$\s](?:[^$]{0,2000}[^$\s])?\$(?!\d))"
+    r"|(?P<math>\$\$[^$]{1,2000}\$\$|\\\(.{0,2000}?\\\)|\\\[.{0,2000}?\\\]|\$[^$\s](?:[^$]{0,2000}[^$\s])?\$(?!\d))"
+    r"|(?P<list>\{:[^{}\n]{0,400}\}|\{[#.][\w-][^{}\n]{0,400}\})"
     r"|(?P<close>\](?:\((?:[^()\s]*(?:\([^()]*\)[^()\s]*)*)(?:\s+(?:\"[^\"]*\"|'[^']*'|\([^()]*\)))?\)|\[[^\]]*\]))"
     r"|(?P<open>\[)"
-    r"|(?P<escape>\\[!-/:-@\[-`{-~])"
+    r"|(?P<escape>\\[!-/:-@\[-`{-~])|(?P<hard>\\(?=\n))"
+    r"|(?P<entity>&(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});)"
     r"|(?P<stars>\*+|_+|~~)",
     re.S,
 )
-_SPECIAL = re.compile(r"`|<(?=[a-zA-Z/!])|\](?=[(\[])|\\(?=[!-/:-@\[-`{-~])")
+_SPECIAL = re.compile(r"`|<(?=[a-zA-Z/!])|\](?=[(\[])|\\(?=[!-/:-@\[-`{-~])|&(?=#?\w{1,31};)")
 
+
+_NAMED = {"<": "&lt;", "&": "&amp;"}
 
 DEEPEST = 48
 """Number of levels of nested formatting that are distinguished."""
 
 
 def escape_within(text: str) -> str:
-    """Escape whatever Markdown would take for markup within a line, such as a table cell."""
+    """Escape whatever Markdown would take for markup within a line."""
     places = {m.start() for m in _SPECIAL.finditer(text)} | set(_emphasis(text))
     if places:
-        text = "".join(f"\\{c}" if i in places else c for i, c in enumerate(text))
-    return text
+        text = "".join((_NAMED.get(c) or f"\\{c}") if i in places else c for i, c in enumerate(text))
+    return text.replace("\xa0", "&nbsp;")
+
+
+def escape_cell(text: str) -> str:
+    """Escape the text of a table cell: bars as well."""
+    return escape_within(text).replace("|", "\\|")
 
 
 def escape(text: str) -> str:
@@ -48,13 +59,14 @@ def escape(text: str) -> str:
     return re.sub(r"^(?=[-+*>#]+\s)|(?<=^\d)(?=[.)]\s)", r"\\", escape_within(text))
 
 
-def read(text: str) -> Parsed:
-    """Read the paragraphs, headings, list items and table cells; code and front matter stay."""
-    from markdown_it import MarkdownIt
+def read(text: str, languages: Languages = Languages()) -> Parsed:  # noqa: B008
+    """Read the paragraphs, headings, list items and table cells; code and front matter stay.
 
+    Args:
+        languages: see :func:`html.read`.
+    """
     builder = BlockBuilder(escape)
-    front = _FRONT.match(text)
-    start = front.end() if front else 0
+    start = front_matter(text)
     builder.keep(text[:start])
     body = text[start:]
     lines = re.findall(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+\Z", body)
@@ -62,30 +74,65 @@ def read(text: str) -> Parsed:
     for line in lines:
         starts.append(starts[-1] + len(line))
     position, sought = 0, 0  # how far the file has been written, and searched
-    parser = MarkdownIt("commonmark").enable(["table", "strikethrough"])
-    parser.core.ruler.disable(["inline"])  # only blocks are needed
-    tokens = parser.parse(body)
-    for before, token in zip([None, *tokens], tokens):
+    before: list[Any] = [None, None]  # the tokens before
+    for token in parser().parse(body):
+        before = [before[1], token]
         if token.map is None:
             continue
         first, last = token.map
         if token.type == "html_block":
             builder.keep(body[position : starts[first]])
             builder.write = html.escape
-            html.add(builder, body[starts[first] : starts[last]])
+            html.add(builder, body[starts[first] : starts[last]], languages)
             position = sought = starts[last]
+        elif token.type in ("container_any_open", "indented_open"):
+            if place := title_of(token.type, body[starts[first] : starts[first + 1]]):
+                a, b = (starts[first] + i for i in place)
+                position = _text(builder, body, position, [(a, b)], "title", escape_within)
+            sought = max(sought, starts[first + 1])
         elif token.type == "inline" and token.content.strip():
-            places = _find(body, token.content, max(sought, starts[first]), starts[last])
+            parent = before[0]
+            in_cell = parent is not None and parent.type in ("th_open", "td_open")
+            content = token.content.replace("|", "\\|") if in_cell else token.content
+            places = _find(body, content, max(sought, starts[first]), starts[last])
             if places is None:
+                builder.keep(body[position : max(position, sought, starts[first])])
+                position = max(position, sought, starts[first])
+                builder.misread(token.content, "cell" if in_cell else "paragraph", written=False)
                 continue
-            builder.keep(body[position : places[0][0]])
-            builder.at("" if before is None else f"{before.tag}{before.level}")
-            in_cell = before is not None and before.type in ("th_open", "td_open")
-            builder.write = escape_within if in_cell else escape
-            _inline(builder, body, places)
-            position = sought = places[-1][1]
+            kind = "" if parent is None else f"{parent.tag}{parent.level}"
+            places, position = _lead(builder, body, places, position)
+            for run in runs(body, places):
+                if run.text:
+                    write = escape_cell if in_cell else escape
+                    position = _text(builder, body, position, run.places, kind, write)
+            sought = max([position, *(b for _, b in places)])
     builder.keep(body[position:])
     return builder.parsed()
+
+
+def _text(builder: BlockBuilder, body: str, position: int, places: list[tuple[int, int]], kind: str, write: Any) -> int:
+    """Add what is before a block, and the block; return its end."""
+    builder.keep(body[position : places[0][0]])
+    builder.at(kind)
+    builder.write = write
+    _inline(builder, body, places)
+    return places[-1][1]
+
+
+def _lead(
+    builder: BlockBuilder, body: str, places: list[tuple[int, int]], position: int
+) -> tuple[list[tuple[int, int]], int]:
+    """Keep the box of a task, or the marker of an alert, whose title is a block of its own."""
+    a, b = places[0]
+    if task := TASK.match(body, a, b):
+        return [(task.end(), b), *places[1:]], position
+    if (alert := ALERT.match(body, a, b)) is None:
+        return places, position
+    title = alert.end() + len(body[alert.end() : b]) - len(body[alert.end() : b].lstrip())
+    if title < b:
+        position = _text(builder, body, position, [(title, b)], "title", escape_within)
+    return places[1:], position
 
 
 def _find(body: str, content: str, start: int, end: int) -> list[tuple[int, int]] | None:
@@ -126,22 +173,32 @@ def _inline(builder: BlockBuilder, body: str, places: list[tuple[int, int]]) -> 
             continue
         if kind in ("open", "close") and not brackets.is_link(joined, found):
             continue
+        if kind == "wikiend" and "[[" not in states:
+            continue
+        character = unescape(raw) if kind == "entity" else ""
+        if kind == "entity" and character == raw:
+            continue
         add(joined[offset : found.start()])
         offset = found.end()
         if kind == "escape":
             builder.text(raw[1], tuple(states), raw)
             continue
+        if kind == "entity":
+            builder.text(character, tuple(states), raw)
+            continue
         if kind == "stars" and emphasis[found.start()] is False and raw in states:
             states.remove(raw)
         elif kind == "close" and "[" in states:
             states.remove("[")
-        elif kind in ("stars", "open") and len(states) < DEEPEST:
-            states.append(raw)
+        elif kind == "wikiend":
+            states.remove("[[")
+        elif kind in ("stars", "open", "wiki") and len(states) < DEEPEST:
+            states.append("[[" if kind == "wiki" else raw)
         for number, piece in enumerate(raw.split("\n")):
             if number:
                 builder.keep(body[places[line][1] : places[line + 1][0]])
                 line += 1
-            builder.keep(piece, PLACEHOLDER if kind in ("code", "auto", "math") and not number else "")
+            builder.keep(piece, PLACEHOLDER if kind in ("code", "auto", "math", "page") and not number else "")
     add(joined[offset:])
     builder.end()
 

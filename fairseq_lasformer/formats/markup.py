@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from xml.parsers import expat
 
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.formats.encoding import web_encoding
 
 DEEPEST = 256
 """Maximum depth of nested XML elements."""
@@ -17,7 +18,8 @@ class Piece(NamedTuple):
     """A piece of a marked-up file.
 
     Attributes:
-        kind: ``start``, ``end``, ``text``, or ``other`` (comments, declarations).
+        kind: ``start``, ``end``, ``text``, ``other`` (comments, declarations, CDATA), ``code`` (what a server runs, in
+            HTML), or ``broken`` (a tag that nothing ends).
         name: name of the element; in XML, with its prefix (``w:p``).
         raw: its text in the file; empty for the end of an element without content (``<br/>``).
         text: the text that it represents.
@@ -36,8 +38,8 @@ class Piece(NamedTuple):
 
 
 def escape(text: str) -> str:
-    """Escape text for use between tags."""
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    """Escape text for use between tags; readers of XML and HTML take a raw carriage return for a line feed."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("\r", "&#13;")
 
 
 def refuse_entities(parser: Any) -> None:
@@ -118,11 +120,19 @@ VOID = frozenset(re.findall(r"\w+", "area base br col embed hr img input link me
 """HTML elements without content and end tag."""
 
 
-_TAG = re.compile(r"""<([a-zA-Z][^\t\n\f\r />]*+)((?:=[\t\n\f\r ]*+(?:"[^"]*+"|'[^']*+')|[^>])*+)>""")
+_TAG = re.compile(
+    r"""<([a-zA-Z][^\t\n\f\r />]*+)((?:=[\t\n\f\r ]*+(?:"[^"]*+"|'[^']*+')"""
+    r"""|<\?[^?>]{0,1000}(?:\?(?!>)[^?]{0,1000}|>[^?]{0,1000}){0,20}\?>|<%[^%]{0,1000}(?:%(?!>)[^%]{0,1000}){0,20}%>|[^>])*+)>"""
+)
+_CODE = re.compile(r"<\?(?:php\b|=|\s)|<%")
+_UNQUOTED_END = re.compile(r"""=[^\s"'>]+/>\Z""")
 _ATTRIBUTE = re.compile(r"""([^\s=/>"']++)(?:\s*+=\s*+("[^"]*+"|'[^']*+'|[^\s>]*+))?+""")
 _ENTITY = re.compile(r"&(?:#[0-9]{1,9}|#[xX][0-9a-fA-F]{1,8}|[a-zA-Z][a-zA-Z0-9]{0,40});?")
 _RAW = ("script", "style", "textarea", "title", "xmp", "iframe", "noembed", "noframes")
 """Elements whose content has no tags."""
+
+_WITH_ENTITIES = ("textarea", "title")
+"""Those whose content has entities."""
 
 
 def html_pieces(text: str) -> list[Piece]:
@@ -137,12 +147,18 @@ def html_pieces(text: str) -> list[Piece]:
             break
         following = text[begin + 1 : begin + 2]
         is_tag = following.isascii() and following.isalpha()
+        if following in ("?", "%") and (code := _CODE.match(text, begin)):
+            end = text.find("?>" if following == "?" else "%>", code.end())
+            if end >= 0 or following == "?":  # PHP may go on to the end of the file
+                position = len(text) if end < 0 else end + 2
+                found.append(Piece("code", "", text[begin:position]))
+                continue
         if following not in ("!", "?", "/") and not is_tag:
             found += _characters("<")
             position = begin + 1
             continue
         if begin > last:  # no tag ends after this
-            found.append(Piece("other", "", text[begin:]))
+            found.append(Piece("broken", "", text[begin:]))
             break
         if text.startswith("<!--", begin):
             end = text.find("-->", begin + 4)
@@ -170,12 +186,14 @@ def _started(found: list[Piece], text: str, raw: str, name: str, position: int) 
         quoted = value[:1] in ("'", '"')
         attributes[key.lower()] = html.unescape(value[1:-1] if quoted else value)
     found.append(Piece("start", name, raw, "", attributes))
-    if name in VOID or raw.endswith("/>"):
+    if name in VOID or (raw.endswith("/>") and not _UNQUOTED_END.search(raw)):
         found.append(Piece("end", name, ""))
     elif name in _RAW:
         end = re.compile(rf"</{name}(?=[\s/>])", re.I).search(text, position)
         stop = end.start() if end else len(text)
-        if stop > position:
+        if stop > position and name in _WITH_ENTITIES:
+            found += _characters(text[position:stop])
+        elif stop > position:
             found.append(Piece("text", "", text[position:stop], text[position:stop]))
         return stop
     return position
@@ -198,3 +216,15 @@ def encoding_named(data: bytes) -> str | None:
     """Return the encoding that an XML declaration or a meta element names, if any."""
     found = re.search(rb"""(?:<\?xml[^>]*?encoding|<meta[^>]*?charset)\s*=\s*["']?([A-Za-z0-9_.:-]+)""", data[:2048])
     return found[1].decode("ascii") if found else None
+
+
+def encoding_of_page(data: bytes) -> str | None:
+    """Return the encoding that a web page names, as browsers understand its name: see :data:`encoding.WEB`."""
+    name = encoding_named(data)
+    if name is None or data[:200].lstrip().startswith(b"<?xml"):
+        return name
+    try:
+        data.decode(web_encoding(name))
+    except (UnicodeError, LookupError):
+        return name
+    return web_encoding(name)

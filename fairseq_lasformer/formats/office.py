@@ -1,4 +1,4 @@
-"""Word's .docx and OpenDocument's .odt: the paragraphs of the XML files in a zip archive."""
+"""Archives of XML files, such as Word's .docx and OpenDocument's .odt: which of their files are read, and written."""
 
 from __future__ import annotations
 
@@ -11,18 +11,11 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.formats.block import BREAK, BlockBuilder, Parsed
-from fairseq_lasformer.formats.markup import Piece, escape, xml_pieces
+from fairseq_lasformer.formats.block import Parsed, Unread
+from fairseq_lasformer.text.spans import has_letter
 
 MOST, MOST_MEMBERS = 512 << 20, 10_000
 """Maximum size of an unpacked archive, in bytes, and maximum number of files in it."""
-
-WORD = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
-
-_WORD = re.compile(r"word/(?:document|header\d*|footer\d*|footnotes|endnotes|comments)\.xml")
-_OPEN = re.compile(r"(?:content|styles)\.xml")
-_AROUND = {"table-cell": "td", "list-item": "li"}
-"""OpenDocument's elements around paragraphs, and the kind of these; styles have other names in every language."""
 
 
 class Archive(NamedTuple):
@@ -32,12 +25,16 @@ class Archive(NamedTuple):
         files: the names of its XML files with text.
         parsed: those files, in the same order.
         finish: finishes each translated file.
+        marked: the names of further files that ``finish`` changes, such as styles, which name a language.
+        unread: text in files that are not read.
     """
 
     data: bytes
     files: tuple[str, ...]
     parsed: tuple[Parsed, ...]
     finish: Callable[[str], str] = str
+    marked: tuple[str, ...] = ()
+    unread: tuple[Unread, ...] = ()
 
     def write(self, texts: tuple[str, ...]) -> bytes:
         """Return the archive with other XML files; everything else in it is copied."""
@@ -47,6 +44,8 @@ class Archive(NamedTuple):
             new.comment = old.comment
             for info in old.infolist():
                 text = changed.get(info.filename)
+                if text is None and info.filename in self.marked:
+                    text = old.read(info).decode("utf-8-sig")
                 if text is not None:
                     new.writestr(info, self.finish(text).encode("utf-8"), info.compress_type)
                     continue
@@ -68,151 +67,68 @@ def copied(info: zipfile.ZipInfo) -> zipfile.ZipInfo:
     return made
 
 
-def read_docx(data: bytes) -> Archive:
-    """Read the paragraphs of a Word document: body, headers, footers, notes and comments.
+class Parts(NamedTuple):
+    """The files of an archive, by what becomes of them.
+
+    Attributes:
+        main: the file that it cannot lack.
+        read: whether a file has paragraphs.
+        marked: whether a file names languages.
+        shown: what a file's text is called that is shown but not read (``diagram``); empty for other files.
+    """
+
+    main: str
+    read: Callable[[str], bool]
+    marked: Callable[[str], bool]
+    shown: Callable[[str], str]
+
+
+_SHOWN = re.compile(r"<(?:\w+:)?(?:t|v|p)(?:\s[^<>]*)?>([^<>]*)</")
+
+
+def read_archive(
+    data: bytes, parts: Callable[[zipfile.ZipFile], Parts], parse: Callable[[str], Parsed], what: str
+) -> Archive:
+    """Read the XML files of an archive.
+
+    Args:
+        what: what it is, for errors.
 
     Raises:
-        InputError: the file is damaged, encrypted or not a Word document.
+        InputError: it is no archive, damaged or encrypted, or lacks its main file.
     """
-    return _read(data, _WORD, "word/document.xml", _word, "a .docx file")._replace(finish=_keeping_space)
-
-
-def read_odt(data: bytes) -> Archive:
-    """Read the paragraphs of an OpenDocument text, headers and footers included.
-
-    Raises:
-        InputError: the file is damaged, encrypted or not an OpenDocument text.
-    """
-    return _read(data, _OPEN, "content.xml", _open_document, "an .odt file")
-
-
-def _read(data: bytes, names: re.Pattern[str], main: str, parse: Callable[[str], Parsed], what: str) -> Archive:
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            infos = [info for info in archive.infolist() if names.fullmatch(info.filename)]
-            if main not in (info.filename for info in infos):
-                raise InputError(f"not {what}: {main} is missing")
             if sum(info.file_size for info in archive.infolist()) > MOST:
                 raise InputError(f"unpacked, it takes up more than {MOST >> 20} MiB")
-            names_of_all = [info.filename for info in archive.infolist()]
-            if len(names_of_all) > MOST_MEMBERS or len(set(names_of_all)) < len(names_of_all):
+            names = [info.filename for info in archive.infolist()]
+            if len(names) > MOST_MEMBERS or len(set(names)) < len(names):
                 raise InputError(f"not {what}: it contains the same name twice, or more than {MOST_MEMBERS:,} files")
+            chosen = parts(archive)
+            if chosen.main not in names:
+                raise InputError(f"not {what}: {chosen.main} is missing")
             if broken := archive.testzip():  # including files that are only copied
                 raise InputError(f"not {what}, damaged or encrypted (checksum of {broken})")
-            infos.sort(key=lambda info: info.filename != main)
-            texts = [archive.read(info).decode("utf-8-sig") for info in infos]
+            read = sorted((name for name in names if chosen.read(name)), key=lambda name: name != chosen.main)
+            texts = [archive.read(name).decode("utf-8-sig") for name in read]
+            marked = tuple(name for name in names if chosen.marked(name) and name not in read)
+            shown = [(name, chosen.shown(name)) for name in names if name not in read]
+            unread = [
+                Unread(0, kind, name)
+                for name, kind in shown
+                if kind and any(map(has_letter, _SHOWN.findall(archive.read(name).decode("utf-8", "replace"))))
+            ]
+    except InputError:
+        raise
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, UnicodeDecodeError, EOFError, OSError) as e:
         raise InputError(f"not {what}, damaged or encrypted ({e})") from e
     except (ValueError, zlib.error) as e:
         raise InputError(f"damaged ({e})") from e
-    return Archive(data, tuple(info.filename for info in infos), tuple(map(parse, texts)))
+    return Archive(data, tuple(read), tuple(map(parse, texts)), marked=marked, unread=tuple(unread))
 
 
-def _word(text: str) -> Parsed:
-    """Parse paragraphs ``w:p``, whose text is in ``w:t`` and formatted by the ``w:rPr`` of its run ``w:r``."""
-    builder = BlockBuilder(escape)
-    prefix = _prefix(text, WORD, "w")
-    paragraph, run, content, properties, link = (prefix + n for n in ("p", "r", "t", "rPr", "hyperlink"))
-    cells = 0  # open cells of tables
-    states: list[list[str]] = []  # properties of the open runs
-    links: list[str] = []
-    kept: list[str] | None = None  # the properties being read
-    inside = False
-    for piece in xml_pieces(text):
-        if piece.kind == "start":
-            if piece.name == paragraph:
-                builder.keep(piece.raw)
-                builder.at("td" if cells else "p")
-                builder.begin()
-                continue
-            if builder.inside and piece.local == "numPr":
-                builder.kind("li")
-            elif builder.inside and piece.local == "bookmarkStart":
-                name = piece.attributes.get(prefix + "name", "")
-                builder.name("" if name.startswith("_") else name)  # _GoBack and the like are Word's own
-            cells += piece.local == "tc"
-            if piece.name == run:
-                states.append([])
-            elif piece.name == properties and states:
-                kept = states[-1]
-            elif piece.name == link:
-                links.append(piece.raw)
-        if piece.kind == "end" and piece.name == paragraph:
-            builder.end()
-        cells -= piece.kind == "end" and piece.local == "tc"
-        if kept is not None:
-            # Word's notes about spelling and languages are invisible
-            kept += [piece.raw] if piece.local not in ("lang", "noProof") else []
-        if piece.kind == "end":
-            if piece.name == run and states:
-                states.pop()
-            elif piece.name == properties:
-                kept = None
-            elif piece.name == link and links:
-                links.pop()
-        if piece.name == content:
-            inside = piece.kind == "start" and not piece.raw.endswith("/>")
-        if piece.kind == "text" and inside and builder.inside:
-            builder.text(piece.text, (tuple(links), tuple(states[-1]) if states else ()), piece.raw)
-        else:
-            builder.keep(piece.raw, BREAK if piece.local in ("br", "tab", "cr") else "")
-    return builder.parsed()
-
-
-def _keeping_space(text: str) -> str:
-    """Keep the space around text, which Word ignores unless told not to: words have moved."""
-    prefix = _prefix(text, WORD, "w")
-    return re.sub(rf"<{prefix}t>(?=\s|[^<]*\s</)", f'<{prefix}t xml:space="preserve">', text)
-
-
-def _open_document(text: str) -> Parsed:
-    """Parse paragraphs ``text:p`` and headings ``text:h``, whose spans and links are formatted.
-
-    Text in other elements of a paragraph (fields, the names in annotations) is not translated; paragraphs within a
-    paragraph, such as footnotes, are.
-    """
-    builder = BlockBuilder(escape)
-    prefix = _prefix(text, "urn:oasis:names:tc:opendocument:xmlns:text:1.0", "text")
-    blocks = (prefix + "p", prefix + "h")
-    known = tuple(prefix + name for name in ("span", "a", "meta", "ruby", "ruby-base"))
-    breaks = tuple(prefix + name for name in ("s", "tab", "line-break"))
-    paragraphs: list[list[Piece]] = []  # for each open paragraph, the open elements in it
-    outside: list[str] = []  # the open cells and items around them
-    for piece in xml_pieces(text):
-        opened = piece.kind == "start"
-        if kind := _AROUND.get(piece.local):
-            if opened:
-                outside.append(kind)
-            else:
-                outside.pop()
-        if piece.name in blocks:
-            if opened:
-                builder.keep(piece.raw)
-                heading = "h" + piece.attributes.get(prefix + "outline-level", "")
-                builder.at(heading if piece.local == "h" else (outside or ["p"])[-1])
-                builder.begin()
-                paragraphs.append([])
-            else:
-                builder.end()
-                builder.keep(piece.raw)
-                paragraphs.pop()
-            continue
-        if paragraphs and opened and piece.local in ("bookmark", "bookmark-start"):
-            builder.name(piece.attributes.get(prefix + "name", ""))
-        inside = paragraphs[-1] if paragraphs else []
-        if piece.kind == "text" and paragraphs and all(p.name in known for p in inside):
-            builder.text(piece.text, tuple(p.raw for p in inside), piece.raw)
-            continue
-        if paragraphs and opened:
-            inside.append(piece)
-        elif paragraphs and piece.kind == "end":
-            inside.pop()
-        builder.keep(piece.raw, BREAK if opened and piece.name in breaks else "")
-    return builder.parsed()
-
-
-def _prefix(text: str, namespace: str, usual: str) -> str:
-    """Return the prefix of a namespace in a file, with its colon."""
+def prefix_of(text: str, namespace: str, usual: str) -> str:
+    """Return the prefix of a namespace in an XML file, with its colon."""
     found = re.search(rf'xmlns(?::([\w.-]+))?\s*=\s*["\']{re.escape(namespace)}["\']', text)
     if found is None:
         return f"{usual}:"

@@ -1,20 +1,16 @@
-"""Placeholders in a text, which a program fills in later: they are kept as they are, in every format.
+"""Placeholders of gettext's messages: an entry's flags (``c-format``) determine its directives.
 
-``{{ name }}``, ``${name}``, ``{0}``, ``%s``, ``%(name)s``, ``%1$s``, ``%name%``, ``<0/>``. In .po files, an entry's
-flags (``c-format``) determine its directives: see gettext's manual, "Preparing Strings" and "C Format Strings".
+See gettext's manual, "Preparing Strings" and "C Format Strings"; for any text, :mod:`text.spans`.
 """
 
 from __future__ import annotations
 
 import re
 
-_LENGTH = r"(?:hh|h|ll|l|j|z|t|L|q|w\d+|wf\d+)?"
-_CONVERSION = r"(?:[diouxXeEfFgGaAcCsSpnmbB]|<PRI[a-zA-Z]+\d*>)"
-_N = r"\d{1,4}"  # every repetition is bounded: texts are untrusted
-_WIDTH = rf"(?:\*(?:{_N}\$)?|{_N})?(?:\.(?:\*(?:{_N}\$)?|{_N})?)?"
-_C = rf"%(?:{_N}\$)?[-+ #0'I]{{0,6}}{_WIDTH}{_LENGTH}{_CONVERSION}|%%"
-_PYTHON = rf"%(?:\([^()\s]{{0,80}}\))?[-+ #0]{{0,6}}(?:\*|{_N})?(?:\.(?:\*|{_N})?)?[hlL]?[diouxXeEfFgGcrsa]|%%"
-_BRACES = r"\{[^{}\s]{0,80}\}"
+from fairseq_lasformer.text.spans import CONVERSION, PLACEHOLDERS, WIDTH, N
+
+_C = rf"%(?:{N}\$)?[-+ #0'I]{{0,6}}{WIDTH}{CONVERSION}|%%"
+_PYTHON = rf"%(?:\([^()\s]{{0,80}}\))?[-+ #0]{{0,6}}(?:\*|{N})?(?:\.(?:\*|{N})?)?[hlL]?[diouxXeEfFgGcrsa]|%%"
 
 BY_FLAG = {
     "c-format": re.compile(_C),
@@ -39,16 +35,8 @@ BY_FLAG = {
 }
 """Directives by an entry's flag."""
 
-# In any text: no space as a flag ("100% of"), and nothing that continues as a word ("50%off").
-ANYWHERE = re.compile(
-    r"\{\{[^{}\n]{0,200}\}\}|\{%[^{}\n]{0,200}%\}|\$\{[^{}\n]{0,200}\}|#\{[^{}\n]{0,200}\}"
-    rf"|{_BRACES}"
-    r"|(?<![\w%])%\([\w.-]{1,80}\)[-+#0]{0,6}\d{0,4}(?:\.\d{1,4})?[a-zA-Z]"
-    rf"|(?<![\w%])%(?:{_N}\$)?[-+#0']{{0,6}}{_WIDTH}{_LENGTH}{_CONVERSION}(?!\w)"
-    r"|(?<![\w%])%@(?!\w)|(?<![\w%])%%(?!\w)"
-    r"|(?<![\w%])%[A-Za-z_][\w.-]{0,80}%(?!\w)|(?<![\w%])%\d{1,2}(?!\w)"
-    r"|</?\d{1,4}/?>"
-)
+ANYWHERE = re.compile(PLACEHOLDERS)
+"""Placeholders of entries without such a flag."""
 
 TAGS = r"<[^<>]{1,2000}>|&\w{1,40};"
 

@@ -4,10 +4,25 @@ from __future__ import annotations
 
 import re
 
-from fairseq_lasformer.formats.block import BREAK, BlockBuilder, Parsed
+from fairseq_lasformer.formats.block import BREAK, Parsed
+from fairseq_lasformer.formats.builder import BlockBuilder
 
 _BREAKS = re.compile(r"((?:\r?\n)+)")  # see text/lines.py
 _MARKER = re.compile(r"\s*(?:(?:[-*+•‣–—>]|\(?\d{1,3}[.)])[ \t]+)*")
+
+
+_ENDS = tuple(".!?:;…。！？\"'”’»)]")
+
+FEW, SHARE = 2, 0.5
+"""Number and share of lines that go on in the next one, from which a text's lines look wrapped."""
+
+
+def looks_wrapped(text: str) -> bool:
+    """Return whether sentences of a text go on in its next lines."""
+    lines = [line.strip() for line in text.split("\n")]
+    pairs = [(a, b) for a, b in zip(lines, lines[1:]) if a and b]
+    on = [a for a, b in pairs if len(a) > 30 and not a.endswith(_ENDS) and b[0].islower()]
+    return len(on) >= FEW and len(on) >= SHARE * len(pairs)
 
 
 def read(text: str) -> Parsed:

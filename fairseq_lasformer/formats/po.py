@@ -2,6 +2,7 @@
 
 Directives are those of an entry's flag (``c-format``); a plural form for several numbers is translated from
 ``msgid_plural``. Translations that ``msgfmt --check`` would refuse stay empty, and new ones are marked ``#, fuzzy``.
+Credits of translators stay empty as well: they are names. Accelerators: :mod:`formats.accelerators`.
 """
 
 from __future__ import annotations
@@ -12,14 +13,21 @@ from collections import Counter
 from typing import NamedTuple
 
 from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.formats.block import PLACEHOLDER, BlockBuilder, Parsed
+from fairseq_lasformer.formats.accelerators import Accelerators
+from fairseq_lasformer.formats.block import BREAK, PLACEHOLDER, Parsed
+from fairseq_lasformer.formats.builder import BlockBuilder
+from fairseq_lasformer.formats.languages import Languages
 from fairseq_lasformer.formats.placeholders import ANYWHERE, BY_FLAG, TAGS, directives
+from fairseq_lasformer.text import icu
+from fairseq_lasformer.text.lines import lines_with_ends
 
-_FIELD = re.compile(r'(\s*)(msgctxt|msgid|msgid_plural|msgstr(?:\[\d+\])?)(\s*)"(.*)"\s*$')
-_MORE = re.compile(r'\s*"(.*)"\s*$')
+_FIELD = re.compile(r'(\s*)(msgctxt|msgid|msgid_plural|msgstr(?:\[\d+\])?)(\s*)"([^\r\n]*)"\s*$')
+_MORE = re.compile(r'\s*"([^\r\n]*)"\s*$')
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", '"': '"', "\\": "\\", "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
 _BREAKS = re.compile(r"((?:\\n|\\t|\\r)+)")
 _PLURALS = re.compile(r"nplurals\s*=\s*(\d+)\s*;\s*plural\s*=([^;\\]+)")
+_CREDITS = re.compile(r"translator[-_]credits|NAME OF TRANSLATORS|EMAIL OF TRANSLATORS|Your (?:names|emails)")
+_CHARSET = re.compile(r'("Content-Type:[^"]*?\bcharset=)([^\s"\\;]+)')
 _NUMBERS = 201  # numbers, from 0, whose plural form is tried
 
 
@@ -101,6 +109,22 @@ def languages(text: str) -> tuple[str | None, str | None]:
     return None, found[1] if found else None
 
 
+def charset(data: bytes) -> str | None:
+    """Return the encoding that the header names; None if it names none, or one in which the file is not."""
+    found = re.search(rb'"Content-Type:[^"]*?\bcharset=([A-Za-z0-9_.:-]+)', data)
+    try:
+        name = found[1].decode() if found else ""
+        data.decode(name or "-")
+    except (LookupError, UnicodeError):
+        return None  # CHARSET, as in templates
+    return name
+
+
+def with_charset(text: str, name: str) -> str:
+    """Return a file whose header names an encoding."""
+    return _CHARSET.sub(lambda m: m[1] + name, text, count=1)
+
+
 def read(text: str) -> Parsed:
     """Read the messages whose translations are empty, each in the place of its translation.
 
@@ -108,21 +132,30 @@ def read(text: str) -> Parsed:
         InputError: there is no message.
     """
     builder = BlockBuilder(_escape)
-    lines = text.splitlines(keepends=True)
+    lines = lines_with_ends(text)
     fields, position = fields_of(lines), 0
+    marks = Accelerators.of(field.source for field in fields)
+    known = {i for field in fields for i in range(field.first, field.last)}
+
+    def keep(start: int, stop: int) -> None:
+        for i in range(start, stop):
+            comment = not lines[i].strip() or lines[i].lstrip().startswith("#")
+            (builder.keep(lines[i]) if comment or i in known else builder.misread(lines[i], "line"))
+
     for field in fields:
         if not _open(field):
             if field.name.startswith("msgstr") and field.value and field.source:
-                source, target = (_plain(value, _pattern(field)) for value in (field.source, field.value))
+                values = (marks.without(value) for value in (field.source, field.value))
+                source, target = (_plain(value, _pattern(field)) for value in values)
                 builder.finished(source, target, "fuzzy" not in field.flags)
             continue
-        builder.keep("".join(lines[position : field.first]))
+        keep(position, field.first)
         before, after = _around(lines, field)
         builder.keep(before)
-        _message(builder, field.source, _pattern(field))
+        _message(builder, marks.without(field.source), _pattern(field))
         builder.keep(after)
         position = field.last
-    builder.keep("".join(lines[position:]))
+    keep(position, len(lines))
     if not any(field.name.startswith("msgstr") for field in fields):
         raise InputError("contains no message (msgid, msgstr)")
     return builder.parsed().of_languages(languages(text))
@@ -137,7 +170,8 @@ def _around(lines: list[str], field: Field) -> tuple[str, str]:
 
 def _open(field: Field) -> bool:
     """Return whether a field is a missing translation."""
-    return field.name.startswith("msgstr") and not field.value and bool(field.source)
+    empty = field.name.startswith("msgstr") and not field.value
+    return empty and bool(field.source) and not _CREDITS.fullmatch(field.singular)
 
 
 def _pattern(field: Field) -> re.Pattern[str]:
@@ -146,15 +180,17 @@ def _pattern(field: Field) -> re.Pattern[str]:
     return re.compile("|".join([*(patterns or [ANYWHERE.pattern]), TAGS]))
 
 
-def finish(original: str, made: str, mark: bool) -> str:
+def finish(original: str, made: str, mark: bool, languages: Languages = Languages()) -> str:  # noqa: B008
     """Empty the translations of a translated file that msgfmt would refuse, and mark the other new ones ``#, fuzzy``.
 
     Args:
         made: the translated file; its lines are those of the original, except for new translations.
         mark: whether to mark new translations.
+        languages: the target is named in a header that names no language.
     """
-    lines = made.splitlines(keepends=True)
-    before = fields_of(original.splitlines(keepends=True))
+    lines = lines_with_ends(made)
+    before = fields_of(lines_with_ends(original))
+    accelerators = Accelerators.of(field.source for field in before)
     after = fields_of(lines)
     if [field.name for field in before] != [field.name for field in after]:
         return made  # a carriage return in a translation, say: its entries are unknown
@@ -163,13 +199,20 @@ def finish(original: str, made: str, mark: bool) -> str:
         if not _open(old) or not new.value:
             continue
         if _is_refused(old, new.value):
-            lines[new.first : new.last] = ["".join(_around(lines, new)), *[""] * (new.last - new.first - 1)]
+            value = ""
         else:
+            value = accelerators.marked(old.source, new.value)
             filled.add(new.entry)
+        if value != new.value:
+            opening, closing = _around(lines, new)
+            lines[new.first : new.last] = [opening + value + closing, *[""] * (new.last - new.first - 1)]
     if mark:
         for begin in sorted(filled, reverse=True):
             _mark(lines, begin)
-    return "".join(lines)
+    made = "".join(lines)
+    if languages.target:
+        made = re.sub(r'^("Language:) *(?=\\n"\s*$)', rf"\1 {languages.target}", made, count=1, flags=re.M)
+    return made
 
 
 def _mark(lines: list[str], begin: int) -> None:
@@ -198,7 +241,16 @@ def _is_refused(field: Field, value: str) -> bool:
 
 
 def _message(builder: BlockBuilder, source: str, pattern: re.Pattern[str]) -> None:
-    """Add a message, line by line."""
+    """Add a message, line by line; one of ICU is a single text."""
+    if "{" in source and icu.messages(source):
+        builder.begin()
+        for piece in _BREAKS.split(source):
+            if _BREAKS.fullmatch(piece):
+                builder.keep(piece, BREAK)
+            else:
+                _text(builder, piece)
+        builder.end()
+        return
     for piece in _BREAKS.split(source):
         if _BREAKS.fullmatch(piece):
             builder.keep(piece)
@@ -223,7 +275,7 @@ def _plain(value: str, pattern: re.Pattern[str]) -> str:
 def _text(builder: BlockBuilder, raw: str) -> None:
     if raw:
         plain = re.sub(r"\\(.)", lambda m: _ESCAPES.get(m[1], m[0]), raw)
-        builder.text(plain, None, raw, placeholders=False)
+        builder.text(plain, None, raw)
 
 
 def _escape(text: str) -> str:

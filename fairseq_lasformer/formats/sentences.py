@@ -11,12 +11,13 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from fairseq_lasformer.formats.block import Block
-from fairseq_lasformer.text.lines import CONTROL, INVISIBLE, clean_line
+from fairseq_lasformer.text.lines import CONTROL, NOT_CHARACTERS, clean_line, visible
+from fairseq_lasformer.text.spans import has_letter
 
 Splitter = Callable[[str], list[tuple[int, int]]]
 """A function that returns the start and end of each sentence of a text without line breaks."""
 
-_CONTROL = re.compile(f"[{CONTROL}{INVISIBLE}]")
+_CONTROL = re.compile(f"[{CONTROL}{NOT_CHARACTERS}]")
 _MARKER = re.compile(r"\s*(?:[-*+•‣–—]|\(?(?:\d{1,3}|[a-zA-Z])[.)])\s*")
 
 
@@ -79,14 +80,19 @@ class Sentence(NamedTuple):
 
 
 def sentences(block: Block, split: Splitter) -> list[Sentence]:
-    """Return the sentences of a block, in order."""
+    """Return the sentences of a block, in order; those without a letter are none, and stay as they are."""
     text, owner = block.text, owners(block)
+    shown = visible(text)  # soft hyphens and direction marks end no sentence
+    read = text if shown is None else "".join([text[i] for i in shown])
     found = []
-    for start, end in split(re.sub(r"[\r\n\t\v\f\x85\u2028\u2029]", " ", text)):
+    for begin, stop in split(re.sub(r"[\r\n\t\v\f\x85\u2028\u2029]", " ", read)):
+        start, end = (begin, stop) if shown is None else (shown[begin], shown[stop - 1] + 1)
         raw = text[start:end]
-        clean = clean_line(raw)
+        if not has_letter("".join([c for c, i in zip(raw, owner[start:end]) if i >= 0])):
+            continue
         inside = [owner[i] for i in range(start, end) if not text[i].isspace()]
-        if clean and any(i >= 0 for i in inside):
+        clean = clean_line(raw)
+        if clean:
             first, last = min(i if i >= 0 else -i - 1 for i in inside), max(i if i >= 0 else -i for i in inside)
             found.append(Sentence(start, end, clean, (first, last), bool(_CONTROL.search(raw))))
     return found

@@ -2,24 +2,46 @@
 
 from __future__ import annotations
 
+import html
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.formats.block import BREAK, BlockBuilder, Parsed
+from fairseq_lasformer.formats.block import BREAK, Parsed
+from fairseq_lasformer.formats.builder import BlockBuilder
+from fairseq_lasformer.formats.languages import Languages
+from fairseq_lasformer.formats.markup import escape
+from fairseq_lasformer.text.lines import lines_with_ends
 
-_CLOCK = r"(?:(\d{1,4}):)?(\d{1,2}):(\d{2})[,.](\d{3})"
-_TIME = re.compile(rf"(?<!\d){_CLOCK}[ \t]{{0,20}}-->[ \t]{{0,20}}{_CLOCK}")
+_FRACTION = r"(?:[ \t]?[,.][ \t]?(\d{1,9}))"
+_CLOCK = r"(?:(\d{1,4}):)?(\d{1,2}):(\d{2})"
+_TIME = re.compile(rf"(?<!\d){_CLOCK}{_FRACTION}?[ \t]{{0,20}}-->[ \t]{{0,20}}{_CLOCK}{_FRACTION}?(?!\d)(?P<how>.*)")
+_WRITTEN = rf"(?:(\d{{1,4}})[ ]?:[ ]?)?(\d{{1,2}})[ ]?:[ ]?(\d{{2}})(?:{_FRACTION}|:\d{{1,3}})?"
+_ARROW = r"(?:-{1,3}>|[–—=]>|→)"
+_LOOSE = re.compile(rf"\s*{_WRITTEN}[ \t]*{_ARROW}[ \t]*{_WRITTEN}[ \t]*(?P<how>)\s*\Z")
+_LIKE_A_TIME = re.compile(rf"\s*\d[^\s>]{{0,12}}:[^\s>]{{0,16}}[ \t]*{_ARROW}")
+_NUMBER = re.compile(r"\s*\W?\d{1,9}\W?\s*\Z")
 _TAG = re.compile(r"<[^<>]{0,500}>|\{\\[^{}]{0,500}\}")
 _END = re.compile(r"[.!?…:;\"”»)\]♪。！？」]\s*$")
 _START = re.compile(r"\s*[-–—♪#\[(>]")
+_VOICE = re.compile(r"<v(?:\.[\w.-]*)?[ \t]+([^<>]{1,200})>")
+POSITION = re.compile(r"\\(?:an?\d{1,2}|pos\([^()]*\)|move\([^()]*\))")
+_SETTING = re.compile(r"\b(?:line|position|align|region|vertical):\S+|\b[XY][12]:\S+")
+_DRAWING, _DRAWN = re.compile(r"\\p[1-9]"), re.compile(r"\\p0")
+_BREAK = re.compile(r"\\[Nnh]")
+_ENTITY = re.compile(r"&(?:amp|nbsp|gt|lt|quot|apos|lrm|rlm|#\d{1,7}|#x[0-9a-fA-F]{1,6});")
+_BLOCKS = re.compile(r"(?:NOTE|STYLE|REGION)(?:[ \t]|:|$)")
+_LANGUAGE = re.compile(r"(Language:[ \t]*)([\w-]+)")
 
 DEEPEST = 32
 """Number of levels of nested tags that are distinguished."""
 
 PAUSE = 2.0
 """Seconds between two cues after which a sentence is assumed to have ended."""
+
+TOGETHER = 0.2
+"""Seconds for which two cues may be shown together and still be one sentence: programs round times."""
 
 
 class Cue(NamedTuple):
@@ -28,75 +50,141 @@ class Cue(NamedTuple):
     Attributes:
         begin, end: its times, in seconds.
         lines: its lines of text, each with its line ending.
+        position: what it says of its position on the screen; empty for the usual one.
+        voice: who speaks, if it says so.
     """
 
     begin: float
     end: float
     lines: list[str]
+    position: str = ""
+    voice: str = ""
 
 
-def read(text: str, joined: bool = True) -> Parsed:
+def read(text: str, joined: bool = True, languages: Languages = Languages()) -> Parsed:  # noqa: B008
     """Read the text of all cues. Cues that share a sentence are one block, with the timings as markup in it.
 
     Args:
         joined: whether a sentence may span several cues; otherwise, each cue is a block.
+        languages: the target is named in the header of WebVTT if the source is.
 
     Raises:
         InputError: there is no cue.
     """
-    builder = BlockBuilder()
-    lines = _lines(text)
-    previous: Cue | None = None
-    states: list[str] = []
-    position = 0
+    lines = lines_with_ends(text)
+    web = _is_web(lines)
+    builder = BlockBuilder(escape if web else str)
+    writer = CueWriter(builder, web, joined)
+    position = _header(builder, lines, languages) if web else 0
     for start, end, time in _cues(lines):
-        # before the text: the time, numbers, blank lines, and the header, notes and styles of WebVTT
-        for line in lines[position:start]:
-            builder.keep(line, BREAK if builder.inside else "")
-        cue = Cue(_seconds(time.groups()[:4]), _seconds(time.groups()[4:]), lines[start:end])
-        previous = _add(builder, cue, previous, states, joined)
+        _between(builder, lines, position, start, web)
+        texts = lines[start:end]
+        said = "".join(texts)
+        where = " ".join([*_SETTING.findall(time["how"]), *POSITION.findall(said)])
+        voices = _VOICE.findall(said)
+        begin, stop = times(time)
+        writer.add(Cue(begin, stop, texts, where, voices[0] if voices else ""))
         position = end
-    for line in lines[position:]:
-        builder.keep(line, BREAK if builder.inside else "")
+    _between(builder, lines, position, len(lines), web)
     builder.leave()
-    if previous is None:
+    if writer.previous is None:
         raise InputError("contains no subtitle with a time (00:00:01,000 --> 00:00:02,000)")
     return builder.parsed()
 
 
-def read_cues(text: str) -> Parsed:
+def read_cues(text: str, languages: Languages = Languages()) -> Parsed:  # noqa: B008
     """Read the text of all cues, each as a block; see :func:`read`."""
-    return read(text, joined=False)
+    return read(text, False, languages)
 
 
-def _lines(text: str) -> list[str]:
-    """Split a file into lines with their line endings; only those that the formats define count."""
-    return re.findall(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+\Z", text)
+def _is_web(lines: list[str]) -> bool:
+    """Return whether a file is WebVTT."""
+    return bool(lines) and lines[0].removeprefix("\ufeff").startswith("WEBVTT")
+
+
+def _header(builder: BlockBuilder, lines: list[str], languages: Languages) -> int:
+    """Keep the header of WebVTT, up to a blank line or a time; return its end."""
+    end = 0
+    while end < len(lines) and lines[end].strip() and not _time(lines[end]):
+        said = _LANGUAGE.match(lines[end])
+        if said and languages.replaces(said[2]):
+            builder.keep(said[1] + languages.code + lines[end][said.end() :])
+        else:
+            builder.keep(lines[end])
+        end += 1
+    return end
+
+
+def _between(builder: BlockBuilder, lines: list[str], start: int, end: int, web: bool) -> None:
+    """Keep what is between the texts of cues: times, numbers, blank lines, notes and styles; text is reported."""
+    i = start
+    while i < end:
+        line = lines[i]
+        fill = BREAK if builder.inside else ""
+        following = lines[i + 1] if i + 1 < len(lines) else ""
+        if not line.strip() or _time(line) or _NUMBER.match(line) or (web and _time(following)):
+            builder.keep(line, fill)
+            i += 1
+            continue
+        builder.leave()
+        stop = i + 1
+        while stop < end and lines[stop].strip():
+            stop += 1
+        if web and _BLOCKS.match(line):
+            builder.keep("".join(lines[i:stop]))
+        else:
+            if _time(lines[stop - 1]) and stop == end:
+                stop -= 1
+            if _NUMBER.match(lines[stop - 1]) and stop - 1 > i:
+                stop -= 1
+            builder.misread("".join(lines[i:stop]), "cue")
+        i = stop
 
 
 def _time(line: str) -> re.Match[str] | None:
-    return _TIME.search(line) if "-->" in line else None
+    if "-->" in line and (found := _TIME.search(line)):
+        return found
+    return _LOOSE.match(line) if ">" in line or "→" in line else None
+
+
+def _like_a_time(line: str) -> bool:
+    """Return whether a line is meant to be the times of a cue, whether or not they can be read."""
+    return _time(line) is not None or _LIKE_A_TIME.match(line) is not None
+
+
+def times(found: re.Match[str]) -> tuple[float, float]:
+    """Return begin and end of a cue in seconds."""
+    fields = found.groups()
+    return _seconds(fields[:4]), _seconds(fields[4:8])
 
 
 def _cues(lines: list[str]) -> Iterator[tuple[int, int, re.Match[str]]]:
     """Yield the begin and end of each cue's text, and the times before it."""
+    web = _is_web(lines)
     i = 0
     while i < len(lines):
         time = _time(lines[i])
         if time is None:
             i += 1
             continue
-        begin, i = i + 1, _end_of(lines, i)
+        begin, i = i + 1, _end_of(lines, i, web)
         yield begin, i, time
 
 
-def _end_of(lines: list[str], time: int) -> int:
-    """Return the line after a cue's text: a blank one, or the start of the next cue, with or without its number."""
+def _end_of(lines: list[str], time: int, web: bool) -> int:
+    """Return the line after a cue's text: the start of the next cue, with or without its number, or a blank line.
+
+    In WebVTT, a blank line ends a cue; elsewhere, text may follow it.
+    """
     end = time + 1
-    while end < len(lines) and lines[end].strip() and not _time(lines[end]):
-        if lines[end].strip().isdecimal() and end + 1 < len(lines) and _time(lines[end + 1]):
+    while end < len(lines) and not _like_a_time(lines[end]):
+        if web and not lines[end].strip():
+            break
+        if end + 1 < len(lines) and _NUMBER.match(lines[end]) and _like_a_time(lines[end + 1]):
             break
         end += 1
+    while end > time + 1 and not lines[end - 1].strip():
+        end -= 1
     return end
 
 
@@ -107,7 +195,7 @@ def finish(original: str, made: str, width: int) -> str:
         original: the file before translation, with as many lines.
         width: characters of a line beyond which the cue is rewrapped; 0 for any number.
     """
-    old, new = _lines(original), _lines(made)
+    old, new = lines_with_ends(original), lines_with_ends(made)
     if len(old) != len(new):
         return made
     cues = [(start, end) for start, end, _ in _cues(old)]
@@ -162,47 +250,90 @@ def _wrapped(lines: list[str], width: int, before: list[int]) -> list[str]:
     return [" ".join(line) for line in found if line]
 
 
-def _seconds(fields: tuple[str | None, ...]) -> float:
-    hours, minutes, seconds, thousandths = (int(field or 0) for field in fields)
-    return hours * 3600 + minutes * 60 + seconds + thousandths / 1000
+def _seconds(fields: Sequence[str | None]) -> float:
+    hours, minutes, seconds = (int(field or 0) for field in fields[:3])
+    return hours * 3600 + minutes * 60 + seconds + float(f"0.{fields[3] or 0}")
 
 
 def _plain(line: str) -> str:
     return _TAG.sub("", line).strip()
 
 
-def _add(builder: BlockBuilder, cue: Cue, previous: Cue | None, states: list[str], joined: bool) -> Cue:
-    """Add a cue's lines, to the open block if its sentence continues."""
-    before = _plain(previous.lines[-1]) if previous and previous.lines else ""
-    builder.at("cue", f"{cue.begin:.3f}")
-    for number, line in enumerate(cue.lines):
-        plain = _plain(line)
-        ended = not before or bool(_END.search(before)) or bool(_START.match(plain))
-        if not number and previous is not None:
-            ended = ended or cue.begin - previous.end > PAUSE
-        if ended if joined else not number:
-            builder.leave()
-        body = line.rstrip("\r\n")
-        dash = re.match(r"\s*(?:[-–—>]+\s*)?", body)
-        start = dash.end() if dash and not builder.inside else 0
-        builder.keep(body[:start])
-        builder.enter()
-        position = start
-        for tag in _TAG.finditer(body, start):
-            _text(builder, body[position : tag.start()], cue, number, states)
-            builder.keep(tag[0])
-            _update(states, tag[0])
-            position = tag.end()
-        _text(builder, body[position:], cue, number, states)
-        builder.keep(line[len(body) :], BREAK)
-        before = plain or before
-    return cue
+class CueWriter:
+    """Adds cues to a builder: a cue joins the open block if its sentence continues.
 
+    Args:
+        web: whether texts have the entities of WebVTT.
+        joined: see :func:`read`.
 
-def _text(builder: BlockBuilder, text: str, cue: Cue, number: int, states: list[str]) -> None:
-    if text:
-        # each cue shows its own words, and as many in each line as in the original
-        builder.text(text, (cue.begin, number, *states))
+    Attributes:
+        previous: the last cue that was added.
+    """
+
+    def __init__(self, builder: BlockBuilder, web: bool, joined: bool) -> None:
+        self.builder, self.web, self.joined = builder, web, joined
+        self.previous: Cue | None = None
+        self.before = ""  # the last line with text
+        self.states: list[str] = []
+
+    def _ends(self, cue: Cue) -> bool:
+        """Return whether no sentence continues in a cue, whatever its text."""
+        last = self.previous
+        if last is None:
+            return True
+        apart = cue.begin - last.end
+        return not -TOGETHER <= apart <= PAUSE or (cue.position, cue.voice) != (last.position, last.voice)
+
+    def add(self, cue: Cue) -> None:
+        """Add a cue."""
+        builder = self.builder
+        builder.units += 1
+        builder.at("cue", f"{cue.begin:.3f}")
+        apart = self._ends(cue)
+        drawing = False
+        voice = cue.voice
+        for number, line in enumerate(cue.lines):
+            plain = _plain(line)
+            said = _VOICE.search(line)
+            ended = not self.before or bool(_END.search(self.before)) or bool(_START.match(plain))
+            ended = ended or (apart and not number) or (bool(said) and said[1] != voice)  # type: ignore[index]
+            voice = said[1] if said else voice
+            if ended if self.joined else not number:
+                builder.leave()
+            body = line.rstrip("\r\n")
+            dash = re.match(r"\s*(?:[-–—>]+\s*)?", body)
+            start = dash.end() if dash and not builder.inside else 0
+            builder.keep(body[:start])
+            builder.enter()
+            position = start
+            for tag in _TAG.finditer(body, start):
+                self._text(body[position : tag.start()], cue, number, drawing)
+                builder.keep(tag[0])
+                _update(self.states, tag[0])
+                drawing = (drawing or bool(_DRAWING.search(tag[0]))) and not _DRAWN.search(tag[0])
+                position = tag.end()
+            self._text(body[position:], cue, number, drawing)
+            builder.keep(line[len(body) :], BREAK)
+            self.before = plain or self.before
+        self.previous = cue
+
+    def _text(self, text: str, cue: Cue, number: int, drawing: bool) -> None:
+        """Add text between tags; each cue shows its own words, and as many in each line as in the original."""
+        if drawing:
+            self.builder.keep(text)
+            return
+        state = (cue.begin, number, *self.states)
+        position = 0
+        for found in re.finditer(rf"{_BREAK.pattern}|{_ENTITY.pattern}", text) if "\\" in text or "&" in text else ():
+            self.builder.text(text[position : found.start()], state)
+            if found[0].startswith("\\"):
+                self.builder.keep(found[0], BREAK)
+            elif not self.web and found[0] == "&lt;":
+                self.builder.text(found[0], state)
+            else:
+                self.builder.text(html.unescape(found[0]), state, found[0])
+            position = found.end()
+        self.builder.text(text[position:], state)
 
 
 def _update(states: list[str], tag: str) -> None:

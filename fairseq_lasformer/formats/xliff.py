@@ -6,18 +6,26 @@ import re
 from typing import NamedTuple
 
 from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.formats.block import PLACEHOLDER, BlockBuilder, Parsed
-from fairseq_lasformer.formats.markup import Piece, escape, xml_pieces
+from fairseq_lasformer.formats.block import PLACEHOLDER, Parsed
+from fairseq_lasformer.formats.builder import BlockBuilder
+from fairseq_lasformer.formats.languages import Languages
+from fairseq_lasformer.formats.markup import Piece, escape, html_pieces, xml_pieces
 
 _CODES = ("ph", "bpt", "ept", "it", "x", "bx", "ex", "sc", "ec", "cp", "sm", "em")
 """Inline elements whose content is code, not text."""
 
 _UNITS = ("trans-unit", "segment")
+_AROUND = ("xliff", "file", "header", "body", "group", "unit", "ignorable", *_UNITS)
+"""Elements that contain no text of their own."""
+
 _LANGUAGES = (("source-language", "srcLang"), ("target-language", "trgLang"))
 
 
-def read(text: str) -> Parsed:
+def read(text: str, languages: Languages = Languages()) -> Parsed:  # noqa: B008
     """Read the sources of all translatable units whose target is missing or empty.
+
+    Args:
+        languages: a file that does not name its target language names it afterwards.
 
     Raises:
         InputError: the file is not XLIFF.
@@ -27,25 +35,39 @@ def read(text: str) -> Parsed:
         raise InputError("not an XLIFF file")
     builder = BlockBuilder(escape)
     refused: list[bool] = []  # for each open element, whether translate="no" applies in it
+    names: list[str] = [""]  # the open elements
     unit: list[Piece] | None = None
     for piece in pieces:
         if piece.kind == "start":
             said = piece.attributes.get("translate")
             refused.append(said == "no" if said else bool(refused and refused[-1]))
+            names.append(piece.local)
             if piece.local in _UNITS:
                 if unit is not None:
                     raise InputError(f"a {piece.local} within another unit; XLIFF does not allow that")
                 unit = []
-        if unit is None:
-            builder.keep(piece.raw)
+        if unit is None and piece.text.strip() and names[-1] in _AROUND:
+            builder.misread(piece.raw, "text")
+        elif unit is None:
+            builder.keep(_with_target(piece, languages))
         else:
             unit.append(piece)
         if piece.kind == "end":
             skip = refused.pop()
+            names.pop()
             if piece.local in _UNITS and unit is not None:
                 _unit(builder, unit, skip)
                 unit = None
     return builder.parsed().of_languages(_languages(pieces))
+
+
+def _with_target(piece: Piece, languages: Languages) -> str:
+    """Return a piece of the file, which names the target language where it names the source."""
+    said = piece.attributes if piece.kind == "start" else {}
+    for source, target in zip(*_LANGUAGES):
+        if source in said and target not in said and languages.target:
+            return re.sub(r"(?=\s*/?>\Z)", f' {target}="{languages.code}"', piece.raw, count=1)
+    return piece.raw
 
 
 def _languages(pieces: list[Piece]) -> tuple[str | None, str | None]:
@@ -121,34 +143,76 @@ def _element(pieces: list[Piece], name: str) -> tuple[int, int] | None:
 
 def _has_text(pieces: list[Piece], place: tuple[int, int] | None) -> bool:
     """Return whether an element exists and contains text."""
-    return place is not None and any(p.kind == "text" and p.text.strip() for p in pieces[slice(*place)])
+    return place is not None and any(p.text.strip() for p in pieces[slice(*place)])  # in CDATA as well
 
 
 def _unit(builder: BlockBuilder, pieces: list[Piece], skip: bool) -> None:
-    """Add a unit: all of it, with the translation of its source in its target."""
+    """Add a unit: all of it, with the translation of its source in its target, which follows source and segments."""
     source, target = _element(pieces, "source"), _element(pieces, "target")
+    segmented = _element(pieces, "seg-source")
     if source is not None and target is not None and not skip and _has_text(pieces, target):
         said = pieces[0].attributes.get("state") or pieces[target[0]].attributes.get("state") or ""
         texts = [_plain(pieces[place[0] + 1 : place[1]]) for place in (source, target)]
         builder.finished(texts[0], texts[1], not said.startswith(("needs-", "new", "initial")))
-    if source is None or skip or _has_text(pieces, target):
+    if source is None or skip:
         for piece in pieces:
             builder.keep(piece.raw)
         return
+    first, last = segmented or source
+    content = pieces[first + 1 : last]
+    segments = _segments(content)
+    full = _has_text(pieces, target)
     prefix = pieces[source[0]].name.removesuffix("source")
+    open_empty = ""  # the segment whose empty translation is being filled
     for i, piece in enumerate(pieces):
-        if target is not None and i == target[0]:
+        if target is not None and i == target[0] and not full:
             builder.keep(piece.raw[:-2] + ">" if piece.raw.endswith("/>") else piece.raw)
-            _content(builder, pieces[source[0] + 1 : source[1]])
+            _content(builder, content)
             builder.keep(f"</{piece.name}>" if piece.raw.endswith("/>") else "")
         elif target is not None and target[0] < i < target[1]:
-            continue
+            if not full:
+                continue
+            is_tag = piece.kind == "start" and _is_segment(piece)
+            if is_tag and piece.attributes.get("mid", "") in segments and _is_empty(pieces, i):
+                open_empty = piece.raw.endswith("/>") and f"</{piece.name}>" or ""
+                builder.keep(piece.raw[:-2] + ">" if open_empty else piece.raw)
+                _content(builder, segments[piece.attributes["mid"]])
+                builder.keep(open_empty)
+            else:
+                builder.keep(piece.raw)
         else:
             builder.keep(piece.raw)
-        if target is None and i == source[1]:
+        if target is None and i == last:
             builder.keep(f"<{prefix}target>")
-            _content(builder, pieces[source[0] + 1 : source[1]])
+            _content(builder, content)
             builder.keep(f"</{prefix}target>")
+
+
+def _is_segment(piece: Piece) -> bool:
+    return piece.local == "mrk" and piece.attributes.get("mtype") == "seg"
+
+
+def _is_empty(pieces: list[Piece], start: int) -> bool:
+    """Return whether an element, by the number of its start, contains neither text nor elements."""
+    following = next((p for p in pieces[start + 1 :] if p.kind != "text" or p.text.strip()), None)
+    return following is not None and following.kind == "end"
+
+
+def _segments(pieces: list[Piece]) -> dict[str, list[Piece]]:
+    """Return the contents of the segments in a seg-source, by their ``mid``."""
+    found: dict[str, list[Piece]] = {}
+    inside: list[Piece] | None = None
+    depth = 0
+    for piece in pieces:
+        depth -= inside is not None and piece.kind == "end"
+        if inside is not None and depth < 0:
+            inside, depth = None, 0
+        elif inside is not None:
+            inside.append(piece)
+            depth += piece.kind == "start"
+        elif piece.kind == "start" and _is_segment(piece) and "mid" in piece.attributes:
+            inside = found.setdefault(piece.attributes["mid"], [])
+    return found
 
 
 def _plain(pieces: list[Piece]) -> str:
@@ -158,20 +222,74 @@ def _plain(pieces: list[Piece]) -> str:
     return " ".join(block.text for block in builder.parsed().blocks)
 
 
+def _protected(piece: Piece) -> bool:
+    """Return whether the content of an inline element is not translated, by XLIFF or by ITS."""
+    said = piece.attributes
+    return said.get("mtype") == "protected" or any(
+        name.rpartition(":")[2] == "translate" and value == "no" for name, value in said.items()
+    )
+
+
 def _content(builder: BlockBuilder, pieces: list[Piece]) -> None:
-    """Add the content of a source as a block."""
+    """Add the content of a source: a block, or one for each of its segments."""
     builder.begin()
-    states: list[str] = []
-    code = 0  # number of open code elements
+    states: list[Piece] = []
+    code = 0  # number of open elements whose content stays
+    marked: list[str] = []  # ids of the open markers (sm, em) of what stays
+    data: list[Piece] | None = None  # the open CDATA section
     for piece in pieces:
-        if piece.kind == "start":
-            states.append(piece.raw)
-            code += piece.local in _CODES
-        elif piece.kind == "end":
-            states.pop()
-            code -= piece.local in _CODES
-        if piece.kind == "text" and not code:
-            builder.text(piece.text, tuple(states), piece.raw)
+        starts, ends = piece.kind == "start", piece.kind == "end"
+        hides = piece.local in _CODES or (starts and _protected(piece))
+        if starts:
+            if _is_segment(piece):
+                builder.end()
+                builder.keep(piece.raw)
+                builder.begin()
+            states.append(piece)
+            code += hides
+        elif ends:
+            opened = states.pop()
+            code -= opened.local in _CODES or _protected(opened)
+            if _is_segment(opened):
+                builder.end()
+                builder.keep(piece.raw)
+                builder.begin()
+                continue
+        if starts and _is_segment(piece):
+            continue
+        if starts and piece.local == "sm" and hides and _protected(piece):
+            marked.append(piece.attributes.get("id", ""))
+        elif starts and piece.local == "em" and piece.attributes.get("startRef") in marked:
+            marked.remove(piece.attributes["startRef"])
+        state = tuple(opened.raw for opened in states)
+        if piece.kind == "other" and piece.raw.startswith("<![CDATA["):
+            data = []
+        if data is not None:
+            data.append(piece)
+            if piece.raw.startswith("]]>"):
+                _cdata(builder, data, state, bool(code or marked))
+                data = None
+        elif piece.kind == "text" and not code and not marked:
+            builder.text(piece.text, state, piece.raw)
         else:
-            builder.keep(piece.raw, PLACEHOLDER if piece.kind == "start" and piece.local in ("ph", "x") else "")
+            shown = starts and (
+                piece.local in ("ph", "x") or (hides and piece.local not in _CODES) or _protected(piece)
+            )
+            builder.keep(piece.raw, PLACEHOLDER if shown else "")
     builder.end()
+
+
+def _cdata(builder: BlockBuilder, data: list[Piece], state: tuple[str, ...], kept: bool) -> None:
+    """Add a CDATA section: markup in it stays, in a section; plain text needs none."""
+    text = "".join(piece.text for piece in data)
+    inner = html_pieces(text)
+    marked_up = any(piece.kind != "text" or piece.raw != piece.text for piece in inner)
+    if kept or marked_up:
+        builder.keep("<![CDATA[")
+    for piece in inner:
+        if piece.kind == "text" and not kept:
+            builder.text(piece.text, state, piece.raw if marked_up else escape(piece.text))
+        else:
+            builder.keep(piece.raw)
+    if kept or marked_up:
+        builder.keep("]]>")

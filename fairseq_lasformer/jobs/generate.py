@@ -16,7 +16,7 @@ from fairseq_lasformer.data.examples import ExampleCodec
 from fairseq_lasformer.data.manifest import SplitInfo
 from fairseq_lasformer.data.subwords import DataConfig
 from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.evaluation.doubts import table
+from fairseq_lasformer.evaluation.doubts import report
 from fairseq_lasformer.executors import CHECKED, Executor, Resources, executor
 from fairseq_lasformer.files import atomic_write, beside, check_writable, file_hash, locked, remove_folder
 from fairseq_lasformer.jobs.collecting import Translation, collect, write
@@ -158,7 +158,7 @@ class _Job(NamedTuple):
         done = collect(self.codec, self.info, self.logs)
         write(self.out, done, self.form, self.keep_doubtful)
         if self.report is not None:
-            atomic_write(self.report, table(done.units))
+            atomic_write(self.report, report(self.report, done.units, {}))
         remove_folder(self.parts)
         return done
 

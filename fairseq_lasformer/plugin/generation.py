@@ -92,8 +92,8 @@ class GenerationTask(TranslationTask):
         The default length limit is that of documents instead of fairseq's 200 tokens.
 
         Raises:
-            InputError: ``--print-alignment`` with a model that returns no attention, a non-finite option,
-                groups into which the beam cannot be divided, or ``--align-sentences`` or ``--shortlist`` where it is not possible.
+            InputError: ``--print-alignment`` with a model that returns no attention, a non-finite option, groups into
+                which the beam cannot be divided, or ``--align-sentences`` or ``--shortlist`` where it is not possible.
         """
         if getattr(args, "print_alignment", None) and any(isinstance(m, LasformerModel) for m in models):
             raise InputError("--print-alignment: this model returns no attention weights; leave out the option")

@@ -113,9 +113,9 @@ class Server(Pages):
             HTTPException: there is none.
         """
         source, target, name = (asked[key] for key in ("source", "target", "model"))
-        found = [m for m in self.models if (not name or m.name == name) and (not target or m.languages[1] == target)]
+        found = _spoken([m for m in self.models if not name or m.name == name], 1, target)
         if source not in ("", "auto"):
-            found = [m for m in found if m.languages[0] == source]
+            found = _spoken(found, 0, source)
         elif len({m.languages[0] for m in found}) > 1:
             raise HTTPException(400, "name the source language; this server cannot detect it")
         if not found:
@@ -308,8 +308,8 @@ class Server(Pages):
         name: str,
         prepared: PreparedText,
         tell: Callable[[int], object] = lambda n: None,
-    ) -> dict[str, str]:
-        """Translate a file and keep it; return its address and counts."""
+    ) -> dict[str, Any]:
+        """Translate a file and keep it; return its address, its counts and what was not understood."""
         lines = await self._lines(request, model, prepared, tell)
         made = await self._work(request, model.finished, prepared, lines)
         stem, dot, end = name.rpartition(".")
@@ -318,7 +318,9 @@ class Server(Pages):
         while len(self.files) > 1 and self._kept_bytes() > self.limits.kept_bytes:
             self.files.popitem(last=False)
         path = f"/download_file/{token}/{quote(named, safe='')}"
-        return {"translatedFileUrl": f"{str(request.base_url).rstrip('/')}{path}", "summary": made.counts.summary()}
+        unread = {"notUnderstood": [one._asdict() for one in made.counts.unread]} if made.counts.unread else {}
+        url = f"{str(request.base_url).rstrip('/')}{path}"
+        return {"translatedFileUrl": url, "summary": made.counts.summary(), **unread}
 
     def _kept_bytes(self) -> int:
         return sum(len(data) + len(name) + 200 for name, data in self.files.values())
@@ -396,6 +398,12 @@ async def _together(works: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
     finally:
         for task in tasks:
             task.cancel()
+
+
+def _spoken(models: list[ServedModel], side: int, code: str) -> list[ServedModel]:
+    """Return the models of a language on a side: of ``en-US`` if there are any, otherwise of ``en``."""
+    exact = [m for m in models if not code or m.languages[side] == code]
+    return exact or [m for m in models if formats.language(m.languages[side]) == formats.language(code)]
 
 
 def _event(kind: str, data: dict[str, Any]) -> str:

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-from fairseq_lasformer import formats
 from fairseq_lasformer.documents.consistency import Unifier
 from fairseq_lasformer.documents.given_lines import Given, check_given, with_given
 from fairseq_lasformer.documents.hub import TranslatedLine
@@ -120,9 +119,7 @@ class ServedModel:
         """
         if consistent and not self.unifiers:
             raise InputError("consistent: needs a model of documents")
-        file = formats.read(data, form, encoding, language=self.languages[0])
-        formats.check_languages(file, *self.languages)
-        document = self.files.reader.read(file)
+        document = self.files.reader.read(self.files.open(data, form, encoding))
         if given:
             check_given(given, range(1, len(document.lines) + 1), "the text")
             document = document._replace(given=dict(given))

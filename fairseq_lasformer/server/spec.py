@@ -45,7 +45,9 @@ def openapi(version: str) -> dict[str, Any]:
     translated = {"translatedText": TRANSLATE["q"].schema, "alternatives": TEXTS, "detectedLanguage": detected}
     language = {"type": "object", "properties": {"code": TEXT, "name": TEXT, "targets": TEXTS}}
     listed = {"description": "the languages", "content": {json: {"schema": {"type": "array", "items": language}}}}
-    done = {"translatedFileUrl": TEXT, "summary": TEXT}
+    part = {"line": {"type": "integer"}, "what": TEXT, "place": TEXT}
+    unread = {"type": "array", "items": {"type": "object", "properties": part}}
+    done = {"translatedFileUrl": TEXT, "summary": TEXT, "notUnderstood": unread}
     paths = {
         "/translate": _post("Translate a text, or a list of texts", (json, form), TRANSLATE, _answer(translated)),
         "/translate_file": _post("Translate a file", ("multipart/form-data",), FILE, _answer(done)),

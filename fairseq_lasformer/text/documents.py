@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.text.lines import BREAKS, CONTROL
+from fairseq_lasformer.text.lines import BREAKS, CONTROL, clean_line
 
 Document = list[str]
 
@@ -111,7 +111,7 @@ def read_cleaned_lines(path: str | Path, clean: bool) -> tuple[list[str], int]:
             refused.append(f"{path}:{number}: control character {name} in column {found.start() + 1}")
             cleaned += not breaks
             line = _CONTROL.sub(" ", line)
-        text.append(line.strip())
+        text.append(line.strip() if clean_line(line) else "")
     if refused and not clean:
         others = f", and in {len(refused) - 1} more lines" if len(refused) > 1 else ""
         raise InputError(

@@ -1,12 +1,14 @@
-r"""Line splitting, the same for all input: a line is the text between two ``\n``; ``\r`` before ``\n`` is dropped.
+r"""Lines, spaces and invisible characters: the same for all input, when data is prepared and when text is translated.
 
-Everything else that Python's ``str.splitlines`` breaks at (a lone carriage return, form feeds, U+2028, …) is text, and
-becomes a space: pdftotext and word processors put such characters into ordinary lines.
+A line is the text between two ``\n``; ``\r`` before ``\n`` is dropped. Everything else that Python's ``str.splitlines``
+breaks at (a lone carriage return, form feeds, U+2028, …) is text, and becomes a space: pdftotext and word processors
+put such characters into ordinary lines.
 """
 
 from __future__ import annotations
 
 import re
+import unicodedata
 
 BREAKS = "\x0b\x0c\r\x1c\x1d\x1e\x85\u2028\u2029"
 """Characters that some programs treat as line breaks; here they are spaces."""
@@ -14,10 +16,20 @@ BREAKS = "\x0b\x0c\r\x1c\x1d\x1e\x85\u2028\u2029"
 CONTROL = r"\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f"
 """Control characters that not all programs treat as white space, as ranges of a regular expression."""
 
-INVISIBLE = "\u200b\ufeff\ufffe\uffff"
-"""Characters without a width, and code points that are not characters."""
+NOT_CHARACTERS = "\ufffe\uffff"
+"""Code points that are not characters."""
 
-_NOT_TEXT = re.compile(f"[{CONTROL}{INVISIBLE}\t{BREAKS}]")
+INVISIBLE = "\u00ad\u034f\u061c\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u206f\ufeff\ufff9-\ufffb"
+"""Characters within words that are not seen: soft hyphens, word joiners, direction marks, byte order marks.
+
+Those that change the letters around them (U+200C, U+200D, variation selectors) are not among them, nor is U+200B, which
+separates words."""
+
+_HIDDEN = re.compile(f"[{INVISIBLE}]+")
+_NOT_TEXT = re.compile(f"[{CONTROL}{NOT_CHARACTERS}\u200b\t{BREAKS}]")
+_MARKS = re.compile("[\u0300-\u036f]")  # of Latin, Greek and Cyrillic letters
+_HYPHENS = {0x2010: "-", 0x2011: "-"}
+_LIGATURES = re.compile("[\ufb00-\ufb06\uff21-\uff3a\uff41-\uff5a]+")
 
 
 def split_lines(text: str) -> list[str]:
@@ -28,6 +40,34 @@ def split_lines(text: str) -> list[str]:
     return [line.removesuffix("\r") for line in lines]
 
 
+def lines_with_ends(text: str) -> list[str]:
+    r"""Split a file into lines with their line endings; only ``\n``, ``\r\n`` and ``\r`` end a line."""
+    return re.findall(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+\Z", text)
+
+
+def without_invisible(text: str) -> str:
+    """Return a text without :data:`INVISIBLE` characters."""
+    return text if text.isascii() else _HIDDEN.sub("", text)
+
+
+def visible(text: str) -> list[int] | None:
+    """Return the places of all characters but :data:`INVISIBLE` ones; None if a text has none of these."""
+    if text.isascii() or not _HIDDEN.search(text):
+        return None
+    hidden = {i for found in _HIDDEN.finditer(text) for i in range(*found.span())}
+    return [i for i in range(len(text)) if i not in hidden]
+
+
 def clean_line(line: str) -> str:
-    """Return a line without control characters, with single spaces, and without space around it."""
+    """Return a line as models read and learn it.
+
+    It has no control and no invisible characters, letters instead of ligatures (U+FB01) and of those as wide as Chinese
+    ones, letters with their accents (NFC), one kind of hyphen, any spaces of Unicode as single spaces, and none around
+    it.
+    """
+    if not line.isascii():
+        line = _LIGATURES.sub(lambda m: unicodedata.normalize("NFKC", m[0]), _HIDDEN.sub("", line))
+        if _MARKS.search(line):
+            line = unicodedata.normalize("NFC", line)
+        line = line.translate(_HYPHENS)
     return " ".join(_NOT_TEXT.sub(" ", line).split())

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.text.lines import split_lines
+from fairseq_lasformer.text.lines import clean_line, split_lines
 
 LONGEST_TERM = 50
 """Maximum number of words in a term."""
@@ -32,7 +32,7 @@ def parse_terms(text: str, path: str) -> list[tuple[str, str]]:
     """Parse the terms in the text of such a file; ``path`` names it in errors."""
     entries = []
     for number, line in enumerate(split_lines(text), 1):
-        terms = [term.strip() for term in line.split("\t")]
+        terms = [clean_line(_unquoted(term.strip())) for term in line.split("\t")]
         if not any(terms):
             continue
         if max(len(term.split()) for term in terms) > LONGEST_TERM:
@@ -43,6 +43,11 @@ def parse_terms(text: str, path: str) -> list[tuple[str, str]]:
     if not entries:
         raise InputError(f"{path}: the glossary is empty")
     return entries
+
+
+def _unquoted(cell: str) -> str:
+    """Return the text of a cell that a spreadsheet has quoted."""
+    return cell[1:-1].replace('""', '"') if len(cell) > 2 and cell[0] == cell[-1] == '"' else cell
 
 
 def term_pattern(term: str) -> re.Pattern[str]:

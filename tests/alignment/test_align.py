@@ -20,8 +20,8 @@ from fairseq_lasformer.alignment.monotone import monotone
 from fairseq_lasformer.alignment.splitting import AlignedDocument, divide
 from fairseq_lasformer.alignment.units import Reading, Unit, read_units
 from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.formats.office import WORD
 from fairseq_lasformer.formats.sentences import splitter
+from fairseq_lasformer.formats.word import WORD
 from fairseq_lasformer.text.documents import read_corpus
 
 SPLITTERS = splitter("en"), splitter("de")

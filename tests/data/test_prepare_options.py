@@ -63,12 +63,12 @@ def test_a_test_set_needs_no_reference(prepared, tmp_path):
 
 
 def test_text_of_windows_and_control_characters_can_be_cleaned(tmp_path):
-    (tmp_path / "raw.xx").write_bytes(b"\xef\xbb\xbfa\tb\r\nc\r\n\r\nd\x07e\r\n" * 3)
+    (tmp_path / "raw.xx").write_bytes(b"\xef\xbb\xbfa\tb\r\nc\r\n\r\nd\x07ef\r\n" * 3)
     (tmp_path / "raw.yy").write_bytes(b"A B\nC\n\nD E\n" * 3)
     with pytest.raises(InputError, match=r"raw.xx:1: control character TAB.*, and in \d+ more lines; .*--clean"):
         read_corpus(tmp_path / "raw.xx", tmp_path / "raw.yy")
     found = read_corpus(tmp_path / "raw.xx", tmp_path / "raw.yy", clean=True)
-    assert found.documents[0].source == ["a b", "c"] and found.documents[1].source[0] == "d e"
+    assert found.documents[0].source == ["a b", "c"] and found.documents[1].source[0] == "d ef"
     # Windows' byte order mark is also before every file that was joined
     assert found.cleaned == 6
     config = PrepareConfig(

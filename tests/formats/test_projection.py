@@ -155,7 +155,7 @@ def test_a_named_encoding_wins_and_html_can_write_anything():
         ("2 * 3 - 4", "2 * 3 - 4"),
         ("snake_case", "snake_case"),
         ("a [b](c)", "a [b\\](c)"),
-        ("a `b` <b>", "a \\`b\\` \\<b>"),
+        ("a `b` <b>", "a \\`b\\` &lt;b>"),
         ("5 < 6", "5 < 6"),
     ],
 )

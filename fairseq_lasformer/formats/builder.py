@@ -1,0 +1,295 @@
+"""Building of blocks: readers add text and markup, and what is not language becomes markup here, in every format.
+
+Also here: a block without a letter outside of markup is no block; the texts in a message of ICU are blocks of their
+own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from fairseq_lasformer.formats.block import PLACEHOLDER, Block, Finished, Markup, Parsed, Place, Unread
+from fairseq_lasformer.text.icu import quoted
+from fairseq_lasformer.text.spans import MARKUP, Span, has_letter, spans
+
+
+class _Text(NamedTuple):
+    """Text of an open block, its form in the file and its formatting."""
+
+    text: str
+    raw: str
+    state: Hashable
+
+
+class _Kept(NamedTuple):
+    """Markup of an open block: a piece of the file, or the number of a block, and its fill."""
+
+    piece: str | int
+    fill: str
+
+
+_Items = list["_Text | _Kept"]
+
+
+class _OpenBlock:
+    def __init__(self, number: int, place: Place) -> None:
+        self.number, self.place = number, place
+        self.items: _Items = []
+        self.has_text = False
+
+
+class BlockBuilder:
+    """A collector of a file's pieces, and of the blocks among them, in reading order.
+
+    Blocks may be nested: a footnote within a paragraph is a block in the markup of another.
+    """
+
+    def __init__(self, write: Callable[[str], str] = str) -> None:
+        self.write = write
+        self.pieces: list[str | int] = []
+        self.blocks: list[Block | None] = []
+        self.found: list[Finished] = []
+        self.unread: list[Unread] = []
+        self.units = 0
+        self._open: list[_OpenBlock] = []
+        self._place = Place()
+        self._line = 1
+
+    def at(self, kind: str, key: str = "") -> None:
+        """Say where the next blocks are, until this is called again; only the first of them has the key."""
+        self._place = Place(kind, key)
+
+    def kind(self, kind: str) -> None:
+        """Say of what kind the open block is."""
+        block = self._open[-1]
+        block.place = block.place._replace(kind=kind)
+
+    def name(self, key: str) -> None:
+        """Give a key to the open block, if it has none and no text yet."""
+        block = self._open[-1]
+        if not block.place.key and not block.has_text:
+            block.place = block.place._replace(key=key)
+
+    def begin(self) -> None:
+        """Begin a block, within the open one if there is one."""
+        self._open.append(_OpenBlock(len(self.blocks), self._place))
+        self._place = self._place._replace(key="")
+        self.blocks.append(None)
+
+    def end(self) -> None:
+        """End the innermost open block. A block without language becomes part of the unchanged pieces."""
+        block = self._open.pop()
+        self._close(block.number, block.items, block.place, self.write)
+
+    def _close(self, number: int, items: _Items, place: Place, write: Callable[[str], str]) -> None:
+        """Make a block of its items, and add it to what is open."""
+        for kept in self._closed(number, items, place, write):
+            self._piece(kept.piece, kept.fill)
+
+    def _closed(self, number: int, items: _Items, place: Place, write: Callable[[str], str]) -> list[_Kept]:
+        """Make a block of its items; return what stands for them around it: its number, or the items themselves."""
+        text = "".join([item.text if isinstance(item, _Text) else MARKUP for item in items])
+        if found := spans(text):
+            items = self._protected(items, found, place, write)
+        if not any(isinstance(item, _Text) and has_letter(item.text) for item in items):
+            return [_Kept(item.raw, "") if isinstance(item, _Text) else item._replace(fill="") for item in items]
+        self.blocks[number] = _made(items, place, write)
+        return [_Kept(number, "")]
+
+    def _protected(self, items: _Items, found: Sequence[Span], place: Place, write: Callable[[str], str]) -> _Items:
+        """Replace what is not language in the items of a block by markup."""
+        made: _Items = []
+        parts = _Cutter(items, write)
+        position = 0
+        for span in found:
+            made += parts.cut(position, span.start)
+            position = span.end
+            if span.message is None:
+                made += _kept(parts.cut(span.start, span.end), PLACEHOLDER)
+                continue
+            start, fill = span.start, PLACEHOLDER
+            for a, b, counted in span.message.texts:
+                made += _kept(parts.cut(start, a), fill)
+                inner, start, fill = _of_message(parts.cut(a, b), counted, write), b, ""
+                number = len(self.blocks)
+                self.blocks.append(None)
+                made += self._closed(number, inner, place._replace(key=""), lambda text: write(_unquoted(text)))
+            made += _kept(parts.cut(start, span.end), fill)
+        made += parts.cut(position, parts.length)
+        return made
+
+    def finished(self, source: str, target: str, reviewed: bool) -> None:
+        """Add an existing translation; its pieces must also be added, by :meth:`keep`."""
+        if source.strip() and target.strip():
+            self.found.append(Finished(len(self.blocks), source, target, reviewed))
+
+    def enter(self) -> None:
+        """Begin a block, unless one is open."""
+        if not self._open:
+            self.begin()
+
+    def leave(self) -> None:
+        """End the innermost open block, if one is open."""
+        if self._open:
+            self.end()
+
+    @property
+    def inside(self) -> bool:
+        """Return whether a block is open."""
+        return bool(self._open)
+
+    def text(self, text: str, state: Hashable = None, raw: str | None = None) -> None:
+        """Add text to the open block.
+
+        Args:
+            raw: its form in the file; default: as converted by ``write``.
+        """
+        if not text:
+            return
+        block, raw = self._open[-1], self.write(text) if raw is None else raw
+        block.items.append(_Text(text, raw, state))
+        block.has_text = block.has_text or not text.isspace()
+        self._line += raw.count("\n")
+
+    def keep(self, raw: str, fill: str = "") -> None:
+        """Add something that stays as it is: markup of the open block, or a piece between blocks.
+
+        Args:
+            fill: its substitute in the text of a block; see :class:`Block`.
+        """
+        if raw or fill:
+            self._piece(raw, fill)
+            self._line += raw.count("\n")
+
+    def misread(self, raw: str, what: str, written: bool = True) -> None:
+        """Keep something that may be text, but is not understood; see :class:`Unread`.
+
+        Args:
+            written: False if its pieces are added by :meth:`keep`.
+        """
+        if has_letter(raw):
+            lead = raw[: len(raw) - len(raw.lstrip())]
+            self.unread.append(Unread(self._line + lead.count("\n"), what))
+        if written:
+            self.keep(raw)
+
+    def _piece(self, piece: str | int, fill: str = "") -> None:
+        if self._open:
+            self._open[-1].items.append(_Kept(piece, fill))
+        else:
+            self.pieces.append(piece)
+
+    def parsed(self) -> Parsed:
+        """Return the collected file; blocks without text have no number."""
+        numbers: dict[int, int] = {}
+        blocks: list[Block] = []
+        for old, block in enumerate(self.blocks):
+            if block is not None:
+                numbers[old] = len(blocks)
+                blocks.append(block)
+
+        def renumber(pieces: Sequence[str | int]) -> Markup:
+            return tuple(piece if isinstance(piece, str) else numbers[piece] for piece in pieces)
+
+        return Parsed(
+            renumber(self.pieces),
+            tuple(replace(b, markup=tuple(renumber(m) for m in b.markup)) for b in blocks),
+            finished=tuple(f._replace(before=sum(old < f.before for old in numbers)) for f in self.found),
+            unread=tuple(self.unread),
+            units=self.units,
+        )
+
+
+def _made(items: Iterable[_Text | _Kept], place: Place, write: Callable[[str], str]) -> Block:
+    """Return the block of some items: texts without markup between them are one segment."""
+    segments: list[list[str]] = [[]]
+    raws: list[list[str]] = [[]]
+    states: list[Hashable] = [None]
+    markup: list[list[str | int]] = []
+    fills: list[str] = []
+    for item in items:
+        if isinstance(item, _Text):
+            if not segments[-1]:
+                states[-1] = item.state
+            segments[-1].append(item.text)
+            raws[-1].append(item.raw)
+        elif markup and not segments[-1] and not (item.fill and fills[-1] and item.fill != fills[-1]):
+            markup[-1].append(item.piece)
+            fills[-1] = fills[-1] or item.fill
+        else:
+            markup.append([item.piece])
+            fills.append(item.fill)
+            segments.append([])
+            raws.append([])
+            states.append(states[-1])
+    texts, same = tuple(map("".join, segments)), tuple(map("".join, raws))
+    return Block(texts, tuple(map(tuple, markup)), tuple(states), tuple(fills), write, place, same)
+
+
+class _Cutter:
+    """Cuts the items of a block, from left to right; markup is one character long."""
+
+    def __init__(self, items: _Items, write: Callable[[str], str]) -> None:
+        self.items, self.write = items, write
+        self.sizes = [len(item.text) if isinstance(item, _Text) else 1 for item in items]
+        self.length = sum(self.sizes)
+        self.at, self.start = 0, 0  # the item that is next, and its place
+
+    def cut(self, begin: int, end: int) -> _Items:
+        """Return the items between two places, of which none is before the last one asked for."""
+        made: _Items = []
+        while self.at < len(self.items) and self.start < end:
+            item, size = self.items[self.at], self.sizes[self.at]
+            a, b = max(begin - self.start, 0), min(end - self.start, size)
+            if b > a:
+                made.append(item if not isinstance(item, _Text) or b - a == size else _part(item, a, b, self.write))
+            if self.start + size > end:
+                break
+            self.start += size
+            self.at += 1
+        return made
+
+
+def _part(item: _Text, start: int, end: int, write: Callable[[str], str]) -> _Text:
+    text = item.text[start:end]
+    return item._replace(text=text, raw=text if item.raw == item.text else write(text))
+
+
+def _kept(items: _Items, fill: str) -> _Items:
+    """Return text and markup as markup, which is filled once."""
+    pieces = [item.raw if isinstance(item, _Text) else item.piece for item in items]
+    return [_Kept(piece, fill if not i else "") for i, piece in enumerate(pieces)]
+
+
+def _of_message(items: _Items, counted: bool, write: Callable[[str], str]) -> _Items:
+    """Return the items of a text in a message of ICU: ``#`` is a number, and what is quoted stays."""
+    made: _Items = []
+    for item in items:
+        if not isinstance(item, _Text):
+            made.append(item)
+            continue
+        plain = item.raw == item.text
+        position = 0
+        hashes = [(i, i + 1) for i, c in enumerate(item.text) if c == "#"] if counted else []
+        for start, end in sorted([*quoted(item.text), *hashes]):
+            if start < position:
+                continue
+            if start > position:
+                text = item.text[position:start]
+                made.append(_Text(text, text if plain else write(text), item.state))
+            literal = item.text[start:end]
+            made.append(_Text("'", "''", item.state) if literal == "''" else _Kept(write(literal), PLACEHOLDER))
+            position = end
+        if position:
+            text = item.text[position:]
+            made += [_Text(text, text if plain else write(text), item.state)] if text else []
+        else:
+            made.append(item)
+    return made
+
+
+def _unquoted(text: str) -> str:
+    """Return the text of a message such that no apostrophe in it quotes what follows."""
+    return "".join(f"{c}{c}" if c == "'" and text[i + 1 : i + 2] in ("", *"{}#|'") else c for i, c in enumerate(text))

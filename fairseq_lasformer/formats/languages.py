@@ -1,0 +1,41 @@
+"""Codes of languages in files: what a file says of its own language is true of its translation."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+_CODES = (
+    "ar_SA bg_BG bn_BD ca_ES cs_CZ cy_GB da_DK de_DE el_GR en_US es_ES et_EE eu_ES fa_IR fi_FI fr_FR ga_IE gl_ES "
+    "he_IL hi_IN hr_HR hu_HU id_ID is_IS it_IT ja_JP ko_KR lt_LT lv_LV mk_MK ms_MY nb_NO nl_NL nn_NO pl_PL pt_PT "
+    "ro_RO ru_RU sk_SK sl_SI sq_AL sr_RS sv_SE ta_IN te_IN th_TH tr_TR uk_UA ur_PK vi_VN zh_CN"
+)
+REGIONS = {code[:2]: code[3:] for code in _CODES.split()}
+"""Usual region of a language, for formats whose programs need one to check spelling."""
+
+
+def language(code: str) -> str:
+    """Return the language of a code, without region and script: ``de`` of ``de_AT``."""
+    return re.split(r"[-_@]", code.strip())[0].lower()
+
+
+class Languages(NamedTuple):
+    """The languages that a file is translated from and into; empty ones are not known."""
+
+    source: str = ""
+    target: str = ""
+
+    @property
+    def code(self) -> str:
+        """The target as HTML, XML and WebVTT write it: ``de-AT``."""
+        return self.target.replace("_", "-")
+
+    @property
+    def region(self) -> str:
+        """Region of the target, or the usual one of its language; empty if it is not known."""
+        found = re.search(r"[-_]([A-Za-z]{2})(?![A-Za-z])", self.target)
+        return found[1].upper() if found else REGIONS.get(language(self.target), "")
+
+    def replaces(self, code: str) -> bool:
+        """Return whether text in a language, by its code, is in a different one afterwards."""
+        return bool(self.target and self.source and code) and language(code) == language(self.source)

@@ -1,0 +1,136 @@
+"""Blocks of Markdown and its dialects: what markdown-it-py and its plugins find, and the lines that are no text.
+
+CommonMark with tables, and besides: front matter (YAML, TOML, JSON), formulas (``$$``, ``\\begin{…}``), definition
+lists, containers (``:::``), admonitions and tabs (``!!!``, ``???``, ``===``), whose titles are text; alerts
+(``> [!NOTE]``), task lists, attribute lists (``{: .lead }``), tables of contents and includes.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from markdown_it import MarkdownIt
+    from markdown_it.rules_block import StateBlock
+
+logging.getLogger("markdown_it").setLevel(logging.WARNING)  # it logs every line
+
+_FRONT = re.compile(
+    r"\A(?:---[ \t]*\r?\n(?:.*?\r?\n)?(?:---|\.\.\.)|\+\+\+[ \t]*\r?\n(?:.*?\r?\n)?\+\+\+)[ \t]*(?:\r?\n|\Z)", re.S
+)
+
+_STRUCTURE = re.compile(
+    r"\{:[^{}]{0,400}\}|\{[#.][^{}]{0,400}\}|\[\[?_?toc_?\]\]?|!\[\[[^\[\]]{1,400}\]\]|:{3,}|-{1,8}8<-{1,8}.{0,400}"
+    r"|import\s.{1,400}?\sfrom\s{1,8}(?:\"[^\"]*\"|'[^']*');?|import\s{1,8}(?:\"[^\"]*\"|'[^']*');?"
+    r"|export\s{1,8}(?:default|const|let|var|function)\b.{0,2000}",
+    re.I,
+)
+ALERT = re.compile(r"(\[![\w-]{1,40}\][+-]?)(?=\s|\Z)")
+TASK = re.compile(r"\[[ xX]\][ \t]+(?=\S)")
+
+_INDENTED = re.compile(r"(?:!!!|\?\?\?\+?)[ \t]{0,8}[\w-]|===[!+]?[ \t]{1,8}[\"']")
+_QUOTED = re.compile(r"\"(?P<title>[^\"]{1,1000})\"|'(?P<other>[^']{1,1000})'")
+_CONTAINER = re.compile(
+    r":{3,}[ \t]*(?P<name>\{[\w:-]{1,40}\}|[\w:-]{1,40})?"
+    r"(?:\[(?P<title>[^\[\]]{1,1000})\]|[ \t]+(?P<other>[^\s{][^{}]{0,1000}?))?"
+    r"[ \t]*(?:\{[^{}]{0,400}\}[ \t]*)?\Z"
+)
+_TITLED = re.compile(
+    r"\{?(?:admonition|attention|card|caution|danger|details|dropdown|error|hint|important|info|note|question|seealso|"
+    r"success|tab-item|tip|todo|warning|abstract|bug|example|quote|failure)\}?",
+    re.I,
+)
+
+
+def front_matter(text: str) -> int:
+    """Return the end of a file's front matter: YAML between ``---``, TOML between ``+++``, or a JSON object."""
+    found = _FRONT.match(text)
+    if found:
+        return found.end()
+    if re.match(r"\{\s*\"", text):
+        try:
+            value, end = json.JSONDecoder().raw_decode(text)
+        except (ValueError, RecursionError):
+            return 0
+        if isinstance(value, dict) and (ending := re.compile(r"[ \t]*(?:\r?\n|\Z)").match(text, end)):
+            return ending.end()
+    return 0
+
+
+@functools.cache
+def parser() -> MarkdownIt:
+    """Return the parser, which finds only blocks."""
+    from markdown_it import MarkdownIt
+    from mdit_py_plugins.amsmath import amsmath_plugin
+    from mdit_py_plugins.container import container_plugin
+    from mdit_py_plugins.deflist import deflist_plugin
+    from mdit_py_plugins.dollarmath import dollarmath_plugin
+
+    made = MarkdownIt("commonmark").enable(["table", "strikethrough"])
+    dollarmath_plugin(made)
+    amsmath_plugin(made)
+    deflist_plugin(made)
+    container_plugin(made, "any", validate=lambda *_: True)
+    alternatives = {"alt": ["paragraph", "reference", "blockquote", "list"]}
+    made.block.ruler.before("fence", "indented", _indented, alternatives)  # type: ignore[arg-type]
+    made.core.ruler.disable(["inline"])
+    return made
+
+
+def _indented(state: StateBlock, begin: int, end: int, silent: bool) -> bool:
+    """Parse an admonition or a tab: a line with a marker, and the lines after it that are indented by four."""
+    if state.is_code_block(begin):
+        return False
+    start = state.bMarks[begin] + state.tShift[begin]
+    if state.src[start : start + 3] not in ("!!!", "???", "===") or not _INDENTED.match(state.src, start):
+        return False
+    if silent:
+        return True
+    indent, following = state.sCount[begin] + 4, begin + 1
+    while following < end and (state.isEmpty(following) or state.sCount[following] >= indent):
+        following += 1
+    token = state.push("indented_open", "div", 1)
+    token.map = [begin, following]
+    before = state.parentType, state.lineMax, state.blkIndent
+    state.lineMax, state.blkIndent = following, indent
+    state.md.block.tokenize(state, begin + 1, following)
+    state.parentType, state.lineMax, state.blkIndent = before
+    state.push("indented_close", "div", -1)
+    state.line = following
+    return True
+
+
+def title_of(kind: str, line: str) -> tuple[int, int] | None:
+    """Return the place of a container's or an admonition's title in its first line; None if it has none."""
+    start = len(line) - len(line.lstrip(" \t>*+-0123456789.)"))
+    if kind == "indented_open":
+        found = _QUOTED.search(line)
+    else:
+        found = _CONTAINER.match(line.rstrip(), line.find(":::") if ":::" in line else start)
+        if found and found["other"] and not _TITLED.fullmatch(found["name"] or ""):
+            return None
+    group = next((name for name in ("title", "other") if found and found[name]), None)
+    return None if found is None or group is None else found.span(group)
+
+
+class Lines(NamedTuple):
+    """Successive lines of a paragraph that are all text, or none."""
+
+    places: list[tuple[int, int]]
+    text: bool
+
+
+def runs(body: str, places: list[tuple[int, int]]) -> list[Lines]:
+    """Divide the lines of a paragraph into those that are text and those that only say something to a program."""
+    found: list[Lines] = []
+    for place in places:
+        text = _STRUCTURE.fullmatch(body, *place) is None
+        if found and found[-1].text == text:
+            found[-1].places.append(place)
+        else:
+            found.append(Lines([place], text))
+    return found

@@ -1,0 +1,80 @@
+"""Messages of ICU (``{n, plural, one {# file} other {# files}}``): what is text in them, and what a program reads.
+
+See ICU's documentation of ``MessageFormat``: arguments in braces, which nest; an apostrophe before a brace quotes, and
+two are one.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+_BEGIN = re.compile(
+    r"\{\s*[\w.$-]{1,80}\s*,\s*(?:(?P<choice>plural|select|selectordinal)\s*,|(?:number|date|time|spellout|ordinal"
+    r"|duration|list|choice)\s*(?=[,}]))"
+)
+_SELECTOR = re.compile(r"\s*(?:offset\s*:\s*\d+\s*)?(?:=\d+|[\w-]{1,80})\s*\{")
+_QUOTED = re.compile(r"'(?:[{}#|](?:[^']|''){0,2000}(?:'|\Z))|''")
+
+DEEPEST, LONGEST = 8, 100_000
+"""Number of levels of nested messages that are read, and number of characters of one."""
+
+
+class Message(NamedTuple):
+    """A message's place in a text, and its parts.
+
+    Attributes:
+        texts: places of the texts in it that are translated, each with whether ``#`` stands for a number there; the
+            other characters are kept. Messages within these texts are found by :func:`messages` again.
+    """
+
+    start: int
+    end: int
+    texts: tuple[tuple[int, int, bool], ...]
+
+
+def messages(text: str) -> list[Message]:
+    """Find the messages of a text with a keyword, such as ``plural``; those that are not complete are none."""
+    found: list[Message] = []
+    position = 0
+    left = LONGEST
+    while left > 0 and (begin := _BEGIN.search(text, position)):
+        end = _closing(text, begin.start() + 1)
+        left -= (end or len(text)) - begin.start()
+        message = None if end is None else _message(text, begin, end)
+        if message is not None:
+            found.append(message)
+        position = begin.end() if message is None else message.end
+    return found
+
+
+def _message(text: str, begin: re.Match[str], end: int) -> Message | None:
+    if begin["choice"] is None:
+        return Message(begin.start(), end, ())
+    texts = []
+    position = begin.end()
+    while selector := _SELECTOR.match(text, position, end):
+        close = _closing(text, selector.end())
+        if close is None or close > end:
+            return None
+        texts.append((selector.end(), close - 1, begin["choice"] != "select"))
+        position = close
+    if not texts or text[position : end - 1].strip():
+        return None
+    return Message(begin.start(), end, tuple(texts))
+
+
+def _closing(text: str, start: int) -> int | None:
+    """Return the end of what a brace before ``start`` opens, its closing brace included; None if none closes it."""
+    depth = 1
+    position, stop = start, min(len(text), start + LONGEST)
+    for found in re.compile(rf"[{{}}]|{_QUOTED.pattern}").finditer(text, position, stop):
+        depth += {"{": 1, "}": -1}.get(found[0], 0)
+        if not depth:
+            return found.end()
+    return None
+
+
+def quoted(text: str) -> list[tuple[int, int]]:
+    """Return the places of quotations (``'{literal}'``) and of double apostrophes in the text of a message."""
+    return [found.span() for found in _QUOTED.finditer(text)]

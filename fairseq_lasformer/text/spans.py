@@ -1,0 +1,179 @@
+"""Parts of a text that are not language: addresses, file names, placeholders of programs, messages of ICU.
+
+They are kept as they are, in every format. ``{{ name }}``, ``${name}``, ``{0}``, ``%s``, ``%(name)s``, ``%1$s``,
+``%name%``, ``<0/>``, ``<?php … ?>``, ``<% … %>``, ``{# … #}``, ``@if (…)``; ``https://example.org``, ``www.…``,
+``anna@example.org``, ``/usr/bin``, ``report.pdf``, ``@name``, ``#tag``, ``v1.2.3``; see also :mod:`text.icu`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from fairseq_lasformer.text import icu
+
+MARKUP = "\ufffc"
+"""Stand-in for markup in a text whose spans are sought; of all spans, only messages of ICU may contain it."""
+
+N = r"\d{1,4}"  # every repetition is bounded: texts are untrusted
+WIDTH = rf"(?:\*(?:{N}\$)?|{N})?(?:\.(?:\*(?:{N}\$)?|{N})?)?"
+CONVERSION = r"(?:hh|h|ll|l|j|z|t|L|q|w\d+|wf\d+)?(?:[diouxXeEfFgGaAcCsSpnmbB]|<PRI[a-zA-Z]+\d*>)"
+
+_TEMPLATES = (
+    r"<\?(?:php\b|=)[\s\S]{0,1000}?\?>|<%[\s\S]{0,1000}?%>|\{#[^\n]{0,1000}?#\}|\{!![^\n]{0,400}?!!\}"
+    r"|\{\{\{[^{}\n]{0,200}\}\}\}|\{\{[^{}\n]{0,200}\}\}|\{%[^\n]{0,400}?%\}|\$\{[^{}\n]{0,200}\}|#\{[^{}\n]{0,200}\}"
+    r"|\{[^{}\s]{0,80}\}|\{[ \t][\w.$]{1,80}[ \t]\}"
+)
+
+# In any text: no space as a flag ("100% of"), and nothing that continues as a word ("50%off").
+_DIRECTIVES = (
+    r"(?<![\w%])%\([\w.-]{1,80}\)[-+#0]{0,6}\d{0,4}(?:\.\d{1,4})?[a-zA-Z]"
+    rf"|(?<![\w%])%(?:{N}\$)?[-+#0']{{0,6}}{WIDTH}{CONVERSION}(?!\w)"
+    r"|(?<![\w%])%@(?!\w)|(?<![\w%])%%(?!\w)"
+    r"|(?<![\w%])%[A-Za-z_][\w.-]{0,80}%(?!\w)|(?<![\w%])%\d{1,2}(?!\w)"
+    r"|</?\d{1,4}/?>"
+)
+
+PLACEHOLDERS = f"{_TEMPLATES}|{_DIRECTIVES}"
+"""Pattern of what a program fills in, or runs."""
+
+_BLADE = (
+    "if elseif else endif unless endunless isset endisset empty endempty auth endauth guest endguest env endenv for "
+    "endfor foreach endforeach forelse endforelse while endwhile switch case break default endswitch continue "
+    "section endsection yield extends include includeIf includeWhen csrf method lang json php endphp push endpush "
+    "prepend endprepend stack component endcomponent slot endslot verbatim endverbatim error enderror props once "
+    "endonce production endproduction show stop parent each can endcan cannot endcannot choice inject"
+).replace(" ", "|")
+_ARGUMENTS = r"\((?:[^()\n]|\((?:[^()\n]|\([^()\n]{0,200}\)){0,200}\)){0,400}\)"
+_DIRECTIVE = rf"(?<![\w@.])@(?:(?:{_BLADE})[ \t]?{_ARGUMENTS}|[A-Za-z]\w{{0,40}}{_ARGUMENTS})"
+
+# neither space nor brackets nor quotation marks, and nothing of scripts that write no space after an address
+_IN_ADDRESS = r"[^\s<>\"“”„«»‹›`{}|\\^\ufffc\u3000-\u9fff\uac00-\ud7af\uff00-\uffef]"
+_SCHEMES = (
+    "https?|ftps?|sftp|ssh|git|file|wss?|svn|s3|gs|ldaps?|irc|rtsp|rtmp|smb|nfs|jdbc:[a-z]{1,20}|[a-z][a-z0-9+-]{1,20}"
+)
+_DOMAINS = "com|org|net|edu|gov|mil|info|biz|io|dev|app|int"
+_COUNTRIES = (
+    "de|uk|fr|it|es|pt|nl|be|ch|at|pl|cz|sk|hu|ro|bg|gr|se|no|dk|fi|ee|lv|lt|ie|ru|ua|by|tr|il|in|cn|jp|kr|tw|hk|vn|"
+    "th|id|my|sg|au|nz|ca|us|mx|br|ar|cl|za|eu|is|lu|si|hr|rs"
+)
+_ADDRESSES = (
+    rf"(?<![A-Za-z0-9])(?:{_SCHEMES})://{_IN_ADDRESS}{{1,2000}}|(?<![A-Za-z0-9])(?:mailto|tel|sms|data|urn|doi):(?=[\w+%.@/-]{{3}}){_IN_ADDRESS}{{1,2000}}"
+    rf"|(?<![\w.@/])www\.{_IN_ADDRESS}{{1,2000}}"
+    r"|(?<![\w.+%-])[\w.+%-]{1,64}@(?:[\w-]{1,63}\.){1,6}[A-Za-z]{2,24}(?![\w@])"
+    rf"|(?<![\w.@/\\-])(?:[a-z0-9][a-z0-9-]{{0,62}}\.){{1,5}}(?:{_DOMAINS})(?:/{_IN_ADDRESS}{{0,2000}})?(?![\w@])"
+    rf"|(?<![\w.@/\\-])(?:[a-z0-9][a-z0-9-]{{1,62}}\.){{1,5}}(?:{_COUNTRIES})/{_IN_ADDRESS}{{1,2000}}"
+    rf"|(?<![\w.@/\\-])(?:[a-z0-9][a-z0-9-]{{1,62}}\.){{2,5}}(?:{_COUNTRIES})(?![\w@.])"
+)
+
+_ENDINGS = (
+    "7z aac aif ai apk avi avif bak bash bat bib bin bmp bz2 c cc cfg class cmd conf cpp crt cs css csv dat db "
+    "deb dll dmg doc docx dot dtd ejs env eot epub erb exe flac flv gif gradle gz h hpp hs html htm ico ics idx "
+    "img ini ipynb iso jar java jpeg jpg js json jsonl jsx key kt less lock log lua m4a md mdx mkv mov mp3 mp4 "
+    "mpeg mpg msi odp ods odt ogg onnx otf pdf pem php pkl pl plist png po pot ppt pptx ps ps1 psd pt py pyc pyi "
+    "pyx qml r rar rb rpm rs rst rtf sass scala scss sh so sql sqlite srt svg swift tar tex tgz tiff tif tmx toml "
+    "ts tsv tsx ttf txt vb vim vtt vue war wasm wav webm webp whl woff woff2 wmv xhtml xlf xliff xls xlsx xml xsd "
+    "xsl xz yaml yml zip zst"
+)
+_ENDING = f"(?:{'|'.join(sorted((*_ENDINGS.split(), *_ENDINGS.upper().split()), key=len, reverse=True))})"
+_NAME = r"[\w.@+~%=-]"
+_FILES = (
+    rf"(?<![\w:/.\\])(?:~|\.{{1,2}})?(?:/{_NAME}{{1,120}}){{2,40}}/?|(?<![\w:/.\\])(?:~|\.{{1,2}})/{_NAME}{{1,120}}/?"
+    rf"|(?<![\w:/.\\<])/[A-Za-z][\w.+~%-]{{2,120}}/?"
+    rf"|(?<![\w\\])(?:[A-Za-z]:\\|\\\\(?=\w)|%\w{{1,40}}%\\)[^\s<>\"|?*\ufffc]{{1,400}}"
+    rf"|(?<![\w/.\\])(?:{_NAME}{{1,80}}/){{1,20}}\.?(?:[\w@+~%=-]{{1,80}}\.){{1,4}}{_ENDING}(?!\w)"
+    rf"|(?<![\w/.\\])\.?(?:[\w+~-]{{1,80}}\.){{1,4}}{_ENDING}(?![\w/])"
+    r"|(?<![\w*])\*(?:\.\w{1,8}){1,2}(?![\w*])"
+)
+
+_NAMES = (
+    r"(?<![\w@/.&#])@[A-Za-z0-9_][\w-]{0,40}(?:[./][\w-]{1,40}){0,4}(?![\w@])"
+    r"|(?<![\w#&/])#(?=\w{0,60}[^\W\d_])[^\W\u3000-\u9fff\uac00-\ud7af]{1,60}(?![\w#;])"
+)
+_VERSIONS = (
+    r"(?<![\w.,])[vV]\d{1,6}(?:\.\d{1,6}){1,5}(?:[-+.][A-Za-z0-9]{1,20}){0,4}(?!\w)"
+    r"|(?<![\w.,])(?!\d{1,2}\.\d{1,2}\.\d{2}(?:\d\d)?(?![\d.]))(?!\d{1,3}(?:\.\d{3}){2,6}(?!\d))"
+    r"\d{1,6}(?:\.\d{1,6}){2,5}(?:[-+.][A-Za-z0-9]{1,20}){0,4}(?!\w)"
+)
+
+_SPANS = re.compile(
+    f"(?P<placeholder>{_TEMPLATES}|{_DIRECTIVE})|(?P<address>{_ADDRESSES})|(?P<file>{_FILES})|(?P<name>{_NAMES})"
+    f"|(?P<version>{_VERSIONS})|(?P<directive>{_DIRECTIVES})"
+)
+_MAYBE = re.compile(r"[{}%@#/\\$]|<[?%\d/]|\w\.\w|\*\.|\b(?:mailto|tel|sms|data|urn|doi):")
+"""Text without a match of it has no span; most has none."""
+
+
+class Span(NamedTuple):
+    """A part of a text that is not language.
+
+    Attributes:
+        start, end: its place.
+        kind: ``placeholder``, ``directive``, ``address``, ``file``, ``name``, ``version`` or ``icu``.
+        message: for ``icu``, its parts.
+    """
+
+    start: int
+    end: int
+    kind: str
+    message: icu.Message | None = None
+
+
+def spans(text: str) -> list[Span]:
+    """Find the parts of a text that are not language, in order; :data:`MARKUP` in the text stands for markup."""
+    if not _MAYBE.search(text):
+        return []
+    messages = icu.messages(text) if "{" in text else []
+    found: list[Span] = []
+    position = 0
+    for message in [*messages, None]:
+        stop = len(text) if message is None else message.start
+        for match in _SPANS.finditer(text, position, stop):
+            kind, end = match.lastgroup or "", match.end()
+            if kind in ("address", "file"):
+                end = match.start() + len(_without_punctuation(match[0]))
+            if MARKUP not in text[match.start() : end] and end > match.start():
+                found.append(Span(match.start(), end, kind))
+        if message is not None:
+            found.append(Span(message.start, message.end, "icu", message))
+            position = message.end
+    return found
+
+
+def has_language(text: str) -> bool:
+    """Return whether a text has a letter outside of such parts."""
+    if not has_letter(text):
+        return False
+    position = 0
+    for span in spans(text):
+        inner = () if span.message is None else span.message.texts
+        if has_letter(text[position : span.start]) or any(has_language(text[a:b]) for a, b, _ in inner):
+            return True
+        position = span.end
+    return has_letter(text[position:])
+
+
+def has_letter(text: str) -> bool:
+    """Return whether a text has a letter; those that are emoji (U+2139 with U+FE0F) do not count."""
+    if text.isascii():
+        return not text.isspace() and any(map(str.isalpha, text))
+    return any(map(str.isalpha, re.sub(".\ufe0f", "", text)))
+
+
+_OPENING = {")": "(", "]": "["}
+
+
+def _without_punctuation(address: str) -> str:
+    """Return an address without the punctuation of the sentence around it."""
+    while address:
+        last = address[-1]
+        if (
+            last in ".,;:!?…'’*_~-"
+            and not (last in "_-~" and address[-2:-1].isalnum())
+            or last in ")]"
+            and address.count(last) > address.count({")": "(", "]": "["}[last])
+        ):
+            address = address[:-1]
+        else:
+            break
+    return address
