@@ -229,7 +229,7 @@ def _made(items: Iterable[_Text | _Kept], place: Place, write: Callable[[str], s
 
 
 class _Cutter:
-    """Cuts the items of a block, from left to right; markup is one character long."""
+    """A cutter of the items of a block, from left to right; markup is one character long."""
 
     def __init__(self, items: _Items, write: Callable[[str], str]) -> None:
         self.items, self.write = items, write

@@ -260,7 +260,7 @@ def _plain(line: str) -> str:
 
 
 class CueWriter:
-    """Adds cues to a builder: a cue joins the open block if its sentence continues.
+    """A writer of cues to a builder: a cue joins the open block if its sentence continues.
 
     Args:
         web: whether texts have the entities of WebVTT.
