@@ -58,7 +58,10 @@ def add(builder: BlockBuilder, text: str, languages: Languages = Languages()) ->
             builder.leave()
             builder.misread(piece.raw, "tag")
         elif piece.kind == "code":
-            builder.keep(piece.raw, PLACEHOLDER if builder.inside and _SHOWS.match(piece.raw) else "")
+            shows = tree.translated and _SHOWS.match(piece.raw)
+            if shows:
+                builder.enter()
+            builder.keep(piece.raw, PLACEHOLDER if shows else "")
         elif piece.kind == "other":
             builder.keep(piece.raw)
         elif piece.kind == "start":

@@ -11,7 +11,7 @@ from fairseq_lasformer.formats import html
 from fairseq_lasformer.formats.block import BREAK, PLACEHOLDER, Parsed
 from fairseq_lasformer.formats.builder import BlockBuilder
 from fairseq_lasformer.formats.languages import Languages
-from fairseq_lasformer.formats.markdown_blocks import ALERT, TASK, front_matter, parser, runs, title_of
+from fairseq_lasformer.formats.markdown_blocks import ALERT, TASK, front_matter, is_formula, parser, runs, title_of
 
 # parts of a line that are not text: code, images, the ends of links, addresses, footnotes, tags, formulas
 _OPAQUE = re.compile(
@@ -79,7 +79,7 @@ def read(text: str, languages: Languages = Languages()) -> Parsed:  # noqa: B008
         before = [before[1], token]
         if token.map is None:
             continue
-        first, last = token.map
+        first, last = token.map[0], max(token.map[1], token.map[0] + 1)  # of terms of definitions, both are the same
         if token.type == "html_block":
             builder.keep(body[position : starts[first]])
             builder.write = html.escape
@@ -90,7 +90,7 @@ def read(text: str, languages: Languages = Languages()) -> Parsed:  # noqa: B008
                 a, b = (starts[first] + i for i in place)
                 position = _text(builder, body, position, [(a, b)], "title", escape_within)
             sought = max(sought, starts[first + 1])
-        elif token.type == "inline" and token.content.strip():
+        elif token.type == "inline" and token.content.strip() and not is_formula(token.content):
             parent = before[0]
             in_cell = parent is not None and parent.type in ("th_open", "td_open")
             content = token.content.replace("|", "\\|") if in_cell else token.content

@@ -29,6 +29,7 @@ _STRUCTURE = re.compile(
     r"|export\s{1,8}(?:default|const|let|var|function)\b.{0,2000}",
     re.I,
 )
+_ENVIRONMENT = re.compile(r"\\begin\{([\w*]{1,40})\}.*\\end\{\1\}", re.S)
 ALERT = re.compile(r"(\[![\w-]{1,40}\][+-]?)(?=\s|\Z)")
 TASK = re.compile(r"\[[ xX]\][ \t]+(?=\S)")
 
@@ -115,6 +116,11 @@ def title_of(kind: str, line: str) -> tuple[int, int] | None:
             return None
     group = next((name for name in ("title", "other") if found and found[name]), None)
     return None if found is None or group is None else found.span(group)
+
+
+def is_formula(content: str) -> bool:
+    """Return whether a paragraph is an environment of LaTeX that the parser's plugin does not know."""
+    return content.startswith("\\begin{") and _ENVIRONMENT.fullmatch(content) is not None
 
 
 class Lines(NamedTuple):

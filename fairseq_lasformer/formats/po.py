@@ -242,7 +242,7 @@ def _is_refused(field: Field, value: str) -> bool:
 
 def _message(builder: BlockBuilder, source: str, pattern: re.Pattern[str]) -> None:
     """Add a message, line by line; one of ICU is a single text."""
-    if "{" in source and icu.messages(source):
+    if "{" in source and icu.messages(_BREAKS.sub(" ", source)):
         builder.begin()
         for piece in _BREAKS.split(source):
             if _BREAKS.fullmatch(piece):

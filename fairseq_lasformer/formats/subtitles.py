@@ -207,13 +207,28 @@ def finish(original: str, made: str, width: int) -> str:
         ending = re.search(r"[\r\n]*\Z", new[b - 1] if b > a else "")
         ends = [re.search(r"[\r\n]*\Z", line)[0] or (ending[0] if ending else "") for line in new[a:b]]  # type: ignore[index]
         break_ = next((end for end in ends if end), "\n")
-        shown = _wrapped([line for line in lines if _plain(line)], width, [len(_plain(line)) for line in old[a:b]])
+        shown = _wrapped(_with_text(lines), width, [len(_plain(line)) for line in old[a:b]])
         found += new[position:a]
         found += [line + break_ for line in shown]
         if shown and b == len(new) and not re.search(r"[\r\n]\Z", new[-1]):
             found[-1] = shown[-1]
         position = b
     return "".join([*found, *new[position:]])
+
+
+def _with_text(lines: list[str]) -> list[str]:
+    """Return the lines of a cue that have text, each with the tags of empty lines before it, or at the end after it."""
+    found: list[str] = []
+    tags = ""
+    for line in lines:
+        if _plain(line):
+            found.append(tags + line)
+            tags = ""
+        else:
+            tags += line.strip()
+    if tags and found:
+        found[-1] += tags
+    return found or ([tags] if tags else [])
 
 
 def _share(texts: list[list[str]], k: int) -> None:

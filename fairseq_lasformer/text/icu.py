@@ -9,11 +9,12 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+_S = r"[\s\ufffc]*"  # white space, or markup (spans.MARKUP) such as a line break
 _BEGIN = re.compile(
-    r"\{\s*[\w.$-]{1,80}\s*,\s*(?:(?P<choice>plural|select|selectordinal)\s*,|(?:number|date|time|spellout|ordinal"
-    r"|duration|list|choice)\s*(?=[,}]))"
+    rf"\{{{_S}[\w.$-]{{1,80}}{_S},{_S}(?:(?P<choice>plural|select|selectordinal){_S},"
+    rf"|(?:number|date|time|spellout|ordinal|duration|list|choice){_S}(?=[,}}]))"
 )
-_SELECTOR = re.compile(r"\s*(?:offset\s*:\s*\d+\s*)?(?:=\d+|[\w-]{1,80})\s*\{")
+_SELECTOR = re.compile(rf"{_S}(?:offset{_S}:{_S}\d+{_S})?(?:=\d+|[\w-]{{1,80}}){_S}\{{")
 _QUOTED = re.compile(r"'(?:[{}#|](?:[^']|''){0,2000}(?:'|\Z))|''")
 
 DEEPEST, LONGEST = 8, 100_000
@@ -59,7 +60,7 @@ def _message(text: str, begin: re.Match[str], end: int) -> Message | None:
             return None
         texts.append((selector.end(), close - 1, begin["choice"] != "select"))
         position = close
-    if not texts or text[position : end - 1].strip():
+    if not texts or text[position : end - 1].strip(" \t\r\n\ufffc"):
         return None
     return Message(begin.start(), end, tuple(texts))
 
