@@ -6,27 +6,15 @@ import re
 
 from fairseq_lasformer.formats.block import PLACEHOLDER, Parsed
 from fairseq_lasformer.formats.builder import BlockBuilder
-from fairseq_lasformer.formats.html_tree import READINGS, Tree
+from fairseq_lasformer.formats.html_tree import INLINE, READINGS, Tree
 from fairseq_lasformer.formats.languages import Languages
 from fairseq_lasformer.formats.markup import VOID, Piece, escape, html_pieces
-
-INLINE = frozenset(
-    re.findall(
-        r"\w+",
-        "a abbr acronym b bdi bdo big cite data del dfn em font i img input ins label mark nobr q ruby rb rp rt s "
-        "small span strike strong sub sup time tt u wbr",
-    )
-)
-"""Elements within a sentence; at all others, a block ends."""
 
 _IN_A_LINE = frozenset(re.findall(r"\w+", "audio canvas code iframe kbd math object samp svg var video"))
 """Elements within a sentence, too, whose content is not translated."""
 
 _LANGUAGE = re.compile(r"""((?<=\s)(?:xml:)?lang\s*=\s*["']?)([^\s"'>]+)""", re.I)
 _SHOWS = re.compile(r"<%[-=]|<\?=|<\?php\s+(?:echo|print)\b")
-
-DEEPEST = 48
-"""Number of levels of nested inline elements that are distinguished."""
 
 
 def read(text: str, languages: Languages = Languages()) -> Parsed:  # noqa: B008
@@ -43,17 +31,13 @@ def read(text: str, languages: Languages = Languages()) -> Parsed:  # noqa: B008
 def add(builder: BlockBuilder, text: str, languages: Languages = Languages()) -> None:  # noqa: B008
     """Add the blocks of an HTML file or fragment to others."""
     tree = Tree()
-    state: tuple[str, ...] = ()  # formatting at this place, made anew when elements begin or end
-    changed = True
     for piece in html_pieces(text):
         if piece.kind == "text":
             if not tree.translated:
                 builder.keep(piece.raw)
                 continue
-            if changed:
-                state, changed = _formatting(tree), False
             builder.enter()
-            builder.text(piece.text, state, piece.raw)
+            builder.text(piece.text, tree.formatting, piece.raw)
         elif piece.kind == "broken":
             builder.leave()
             builder.misread(piece.raw, "tag")
@@ -65,10 +49,8 @@ def add(builder: BlockBuilder, text: str, languages: Languages = Languages()) ->
         elif piece.kind == "other":
             builder.keep(piece.raw)
         elif piece.kind == "start":
-            changed = True
             _start(builder, tree, piece, languages)
         else:
-            changed = True
             before = tree.translated
             if piece.name not in VOID:
                 tree.end(piece.name)
@@ -97,8 +79,3 @@ def _start(builder: BlockBuilder, tree: Tree, piece: Piece, languages: Languages
         raw = _LANGUAGE.sub(lambda m: m[1] + (languages.code if languages.replaces(m[2]) else m[2]), raw)
     shown = hidden and builder.inside and name not in VOID and name not in READINGS
     builder.keep(raw, PLACEHOLDER if shown else "")
-
-
-def _formatting(tree: Tree) -> tuple[str, ...]:
-    """Return the tags of the open inline elements."""
-    return tuple([element.raw for element in tree.open if element.name in INLINE][:DEEPEST])

@@ -12,6 +12,15 @@ from typing import NamedTuple
 
 from fairseq_lasformer.formats.markup import VOID, Piece
 
+INLINE = frozenset(
+    re.findall(
+        r"\w+",
+        "a abbr acronym b bdi bdo big cite data del dfn em font i img input ins label mark nobr q ruby rb rp rt s "
+        "small span strike strong sub sup time tt u wbr",
+    )
+)
+"""Elements within a sentence; at all others, a block ends."""
+
 _CODE = frozenset(
     re.findall(
         r"\w+",
@@ -61,21 +70,21 @@ _BORDERS = frozenset(("table", "td", "th", "caption", "template", "object", "htm
 
 _TABLE = frozenset(("table", "tbody", "thead", "tfoot", "tr", "td", "th", "caption", "html", "body"))
 
-DEEPEST = 256
-"""Number of levels of nested elements that are told apart."""
+DEEPEST, MOST_FORMATTING = 256, 48
+"""Number of levels of nested elements, and of inline elements among them, that are told apart."""
 
 
 class Element(NamedTuple):
     """An open element.
 
     Attributes:
-        raw: its tag.
         translated: whether text in it is translated.
+        formatting: tags of the open inline elements, this one included.
     """
 
     name: str
-    raw: str
     translated: bool
+    formatting: tuple[str, ...]
 
 
 class Tree:
@@ -90,6 +99,11 @@ class Tree:
         """Return whether text at this place is translated."""
         return not self.open or self.open[-1].translated
 
+    @property
+    def formatting(self) -> tuple[str, ...]:
+        """The tags of the inline elements that are open at this place."""
+        return self.open[-1].formatting if self.open else ()
+
     def start(self, piece: Piece) -> tuple[bool, bool]:
         """Begin an element, after ending those whose end tag was omitted.
 
@@ -102,7 +116,10 @@ class Tree:
         if name in _ENDED:
             self._end_last(*_ENDED[name])
         around = self.translated
-        element = Element(name, piece.raw, self._is_translated(piece))
+        formatting = self.formatting
+        if name in INLINE and len(formatting) < MOST_FORMATTING:
+            formatting = (*formatting, piece.raw)
+        element = Element(name, self._is_translated(piece), formatting)
         if name not in VOID and len(self.open) < DEEPEST:
             self.open.append(element)
             self._paragraphs += name == "p"

@@ -17,9 +17,13 @@ FEW, SHARE = 2, 0.5
 """Number and share of lines that go on in the next one, from which a text's lines look wrapped."""
 
 
+BEGINNING = 20_000
+"""Number of characters of a text that are looked at for that."""
+
+
 def looks_wrapped(text: str) -> bool:
     """Return whether sentences of a text go on in its next lines."""
-    lines = [line.strip() for line in text.split("\n")]
+    lines = [line.strip() for line in text[:BEGINNING].split("\n")]
     pairs = [(a, b) for a, b in zip(lines, lines[1:]) if a and b]
     on = [a for a, b in pairs if len(a) > 30 and not a.endswith(_ENDS) and b[0].islower()]
     return len(on) >= FEW and len(on) >= SHARE * len(pairs)

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-from fairseq_lasformer.formats.block import Block
+from fairseq_lasformer.formats.block import PLACEHOLDER, Block
 from fairseq_lasformer.text.lines import CONTROL, NOT_CHARACTERS, clean_line, visible
 from fairseq_lasformer.text.spans import has_letter
 
@@ -81,19 +81,24 @@ class Sentence(NamedTuple):
 
 def sentences(block: Block, split: Splitter) -> list[Sentence]:
     """Return the sentences of a block, in order; those without a letter are none, and stay as they are."""
-    text, owner = block.text, owners(block)
+    text = block.text
+    owner = owners(block) if block.markup else []
     shown = visible(text)  # soft hyphens and direction marks end no sentence
     read = text if shown is None else "".join([text[i] for i in shown])
+    filled = PLACEHOLDER in block.fills
     found = []
     for begin, stop in split(re.sub(r"[\r\n\t\v\f\x85\u2028\u2029]", " ", read)):
         start, end = (begin, stop) if shown is None else (shown[begin], shown[stop - 1] + 1)
         raw = text[start:end]
-        if not has_letter("".join([c for c, i in zip(raw, owner[start:end]) if i >= 0])):
+        own = raw if not filled else "".join([c for c, i in zip(raw, owner[start:end]) if i >= 0])
+        if not has_letter(own):
             continue
-        inside = [owner[i] for i in range(start, end) if not text[i].isspace()]
         clean = clean_line(raw)
         if clean:
-            first, last = min(i if i >= 0 else -i - 1 for i in inside), max(i if i >= 0 else -i for i in inside)
+            first, last = 0, 0
+            if owner:
+                inside = {i for i, c in zip(owner[start:end], raw) if not c.isspace()}
+                first, last = min(i if i >= 0 else -i - 1 for i in inside), max(i if i >= 0 else -i for i in inside)
             found.append(Sentence(start, end, clean, (first, last), bool(_CONTROL.search(raw))))
     return found
 

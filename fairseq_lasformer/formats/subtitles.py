@@ -149,6 +149,8 @@ def _time(line: str) -> re.Match[str] | None:
 
 def _like_a_time(line: str) -> bool:
     """Return whether a line is meant to be the times of a cue, whether or not they can be read."""
+    if ":" not in line or not (">" in line or "→" in line):
+        return False
     return _time(line) is not None or _LIKE_A_TIME.match(line) is not None
 
 

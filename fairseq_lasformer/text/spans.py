@@ -100,8 +100,17 @@ _SPANS = re.compile(
     f"(?P<placeholder>{_TEMPLATES}|{_DIRECTIVE})|(?P<address>{_ADDRESSES})|(?P<file>{_FILES})|(?P<name>{_NAMES})"
     f"|(?P<version>{_VERSIONS})|(?P<directive>{_DIRECTIVES})"
 )
-_MAYBE = re.compile(r"[{}%@#/\\$]|<[?%\d/]|\w\.\w|\*\.|\b(?:mailto|tel|sms|data|urn|doi):")
-"""Text without a match of it has no span; most has none."""
+_SIGN = re.compile(
+    r"[{}%@#/\\$]|<(?=[?%\d/])|(?<=\w)\.(?=\w)|\*\.|:(?<=\b(?:tel|sms|urn|doi):)|:(?<=\b(?:data):)|:(?<=\bmailto:)"
+)
+"""Characters of which each span has one, at its start or after it; most text has none."""
+
+_LONGEST = 120
+"""Number of characters of a span before the first of them."""
+
+_SPACES = " \n\t\xa0\ufffc"
+_EDGE = re.compile(r"(?<!\w)\S|[^\w\s]")
+"""Places where a span may begin."""
 
 
 class Span(NamedTuple):
@@ -121,23 +130,46 @@ class Span(NamedTuple):
 
 def spans(text: str) -> list[Span]:
     """Find the parts of a text that are not language, in order; :data:`MARKUP` in the text stands for markup."""
-    if not _MAYBE.search(text):
+    sign = _SIGN.search(text)
+    if sign is None:
         return []
     messages = icu.messages(text) if "{" in text else []
     found: list[Span] = []
-    position = 0
-    for message in [*messages, None]:
-        stop = len(text) if message is None else message.start
-        for match in _SPANS.finditer(text, position, stop):
+    position, following = 0, 0  # how far the text has been searched, and the next message
+    while sign is not None:
+        if following < len(messages) and messages[following].start <= sign.start():
+            message = messages[following]
+            found.append(Span(message.start, message.end, "icu", message))
+            position, following = message.end, following + 1
+        elif span := _around(text, sign.start(), position):
+            if following < len(messages) and span.end > messages[following].start:
+                position = messages[following].start
+            else:
+                found.append(span)
+                position = span.end
+        else:
+            position = sign.start() + 1
+        sign = _SIGN.search(text, position)
+    return found
+
+
+def _around(text: str, sign: int, least: int) -> Span | None:
+    """Return the span that a sign is in; it begins there, or where a word does before it."""
+    begin = max(least, sign - _LONGEST)
+    start = max(begin, *(text.rfind(space, begin, sign) + 1 for space in _SPACES))
+    while start <= sign:
+        match = _SPANS.match(text, start)
+        if match is not None:
             kind, end = match.lastgroup or "", match.end()
             if kind in ("address", "file"):
-                end = match.start() + len(_without_punctuation(match[0]))
-            if MARKUP not in text[match.start() : end] and end > match.start():
-                found.append(Span(match.start(), end, kind))
-        if message is not None:
-            found.append(Span(message.start, message.end, "icu", message))
-            position = message.end
-    return found
+                end = start + len(_without_punctuation(match[0]))
+            if end > sign and MARKUP not in text[start:end]:
+                return Span(start, end, kind)
+        edge = _EDGE.search(text, start + 1, sign + 1)
+        if edge is None:
+            return None
+        start = edge.start()
+    return None
 
 
 def has_language(text: str) -> bool:
