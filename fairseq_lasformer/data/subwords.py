@@ -130,6 +130,12 @@ def _moses(language: str, tokenizer: str) -> tuple[Any, Any, Any]:
     return normalizer, MosesTokenizer(lang=language), MosesDetokenizer(lang=language)
 
 
+# Moses takes joiners within words (of Persian, Hindi, Sinhala) for words of their own: it sees letters that nobody uses
+_JOINERS = "\u200c\u200d"
+_AS_LETTERS = str.maketrans(_JOINERS, "\u16ea\u16e3")
+_AS_JOINERS = str.maketrans("\u16ea\u16e3", _JOINERS)
+
+
 def tokenize(sentence: str, language: str, tokenizer: str) -> str:
     """Split a sentence into words, separated by spaces; what a space is, :func:`clean_line` says."""
     sentence = clean_line(sentence)
@@ -137,8 +143,10 @@ def tokenize(sentence: str, language: str, tokenizer: str) -> str:
         return sentence
     normalizer, words, _ = _moses(language, tokenizer)
     aggressive = tokenizer == "moses-aggressive"
-    normalized = normalizer.normalize(sentence)
-    return words.tokenize(normalized, aggressive_dash_splits=aggressive, escape=aggressive, return_str=True)
+    joined = any(c in sentence for c in _JOINERS)
+    normalized = normalizer.normalize(sentence.translate(_AS_LETTERS) if joined else sentence)
+    found: str = words.tokenize(normalized, aggressive_dash_splits=aggressive, escape=aggressive, return_str=True)
+    return found.translate(_AS_JOINERS) if joined else found
 
 
 BATCH = 2000

@@ -15,11 +15,14 @@ from fairseq_lasformer.text.spans import spans
 
 _AT_START = {mark: re.compile(rf"(?<![\w&_]){mark}(?=[^\W_])") for mark in "_&"}
 _INSIDE = {
-    "_": re.compile(r"(?<=[^\W\d_])_(?=[^\W\d_])"),
+    "_": re.compile(r"(?<=[^\W\d_])_(?=[a-z])"),
     "&": re.compile(r"(?<=[^\W\d_])&(?=[a-z])|(?<=[a-z])&(?=[^\W\d_])"),
 }
 _OPAQUE = re.compile(rf"{ANYWHERE.pattern}|{TAGS}|\\.")
 _SPACELESS = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
+
+FEW = 3
+"""Number of words of the longest message with a mark within a word."""
 
 LONGEST = 80
 """Number of characters of the longest message in which a mark is expected."""
@@ -76,9 +79,12 @@ def _place(message: str, mark: str, inside: bool) -> int | None:
     """
     if len(message) > LONGEST:
         return None
-    hidden = [m.span() for m in re.finditer(TAGS, message)] + [(s.start, s.end) for s in spans(message)]
+    hidden = [m.span() for m in re.finditer(f"{TAGS}|&&|\\b[a-z]+_|[A-Z]_[A-Z]", message)] + [
+        (s.start, s.end) for s in spans(message)
+    ]
     free = [i for i, c in enumerate(message) if c == mark and not any(a <= i < b for a, b in hidden)]
     if len(free) != 1:
         return None
-    patterns = (_AT_START[mark], *([_INSIDE[mark]] if inside else []))
+    few = len(message.split()) <= FEW  # of a menu, rather than with an identifier
+    patterns = (_AT_START[mark], *([_INSIDE[mark]] if inside and few else []))
     return free[0] if any(pattern.match(message, free[0]) for pattern in patterns) else None

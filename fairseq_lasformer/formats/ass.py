@@ -16,6 +16,7 @@ from fairseq_lasformer.formats.subtitles import POSITION, Cue, CueWriter
 from fairseq_lasformer.text.lines import lines_with_ends
 
 _LINE = re.compile(r"(Dialogue:[ \t]*)(.*?)(\s*)\Z", re.S)
+_BRACES = re.compile(r"\{[^{}]{0,2000}\}")  # without a backslash, they are comments
 _CLOCK = re.compile(r"\s*(\d{1,3}):(\d{1,2}):(\d{1,2}(?:[.,:]\d{1,3})?)\s*\Z")
 FIELDS = "Layer,Start,End,Style,Name,MarginL,MarginR,MarginV,Effect,Text"
 """Fields of a line of dialogue in a file that names none."""
@@ -28,7 +29,7 @@ def read(text: str) -> Parsed:
         InputError: the file has no dialogue.
     """
     builder = BlockBuilder()
-    writer = CueWriter(builder, False, True)
+    writer = CueWriter(builder, False, True, _BRACES)
     names = _names(FIELDS)
     events = True
     for line in lines_with_ends(text):
@@ -50,7 +51,8 @@ def read(text: str) -> Parsed:
             continue
         builder.keep(found[1] + ",".join(fields[:-1]) + ",")
         where = [known.get("style", ""), *POSITION.findall(fields[-1])]
-        writer.add(Cue(begin, end, [fields[-1]], " ".join(where), known.get("name", known.get("actor", "")).strip()))
+        lines = re.findall(r".*?\\N|.+\Z", fields[-1], re.S)
+        writer.add(Cue(begin, end, lines, " ".join(where), known.get("name", known.get("actor", "")).strip()))
         builder.keep(found[3], " ")
     builder.leave()
     if writer.previous is None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import re
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -72,7 +73,7 @@ class Block:
         fill = self.fills[markup]
         if fill != PLACEHOLDER:
             return fill
-        if self.segments[markup][-1:].isalnum() or self.segments[markup + 1][:1].isalnum():
+        if re.search(r"\w\Z", self.segments[markup]) or re.match(r"\w", self.segments[markup + 1]):
             return ""
         return f"{fill}{self._numbers[markup]}"
 

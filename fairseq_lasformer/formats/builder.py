@@ -6,6 +6,7 @@ own.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -29,6 +30,8 @@ class _Kept(NamedTuple):
     piece: str | int
     fill: str
 
+
+_TAG = re.compile(r"</?[a-zA-Z][^<>]{0,1000}>")
 
 _Items = list["_Text | _Kept"]
 
@@ -93,6 +96,8 @@ class BlockBuilder:
         text = "".join([item.text if isinstance(item, _Text) else MARKUP for item in items])
         if found := spans(text):
             items = self._protected(items, found, place, write)
+            if any(span.message is not None for span in found):
+                inner, write = write, lambda text: inner(_unquoted(text))
         if not any(isinstance(item, _Text) and has_letter(item.text) for item in items):
             return [_Kept(item.raw, "") if isinstance(item, _Text) else item._replace(fill="") for item in items]
         self.blocks[number] = _made(items, place, write)
@@ -118,6 +123,8 @@ class BlockBuilder:
                 made += self._closed(number, inner, place._replace(key=""), lambda text: write(_unquoted(text)))
             made += _kept(parts.cut(start, span.end), fill)
         made += parts.cut(position, parts.length)
+        if any(span.message is not None for span in found):  # what is around a message belongs to a message, too
+            made = _of_message(made, False, write)
         return made
 
     def finished(self, source: str, target: str, reviewed: bool) -> None:
@@ -273,14 +280,18 @@ def _of_message(items: _Items, counted: bool, write: Callable[[str], str]) -> _I
         plain = item.raw == item.text
         position = 0
         hashes = [(i, i + 1) for i, c in enumerate(item.text) if c == "#"] if counted else []
-        for start, end in sorted([*quoted(item.text), *hashes]):
+        tags = [found.span() for found in _TAG.finditer(item.text)]
+        for start, end in sorted([*quoted(item.text), *hashes, *tags]):
             if start < position:
                 continue
             if start > position:
                 text = item.text[position:start]
                 made.append(_Text(text, text if plain else write(text), item.state))
             literal = item.text[start:end]
-            made.append(_Text("'", "''", item.state) if literal == "''" else _Kept(write(literal), PLACEHOLDER))
+            if literal == "''":
+                made.append(_Text("'", "''", item.state))
+            else:
+                made.append(_Kept(literal if plain else write(literal), "" if literal[0] == "<" else PLACEHOLDER))
             position = end
         if position:
             text = item.text[position:]

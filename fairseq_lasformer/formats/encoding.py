@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import re
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -38,18 +39,24 @@ WESTERN = ("cp1252",)
 
 
 _BY_CODEC = {
-    "cp1252": "ascii us-ascii iso-8859-1 iso8859-1 iso_8859-1 latin1 latin-1 l1 cp819 windows-1252",
-    "cp1254": "iso-8859-9 iso8859-9 iso_8859-9 latin5 l5",
-    "cp874": "iso-8859-11 iso8859-11 tis-620 dos-874",
-    "gb18030": "gb2312 gb_2312 gb_2312-80 chinese csgb2312 x-gbk gbk",
+    "cp1252": "ascii us-ascii latin1 latin-1 l1 cp819 ibm819 windows-1252 iso-ir-100 csisolatin1 ansi_x3.4-1968 none "
+    "iso646-us x-user-defined",
+    "cp1254": "latin5 l5 csisolatin5 iso-ir-148",
+    "cp874": "tis-620 dos-874 windows-874",
+    "gb18030": "gb2312 gb_2312 gb_2312-80 chinese csgb2312 csiso58gb231280 iso-ir-58 x-gbk gbk",
     "cp932": "shift_jis shift-jis sjis x-sjis ms_kanji windows-31j csshiftjis ms932",
-    "cp949": "euc-kr euckr ks_c_5601-1987 ks_c_5601-1989 ksc5601 ksc_5601 korean windows-949",
+    "cp949": "euc-kr euckr cseuckr ks_c_5601-1987 ks_c_5601-1989 ksc5601 ksc_5601 "
+    "csksc56011987 iso-ir-149 korean windows-949",
     "big5hkscs": "big5 big5-hkscs cn-big5 x-x-big5 csbig5",
     "koi8_r": "koi8-r koi8 koi koi8_r cskoi8r",
-    "utf-8": "utf-16 utf-16le utf-16be unicode ucs-2 iso-10646-ucs-2",  # the name was read as ASCII
-    "iso8859_8": "logical iso-8859-8-i",
-    "mac_roman": "macintosh x-mac-roman",
-    "mac_cyrillic": "x-mac-cyrillic",
+    "euc_jp": "euc-jp x-euc-jp cseucpkdfmtjapanese",
+    "koi8_u": "koi8-u koi8-ru",
+    "iso8859_7": "greek greek8 sun_eu_greek elot_928 ecma-118",
+    "utf-8": "utf8 unicode-1-1-utf-8 unicode11utf8 unicode20utf8 x-unicode20utf8 "
+    "utf-16 utf-16le utf-16be unicode ucs-2 iso-10646-ucs-2",  # these were read as ASCII
+    "iso8859_8": "logical visual hebrew",
+    "mac_roman": "macintosh mac csmacintosh x-mac-roman",
+    "mac_cyrillic": "x-mac-cyrillic x-mac-ukrainian",
 }
 WEB = {name: codec for codec, names in _BY_CODEC.items() for name in names.split()}
 """Encodings that browsers use for a name, where Python uses another; see WHATWG's Encoding standard, section 4.2."""
@@ -57,7 +64,14 @@ WEB = {name: codec for codec, names in _BY_CODEC.items() for name in names.split
 
 def web_encoding(name: str) -> str:
     """Return Python's name of the encoding that browsers use for a name."""
-    return WEB.get(name.strip().lower(), name)
+    label = name.strip().lower()
+    if label in WEB:
+        return WEB[label]
+    if part := re.fullmatch(r"(?:cs)?(?:iso|iso[-_ ]ir[-_ ]|iso[-_]?)?[-_]?8859[-_]?(\d{1,2})(?:[-_:][\w]+)*", label):
+        return {"1": "cp1252", "9": "cp1254", "11": "cp874"}.get(part[1], f"iso8859_{part[1]}")
+    if page := re.fullmatch(r"(?:x-|ms-|windows-|cp-?)(?:cp)?(\d{3,4})", label):
+        return f"cp{page[1]}"
+    return name
 
 
 class Decoded(NamedTuple):

@@ -7,14 +7,18 @@ import re
 from fairseq_lasformer.formats.block import PLACEHOLDER, Parsed
 from fairseq_lasformer.formats.builder import BlockBuilder
 from fairseq_lasformer.formats.html_tree import INLINE, READINGS, Tree
-from fairseq_lasformer.formats.languages import Languages
+from fairseq_lasformer.formats.languages import Languages, language
 from fairseq_lasformer.formats.markup import VOID, Piece, escape, html_pieces
+from fairseq_lasformer.formats.templates import shows, splits
 
 _IN_A_LINE = frozenset(re.findall(r"\w+", "audio canvas code iframe kbd math object samp svg var video"))
 """Elements within a sentence, too, whose content is not translated."""
 
+_SAYS_LANGUAGE = re.compile(
+    r"""(?:http-equiv|name|property)\s*=\s*["']?(?:content-language|language|og:locale)["'\s]""", re.I
+)
+_CONTENT = re.compile(r"""((?<=\s)content\s*=\s*["']?)([^\s"'>]+)""", re.I)
 _LANGUAGE = re.compile(r"""((?<=\s)(?:xml:)?lang\s*=\s*["']?)([^\s"'>]+)""", re.I)
-_SHOWS = re.compile(r"<%[-=]|<\?=|<\?php\s+(?:echo|print)\b")
 
 
 def read(text: str, languages: Languages = Languages()) -> Parsed:  # noqa: B008
@@ -42,10 +46,12 @@ def add(builder: BlockBuilder, text: str, languages: Languages = Languages()) ->
             builder.leave()
             builder.misread(piece.raw, "tag")
         elif piece.kind == "code":
-            shows = tree.translated and _SHOWS.match(piece.raw)
-            if shows:
+            shown = tree.translated and shows(piece.raw)
+            if shown:
                 builder.enter()
-            builder.keep(piece.raw, PLACEHOLDER if shows else "")
+            elif tree.translated and splits(piece.raw):
+                builder.leave()
+            builder.keep(piece.raw, PLACEHOLDER if shown else "")
         elif piece.kind == "other":
             builder.keep(piece.raw)
         elif piece.kind == "start":
@@ -77,5 +83,12 @@ def _start(builder: BlockBuilder, tree: Tree, piece: Piece, languages: Languages
         builder.name(piece.attributes.get("id") or piece.attributes.get("name", ""))
     if not hidden and ("lang" in piece.attributes or "xml:lang" in piece.attributes):
         raw = _LANGUAGE.sub(lambda m: m[1] + (languages.code if languages.replaces(m[2]) else m[2]), raw)
+    if name == "meta" and _SAYS_LANGUAGE.search(raw):
+        raw = _CONTENT.sub(lambda m: m[1] + (_alike(m[2], languages) if languages.replaces(m[2]) else m[2]), raw)
     shown = hidden and builder.inside and name not in VOID and name not in READINGS
     builder.keep(raw, PLACEHOLDER if shown else "")
+
+
+def _alike(code: str, languages: Languages) -> str:
+    """Return the target's code in the form of another: ``de_DE`` for ``en_US``."""
+    return f"{language(languages.target)}_{languages.region}" if "_" in code and languages.region else languages.code

@@ -24,7 +24,8 @@ INLINE = frozenset(
 _CODE = frozenset(
     re.findall(
         r"\w+",
-        "audio canvas code iframe kbd math noscript object pre samp script style svg template textarea var video",
+        "audio canvas code iframe kbd listing math noembed noframes noscript object plaintext pre samp script style "
+        "svg template textarea var video xmp",
     )
 )
 _PROGRAMS = frozenset(("script", "style", "iframe", "template", "math", "svg"))
@@ -45,15 +46,21 @@ _P_ENDS = frozenset(
 
 _CELLS = ("td", "th")
 _ROWS = (*_CELLS, "tr")
+_BEFORE_ROWS = ("caption", "colgroup")
+_SCOPE = ("table", "td", "th", "caption", "template", "object", "html")
+_HEADINGS = ("h1", "h2", "h3", "h4", "h5", "h6")
 _ENDED: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "li": (("li",), ("ul", "ol", "menu", "dir")),
     "dt": (("dt", "dd"), ("dl",)),
     "dd": (("dt", "dd"), ("dl",)),
     "option": (("option",), ("select", "datalist", "optgroup")),
     "optgroup": (("option", "optgroup"), ("select",)),
-    "td": (_CELLS, ("table", "tr")),
-    "th": (_CELLS, ("table", "tr")),
-    "tr": (_ROWS, ("table",)),
+    "td": ((*_CELLS, *_BEFORE_ROWS), ("table", "tr")),
+    "th": ((*_CELLS, *_BEFORE_ROWS), ("table", "tr")),
+    "tr": ((*_ROWS, *_BEFORE_ROWS), ("table",)),
+    "a": (("a",), _SCOPE),
+    "button": (("button",), _SCOPE),
+    **dict.fromkeys(_HEADINGS, (_HEADINGS, (*_SCOPE, "div", "section", "article", "header", "main", "li"))),
     **dict.fromkeys(
         ("thead", "tbody", "tfoot"), ((*_ROWS, "thead", "tbody", "tfoot", "caption", "colgroup"), ("table",))
     ),

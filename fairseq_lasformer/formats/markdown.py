@@ -3,30 +3,54 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from html import unescape
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from fairseq_lasformer.formats import html
 from fairseq_lasformer.formats.block import BREAK, PLACEHOLDER, Parsed
 from fairseq_lasformer.formats.builder import BlockBuilder
 from fairseq_lasformer.formats.languages import Languages
-from fairseq_lasformer.formats.markdown_blocks import ALERT, TASK, front_matter, is_formula, parser, runs, title_of
+from fairseq_lasformer.formats.markdown_blocks import (
+    ALERT,
+    DIRECTIVE,
+    TASK,
+    front_matter,
+    is_formula,
+    parser,
+    runs,
+    title_of,
+)
+from fairseq_lasformer.text.spans import has_letter
+
+# parts of a line that are not text: code, images, the ends of links, addresses, footnotes, tags, formulas
+_TARGET = (
+    r"(?:<[^<>\n]{0,2000}>|\{\{.{0,400}?\}\}|\{%.{0,400}?%\}"
+    r"|[^()\s<](?:[^()\s]|\((?:[^()\s]|\([^()\s]{0,400}\)){0,400}\)){0,2000})?"
+)
+_TITLE = r"(?:\s+(?:\"(?:\\.|[^\"\\]){0,2000}\"|'(?:\\.|[^'\\]){0,2000}'|\((?:\\.|[^()\\]){0,2000}\)))?"
+_ATTRIBUTES = r"\{[ \t]*(?:[#.:][\w-]|[\w-]{1,40}=)[^{}\n]{0,400}\}"
 
 # parts of a line that are not text: code, images, the ends of links, addresses, footnotes, tags, formulas
 _OPAQUE = re.compile(
     r"(?P<code>(?<!`)(`{1,40})(?!`).{0,4000}?(?<!`)\2(?!`))"
     r"|(?P<embed>!\[\[[^\[\]\n]{1,400}\]\])"
-    r"|(?P<image>!\[[^\]]{0,2000}\](?:\([^()\s]*(?:\([^()]*\)[^()\s]*)*(?:\s+(?:\"[^\"]*\"|'[^']*'))?\)|\[[^\]]*\])?)"
-    r"|(?P<auto><[a-zA-Z][a-zA-Z0-9+.-]{0,32}:[^\s<>]{0,4000}>|<[^\s<>@]{1,200}@[^\s<>]{1,200}>|https?://[^\s<>()]{1,4000}[^\s<>().,;:!?\"'*_])"
-    r"|(?P<page>\[\[[^\[\]|\n]{1,400}\]\]|(?<![\w:]):[a-z0-9_+-]{2,40}:(?![\w:]))"
+    rf"|(?P<image>!\[[^\]]{{0,2000}}\](?:\(\s*{_TARGET}{_TITLE}\s*\)|\[[^\]]*\])?)"
+    r"|(?P<auto><[a-zA-Z][a-zA-Z0-9+.-]{0,32}:[^\s<>]{0,4000}>|<[^\s<>@]{1,200}@[^\s<>]{1,200}>"
+    r"|https?://[^\s<>()\[\]]{1,4000}[^\s<>().,;:!?\"'*_\[\]])"
+    r"|(?P<page>\[\[[^\[\]|\n]{1,400}\]\]|(?<![\w:]):[a-z0-9_+-]{2,40}:(?![\w:])|%%[^%\n]{1,2000}%%|\+\+[\w+-]{1,80}\+\+"
+    r"|\{/\*.{0,2000}?\*/\}|(?<![\w\\:])\\[a-zA-Z]{2,40}(?:\{[^{}\n]{0,400}\}){1,4})"
+    r"|(?P<mark>(?:(?<=\s)|\A)\^[A-Za-z0-9-]{1,80}(?=\Z|\n)|(?:(?<=\n)|\A)\*\[[^\[\]\n]{1,200}\]:)"
     r"|(?P<wiki>\[\[[^\[\]|\n]{1,400}\|(?=[^\[\]\n]{1,400}\]\]))|(?P<wikiend>\]\])"
     r"|(?P<note>\[\^[^\]]{1,200}\]:?)"
-    r"|(?P<tag></?[a-zA-Z][^<>]{0,4000}>|<!--.{0,4000}?-->)"
-    r"|(?P<math>\$\$[^$]{1,2000}\$\$|\\\(.{0,2000}?\\\)|\\\[.{0,2000}?\\\]|\$[^$\s](?:[^$]{0,2000}[^$\s])?\$(?!\d))"
-    r"|(?P<list>\{:[^{}\n]{0,400}\}|\{[#.][\w-][^{}\n]{0,400}\})"
-    r"|(?P<close>\](?:\((?:[^()\s]*(?:\([^()]*\)[^()\s]*)*)(?:\s+(?:\"[^\"]*\"|'[^']*'|\([^()]*\)))?\)|\[[^\]]*\]))"
-    r"|(?P<open>\[)"
+    r"|(?P<break><br[ \t]*/?>)|(?P<tag></?[a-zA-Z][^<>]{0,4000}>|<!--.{0,4000}?-->)"
+    r"|(?P<math>\$\$[^$]{1,2000}\$\$|\\{1,2}\(.{0,2000}?\\{1,2}\)|\\{1,2}\[.{0,2000}?\\{1,2}\]"
+    r"|(?<![\w\\$])\$(?![\s\d])(?![^$]{0,2000}(?:[A-Za-z]{2,}[ \t]+[A-Za-z]{2,}|[.!?]\s))[^$]{0,2000}(?<!\s)\$(?![\w$])"
+    r"|(?<![\w\\$])\$\d(?![^$]{0,2000}(?:[A-Za-z]{2}|[.!?]\s))[^$]{0,2000}[^$\s]\$(?![\w$]))"
+    rf"|(?P<list>{_ATTRIBUTES})"
+    rf"|(?P<close>\](?:\(\s*{_TARGET}{_TITLE}\s*\)|\[[^\]]*\]|{_ATTRIBUTES}))"
+    r"|(?P<open>\[)|(?P<shut>\])"
     r"|(?P<escape>\\[!-/:-@\[-`{-~])|(?P<hard>\\(?=\n))"
     r"|(?P<entity>&(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});)"
     r"|(?P<stars>\*+|_+|~~)",
@@ -74,13 +98,23 @@ def read(text: str, languages: Languages = Languages()) -> Parsed:  # noqa: B008
     for line in lines:
         starts.append(starts[-1] + len(line))
     position, sought = 0, 0  # how far the file has been written, and searched
-    before: list[Any] = [None, None]  # the tokens before
-    for token in parser().parse(body):
-        before = [before[1], token]
+    before: list[Any] = [None, None, None]  # the tokens before, and this one
+    environment: dict[str, Any] = {}
+    row = 0  # the end of the table's row
+    for token in parser().parse(body, environment):
+        before = [*before[1:], token]
+        if token.type == "tr_close" and row > position and has_letter(body[position:row]):
+            builder.misread(body[position:row], "cell", written=False)  # the row has more cells than the table
         if token.map is None:
             continue
         first, last = token.map[0], max(token.map[1], token.map[0] + 1)  # of terms of definitions, both are the same
-        if token.type == "html_block":
+        if token.type == "tr_open":
+            row = starts[last]
+        if token.type == "fence" and DIRECTIVE.match(token.info.strip()) and has_letter(token.content):
+            builder.keep(body[position : starts[first]])
+            builder.misread(body[starts[first] : starts[last]], "directive")
+            position = sought = starts[last]
+        elif token.type == "html_block":
             builder.keep(body[position : starts[first]])
             builder.write = html.escape
             html.add(builder, body[starts[first] : starts[last]], languages)
@@ -91,7 +125,7 @@ def read(text: str, languages: Languages = Languages()) -> Parsed:  # noqa: B008
                 position = _text(builder, body, position, [(a, b)], "title", escape_within)
             sought = max(sought, starts[first + 1])
         elif token.type == "inline" and token.content.strip() and not is_formula(token.content):
-            parent = before[0]
+            around, parent = before[:2]
             in_cell = parent is not None and parent.type in ("th_open", "td_open")
             content = token.content.replace("|", "\\|") if in_cell else token.content
             places = _find(body, content, max(sought, starts[first]), starts[last])
@@ -102,21 +136,31 @@ def read(text: str, languages: Languages = Languages()) -> Parsed:  # noqa: B008
                 continue
             kind = "" if parent is None else f"{parent.tag}{parent.level}"
             places, position = _lead(builder, body, places, position)
-            for run in runs(body, places):
+            first_in = around is not None and around.type == "container_any_open" and "{" in around.info
+            for run in runs(body, places, first_in):
                 if run.text:
                     write = escape_cell if in_cell else escape
-                    position = _text(builder, body, position, run.places, kind, write)
+                    references = environment.get("references", {})
+                    position = _text(builder, body, position, run.places, kind, write, references)
             sought = max([position, *(b for _, b in places)])
     builder.keep(body[position:])
     return builder.parsed()
 
 
-def _text(builder: BlockBuilder, body: str, position: int, places: list[tuple[int, int]], kind: str, write: Any) -> int:
+def _text(
+    builder: BlockBuilder,
+    body: str,
+    position: int,
+    places: list[tuple[int, int]],
+    kind: str,
+    write: Callable[[str], str],
+    references: Mapping[str, object] = MappingProxyType({}),
+) -> int:
     """Add what is before a block, and the block; return its end."""
     builder.keep(body[position : places[0][0]])
     builder.at(kind)
     builder.write = write
-    _inline(builder, body, places)
+    _inline(builder, body, places, references)
     return places[-1][1]
 
 
@@ -148,11 +192,16 @@ def _find(body: str, content: str, start: int, end: int) -> list[tuple[int, int]
     return [place for place in places if place[0] < place[1]] or None
 
 
-def _inline(builder: BlockBuilder, body: str, places: list[tuple[int, int]]) -> None:
-    """Add a block: its lines, with whatever is between them as breaks."""
+def _inline(builder: BlockBuilder, body: str, places: list[tuple[int, int]], references: Mapping[str, object]) -> None:
+    """Add a block: its lines, with whatever is between them as breaks.
+
+    Args:
+        references: the file's link definitions, by label; a link that is its own label gets one when its text changes.
+    """
     builder.begin()
     joined = "\n".join(body[a:b] for a, b in places)
     emphasis, brackets = _emphasis(joined), _Brackets.of(joined)
+    labels = brackets.labels(joined, references)
     states: list[str] = []
     offset, line = 0, 0
 
@@ -171,8 +220,11 @@ def _inline(builder: BlockBuilder, body: str, places: list[tuple[int, int]]) -> 
         kind, raw = found.lastgroup or "", found[0]
         if kind == "stars" and found.start() not in emphasis:
             continue
-        if kind in ("open", "close") and not brackets.is_link(joined, found):
+        label = labels.get(found.start())
+        if label is None and (kind == "shut" or kind in ("open", "close") and not brackets.is_link(joined, found)):
             continue
+        if label is not None and kind in ("shut", "close"):
+            kind, raw = "close", f"][{label}]"
         if kind == "wikiend" and "[[" not in states:
             continue
         character = unescape(raw) if kind == "entity" else ""
@@ -180,6 +232,10 @@ def _inline(builder: BlockBuilder, body: str, places: list[tuple[int, int]]) -> 
             continue
         add(joined[offset : found.start()])
         offset = found.end()
+        if label is not None and kind == "close":
+            states.remove("[") if "[" in states else None
+            builder.keep(raw)
+            continue
         if kind == "escape":
             builder.text(raw[1], tuple(states), raw)
             continue
@@ -198,7 +254,8 @@ def _inline(builder: BlockBuilder, body: str, places: list[tuple[int, int]]) -> 
             if number:
                 builder.keep(body[places[line][1] : places[line + 1][0]])
                 line += 1
-            builder.keep(piece, PLACEHOLDER if kind in ("code", "auto", "math", "page") and not number else "")
+            fill = BREAK if kind == "break" else PLACEHOLDER if kind in ("code", "auto", "math", "page") else ""
+            builder.keep(piece, fill if not number else "")
     add(joined[offset:])
     builder.end()
 
@@ -226,12 +283,29 @@ class _Brackets(NamedTuple):
         if found.lastgroup == "close":
             return found.start() > self.first
         close = self.closes.get(found.start())
-        return close is not None and text[close + 1 : close + 2] in ("(", "[") and bool(_OPAQUE.match(text, close))
+        if close is None or text[close + 1 : close + 2] not in ("(", "[", "{"):
+            return False
+        ending = _OPAQUE.match(text, close)
+        return ending is not None and ending.lastgroup == "close"
+
+    def labels(self, text: str, references: Mapping[str, object]) -> dict[int, str]:
+        """Return the labels of links that have no target, by the places of both brackets."""
+        if not references:
+            return {}
+        from markdown_it.common.utils import normalizeReference
+
+        found = {}
+        for start, close in self.closes.items():
+            label, following = text[start + 1 : close], text[close + 1 : close + 3]
+            alone = following == "[]" or following[:1] not in ("(", "[", ":", "{")
+            if alone and label.strip() and normalizeReference(label) in references:
+                found[start] = found[close] = label
+        return found
 
 
 def _emphasis(text: str) -> dict[int, bool]:
     """Find the runs of ``*``, ``_`` and ``~~`` that are markup, by place: True if a run opens, False if it closes."""
-    opaque = [m.span() for m in _OPAQUE.finditer(text) if m.lastgroup not in ("stars", "open", "close")]
+    opaque = [m.span() for m in _OPAQUE.finditer(text) if m.lastgroup not in ("stars", "open", "close", "shut")]
     found: dict[int, bool] = {}
     waiting: list[tuple[str, int]] = []
     last: dict[str, list[int]] = {}  # for each kind of run, its places in ``waiting``

@@ -20,18 +20,35 @@ if TYPE_CHECKING:
 logging.getLogger("markdown_it").setLevel(logging.WARNING)  # it logs every line
 
 _FRONT = re.compile(
-    r"\A(?:---[ \t]*\r?\n(?:.*?\r?\n)?(?:---|\.\.\.)|\+\+\+[ \t]*\r?\n(?:.*?\r?\n)?\+\+\+)[ \t]*(?:\r?\n|\Z)", re.S
+    r"\A(?:---[ \t]*(?:\r?\n(?:[ \t]*#[^\n]*)?)*\r?\n[\"']?[\w.-][^\n:]{0,200}:(?=\s).*?\r?\n(?:---|\.\.\.)"
+    r"|---[ \t]*\r?\n---|---json[ \t]*\r?\n.*?\r?\n---|(\+\+\+|;;;)[ \t]*\r?\n(?:.*?\r?\n)?\1)[ \t]*(?:\r?\n|\Z)",
+    re.S,
 )
 
 _STRUCTURE = re.compile(
-    r"\{:[^{}]{0,400}\}|\{[#.][^{}]{0,400}\}|\[\[?_?toc_?\]\]?|!\[\[[^\[\]]{1,400}\]\]|:{3,}|-{1,8}8<-{1,8}.{0,400}"
+    r"\{[ \t]*(?:[#.:][\w-]?|[\w-]{1,40}=)[^{}]{0,400}\}|\[\[?_?toc_?\]\]?|!\[\[[^\[\]]{1,400}\]\]|:{3,}|/{3,}"
+    r"|-{1,8}8<-{1,8}.{0,400}|\([\w:.-]{1,80}\)=|\\(?!begin|end)[a-zA-Z]{3,40}(?:\[[^\[\]]{0,200}\])?(?:\{[^{}]{0,400}\}){0,4}"
     r"|import\s.{1,400}?\sfrom\s{1,8}(?:\"[^\"]*\"|'[^']*');?|import\s{1,8}(?:\"[^\"]*\"|'[^']*');?"
     r"|export\s{1,8}(?:default|const|let|var|function)\b.{0,2000}",
     re.I,
 )
+_OPTION = re.compile(r":[\w-]{1,40}:(?:[ \t].{0,400})?")
+"""A line of options at the start of a directive of MyST."""
+
+_REGION = re.compile(
+    r"\{(?P<mark>%-?|\{[<%])[ \t]*(?P<name>highlight|raw|comment|verbatim|mermaid|math|katex)\b[^{}\n]*\}"
+)
+ALERT = re.compile(r"(\[![\w|-]{1,40}\][+-]?)(?=\s|\Z)")
+TASK = re.compile(r"\[[ xX/<>!?*-]\][ \t]+(?=\S)")
 _ENVIRONMENT = re.compile(r"\\begin\{([\w*]{1,40})\}.*\\end\{\1\}", re.S)
 ALERT = re.compile(r"(\[![\w-]{1,40}\][+-]?)(?=\s|\Z)")
 TASK = re.compile(r"\[[ xX]\][ \t]+(?=\S)")
+
+DIRECTIVE = re.compile(
+    r"\{(?:admonition|attention|card|caution|danger|details|dropdown|error|hint|important|note|seealso|tab-item|tip|warning"
+    r"|epigraph|margin|sidebar|topic)\}"
+)
+"""Fences of MyST whose content is text, which is not read."""
 
 _INDENTED = re.compile(r"(?:!!!|\?\?\?\+?)[ \t]{0,8}[\w-]|===[!+]?[ \t]{1,8}[\"']")
 _QUOTED = re.compile(r"\"(?P<title>[^\"]{1,1000})\"|'(?P<other>[^']{1,1000})'")
@@ -42,7 +59,7 @@ _CONTAINER = re.compile(
 )
 _TITLED = re.compile(
     r"\{?(?:admonition|attention|card|caution|danger|details|dropdown|error|hint|important|info|note|question|seealso|"
-    r"success|tab-item|tip|todo|warning|abstract|bug|example|quote|failure)\}?",
+    r"success|tab-item|tip|todo|warning|abstract|bug|example|quote|failure|table|figure|list-table)\}?",
     re.I,
 )
 
@@ -78,6 +95,7 @@ def parser() -> MarkdownIt:
     container_plugin(made, "any", validate=lambda *_: True)
     alternatives = {"alt": ["paragraph", "reference", "blockquote", "list"]}
     made.block.ruler.before("fence", "indented", _indented, alternatives)  # type: ignore[arg-type]
+    made.block.ruler.before("fence", "region", _region, alternatives)  # type: ignore[arg-type]
     made.core.ruler.disable(["inline"])
     return made
 
@@ -105,11 +123,28 @@ def _indented(state: StateBlock, begin: int, end: int, silent: bool) -> bool:
     return True
 
 
+def _region(state: StateBlock, begin: int, end: int, silent: bool) -> bool:
+    """Parse what a template shows as it is: from ``{% highlight %}`` or ``{{< highlight >}}`` to its end."""
+    start = state.bMarks[begin] + state.tShift[begin]
+    if state.src[start : start + 1] != "{" or not (opened := _REGION.match(state.src, start)):
+        return False
+    closing = re.compile(rf"\{{(?:%-?[ \t]*end|\{{[<%][ \t]*/[ \t]*){opened['name']}\b")
+    for line in range(begin, end):
+        if closing.search(state.src, opened.end() if line == begin else state.bMarks[line], state.eMarks[line]):
+            if not silent:
+                state.push("region", "", 0).map = [begin, line + 1]
+                state.line = line + 1
+            return True
+    return False
+
+
 def title_of(kind: str, line: str) -> tuple[int, int] | None:
     """Return the place of a container's or an admonition's title in its first line; None if it has none."""
     start = len(line) - len(line.lstrip(" \t>*+-0123456789.)"))
     if kind == "indented_open":
         found = _QUOTED.search(line)
+    elif said := re.search(r"""\btitle=["']([^"']{1,1000})["']""", line):
+        return said.span(1)
     else:
         found = _CONTAINER.match(line.rstrip(), line.find(":::") if ":::" in line else start)
         if found and found["other"] and not _TITLED.fullmatch(found["name"] or ""):
@@ -130,11 +165,16 @@ class Lines(NamedTuple):
     text: bool
 
 
-def runs(body: str, places: list[tuple[int, int]]) -> list[Lines]:
-    """Divide the lines of a paragraph into those that are text and those that only say something to a program."""
+def runs(body: str, places: list[tuple[int, int]], options: bool = False) -> list[Lines]:
+    """Divide the lines of a paragraph into those that are text and those that only say something to a program.
+
+    Args:
+        options: whether it may begin with options of a directive.
+    """
     found: list[Lines] = []
     for place in places:
-        text = _STRUCTURE.fullmatch(body, *place) is None
+        options = options and _OPTION.fullmatch(body, *place) is not None
+        text = not options and _STRUCTURE.fullmatch(body, *place) is None
         if found and found[-1].text == text:
             found[-1].places.append(place)
         else:

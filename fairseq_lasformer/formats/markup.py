@@ -9,6 +9,7 @@ from xml.parsers import expat
 
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.formats.encoding import web_encoding
+from fairseq_lasformer.formats.templates import Code, codes
 
 DEEPEST = 256
 """Maximum depth of nested XML elements."""
@@ -120,11 +121,8 @@ VOID = frozenset(re.findall(r"\w+", "area base br col embed hr img input link me
 """HTML elements without content and end tag."""
 
 
-_TAG = re.compile(
-    r"""<([a-zA-Z][^\t\n\f\r />]*+)((?:=[\t\n\f\r ]*+(?:"[^"]*+"|'[^']*+')"""
-    r"""|<\?[^?>]{0,1000}(?:\?(?!>)[^?]{0,1000}|>[^?]{0,1000}){0,20}\?>|<%[^%]{0,1000}(?:%(?!>)[^%]{0,1000}){0,20}%>|[^>])*+)>"""
-)
-_CODE = re.compile(r"<\?(?:php\b|=|\s)|<%")
+_TAG = re.compile(r"""<([a-zA-Z][^\t\n\f\r />]*+)((?:=[\t\n\f\r ]*+(?:"[^"]*+"|'[^']*+')|[^>])*+)>""")
+_CODE_SIGN = re.compile(r"<[?%#/]|[{\[][{%#!/a-z]|@[a-z]")
 _UNQUOTED_END = re.compile(r"""=[^\s"'>]+/>\Z""")
 _ATTRIBUTE = re.compile(r"""([^\s=/>"']++)(?:\s*+=\s*+("[^"]*+"|'[^']*+'|[^\s>]*+))?+""")
 _ENTITY = re.compile(r"&(?:#[0-9]{1,9}|#[xX][0-9a-fA-F]{1,8}|[a-zA-Z][a-zA-Z0-9]{0,40});?")
@@ -135,24 +133,34 @@ _WITH_ENTITIES = ("textarea", "title")
 """Those whose content has entities."""
 
 
+_MASK = "\ue000"
+"""Stand-in for a character of code, in the text whose tags are found."""
+
+
 def html_pieces(text: str) -> list[Piece]:
     """Split an HTML file, which may be any text, into pieces; each character is read a few times at most."""
     found: list[Piece] = []
-    position, last = 0, text.rfind(">")
+    places = codes(text) if _CODE_SIGN.search(text) else []
+    seen = _masked(text, places)
+    waiting = iter([*places, Code(len(text) + 1, 0)])
+    code = next(waiting)
+    xml = text.lstrip()[:5] == "<?xml" or "http://www.w3.org/1999/xhtml" in text[:2000]
+    position, last = 0, seen.rfind(">")
     while position < len(text):
-        begin = text.find("<", position)
+        begin = seen.find("<", position)
         begin = len(text) if begin < 0 else begin
+        while code.start < position:
+            code = next(waiting)
+        if code.start <= begin and code.start < len(text):
+            found += _characters(text[position : code.start])
+            found.append(Piece("code", "", text[code.start : code.end]))
+            position = code.end
+            continue
         found += _characters(text[position:begin])
         if begin == len(text):
             break
-        following = text[begin + 1 : begin + 2]
+        following = seen[begin + 1 : begin + 2]
         is_tag = following.isascii() and following.isalpha()
-        if following in ("?", "%") and (code := _CODE.match(text, begin)):
-            end = text.find("?>" if following == "?" else "%>", code.end())
-            if end >= 0 or following == "?":  # PHP may go on to the end of the file
-                position = len(text) if end < 0 else end + 2
-                found.append(Piece("code", "", text[begin:position]))
-                continue
         if following not in ("!", "?", "/") and not is_tag:
             found += _characters("<")
             position = begin + 1
@@ -165,9 +173,9 @@ def html_pieces(text: str) -> list[Piece]:
             position = len(text) if end < 0 else end + 3
             found.append(Piece("other", "", text[begin:position]))
             continue
-        match = _TAG.match(text, begin) if is_tag else None
+        match = _TAG.match(seen, begin) if is_tag else None
         # with an unclosed quotation mark, a tag ends at the first bracket
-        position = match.end() if match else text.index(">", begin) + 1
+        position = match.end() if match else seen.index(">", begin) + 1
         raw = text[begin:position]
         name = re.match(r"</?([a-zA-Z][^\t\n\f\r />]*)?", raw)
         if name is None or name[1] is None:
@@ -175,18 +183,30 @@ def html_pieces(text: str) -> list[Piece]:
         elif following == "/":
             found.append(Piece("end", name[1].lower(), raw))
         else:
-            position = _started(found, text, raw, name[1].lower(), position)
+            position = _started(found, text, raw, name[1].lower(), position, xml)
     return found
 
 
-def _started(found: list[Piece], text: str, raw: str, name: str, position: int) -> int:
+def _masked(text: str, places: list[Code]) -> str:
+    """Return a text of the same length without the characters of code."""
+    if not places:
+        return text
+    pieces, position = [], 0
+    for place in places:
+        pieces += [text[position : place.start], _MASK * (place.end - place.start)]
+        position = place.end
+    return "".join([*pieces, text[position:]])
+
+
+def _started(found: list[Piece], text: str, raw: str, name: str, position: int, xml: bool) -> int:
     """Add the start of an element, and the content of one without tags; return where to go on."""
     attributes = {}
     for key, value in _ATTRIBUTE.findall(raw[len(name) + 1 : -1]):
         quoted = value[:1] in ("'", '"')
         attributes[key.lower()] = html.unescape(value[1:-1] if quoted else value)
     found.append(Piece("start", name, raw, "", attributes))
-    if name in VOID or (raw.endswith("/>") and not _UNQUOTED_END.search(raw)):
+    closes = raw.endswith("/>") and not _UNQUOTED_END.search(raw) and (xml or name not in _RAW)
+    if name in VOID or closes:
         found.append(Piece("end", name, ""))
     elif name in _RAW:
         end = re.compile(rf"</{name}(?=[\s/>])", re.I).search(text, position)
@@ -214,15 +234,16 @@ def _characters(text: str) -> list[Piece]:
 
 def encoding_named(data: bytes) -> str | None:
     """Return the encoding that an XML declaration or a meta element names, if any."""
-    found = re.search(rb"""(?:<\?xml[^>]*?encoding|<meta[^>]*?charset)\s*=\s*["']?([A-Za-z0-9_.:-]+)""", data[:2048])
+    head = re.sub(rb"(?s)<!--.*?-->", b"", data[:4096])
+    found = re.search(rb"""(?i)(?:<\?xml[^>]*?encoding|<meta[^>]*?charset)\s*=\s*["']?([A-Za-z0-9_.:-]+)""", head)
     return found[1].decode("ascii") if found else None
 
 
 def encoding_of_page(data: bytes) -> str | None:
     """Return the encoding that a web page names, as browsers understand its name: see :data:`encoding.WEB`."""
     name = encoding_named(data)
-    if name is None or data[:200].lstrip().startswith(b"<?xml"):
-        return name
+    if name is None:
+        return None
     try:
         data.decode(web_encoding(name))
     except (UnicodeError, LookupError):

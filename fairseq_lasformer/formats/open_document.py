@@ -56,6 +56,11 @@ def _in_language(text: str, languages: Languages) -> str:
         tag = found[1] + language(languages.target) + found[3]
         return re.sub(r'\bfo:country="[^"]*"', country, tag)
 
+    text = re.sub(
+        r'(\bstyle:rfc-language-tag=")([^"]*)',
+        lambda m: m[1] + (languages.code if languages.replaces(m[2]) else m[2]),
+        text,
+    )
     text = re.sub(r'(<[^<>]*?\bfo:language=")([^"<>]*)("[^<>]*>)', marked, text)
     code = lambda m: m[1] + (languages.code if languages.replaces(m[2]) else m[2])  # noqa: E731
     return re.sub(r"(<dc:language>)([^<>]*)", code, text)
@@ -66,7 +71,7 @@ def _parsed(text: str) -> Parsed:
     prefix = prefix_of(text, TEXT, "text")
     blocks = (prefix + "p", prefix + "h")
     deleted = prefix + "tracked-changes"
-    known = tuple(prefix + name for name in ("span", "a", "meta", "ruby", "ruby-base"))
+    known = (*(prefix + name for name in ("span", "a", "meta", "ruby", "ruby-base")), "loext:content-control")
     breaks = tuple(prefix + name for name in ("s", "tab", "line-break"))
     paragraphs: list[list[Piece]] = []  # for each open paragraph, the open elements in it
     outside: list[str] = []  # the open cells and items around them

@@ -38,7 +38,7 @@ BY_FLAG = {
 ANYWHERE = re.compile(PLACEHOLDERS)
 """Placeholders of entries without such a flag."""
 
-TAGS = r"<[^<>]{1,2000}>|&\w{1,40};"
+TAGS = r"<[^<>]{1,2000}>|&#?\w{1,40};"
 
 
 def directives(text: str, pattern: re.Pattern[str]) -> list[str]:

@@ -6,6 +6,7 @@ import re
 
 from fairseq_lasformer.formats.block import BREAK, Parsed
 from fairseq_lasformer.formats.builder import BlockBuilder
+from fairseq_lasformer.text import icu
 
 _BREAKS = re.compile(r"((?:\r?\n)+)")  # see text/lines.py
 _MARKER = re.compile(r"\s*(?:(?:[-*+•‣–—>]|\(?\d{1,3}[.)])[ \t]+)*")
@@ -32,7 +33,7 @@ def looks_wrapped(text: str) -> bool:
 def read(text: str) -> Parsed:
     """Read the lines of a text, each of which may contain one sentence or a whole paragraph."""
     builder = BlockBuilder()
-    for line in _BREAKS.split(text):
+    for line in _joined(_BREAKS.split(text)):
         if not line.strip():
             builder.keep(line)
             continue
@@ -40,9 +41,38 @@ def read(text: str) -> Parsed:
         start = marker.end() if marker and line[marker.end() :].strip() else 0
         builder.keep(line[:start])
         builder.begin()
-        builder.text(line[start:])
+        _text(builder, line[start:])
         builder.end()
     return builder.parsed()
+
+
+def _joined(lines: list[str]) -> list[str]:
+    """Return lines, of which those that a message of ICU covers are one."""
+    if not any("{" in line for line in lines):
+        return lines
+    text = "".join(lines)
+    crossing = [(m.start, m.end) for m in icu.messages(text) if "\n" in text[m.start : m.end]]
+    found: list[str] = []
+    position = 0
+    waiting = iter([*crossing, (len(text) + 1, 0)])
+    start, end = next(waiting)
+    whole = False
+    for line in lines:
+        found[-1:] = [found[-1] + line] if whole else [*found[-1:], line]
+        position += len(line)
+        while end and end <= position:
+            start, end = next(waiting)
+        whole = start < position
+    return found
+
+
+def _text(builder: BlockBuilder, text: str) -> None:
+    """Add text to the open block, with its line breaks as markup."""
+    for piece in re.split(r"(\r?\n)", text):
+        if piece in ("\n", "\r\n"):
+            builder.keep(piece, BREAK)
+        else:
+            builder.text(piece)
 
 
 def read_wrapped(text: str) -> Parsed:
@@ -53,10 +83,6 @@ def read_wrapped(text: str) -> Parsed:
             builder.keep(paragraph)
             continue
         builder.begin()
-        for piece in re.split(r"(\r?\n)", paragraph):
-            if piece in ("\n", "\r\n"):
-                builder.keep(piece, BREAK)
-            elif piece:
-                builder.text(piece)
+        _text(builder, paragraph)
         builder.end()
     return builder.parsed()

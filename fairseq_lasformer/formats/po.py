@@ -8,6 +8,7 @@ Credits of translators stay empty as well: they are names. Accelerators: :mod:`f
 from __future__ import annotations
 
 import gettext
+import html
 import re
 from collections import Counter
 from typing import NamedTuple
@@ -17,6 +18,7 @@ from fairseq_lasformer.formats.accelerators import Accelerators
 from fairseq_lasformer.formats.block import BREAK, PLACEHOLDER, Parsed
 from fairseq_lasformer.formats.builder import BlockBuilder
 from fairseq_lasformer.formats.languages import Languages
+from fairseq_lasformer.formats.markup import escape
 from fairseq_lasformer.formats.placeholders import ANYWHERE, BY_FLAG, TAGS, directives
 from fairseq_lasformer.text import icu
 from fairseq_lasformer.text.lines import lines_with_ends
@@ -24,10 +26,11 @@ from fairseq_lasformer.text.lines import lines_with_ends
 _FIELD = re.compile(r'(\s*)(msgctxt|msgid|msgid_plural|msgstr(?:\[\d+\])?)(\s*)"([^\r\n]*)"\s*$')
 _MORE = re.compile(r'\s*"([^\r\n]*)"\s*$')
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", '"': '"', "\\": "\\", "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
-_BREAKS = re.compile(r"((?:\\n|\\t|\\r)+)")
+_BREAKS = re.compile(r"((?<!\\)(?:\\[ntr])+)")
 _PLURALS = re.compile(r"nplurals\s*=\s*(\d+)\s*;\s*plural\s*=([^;\\]+)")
 _CREDITS = re.compile(r"translator[-_]credits|NAME OF TRANSLATORS|EMAIL OF TRANSLATORS|Your (?:names|emails)")
-_CHARSET = re.compile(r'("Content-Type:[^"]*?\bcharset=)([^\s"\\;]+)')
+_CHARSET = re.compile(r"(\bcharset=)([^\s\"\\;]*)")
+_ENTITY = re.compile(r"&(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});")
 _NUMBERS = 201  # numbers, from 0, whose plural form is tried
 
 
@@ -111,7 +114,8 @@ def languages(text: str) -> tuple[str | None, str | None]:
 
 def charset(data: bytes) -> str | None:
     """Return the encoding that the header names; None if it names none, or one in which the file is not."""
-    found = re.search(rb'"Content-Type:[^"]*?\bcharset=([A-Za-z0-9_.:-]+)', data)
+    header = re.sub(rb'"\s*\n\s*"', b"", data[:8192])  # its lines may be wrapped
+    found = re.search(rb"Content-Type:[^\"]*?\bcharset=([A-Za-z0-9_.:-]+)", header)
     try:
         name = found[1].decode() if found else ""
         data.decode(name or "-")
@@ -255,12 +259,16 @@ def _message(builder: BlockBuilder, source: str, pattern: re.Pattern[str]) -> No
         if _BREAKS.fullmatch(piece):
             builder.keep(piece)
         elif piece:
+            builder.write = _escape_markup if _ENTITY.search(source) else _escape
             builder.begin()
             position = 0
             for placeholder in pattern.finditer(piece):
                 _text(builder, piece[position : placeholder.start()])
-                builder.keep(placeholder[0], "" if re.fullmatch(TAGS, placeholder[0]) else PLACEHOLDER)
                 position = placeholder.end()
+                if _ENTITY.fullmatch(placeholder[0]):
+                    builder.text(html.unescape(placeholder[0]), None, placeholder[0])
+                else:
+                    builder.keep(placeholder[0], "" if re.fullmatch(TAGS, placeholder[0]) else PLACEHOLDER)
             _text(builder, piece[position:])
             builder.end()
 
@@ -274,8 +282,20 @@ def _plain(value: str, pattern: re.Pattern[str]) -> str:
 
 def _text(builder: BlockBuilder, raw: str) -> None:
     if raw:
-        plain = re.sub(r"\\(.)", lambda m: _ESCAPES.get(m[1], m[0]), raw)
-        builder.text(plain, None, raw)
+        builder.text(re.sub(r"\\(x[0-9a-fA-F]{1,2}|[0-7]{1,3}|.)", lambda m: _character(m[1]), raw), None, raw)
+
+
+def _character(escaped: str) -> str:
+    """Return the character of an escape, without its backslash; see gettext's manual, "PO Files"."""
+    if escaped in _ESCAPES:
+        return _ESCAPES[escaped]
+    if escaped[0] == "x" and len(escaped) > 1:
+        return chr(int(escaped[1:], 16))
+    return chr(int(escaped, 8) % 256) if escaped[0] in "01234567" else f"\\{escaped}"
+
+
+def _escape_markup(text: str) -> str:
+    return _escape(escape(text).replace("\xa0", "&nbsp;"))
 
 
 def _escape(text: str) -> str:

@@ -22,15 +22,19 @@ _ARROW = r"(?:-{1,3}>|[–—=]>|→)"
 _LOOSE = re.compile(rf"\s*{_WRITTEN}[ \t]*{_ARROW}[ \t]*{_WRITTEN}[ \t]*(?P<how>)\s*\Z")
 _LIKE_A_TIME = re.compile(rf"\s*\d[^\s>]{{0,12}}:[^\s>]{{0,16}}[ \t]*{_ARROW}")
 _NUMBER = re.compile(r"\s*\W?\d{1,9}\W?\s*\Z")
-_TAG = re.compile(r"<[^<>]{0,500}>|\{\\[^{}]{0,500}\}")
+_TAG = re.compile(r"</?[a-zA-Z][^<>]{0,500}>|<\d[\d:.]{0,20}>|\{\\[^{}]{0,500}\}")
 _END = re.compile(r"[.!?…:;\"”»)\]♪。！？」]\s*$")
-_START = re.compile(r"\s*[-–—♪#\[(>]")
+_MARKS = r"(?:&lrm;|&rlm;|[\u200e\u200f\u202a-\u202e\u2066-\u2069])*"
+_START = re.compile(rf"\s*{_MARKS}\s*[-–—♪#\[(>]")
+_DASH = re.compile(rf"\s*{_MARKS}(?:[-–—>]+\s*)?")
+_LINE_END = re.compile(r"(?:[\r\n]+|\\N)\Z")
 _VOICE = re.compile(r"<v(?:\.[\w.-]*)?[ \t]+([^<>]{1,200})>")
 POSITION = re.compile(r"\\(?:an?\d{1,2}|pos\([^()]*\)|move\([^()]*\))")
 _SETTING = re.compile(r"\b(?:line|position|align|region|vertical):\S+|\b[XY][12]:\S+")
 _DRAWING, _DRAWN = re.compile(r"\\p[1-9]"), re.compile(r"\\p0")
 _BREAK = re.compile(r"\\[Nnh]")
-_ENTITY = re.compile(r"&(?:amp|nbsp|gt|lt|quot|apos|lrm|rlm|#\d{1,7}|#x[0-9a-fA-F]{1,6});")
+_ENTITY = re.compile(r"&(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});")
+_EVERYWHERE = ("&amp;", "&nbsp;", "&gt;", "&quot;", "&apos;", "&lrm;", "&rlm;")
 _BLOCKS = re.compile(r"(?:NOTE|STYLE|REGION)(?:[ \t]|:|$)")
 _LANGUAGE = re.compile(r"(Language:[ \t]*)([\w-]+)")
 
@@ -180,10 +184,12 @@ def _end_of(lines: list[str], time: int, web: bool) -> int:
     """
     end = time + 1
     while end < len(lines) and not _like_a_time(lines[end]):
-        if web and not lines[end].strip():
+        if web and not lines[end].rstrip("\r\n"):
             break
-        if end + 1 < len(lines) and _NUMBER.match(lines[end]) and _like_a_time(lines[end + 1]):
-            break
+        if _NUMBER.match(lines[end]):
+            following = next((line for line in lines[end + 1 : end + 4] if line.strip()), "")
+            if _like_a_time(following):
+                break
         end += 1
     while end > time + 1 and not lines[end - 1].strip():
         end -= 1
@@ -203,7 +209,7 @@ def finish(original: str, made: str, width: int) -> str:
     cues = [(start, end) for start, end, _ in _cues(old)]
     texts = [[line.rstrip("\r\n") for line in new[a:b]] for a, b in cues]
     for k in range(1, len(cues)):
-        _share(texts, k)
+        _share(texts, k, old[slice(*cues[k])])
     found, position = [], 0
     for (a, b), lines in zip(cues, texts):
         ending = re.search(r"[\r\n]*\Z", new[b - 1] if b > a else "")
@@ -233,9 +239,11 @@ def _with_text(lines: list[str]) -> list[str]:
     return found or ([tags] if tags else [])
 
 
-def _share(texts: list[list[str]], k: int) -> None:
+def _share(texts: list[list[str]], k: int, original: list[str]) -> None:
     """Give a cue without a word half of the words of the previous cue, if a sentence spans both."""
     here, before = " ".join(texts[k]), " ".join(texts[k - 1])
+    if not any(c.isalnum() for line in original for c in _plain(line)):
+        return  # it had no words either
     if not texts[k] or any(c.isalnum() for c in _plain(here)) or _TAG.search(here + before):
         return
     words = before.split()
@@ -282,13 +290,14 @@ class CueWriter:
     Args:
         web: whether texts have the entities of WebVTT.
         joined: see :func:`read`.
+        tag: the pattern of tags.
 
     Attributes:
         previous: the last cue that was added.
     """
 
-    def __init__(self, builder: BlockBuilder, web: bool, joined: bool) -> None:
-        self.builder, self.web, self.joined = builder, web, joined
+    def __init__(self, builder: BlockBuilder, web: bool, joined: bool, tag: re.Pattern[str] = _TAG) -> None:
+        self.builder, self.web, self.joined, self.tag = builder, web, joined, tag
         self.previous: Cue | None = None
         self.before = ""  # the last line with text
         self.states: list[str] = []
@@ -310,20 +319,20 @@ class CueWriter:
         drawing = False
         voice = cue.voice
         for number, line in enumerate(cue.lines):
-            plain = _plain(line)
+            plain = self.tag.sub("", _LINE_END.sub("", line)).strip()
             said = _VOICE.search(line)
             ended = not self.before or bool(_END.search(self.before)) or bool(_START.match(plain))
             ended = ended or (apart and not number) or (bool(said) and said[1] != voice)  # type: ignore[index]
             voice = said[1] if said else voice
             if ended if self.joined else not number:
                 builder.leave()
-            body = line.rstrip("\r\n")
-            dash = re.match(r"\s*(?:[-–—>]+\s*)?", body)
+            body = _LINE_END.sub("", line)
+            dash = _DASH.match(body)
             start = dash.end() if dash and not builder.inside else 0
             builder.keep(body[:start])
             builder.enter()
             position = start
-            for tag in _TAG.finditer(body, start):
+            for tag in self.tag.finditer(body, start):
                 self._text(body[position : tag.start()], cue, number, drawing)
                 builder.keep(tag[0])
                 _update(self.states, tag[0])
@@ -336,7 +345,7 @@ class CueWriter:
 
     def _text(self, text: str, cue: Cue, number: int, drawing: bool) -> None:
         """Add text between tags; each cue shows its own words, and as many in each line as in the original."""
-        if drawing:
+        if drawing or any(tag.startswith("<rt") for tag in self.states):
             self.builder.keep(text)
             return
         state = (cue.begin, number, *self.states)
@@ -345,7 +354,7 @@ class CueWriter:
             self.builder.text(text[position : found.start()], state)
             if found[0].startswith("\\"):
                 self.builder.keep(found[0], BREAK)
-            elif not self.web and found[0] == "&lt;":
+            elif not self.web and found[0] not in _EVERYWHERE:
                 self.builder.text(found[0], state)
             else:
                 self.builder.text(html.unescape(found[0]), state, found[0])

@@ -6,18 +6,18 @@ variation selectors, joiners, flags, keycaps (Unicode Technical Standard 51).
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import regex
+
 from fairseq_lasformer.formats.block import PLACEHOLDER, Block, Markup
 
-_ONE = (
-    "[$+<=>^`|~\u00a2-\u00a9\u00ac\u00ae-\u00b1\u00b6\u00d7\u00f7\u2020-\u2023\u203b\u20a0-\u20c0\u2100-\u2bff\u3004\u3012\u3013\u3020"
-    "\u303f\ue000-\uf8ff\ufffd\U0001d000-\U0001d2ff\U0001f000-\U0001faff\U000f0000-\U0010fffd]"
+_ONE = r"[\p{So}\p{Sc}\p{Sk}\p{Sm}\p{Co}\u2020-\u2022\u203b\u203c\u2049\u3030\u303d]"
+_MODIFIED = (
+    rf"(?:{_ONE}|[0-9#*](?=\ufe0f?\u20e3))[\ufe0e\ufe0f\u20d0-\u20ff\U0001f3fb-\U0001f3ff\U000e0020-\U000e007f]*"
 )
-_MODIFIED = f"(?:{_ONE}|[0-9#*](?=\ufe0f?\u20e3))[\ufe0e\ufe0f\u20d0-\u20ff\U0001f3fb-\U0001f3ff\U000e0020-\U000e007f]*"
-_RUN = re.compile(f"(?:{_MODIFIED}(?:\u200d(?:{_MODIFIED})?)*)+")
+_RUN = regex.compile(rf"(?:{_MODIFIED}(?:\u200d(?:{_MODIFIED})?)*)+")
 
 
 class Hidden(NamedTuple):

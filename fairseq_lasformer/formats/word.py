@@ -25,9 +25,17 @@ WORD = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
 _PARTS = re.compile(r"word/(?:document|header\d*|footer\d*|footnotes|endnotes|comments)\.xml")
 _KINDS = ("header", "footer", "footnotes", "endnotes", "comments")
 _MARKED = re.compile(r"(?:styles|settings|numbering)\w*\.xml")
-_SHOWN = {"diagrams/data": "diagram", "charts/chart": "chart"}
-_TEXT_FIELDS = ("HYPERLINK", "TOC")
-_UNSEEN = ("moveFrom", "rt")
+_SHOWN = {
+    "diagrams/data": "diagram",
+    "charts/chart": "chart",
+    "drawings/": "drawing",
+    "glossary/document": "building block",
+}
+_TEXT_FIELDS = ("HYPERLINK", "TOC", "FORMTEXT")
+_LONG_FIELDS = ("TOC", "INDEX", "TOA", "BIBLIOGRAPHY", "ADDIN", "IF", "INCLUDETEXT", "DATABASE")
+"""Fields whose result may be several paragraphs."""
+
+_UNSEEN = ("moveFrom", "del", "rt")
 _EAST, _RIGHT = ("ja", "ko", "zh"), ("ar", "fa", "he", "ur")
 
 
@@ -93,6 +101,11 @@ class _Field(NamedTuple):
         words = self.instruction.split()
         return not self.result or not words or words[0].upper() not in _TEXT_FIELDS
 
+    @property
+    def is_long(self) -> bool:
+        """Return whether its result may be several paragraphs."""
+        return self.instruction.strip().upper().startswith(_LONG_FIELDS)
+
 
 class _Reader:
     """The state of a file that is being read."""
@@ -108,6 +121,7 @@ class _Reader:
         self.fields: list[_Field] = []  # the open fields, over any number of paragraphs
         self.simple: list[bool] = []  # for each open fldSimple, whether it is hidden
         self.unseen = 0
+        self.drawn = False  # whether this is text of a drawing
 
     @property
     def hidden(self) -> bool:
@@ -131,9 +145,13 @@ class _Reader:
             else:
                 builder.end()
                 builder.keep(piece.raw)
+                # one that nothing ends must not hide the rest of the document
+                self.fields = [field for field in self.fields if not field.hidden or field.is_long]
             return
         if starts:
             self._start(piece, local)
+        if piece.name == "a:t":
+            self.drawn = starts
         self.cells += (local == "tc") * (starts - ends)
         if self.kept is not None:
             # Word's notes about spelling and languages are invisible
@@ -142,6 +160,8 @@ class _Reader:
             self._end(local)
         if piece.kind == "text" and self.inside:
             self._text(piece)
+        elif piece.name == "v:textpath" and starts or piece.kind == "text" and self.drawn:
+            self.builder.misread(piece.raw, "drawing")
         elif local == "noBreakHyphen" and builder.inside and not self.hidden:
             if starts:
                 builder.keep(f'<{self.prefix}t xml:space="preserve">')

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Hashable
 from typing import NamedTuple
+from xml.sax.saxutils import quoteattr
 
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.formats import html
 from fairseq_lasformer.formats.block import PLACEHOLDER, Parsed
 from fairseq_lasformer.formats.builder import BlockBuilder
 from fairseq_lasformer.formats.languages import Languages
@@ -13,6 +16,8 @@ from fairseq_lasformer.formats.markup import Piece, escape, html_pieces, xml_pie
 
 _CODES = ("ph", "bpt", "ept", "it", "x", "bx", "ex", "sc", "ec", "cp", "sm", "em")
 """Inline elements whose content is code, not text."""
+
+_HTML = re.compile(r"</(?:p|b|i|a|em|strong|span|div|li|ul|ol|h[1-6]|td|tr|table|u|font|code|label)>|<br[ \t]*/?>")
 
 _UNITS = ("trans-unit", "segment")
 _AROUND = ("xliff", "file", "header", "body", "group", "unit", "ignorable", *_UNITS)
@@ -65,8 +70,9 @@ def _with_target(piece: Piece, languages: Languages) -> str:
     """Return a piece of the file, which names the target language where it names the source."""
     said = piece.attributes if piece.kind == "start" else {}
     for source, target in zip(*_LANGUAGES):
-        if source in said and target not in said and languages.target:
-            return re.sub(r"(?=\s*/?>\Z)", f' {target}="{languages.code}"', piece.raw, count=1)
+        if source in said and not said.get(target) and languages.target:
+            raw = re.sub(rf"""\s{target}\s*=\s*(?:""|'')""", "", piece.raw)
+            return re.sub(r"(?=\s*/?>\Z)", f' {target}="{languages.code}"', raw, count=1)
     return piece.raw
 
 
@@ -165,7 +171,10 @@ def _unit(builder: BlockBuilder, pieces: list[Piece], skip: bool) -> None:
     prefix = pieces[source[0]].name.removesuffix("source")
     open_empty = ""  # the segment whose empty translation is being filled
     for i, piece in enumerate(pieces):
-        if target is not None and i == target[0] and not full:
+        if target is not None and i == target[1] and full:
+            _missing(builder, pieces[target[0] : target[1]], segments)
+            builder.keep(piece.raw)
+        elif target is not None and i == target[0] and not full:
             builder.keep(piece.raw[:-2] + ">" if piece.raw.endswith("/>") else piece.raw)
             _content(builder, content)
             builder.keep(f"</{piece.name}>" if piece.raw.endswith("/>") else "")
@@ -174,7 +183,7 @@ def _unit(builder: BlockBuilder, pieces: list[Piece], skip: bool) -> None:
                 continue
             is_tag = piece.kind == "start" and _is_segment(piece)
             if is_tag and piece.attributes.get("mid", "") in segments and _is_empty(pieces, i):
-                open_empty = piece.raw.endswith("/>") and f"</{piece.name}>" or ""
+                open_empty = f"</{piece.name}>" if piece.raw.endswith("/>") else ""
                 builder.keep(piece.raw[:-2] + ">" if open_empty else piece.raw)
                 _content(builder, segments[piece.attributes["mid"]])
                 builder.keep(open_empty)
@@ -186,6 +195,17 @@ def _unit(builder: BlockBuilder, pieces: list[Piece], skip: bool) -> None:
             builder.keep(f"<{prefix}target>")
             _content(builder, content)
             builder.keep(f"</{prefix}target>")
+
+
+def _missing(builder: BlockBuilder, target: list[Piece], segments: dict[str, list[Piece]]) -> None:
+    """Add the segments that a translation in segments lacks."""
+    there = {piece.attributes.get("mid") for piece in target if piece.kind == "start" and _is_segment(piece)}
+    first = next((piece for piece in target if piece.kind == "start" and _is_segment(piece)), None)
+    for mid, content in segments.items() if first is not None else ():
+        if mid not in there:
+            builder.keep(f'<{first.name} mtype="seg" mid={quoteattr(mid)}>')  # type: ignore[union-attr]
+            _content(builder, content)
+            builder.keep(f"</{first.name}>")  # type: ignore[union-attr]
 
 
 def _is_segment(piece: Piece) -> bool:
@@ -225,13 +245,16 @@ def _plain(pieces: list[Piece]) -> str:
 def _protected(piece: Piece) -> bool:
     """Return whether the content of an inline element is not translated, by XLIFF or by ITS."""
     said = piece.attributes
-    return said.get("mtype") == "protected" or any(
+    return said.get("mtype") in ("protected", "x-its-translate-no") or any(
         name.rpartition(":")[2] == "translate" and value == "no" for name, value in said.items()
     )
 
 
 def _content(builder: BlockBuilder, pieces: list[Piece]) -> None:
-    """Add the content of a source: a block, or one for each of its segments."""
+    """Add the content of a source: a block, or one for each of its segments, or those of HTML that is escaped in it."""
+    if all(piece.kind == "text" for piece in pieces) and _HTML.search(text := "".join(p.text for p in pieces)):
+        html.add(_Escaped(builder), text)
+        return
     builder.begin()
     states: list[Piece] = []
     code = 0  # number of open elements whose content stays
@@ -280,16 +303,66 @@ def _content(builder: BlockBuilder, pieces: list[Piece]) -> None:
 
 
 def _cdata(builder: BlockBuilder, data: list[Piece], state: tuple[str, ...], kept: bool) -> None:
-    """Add a CDATA section: markup in it stays, in a section; plain text needs none."""
+    """Add a CDATA section: HTML in it by its own rules, in a section; plain text needs none."""
     text = "".join(piece.text for piece in data)
     inner = html_pieces(text)
     marked_up = any(piece.kind != "text" or piece.raw != piece.text for piece in inner)
-    if kept or marked_up:
+    if kept:
+        builder.keep("".join(piece.raw for piece in data))
+    elif marked_up:
+        builder.end()
         builder.keep("<![CDATA[")
-    for piece in inner:
-        if piece.kind == "text" and not kept:
-            builder.text(piece.text, state, piece.raw if marked_up else escape(piece.text))
-        else:
-            builder.keep(piece.raw)
-    if kept or marked_up:
+        html.add(builder, text)
         builder.keep("]]>")
+        builder.begin()
+    else:
+        builder.text(text, state, escape(text))
+
+
+class _Escaped(BlockBuilder):
+    """A builder of HTML that is escaped in an XML file.
+
+    Args:
+        builder: the file's.
+    """
+
+    def __init__(self, builder: BlockBuilder) -> None:
+        self.outer = builder
+        super().__init__()
+
+    def begin(self) -> None:
+        before, self.outer.write = self.outer.write, lambda text: escape(escape(text))
+        self.outer.begin()
+        self.outer.write = before
+
+    def end(self) -> None:
+        before, self.outer.write = self.outer.write, lambda text: escape(escape(text))
+        self.outer.end()
+        self.outer.write = before
+
+    def enter(self) -> None:
+        if not self.outer.inside:
+            self.begin()
+
+    def leave(self) -> None:
+        if self.outer.inside:
+            self.end()
+
+    @property
+    def inside(self) -> bool:
+        return self.outer.inside
+
+    def at(self, kind: str, key: str = "") -> None:
+        self.outer.at(kind, key)
+
+    def name(self, key: str) -> None:
+        self.outer.name(key)
+
+    def text(self, text: str, state: Hashable = None, raw: str | None = None) -> None:
+        self.outer.text(text, state, escape(raw if raw is not None else escape(text)))
+
+    def keep(self, raw: str, fill: str = "") -> None:
+        self.outer.keep(escape(raw), fill)
+
+    def misread(self, raw: str, what: str, written: bool = True) -> None:
+        self.outer.misread(escape(raw), what, written)

@@ -19,18 +19,21 @@ N = r"\d{1,4}"  # every repetition is bounded: texts are untrusted
 WIDTH = rf"(?:\*(?:{N}\$)?|{N})?(?:\.(?:\*(?:{N}\$)?|{N})?)?"
 CONVERSION = r"(?:hh|h|ll|l|j|z|t|L|q|w\d+|wf\d+)?(?:[diouxXeEfFgGaAcCsSpnmbB]|<PRI[a-zA-Z]+\d*>)"
 
+_L = r"A-Za-z0-9_\u00c0-\u024f\u0370-\u052f"
+"""Letters and digits of scripts that write spaces, within a class; in others, an address may follow a word directly."""
+
 _TEMPLATES = (
-    r"<\?(?:php\b|=)[\s\S]{0,1000}?\?>|<%[\s\S]{0,1000}?%>|\{#[^\n]{0,1000}?#\}|\{!![^\n]{0,400}?!!\}"
-    r"|\{\{\{[^{}\n]{0,200}\}\}\}|\{\{[^{}\n]{0,200}\}\}|\{%[^\n]{0,400}?%\}|\$\{[^{}\n]{0,200}\}|#\{[^{}\n]{0,200}\}"
-    r"|\{[^{}\s]{0,80}\}|\{[ \t][\w.$]{1,80}[ \t]\}"
+    r"<\?(?:php\b|=)[\s\S]{0,1000}?\?>|<%[\s\S]{0,1000}?%>|\{#[^\n]{0,1000}?#\}|\{!![^\n]{0,400}?!!\}|\[%[^\n]{0,400}?%\]"
+    r"|\{\{\{[^{}\n]{0,200}\}\}\}|\{\{[^{}\n]{0,200}\}\}|\{%[^\n]{0,400}?%\}|[$#%]\{[^{}\n]{0,200}\}"
+    r"|\{(?![+=~>-]{2})[^{}\s]{0,80}\}|\{[ \t][\w.$]{1,80}[ \t]\}"
 )
 
 # In any text: no space as a flag ("100% of"), and nothing that continues as a word ("50%off").
 _DIRECTIVES = (
-    r"(?<![\w%])%\([\w.-]{1,80}\)[-+#0]{0,6}\d{0,4}(?:\.\d{1,4})?[a-zA-Z]"
-    rf"|(?<![\w%])%(?:{N}\$)?[-+#0']{{0,6}}{WIDTH}{CONVERSION}(?!\w)"
-    r"|(?<![\w%])%@(?!\w)|(?<![\w%])%%(?!\w)"
-    r"|(?<![\w%])%[A-Za-z_][\w.-]{0,80}%(?!\w)|(?<![\w%])%\d{1,2}(?!\w)"
+    rf"(?<![{_L}%])%\([\w.-]{{1,80}}\)[-+#0]{{0,6}}\d{{0,4}}(?:\.\d{{1,4}})?[a-zA-Z]"
+    rf"|(?<![{_L}%])%(?:{N}\$)?[-+#0']{{0,6}}{WIDTH}{CONVERSION}(?![{_L}])"
+    rf"|(?<![{_L}%])%@(?![{_L}])|(?<![{_L}%])%%(?![{_L}])"
+    rf"|(?<![{_L}%])%[A-Za-z_][\w.-]{{0,80}}%(?![{_L}])|(?<![{_L}%])%L?\d{{1,2}}(?![{_L}])"
     r"|</?\d{1,4}/?>"
 )
 
@@ -45,10 +48,11 @@ _BLADE = (
     "endonce production endproduction show stop parent each can endcan cannot endcannot choice inject"
 ).replace(" ", "|")
 _ARGUMENTS = r"\((?:[^()\n]|\((?:[^()\n]|\([^()\n]{0,200}\)){0,200}\)){0,400}\)"
-_DIRECTIVE = rf"(?<![\w@.])@(?:(?:{_BLADE})[ \t]?{_ARGUMENTS}|[A-Za-z]\w{{0,40}}{_ARGUMENTS})"
+_DIRECTIVE = rf"(?<![{_L}@.])@(?:(?:{_BLADE})[ \t]?{_ARGUMENTS}|[A-Za-z]\w{{0,40}}(?=\([$'\"\[\d!)]){_ARGUMENTS})"
 
 # neither space nor brackets nor quotation marks, and nothing of scripts that write no space after an address
-_IN_ADDRESS = r"[^\s<>\"“”„«»‹›`{}|\\^\ufffc\u3000-\u9fff\uac00-\ud7af\uff00-\uffef]"
+_SPACELESS = r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3000-\u9fff\uac00-\ud7af\uff00-\uffef"
+_IN_ADDRESS = rf"[^\s<>\"“”„«»‹›`{{}}|\\^\ufffc{_SPACELESS}]"
 _SCHEMES = (
     "https?|ftps?|sftp|ssh|git|file|wss?|svn|s3|gs|ldaps?|irc|rtsp|rtmp|smb|nfs|jdbc:[a-z]{1,20}|[a-z][a-z0-9+-]{1,20}"
 )
@@ -57,43 +61,53 @@ _COUNTRIES = (
     "de|uk|fr|it|es|pt|nl|be|ch|at|pl|cz|sk|hu|ro|bg|gr|se|no|dk|fi|ee|lv|lt|ie|ru|ua|by|tr|il|in|cn|jp|kr|tw|hk|vn|"
     "th|id|my|sg|au|nz|ca|us|mx|br|ar|cl|za|eu|is|lu|si|hr|rs"
 )
+_SHORTENERS = "ly|co|gl|me|tv|gg|to|im|cc|ws|ai"
+_MAIL = r"[A-Za-z0-9_.+%-]{1,64}@(?:[A-Za-z0-9-]{1,63}\.){1,6}[A-Za-z]{2,24}"
+_LABEL = r"(?:[a-z0-9][a-z0-9-]{0,62}\.)"
 _ADDRESSES = (
-    rf"(?<![A-Za-z0-9])(?:{_SCHEMES})://{_IN_ADDRESS}{{1,2000}}|(?<![A-Za-z0-9])(?:mailto|tel|sms|data|urn|doi):(?=[\w+%.@/-]{{3}}){_IN_ADDRESS}{{1,2000}}"
-    rf"|(?<![\w.@/])www\.{_IN_ADDRESS}{{1,2000}}"
-    r"|(?<![\w.+%-])[\w.+%-]{1,64}@(?:[\w-]{1,63}\.){1,6}[A-Za-z]{2,24}(?![\w@])"
-    rf"|(?<![\w.@/\\-])(?:[a-z0-9][a-z0-9-]{{0,62}}\.){{1,5}}(?:{_DOMAINS})(?:/{_IN_ADDRESS}{{0,2000}})?(?![\w@])"
-    rf"|(?<![\w.@/\\-])(?:[a-z0-9][a-z0-9-]{{1,62}}\.){{1,5}}(?:{_COUNTRIES})/{_IN_ADDRESS}{{1,2000}}"
-    rf"|(?<![\w.@/\\-])(?:[a-z0-9][a-z0-9-]{{1,62}}\.){{2,5}}(?:{_COUNTRIES})(?![\w@]|\.\w)"
+    rf"(?<![A-Za-z0-9])(?i:{_SCHEMES})://(?:[^\s<>\"/?#:.{{}}]{{1,63}}\.){{0,5}}{_IN_ADDRESS}{{1,2000}}"
+    rf"|(?<![A-Za-z0-9])(?i:mailto:(?=[\w.+-]+@)|(?:tel|sms|callto):(?=[+\d(])|sips?:(?=[\w.+-]+@)|data:(?=\w+/)|skype:(?=\w)"
+    rf"|magnet:(?=\?)|urn:(?=\w+:)|doi:(?=10\.)|geo:(?=-?\d)){_IN_ADDRESS}{{1,2000}}"
+    rf"|(?<![{_L}.@/])(?i:www)\.{_IN_ADDRESS}{{1,2000}}"
+    rf"|(?<![A-Za-z0-9_.+%-]){_MAIL}:[{_L}./~-]{{1,200}}|(?<![A-Za-z0-9_.+%-]){_MAIL}(?![A-Za-z0-9_@])"
+    rf"|(?<![{_L}.@/\\-]){_LABEL}{{1,5}}(?:{_DOMAINS})(?:/{_IN_ADDRESS}{{0,2000}})?(?![{_L}@])"
+    rf"|(?<![{_L}.@/\\-]){_LABEL}{{1,5}}(?:{_COUNTRIES}|{_SHORTENERS})/{_IN_ADDRESS}{{1,2000}}"
+    rf"|(?<![{_L}.@/\\-]){_LABEL}{{2,5}}(?:{_COUNTRIES})(?![{_L}@]|\.[{_L}])"
+    rf"|(?<![{_L}.@/\\-])localhost(?::\d{{2,5}}(?:/{_IN_ADDRESS}{{0,400}})?|/{_IN_ADDRESS}{{1,400}})"
 )
 
 _ENDINGS = (
-    "7z aac aif ai apk avi avif bak bash bat bib bin bmp bz2 c cc cfg class cmd conf cpp crt cs css csv dat db "
-    "deb dll dmg doc docx dot dtd ejs env eot epub erb exe flac flv gif gradle gz h hpp hs html htm ico ics idx "
-    "img ini ipynb iso jar java jpeg jpg js json jsonl jsx key kt less lock log lua m4a md mdx mkv mov mp3 mp4 "
-    "mpeg mpg msi odp ods odt ogg onnx otf pdf pem php pkl pl plist png po pot ppt pptx ps ps1 psd pt py pyc pyi "
-    "pyx qml r rar rb rpm rs rst rtf sass scala scss sh so sql sqlite srt svg swift tar tex tgz tiff tif tmx toml "
-    "ts tsv tsx ttf txt vb vim vtt vue war wasm wav webm webp whl woff woff2 wmv xhtml xlf xliff xls xlsx xml xsd "
-    "xsl xz yaml yml zip zst"
+    "7z aac aif apk avi avif bak bash bat bib bin bmp bz2 cc cfg class cmd conf cpp crt cs css csv dat db deb dll "
+    "dmg doc docx dot dtd ejs env eot epub erb exe flac flv gif gradle gz hpp hs html htm ico ics idx img ini "
+    "ipynb iso jar java jpeg jpg js json jsonl jsx key kt less lock log lua m4a md mdx mkv mov mp3 mp4 mpeg mpg "
+    "msi odp ods odt ogg onnx otf pdf pem php pkl pl plist png po pot ppt pptx ps ps1 psd pt py pyc pyi pyx qml "
+    "rar rb rpm rs rst rtf sass scala scss sh sql sqlite srt svg swift tar tex tgz tiff tif tmx toml ts tsv tsx "
+    "ttf txt vb vim vtt vue war wasm wav webm webp whl woff woff2 wmv xhtml xlf xliff xls xlsx xml xsd xsl xz "
+    "yaml yml zip zst"
 )
 _ENDING = f"(?:{'|'.join(sorted((*_ENDINGS.split(), *_ENDINGS.upper().split()), key=len, reverse=True))})"
-_NAME = r"[\w.@+~%=-]"
+_NAME = rf"[{_L}.@+~%=-]"
+_HIDDEN_FILES = "git[a-z]{2,20}|bash[a-z_]{2,12}|env|npmrc|htaccess|ssh|profile|vimrc|zshrc|editorconfig|dockerignore"
 _FILES = (
-    rf"(?<![\w:/.\\])(?:~|\.{{1,2}})?(?:/{_NAME}{{1,120}}){{2,40}}/?|(?<![\w:/.\\])(?:~|\.{{1,2}})/{_NAME}{{1,120}}/?"
-    rf"|(?<![\w:/.\\<])/[A-Za-z][\w.+~%-]{{2,120}}/?"
-    rf"|(?<![\w\\])(?:[A-Za-z]:\\|\\\\(?=\w)|%\w{{1,40}}%\\)[^\s<>\"|?*\ufffc]{{1,400}}"
-    rf"|(?<![\w/.\\])(?:{_NAME}{{1,80}}/){{1,20}}\.?(?:[\w@+~%=-]{{1,80}}\.){{1,4}}{_ENDING}(?!\w)"
-    rf"|(?<![\w/.\\])\.?(?:[\w+~-]{{1,80}}\.){{1,4}}{_ENDING}(?![\w/])"
-    r"|(?<![\w*])\*(?:\.\w{1,8}){1,2}(?![\w*])"
+    rf"(?<![{_L}:/.\\])(?:~|\.{{1,2}})?(?:/{_NAME}{{1,120}}){{2,40}}/?|(?<![{_L}:/.\\])(?:~|\.{{1,2}})/{_NAME}{{1,120}}/?"
+    rf"|(?<![{_L}:/.\\<])/[A-Za-z][{_L}.+~%-]{{2,120}}/?"
+    rf"|(?<![{_L}\\])(?:[A-Za-z]:\\|\\\\(?=\w)|%\w{{1,40}}%\\)[^\s<>\"|?*\ufffc{_SPACELESS}]{{1,400}}"
+    rf"|(?<![{_L}/.\\])(?:{_NAME}{{1,80}}/){{1,20}}\.?(?:[{_L}@+~%=-]{{1,80}}\.){{1,4}}(?:{_ENDING}|[chr])(?![{_L}])"
+    rf"|(?<![{_L}/.\\])(?:{_NAME}{{1,80}}/){{2,20}}(?![{_L}])"
+    rf"|(?<![{_L}/.\\])\.?(?:[{_L}+~-]{{1,80}}\.){{1,4}}{_ENDING}(?![{_L}/])"
+    rf"|(?<![{_L}/.\\])[a-z0-9_-]{{3,80}}\.[chr](?![{_L}/])"
+    rf"|(?<![{_L}/.\\])\.(?:{_HIDDEN_FILES})(?![{_L}])"
+    rf"|(?<![{_L}*])\*(?:\.\w{{1,8}}){{1,2}}(?![{_L}*])"
 )
 
 _NAMES = (
-    r"(?<![\w@/.&#])@[A-Za-z0-9_][\w-]{0,40}(?:[./][\w-]{1,40}){0,4}(?![\w@])"
-    r"|(?<![\w#&/])#(?=\w{0,60}[^\W\d_])[^\W\u3000-\u9fff\uac00-\ud7af]{1,60}(?![\w#;])"
+    rf"(?<![{_L}@/.&#])@[A-Za-z0-9_][A-Za-z0-9_-]{{0,40}}(?:[./][A-Za-z0-9_-]{{1,40}}){{0,4}}(?![{_L}@])"
+    rf"|(?<![{_L}#&/])#(?=\w{{0,60}}[^\W\d_])[{_L}-]{{1,60}}(?:/[{_L}-]{{1,60}}){{0,4}}(?![{_L}#;])"
 )
 _VERSIONS = (
-    r"(?<![\w.,])[vV]\d{1,6}(?:\.\d{1,6}){1,5}(?:[-+.][A-Za-z0-9]{1,20}){0,4}(?!\w)"
-    r"|(?<![\w.,])(?!\d{1,2}\.\d{1,2}\.\d{2}(?:\d\d)?(?![\d.]))(?!\d{1,3}(?:\.\d{3}){2,6}(?!\d))"
-    r"\d{1,6}(?:\.\d{1,6}){2,5}(?:[-+.][A-Za-z0-9]{1,20}){0,4}(?!\w)"
+    rf"(?<![{_L}.,])[vV]\d{{1,6}}(?:\.\d{{1,6}}){{1,5}}(?:[-+.][A-Za-z0-9]{{1,20}}){{0,4}}(?![{_L}])"
+    rf"|(?<![{_L}.,])(?!\d{{1,2}}\.\d{{1,2}}\.\d{{2}}(?:\d\d)?(?![\d.]))(?!\d{{1,3}}(?:\.\d{{3}}){{2,6}}(?!\d))"
+    rf"\d{{1,6}}(?:\.\d{{1,6}}){{2,5}}(?:[-+.][A-Za-z0-9]{{1,20}}){{0,4}}(?![{_L}])"
 )
 
 _SPANS = re.compile(
@@ -101,7 +115,9 @@ _SPANS = re.compile(
     f"|(?P<version>{_VERSIONS})|(?P<directive>{_DIRECTIVES})"
 )
 _SIGN = re.compile(
-    r"[{}%@#/\\$]|<(?=[?%\d/])|(?<=\w)\.(?=\w)|\*\.|:(?<=\b(?:tel|sms|urn|doi):)|:(?<=\b(?:data):)|:(?<=\bmailto:)"
+    r"[{}%@#/\\$]|<(?=[?%\d/])|(?<=\w)\.(?=\w)|(?<![\w.])\.(?=[a-z])|\*\.|\[%"
+    r"|:(?<=\b(?:tel|sms|urn|doi|geo|sip):)(?=[^\s])|:(?<=\bdata:)(?=\w)|:(?<=\bskype:)(?=\w)|:(?<=\bmagnet:)(?=\?)"
+    r"|:(?<=\bcallto:)(?=[^\s])|:(?<=localhost:)(?=\d)"
 )
 """Characters of which each span has one, at its start or after it; most text has none."""
 
@@ -109,7 +125,7 @@ _LONGEST = 120
 """Number of characters of a span before the first of them."""
 
 _SPACES = " \n\t\xa0\ufffc"
-_EDGE = re.compile(r"(?<!\w)\S|[^\w\s]")
+_EDGE = re.compile(rf"(?<![{_L}])\S|[^\w\s]")
 """Places where a span may begin."""
 
 

@@ -1,0 +1,104 @@
+"""Code of servers and templates in HTML: PHP, ERB, Jinja, Twig, Liquid, Handlebars, Vue, Blade, Smarty, FreeMarker.
+
+Its places are found before tags are: it may contain quotation marks, brackets and tags, within attributes as well.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+_CLOSED = {
+    "<?": "?>",
+    "<%": "%>",
+    "{{--": "--}}",
+    "{{!--": "--}}",
+    "{{{": "}}}",
+    "{{": "}}",
+    "{%": "%}",
+    "{#": "#}",
+    "{!!": "!!}",
+    "[%": "%]",
+    "<#--": "-->",
+    "<#": ">",
+    "</#": ">",
+    "@php": "@endphp",
+}
+"""What begins code, and what ends it; longer beginnings come first."""
+
+_BEGIN = re.compile(
+    r"<\?(?=php\b|=|\s)|<%|\{\{--|\{\{!--|\{\{\{|\{\{|\{%|\{#|\{!!|\[%(?=[-\s])|<#--|</?#(?=[a-z])|@php\b(?!\s*\()"
+    r"|(?<![\w@.])@(?:else|endif|endforeach|endfor|endforelse|endisset|endunless|endsection|endphp|endwhile|endauth|"
+    r"endguest|csrf|stop|show|break|continue|default|endswitch)\b(?![.\w-])"
+    r"|(?<![\w@.])@(?:if|elseif|foreach|for|forelse|isset|unless|while|section|yield|extends|include|lang|class|case|"
+    r"switch|auth|can)[ \t]?(?=\()"
+    r"|\{/?(?:if|else|elseif|foreach|foreachelse|for|include|section|assign|literal|while|block|extends|capture|strip)"
+    r"(?:\s[^{}\n]{0,400})?\}"
+)
+_REGION = re.compile(r"\{%-?\s*(comment|raw|verbatim|schema|javascript|stylesheet|style|highlight|liquid)\b")
+_ARGUMENTS = re.compile(r"\((?:[^()]|\((?:[^()]|\([^()]{0,400}\)){0,400}\)){0,800}\)")
+_SHOWS = re.compile(r"<%[-=]|<\?=|<\?php\s+(?:echo|print)\b|\{\{(?![!#/^>-])|\{!!|@(?:lang|yield)\b")
+_SPLITS = re.compile(
+    r"(?:<%|\{%|<\?(?:php)?|\[%|<#|\{\{#?|@|\{)[-~]?\s*[}]?\s*"
+    r"(?:else|elsif|elseif|elif|when|case|empty|plural|default)\b",
+    re.I,
+)
+
+
+class Code(NamedTuple):
+    """A place of code in a text.
+
+    Attributes:
+        start, end: its place.
+    """
+
+    start: int
+    end: int
+
+
+def codes(text: str) -> list[Code]:
+    """Find the code in an HTML file, in order; what nothing ends is none, except PHP, which the file's end may end."""
+    found: list[Code] = []
+    position = 0
+    missing: set[str] = set()  # ends that do not occur any more
+    while begin := _BEGIN.search(text, position):
+        start = begin.start()
+        end = _end(text, begin, missing)
+        if end is None:
+            position = begin.end()
+            continue
+        found.append(Code(start, end))
+        position = end
+    return found
+
+
+def _end(text: str, begin: re.Match[str], missing: set[str]) -> int | None:
+    """Return the end of code; None if nothing ends it."""
+    start, opened = begin.start(), begin[0]
+    closing = next((end for key, end in _CLOSED.items() if opened == key), None)
+    if closing is None:
+        if opened.endswith("}"):
+            return begin.end()
+        arguments = _ARGUMENTS.match(text, begin.end())
+        return arguments.end() if arguments else begin.end()
+    if region := _REGION.match(text, start) if opened == "{%" else None:
+        over = re.compile(rf"\{{%-?\s*end{region[1]}\s*-?%\}}").search(text, region.end())
+        if over:
+            return over.end()
+    if closing in missing:
+        return None
+    end = text.find(closing, begin.end())
+    if end >= 0:
+        return end + len(closing)
+    missing.add(closing)
+    return len(text) if opened == "<?" else None
+
+
+def shows(code: str) -> bool:
+    """Return whether code puts a text in its place, of which a sentence speaks."""
+    return _SHOWS.match(code) is not None
+
+
+def splits(code: str) -> bool:
+    """Return whether the text after code takes the place of the text before it: ``else`` and the like."""
+    return _SPLITS.match(code) is not None
