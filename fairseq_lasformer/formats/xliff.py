@@ -9,7 +9,7 @@ from xml.sax.saxutils import quoteattr
 
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.formats import html
-from fairseq_lasformer.formats.block import PLACEHOLDER, Parsed
+from fairseq_lasformer.formats.block import BREAK, PLACEHOLDER, Parsed
 from fairseq_lasformer.formats.builder import BlockBuilder
 from fairseq_lasformer.formats.languages import Languages
 from fairseq_lasformer.formats.markup import Piece, escape, html_pieces, xml_pieces
@@ -292,6 +292,8 @@ def _content(builder: BlockBuilder, pieces: list[Piece]) -> None:
             if piece.raw.startswith("]]>"):
                 _cdata(builder, data, state, bool(code or marked))
                 data = None
+        elif piece.kind == "text" and piece.raw.startswith("&#") and piece.text.isspace() and not code and not marked:
+            builder.keep(piece.raw, BREAK)  # somebody has written it on purpose
         elif piece.kind == "text" and not code and not marked:
             builder.text(piece.text, state, piece.raw)
         else:
