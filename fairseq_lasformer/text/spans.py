@@ -166,7 +166,26 @@ def spans(text: str) -> list[Span]:
         else:
             position = sign.start() + 1
         sign = _SIGN.search(text, position)
-    return found
+    return _merged(text, found)
+
+
+def _merged(text: str, found: list[Span]) -> list[Span]:
+    """Return spans, of which those that only punctuation separates are one, with a file ending: ``{name}_{id}.txt``."""
+    made: list[Span] = []
+    for span in found:
+        if (
+            span.message is None
+            and made
+            and made[-1].message is None
+            and _GLUE.fullmatch(text, made[-1].end, span.start)
+        ):
+            made[-1] = made[-1]._replace(end=span.end)
+        else:
+            made.append(span)
+    for i, span in enumerate(made):
+        if span.kind == "placeholder" and (ending := _FILE_ENDING.match(text, span.end)):
+            made[i] = span._replace(end=ending.end())
+    return made
 
 
 def _around(text: str, sign: int, least: int) -> Span | None:
@@ -208,6 +227,8 @@ def has_letter(text: str) -> bool:
     return any(map(str.isalpha, re.sub(".\ufe0f", "", text)))
 
 
+_GLUE = re.compile(r"[^\s\w\ufffc]{0,2}|_{1,3}")
+_FILE_ENDING = re.compile(rf"\.{_ENDING}(?!\w)")
 _OPENING = {")": "(", "]": "["}
 
 

@@ -156,7 +156,7 @@ CASES = [
     ("subtitles", "1\n00:00:01,000 --> 00:00:02,000\none\\Ntwo\\hthree\n", ["one two three"], ["\\N", "\\h"]),
     ("subtitles", "WEBVTT\nLanguage: en-US\n\n00:01.000 --> 00:02.000\n<v Anna>one\n<v Bob>two &gt; &lrm;\n", ["one", "two >"], ["Language: de\n", "TWO &gt;"]),
     # found by trying more inputs of the same kinds
-    ("text", "Saved as {name}_{id}.txt\n", ["Saved as _.txt"], ["SAVED AS {name}_{id}.txt"]),
+    ("text", "Saved as {name}_{id}.txt\n", ["Saved as X1"], ["SAVED AS {name}_{id}.txt"]),
     ("text", "{n, plural,\n  one {# cat}\n  other {# cats}}\nmore\n", ["X1 cat", "X1 cats", "more"], ["{n, plural,\n  one {# CAT}\n  other {# CATS}}\nMORE"]),
     ("po", PO + 'msgid "{n, plural, one {<b>#</b> cat} other {it\'\'s #}}"\nmsgstr ""\n', ["X1 cat", "it's X1"], ["{n, plural, one {<b>#</b> CAT} other {IT'S #}}"]),
     ("po", PO + 'msgid "Look into C:\\\\new now"\nmsgstr ""\n', ["Look into X1 now"], ['msgstr "LOOK INTO C:\\\\new NOW"']),
