@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import re
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -73,7 +72,8 @@ class Block:
         fill = self.fills[markup]
         if fill != PLACEHOLDER:
             return fill
-        if re.search(r"\w\Z", self.segments[markup]) or re.match(r"\w", self.segments[markup + 1]):
+        before, after = self.segments[markup][-1:], self.segments[markup + 1][:1]
+        if before.isalnum() or after.isalnum() or "_" in (before, after):
             return ""
         return f"{fill}{self._numbers[markup]}"
 

@@ -155,10 +155,14 @@ class BlockBuilder:
         """
         if not text:
             return
-        block, raw = self._open[-1], self.write(text) if raw is None else raw
+        block = self._open[-1]
+        if raw is None:
+            raw = self.write(text)
         block.items.append(_Text(text, raw, state))
-        block.has_text = block.has_text or not text.isspace()
-        self._line += raw.count("\n")
+        if not block.has_text:
+            block.has_text = not text.isspace()
+        if "\n" in raw:
+            self._line += raw.count("\n")
 
     def keep(self, raw: str, fill: str = "") -> None:
         """Add something that stays as it is: markup of the open block, or a piece between blocks.
@@ -168,7 +172,8 @@ class BlockBuilder:
         """
         if raw or fill:
             self._piece(raw, fill)
-            self._line += raw.count("\n")
+            if "\n" in raw:
+                self._line += raw.count("\n")
 
     def misread(self, raw: str, what: str, written: bool = True) -> None:
         """Keep something that may be text, but is not understood; see :class:`Unread`.

@@ -107,8 +107,10 @@ def _parsed(text: str) -> Parsed:
         if piece.kind == "text" and paragraphs and all(p.name in known for p in inside):
             builder.text(piece.text, tuple(p.raw for p in inside), piece.raw)
             continue
-        field = next((p for p in inside if p.name not in known), None)
-        if piece.kind == "text" and field is not None and field is not shown and piece.text.strip():
+        field = None
+        if inside and piece.kind == "text" and piece.text.strip():
+            field = next((p for p in inside if p.name not in known), None)
+        if field is not None and field is not shown:
             shown = field
             if field.name.startswith(prefix) and field.local not in _NO_FIELDS:
                 builder.keep("", PLACEHOLDER)

@@ -90,15 +90,15 @@ def sentences(block: Block, split: Splitter) -> list[Sentence]:
     for begin, stop in split(re.sub(r"[\r\n\t\v\f\x85\u2028\u2029]", " ", read)):
         start, end = (begin, stop) if shown is None else (shown[begin], shown[stop - 1] + 1)
         raw = text[start:end]
-        own = raw if not filled else "".join([c for c, i in zip(raw, owner[start:end]) if i >= 0])
-        if not has_letter(own):
+        letters = any(i >= 0 and c.isalpha() for c, i in zip(raw, owner[start:end])) if filled else True
+        if not letters or not has_letter(raw):
             continue
         clean = clean_line(raw)
         if clean:
             first, last = 0, 0
             if owner:
-                inside = {i for i, c in zip(owner[start:end], raw) if not c.isspace()}
-                first, last = min(i if i >= 0 else -i - 1 for i in inside), max(i if i >= 0 else -i for i in inside)
+                a, b = owner[start], owner[end - 1]  # neither is a space
+                first, last = a if a >= 0 else -a - 1, b if b >= 0 else -b
             found.append(Sentence(start, end, clean, (first, last), bool(_CONTROL.search(raw))))
     return found
 

@@ -121,6 +121,7 @@ _SIGN = re.compile(
 )
 """Characters of which each span has one, at its start or after it; most text has none."""
 
+_CODE = re.compile(f"(?P<placeholder>{_TEMPLATES})|(?P<directive>{_DIRECTIVES})")
 _LONGEST = 120
 """Number of characters of a span before the first of them."""
 
@@ -183,13 +184,20 @@ def _merged(text: str, found: list[Span]) -> list[Span]:
         else:
             made.append(span)
     for i, span in enumerate(made):
-        if span.kind == "placeholder" and (ending := _FILE_ENDING.match(text, span.end)):
+        if (
+            span.kind == "placeholder"
+            and text[span.end : span.end + 1] == "."
+            and (ending := _FILE_ENDING.match(text, span.end))
+        ):
             made[i] = span._replace(end=ending.end())
     return made
 
 
 def _around(text: str, sign: int, least: int) -> Span | None:
     """Return the span that a sign is in; it begins there, or where a word does before it."""
+    if text[sign] in "{%<$[" and (code := _CODE.match(text, sign)) and MARKUP not in code[0]:
+        if text[code.end() : code.end() + 1] != "\\":  # of a path: %APPDATA%\tool
+            return Span(sign, code.end(), code.lastgroup or "")
     begin = max(least, sign - _LONGEST)
     start = max(begin, *(text.rfind(space, begin, sign) + 1 for space in _SPACES))
     while start <= sign:
