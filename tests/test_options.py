@@ -167,7 +167,7 @@ def test_what_is_not_in_a_key_is_compared_by_the_command_or_changes_nothing(cls)
     apart = {one.name for one in options_of(cls) if one.spec.apart}
     assert apart <= {"model", "data", "memory", "input", "old", "translated", "new", "machine"}
     nothing = {one.name for one in options_of(cls) if one.spec.changes == NOTHING}
-    assert nothing <= {"out", "report", "shard", "overwrite", "quiet", "verbose", "exit_code"}
+    assert nothing <= {"out", "report", "shard", "overwrite", "quiet", "verbose", "exit_code", "strict"}
     speed = {one.name for one in options_of(cls) if one.spec.changes == SPEED}
     assert speed <= {"device", "max_tokens", "jobs", "engine"}
 

@@ -195,9 +195,10 @@ def _merged(text: str, found: list[Span]) -> list[Span]:
 
 def _around(text: str, sign: int, least: int) -> Span | None:
     """Return the span that a sign is in; it begins there, or where a word does before it."""
-    if text[sign] in "{%<$[" and (code := _CODE.match(text, sign)) and MARKUP not in code[0]:
-        if text[code.end() : code.end() + 1] != "\\":  # of a path: %APPDATA%\tool
-            return Span(sign, code.end(), code.lastgroup or "")
+    code = _CODE.match(text, sign) if text[sign] in "{%<$[" else None
+    path = code is not None and text[code.end() : code.end() + 1] == "\\"  # %APPDATA%\tool
+    if code is not None and MARKUP not in code[0] and not path:
+        return Span(sign, code.end(), code.lastgroup or "")
     begin = max(least, sign - _LONGEST)
     start = max(begin, *(text.rfind(space, begin, sign) + 1 for space in _SPACES))
     while start <= sign:

@@ -48,7 +48,7 @@ def test_counts_add_up():
     one, two = (facts(half, doubts(half), seconds) for half, seconds in ((pairs[:5], 1.0), (pairs[5:], 2.0)))
     rows = [line.split("\t") for line in table([("1", one), ("two\tparts", two)]).splitlines()]
     names = rows[0]
-    assert [row[0] for row in rows] == ["unit", "1", "two parts", "all"] and {len(row) for row in rows} == {14}
+    assert [row[0] for row in rows] == ["unit", "1", "two parts", "all"] and {len(row) for row in rows} == {15}
     for name in ("lines", "repaired", "empty", "characters"):
         column = [row[names.index(name)] for row in rows[1:]]
         assert int(column[2]) == int(column[0]) + int(column[1]) == getattr(one, name) + getattr(two, name)
