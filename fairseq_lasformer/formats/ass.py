@@ -12,7 +12,7 @@ import re
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.formats.block import Parsed
 from fairseq_lasformer.formats.builder import BlockBuilder
-from fairseq_lasformer.formats.subtitles import POSITION, Cue, CueWriter
+from fairseq_lasformer.formats.cues import POSITION, Cue, CueWriter
 from fairseq_lasformer.text.lines import lines_with_ends
 
 _LINE = re.compile(r"(Dialogue:[ \t]*)(.*?)(\s*)\Z", re.S)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import html
 import re
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.formats.block import BREAK, Parsed
 from fairseq_lasformer.formats.builder import BlockBuilder
+from fairseq_lasformer.formats.cues import END, POSITION, TAG, VOICE, Cue, CueWriter, plain
 from fairseq_lasformer.formats.languages import Languages
 from fairseq_lasformer.formats.markup import escape
 from fairseq_lasformer.text.lines import lines_with_ends
@@ -22,47 +21,9 @@ _ARROW = r"(?:-{1,3}>|[–—=]>|→)"
 _LOOSE = re.compile(rf"\s*{_WRITTEN}[ \t]*{_ARROW}[ \t]*{_WRITTEN}[ \t]*(?P<how>)\s*\Z")
 _LIKE_A_TIME = re.compile(rf"\s*\d[^\s>]{{0,12}}:[^\s>]{{0,16}}[ \t]*{_ARROW}")
 _NUMBER = re.compile(r"\s*\W?\d{1,9}\W?\s*\Z")
-_TAG = re.compile(r"</?[a-zA-Z][^<>]{0,500}>|<\d[\d:.]{0,20}>|\{\\[^{}]{0,500}\}")
-_END = re.compile(r"[.!?…:;\"”»)\]♪。！？」]\s*$")
-_MARKS = r"(?:&lrm;|&rlm;|[\u200e\u200f\u202a-\u202e\u2066-\u2069])*"
-_START = re.compile(rf"\s*{_MARKS}\s*[-–—♪#\[(>]")
-_DASH = re.compile(rf"\s*{_MARKS}(?:[-–—>]+\s*)?")
-_LINE_END = re.compile(r"(?:[\r\n]+|\\N)\Z")
-_VOICE = re.compile(r"<v(?:\.[\w.-]*)?[ \t]+([^<>]{1,200})>")
-POSITION = re.compile(r"\\(?:an?\d{1,2}|pos\([^()]*\)|move\([^()]*\))")
 _SETTING = re.compile(r"\b(?:line|position|align|region|vertical):\S+|\b[XY][12]:\S+")
-_DRAWING, _DRAWN = re.compile(r"\\p[1-9]"), re.compile(r"\\p0")
-_BREAK = re.compile(r"\\[Nnh]")
-_ENTITY = re.compile(r"&(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});")
-_EVERYWHERE = ("&amp;", "&nbsp;", "&gt;", "&quot;", "&apos;", "&lrm;", "&rlm;")
 _BLOCKS = re.compile(r"(?:NOTE|STYLE|REGION)(?:[ \t]|:|$)")
 _LANGUAGE = re.compile(r"(Language:[ \t]*)([\w-]+)")
-
-DEEPEST = 32
-"""Number of levels of nested tags that are distinguished."""
-
-PAUSE = 2.0
-"""Seconds between two cues after which a sentence is assumed to have ended."""
-
-TOGETHER = 0.2
-"""Seconds for which two cues may be shown together and still be one sentence: programs round times."""
-
-
-class Cue(NamedTuple):
-    """A cue.
-
-    Attributes:
-        begin, end: its times, in seconds.
-        lines: its lines of text, each with its line ending.
-        position: what it says of its position on the screen; empty for the usual one.
-        voice: who speaks, if it says so.
-    """
-
-    begin: float
-    end: float
-    lines: list[str]
-    position: str = ""
-    voice: str = ""
 
 
 def read(text: str, joined: bool = True, languages: Languages = Languages()) -> Parsed:  # noqa: B008
@@ -85,7 +46,7 @@ def read(text: str, joined: bool = True, languages: Languages = Languages()) -> 
         texts = lines[start:end]
         said = "".join(texts)
         where = " ".join([*_SETTING.findall(time["how"]), *POSITION.findall(said)])
-        voices = _VOICE.findall(said)
+        voices = VOICE.findall(said)
         begin, stop = times(time)
         writer.add(Cue(begin, stop, texts, where, voices[0] if voices else ""))
         position = end
@@ -215,7 +176,7 @@ def finish(original: str, made: str, width: int) -> str:
         ending = re.search(r"[\r\n]*\Z", new[b - 1] if b > a else "")
         ends = [re.search(r"[\r\n]*\Z", line)[0] or (ending[0] if ending else "") for line in new[a:b]]  # type: ignore[index]
         break_ = next((end for end in ends if end), "\n")
-        shown = _wrapped(_with_text(lines), width, [len(_plain(line)) for line in old[a:b]])
+        shown = _wrapped(_with_text(lines), width, [len(plain(line)) for line in old[a:b]])
         found += new[position:a]
         found += [line + break_ for line in shown]
         if shown and b == len(new) and not re.search(r"[\r\n]\Z", new[-1]):
@@ -229,7 +190,7 @@ def _with_text(lines: list[str]) -> list[str]:
     found: list[str] = []
     tags = ""
     for line in lines:
-        if _plain(line):
+        if plain(line):
             found.append(tags + line)
             tags = ""
         else:
@@ -242,12 +203,12 @@ def _with_text(lines: list[str]) -> list[str]:
 def _share(texts: list[list[str]], k: int, original: list[str]) -> None:
     """Give a cue without a word half of the words of the previous cue, if a sentence spans both."""
     here, before = " ".join(texts[k]), " ".join(texts[k - 1])
-    if not any(c.isalnum() for line in original for c in _plain(line)):
+    if not any(c.isalnum() for line in original for c in plain(line)):
         return  # it had no words either
-    if not texts[k] or any(c.isalnum() for c in _plain(here)) or _TAG.search(here + before):
+    if not texts[k] or any(c.isalnum() for c in plain(here)) or TAG.search(here + before):
         return
     words = before.split()
-    if len(words) < 2 or not here.strip() and _END.search(before):
+    if len(words) < 2 or not here.strip() and END.search(before):
         return
     half = (len(words) + 1) // 2
     texts[k - 1] = [" ".join(words[:half])]
@@ -256,17 +217,17 @@ def _share(texts: list[list[str]], k: int, original: list[str]) -> None:
 
 def _wrapped(lines: list[str], width: int, before: list[int]) -> list[str]:
     """Wrap a cue's lines evenly if one is longer than the width and than all original lines; tags do not count."""
-    if not width or not lines or max(len(_plain(line)) for line in lines) <= max(width, *before):
+    if not width or not lines or max(len(plain(line)) for line in lines) <= max(width, *before):
         return lines
     if any(re.match(r"\s*[-–—]", line) for line in lines[1:]):
         return lines  # of two speakers
     words = re.findall(r"(?:<[^<>]{0,500}>|\S)+", " ".join(lines))
-    total = sum(len(_plain(word)) + 1 for word in words) - 1
+    total = sum(len(plain(word)) + 1 for word in words) - 1
     most = -(-total // -(-total // width))  # as even as possible
     found: list[list[str]] = [[]]
     filled = 0
     for word in words:
-        size = len(_plain(word))
+        size = len(plain(word))
         if found[-1] and filled + 1 + size > width or filled >= most:
             found.append([])
             filled = 0
@@ -278,97 +239,3 @@ def _wrapped(lines: list[str], width: int, before: list[int]) -> list[str]:
 def _seconds(fields: Sequence[str | None]) -> float:
     hours, minutes, seconds = (int(field or 0) for field in fields[:3])
     return hours * 3600 + minutes * 60 + seconds + float(f"0.{fields[3] or 0}")
-
-
-def _plain(line: str) -> str:
-    return _TAG.sub("", line).strip()
-
-
-class CueWriter:
-    """A writer of cues to a builder: a cue joins the open block if its sentence continues.
-
-    Args:
-        web: whether texts have the entities of WebVTT.
-        joined: see :func:`read`.
-        tag: the pattern of tags.
-
-    Attributes:
-        previous: the last cue that was added.
-    """
-
-    def __init__(self, builder: BlockBuilder, web: bool, joined: bool, tag: re.Pattern[str] = _TAG) -> None:
-        self.builder, self.web, self.joined, self.tag = builder, web, joined, tag
-        self.previous: Cue | None = None
-        self.before = ""  # the last line with text
-        self.states: list[str] = []
-
-    def _ends(self, cue: Cue) -> bool:
-        """Return whether no sentence continues in a cue, whatever its text."""
-        last = self.previous
-        if last is None:
-            return True
-        apart = cue.begin - last.end
-        return not -TOGETHER <= apart <= PAUSE or (cue.position, cue.voice) != (last.position, last.voice)
-
-    def add(self, cue: Cue) -> None:
-        """Add a cue."""
-        builder = self.builder
-        builder.units += 1
-        builder.at("cue", f"{cue.begin:.3f}")
-        apart = self._ends(cue)
-        drawing = False
-        voice = cue.voice
-        for number, line in enumerate(cue.lines):
-            plain = self.tag.sub("", _LINE_END.sub("", line)).strip()
-            said = _VOICE.search(line)
-            ended = not self.before or bool(_END.search(self.before)) or bool(_START.match(plain))
-            ended = ended or (apart and not number) or (bool(said) and said[1] != voice)  # type: ignore[index]
-            voice = said[1] if said else voice
-            if ended if self.joined else not number:
-                builder.leave()
-            body = _LINE_END.sub("", line)
-            dash = _DASH.match(body)
-            start = dash.end() if dash and not builder.inside else 0
-            builder.keep(body[:start])
-            builder.enter()
-            position = start
-            for tag in self.tag.finditer(body, start):
-                self._text(body[position : tag.start()], cue, number, drawing)
-                builder.keep(tag[0])
-                _update(self.states, tag[0])
-                drawing = (drawing or bool(_DRAWING.search(tag[0]))) and not _DRAWN.search(tag[0])
-                position = tag.end()
-            self._text(body[position:], cue, number, drawing)
-            builder.keep(line[len(body) :], BREAK)
-            self.before = plain or self.before
-        self.previous = cue
-
-    def _text(self, text: str, cue: Cue, number: int, drawing: bool) -> None:
-        """Add text between tags; each cue shows its own words, and as many in each line as in the original."""
-        if drawing or any(tag.startswith("<rt") for tag in self.states):
-            self.builder.keep(text)
-            return
-        state = (cue.begin, number, *self.states)
-        position = 0
-        for found in re.finditer(rf"{_BREAK.pattern}|{_ENTITY.pattern}", text) if "\\" in text or "&" in text else ():
-            self.builder.text(text[position : found.start()], state)
-            if found[0].startswith("\\"):
-                self.builder.keep(found[0], BREAK)
-            elif not self.web and found[0] not in _EVERYWHERE:
-                self.builder.text(found[0], state)
-            else:
-                self.builder.text(html.unescape(found[0]), state, found[0])
-            position = found.end()
-        self.builder.text(text[position:], state)
-
-
-def _update(states: list[str], tag: str) -> None:
-    """Update the list of open tags."""
-    if tag.startswith("</"):
-        name = tag[2:-1].strip()
-        for i in reversed(range(len(states))):
-            if re.match(rf"<{re.escape(name)}\b", states[i]):
-                del states[i]
-                break
-    elif re.match(r"<[a-zA-Z]", tag) and len(states) < DEEPEST:
-        states.append(tag)

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable
 from typing import NamedTuple
 from xml.sax.saxutils import quoteattr
 
 from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.formats import html
-from fairseq_lasformer.formats.block import BREAK, PLACEHOLDER, Parsed
+from fairseq_lasformer.formats.block import Parsed
 from fairseq_lasformer.formats.builder import BlockBuilder
 from fairseq_lasformer.formats.languages import Languages
-from fairseq_lasformer.formats.markup import Piece, escape, html_pieces, xml_pieces
-
-_CODES = ("ph", "bpt", "ept", "it", "x", "bx", "ex", "sc", "ec", "cp", "sm", "em")
-"""Inline elements whose content is code, not text."""
-
-_HTML = re.compile(r"</(?:p|b|i|a|em|strong|span|div|li|ul|ol|h[1-6]|td|tr|table|u|font|code|label)>|<br[ \t]*/?>")
+from fairseq_lasformer.formats.markup import Piece, escape, xml_pieces
+from fairseq_lasformer.formats.xliff_content import add_content, is_segment, plain
 
 _UNITS = ("trans-unit", "segment")
 _AROUND = ("xliff", "file", "header", "body", "group", "unit", "ignorable", *_UNITS)
@@ -158,7 +152,7 @@ def _unit(builder: BlockBuilder, pieces: list[Piece], skip: bool) -> None:
     segmented = _element(pieces, "seg-source")
     if source is not None and target is not None and not skip and _has_text(pieces, target):
         said = pieces[0].attributes.get("state") or pieces[target[0]].attributes.get("state") or ""
-        texts = [_plain(pieces[place[0] + 1 : place[1]]) for place in (source, target)]
+        texts = [plain(pieces[place[0] + 1 : place[1]]) for place in (source, target)]
         builder.finished(texts[0], texts[1], not said.startswith(("needs-", "new", "initial")))
     if source is None or skip:
         for piece in pieces:
@@ -176,16 +170,16 @@ def _unit(builder: BlockBuilder, pieces: list[Piece], skip: bool) -> None:
             builder.keep(piece.raw)
         elif target is not None and i == target[0] and not full:
             builder.keep(piece.raw[:-2] + ">" if piece.raw.endswith("/>") else piece.raw)
-            _content(builder, content)
+            add_content(builder, content)
             builder.keep(f"</{piece.name}>" if piece.raw.endswith("/>") else "")
         elif target is not None and target[0] < i < target[1]:
             if not full:
                 continue
-            is_tag = piece.kind == "start" and _is_segment(piece)
+            is_tag = piece.kind == "start" and is_segment(piece)
             if is_tag and piece.attributes.get("mid", "") in segments and _is_empty(pieces, i):
                 open_empty = f"</{piece.name}>" if piece.raw.endswith("/>") else ""
                 builder.keep(piece.raw[:-2] + ">" if open_empty else piece.raw)
-                _content(builder, segments[piece.attributes["mid"]])
+                add_content(builder, segments[piece.attributes["mid"]])
                 builder.keep(open_empty)
             else:
                 builder.keep(piece.raw)
@@ -193,23 +187,19 @@ def _unit(builder: BlockBuilder, pieces: list[Piece], skip: bool) -> None:
             builder.keep(piece.raw)
         if target is None and i == last:
             builder.keep(f"<{prefix}target>")
-            _content(builder, content)
+            add_content(builder, content)
             builder.keep(f"</{prefix}target>")
 
 
 def _missing(builder: BlockBuilder, target: list[Piece], segments: dict[str, list[Piece]]) -> None:
     """Add the segments that a translation in segments lacks."""
-    there = {piece.attributes.get("mid") for piece in target if piece.kind == "start" and _is_segment(piece)}
-    first = next((piece for piece in target if piece.kind == "start" and _is_segment(piece)), None)
+    there = {piece.attributes.get("mid") for piece in target if piece.kind == "start" and is_segment(piece)}
+    first = next((piece for piece in target if piece.kind == "start" and is_segment(piece)), None)
     for mid, content in segments.items() if first is not None else ():
         if mid not in there:
             builder.keep(f'<{first.name} mtype="seg" mid={quoteattr(mid)}>')  # type: ignore[union-attr]
-            _content(builder, content)
+            add_content(builder, content)
             builder.keep(f"</{first.name}>")  # type: ignore[union-attr]
-
-
-def _is_segment(piece: Piece) -> bool:
-    return piece.local == "mrk" and piece.attributes.get("mtype") == "seg"
 
 
 def _is_empty(pieces: list[Piece], start: int) -> bool:
@@ -230,141 +220,6 @@ def _segments(pieces: list[Piece]) -> dict[str, list[Piece]]:
         elif inside is not None:
             inside.append(piece)
             depth += piece.kind == "start"
-        elif piece.kind == "start" and _is_segment(piece) and "mid" in piece.attributes:
+        elif piece.kind == "start" and is_segment(piece) and "mid" in piece.attributes:
             inside = found.setdefault(piece.attributes["mid"], [])
     return found
-
-
-def _plain(pieces: list[Piece]) -> str:
-    """Return the content of a source or target as one line of text."""
-    builder = BlockBuilder()
-    _content(builder, pieces)
-    return " ".join(block.text for block in builder.parsed().blocks)
-
-
-def _protected(piece: Piece) -> bool:
-    """Return whether the content of an inline element is not translated, by XLIFF or by ITS."""
-    said = piece.attributes
-    return said.get("mtype") in ("protected", "x-its-translate-no") or any(
-        name.rpartition(":")[2] == "translate" and value == "no" for name, value in said.items()
-    )
-
-
-def _content(builder: BlockBuilder, pieces: list[Piece]) -> None:
-    """Add the content of a source: a block, or one for each of its segments, or those of HTML that is escaped in it."""
-    if all(piece.kind == "text" for piece in pieces) and _HTML.search(text := "".join(p.text for p in pieces)):
-        html.add(_Escaped(builder), text)
-        return
-    builder.begin()
-    states: list[Piece] = []
-    code = 0  # number of open elements whose content stays
-    marked: list[str] = []  # ids of the open markers (sm, em) of what stays
-    data: list[Piece] | None = None  # the open CDATA section
-    for piece in pieces:
-        starts, ends = piece.kind == "start", piece.kind == "end"
-        hides = piece.local in _CODES or (starts and _protected(piece))
-        if starts:
-            if _is_segment(piece):
-                builder.end()
-                builder.keep(piece.raw)
-                builder.begin()
-            states.append(piece)
-            code += hides
-        elif ends:
-            opened = states.pop()
-            code -= opened.local in _CODES or _protected(opened)
-            if _is_segment(opened):
-                builder.end()
-                builder.keep(piece.raw)
-                builder.begin()
-                continue
-        if starts and _is_segment(piece):
-            continue
-        if starts and piece.local == "sm" and hides and _protected(piece):
-            marked.append(piece.attributes.get("id", ""))
-        elif starts and piece.local == "em" and piece.attributes.get("startRef") in marked:
-            marked.remove(piece.attributes["startRef"])
-        state = tuple(opened.raw for opened in states)
-        if piece.kind == "other" and piece.raw.startswith("<![CDATA["):
-            data = []
-        if data is not None:
-            data.append(piece)
-            if piece.raw.startswith("]]>"):
-                _cdata(builder, data, state, bool(code or marked))
-                data = None
-        elif piece.kind == "text" and piece.raw.startswith("&#") and piece.text.isspace() and not code and not marked:
-            builder.keep(piece.raw, BREAK)  # somebody has written it on purpose
-        elif piece.kind == "text" and not code and not marked:
-            builder.text(piece.text, state, piece.raw)
-        else:
-            shown = starts and (
-                piece.local in ("ph", "x") or (hides and piece.local not in _CODES) or _protected(piece)
-            )
-            builder.keep(piece.raw, PLACEHOLDER if shown else "")
-    builder.end()
-
-
-def _cdata(builder: BlockBuilder, data: list[Piece], state: tuple[str, ...], kept: bool) -> None:
-    """Add a CDATA section: HTML in it by its own rules, in a section; plain text needs none."""
-    text = "".join(piece.text for piece in data)
-    inner = html_pieces(text)
-    marked_up = any(piece.kind != "text" or piece.raw != piece.text for piece in inner)
-    if kept:
-        builder.keep("".join(piece.raw for piece in data))
-    elif marked_up:
-        builder.end()
-        builder.keep("<![CDATA[")
-        html.add(builder, text)
-        builder.keep("]]>")
-        builder.begin()
-    else:
-        builder.text(text, state, escape(text))
-
-
-class _Escaped(BlockBuilder):
-    """A builder of HTML that is escaped in an XML file.
-
-    Args:
-        builder: the file's.
-    """
-
-    def __init__(self, builder: BlockBuilder) -> None:
-        self.outer = builder
-        super().__init__()
-
-    def begin(self) -> None:
-        before, self.outer.write = self.outer.write, lambda text: escape(escape(text))
-        self.outer.begin()
-        self.outer.write = before
-
-    def end(self) -> None:
-        before, self.outer.write = self.outer.write, lambda text: escape(escape(text))
-        self.outer.end()
-        self.outer.write = before
-
-    def enter(self) -> None:
-        if not self.outer.inside:
-            self.begin()
-
-    def leave(self) -> None:
-        if self.outer.inside:
-            self.end()
-
-    @property
-    def inside(self) -> bool:
-        return self.outer.inside
-
-    def at(self, kind: str, key: str = "") -> None:
-        self.outer.at(kind, key)
-
-    def name(self, key: str) -> None:
-        self.outer.name(key)
-
-    def text(self, text: str, state: Hashable = None, raw: str | None = None) -> None:
-        self.outer.text(text, state, escape(raw if raw is not None else escape(text)))
-
-    def keep(self, raw: str, fill: str = "") -> None:
-        self.outer.keep(escape(raw), fill)
-
-    def misread(self, raw: str, what: str, written: bool = True) -> None:
-        self.outer.misread(escape(raw), what, written)

@@ -1,0 +1,144 @@
+"""Cues of subtitles, and the blocks that they make: a sentence may span several cues."""
+
+from __future__ import annotations
+
+import html
+import re
+from typing import NamedTuple
+
+from fairseq_lasformer.formats.block import BREAK
+from fairseq_lasformer.formats.builder import BlockBuilder
+
+TAG = re.compile(r"</?[a-zA-Z][^<>]{0,500}>|<\d[\d:.]{0,20}>|\{\\[^{}]{0,500}\}")
+END = re.compile(r"[.!?…:;\"”»)\]♪。！？」]\s*$")
+_MARKS = r"(?:&lrm;|&rlm;|[\u200e\u200f\u202a-\u202e\u2066-\u2069])*"
+_START = re.compile(rf"\s*{_MARKS}\s*[-–—♪#\[(>]")
+_DASH = re.compile(rf"\s*{_MARKS}(?:[-–—>]+\s*)?")
+_LINE_END = re.compile(r"(?:[\r\n]+|\\N)\Z")
+VOICE = re.compile(r"<v(?:\.[\w.-]*)?[ \t]+([^<>]{1,200})>")
+POSITION = re.compile(r"\\(?:an?\d{1,2}|pos\([^()]*\)|move\([^()]*\))")
+_DRAWING, _DRAWN = re.compile(r"\\p[1-9]"), re.compile(r"\\p0")
+_BREAK = re.compile(r"\\[Nnh]")
+_ENTITY = re.compile(r"&(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});")
+_EVERYWHERE = ("&amp;", "&nbsp;", "&gt;", "&quot;", "&apos;", "&lrm;", "&rlm;")
+
+DEEPEST = 32
+"""Number of levels of nested tags that are distinguished."""
+
+PAUSE = 2.0
+"""Seconds between two cues after which a sentence is assumed to have ended."""
+
+TOGETHER = 0.2
+"""Seconds for which two cues may be shown together and still be one sentence: programs round times."""
+
+
+class Cue(NamedTuple):
+    """A cue.
+
+    Attributes:
+        begin, end: its times, in seconds.
+        lines: its lines of text, each with its line ending.
+        position: what it says of its position on the screen; empty for the usual one.
+        voice: who speaks, if it says so.
+    """
+
+    begin: float
+    end: float
+    lines: list[str]
+    position: str = ""
+    voice: str = ""
+
+
+def plain(line: str) -> str:
+    """Return a line without tags."""
+    return TAG.sub("", line).strip()
+
+
+class CueWriter:
+    """A writer of cues to a builder: a cue joins the open block if its sentence continues.
+
+    Args:
+        web: whether texts have the entities of WebVTT.
+        joined: see :func:`read`.
+        tag: the pattern of tags.
+
+    Attributes:
+        previous: the last cue that was added.
+    """
+
+    def __init__(self, builder: BlockBuilder, web: bool, joined: bool, tag: re.Pattern[str] = TAG) -> None:
+        self.builder, self.web, self.joined, self.tag = builder, web, joined, tag
+        self.previous: Cue | None = None
+        self.before = ""  # the last line with text
+        self.states: list[str] = []
+
+    def _ends(self, cue: Cue) -> bool:
+        """Return whether no sentence continues in a cue, whatever its text."""
+        last = self.previous
+        if last is None:
+            return True
+        apart = cue.begin - last.end
+        return not -TOGETHER <= apart <= PAUSE or (cue.position, cue.voice) != (last.position, last.voice)
+
+    def add(self, cue: Cue) -> None:
+        """Add a cue."""
+        builder = self.builder
+        builder.units += 1
+        builder.at("cue", f"{cue.begin:.3f}")
+        apart = self._ends(cue)
+        drawing = False
+        voice = cue.voice
+        for number, line in enumerate(cue.lines):
+            shown = self.tag.sub("", _LINE_END.sub("", line)).strip()
+            said = VOICE.search(line)
+            ended = not self.before or bool(END.search(self.before)) or bool(_START.match(shown))
+            ended = ended or (apart and not number) or (bool(said) and said[1] != voice)  # type: ignore[index]
+            voice = said[1] if said else voice
+            if ended if self.joined else not number:
+                builder.leave()
+            body = _LINE_END.sub("", line)
+            dash = _DASH.match(body)
+            start = dash.end() if dash and not builder.inside else 0
+            builder.keep(body[:start])
+            builder.enter()
+            position = start
+            for tag in self.tag.finditer(body, start):
+                self._text(body[position : tag.start()], cue, number, drawing)
+                builder.keep(tag[0])
+                _update(self.states, tag[0])
+                drawing = (drawing or bool(_DRAWING.search(tag[0]))) and not _DRAWN.search(tag[0])
+                position = tag.end()
+            self._text(body[position:], cue, number, drawing)
+            builder.keep(line[len(body) :], BREAK)
+            self.before = shown or self.before
+        self.previous = cue
+
+    def _text(self, text: str, cue: Cue, number: int, drawing: bool) -> None:
+        """Add text between tags; each cue shows its own words, and as many in each line as in the original."""
+        if drawing or any(tag.startswith("<rt") for tag in self.states):
+            self.builder.keep(text)
+            return
+        state = (cue.begin, number, *self.states)
+        position = 0
+        for found in re.finditer(rf"{_BREAK.pattern}|{_ENTITY.pattern}", text) if "\\" in text or "&" in text else ():
+            self.builder.text(text[position : found.start()], state)
+            if found[0].startswith("\\"):
+                self.builder.keep(found[0], BREAK)
+            elif not self.web and found[0] not in _EVERYWHERE:
+                self.builder.text(found[0], state)
+            else:
+                self.builder.text(html.unescape(found[0]), state, found[0])
+            position = found.end()
+        self.builder.text(text[position:], state)
+
+
+def _update(states: list[str], tag: str) -> None:
+    """Update the list of open tags."""
+    if tag.startswith("</"):
+        name = tag[2:-1].strip()
+        for i in reversed(range(len(states))):
+            if re.match(rf"<{re.escape(name)}\b", states[i]):
+                del states[i]
+                break
+    elif re.match(r"<[a-zA-Z]", tag) and len(states) < DEEPEST:
+        states.append(tag)
