@@ -74,6 +74,9 @@ SHAPES: dict[str, dict[str, Callable[[int], bytes]]] = {
         "entities": repeated("&amp;"),
         "code": repeated("<code>x</code> y "),
         "scripts": repeated("<script>"),
+        "templates": repeated("{{ a }} {% if a > b %}x{% else %}y{% endif %} "),
+        "half templates": repeated("{{ {% {# <% <?php @if ("),
+        "templates in tags": repeated("<a {% if x %}b"),
         "matched elements": lambda size: b"<i>" * (size // 8) + b"x" + b"</i>" * (size // 8),
     },
     "markdown": {
@@ -89,11 +92,23 @@ SHAPES: dict[str, dict[str, Callable[[int], bytes]]] = {
         "code": repeated("`x` y "),
         "quotations": repeated("> "),
         "tags": repeated("<a <!-- "),
+        "addresses": repeated("see https://a.b/c and d@e.fr or f_g.txt "),
+        "half messages": repeated("{a, plural, one {"),
+        "messages": repeated("{a, plural, one {# b} other {c}} "),
+        "containers": repeated("::: a\n"),
+        "alerts": repeated("> [!NOTE]\n> a\n\n"),
+        "cells": repeated("| a \\| b | c |\n", "| a | b |\n|---|---|\n"),
+        "references": repeated("[a] [b][] ", "", "\n\n[a]: c\n[b]: d\n"),
     },
     "docx": {
         "runs": packed("word/document.xml", "<w:r><w:rPr><w:b/></w:rPr><w:t>a </w:t></w:r>", *_P),
         "paragraphs": packed("word/document.xml", "</w:p><w:p><w:r><w:t>a b</w:t></w:r>", *_P),
         "breaks": packed("word/document.xml", "<w:r><w:t>a</w:t><w:br/></w:r>", *_P),
+        "fields": packed(
+            "word/document.xml",
+            '<w:r><w:fldChar w:fldCharType="begin"/></w:r><w:r><w:instrText>IF</w:instrText></w:r>',
+            *_P,
+        ),
     },
     "odt": {
         "spans": packed("content.xml", "<text:span>a </text:span>", *_O),
@@ -106,6 +121,11 @@ SHAPES: dict[str, dict[str, Callable[[int], bytes]]] = {
         "open tags": repeated("<i>x ", _CUE),
         "half tags": repeated("<", _CUE),
     },
+    "ass": {
+        "dialogue": repeated("Dialogue: 0,0:00:01.00,0:00:02.00,Default,,0,0,0,,a {\\i1}b{\\i0}\\Nc\n", "[Events]\n"),
+        "one line": repeated("a\\N", "[Events]\nDialogue: 0,0:00:01.00,0:00:02.00,Default,,0,0,0,,"),
+        "braces": repeated("{", "[Events]\nDialogue: 0,0:00:01.00,0:00:02.00,Default,,0,0,0,,"),
+    },
     "po": {
         "entries": repeated('msgid "a %s b"\nmsgstr ""\n\n', _ENTRY),
         "one entry": repeated('"a %s b"\n', 'msgid ""\nmsgstr ""\n\nmsgid ""\n', 'msgstr ""\n'),
@@ -116,6 +136,11 @@ SHAPES: dict[str, dict[str, Callable[[int], bytes]]] = {
     "xliff": {
         "units": repeated(
             "<trans-unit><source>a {{ x }} b</source></trans-unit>", "<xliff><file><body>", "</body></file></xliff>"
+        ),
+        "escaped elements": repeated(
+            "&lt;b&gt;a&lt;/b&gt; ",
+            "<xliff><file><body><trans-unit><source>",
+            "</source></trans-unit></body></file></xliff>",
         ),
         "codes": repeated(
             "<x/>a ", "<xliff><file><body><trans-unit><source>", "</source></trans-unit></body></file></xliff>"

@@ -71,9 +71,10 @@ class _Reader:
         if token.type == "tr_close" and self.row > self.position and has_letter(body[self.position : self.row]):
             self._keep(self.position)
             self.builder.misread(body[self.position : self.row], "cell", written=False)  # more cells than the table has
-        if token.map is None:
+        if token.map is None or len(starts) < 2:
             return
-        first, last = token.map[0], max(token.map[1], token.map[0] + 1)  # of terms of definitions, both are the same
+        first = min(token.map[0], len(starts) - 2)
+        last = min(max(token.map[1], first + 1), len(starts) - 1)  # of terms of definitions, both are the same
         if token.type == "tr_open":
             self.row = starts[last]
         elif token.type == "fence" and DIRECTIVE.match(token.info.strip()) and has_letter(token.content):

@@ -190,7 +190,7 @@ class _Brackets(NamedTuple):
             label, following = text[start + 1 : close], text[close + 1 : close + 3]
             alone = following == "[]" or following[:1] not in ("(", "[", ":", "{")
             if alone and label.strip() and normalizeReference(label) in references:
-                found[start] = found[close] = label
+                found[start] = found[close] = " ".join(label.split())
         return found
 
 

@@ -176,6 +176,7 @@ CASES = [
     ("markdown", "one<br>two [three]({{ page.url }}) [a](</my uri>)\n", ["one two three a"], ["ONE<br>TWO [THREE]({{ page.url }}) [A](</my uri>)"]),
     ("markdown", "# one { .hide }\n\n[two](u){ .button data-x=y }\n", ["one", "two"], ["# ONE { .hide }", "[TWO](u){ .button data-x=y }"]),
     ("markdown", "see [the docs] and [API][]\n\n[the docs]: a.md\n[API]: b.md\n", ["see the docs and API"], ["SEE [THE DOCS][the docs] AND [API][API]"]),
+    ("markdown", "see [the\ndocs]\n\n[the docs]: a.md\n", ["see the docs"], ["SEE [THE\nDOCS][the docs]"]),
     ("markdown", "---\n\n# one\n\ntwo\n\n---\n", ["one", "two"], ["---\n\n# ONE\n\nTWO\n\n---"]),
     ("markdown", "{% highlight ruby %}\nputs a\n{% endhighlight %}\n\none\n", ["one"], ["puts a"]),
     ("markdown", "for A$AP fans it costs $5 to $10 today\n", ["for A$AP fans it costs $5 to $10 today"], []),
