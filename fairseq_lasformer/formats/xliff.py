@@ -90,7 +90,7 @@ def finish(original: str, made: str, mark: bool) -> str:
         return made
     pieces = [piece.raw for piece in translated]
     for before, after in zip(old, new):
-        if not before.full and after.full:
+        if after.text != before.text:
             tag = pieces[after.tag]
             kept = re.sub(r"""\sstate\s*=\s*("[^"]*"|'[^']*')""", "", tag)
             pieces[after.tag] = re.sub(r"(?=/?>$)", f' state="{after.state}"', kept, count=1)
@@ -98,11 +98,11 @@ def finish(original: str, made: str, mark: bool) -> str:
 
 
 class _Target(NamedTuple):
-    """The state of a unit: the number of its tag's piece, the state to write there, and whether the target has text."""
+    """The state of a unit: the number of its tag's piece, the state to write there, and the text of its target."""
 
     tag: int
     state: str
-    full: bool
+    text: str
 
 
 def _targets(pieces: list[Piece]) -> list[_Target]:
@@ -117,11 +117,11 @@ def _targets(pieces: list[Piece]) -> list[_Target]:
         elif piece.kind == "end":
             unit = pieces[begin : i + 1]
             target = _element(unit, "target")
-            full = _has_text(unit, target)
+            text = "".join(p.text for p in unit[slice(*target)]) if target else ""
             if piece.local == "segment":
-                found.append(_Target(begin, "translated", full))
+                found.append(_Target(begin, "translated", text))
             else:
-                found.append(_Target(begin + (target[0] if target else 0), "needs-review-translation", full))
+                found.append(_Target(begin + (target[0] if target else 0), "needs-review-translation", text))
     return found
 
 

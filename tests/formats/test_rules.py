@@ -170,7 +170,7 @@ CASES = [
     ("html", '<html lang=en><meta property="og:locale" content="en_US"><p>one', ["one"], ['content="de_DE"', "lang=de"]),
     ("xliff", xliff("<trans-unit id='1'><source><![CDATA[<script>a</script><p>one</p><p class=notranslate>b</p>]]></source></trans-unit>"), ["one"], ["<![CDATA[<script>a</script><p>ONE</p><p class=notranslate>b</p>]]></target>"]),
     ("xliff", xliff("<trans-unit id='1'><source>&lt;p&gt;one &lt;b&gt;two&lt;/b&gt;&lt;/p&gt;</source></trans-unit>"), ["one two"], ["&lt;p&gt;ONE &lt;b&gt;TWO&lt;/b&gt;&lt;/p&gt;</target>"]),
-    ("xliff", xliff("<trans-unit id='1'><source>One. Two.</source><seg-source><mrk mtype='seg' mid='a'>One.</mrk> <mrk mtype='seg' mid='b'>Two.</mrk></seg-source><target><mrk mtype='seg' mid='a'>Eins.</mrk></target></trans-unit>"), ["Two."], ['<mrk mtype="seg" mid="b">TWO.</mrk></target>']),
+    ("xliff", xliff("<trans-unit id='1'><source>One. Two.</source><seg-source><mrk mtype='seg' mid='a'>One.</mrk> <mrk mtype='seg' mid='b'>Two.</mrk></seg-source><target state='final'><mrk mtype='seg' mid='a'>Eins.</mrk></target></trans-unit>"), ["Two."], ['<target state="needs-review-translation">', '<mrk mtype="seg" mid="b">TWO.</mrk></target>']),
     ("docx", word(f"<w:p>{run('one ')}<w:r><w:fldChar w:fldCharType='begin'/></w:r></w:p><w:p>{run('two')}</w:p>"), ["one", "two"], ["TWO"]),
     ("docx", word(f"<w:p>{field('FORMTEXT', 'your name')}</w:p>"), ["your name"], ["YOUR NAME"]),
     ("markdown", "one<br>two [three]({{ page.url }}) [a](</my uri>)\n", ["one two three a"], ["ONE<br>TWO [THREE]({{ page.url }}) [A](</my uri>)"]),
