@@ -10,6 +10,7 @@ import io
 import re
 import zipfile
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -21,6 +22,7 @@ from fairseq_lasformer.formats.projection import by_place
 from fairseq_lasformer.formats.sentences import sentences, splitter
 from fairseq_lasformer.formats.word import WORD
 
+ROOT = Path(__file__).parents[2]
 _TEXT = "urn:oasis:names:tc:opendocument:xmlns:text:1.0"
 _TIME = "00:00:0{0},000 --> 00:00:0{0},900\n"
 
@@ -162,6 +164,12 @@ AROUND = {
     "docx": f"<w:document xmlns:w='{WORD}'><w:body>{{}}</w:body></w:document>",
     "odt": f"<office xmlns:text='{_TEXT}'>{{}}</office>",
 }
+OURS = sorted(
+    path
+    for place in ("docs", "examples", "data", "fairseq_lasformer", "README.md", "CONTRIBUTING.md", "CHANGELOG.md")
+    for path in [ROOT / place, *(ROOT / place).rglob("*")]
+    if path.is_file() and formats.format_of(path.name)
+)
 MAIN = {"docx": "word/document.xml", "odt": "content.xml"}
 
 
@@ -246,3 +254,12 @@ def test_what_is_not_understood_is_named_by_its_line():
     text = "0\n00:00:00,000 --> 00:00:00,900\nfirst.\n\n1\n00:0y:05,000 --> 00:00:06,000\nlost.\n\n2\n00:00:09,000 --> x\nlost.\n"
     file = formats.read(text.encode(), "subtitles")
     assert [(one.line, one.what) for one in file.unread] == [(6, "cue"), (10, "cue")] and file.units == 1
+
+
+@pytest.mark.parametrize("path", OURS, ids=lambda path: path.name)
+def test_our_own_files_are_understood(path):
+    """Nothing in a real page, text or program's page is unread, and without a change it is the same file."""
+    data = path.read_bytes()
+    file = formats.read(data, formats.format_of(path.name))
+    assert not file.unread
+    assert file.write([block.segments for block in file.blocks]) == data
