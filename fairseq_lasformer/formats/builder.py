@@ -105,6 +105,9 @@ class BlockBuilder:
 
     def _protected(self, items: _Items, found: Sequence[Span], place: Place, write: Callable[[str], str]) -> _Items:
         """Replace what is not language in the items of a block by markup."""
+        only, plain = items[0], all(span.message is None for span in found)
+        if plain and len(items) == 1 and isinstance(only, _Text) and only.raw == only.text:
+            return _sliced(only, found)
         made: _Items = []
         parts = _Cutter(items, write)
         position = 0
@@ -238,6 +241,22 @@ def _made(items: Iterable[_Text | _Kept], place: Place, write: Callable[[str], s
             states.append(states[-1])
     texts, same = tuple(map("".join, segments)), tuple(map("".join, raws))
     return Block(texts, tuple(map(tuple, markup)), tuple(states), tuple(fills), write, place, same)
+
+
+def _sliced(item: _Text, found: Sequence[Span]) -> _Items:
+    """Return text that is written as it is with markup in it; the usual case."""
+    text, state = item.text, item.state
+    made: _Items = []
+    position = 0
+    for start, end, _, _ in found:
+        if start > position:
+            piece = text[position:start]
+            made.append(_Text(piece, piece, state))
+        made.append(_Kept(text[start:end], PLACEHOLDER))
+        position = end
+    if position < len(text):
+        made.append(_Text(text[position:], text[position:], state))
+    return made
 
 
 class _Cutter:

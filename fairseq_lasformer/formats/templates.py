@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from fairseq_lasformer.text import icu
+
 _CLOSED = {
     "<?": "?>",
     "<%": "%>",
@@ -45,6 +47,11 @@ _SPLITS = re.compile(
 )
 
 
+_SHORT = ("{{", "{{{", "{%", "{#", "[%", "<#", "</#")
+LONGEST = 5000
+"""Number of characters of the longest code in braces: what is longer may only look like code."""
+
+
 class Code(NamedTuple):
     """A place of code in a text.
 
@@ -61,10 +68,14 @@ def codes(text: str) -> list[Code]:
     found: list[Code] = []
     position = 0
     missing: set[str] = set()  # ends that do not occur any more
+    messages = icu.messages(text) if "{#" in text else []  # {# files} is no comment there
     while begin := _BEGIN.search(text, position):
         start = begin.start()
-        end = _end(text, begin, missing)
-        if end is None:
+        while messages and messages[0].end <= start:
+            messages.pop(0)
+        numbered = begin[0] == "{#" and messages and messages[0].start < start
+        end = None if numbered else _end(text, begin, missing)
+        if end is None or (begin[0] in _SHORT and (end - start > LONGEST or "</script" in text[start:end])):
             position = begin.end()
             continue
         found.append(Code(start, end))

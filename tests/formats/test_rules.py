@@ -166,6 +166,8 @@ CASES = [
     ("html", '<a {% if x > 1 %}class="a"{% endif %} href="x">one</a>', ["one"], ['{% endif %} href="x">ONE']),
     ("html", "<p>{% if n > 1 %}many{% else %}one{% endif %}</p>", ["many", "one"], ["%}MANY{% else %}ONE{%"]),
     ("html", "<p>{# <b>a</b>\n note #}one {{\n name\n}}</p>", ["one X1"], ["{# <b>a</b>\n note #}ONE {{\n name\n}}"]),
+    ("html", "<p>{n, plural, one {# cat} other {#}}<p>one<p>{n, plural, other {#}}", ["X1 cat", "one"], ["{# CAT} other {#}}<p>ONE"]),
+    ("html", "<script>if (a) {{ b</script><p>one }} two", ["one }} two"], ["{{ b</script><p>ONE }} TWO"]),
     ("html", "<h1 class=notranslate>a<h2>one</h2><a translate=no>b<a href=y>two</a>", ["one", "two"], ["a<h2>ONE"]),
     ("html", '<html lang=en><meta property="og:locale" content="en_US"><p>one', ["one"], ['content="de_DE"', "lang=de"]),
     ("xliff", xliff("<trans-unit id='1'><source><![CDATA[<script>a</script><p>one</p><p class=notranslate>b</p>]]></source></trans-unit>"), ["one"], ["<![CDATA[<script>a</script><p>ONE</p><p class=notranslate>b</p>]]></target>"]),
