@@ -76,6 +76,8 @@ SHAPES: dict[str, dict[str, Callable[[int], bytes]]] = {
         "scripts": repeated("<script>"),
         "templates": repeated("{{ a }} {% if a > b %}x{% else %}y{% endif %} "),
         "half templates": repeated("{{ {% {# <% <?php @if ("),
+        "regions": repeated("{% comment %}"),
+        "half templates and an end": repeated("{{ {% {# ", "", "}} %} #}"),
         "templates in tags": repeated("<a {% if x %}b"),
         "matched elements": lambda size: b"<i>" * (size // 8) + b"x" + b"</i>" * (size // 8),
     },

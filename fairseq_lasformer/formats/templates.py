@@ -67,15 +67,15 @@ def codes(text: str) -> list[Code]:
     """Find the code in an HTML file, in order; what nothing ends is none, except PHP, which the file's end may end."""
     found: list[Code] = []
     position = 0
-    missing: set[str] = set()  # ends that do not occur any more
+    known: dict[str, int] = {}  # for each end, where it comes next
     messages = icu.messages(text) if "{#" in text else []  # {# files} is no comment there
     while begin := _BEGIN.search(text, position):
         start = begin.start()
         while messages and messages[0].end <= start:
             messages.pop(0)
         numbered = begin[0] == "{#" and messages and messages[0].start < start
-        end = None if numbered else _end(text, begin, missing)
-        if end is None or (begin[0] in _SHORT and (end - start > LONGEST or "</script" in text[start:end])):
+        end = None if numbered else _end(text, begin, known)
+        if end is None:
             position = begin.end()
             continue
         found.append(Code(start, end))
@@ -83,7 +83,7 @@ def codes(text: str) -> list[Code]:
     return found
 
 
-def _end(text: str, begin: re.Match[str], missing: set[str]) -> int | None:
+def _end(text: str, begin: re.Match[str], known: dict[str, int]) -> int | None:
     """Return the end of code; None if nothing ends it."""
     start, opened = begin.start(), begin[0]
     closing = next((end for key, end in _CLOSED.items() if opened == key), None)
@@ -93,16 +93,19 @@ def _end(text: str, begin: re.Match[str], missing: set[str]) -> int | None:
         arguments = _ARGUMENTS.match(text, begin.end())
         return arguments.end() if arguments else begin.end()
     if region := _REGION.match(text, start) if opened == "{%" else None:
-        over = re.compile(rf"\{{%-?\s*end{region[1]}\s*-?%\}}").search(text, region.end())
-        if over:
-            return over.end()
-    if closing in missing:
-        return None
-    end = text.find(closing, begin.end())
-    if end >= 0:
-        return end + len(closing)
-    missing.add(closing)
-    return len(text) if opened == "<?" else None
+        if known.get(region[1], 0) < region.end():
+            over = re.compile(rf"\{{%-?\s*end{region[1]}\s*-?%\}}").search(text, region.end())
+            known[region[1]] = over.end() if over else len(text) + 1
+        if known[region[1]] <= len(text):
+            return known[region[1]]
+    if known.get(closing, 0) < begin.end():
+        end = text.find(closing, begin.end())
+        known[closing] = len(text) + 1 if end < 0 else end
+    end = known[closing]
+    if end > len(text):
+        return len(text) if opened == "<?" else None
+    long = opened in _SHORT and (end - start > LONGEST or "</script" in text[start:end])
+    return None if long else end + len(closing)
 
 
 def shows(code: str) -> bool:
