@@ -13,7 +13,7 @@ from fairseq_lasformer.formats.block import Block, Finished
 from fairseq_lasformer.formats.encoding import decode
 from fairseq_lasformer.formats.sentences import Sentence, Splitter, sentences, splitter, trimmed, whole
 from fairseq_lasformer.formats.symbols import Hidden, hidden
-from fairseq_lasformer.text.lines import clean_line, split_lines
+from fairseq_lasformer.text.lines import clean_line, split_lines, with_plain_letters
 
 Blocks = Mapping[int, Block]
 """Translations of some blocks of a file, by their numbers, from 0."""
@@ -104,6 +104,7 @@ class FileReader:
                     raise InputError("a translation is given for a paragraph that is too long; give it line by line")
             if kept is not None:
                 found.kept[i] = kept.segments
+            here = [s._replace(text=with_plain_letters(s.text, self.unknown)) for s in here]
             found.sentences.append(here)
             for j, sentence in enumerate(here):
                 found.own.append(len(found.lines))

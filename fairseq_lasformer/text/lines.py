@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Callable
 
 BREAKS = "\x0b\x0c\r\x1c\x1d\x1e\x85\u2028\u2029"
 """Characters that some programs treat as line breaks; here they are spaces."""
@@ -28,8 +29,7 @@ separates words."""
 _HIDDEN = re.compile(f"[{INVISIBLE}]+")
 _NOT_TEXT = re.compile(f"[{CONTROL}{NOT_CHARACTERS}\u200b\t{BREAKS}]")
 _MARKS = re.compile("[\u0300-\u036f]")  # of Latin, Greek and Cyrillic letters
-_HYPHENS = {0x2010: "-", 0x2011: "-"}
-_LIGATURES = re.compile("[\ufb00-\ufb06\uff21-\uff3a\uff41-\uff5a]+")
+_LETTERS = re.compile("[\u2010\u2011\ufb00-\ufb06\uff21-\uff3a\uff41-\uff5a]")
 
 
 def split_lines(text: str) -> list[str]:
@@ -61,13 +61,27 @@ def visible(text: str) -> list[int] | None:
 def clean_line(line: str) -> str:
     """Return a line as models read and learn it.
 
-    It has no control and no invisible characters, letters instead of ligatures (U+FB01) and of those as wide as Chinese
-    ones, letters with their accents (NFC), one kind of hyphen, any spaces of Unicode as single spaces, and none around
-    it.
+    It has no control and no invisible characters, letters with their accents (NFC), any spaces of Unicode as single
+    spaces, and none around it.
     """
     if not line.isascii():
-        line = _LIGATURES.sub(lambda m: unicodedata.normalize("NFKC", m[0]), _HIDDEN.sub("", line))
+        line = _HIDDEN.sub("", line)
         if _MARKS.search(line):
             line = unicodedata.normalize("NFC", line)
-        line = line.translate(_HYPHENS)
     return " ".join(_NOT_TEXT.sub(" ", line).split())
+
+
+def with_plain_letters(line: str, unknown: Callable[[str], bool]) -> str:
+    """Return a line with usual letters and hyphens for forms of them that a model does not know.
+
+    These are ligatures (U+FB01), letters as wide as Chinese ones, and hyphens at which no line breaks.
+    """
+    if line.isascii() or not _LETTERS.search(line):
+        return line
+
+    def plain(found: re.Match[str]) -> str:
+        if not unknown(found[0]):
+            return found[0]
+        return "-" if found[0] in "\u2010\u2011" else unicodedata.normalize("NFKC", found[0])
+
+    return _LETTERS.sub(plain, line)

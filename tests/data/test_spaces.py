@@ -10,7 +10,7 @@ import pytest
 from fairseq_lasformer.data.subwords import DataConfig, Encoding, SubwordCodec, learn_subwords, subword_model, tokenize
 from fairseq_lasformer.formats import read
 from fairseq_lasformer.formats.sentences import sentences, splitter
-from fairseq_lasformer.text.lines import clean_line
+from fairseq_lasformer.text.lines import clean_line, with_plain_letters
 
 TOKENIZERS = ("moses", "moses-aggressive", "none")
 SPACES = [c for c in map(chr, range(sys.maxunicode + 1)) if c.isspace() and c != "\n"]
@@ -64,7 +64,10 @@ def test_invisible_characters_change_no_sentence(character):
 
 
 def test_forms_of_letters_are_one():
-    assert clean_line("ﬁnd ﬂour") == "find flour" and clean_line("Ｗｉｆｉ") == "Wifi"
-    assert clean_line("Bru\u0308cke") == "Br\u00fccke" and clean_line("twenty\u2011one") == "twenty-one"
+    unknown, known = (lambda letters: True), (lambda letters: False)
+    for text, plain in (("ﬁnd ﬂour", "find flour"), ("Ｗｉｆｉ", "Wifi"), ("twenty\u2011one", "twenty-one")):
+        assert with_plain_letters(text, unknown) == plain and with_plain_letters(text, known) == text
+        assert clean_line(text) == text  # other models may have learned them
+    assert clean_line("Bru\u0308cke") == "Br\u00fccke"
     assert clean_line("２０２６年，你好！") == "２０２６年，你好！"  # digits and punctuation of Chinese stay
     assert clean_line("නිකුත්\u200dව") == "නිකුත්\u200dව"  # joiners change letters

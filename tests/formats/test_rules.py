@@ -110,7 +110,7 @@ CASES = [
         ["Chapter X1 x"],
         [">7<"],
     ),
-    ("docx", word("<w:p><w:r><w:t>twenty</w:t><w:noBreakHyphen/><w:t>one men</w:t></w:r></w:p>"), ["twenty-one men"], []),
+    ("docx", word("<w:p><w:r><w:t>twenty</w:t><w:noBreakHyphen/><w:t>one men</w:t></w:r></w:p>"), ["twenty\u2011one men"], []),
     ("docx", word("<w:p><w:r><w:t>buy</w:t><w:sym w:char='F0'/><w:t>now</w:t></w:r></w:p>"), ["buy now"], ["<w:sym"]),
     ("docx", word("<w:p><w:r><w:t>soft</w:t><w:softHyphen/><w:t>ly said</w:t></w:r></w:p>"), ["softly said"], []),
     # HTML
