@@ -28,7 +28,7 @@ from fairseq_lasformer.plugin.model import LasformerModel  # noqa: E402
 from fairseq_lasformer.server.app import Server  # noqa: E402
 from fairseq_lasformer.server.models import ServedModel  # noqa: E402
 from fairseq_lasformer.server.pages import Limits  # noqa: E402
-from fairseq_lasformer.text.lines import clean_line
+from fairseq_lasformer.text.lines import clean_line  # noqa: E402
 
 LONGEST = 24
 
