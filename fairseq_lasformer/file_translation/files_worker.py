@@ -178,9 +178,7 @@ class Files(Worker[Batch, Iterator[Result]]):
             result = self.put(opened.waiting, Made(text, receipt, counts))
             if (journal := self._journal(opened)) is not None:
                 journal.unlink(missing_ok=True)
-            return result._replace(
-                summary=made.counts.summary(), note=note, facts=counts, unread=tuple(made.counts.unread)
-            )
+            return result._replace(summary=made.counts.summary(), note=note, facts=counts, unread=made.counts.unread)
         except (InputError, OSError) as e:
             return Result(job, str(e))
 

@@ -92,7 +92,7 @@ class FileReader:
             if known is not None:
                 its = hidden(known, self.unknown)
                 alike = [s for s in its.symbols if s] == [s for s in shown.symbols if s]
-                shown, known = (shown, its.block) if alike else (Hidden(block, ("",) * len(block.markup)), known)
+                shown, known = (shown, its.block) if alike else (Hidden.nothing(block), known)
             found.hidden.append(shown)
             block = shown.block
             here = sentences(block, fitting)

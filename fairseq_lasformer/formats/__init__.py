@@ -199,9 +199,9 @@ def _read(data: bytes, form: str, encoding: str | None, finishing: Finishing, la
     if form == "text" and plain.looks_wrapped(decoded.text):
         notes.append("its lines look wrapped; --from wrapped joins them")
 
-    written = decoded
-    if finishing.encoding is not None:
-        said, wanted = chosen.declared(data) if chosen.declared else None, finishing.encoding
+    written, wanted = decoded, finishing.encoding
+    said = chosen.declared(data) if chosen.declared else None
+    if wanted is not None:
         same = said is None or any(
             same_encoding(a, b) for a in (said, web_encoding(said)) for b in (wanted, web_encoding(wanted))
         )
@@ -210,20 +210,17 @@ def _read(data: bytes, form: str, encoding: str | None, finishing: Finishing, la
         written = decoded._replace(encoding=wanted, mark=b"")
 
     def finished(segments: Sequence[Sequence[str]]) -> bytes:
-        if not parsed.blocks and finishing.encoding is None:
+        if not parsed.blocks and wanted is None:
             return data
         made = parsed.render(segments)
         if chosen.finish is not None:
             made = chosen.finish(decoded.text, made, finishing, languages)
-        return written.encode(made, chosen.errors) if chosen.redeclare is None else _redeclared(made, chosen)
-
-    def _redeclared(made: str, chosen: TextFormat) -> bytes:
         now = written
-        if finishing.encoding is None and not now.can_encode(made):
-            now = now._replace(encoding="utf-8", mark=b"")
-        said = chosen.declared(data) if chosen.declared else None
-        if chosen.redeclare is not None and (said is None or not same_encoding(said, now.encoding)):
-            made = chosen.redeclare(made, now.encoding.upper().replace("_", "-"))
+        if chosen.redeclare is not None:
+            if wanted is None and not now.can_encode(made):
+                now = now._replace(encoding="utf-8", mark=b"")
+            if said is None or not same_encoding(said, now.encoding):
+                made = chosen.redeclare(made, now.encoding.upper().replace("_", "-"))
         return now.encode(made, chosen.errors)
 
     return OpenFile(

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from fairseq_lasformer.formats.block import BREAK
 from fairseq_lasformer.formats.builder import BlockBuilder
+from fairseq_lasformer.formats.markup import REFERENCE
 
 TAG = re.compile(r"</?[a-zA-Z][^<>]{0,500}>|<\d[\d:.]{0,20}>|\{\\[^{}]{0,500}\}")
 END = re.compile(r"[.!?…:;\"”»)\]♪。！？」]\s*$")
@@ -18,8 +19,7 @@ _LINE_END = re.compile(r"(?:[\r\n]+|\\N)\Z")
 VOICE = re.compile(r"<v(?:\.[\w.-]*)?[ \t]+([^<>]{1,200})>")
 POSITION = re.compile(r"\\(?:an?\d{1,2}|pos\([^()]*\)|move\([^()]*\))")
 _DRAWING, _DRAWN = re.compile(r"\\p[1-9]"), re.compile(r"\\p0")
-_BREAK = re.compile(r"\\[Nnh]")
-_ENTITY = re.compile(r"&(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});")
+_SPECIAL = re.compile(rf"\\[Nnh]|{REFERENCE}")
 _EVERYWHERE = ("&amp;", "&nbsp;", "&gt;", "&quot;", "&apos;", "&lrm;", "&rlm;")
 
 DEEPEST = 32
@@ -120,7 +120,7 @@ class CueWriter:
             return
         state = (cue.begin, number, *self.states)
         position = 0
-        for found in re.finditer(rf"{_BREAK.pattern}|{_ENTITY.pattern}", text) if "\\" in text or "&" in text else ():
+        for found in _SPECIAL.finditer(text):
             self.builder.text(text[position : found.start()], state)
             if found[0].startswith("\\"):
                 self.builder.keep(found[0], BREAK)

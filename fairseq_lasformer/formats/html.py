@@ -82,7 +82,7 @@ def _start(builder: BlockBuilder, tree: Tree, piece: Piece, languages: Languages
         builder.enter()
         builder.name(piece.attributes.get("id") or piece.attributes.get("name", ""))
     if not hidden and ("lang" in piece.attributes or "xml:lang" in piece.attributes):
-        raw = _LANGUAGE.sub(lambda m: m[1] + (languages.code if languages.replaces(m[2]) else m[2]), raw)
+        raw = _LANGUAGE.sub(lambda m: m[1] + languages.instead(m[2]), raw)
     if name == "meta" and _SAYS_LANGUAGE.search(raw):
         raw = _CONTENT.sub(lambda m: m[1] + (_alike(m[2], languages) if languages.replaces(m[2]) else m[2]), raw)
     shown = hidden and builder.inside and name not in VOID and name not in READINGS

@@ -39,3 +39,7 @@ class Languages(NamedTuple):
     def replaces(self, code: str) -> bool:
         """Return whether text in a language, by its code, is in a different one afterwards."""
         return bool(self.target and self.source and code) and language(code) == language(self.source)
+
+    def instead(self, code: str) -> str:
+        """Return the code that a translation has in the place of another: the target's if it :meth:`replaces` that."""
+        return self.code if self.replaces(code) else code

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from fairseq_lasformer.formats.block import BREAK, PLACEHOLDER
 from fairseq_lasformer.formats.builder import BlockBuilder
+from fairseq_lasformer.formats.markup import REFERENCE
 
 _TARGET = (
     r"(?:<[^<>\n]{0,2000}>|\{\{.{0,400}?\}\}|\{%.{0,400}?%\}"
@@ -37,7 +38,7 @@ _OPAQUE = re.compile(
     rf"|(?P<close>\](?:\(\s*{_TARGET}{_TITLE}\s*\)|\[[^\]]*\]|{_ATTRIBUTES}))"
     r"|(?P<open>\[)|(?P<shut>\])"
     r"|(?P<escape>\\[!-/:-@\[-`{-~])|(?P<hard>\\(?=\n))"
-    r"|(?P<entity>&(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});)"
+    rf"|(?P<entity>{REFERENCE})"
     r"|(?P<stars>\*+|_+|~~)",
     re.S,
 )

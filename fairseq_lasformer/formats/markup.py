@@ -126,6 +126,9 @@ _CODE_SIGN = re.compile(r"<[?%#/]|[{\[][{%#!/a-z]|@[a-z]")
 _UNQUOTED_END = re.compile(r"""=[^\s"'>]+/>\Z""")
 _ATTRIBUTE = re.compile(r"""([^\s=/>"']++)(?:\s*+=\s*+("[^"]*+"|'[^']*+'|[^\s>]*+))?+""")
 _ENTITY = re.compile(r"&(?:#[0-9]{1,9}|#[xX][0-9a-fA-F]{1,8}|[a-zA-Z][a-zA-Z0-9]{0,40});?")
+REFERENCE = r"&(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});"
+"""Pattern of a complete character reference, such as ``&amp;``; browsers also read those without a semicolon."""
+
 _RAW = ("script", "style", "textarea", "title", "xmp", "iframe", "noembed", "noframes")
 """Elements whose content has no tags."""
 

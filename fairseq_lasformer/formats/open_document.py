@@ -58,11 +58,11 @@ def _in_language(text: str, languages: Languages) -> str:
 
     text = re.sub(
         r'(\bstyle:rfc-language-tag=")([^"]*)',
-        lambda m: m[1] + (languages.code if languages.replaces(m[2]) else m[2]),
+        lambda m: m[1] + languages.instead(m[2]),
         text,
     )
     text = re.sub(r'(<[^<>]*?\bfo:language=")([^"<>]*)("[^<>]*>)', marked, text)
-    code = lambda m: m[1] + (languages.code if languages.replaces(m[2]) else m[2])  # noqa: E731
+    code = lambda m: m[1] + languages.instead(m[2])  # noqa: E731
     return re.sub(r"(<dc:language>)([^<>]*)", code, text)
 
 

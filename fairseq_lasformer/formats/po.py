@@ -18,7 +18,7 @@ from fairseq_lasformer.formats.accelerators import Accelerators
 from fairseq_lasformer.formats.block import BREAK, PLACEHOLDER, Parsed
 from fairseq_lasformer.formats.builder import BlockBuilder
 from fairseq_lasformer.formats.languages import Languages
-from fairseq_lasformer.formats.markup import escape
+from fairseq_lasformer.formats.markup import REFERENCE, escape
 from fairseq_lasformer.formats.placeholders import ANYWHERE, BY_FLAG, TAGS, directives
 from fairseq_lasformer.text import icu
 from fairseq_lasformer.text.lines import lines_with_ends
@@ -30,7 +30,7 @@ _BREAKS = re.compile(r"((?<!\\)(?:\\[ntr])+)")
 _PLURALS = re.compile(r"nplurals\s*=\s*(\d+)\s*;\s*plural\s*=([^;\\]+)")
 _CREDITS = re.compile(r"translator[-_]credits|NAME OF TRANSLATORS|EMAIL OF TRANSLATORS|Your (?:names|emails)")
 _CHARSET = re.compile(r"(\bcharset=)([^\s\"\\;]*)")
-_ENTITY = re.compile(r"&(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});")
+_REFERENCE = re.compile(REFERENCE)
 _NUMBERS = 201  # numbers, from 0, whose plural form is tried
 
 
@@ -246,6 +246,7 @@ def _is_refused(field: Field, value: str) -> bool:
 
 def _message(builder: BlockBuilder, source: str, pattern: re.Pattern[str]) -> None:
     """Add a message, line by line; one of ICU is a single text."""
+    builder.write = _escape_markup if _REFERENCE.search(source) else _escape
     if "{" in source and icu.messages(_BREAKS.sub(" ", source)):
         builder.begin()
         for piece in _BREAKS.split(source):
@@ -259,13 +260,12 @@ def _message(builder: BlockBuilder, source: str, pattern: re.Pattern[str]) -> No
         if _BREAKS.fullmatch(piece):
             builder.keep(piece)
         elif piece:
-            builder.write = _escape_markup if _ENTITY.search(source) else _escape
             builder.begin()
             position = 0
             for placeholder in pattern.finditer(piece):
                 _text(builder, piece[position : placeholder.start()])
                 position = placeholder.end()
-                if _ENTITY.fullmatch(placeholder[0]):
+                if _REFERENCE.fullmatch(placeholder[0]):
                     builder.text(html.unescape(placeholder[0]), None, placeholder[0])
                 else:
                     builder.keep(placeholder[0], "" if re.fullmatch(TAGS, placeholder[0]) else PLACEHOLDER)

@@ -47,7 +47,7 @@ def read(text: str, joined: bool = True, languages: Languages = Languages()) -> 
         said = "".join(texts)
         where = " ".join([*_SETTING.findall(time["how"]), *POSITION.findall(said)])
         voices = VOICE.findall(said)
-        begin, stop = times(time)
+        begin, stop = _times(time)
         writer.add(Cue(begin, stop, texts, where, voices[0] if voices else ""))
         position = end
     _between(builder, lines, position, len(lines), web)
@@ -72,10 +72,7 @@ def _header(builder: BlockBuilder, lines: list[str], languages: Languages) -> in
     end = 0
     while end < len(lines) and lines[end].strip() and not _time(lines[end]):
         said = _LANGUAGE.match(lines[end])
-        if said and languages.replaces(said[2]):
-            builder.keep(said[1] + languages.code + lines[end][said.end() :])
-        else:
-            builder.keep(lines[end])
+        builder.keep(said[1] + languages.instead(said[2]) + lines[end][said.end() :] if said else lines[end])
         end += 1
     return end
 
@@ -119,7 +116,7 @@ def _like_a_time(line: str) -> bool:
     return _time(line) is not None or _LIKE_A_TIME.match(line) is not None
 
 
-def times(found: re.Match[str]) -> tuple[float, float]:
+def _times(found: re.Match[str]) -> tuple[float, float]:
     """Return begin and end of a cue in seconds."""
     fields = found.groups()
     return _seconds(fields[:4]), _seconds(fields[4:8])

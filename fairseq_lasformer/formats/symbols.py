@@ -31,6 +31,11 @@ class Hidden(NamedTuple):
     block: Block
     symbols: tuple[str, ...]
 
+    @classmethod
+    def nothing(cls, block: Block) -> Hidden:
+        """Return a block as it is."""
+        return cls(block, ("",) * len(block.markup))
+
     def segments(self, segments: Sequence[str]) -> list[str]:
         """Return the segments of the block of the file, from those of this one."""
         found = [segments[0]]
@@ -68,6 +73,6 @@ def hidden(block: Block, unknown: Callable[[str], bool]) -> Hidden:
         segments.append(segment[position:])
         states.append(block.states[i] if block.states else None)
     if not any(symbols):
-        return Hidden(block, ("",) * len(block.markup))
+        return Hidden.nothing(block)
     made = Block(tuple(segments), tuple(markup), tuple(states), tuple(fills), block.write, block.place)
     return Hidden(made, tuple(symbols))

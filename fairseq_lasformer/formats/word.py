@@ -204,20 +204,19 @@ class _Reader:
 
     def _field(self, piece: Piece, local: str) -> None:
         """Begin or end a field, or the result of one, which the model reads as a placeholder."""
-        before = self.hidden
         kind = piece.attributes.get(self.prefix + "fldCharType", "")
         if local == "fldSimple":
             hidden = _Field(piece.attributes.get(self.prefix + "instr", ""), True).hidden
+            self.builder.keep(piece.raw, PLACEHOLDER if hidden and not self.hidden else "")
             self.simple.append(hidden)
-            self.builder.keep(piece.raw, PLACEHOLDER if hidden and not before else "")
             return
         shown = False
         if kind == "begin":
             self.fields.append(_Field(""))
         elif kind == "separate" and self.fields:
-            self.fields[-1] = self.fields[-1]._replace(result=True)
-            around = self.unseen or any(self.simple) or any(field.hidden for field in self.fields[:-1])
-            shown = self.fields[-1].hidden and not around
+            field = self.fields.pop()._replace(result=True)
+            shown = field.hidden and not self.hidden
+            self.fields.append(field)
         elif kind == "end" and self.fields:
             self.fields.pop()
         self.builder.keep(piece.raw, PLACEHOLDER if shown else "")

@@ -17,6 +17,8 @@ _BEGIN = re.compile(
 _SELECTOR = re.compile(rf"{_S}(?:offset{_S}:{_S}\d+{_S})?(?:=\d+|[\w-]{{1,80}}){_S}\{{")
 _QUOTED = re.compile(r"'(?:[{}#|](?:[^']|''){0,2000}(?:'|\Z))|''")
 
+_BRACES = re.compile(rf"[{{}}]|{_QUOTED.pattern}")
+
 DEEPEST, LONGEST = 8, 100_000
 """Number of levels of nested messages that are read, and number of characters of one."""
 
@@ -66,13 +68,14 @@ def _message(text: str, begin: re.Match[str], end: int) -> Message | None:
 
 
 def _closing(text: str, start: int) -> int | None:
-    """Return the end of what a brace before ``start`` opens, its closing brace included; None if none closes it."""
+    """Return the end of what a brace before ``start`` opens, its closing brace included; None if nothing does."""
     depth = 1
-    position, stop = start, min(len(text), start + LONGEST)
-    for found in re.compile(rf"[{{}}]|{_QUOTED.pattern}").finditer(text, position, stop):
+    for found in _BRACES.finditer(text, start, min(len(text), start + LONGEST)):
         depth += {"{": 1, "}": -1}.get(found[0], 0)
         if not depth:
             return found.end()
+        if depth > 2 * DEEPEST:  # a message in a text of another is two braces deeper
+            return None
     return None
 
 

@@ -45,11 +45,6 @@ def lines_with_ends(text: str) -> list[str]:
     return re.findall(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+\Z", text)
 
 
-def without_invisible(text: str) -> str:
-    """Return a text without :data:`INVISIBLE` characters."""
-    return text if text.isascii() else _HIDDEN.sub("", text)
-
-
 def visible(text: str) -> list[int] | None:
     """Return the places of all characters but :data:`INVISIBLE` ones; None if a text has none of these."""
     if text.isascii() or not _HIDDEN.search(text):

@@ -233,7 +233,7 @@ def has_letter(text: str) -> bool:
     """Return whether a text has a letter; those that are emoji (U+2139 with U+FE0F) do not count."""
     if text.isascii():
         return not text.isspace() and any(map(str.isalpha, text))
-    return any(map(str.isalpha, re.sub(".\ufe0f", "", text)))
+    return any(map(str.isalpha, re.sub(".\ufe0f", "", text) if "\ufe0f" in text else text))
 
 
 _GLUE = re.compile(r"[^\s\w\ufffc]{0,2}|_{1,3}")
@@ -245,13 +245,8 @@ def _without_punctuation(address: str) -> str:
     """Return an address without the punctuation of the sentence around it."""
     while address:
         last = address[-1]
-        if (
-            last in ".,;:!?…'’*_~-"
-            and not (last in "_-~" and address[-2:-1].isalnum())
-            or last in ")]"
-            and address.count(last) > address.count({")": "(", "]": "["}[last])
-        ):
-            address = address[:-1]
-        else:
+        ends = last in ".,;:!?…'’*" or (last in "_-~" and not address[-2:-1].isalnum())
+        if not ends and (last not in _OPENING or address.count(last) <= address.count(_OPENING[last])):
             break
+        address = address[:-1]
     return address

@@ -161,6 +161,7 @@ CASES = [
     ("po", PO + 'msgid "{n, plural, one {<b>#</b> cat} other {it\'\'s #}}"\nmsgstr ""\n', ["X1 cat", "it's X1"], ["{n, plural, one {<b>#</b> CAT} other {IT'S #}}"]),
     ("po", PO + 'msgid "Look into C:\\\\new now"\nmsgstr ""\n', ["Look into X1 now"], ['msgstr "LOOK INTO C:\\\\new NOW"']),
     ("po", PO + 'msgid "Tom &amp; Jerry&nbsp;go"\nmsgstr ""\n', ["Tom & Jerry go"], ['msgstr "TOM &amp; JERRY GO"']),
+    ("po", PO + 'msgid "a &lt; b"\nmsgstr ""\n\nmsgid "{n, plural, other {c > d}}"\nmsgstr ""\n', ["a < b", "c > d"], ['"A &lt; B"', "{C > D}"]),
     ("po", PO + 'msgid "%{a}here%{b} %L1"\nmsgstr ""\n', ["here X3"], ['msgstr "%{a}HERE%{b} %L1"']),
     ("html", '<a href="<?php echo u("/"); ?>" class="x">one</a>', ["one"], ['<a href="<?php echo u("/"); ?>" class="x">ONE']),
     ("html", '<a {% if x > 1 %}class="a"{% endif %} href="x">one</a>', ["one"], ['{% endif %} href="x">ONE']),

@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from fairseq_lasformer import formats
 from fairseq_lasformer.text import icu
 from fairseq_lasformer.text.spans import has_language, spans
 
@@ -105,6 +106,16 @@ def test_messages_of_icu_are_read_by_their_texts():
     assert texts("{n, number, percent} {d, date, short}") == [] and len(icu.messages("{n, number} {d, date, x}")) == 2
     for broken in ("{n, plural, one {x}", "{n, plural}", "{n, plural, one x}", "{a, b}", "{n, plural, one {x} y}"):
         assert texts(broken) == []
+
+
+def test_messages_are_read_to_a_depth():
+    """Thousands of levels of a stranger's message must not end the reading of a file."""
+    nested = "x"
+    for _ in range(5000):
+        nested = f"{{a, select, b {{{nested}}}}}"
+    assert len(icu.messages(nested)) <= 1 and has_language(nested)
+    file = formats.read(nested.encode(), "text")
+    assert file.write([block.segments for block in file.blocks]) == nested.encode()
 
 
 HOSTILE = [
