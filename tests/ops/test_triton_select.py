@@ -69,13 +69,13 @@ def test_a_passs_selection_is_a_sort(monkeypatch, kind, block, causal, padded):
     from fairseq_lasformer.ops.gpu.kernels import bits as triton_bits
 
     monkeypatch.setattr(triton_bits, "BLOCKS", {block: 4})
-    scores, padding = scores_of(kind, 2, 9, 70), torch.zeros(2, 70, dtype=torch.bool)
+    scores, padding = scores_of(kind, 2, 4, 70), torch.zeros(2, 70, dtype=torch.bool)
     padding[1, :7] = padding[0, 64:] = True
     mask = AttentionMask(padding if padded else None, causal)
-    allowed = mask.full(2, 9, 70, scores.device)
+    allowed = mask.full(2, 4, 70, scores.device)
     counts = allowed.sum(-1)
-    bits = torch.zeros(2, 9, 3, dtype=torch.int32)
+    bits = torch.zeros(2, 4, 3, dtype=torch.int32)
     kappa = torch.tensor(300_000)
-    triton_bits.store_bits(aligned(scores), mask.key_padding, 61 if causal else triton_bits.ANY, kappa, bits)
+    triton_bits.store_bits(aligned(scores), mask.key_padding, 66 if causal else triton_bits.ANY, kappa, bits)
     theirs = reference.select(scores.masked_fill(~allowed, float("-inf")), keep_counts(counts, 300_000)) & allowed
     assert torch.equal(mask_of(bits, 70), theirs)

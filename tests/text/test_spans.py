@@ -141,5 +141,5 @@ HOSTILE = [
 def test_hostile_text_takes_linear_time(piece):
     """A bound far above what is needed; quadratic time would be minutes."""
     begun = time.process_time()
-    spans(piece * (200_000 // len(piece)))
-    assert time.process_time() - begun < 20
+    spans(piece * (60_000 // len(piece)))
+    assert time.process_time() - begun < 10
