@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import functools
 import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -16,10 +15,11 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from fairseq_lasformer.checkpoints.loading import chosen, load
-from fairseq_lasformer.data.examples import ExampleCodec, TooLong
+from fairseq_lasformer.data.examples import ExampleCodec
 from fairseq_lasformer.data.subwords import SETTINGS, DataConfig
 from fairseq_lasformer.documents.consistency import Unifier
-from fairseq_lasformer.documents.given_lines import Given, check_given, with_given
+from fairseq_lasformer.documents.encoding import source_of
+from fairseq_lasformer.documents.given_lines import Given, with_given
 from fairseq_lasformer.documents.requests import (
     Request,
     check_device,
@@ -34,7 +34,7 @@ from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.plugin import register
 from fairseq_lasformer.search.glossary import Glossary
 from fairseq_lasformer.shared import model_path
-from fairseq_lasformer.text.lines import clean_line, split_lines
+from fairseq_lasformer.text.lines import split_lines
 from fairseq_lasformer.translation_memory.remembering import Memory
 
 
@@ -206,47 +206,8 @@ class DocumentHubInterface(hub_utils.GeneratorHubInterface):
             raise InputError(f"the model's options of generation cannot be used ({reason})") from e
 
     def source(self, request: Request, translator: Translator) -> Source:
-        """Encode a document, and cut it as the data preparation does.
-
-        Raises:
-            InputError: a sentence is too long, or a given line or a memory cannot be used.
-        """
-        codec, given = self.codec, request.given
-        encode = functools.partial(self.src_dict.encode_line, add_if_not_exist=False, append_eos=False)
-        encoded = [encode(codec.encode_source(sentence)).long() for sentence in request.sentences]
-        lengths = [[codec.taken(tokens.numel()) for tokens in encoded]]
-        fixed: list[Tensor | None] | None = None
-        if given:
-            numbers = [number for number, _ in request.numbered]
-            check_given(given, numbers, request.name)
-            if not translator.aligned and not translator.independent:
-                raise InputError("given lines need aligned lines: data with a separator, and not --align-sentences no")
-            encode = functools.partial(self.tgt_dict.encode_line, add_if_not_exist=False, append_eos=False)
-            known = [codec.encode_target(clean_line(given.get(number, ""))) for number in numbers]
-            fixed = [encode(line).long() if line else None for line in known]
-            # given lines may exceed the limit: parts are cut as if they did not
-            most = codec.room - 1
-            lengths.append([codec.taken(min(most, 0 if line is None else line.numel())) for line in fixed])
-        remembered = None
-        if request.memory is not None:
-            remembered = translator.remember(request.memory, request.sentences, codec)
-        reserve = 0 if remembered is None else remembered.reserve
-        wanted = self.task.cfg.overlap if request.overlap is None else request.overlap
-        overlap = translator.overlap(wanted)
-        try:
-            cut = codec.cut_lengths(0, *lengths, overlap=overlap, reserve=reserve) if encoded else []
-        except TooLong as e:
-            raise InputError(
-                f"{request.name}: sentence {e.sentence + 1} has {e.tokens} tokens, more than the limit of "
-                f"{codec.limit} that the model was trained with; split it"
-            ) from None
-        parts = [span for part in cut for span in codec.examples(part)]
-        terms = None if request.required is None else [request.required(s) for s in request.sentences]
-        if not translator.aligned:  # the sentences of other models do not depend on each other
-            fixed = None
-        if fixed is not None:
-            terms = terms and [[] if line is not None else its for its, line in zip(terms, fixed)]
-        return Source(encoded, parts, None, terms, fixed, remembered)
+        """Encode a document, and cut it as the data preparation does; see :func:`encoding.source_of`."""
+        return source_of(self, request, translator)
 
     def line(self, number: int, source: str, line: Line) -> TranslatedLine:
         """Return a translated line as text, with its source."""
