@@ -46,7 +46,9 @@ PUBLIC = {
         "documents.hub": [
             *("load_model", "from_pretrained", "TranslatedLine", "DocumentHubInterface"),
             *(f"DocumentHubInterface.translate_{what}" for what in ("documents", "lines")),
+            "DocumentHubInterface.explain",
         ],
+        "documents.explanation": ["Explanation", "Explained", "Cause"],
         "file_translation.file_translator": ["FileTranslator"],
         "search.glossary": ["Glossary"],
         "translation_memory.remembering": ["Memory"],

@@ -14,6 +14,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from fairseq_lasformer.analysis.contrast import target_scores
+from fairseq_lasformer.documents.forced import ForcedDocument
 from fairseq_lasformer.documents.hub import DocumentHubInterface
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.text.documents import Pair
@@ -128,6 +129,23 @@ def evaluate(use: ContextUse, chosen: Sequence[Place], tokens: Sequence[int], ma
     return {"lines": len(chosen), "target_tokens": total, "alone": sum(alone) / total, "rows": rows}
 
 
+def evaluate_whole(use: ContextUse, chosen: Sequence[Place]) -> dict[str, float]:
+    """Return the bits per token that whole documents are worth: of the lines after one, the source is known as well.
+
+    The lines are scored without their ends in their documents, or in the parts of them in which they are translated;
+    see :class:`ForcedDocument`. An :class:`Explanation` has the same bits.
+
+    Raises:
+        InputError: a line is too long for the model.
+    """
+    documents = {
+        d: ForcedDocument(use.hub, *use.documents[d]) for d in dict.fromkeys(place.document for place in chosen)
+    }
+    bits = [documents[place.document].bits(place.line) for place in tqdm(chosen, desc="whole documents", unit=" lines")]
+    lengths = [len(documents[place.document].targets[place.line]) for place in chosen]
+    return {"cxmi": sum(bits) / max(1, sum(lengths)), "error": _error(bits, [0.0] * len(bits), lengths)}
+
+
 def _error(before: Sequence[float], after: Sequence[float], lengths: Sequence[int]) -> float:
     """Return the standard error of the difference in bits per token: a ratio of sums, over lines."""
     n, total = len(lengths), sum(lengths)
@@ -149,4 +167,6 @@ def table(found: dict[str, Any]) -> str:
             f"{row['bits']:>9.4f}{row['cxmi']:>9.4f}{row['error']:>8.4f}{row['more']:>9.4f}{row['more_error']:>8.4f}"
         )
         lines.append(f"{what:>14}{numbers}")
+    if whole := found.get("whole"):
+        lines.append(f"{'the document':>14}{'':>9}{whole['cxmi']:>9.4f}{whole['error']:>8.4f}")
     return "\n".join([*lines, "more: bits added by the tokens beyond those of the line above; +-: standard errors"])

@@ -64,6 +64,7 @@ class Context(Data, Device, Figures):
     prefix: Path = argument("documents and their translation, raw form: PREFIX.SRC, PREFIX.TGT")
     tokens: str = option("10,30,100,300", "tokens of context on either side")
     lines: int = option(2000, "lines to score, evenly drawn; 0: all")
+    whole: bool = option(False, "also measure whole documents, with the source of later lines")
     kappa: str = option("", "shares of keys to keep, such as 0.05,0.2 (default: the model's)")
     max_tokens: int = max_tokens(4096)
 
@@ -91,6 +92,8 @@ def run_context(args: Context) -> None:
         if share is not None:
             context_use.set_kappa(hub, share)
         results.append({"kappa": share} | context_use.evaluate(use, chosen, tokens, args.max_tokens))
+        if args.whole:
+            results[-1]["whole"] = context_use.evaluate_whole(use, chosen)
         print(context_use.table(results[-1]))
     if args.json:
         atomic_write(args.json, json.dumps({"results": results}, indent=1) + "\n")

@@ -43,6 +43,7 @@ GROUPS = {
         "translate": Command("translate files, folders or standard input, in any known format", "translate"),
         "translate --verify": Command("repeat the translation of a receipt and compare the bytes", "verify"),
         "update": Command("update a translation: translate what has changed in its source", "update"),
+        "explain": Command("show which earlier line decided a word of a translation", "explain"),
         "memory": Command("build a translation memory, or look up sentences in one", "memory"),
         "serve": Command("run a translation server with a web page", "serve"),
     },

@@ -152,7 +152,7 @@ def _to_standard_output(args: Translate, place: Path) -> None:
     except InputError as e:
         raise InputError(str(e) if str(e).startswith(str(args.model)) else f"{name}: {e}") from e
     with _bar(args, hidden=not sys.stderr.isatty()) as bar:
-        given = given_of(args, data, form)
+        given = given_of(args.given, data, form, args.encoding, languages)
         (done,) = translator.translate([file], bar.update, begin=_growing(bar), given=[given])
     sys.stdout.buffer.write(present(done, args.format))
     sys.stdout.buffer.flush()
@@ -249,7 +249,9 @@ def _run(args: Translate, jobs: Sequence[Job], state: Path, inputs: Sequence[Pat
         if args.input == ("-",):
             raise InputError("--given: name the file of the text, or write to standard output (without -o)")
         try:
-            given = {job.source: given_of(args, job.source.read_bytes(), job.form)}
+            given = {
+                job.source: given_of(args.given, job.source.read_bytes(), job.form, args.encoding, languages_of(args))
+            }
         except OSError as e:
             raise InputError(f"{job.source}: cannot be read ({e.strerror})") from e
     failed, rows, unread = 0, [], {}

@@ -60,6 +60,16 @@ class Reading:
     encoding: str | None = option(None, "encoding of text files (default: detected)")
 
 
+def given() -> Any:
+    """Return the field of ``--given``."""
+    return option(
+        None,
+        "existing translations. For text: a table of line number, tab, translation, or as many lines, empty where the "
+        "translation is missing; for other formats: a copy of the file in which some texts are translated",
+        metavar="FILE",
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Translate(Data, Reading, Beam, ExactMemory, Device, Decoding, Engine, Messages):
     """A translation of files."""
@@ -93,12 +103,7 @@ class Translate(Data, Reading, Beam, ExactMemory, Device, Decoding, Engine, Mess
         "give each term of a document one translation: lines with a different one are translated again, unless that "
         "makes them much less probable",
     )
-    given: Path | None = option(
-        None,
-        "existing translations. For text: a table of line number, tab, translation, or as many lines, empty where the "
-        "translation is missing; for other formats: a copy of the file in which some texts are translated",
-        metavar="FILE",
-    )
+    given: Path | None = given()
     no_look_ahead: bool = option(False, "ignore given lines when translating those before them")
     unreviewed: bool = option(
         False, "also read fuzzy and unreviewed translations of .po and XLIFF files as context (default: finished ones)"
@@ -260,22 +265,28 @@ def model_of(args: Translate) -> tuple[Path, str]:
     return checkpoint, "" if args.engine == "processes" else file_hash(checkpoint)
 
 
-def given_of(args: Translate, data: bytes, form: str) -> Blocks | None:
+def given_of(
+    path: Path | None, data: bytes, form: str, encoding: str | None, languages: tuple[str, str]
+) -> Blocks | None:
     """Return the translations of ``--given`` for the blocks of a file; None without it.
+
+    Args:
+        data, form, encoding: the file, its format and encoding.
+        languages: of the model.
 
     Raises:
         InputError: the file cannot be read, or does not belong to what is translated.
     """
     from fairseq_lasformer.file_translation.reading import given_blocks, given_lines_of_text
 
-    if args.given is None:
+    if path is None:
         return None
     try:
-        known = args.given.read_bytes()
+        known = path.read_bytes()
     except OSError as e:
-        raise InputError(f"--given {args.given}: cannot be read ({e.strerror})") from e
-    given = given_lines_of_text if form == "text" else given_blocks
-    return given(data, known, form, args.encoding, str(args.given), languages_of(args))
+        raise InputError(f"--given {path}: cannot be read ({e.strerror})") from e
+    read = given_lines_of_text if form == "text" else given_blocks
+    return read(data, known, form, encoding, str(path), languages)
 
 
 def receipts_of(args: Translate) -> Maker | None:

@@ -69,7 +69,8 @@ def run_verify(args: Verify) -> None:
     same(receipt, now)
     translator = translator_of(again)
     file = translator.open(data, form, again.encoding, files_options(again).finishing, True)
-    (done,) = translator.translate([file], given=[given_of(again, data, form)])
+    known = given_of(again.given, data, form, again.encoding, translator.languages)
+    (done,) = translator.translate([file], given=[known])
     found = hashlib.sha256(present(done, again.format, receipt.key)).hexdigest()
     if found != receipt.translation:
         mine, other = __version__, receipt.version

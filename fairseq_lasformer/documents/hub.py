@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,8 +17,10 @@ from tqdm.auto import tqdm
 from fairseq_lasformer.checkpoints.loading import chosen, load
 from fairseq_lasformer.data.examples import ExampleCodec
 from fairseq_lasformer.data.subwords import SETTINGS, DataConfig
+from fairseq_lasformer.documents.because import explain
 from fairseq_lasformer.documents.consistency import Unifier
 from fairseq_lasformer.documents.encoding import source_of
+from fairseq_lasformer.documents.explanation import Explanation
 from fairseq_lasformer.documents.given_lines import Given, with_given
 from fairseq_lasformer.documents.requests import (
     Request,
@@ -26,6 +28,7 @@ from fairseq_lasformer.documents.requests import (
     check_documents,
     check_number,
     check_options,
+    numbered_sentences,
 )
 from fairseq_lasformer.documents.source import Line, Source
 from fairseq_lasformer.documents.streaming import stream
@@ -181,6 +184,45 @@ class DocumentHubInterface(hub_utils.GeneratorHubInterface):
         source = self.source(request, translator)
         for (number, original), line in zip(request.numbered, stream(translator, source, self.device)):
             yield from with_given([self.line(number, original, line)], request.given)
+
+    def explain(
+        self,
+        document: str,
+        translation: str | None = None,
+        lines: Collection[int] | None = None,
+        beam: int = 5,
+        *,
+        thorough: bool | None = None,
+        **options: Any,
+    ) -> Explanation:
+        """Explain a translation: which earlier line decided each word, and what the word would be without it.
+
+        Args:
+            document: raw text, one sentence per line.
+            translation: its translation, as many lines; default: the model's own.
+            lines: numbers of the lines to explain, from 1; default: all.
+            thorough: also name the word in the deciding line, all other lines that give as much, and what the document
+                loses without them; default: if only some lines are asked for.
+            beam, options: for the model's translation, see :meth:`translate_documents`.
+
+        Raises:
+            InputError: the model reads single sentences, the translation has other lines, or as
+                :meth:`translate_documents`.
+        """
+        check_documents([document])
+        sentences = numbered_sentences(document)
+        if translation is None:
+            (found,) = self.translate_documents([document], beam, progress=False, lines=True, **options)
+            texts = [line.translation for line in found]
+        else:
+            check_documents([translation])
+            texts = [text for _, text in numbered_sentences(translation)]
+        if len(texts) != len(sentences):
+            raise InputError(f"translation: {len(texts)} lines, but the document has {len(sentences)}")
+        known = [number for number, _ in sentences]
+        if missing := sorted(set(lines or ()) - set(known)):
+            raise InputError(f"lines: there is no line {missing[0]} with text")
+        return explain(self, [(*line, text) for line, text in zip(sentences, texts)], lines, thorough)
 
     def memory(self, memory: Memory | str | Path | None) -> Memory | None:
         """Open a memory, unless ``memory`` is an open one already."""

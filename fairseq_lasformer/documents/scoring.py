@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
@@ -31,7 +32,6 @@ def mean(scores: Tensor) -> float:
     return total(scores) / max(1, len(scores))
 
 
-@torch.no_grad()
 def log_probabilities(
     model: Any,
     dictionary: Any,
@@ -44,10 +44,9 @@ def log_probabilities(
 
     See :func:`against_best`.
     """
-    return [tokens for tokens, _ in against_best(model, dictionary, examples, max_tokens, device, done)]
+    return [tokens for (tokens,) in _scored(model, dictionary, examples, max_tokens, device, lambda *_: (), done)]
 
 
-@torch.no_grad()
 def against_best(
     model: Any,
     dictionary: Any,
@@ -64,24 +63,164 @@ def against_best(
         max_tokens: maximum number of tokens per batch, padding included.
         done: called with the number of examples of each finished batch.
     """
+
+    def best(every: Tensor, targets: Tensor) -> tuple[Tensor]:
+        return (every.max(2).values,)
+
+    scored = _scored(model, dictionary, examples, max_tokens, device, best, done)
+    return [(tokens, most) for tokens, most in scored]
+
+
+def against_second(
+    model: Any,
+    dictionary: Any,
+    examples: Sequence[tuple[Tensor, Tensor]],
+    max_tokens: int,
+    device: torch.device | str,
+) -> list[tuple[Tensor, Tensor, Tensor]]:
+    """Return the log probabilities of all target tokens, those of the most likely other words there, and these words.
+
+    See :func:`against_best`. The padding symbol and the unknown word are not among the others.
+    """
+    excluded = torch.tensor([dictionary.pad(), dictionary.unk()])
+
+    def second(every: Tensor, targets: Tensor) -> tuple[Tensor, ...]:
+        every.scatter_(2, targets[..., None], float("-inf"))  # nobody else reads them
+        every[..., excluded] = float("-inf")
+        return tuple(every.max(2))
+
+    scored = _scored(model, dictionary, examples, max_tokens, device, second)
+    return [(tokens, values, words.long()) for tokens, values, words in scored]
+
+
+@torch.no_grad()
+def _scored(
+    model: Any,
+    dictionary: Any,
+    examples: Sequence[tuple[Tensor, Tensor]],
+    max_tokens: int,
+    device: torch.device | str,
+    further: Callable[[Tensor, Tensor], tuple[Tensor, ...]],
+    done: Callable[[int], object] = lambda n: None,
+) -> list[tuple[Tensor, ...]]:
+    """Score targets; see :func:`against_best`.
+
+    Args:
+        further: returns what else is wanted, each [B, N], from the log probabilities of all words [B, N, vocabulary]
+            and the targets [B, N].
+    """
     order = sorted(range(len(examples)), key=lambda i: (len(examples[i][1]), len(examples[i][0])))
     pad, eos = dictionary.pad(), dictionary.eos()
-    found: dict[int, tuple[Tensor, Tensor]] = {}
-
-    def padded(rows: list[Tensor]) -> Tensor:
-        return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=pad).to(device)
+    found: dict[int, tuple[Tensor, ...]] = {}
 
     for batch in batches([max(len(source), len(target)) for source, target in examples], order, max_tokens):
-        sources, targets = (padded([examples[i][side] for i in batch]) for side in (0, 1))
+        sources, targets = (padded([examples[i][side] for i in batch], pad, device) for side in (0, 1))
         previous = targets.roll(1, 1)
         previous[:, 0] = eos
         previous = previous.masked_fill(targets == pad, pad)
         output = _output(model, sources, (sources != pad).sum(1), previous)
         every = model.get_normalized_probs(output, log_probs=True)
-        scores, best = every.gather(2, targets[..., None])[..., 0], every.max(2).values
+        own = every.gather(2, targets[..., None])[..., 0]
+        values = [_at_least_float32(value).cpu() for value in (own, *further(every, targets))]
         for row, i in enumerate(batch):
-            n = len(examples[i][1])
-            found[i] = scores[row, :n].float().cpu(), best[row, :n].float().cpu()
+            found[i] = tuple(value[row, : len(examples[i][1])] for value in values)
         done(len(batch))
 
     return [found[i] for i in range(len(examples))]
+
+
+def _at_least_float32(values: Tensor) -> Tensor:
+    return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values
+
+
+def padded(rows: Sequence[Tensor], pad: int, device: torch.device | str) -> Tensor:
+    """Return rows as one matrix, padded on the right."""
+    return torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True, padding_value=pad).to(device)
+
+
+@torch.no_grad()
+def of_spans(
+    model: Any,
+    dictionary: Any,
+    examples: Sequence[tuple[Tensor, Tensor]],
+    spans: Sequence[Sequence[tuple[int, int]]],
+    max_tokens: int,
+    device: torch.device | str,
+) -> list[list[float]]:
+    """Return the log probabilities of some places of each target: each from a token up to another.
+
+    Only these places are projected to the vocabulary, and nothing is computed after the last.
+
+    Args:
+        examples, max_tokens: see :func:`against_best`.
+        spans: the places in each target; at least one.
+    """
+    pad, eos = dictionary.pad(), dictionary.eos()
+    targets = [target[: max(end for _, end in places)] for (_, target), places in zip(examples, spans)]
+    previous = [torch.cat([target.new_tensor([eos]), target[:-1]]) for target in targets]
+    found: dict[int, list[float]] = {}
+    order = sorted(range(len(examples)), key=lambda i: (len(examples[i][0]), len(targets[i])))
+    for batch in batches([max(len(examples[i][0]), len(targets[i])) for i in range(len(examples))], order, max_tokens):
+        sources = padded([examples[i][0] for i in batch], pad, device)
+        encoded = model.encoder(sources, (sources != pad).sum(1))
+        features, output = _features(model.decoder, padded([previous[i] for i in batch], pad, device), encoded)
+        places = [(row, token) for row, i in enumerate(batch) for a, b in spans[i] for token in range(a, b)]
+        rows, tokens = (torch.tensor(numbers, device=device) for numbers in zip(*places))
+        every = model.get_normalized_probs((output(features[rows, tokens])[None], None), log_probs=True)[0]
+        words = torch.cat([targets[i][a:b] for i in batch for a, b in spans[i]]).to(device)
+        own = iter(_at_least_float32(every.gather(1, words[:, None])[:, 0]).tolist())
+        for i in batch:
+            found[i] = [math.fsum(next(own) for _ in range(a, b)) for a, b in spans[i]]
+    return [found[i] for i in range(len(examples))]
+
+
+def _features(decoder: Any, previous: Tensor, encoded: Any) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+    """Return the decoder's features, computed as in decoding steps if possible, and their projection."""
+    if hasattr(decoder, "features_as_steps"):
+        features = decoder.features_as_steps(previous, encoded)
+        if features is not None:
+            return features, functools.partial(decoder.output_layer, packed=True)
+    return decoder.extract_features(previous, encoded)[0], decoder.output_layer
+
+
+@torch.no_grad()
+def continued(
+    model: Any,
+    dictionary: Any,
+    beginnings: Sequence[tuple[Tensor, Tensor]],
+    ends: Collection[int],
+    most: Sequence[int],
+    max_tokens: int,
+    device: torch.device | str,
+) -> list[Tensor]:
+    """Complete targets with the most likely words (no beam).
+
+    Args:
+        beginnings: int64 tokens of a source with its end, and of the beginning of its target.
+        ends: words before which a target ends.
+        most: maximum number of tokens of each target.
+        max_tokens: maximum number of tokens per batch, padding included.
+
+    Returns:
+        int64 tokens of the whole targets, without their ends.
+    """
+    found = [target for _, target in beginnings]
+    pad, eos = dictionary.pad(), dictionary.eos()
+    lengths = [max(len(source), n) for (source, _), n in zip(beginnings, most)]
+    for batch in batches(lengths, sorted(range(len(lengths)), key=lengths.__getitem__), max_tokens):
+        sources = padded([beginnings[i][0] for i in batch], pad, device)
+        encoded = model.encoder(sources, (sources != pad).sum(1))
+        open_ = set(batch)
+        while open_:
+            previous = padded([torch.cat([torch.tensor([eos]), found[i]]) for i in batch], pad, device)
+            read = model.decoder.read(previous, encoded) if hasattr(model.decoder, "read") else None
+            scores = (model.decoder(previous, encoded) if read is None else read)[0]
+            scores[..., pad] = float("-inf")
+            for row, i in enumerate(batch):
+                if i in open_:
+                    token = int(scores[row, len(found[i])].argmax())
+                    if token in ends or len(found[i]) >= most[i]:
+                        open_.remove(i)
+                    else:
+                        found[i] = torch.cat([found[i], torch.tensor([token])])
+    return found

@@ -92,7 +92,7 @@ def document_attention(model: Any, source: Sequence[str], target: Sequence[str],
             if number and codec.separator:
                 owners.append(-1)
             spans = words(line)
-            owners += [len(places) + i if spans else -1 for i in _owners(line, tokens.split(), spans)]
+            owners += [len(places) + i if spans else -1 for i in owners_of(line, tokens.split(), spans)]
             places += [(number, i) for i in range(len(spans))]
         index = dictionary.encode_line(codec.join(encoded, side), add_if_not_exist=False).long()
         sides.append((index.to(model.device), places, np.array([*owners, -1])))
@@ -131,7 +131,7 @@ def word_alignment(model: Any, source: str, translation: str) -> AlignedWords:
     return AlignedWords(with_equal_words(source, translation, found / np.maximum(found.sum(1, keepdims=True), 1e-9)))
 
 
-def _owners(text: str, pieces: Sequence[str], words: Sequence[tuple[int, int]]) -> list[int]:
+def owners_of(text: str, pieces: Sequence[str], words: Sequence[tuple[int, int]]) -> list[int]:
     """Return, for each subword of a text, the number of the word that it begins in."""
     starts = [start for start, _ in words]
     found, position = [], 0

@@ -125,12 +125,17 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
         Returns:
             the result of :meth:`forward`; None if steps do not use the packed layers.
         """
+        features = self.features_as_steps(tokens, encoder_out)
+        return None if features is None else (self.output_layer(features, packed=True), {"attn": [None]})
+
+    def features_as_steps(self, tokens: Tensor, encoder_out: EncoderOut) -> Tensor | None:
+        """Compute the features [N, P, d] of :meth:`read`."""
         if self._packed_for(tokens) is None or torch.is_grad_enabled():
             return None
         cache = self.new_cache(tokens.size(0), encoder_out["encoder_out"][0].transpose(0, 1))
         if self.packed is None:  # the weights have changed to another type
             return None
-        return self.output_layer(self._read(tokens, encoder_out, cache), packed=True), {"attn": [None]}
+        return self._read(tokens, encoder_out, cache)
 
     def output_layer(self, features: Tensor, packed: bool = False, **kwargs: Any) -> Tensor:
         """Project [..., d] to scores [..., vocabulary]; ``packed``: as in a decoding step."""
@@ -150,6 +155,8 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
     def get_normalized_probs(self, net_output: Any, log_probs: bool, sample: Any = None) -> Tensor:
         """Compute probabilities, see fairseq's ``FairseqDecoder``."""
         scores = net_output[0]
+        if scores.dtype == torch.float64:  # fairseq's are float32
+            return scores.log_softmax(-1) if log_probs else scores.softmax(-1)
         if log_probs and self._packed_for(scores) is not None and not torch.is_grad_enabled():
             return log_softmax(scores.float())
         return super().get_normalized_probs(net_output, log_probs, sample)

@@ -6,19 +6,16 @@ docs.libretranslate.com describes ``/translate``, ``/translate_file``, ``/langua
 from __future__ import annotations
 
 import asyncio
-import functools
 import json
 import time
 import uuid
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from contextlib import aclosing, asynccontextmanager, contextmanager
+from contextlib import aclosing, asynccontextmanager
 from pathlib import PurePosixPath
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-import anyio
-import anyio.to_thread
 from starlette.applications import Starlette
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
@@ -32,10 +29,11 @@ from fairseq_lasformer import formats
 from fairseq_lasformer.documents.source import Line
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.server.engine import QueueFull
-from fairseq_lasformer.server.fields import ATTENTION, FILE, TRANSLATE, read_fields, values
+from fairseq_lasformer.server.fields import FILE, TRANSLATE, values
 from fairseq_lasformer.server.hosts import Guard
 from fairseq_lasformer.server.models import PreparedText, ServedModel
-from fairseq_lasformer.server.pages import Limits, Pages
+from fairseq_lasformer.server.pages import Limits
+from fairseq_lasformer.server.word_pages import WordPages
 
 TOGETHER = 64
 """Texts of one request that are in the queue at the same time."""
@@ -43,16 +41,10 @@ TOGETHER = 64
 MOST_TEXTS = 1000
 """Texts of one request; empty ones take time and memory as well."""
 
-PREPARING = 2
-"""Threads that read and write files: a reader cannot be interrupted, and continues after its client has left."""
-
-LOOK = 0.5
-"""Seconds between checks that a client is still there."""
-
 T = TypeVar("T")
 
 
-class Server(Pages):
+class Server(WordPages):
     """The server's state: models, limits, keys, files to download.
 
     Args:
@@ -63,9 +55,7 @@ class Server(Pages):
 
     def __init__(self, models: Sequence[ServedModel], limits: Limits, keys: Sequence[str] | None = None) -> None:
         super().__init__(models, limits, keys)
-        self.busy: Counter[str] = Counter()
         self.files: OrderedDict[str, tuple[str, bytes]] = OrderedDict()
-        self.preparing = anyio.CapacityLimiter(PREPARING)
 
     def app(self, hosts: Sequence[str] = ("*",), addresses: bool = False, origins: Sequence[str] = ()) -> Starlette:
         """Return the application.
@@ -89,6 +79,7 @@ class Server(Pages):
             Route("/translate_file", self.translate_file, methods=["POST"]),
             Route("/download_file/{token}/{name}", self.download),
             Route("/attention", self.attention, methods=["POST"]),
+            Route("/because", self.because, methods=["POST"]),
             Route("/languages", self.languages),
             Route("/detect", self.detect, methods=["POST"]),
             Route("/health", self.health),
@@ -102,68 +93,6 @@ class Server(Pages):
             allowed = {"allow_methods": ["GET", "POST"], "allow_headers": ["Authorization", "Content-Type"]}
             guards.append(Middleware(CORSMiddleware, allow_origins=list(origins), **allowed))  # type: ignore[arg-type]
         return Starlette(routes=routes, exception_handlers=handlers, middleware=guards, lifespan=lifespan)
-
-    async def _fields(self, request: Request, most: int) -> dict[str, Any]:
-        return await read_fields(request, most, self.limits.body_seconds, self.keys)
-
-    def _model(self, asked: dict[str, Any]) -> ServedModel:
-        """Return the model that a request asks for.
-
-        Raises:
-            HTTPException: there is none.
-        """
-        source, target, name = (asked[key] for key in ("source", "target", "model"))
-        found = _spoken([m for m in self.models if not name or m.name == name], 1, target)
-        if source not in ("", "auto"):
-            found = _spoken(found, 0, source)
-        elif len({m.languages[0] for m in found}) > 1:
-            raise HTTPException(400, "name the source language; this server cannot detect it")
-        if not found:
-            known = ", ".join(sorted({"-".join(m.languages) for m in self.models}))
-            raise HTTPException(400, f"no such model; there are {known}")
-        return found[0]
-
-    @contextmanager
-    def _turn(self, request: Request) -> Any:
-        """Take one of the simultaneous translations that an address may have.
-
-        Raises:
-            HTTPException: all are taken.
-        """
-        client = request.client.host if request.client else ""
-        if self.busy[client] >= self.limits.per_client:
-            raise HTTPException(429, "too many translations at the same time", {"Retry-After": "5"})
-        self.busy[client] += 1
-        try:
-            yield
-        finally:
-            self.busy[client] -= 1
-            if not self.busy[client]:
-                del self.busy[client]
-
-    async def _work(self, request: Request, function: Callable[..., T], *args: Any) -> T:
-        """Run a function that reads or writes a file in a thread, and return its result.
-
-        Raises:
-            HTTPException: it takes too long, or the client has left. The thread goes on, and keeps its place until
-                it is done.
-        """
-
-        async def run() -> T:
-            work = functools.partial(function, *args)
-            return await anyio.to_thread.run_sync(work, limiter=self.preparing, abandon_on_cancel=True)
-
-        task = asyncio.ensure_future(run())
-        try:
-            async with asyncio.timeout(self.limits.seconds):
-                while not (await asyncio.wait({task}, timeout=LOOK))[0]:
-                    if await request.is_disconnected():
-                        raise HTTPException(499, "the client has left")
-                return task.result()
-        except TimeoutError as e:
-            raise HTTPException(503, f"not read within {self.limits.seconds:g} seconds", {"Retry-After": "60"}) from e
-        finally:
-            task.cancel()
 
     async def _lines(
         self,
@@ -197,9 +126,6 @@ class Server(Pages):
         self.metrics.sentences.labels(model.name).inc(len(lines))
         return [lines[i] for i in range(len(lines))]
 
-    def _not_done(self) -> HTTPException:
-        return HTTPException(503, f"not done within {self.limits.seconds:g} seconds", {"Retry-After": "60"})
-
     async def translate(self, request: Request) -> Response:
         fields = await self._fields(request, 4 * self.limits.characters + 10_000)
         asked = values(fields, TRANSLATE)
@@ -221,16 +147,24 @@ class Server(Pages):
                 raise HTTPException(400, "stream: one text at a time")
             with self._turn(request):  # unreadable text is refused before the answer begins
                 prepared = await self._work(request, model.prepare, encoded[0], *ask)
-            return self._streamed(request, model, prepared)
+            return self._streamed(request, model, prepared, asked["because"])
         places = asyncio.Semaphore(TOGETHER)
 
-        async def one(data: bytes) -> tuple[str, list[str]]:
+        async def one(data: bytes) -> dict[str, Any]:
             async with places:
                 prepared = await self._work(request, model.prepare, data, *ask)
                 lines = await self._lines(request, model, prepared)
-                text = (await self._work(request, model.finished, prepared, lines)).data.decode()
-                others = await self._work(request, model.alternatives, prepared, lines, most) if most else []
-                return text, [" ".join(options) for options in zip(*others)]
+                made = await self._work(request, model.finished, prepared, lines)
+                answer: dict[str, Any] = {"translatedText": made.data.decode()}
+                if most:
+                    others = await self._work(request, model.alternatives, prepared, lines, most)
+                    answer["alternatives"] = [" ".join(options) for options in zip(*others)]
+                if asked["because"]:
+                    sides = prepared.texts, [sentence.line.translation for sentence in made.lines]
+                    answer["because"] = await self._work(request, model.explained, *sides)
+                if asked["source"] == "auto":  # the models' only source language: nothing is detected
+                    answer["detectedLanguage"] = {"language": model.languages[0], "confidence": 0.0}
+                return answer
 
         with self._turn(request):
             try:
@@ -239,15 +173,15 @@ class Server(Pages):
             except TimeoutError as e:
                 raise self._not_done() from e
         self._count(request, 200)
-        answer: dict[str, Any] = {"translatedText": [text for text, _ in found]}
-        if most:
-            answer["alternatives"] = [others for _, others in found]
-        if asked["source"] == "auto":  # the models' only source language: nothing is detected
-            answer["detectedLanguage"] = [{"language": model.languages[0], "confidence": 0.0}] * len(found)
-        return JSONResponse(answer if several else {name: values[0] for name, values in answer.items()})
+        # several texts: each field is a list
+        return JSONResponse({name: [one[name] for one in found] for name in found[0]} if several else found[0])
 
-    def _streamed(self, request: Request, model: ServedModel, prepared: PreparedText) -> Response:
-        """Send events: ``source``, each ``line``, ``revised`` lines, then ``done`` with the text, or ``error``."""
+    def _streamed(self, request: Request, model: ServedModel, prepared: PreparedText, because: bool) -> Response:
+        """Send events: ``source``, each ``line``, ``revised`` lines, then ``done`` with the text, or ``error``.
+
+        Args:
+            because: whether ``done`` also has the explanation.
+        """
 
         async def events() -> AsyncIterator[str]:
             lines: dict[int, Line] = {}
@@ -267,7 +201,11 @@ class Server(Pages):
                     done = [lines[i] for i in range(len(lines))]
                     file = await self._work(request, model.finished, prepared, done)
                     self.metrics.sentences.labels(model.name).inc(len(lines))
-                    yield _event("done", {"translatedText": file.data.decode()})
+                    answer: dict[str, Any] = {"translatedText": file.data.decode()}
+                    if because:
+                        sides = prepared.texts, [sentence.line.translation for sentence in file.lines]
+                        answer["because"] = await self._work(request, model.explained, *sides)
+                    yield _event("done", answer)
             except QueueFull:
                 yield _event("error", {"error": "too many documents are waiting; try again"})
             except TimeoutError:
@@ -377,18 +315,6 @@ class Server(Pages):
         headers = {"Content-Disposition": disposition, "X-Content-Type-Options": "nosniff"}
         return Response(found[1], media_type="application/octet-stream", headers=headers)
 
-    async def attention(self, request: Request) -> Response:
-        fields = await self._fields(request, 4 * self.limits.characters + 10_000)
-        asked = values(fields, ATTENTION)
-        source, target, line, word = (asked[name] for name in ("source_lines", "target_lines", "line", "word"))
-        model = self._model(asked)
-        if sum(map(len, (*source, *target))) > self.limits.characters:
-            raise HTTPException(413, f"too long: at most {self.limits.characters} characters")
-        with self._turn(request):
-            found = await self._work(request, model.attended, source, target, line, word)
-        self._count(request, 200)
-        return JSONResponse(found)
-
 
 async def _together(works: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
     """Return the results of coroutines; the first that fails ends the others."""
@@ -398,12 +324,6 @@ async def _together(works: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
     finally:
         for task in tasks:
             task.cancel()
-
-
-def _spoken(models: list[ServedModel], side: int, code: str) -> list[ServedModel]:
-    """Return the models of a language on a side: of ``en-US`` if there are any, otherwise of ``en``."""
-    exact = [m for m in models if not code or m.languages[side] == code]
-    return exact or [m for m in models if formats.language(m.languages[side]) == formats.language(code)]
 
 
 def _event(kind: str, data: dict[str, Any]) -> str:

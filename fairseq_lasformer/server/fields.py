@@ -230,6 +230,7 @@ TRANSLATE = {
         {"type": "array", "items": NUMBER},
         lambda given: numbers(given, "corrected: expected a list of sentence numbers"),
     ),
+    "because": Field(YES | {"description": "also explain words by the lines that decided them"}, yes),
     **_CONSISTENT,
     **_STREAM,
     **_LANGUAGES,
@@ -240,13 +241,12 @@ FILE = {
     **_STREAM,
     **_LANGUAGES,
 }
-ATTENTION = {
+_SIDES = {
     "source_lines": Field(TEXTS, _lines("source_lines"), True),
     "target_lines": Field(TEXTS, _lines("target_lines"), True),
-    "line": Field(NUMBER, number),
-    "word": Field(NUMBER, number),
-    **_LANGUAGES,
 }
+ATTENTION = {**_SIDES, "line": Field(NUMBER, number), "word": Field(NUMBER, number), **_LANGUAGES}
+BECAUSE = {**_SIDES, "number": Field(NUMBER | {"description": "of the sentence, from 1"}, number, True), **_LANGUAGES}
 
 
 def values(given: Mapping[str, Any], fields: Mapping[str, Field]) -> dict[str, Any]:

@@ -9,7 +9,17 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from fairseq_lasformer.server.engine import Engine
 from fairseq_lasformer.server.models import ServedModel
 
-PATHS = ("/", "/translate", "/translate_file", "/download_file", "/attention", "/detect", "/languages", "/health")
+PATHS = (
+    "/",
+    "/translate",
+    "/translate_file",
+    "/download_file",
+    "/attention",
+    "/because",
+    "/detect",
+    "/languages",
+    "/health",
+)
 
 
 class Metrics:

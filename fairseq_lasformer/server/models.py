@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from fairseq_lasformer.documents.because import explain
 from fairseq_lasformer.documents.consistency import Unifier
 from fairseq_lasformer.documents.given_lines import Given, check_given, with_given
 from fairseq_lasformer.documents.hub import TranslatedLine
@@ -198,6 +199,26 @@ class ServedModel:
                     return
         finally:
             self.engine.cancel(job)
+
+    def explained(self, source: list[str], target: list[str], number: int | None = None) -> list[dict[str, Any]]:
+        """Return the words of a translation that depend on other lines, or that are ambiguous.
+
+        Args:
+            source, target: the lines of a document and its translation.
+            number: number of the line to explain, from 1; None for all, less thoroughly.
+
+        Raises:
+            InputError: there is no such line, or the model reads single sentences.
+        """
+        if len(source) != len(target):
+            raise InputError(f"target_lines: {len(target)} lines for {len(source)}")
+        if number is not None and not 1 <= number <= len(source):
+            raise InputError(f"number: there is no line {number}")
+        lines = [(i, *sides) for i, sides in enumerate(zip(source, target), 1)]
+        found: list[dict[str, Any]] = explain(self.model, lines, None if number is None else [number]).as_dict()[
+            "words"
+        ]
+        return found
 
     def attended(
         self, source: list[str], target: list[str], line: int, word: int, most: int = 12

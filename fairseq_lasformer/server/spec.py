@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fairseq_lasformer.server.fields import ATTENTION, FILE, TEXT, TEXTS, TRANSLATE, Field
+from fairseq_lasformer.server.fields import ATTENTION, BECAUSE, FILE, TEXT, TEXTS, TRANSLATE, Field
 
 _KEY = {"api_key": TEXT | {"description": "if the server needs one; or as Authorization: Bearer KEY"}}
 
@@ -43,6 +43,8 @@ def openapi(version: str) -> dict[str, Any]:
     links = {"type": "array", "items": {"type": "array", "items": {"type": "number"}}}
     detected = {"type": "object", "properties": {"language": TEXT, "confidence": {"type": "number"}}}
     translated = {"translatedText": TRANSLATE["q"].schema, "alternatives": TEXTS, "detectedLanguage": detected}
+    explained = {"type": "array", "items": {"type": "object"}}
+    translated["because"] = explained
     language = {"type": "object", "properties": {"code": TEXT, "name": TEXT, "targets": TEXTS}}
     listed = {"description": "the languages", "content": {json: {"schema": {"type": "array", "items": language}}}}
     part = {"line": {"type": "integer"}, "what": TEXT, "place": TEXT}
@@ -57,6 +59,7 @@ def openapi(version: str) -> dict[str, Any]:
             ATTENTION,
             _answer({"source": links, "target": links}),
         ),
+        "/because": _post("The lines that decided a line's words", (json,), BECAUSE, _answer({"words": explained})),
         "/download_file/{token}/{name}": _get("A translated file", {"description": "the file"}),
         "/metrics": _get("Counters and gauges", {"description": "Prometheus' text format"}),
         "/languages": _get("The languages", listed),

@@ -77,6 +77,20 @@ def test_the_standard_error_is_that_of_a_ratio():
     assert context_use._error(before, after, lengths) == pytest.approx(float(gains.std() / 2))
 
 
+def test_whole_documents_are_worth_what_an_explanation_says(use):
+    """The same bits, by another way; and for the last line of a document, those of all lines before it."""
+    every = [context_use.Place(d, i) for d, pair in enumerate(DOCUMENTS) for i in range(len(pair.source))]
+    found = context_use.evaluate_whole(use, every)
+    explained = [use.hub.explain("\n".join(pair.source), "\n".join(pair.target)) for pair in DOCUMENTS]
+    bits, tokens = (sum(sum(getattr(e, name).values()) for e in explained) for name in ("bits", "tokens"))
+    assert found["cxmi"] == pytest.approx(bits / tokens, abs=1e-6) and found["error"] > 0
+    last = context_use.Place(0, 3)
+    pairs = [use.example(last, lines) for lines in (9, 0)]
+    before, alone = context_use.target_scores(use.hub, pairs)
+    expected = float((before - alone)[:-1].sum()) / math.log(2)
+    assert explained[0].bits[4] == pytest.approx(expected, abs=1e-4)
+
+
 def test_kappa_can_be_set_where_there_are_selectors(use, build):
     context_use.set_kappa(use.hub, 0.25)
     assert {s.share for _, s in use.hub.models[0].selectors()} == {0.25}
@@ -88,7 +102,8 @@ def test_kappa_can_be_set_where_there_are_selectors(use, build):
 def test_the_command_prints_a_table(trained_folder, tmp_path):
     prefix = write_corpus(tmp_path, "set", 5, seed=4)
     command = ["lasformer", "score", "context", trained_folder / "checkpoint_last.pt", prefix, "--tokens", "5,20"]
-    done = run(*command, "--kappa", "0.1,1", "--json", tmp_path / "out.json")
+    done = run(*command, "--kappa", "0.1,1", "--whole", "--json", tmp_path / "out.json")
+    assert done.stdout.count("the document") == 2
     assert done.stdout.count("20 tokens") == 2 and "CXMI" in done.stdout
     assert [r["kappa"] for r in json.loads((tmp_path / "out.json").read_text())["results"]] == [0.1, 1.0]
     refused = run(*command, "--kappa", "2", check=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
@@ -155,3 +156,23 @@ def test_info_counts_what_a_checkpoint_holds(trained_folder, tmp_path, capsys):
     assert f"total{total:>29,}" in capsys.readouterr().out
     assert main(["info", str(checkpoint), "--arch", "lasformer"]) == 1
     assert "has its own architecture" in capsys.readouterr().err
+
+
+@pytest.mark.command
+def test_explain_says_which_line_decided_what(trained_folder, tmp_path):
+    """A table and JSON, of all sentences or of some, of the model's translation or of a given one."""
+    (tmp_path / "a.txt").write_text("w1 w2 w3.\n\nw4 w5. w6 w7.\n")
+    (tmp_path / "b.txt").write_text("W1 W2 W3.\n\nW4 W5. W6 W7.\n")
+    model = load_model(trained_folder)
+    command = ["lasformer", "explain", trained_folder, tmp_path / "a.txt"]
+    done = run(*command, "--given", tmp_path / "b.txt", "--json", tmp_path / "out.json")
+    expected = model.explain("w1 w2 w3.\nw4 w5.\nw6 w7.", "W1 W2 W3.\nW4 W5.\nW6 W7.")
+    assert done.stdout == expected.table() + "\n"
+    assert json.loads((tmp_path / "out.json").read_text()) == json.loads(json.dumps(expected.as_dict()))
+    some = run(*command, "--given", tmp_path / "b.txt", "--line", 3).stdout
+    assert some == model.explain("w1 w2 w3.\nw4 w5.\nw6 w7.", "W1 W2 W3.\nW4 W5.\nW6 W7.", [3]).table() + "\n"
+    own = run(*command, "--word", "nothing-like-this")
+    assert "nothing-like-this: is not in the translation" in own.stderr
+    for more, message in ((("--line", 4), "--line 4: "), (("--from", "docx"), "not a .docx file")):
+        refused = run(*command, *more, check=False)
+        assert refused.returncode == 1 and message in refused.stderr and "Traceback" not in refused.stderr

@@ -60,6 +60,7 @@ def test_a_text_appears_sentence_by_sentence_and_words_tell_what_they_saw(addres
     assert find("#memory")[0].text.endswith("% similar: w1 w2 w8 – W9 W7")
     page.switch_to.active_element.send_keys(Keys.ENTER)
     until(lambda: any(w.get_attribute("title") for w in find("#source .word")))
+    until(lambda: find("#because")[0].is_displayed())
     # a correction stays, the text after it is translated again, and it can be undone
     before = [s.text for s in find("#target .sentence")]
     page.execute_script(
@@ -90,4 +91,51 @@ def test_a_text_appears_sentence_by_sentence_and_words_tell_what_they_saw(addres
     find("#file")[0].send_keys(str(tmp_path / "a.md"))
     until(lambda: find("#status")[0].text.startswith("a.yy.md: 2 sentences"))
     assert not find("#memory")[0].is_displayed()
+    assert [m for m in page.get_log("browser") if m["level"] == "SEVERE"] == []
+
+
+@pytest.mark.command
+def test_a_click_says_which_sentence_decided_a_word_and_offers_its_other_form(address, browser, monkeypatch):
+    because = {"line": 1, "word": "w1", "echo": False}
+    word = {
+        "line": 2,
+        "start": 0,
+        "end": 2,
+        "without": "W9",
+        "instead": "W9 W5",
+        "text": "W4: because of w1",
+        "because": because,
+    }
+    monkeypatch.setattr(
+        ServedModel, "explained", lambda self, source, target, number=None: [word] if number == 2 else []
+    )
+    page = browser(900, 900)
+    page.get(address)
+
+    def find(css):
+        return page.find_elements("css selector", css)
+
+    def until(what):
+        end = time.monotonic() + 30
+        while not what() and time.monotonic() < end:
+            time.sleep(0.05)
+        assert what()
+
+    find("#input")[0].send_keys("w1 w2 w3. w4 w5. w6 w7.")
+    find("#go")[0].click()
+    until(lambda: find("#save")[0].is_enabled())
+    find('#target [data-i="1"] .word')[0].click()
+    until(lambda: find("#reason")[0].text == "W4: because of w1")
+    assert [s.get_attribute("data-i") for s in find(".sentence.cause")] == ["0", "0"]
+    assert find("#use")[0].text == "Use “W9”"
+    find('#target [data-i="0"] .word')[0].click()
+    until(lambda: find("#reason")[0].text.endswith(": no other sentence decides it."))
+    assert not find(".sentence.cause") and not find("#use")[0].is_displayed()
+    find('#target [data-i="1"] .word')[0].click()
+    until(lambda: find("#use")[0].is_displayed())
+    find("#use")[0].click()  # the other form stays, and the text after it is translated again
+    until(lambda: find("#save")[0].is_enabled() and not find("#target .sentence.old"))
+    assert find("#target .sentence")[1].text == "W9 W5" and find("#target .sentence.mine")
+    find("#undo")[0].click()
+    assert find("#target .sentence")[1].text != "W9 W5"
     assert [m for m in page.get_log("browser") if m["level"] == "SEVERE"] == []

@@ -191,6 +191,37 @@ def test_the_rest_of_the_interface(served):
     assert [0, 1] not in [word[:2] for word in found.json()["target"]]  # not itself
 
 
+def test_words_are_explained_if_asked(model, served):
+    """A line's words by themselves, more thoroughly, and all with a translation; as the Python interface says."""
+    page, source = client(served), ["w1 w2 w3.", "w4 w5.", "w6 w7."]
+    target = expected(model, *source)
+    asked = {"source_lines": source, "target_lines": target}
+    every = model.explain("\n".join(source), "\n".join(target))
+    last = model.explain("\n".join(source), "\n".join(target), [3])
+    found = page.post("/because", json=asked | {"number": 3})
+    assert found.status_code == 200 and [w["word"] for w in found.json()["words"]] == [
+        target[w.line - 1][w.start : w.end] for w in last.words
+    ]
+    q = {"q": TEXT, "because": True}
+    places = [(w.line, w.start, w.end) for w in every.words]
+    assert places, "nothing in this text depends on another line"
+    told = [page.post("/translate", json=q).json(), events(page.post("/translate", json=q | {"stream": True}))[-1][1]]
+    several = page.post("/translate", json={"q": [TEXT, ""], "because": True}).json()["because"]
+    for answer in (*(one["because"] for one in told), several[0]):
+        assert [(w["line"], w["start"], w["end"]) for w in answer] == places
+    assert several[1] == []
+    for wrong, message in (
+        ({"number": 4}, "no line 4"),
+        ({"number": 0}, "no line 0"),
+        ({}, "number"),
+        ({"number": -1}, "number"),
+    ):
+        refused = page.post("/because", json=asked | wrong)
+        assert refused.status_code == 400 and message in refused.json()["error"], wrong
+    refused = page.post("/because", json=asked | {"number": 1, "target_lines": ["W1"]})
+    assert refused.status_code == 400 and "target_lines: 1 lines for 3" in refused.json()["error"]
+
+
 def test_only_known_hosts_are_answered(served):
     page = TestClient(Server([served], Limits()).app(["localhost"]), base_url="http://evil.example")
     assert page.get("/health").status_code == 400

@@ -1,0 +1,45 @@
+"""Answers about a translated word: what the model attended to, and which line decided it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from fairseq_lasformer.server.fields import ATTENTION, BECAUSE, Field, values
+from fairseq_lasformer.server.models import ServedModel
+from fairseq_lasformer.server.turns import Turns
+
+
+class WordPages(Turns):
+    """Answers about words."""
+
+    async def attention(self, request: Request) -> Response:
+        model, asked = await self._lines_of(request, ATTENTION)
+        ask = model.attended, *(asked[name] for name in ("source_lines", "target_lines", "line", "word"))
+        with self._turn(request):
+            found = await self._work(request, *ask)
+        self._count(request, 200)
+        return JSONResponse(found)
+
+    async def because(self, request: Request) -> Response:
+        model, asked = await self._lines_of(request, BECAUSE)
+        ask = model.explained, *(asked[name] for name in ("source_lines", "target_lines", "number"))
+        with self._turn(request):
+            found = await self._work(request, *ask)
+        self._count(request, 200)
+        return JSONResponse({"words": found})
+
+    async def _lines_of(self, request: Request, fields: Mapping[str, Field]) -> tuple[ServedModel, dict[str, Any]]:
+        """Return the model and the values of a request about lines.
+
+        Raises:
+            HTTPException: a field is wrong, or the lines are too long.
+        """
+        asked = values(await self._fields(request, 4 * self.limits.characters + 10_000), fields)
+        if sum(map(len, (*asked["source_lines"], *asked["target_lines"]))) > self.limits.characters:
+            raise HTTPException(413, f"too long: at most {self.limits.characters} characters")
+        return self._model(asked), asked
