@@ -79,7 +79,10 @@ function sample(number) {
   const it = data.samples[number], compared = it.reference.length || it.runs.length > 1;
   const columns = [["source", it.source.map((line) => [[line, false]]), "source"]];
   const marks = (lines, i) => (lines[i] || []).some(([, differs]) => differs);
-  for (const run of it.runs) columns.push([run.name, run.lines, "", `differs in ${run.lines.filter((_, i) => marks(run.lines, i)).length} of ${run.lines.length} lines`]);
+  for (const run of it.runs) {
+    columns.push([run.name, run.lines, "", `differs in ${run.lines.filter((_, i) => marks(run.lines, i)).length} of ${run.lines.length} lines`]);
+    if (run.because.some((its) => its.length)) columns.push(["because", run.because.map((its) => [[its.join("\n"), false]]), "because"]);
+  }
   if (it.reference.length) columns.push(["reference", it.reference.map((line) => [[line, false]]), "source"]);
   const head = make("tr", {}, make("td", { textContent: "line" }), ...columns.map(([name, , , note]) => make("th", { scope: "col" }, name, ...(note && compared ? [make("small", { textContent: note })] : []))));
   const body = make("tbody");

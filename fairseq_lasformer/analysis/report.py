@@ -16,7 +16,7 @@ from fairseq_lasformer.analysis.attention_view import attention_view
 from fairseq_lasformer.analysis.comparison import comparison
 from fairseq_lasformer.analysis.figures import Chart, charts
 from fairseq_lasformer.analysis.runs import Run, read_runs
-from fairseq_lasformer.analysis.samples import Sample, page_samples, read_samples
+from fairseq_lasformer.analysis.samples import Sample, page_samples, read_samples, reasons_of
 from fairseq_lasformer.documents.hub import DocumentHubInterface, load_model
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.files import atomic_write
@@ -112,6 +112,7 @@ def translated(
     samples: list[Sample] = []
     found: dict[str, list[list[str]]] = {}
     views: list[dict[str, Any]] = []
+    reasons: dict[str, list[list[list[str]]]] = {}
     for run in runs:
         if run.checkpoint is None:
             continue
@@ -124,11 +125,12 @@ def translated(
         texts = ["\n".join(sample.source) for sample in samples]
         lines = hub.translate_documents(texts, lines=True)
         found[run.name] = [[line.translation for line in each] for each in lines]
+        reasons[run.name] = [reasons_of(hub, s.source, its) for s, its in zip(samples, found[run.name])]
         for sample, translation in zip(samples, found[run.name]):
             view = attention_view(hub, sample.source, translation)
             if view is not None:
                 views.append({"run": run.name, "document": sample.number, **view})
-    return page_samples(samples, found) if found else [], views
+    return page_samples(samples, found, reasons) if found else [], views
 
 
 def _reference(document: Path, hub: DocumentHubInterface) -> Path | None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from fairseq_lasformer.documents.because import explain
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.text.documents import read_documents
 from fairseq_lasformer.text.units import units
@@ -72,16 +74,30 @@ def differences(text: str, other: str) -> list[list[Any]]:
     return found
 
 
-def page_samples(samples: Sequence[Sample], translations: dict[str, list[list[str]]]) -> list[dict[str, Any]]:
+def reasons_of(hub: Any, source: Sequence[str], target: Sequence[str]) -> list[list[str]]:
+    """Return, for each line, which earlier lines decided its words, in sentences; nothing if that cannot be said."""
+    try:
+        found = explain(hub, [(i, *pair) for i, pair in enumerate(zip(source, target, strict=True), 1)])
+    except (InputError, ValueError):  # a model of single sentences, or other lines
+        return []
+    return [[found.sentence(word) for word in found.words if word.line == i] for i, _ in enumerate(source, 1)]
+
+
+def page_samples(
+    samples: Sequence[Sample],
+    translations: dict[str, list[list[str]]],
+    reasons: Mapping[str, Sequence[Sequence[Sequence[str]]]] = MappingProxyType({}),
+) -> list[dict[str, Any]]:
     """Return the samples as the page shows them.
 
     Args:
         translations: by run, the lines of each document.
+        reasons: by run, for each line of each document, what is said about its words, see :func:`reasons_of`.
 
     Returns:
         for each document, ``number``, ``source``, ``reference``, ``omitted`` and ``runs``: name and ``lines`` in pieces
-        (see :func:`differences`), compared with the reference, or with the first run if there is none. A run whose
-        lines do not match those of the source has a single one.
+        (see :func:`differences`), compared with the reference, or with the first run if there is none, and ``because``,
+        the reasons of each line, or none. A run whose lines do not match those of the source has a single one.
     """
     made = []
     for i, sample in enumerate(samples):
@@ -95,6 +111,7 @@ def page_samples(samples: Sequence[Sample], translations: dict[str, list[list[st
                 others = [" ".join(others)]
             compared = bool(sample.reference) or number > 0
             pieces = [differences(line, other) if compared else [[line, False]] for line, other in zip(lines, others)]
-            runs.append({"name": name, "lines": pieces})
+            its = reasons[name][i] if name in reasons else []
+            runs.append({"name": name, "lines": pieces, "because": its})
         made.append({**sample._asdict(), "runs": runs})
     return made

@@ -100,9 +100,10 @@ class _Search:
         self.tried: dict[int, float] = {}
         self.echoes: set[int] = set()
 
-    def next(self) -> list[int]:
-        """Take the next lines to try."""
-        lines, self.left = self.left[:TOGETHER], self.left[TOGETHER:]
+    def next(self, most: int | None) -> list[int]:
+        """Take the next lines to try; all if ``most`` is None."""
+        lines = self.left[:most]
+        self.left = self.left[len(lines) :]
         return lines
 
     def is_enough(self, line: int, wanted: float | None = None) -> bool:
@@ -205,7 +206,8 @@ class Because:
         """Return what decided each word."""
         searches = [_Search(word, self.document.before(word.place.line)) for word in words]
         while left := [search for search in searches if search.left and (self.thorough or not search.found())]:
-            self._try([(search, j) for search in left for j in search.next()])
+            most = None if self.thorough else TOGETHER
+            self._try([(search, j) for search in left for j in search.next(most)])
         return [search.result() for search in searches]
 
     def _try(self, now: Sequence[tuple[_Search, int]]) -> None:

@@ -210,17 +210,17 @@ def continued(
     for batch in batches(lengths, sorted(range(len(lengths)), key=lengths.__getitem__), max_tokens):
         sources = padded([beginnings[i][0] for i in batch], pad, device)
         encoded = model.encoder(sources, (sources != pad).sum(1))
-        open_ = set(batch)
-        while open_:
+        left = list(range(len(batch)))
+        while left:
             previous = padded([torch.cat([torch.tensor([eos]), found[i]]) for i in batch], pad, device)
-            read = model.decoder.read(previous, encoded) if hasattr(model.decoder, "read") else None
-            scores = (model.decoder(previous, encoded) if read is None else read)[0]
-            scores[..., pad] = float("-inf")
-            for row, i in enumerate(batch):
-                if i in open_:
-                    token = int(scores[row, len(found[i])].argmax())
-                    if token in ends or len(found[i]) >= most[i]:
-                        open_.remove(i)
-                    else:
-                        found[i] = torch.cat([found[i], torch.tensor([token])])
+            features, output = _features(model.decoder, previous, encoded)
+            scores = output(features[left, [len(found[batch[row]]) for row in left]])
+            scores[:, pad] = float("-inf")
+            words = scores.argmax(1).tolist()
+            for row, word in zip(list(left), words):
+                i = batch[row]
+                if word in ends or len(found[i]) >= most[i]:
+                    left.remove(row)
+                else:
+                    found[i] = torch.cat([found[i], torch.tensor([word])])
     return found

@@ -133,6 +133,8 @@ def test_samples_stand_beside_their_source(page):
     assert first["source"] == ["w1 w2 w3", "w4 </script> w5"] and first["reference"] == ["w3 w2 w1", "w5 w4"]
     assert [each["name"] for each in first["runs"]] == ["sparse", "dense"] and first["omitted"] == 0
     assert all(len(each["lines"]) == len(it["source"]) for it in (first, second) for each in it["runs"])
+    explained = [each["because"] for it in (first, second) for each in it["runs"]]
+    assert all(len(its) == len(it["source"]) for its, it in zip(explained, (first, first, second, second)))
     views = content(page)["views"]
     assert [(v["run"], v["document"]) for v in views] == [("sparse", 1), ("sparse", 2)]  # dense: no selection
     shown = ["".join(word + space for word, space in line) for line in views[0]["target"]]

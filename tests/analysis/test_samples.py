@@ -49,6 +49,9 @@ def test_without_a_reference_the_first_run_is_the_measure():
     lines = {run["name"]: run["lines"] for run in shown["runs"]}
     assert lines["a"] == [[["x y", False]], [["z", False]]]
     assert lines["b"] == [[["x ", False], ["q", True]], [["z", False]]]
+    assert all(run["because"] == [] for run in shown["runs"])
+    (said,) = page_samples([sample], {"a": [["x y", "z"]]}, {"a": [[[], ["z: because of s1"]]]})
+    assert said["runs"][0]["because"] == [[], ["z: because of s1"]]
     assert lines["c"] == [[["x y z", False]]]  # its lines do not match the source's: one text
 
 
