@@ -246,6 +246,7 @@ LASFORMER = {
     "update": command(
         "update", "FOLDER", "OUT/text.txt", "OUT/text.txt", "OUT/text.txt", "-o", "OUT/updated.txt", "--data", "DATA"
     ),
+    "explain": command("explain", "FOLDER", "OUT/text.txt", "--data", "DATA"),
     "distil": command("distil", "FOLDER", "DATA", "OUT/student.yaml"),
     # these start fairseq-train or fairseq-hydra-train, processes that take seconds: see their own test
     "train": ...,
