@@ -139,6 +139,8 @@ class Server(WordPages):
         ask = asked["format"], asked["glossary"], "utf-8", known, asked["consistent"], asked["corrected"]
         if sum(map(len, known.values())) > self.limits.characters:
             raise HTTPException(413, f"given: too long: at most {self.limits.characters} characters")
+        if asked["because"] and not model.unifiers:
+            raise HTTPException(400, "because: needs a model of documents")
         if known and len(given) > 1:
             raise HTTPException(400, "given: one text at a time")
         most, encoded = min(asked["alternatives"], self.limits.alternatives), [text.encode() for text in given]
@@ -212,6 +214,8 @@ class Server(WordPages):
                 yield _event("error", {"error": f"not done within {self.limits.seconds:g} seconds"})
             except HTTPException as e:
                 yield _event("error", {"error": e.detail})
+            except InputError as e:  # a line that is too long to be explained
+                yield _event("error", {"error": str(e)})
 
         return self._events(request, events())
 

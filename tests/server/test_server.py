@@ -222,6 +222,30 @@ def test_words_are_explained_if_asked(model, served):
     assert refused.status_code == 400 and "target_lines: 1 lines for 3" in refused.json()["error"]
 
 
+def test_what_cannot_be_explained_is_said_in_every_form(served, monkeypatch):
+    page, q = client(served), {"q": "w1 w2.", "because": True}
+
+    def too_long(self, source, target, number=None):
+        raise InputError("line 1 has 900 tokens, more than the model's limit")
+
+    monkeypatch.setattr(ServedModel, "explained", too_long)
+    assert page.post("/translate", json=q).json() == {"error": "line 1 has 900 tokens, more than the model's limit"}
+    assert events(page.post("/translate", json=q | {"stream": True}))[-1] == (
+        "error",
+        {"error": "line 1 has 900 tokens, more than the model's limit"},
+    )
+    monkeypatch.setattr(served, "unifiers", {})
+    refused = page.post("/translate", json=q)
+    assert refused.status_code == 400 and refused.json()["error"] == "because: needs a model of documents"
+
+
+def test_odd_lines_are_explained_or_refused(served):
+    page = client(served)
+    for line in ("", " ", "<sep>", "<sep> w1", "\u200b", "w1\nw2", "\x00", "!?", "w1 " * 40):
+        asked = {"source_lines": ["w1 w2", line, "w3"], "target_lines": ["W1", line, line], "number": 3}
+        assert page.post("/because", json=asked).status_code in (200, 400), repr(line)
+
+
 def test_only_known_hosts_are_answered(served):
     page = TestClient(Server([served], Limits()).app(["localhost"]), base_url="http://evil.example")
     assert page.get("/health").status_code == 400
