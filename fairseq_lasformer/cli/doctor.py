@@ -31,6 +31,14 @@ def run_doctor(args: Doctor) -> None:
         sys.exit(1)
 
 
+def _kernels() -> str:
+    """Return the instruction set of the kernels, and the functions for which a narrower one is faster here."""
+    from fairseq_lasformer.ops.cpu import borrowed_functions, instructions_in_use
+
+    borrowed = ", ".join(name.replace("_", " ") for name in borrowed_functions())
+    return f"{instructions_in_use()}{f'; avx2, faster here, for {borrowed}' if borrowed else ''}"
+
+
 def _found() -> Iterator[tuple[bool, str, str]]:
     """Yield whether something is as it should be, its name, and what was found."""
     import torch
@@ -51,7 +59,7 @@ def _found() -> Iterator[tuple[bool, str, str]]:
     yield True, "optional", ", ".join(f"{name} {_version(name) or '-'}" for name in OPTIONAL)
     yield True, "torch", f"{torch.__version__}, {about['threads']} threads"
     kernels = backend_for(torch.device("cpu")) == "cpu"
-    yield kernels, "CPU kernels", about["instructions"] if kernels else "not built: a C++ compiler and ninja are needed"
+    yield kernels, "CPU kernels", _kernels() if kernels else "not built: a C++ compiler and ninja are needed"
     if not torch.cuda.is_available():
         built = "torch is a build for CPUs" if torch.version.cuda is None else "torch finds no driver"
         yield True, "GPU", f"none ({built}); everything runs on the CPU"

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from fairseq_lasformer import machine, ops
+from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.ops import cpu
 
 pytestmark = pytest.mark.skipif(cpu.kernels() is None, reason="no CPU kernels")
@@ -85,6 +86,46 @@ def test_all_instruction_sets_give_the_same_bits(case, instructions):
             torch.testing.assert_close(mine, best, rtol=close, atol=close)
         else:
             assert torch.equal(mine, best)
+
+
+ARITHMETIC = {"score", "attend", "gather_forward", "gather_backward", "row_softmax", "mask_gradient", "kept_gradient"}
+"""Functions that are many times slower with fused multiply-adds in software."""
+
+
+EVERY = {*ARITHMETIC, "candidates", "softmax_gradient"}
+"""All functions that are measured."""
+
+
+@pytest.fixture
+def two_sets():
+    if not {"plain_fused", "avx2"} <= set(cpu.instruction_sets()):
+        pytest.skip("needs a processor with AVX2")
+    yield
+    cpu.use_instructions()
+
+
+def test_functions_are_borrowed_where_they_are_faster(two_sets):
+    assert cpu.use_instructions("plain_fused+avx2") == "plain_fused" and set(cpu.borrowed_functions()) >= ARITHMETIC
+    assert cpu.use_instructions("avx2+plain_fused") == "avx2" and not set(cpu.borrowed_functions()) & ARITHMETIC
+    assert cpu.use_instructions("avx2") == "avx2" and cpu.borrowed_functions() == []
+    best = cpu.use_instructions()
+    assert best == cpu.instruction_sets()[0] and set(cpu.borrowed_functions()) < {
+        *ARITHMETIC,
+        "candidates",
+        "softmax_gradient",
+    }
+    assert best.startswith("avx512") or cpu.borrowed_functions() == []
+    for wrong in ("avx2+nonsense", "nonsense+avx2", "avx2+", "+avx2"):
+        with pytest.raises(InputError, match="not available on this machine"):
+            cpu.use_instructions(wrong)
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if "float32" in case or "rows of 37" in case])
+def test_a_mixture_gives_the_same_bits(case, two_sets):
+    work, *arguments = CASES[case]
+    expected = work(*arguments)
+    cpu.use_instructions("plain_fused+avx2")
+    assert all(torch.equal(*pair) for pair in zip(work(*arguments), expected, strict=True))
 
 
 def test_fused_multiply_adds_round_once(instructions):

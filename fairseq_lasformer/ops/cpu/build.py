@@ -73,7 +73,8 @@ def compile_arithmetic(folder: Path, cxx: str, machine: str = "") -> list[Path]:
 
 
 def _arithmetic(folder: Path, cxx: str, machine: str = "") -> dict[Path, list[str]]:
-    jobs = {folder / "dispatch.o": [str(ARITHMETIC / "dispatch.cpp")]}
+    once = sorted(path for path in ARITHMETIC.glob("*.cpp") if path.name != "arithmetic.cpp")
+    jobs = {folder / f"{path.stem}.o": [str(path)] for path in once}
     for name, options in targets(machine).items():
         define = f"-DLASFORMER_TARGET={name}"
         jobs[folder / f"{name}.o"] = [*EXACT, *options, define, str(ARITHMETIC / "arithmetic.cpp")]

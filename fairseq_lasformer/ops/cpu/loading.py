@@ -33,7 +33,7 @@ OPERATORS = (
     *("quantise_heads", "decode_step", "top_candidates"),
     "dropout",
     *("row_softmax", "softmax_gradient", "mask_gradient", "kept_gradient"),
-    *("instruction_sets", "instructions_in_use", "use_instructions"),
+    *("instruction_sets", "instructions_in_use", "use_instructions", "borrowed_functions"),
 )
 # a wheel's library works only with the minor version of torch that it was compiled with
 PACKAGED = Path(__file__).with_name(f"kernels.torch{'.'.join(torch.__version__.split('.')[:2])}.so")
@@ -76,6 +76,8 @@ def instruction_sets() -> list[str]:
 def use_instructions(name: str = "") -> str:
     """Use these instructions, or the best, in this process from now on; return the name of those in use.
 
+    ``A+B`` uses A, but B for functions that are measured to be faster with B, see :func:`borrowed_functions`.
+
     Raises:
         InputError: this processor, or this build, lacks them.
     """
@@ -89,6 +91,15 @@ def use_instructions(name: str = "") -> str:
 def instructions_in_use() -> str:
     """Return the name of the instruction set that the kernels use in this process; empty without kernels."""
     return torch.ops.fairseq_lasformer.instructions_in_use() if kernels() is not None else ""
+
+
+def borrowed_functions() -> list[str]:
+    """Return the kernels' functions that are those of another instruction set, because they are faster here.
+
+    They are chosen when the kernels are first used without a named set, by measurements of a few milliseconds: 512 bits
+    are not faster than 256 in everything on every processor. The results are the same, bit for bit.
+    """
+    return list(torch.ops.fairseq_lasformer.borrowed_functions()) if kernels() is not None else []
 
 
 def _load() -> None:

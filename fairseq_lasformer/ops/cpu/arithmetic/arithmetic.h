@@ -10,6 +10,8 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
+#include <vector>
 
 namespace lasformer {
 
@@ -147,7 +149,11 @@ bool available(const Arithmetic& target);
 // The table in use: the best, or the one chosen last.
 const Arithmetic& arithmetic();
 
-// Use the target of this name, or the best for an empty one; false if there is none, or the processor lacks it.
+// The functions of another target in that table, see mixture.h.
+std::vector<std::string> borrowed();
+
+// Use the target of this name, or the best for an empty one; of "A+B", A with the functions of B that are measured to be
+// faster. False if there is none, or the processor lacks it.
 bool choose(const char* name);
 
 }  // namespace lasformer

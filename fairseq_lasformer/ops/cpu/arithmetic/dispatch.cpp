@@ -1,8 +1,13 @@
 // The compiled targets that this processor can use, and the one in use.
 #include <atomic>
 #include <cstring>
+#include <list>
+#include <mutex>
+#include <string>
+#include <vector>
 
 #include "arithmetic.h"
+#include "mixture.h"
 
 #if defined(__aarch64__) && defined(__linux__)
 #include <sys/auxv.h>
@@ -31,14 +36,36 @@ namespace {
 
 bool is(const Arithmetic& target, const char* name) { return std::strcmp(target.name, name) == 0; }
 
-const Arithmetic* best() {
+const Arithmetic* find(const std::string& name) {
+  for (const Arithmetic* const* t = kTargets; *t; ++t) {
+    if (is(**t, name.c_str()) && available(**t)) return *t;
+  }
+  return nullptr;
+}
+
+const Arithmetic* widest() {
   for (const Arithmetic* const* t = kTargets; *t; ++t) {
     if (available(**t)) return *t;
   }
   return &plain::table;
 }
 
+// The widest target; beside 512 bits, the functions that are faster in 256.
+const Mixture& best() {
+  static const Mixture mixture = [] {
+    const Arithmetic *own = widest(), *rival = find("avx2");
+    return std::strncmp(own->name, "avx512", 6) == 0 && rival ? Mixture(*own, *rival) : Mixture(*own, *own);
+  }();
+  return mixture;
+}
+
 std::atomic<const Arithmetic*> chosen{nullptr};
+std::atomic<const Mixture*> mixed{nullptr};  // if the chosen one is a mixture
+
+void use(const Mixture& mixture) {
+  mixed.store(&mixture);
+  chosen.store(&mixture.table);
+}
 
 }  // namespace
 
@@ -61,26 +88,41 @@ bool available(const Arithmetic& target) {
 }
 
 const Arithmetic& arithmetic() {
-  const Arithmetic* own = chosen.load(std::memory_order_relaxed);
+  const Arithmetic* own = chosen.load();
   if (!own) {
-    own = best();
-    chosen.store(own, std::memory_order_relaxed);
+    use(best());
+    own = chosen.load();
   }
   return *own;
 }
 
-bool choose(const char* name) {
-  if (!*name) {
-    chosen.store(best());
+std::vector<std::string> borrowed() {
+  arithmetic();
+  const Mixture* mixture = mixed.load();
+  return mixture ? mixture->borrowed : std::vector<std::string>();
+}
+
+bool choose(const char* name_) {
+  const std::string name = name_;
+  if (name.empty()) {
+    use(best());
     return true;
   }
-  for (const Arithmetic* const* t = kTargets; *t; ++t) {
-    if (is(**t, name) && available(**t)) {
-      chosen.store(*t);
-      return true;
-    }
+  const auto plus = name.find('+');
+  const Arithmetic* own = find(name.substr(0, plus));
+  if (!own) return false;
+  if (plus == std::string::npos) {
+    mixed.store(nullptr);
+    chosen.store(own);
+    return true;
   }
-  return false;
+  const Arithmetic* rival = find(name.substr(plus + 1));
+  if (!rival) return false;
+  static std::mutex lock;
+  static std::list<Mixture> made;  // kept: other threads may still use an earlier one
+  const std::lock_guard<std::mutex> guard(lock);
+  use(made.emplace_back(*own, *rival));
+  return true;
 }
 
 }  // namespace lasformer

@@ -29,6 +29,7 @@ TORCH_LIBRARY(fairseq_lasformer, m) {
   m.def("instruction_sets() -> str[]", instruction_sets);
   m.def("instructions_in_use() -> str", [] { return std::string(lasformer::arithmetic().name); });
   m.def("use_instructions(str name) -> str", use_instructions);
+  m.def("borrowed_functions() -> str[]", lasformer::borrowed);
   m.def("topk_indices(Tensor q, Tensor keys, Tensor? table, Tensor start, Tensor count, int kappa) -> (Tensor, Tensor)");
   m.def("topk_scored(Tensor scores, Tensor start, Tensor count, int kappa) -> (Tensor, Tensor)");
   m.def("attend_kept(Tensor q, Tensor keys, Tensor values, Tensor slots, Tensor kept, int heads,"
