@@ -113,8 +113,8 @@ class Explanation(NamedTuple):
         what = f"{_part(texts[cause.line][0], cause.word)} ({place})" if cause.word else place
         others = f"; also line{'s' * (len(word.others) > 1)} {_listed(word.others)}" if word.others else ""
         echo = ", which chose first" if cause.echo else ""
-        costs = "" if cause.costs is None else f"; leaving it out costs {cause.costs:.2f} nats"
-        costs += f", with the others {word.together:.2f}" if word.others and word.together is not None else ""
+        costs = "" if cause.costs is None else f"; leaving it out costs {_hundredths(cause.costs)} nats"
+        costs += f", with the others {_hundredths(word.together)}" if word.others and word.together is not None else ""
         return f"{shown}: because of {what}{echo}, {word.context:.1f} nats{others}{costs}{without}"
 
     def table(self) -> str:
@@ -123,7 +123,9 @@ class Explanation(NamedTuple):
         width = max((len(number) for number, _ in rows), default=0)
         found = [f"{number:>{width}}  {text}" for number, text in rows]
         ambiguous = sum(word.ambiguous for word in self.words)
-        counts = f"{len(self.words) - ambiguous} words depend on other lines, {ambiguous} are ambiguous"
+        n = len(self.words) - ambiguous
+        counts = f"{n} {'word depends' if n == 1 else 'words depend'} on other lines, {ambiguous} "
+        counts += "is ambiguous" if ambiguous == 1 else "are ambiguous"
         found.append(f"{counts}; other lines are worth {self.cxmi:.3f} bits per token")
         if distances := "; ".join(f"{name}: {n} ({nats:.1f} nats)" for name, n, nats in self.by_distance() if n):
             found.append(f"lines between a word and what decided it: {distances}")
@@ -160,6 +162,10 @@ class Explanation(NamedTuple):
         ]
         distances = [{"lines": name, "words": n, "nats": round(nats, 4)} for name, n, nats in self.by_distance()]
         return {"words": words, "lines": lines, "cxmi": self.cxmi, "by_distance": distances}
+
+
+def _hundredths(nats: float) -> str:
+    return f"{round(nats, 2) + 0.0:.2f}"  # not -0.00
 
 
 def _rounded(nats: float | None) -> float | None:

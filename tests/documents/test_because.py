@@ -187,9 +187,14 @@ def test_a_sentence_says_it(hub):
     assert found.sentence(found.words[0]) == (
         "sie: because of bridge (line 1, 2 lines before), 0.7 nats; leaving it out costs 0.69 nats; without context er"
     )
+    lines = ["the bridge is old", "the bridge is new", "it is new"]
+    assert (
+        "; also line 1; leaving it out costs 0.00 nats, with the others 0.69; "
+        in explained(hub, lines, asked=[3]).table()
+    )
     table = explained(hub, ["the old is new", "it is old"]).table().splitlines()
     assert table[0] == "2  sie: ambiguous; nothing decides between this and er"
-    assert table[1].startswith("0 words depend on other lines, 1 are ambiguous; other lines are worth")
+    assert table[1].startswith("0 words depend on other lines, 1 is ambiguous; other lines are worth")
     several = Explanation([(1, "a", "A"), (2, "b", "B")], [Explained(2, 0, 1, 0.5)], {}, {})
     assert several.sentence(several.words[0]) == "B: because of several lines, 0.5 nats"
 
