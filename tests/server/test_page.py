@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from functools import partial
 
 import pytest
 import uvicorn
@@ -30,6 +31,13 @@ def address(trained_folder, tmp_path):
     thread.join()
 
 
+def until(what):
+    end = time.monotonic() + 30
+    while not what() and time.monotonic() < end:
+        time.sleep(0.05)
+    assert what()
+
+
 @pytest.mark.command
 def test_a_text_appears_sentence_by_sentence_and_words_tell_what_they_saw(address, browser, tmp_path):
     from selenium.webdriver.common.keys import Keys
@@ -37,15 +45,7 @@ def test_a_text_appears_sentence_by_sentence_and_words_tell_what_they_saw(addres
     page = browser(420, 900)
     page.get(address)
 
-    def find(css):
-        return page.find_elements("css selector", css)
-
-    def until(what):
-        end = time.monotonic() + 30
-        while not what() and time.monotonic() < end:
-            time.sleep(0.05)
-        assert what()
-
+    find = partial(page.find_elements, "css selector")
     find("#input")[0].send_keys("w1 w2 w3. w4 w5.")
     find("#glossary")  # collapsed
     find("#go")[0].click()
@@ -112,15 +112,7 @@ def test_a_click_says_which_sentence_decided_a_word_and_offers_its_other_form(ad
     page = browser(900, 900)
     page.get(address)
 
-    def find(css):
-        return page.find_elements("css selector", css)
-
-    def until(what):
-        end = time.monotonic() + 30
-        while not what() and time.monotonic() < end:
-            time.sleep(0.05)
-        assert what()
-
+    find = partial(page.find_elements, "css selector")
     find("#input")[0].send_keys("w1 w2 w3. w4 w5. w6 w7.")
     find("#go")[0].click()
     until(lambda: find("#save")[0].is_enabled())
