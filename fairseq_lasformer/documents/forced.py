@@ -12,6 +12,7 @@ from torch import Tensor
 from fairseq_lasformer.data.examples import TooLong
 from fairseq_lasformer.documents.part_search import SCORED_TOKENS
 from fairseq_lasformer.documents.scoring import against_second, continued, of_spans, total
+from fairseq_lasformer.documents.source import joined
 from fairseq_lasformer.documents.word_attention import owners_of
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.text.documents import Span
@@ -140,11 +141,8 @@ class ForcedDocument:
 
     def _joined(self, lines: Sequence[Tensor], side: int) -> Tensor:
         codec, dictionary = self.model.codec, (self.model.src_dict, self.model.tgt_dict)[side]
-        tag, end = codec.tags[side], torch.tensor([dictionary.index(codec.separator)])
-        joined = [torch.tensor([dictionary.index(tag)])] if tag else []
-        for number, line in enumerate(lines):
-            joined += [end, line] if number else [line]
-        return torch.cat([*joined, torch.tensor([dictionary.eos()])])
+        tag = dictionary.index(codec.tags[side]) if codec.tags[side] else None
+        return joined(lines, dictionary.index(codec.separator), tag, dictionary.eos())
 
     def _starts(self, variant: Variant) -> dict[int, int]:
         """Return the place of the first token of each line in the translation."""

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fairseq_lasformer.data.examples import line_spans
 from fairseq_lasformer.documents.scoring import mean
-from fairseq_lasformer.documents.source import Line, Source
+from fairseq_lasformer.documents.source import Line, Source, closed, joined
 from fairseq_lasformer.search.batching import batches
 from fairseq_lasformer.search.excerpts import CONTEXT
 from fairseq_lasformer.search.generator import AlignedGenerator
@@ -107,23 +107,17 @@ class PartSearch:
         """
         remembered = [target for _, target in self.remembered(document, part)]
         end = part.start + (part.size if size is None else size)
-        joined = self._joined([*remembered, *(line.tokens for line in lines[part.start - part.context : end])], 1)
+        made = self._joined([*remembered, *(line.tokens for line in lines[part.start - part.context : end])], 1)
         if end < part.start + part.size and self.ends[1] is not None:
-            joined[-1] = self.ends[1]
-        return joined
+            made[-1] = self.ends[1]
+        return made
 
     def _joined(self, lines: Sequence[Tensor], side: int) -> Tensor:
-        joined: list[Tensor] = []
-        for line in lines:
-            if joined and self.ends[side] is not None:
-                joined.append(line.new_tensor([self.ends[side]]))
-            joined.append(line)
-        return self.closed(torch.cat(joined), side)
+        return joined(lines, self.ends[side], self.tags[side], self.eos[side])
 
     def closed(self, tokens: Tensor, side: int) -> Tensor:
         """Enclose tokens in the tag and the end of sentence of a side, 0 for the source and 1 for the target."""
-        tag = self.tags[side]
-        return torch.cat([tokens.new_tensor([] if tag is None else [tag]), tokens, tokens.new_tensor([self.eos[side]])])
+        return closed(tokens, self.tags[side], self.eos[side])
 
     def _beginning(self, document: Source, part: Span, found: Sequence[Line]) -> Tensor:
         """Return the tokens that a part's translation begins with.

@@ -12,14 +12,30 @@ from torch import Tensor
 
 from fairseq_lasformer.search.batching import batches
 
+Output = Callable[[Tensor], Tensor]
+"""Projection of features [..., d] to scores of all words."""
 
-def _output(model: Any, sources: Tensor, lengths: Tensor, previous: Tensor) -> Any:
-    """Return the model's output, computed as in decoding steps if possible: each example's depends on it alone."""
-    if hasattr(model.decoder, "read"):
-        output = model.decoder.read(previous, model.encoder(sources, lengths))
-        if output is not None:
-            return output
-    return model(sources, lengths, previous)
+
+def _encoded(model: Any, rows: Sequence[Tensor], pad: int, device: torch.device | str) -> Any:
+    """Return the encoder's output for some sources."""
+    sources = _padded(rows, pad, device)
+    return model.encoder(sources, (sources != pad).sum(1))
+
+
+def _features(decoder: Any, previous: Tensor, encoded: Any) -> tuple[Tensor, Output]:
+    """Return the decoder's features [B, N, d] and their projection.
+
+    They are computed as in decoding steps if possible: each example's depend on it alone.
+    """
+    features = decoder.read(previous, encoded) if hasattr(decoder, "read") else None
+    if features is not None:
+        return features, functools.partial(decoder.output_layer, packed=True)
+    return decoder.extract_features(previous, encoded)[0], decoder.output_layer
+
+
+def _padded(rows: Sequence[Tensor], pad: int, device: torch.device | str) -> Tensor:
+    """Return rows as one matrix, padded on the right."""
+    return torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True, padding_value=pad).to(device)
 
 
 def total(scores: Tensor) -> float:
@@ -114,12 +130,13 @@ def _scored(
     found: dict[int, tuple[Tensor, ...]] = {}
 
     for batch in batches([max(len(source), len(target)) for source, target in examples], order, max_tokens):
-        sources, targets = (padded([examples[i][side] for i in batch], pad, device) for side in (0, 1))
+        encoded = _encoded(model, [examples[i][0] for i in batch], pad, device)
+        targets = _padded([examples[i][1] for i in batch], pad, device)
         previous = targets.roll(1, 1)
         previous[:, 0] = eos
         previous = previous.masked_fill(targets == pad, pad)
-        output = _output(model, sources, (sources != pad).sum(1), previous)
-        every = model.get_normalized_probs(output, log_probs=True)
+        features, output = _features(model.decoder, previous, encoded)
+        every = model.get_normalized_probs((output(features), None), log_probs=True)
         own = every.gather(2, targets[..., None])[..., 0]
         values = [_at_least_float32(value).cpu() for value in (own, *further(every, targets))]
         for row, i in enumerate(batch):
@@ -131,11 +148,6 @@ def _scored(
 
 def _at_least_float32(values: Tensor) -> Tensor:
     return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values
-
-
-def padded(rows: Sequence[Tensor], pad: int, device: torch.device | str) -> Tensor:
-    """Return rows as one matrix, padded on the right."""
-    return torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True, padding_value=pad).to(device)
 
 
 @torch.no_grad()
@@ -161,9 +173,8 @@ def of_spans(
     found: dict[int, list[float]] = {}
     order = sorted(range(len(examples)), key=lambda i: (len(examples[i][0]), len(targets[i])))
     for batch in batches([max(len(examples[i][0]), len(targets[i])) for i in range(len(examples))], order, max_tokens):
-        sources = padded([examples[i][0] for i in batch], pad, device)
-        encoded = model.encoder(sources, (sources != pad).sum(1))
-        features, output = _features(model.decoder, padded([previous[i] for i in batch], pad, device), encoded)
+        encoded = _encoded(model, [examples[i][0] for i in batch], pad, device)
+        features, output = _features(model.decoder, _padded([previous[i] for i in batch], pad, device), encoded)
         places = [(row, token) for row, i in enumerate(batch) for a, b in spans[i] for token in range(a, b)]
         rows, tokens = (torch.tensor(numbers, device=device) for numbers in zip(*places))
         every = model.get_normalized_probs((output(features[rows, tokens])[None], None), log_probs=True)[0]
@@ -172,15 +183,6 @@ def of_spans(
         for i in batch:
             found[i] = [math.fsum(next(own) for _ in range(a, b)) for a, b in spans[i]]
     return [found[i] for i in range(len(examples))]
-
-
-def _features(decoder: Any, previous: Tensor, encoded: Any) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-    """Return the decoder's features, computed as in decoding steps if possible, and their projection."""
-    if hasattr(decoder, "features_as_steps"):
-        features = decoder.features_as_steps(previous, encoded)
-        if features is not None:
-            return features, functools.partial(decoder.output_layer, packed=True)
-    return decoder.extract_features(previous, encoded)[0], decoder.output_layer
 
 
 @torch.no_grad()
@@ -208,11 +210,10 @@ def continued(
     pad, eos = dictionary.pad(), dictionary.eos()
     lengths = [max(len(source), n) for (source, _), n in zip(beginnings, most)]
     for batch in batches(lengths, sorted(range(len(lengths)), key=lengths.__getitem__), max_tokens):
-        sources = padded([beginnings[i][0] for i in batch], pad, device)
-        encoded = model.encoder(sources, (sources != pad).sum(1))
+        encoded = _encoded(model, [beginnings[i][0] for i in batch], pad, device)
         left = list(range(len(batch)))
         while left:
-            previous = padded([torch.cat([torch.tensor([eos]), found[i]]) for i in batch], pad, device)
+            previous = _padded([torch.cat([torch.tensor([eos]), found[i]]) for i in batch], pad, device)
             features, output = _features(model.decoder, previous, encoded)
             scores = output(features[left, [len(found[batch[row]]) for row in left]])
             scores[:, pad] = float("-inf")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import NamedTuple, TypeVar
 
+import torch
 from torch import Tensor
 
 from fairseq_lasformer.search.glossary import Terms
@@ -50,6 +51,21 @@ class Line(NamedTuple):
     score: float
     repaired: bool
     flawed: bool
+
+
+def joined(lines: Sequence[Tensor], separator: int | None, tag: int | None, eos: int) -> Tensor:
+    """Return lines as an example: int64 tokens, with the separator between lines (None: nothing), tag and end."""
+    made: list[Tensor] = []
+    for line in lines:
+        if made and separator is not None:
+            made.append(line.new_tensor([separator]))
+        made.append(line)
+    return closed(torch.cat(made), tag, eos)
+
+
+def closed(tokens: Tensor, tag: int | None, eos: int) -> Tensor:
+    """Enclose tokens in the tag of a side, if it has one, and the end of sentence."""
+    return torch.cat([tokens.new_tensor([] if tag is None else [tag]), tokens, tokens.new_tensor([eos])])
 
 
 def rest_of(parts: Sequence[Span], place: int, context: int) -> list[Span]:

@@ -116,20 +116,15 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
             return x, extra
         return self.output_layer(x, packed=incremental_state is not None), extra
 
-    def read(self, tokens: Tensor, encoder_out: EncoderOut) -> tuple[Tensor, dict[str, Any]] | None:
-        """Compute scores of all words exactly as steps over these tokens would.
+    def read(self, tokens: Tensor, encoder_out: EncoderOut) -> Tensor | None:
+        """Compute features exactly as steps over these tokens would; :meth:`output_layer` makes scores of them.
 
         Args:
             tokens: int64 [N, P], the start symbol and words, padded on the right.
 
         Returns:
-            the result of :meth:`forward`; None if steps do not use the packed layers.
+            [N, P, d]; None if steps do not use the packed layers.
         """
-        features = self.features_as_steps(tokens, encoder_out)
-        return None if features is None else (self.output_layer(features, packed=True), {"attn": [None]})
-
-    def features_as_steps(self, tokens: Tensor, encoder_out: EncoderOut) -> Tensor | None:
-        """Compute the features [N, P, d] of :meth:`read`."""
         if self._packed_for(tokens) is None or torch.is_grad_enabled():
             return None
         cache = self.new_cache(tokens.size(0), encoder_out["encoder_out"][0].transpose(0, 1))

@@ -28,6 +28,7 @@ from starlette.routing import Route
 from fairseq_lasformer import formats
 from fairseq_lasformer.documents.source import Line
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.file_translation.file_translator import TranslatedFile
 from fairseq_lasformer.server.engine import QueueFull
 from fairseq_lasformer.server.fields import FILE, TRANSLATE, values
 from fairseq_lasformer.server.hosts import Guard
@@ -162,8 +163,7 @@ class Server(WordPages):
                     others = await self._work(request, model.alternatives, prepared, lines, most)
                     answer["alternatives"] = [" ".join(options) for options in zip(*others)]
                 if asked["because"]:
-                    sides = prepared.texts, [sentence.line.translation for sentence in made.lines]
-                    answer["because"] = await self._work(request, model.explained, *sides)
+                    answer["because"] = await self._explained(request, model, prepared, made)
                 if asked["source"] == "auto":  # the models' only source language: nothing is detected
                     answer["detectedLanguage"] = {"language": model.languages[0], "confidence": 0.0}
                 return answer
@@ -177,6 +177,13 @@ class Server(WordPages):
         self._count(request, 200)
         # several texts: each field is a list
         return JSONResponse({name: [one[name] for one in found] for name in found[0]} if several else found[0])
+
+    async def _explained(
+        self, request: Request, model: ServedModel, prepared: PreparedText, made: TranslatedFile
+    ) -> list[dict[str, Any]]:
+        """Return the explanation of a translated text."""
+        translations = [sentence.line.translation for sentence in made.lines]
+        return await self._work(request, model.explained, prepared.texts, translations)
 
     def _streamed(self, request: Request, model: ServedModel, prepared: PreparedText, because: bool) -> Response:
         """Send events: ``source``, each ``line``, ``revised`` lines, then ``done`` with the text, or ``error``.
@@ -205,8 +212,7 @@ class Server(WordPages):
                     self.metrics.sentences.labels(model.name).inc(len(lines))
                     answer: dict[str, Any] = {"translatedText": file.data.decode()}
                     if because:
-                        sides = prepared.texts, [sentence.line.translation for sentence in file.lines]
-                        answer["because"] = await self._work(request, model.explained, *sides)
+                        answer["because"] = await self._explained(request, model, prepared, file)
                     yield _event("done", answer)
             except QueueFull:
                 yield _event("error", {"error": "too many documents are waiting; try again"})

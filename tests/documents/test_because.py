@@ -36,9 +36,6 @@ class Oracle:
     def encoder(self, sources, lengths=None, observe=None):
         return sources
 
-    def __call__(self, sources, lengths, previous):
-        return self.decoder(previous, sources)
-
     def get_normalized_probs(self, output, log_probs):
         return output[0].log_softmax(-1)
 
@@ -80,8 +77,6 @@ class Reader:
 
     def extract_features(self, previous, encoded, observe=None):
         return torch.stack([self.oracle.row(*pair) for pair in zip(previous.tolist(), encoded.tolist())]), {}
-
-    __call__ = extract_features
 
     def output_layer(self, features):
         return features
@@ -227,7 +222,7 @@ def log_probability(model, source, target, line):
 
 @torch.no_grad()
 def test_leaving_a_line_out_is_the_document_without_it(small):
-    """In float64, against the text without the line, encoded and scored anew."""
+    """In float64, against the text without the line, encoded and scored again."""
     small.models[0].double()
     document = ForcedDocument(small, DOCUMENT, TRANSLATION)
     search = Because(document)
