@@ -19,6 +19,7 @@ SETS = {
     "avx2_vnni": ("avx2_vnni", "avx2", "AVX2_VNNI", "AVX2", "AVX2"),
     "avx512": ("avx512", "avx512", "AVX512_CORE", "AVX512", "AVX512"),
     "avx512_vnni": ("avx512_vnni", "avx512", "AVX512_CORE_VNNI", "AVX512_E1", "AVX512"),
+    "avx512_amx": ("avx512_amx", "avx512", "AVX512_CORE_AMX", "AVX512_E4", "AVX512"),
 }
 
 

@@ -15,6 +15,7 @@ def cores() -> int:
 
 # best first: the kernels' names (ops/cpu/arithmetic/dispatch.cpp), and those of Linux
 _INSTRUCTIONS = {
+    "avx512_amx": {"avx512f", "avx512bw", "avx512_vnni", "amx_tile", "amx_int8"},
     "avx512_vnni": {"avx512f", "avx512bw", "avx512_vnni"},
     "avx512": {"avx512f", "avx512bw"},
     "avx2_vnni": {"avx2", "avx_vnni"},

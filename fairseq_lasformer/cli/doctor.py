@@ -32,11 +32,11 @@ def run_doctor(args: Doctor) -> None:
 
 
 def _kernels() -> str:
-    """Return the instruction set of the kernels, and the functions for which a narrower one is faster here."""
+    """Return the instruction set of the kernels, and the functions for which a different one is faster here."""
     from fairseq_lasformer.ops.cpu import borrowed_functions, instructions_in_use
 
-    borrowed = ", ".join(name.replace("_", " ") for name in borrowed_functions())
-    return f"{instructions_in_use()}{f'; avx2, faster here, for {borrowed}' if borrowed else ''}"
+    borrowed = ", ".join(borrowed_functions())
+    return f"{instructions_in_use()}{f'; faster here: {borrowed}' if borrowed else ''}"
 
 
 def _found() -> Iterator[tuple[bool, str, str]]:

@@ -52,7 +52,7 @@ struct Results {
 Results results(const Arithmetic& compute) {
   state = 1;
   Results all;
-  for (const auto& [rows, k, n] : {Shape{5, 64, 33}, {7, 37, 130}, {1, 4, 16}, {13, 130, 16}}) {
+  for (const auto& [rows, k, n] : {Shape{5, 64, 33}, {7, 37, 130}, {1, 4, 16}, {13, 130, 16}, {16, 64, 16}, {39, 128, 90}, {53, 192, 33}, {40, 132, 40}}) {
     const std::vector<float> x = numbers(rows * k), bias = numbers(n), add = numbers(rows * n);
     Packed weights;
     weights.inputs = k;

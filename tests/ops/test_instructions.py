@@ -105,19 +105,29 @@ def two_sets():
 
 
 def test_functions_are_borrowed_where_they_are_faster(two_sets):
-    assert cpu.use_instructions("plain_fused+avx2") == "plain_fused" and set(cpu.borrowed_functions()) >= ARITHMETIC
-    assert cpu.use_instructions("avx2+plain_fused") == "avx2" and not set(cpu.borrowed_functions()) & ARITHMETIC
+    assert cpu.use_instructions("plain_fused+avx2") == "plain_fused"
+    assert set(cpu.borrowed_functions()) >= {f"avx2.{name}" for name in ARITHMETIC}
+    assert cpu.use_instructions("avx2+plain_fused") == "avx2"
+    assert not set(cpu.borrowed_functions()) & {f"plain_fused.{name}" for name in (*ARITHMETIC, "product")}
     assert cpu.use_instructions("avx2") == "avx2" and cpu.borrowed_functions() == []
     best = cpu.use_instructions()
-    assert best == cpu.instruction_sets()[0] and set(cpu.borrowed_functions()) < {
-        *ARITHMETIC,
-        "candidates",
-        "softmax_gradient",
-    }
+    known = {*(f"avx2.{name}" for name in EVERY), "avx512_vnni.product"}
+    assert best == cpu.instruction_sets()[0] and set(cpu.borrowed_functions()) < known
     assert best.startswith("avx512") or cpu.borrowed_functions() == []
+    assert best == "avx512_amx" or "avx512_vnni.product" not in cpu.borrowed_functions()
     for wrong in ("avx2+nonsense", "nonsense+avx2", "avx2+", "+avx2"):
         with pytest.raises(InputError, match="not available on this machine"):
             cpu.use_instructions(wrong)
+
+
+def test_an_8_bit_product_is_borrowed_only_where_numbers_have_the_same_form(two_sets):
+    """``plain_fused`` has 8 bits from -127, ``avx2`` 16 bits: with the other's product, results would be nonsense."""
+    layer, x = ops.pack_linear(torch.randn(48, 64), int8=True), torch.randn(40, 64)
+    expected = layer(x)
+    for sets in ("plain_fused+avx2", "avx2+plain_fused", "plain+plain_fused"):
+        cpu.use_instructions(sets)
+        assert not any(name.endswith(".product") for name in cpu.borrowed_functions()) or sets == "plain+plain_fused"
+        assert torch.equal(layer(x), expected)
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if "float32" in case or "rows of 37" in case])

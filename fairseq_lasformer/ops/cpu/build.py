@@ -29,6 +29,7 @@ _AVX512 = ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx2", "-mf
 # instruction sets by architecture, named as in arithmetic/dispatch.cpp
 TARGETS = {
     "x86_64": {
+        "avx512_amx": [*_AVX512, "-mavx512vnni", "-mamx-tile", "-mamx-int8"],
         "avx512_vnni": [*_AVX512, "-mavx512vnni"],
         "avx512": _AVX512,
         "avx2_vnni": ["-mavx2", "-mfma", "-mavxvnni"],

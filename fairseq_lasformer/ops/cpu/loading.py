@@ -94,10 +94,10 @@ def instructions_in_use() -> str:
 
 
 def borrowed_functions() -> list[str]:
-    """Return the kernels' functions that are those of another instruction set, because they are faster here.
+    """Return the kernels' functions that are those of another instruction set, as ``avx2.score``.
 
-    They are chosen when the kernels are first used without a named set, by measurements of a few milliseconds: 512 bits
-    are not faster than 256 in everything on every processor. The results are the same, bit for bit.
+    They are chosen when the kernels are first used without a named set, by measurements of a few milliseconds: neither
+    512 bits nor matrix tiles are faster in everything on every processor. The results are the same, bit for bit.
     """
     return list(torch.ops.fairseq_lasformer.borrowed_functions()) if kernels() is not None else []
 

@@ -18,6 +18,7 @@ extern const Arithmetic table;
 const Arithmetic table = {
     LASFORMER_TEXT(LASFORMER_TARGET),
     sizeof(Number),
+    kShift,
     quantise,
     product,
     layer_norm,

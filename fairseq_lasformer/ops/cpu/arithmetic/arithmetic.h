@@ -100,7 +100,8 @@ struct Block {
 
 struct Arithmetic {
   const char* name;
-  int64_t number_bytes;  // of a quantised row's numbers: 8 bits, in the form that the target's instructions take
+  // of a quantised row's numbers, 8 bits in the form that the target's instructions take: bytes, and what is added
+  int64_t number_bytes, number_shift;
 
   // products.h
   void (*quantise)(const float* x, int64_t stride, int64_t rows, int64_t n, void* out, int64_t padded, float* scales);

@@ -11,12 +11,17 @@
 
 #if defined(__aarch64__) && defined(__linux__)
 #include <sys/auxv.h>
+#elif defined(__x86_64__) && defined(__linux__)
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #endif
 
 namespace lasformer {
 
 #if defined(__x86_64__)
-#define LASFORMER_TARGETS(each) each(avx512_vnni) each(avx512) each(avx2_vnni) each(avx2) each(plain) each(plain_fused)
+#define LASFORMER_TARGETS(each) \
+  each(avx512_amx) each(avx512_vnni) each(avx512) each(avx2_vnni) each(avx2) each(plain) each(plain_fused)
 #elif defined(__aarch64__)
 #define LASFORMER_TARGETS(each) each(neon_dotprod) each(plain)
 #else
@@ -50,22 +55,41 @@ const Arithmetic* widest() {
   return &plain::table;
 }
 
-// The widest target; beside 512 bits, the functions that are faster in 256.
+// The widest target; beside tiles, the product that is faster without; beside 512 bits, the functions that are faster in 256.
 const Mixture& best() {
   static const Mixture mixture = [] {
-    const Arithmetic *own = widest(), *rival = find("avx2");
-    return std::strncmp(own->name, "avx512", 6) == 0 && rival ? Mixture(*own, *rival) : Mixture(*own, *own);
+    Mixture made(*widest());
+    const std::string own = made.table.name;
+    const Arithmetic *without = find("avx512_vnni"), *narrow = find("avx2");
+    if (own == "avx512_amx" && without) made.borrow_product(*without);
+    if (own.starts_with("avx512") && narrow) made.borrow(*narrow);
+    return made;
   }();
   return mixture;
 }
 
-std::atomic<const Arithmetic*> chosen{nullptr};
-std::atomic<const Mixture*> mixed{nullptr};  // if the chosen one is a mixture
+// Mixtures that were chosen; kept, as other threads may still use an earlier one.
+std::mutex lock;
+std::list<Mixture> made;
+std::atomic<const Mixture*> chosen{nullptr};
 
-void use(const Mixture& mixture) {
-  mixed.store(&mixture);
-  chosen.store(&mixture.table);
+#if defined(__x86_64__)
+// Whether the processor has tiles, and Linux grants them to this process, as it must be asked to.
+bool has_tiles() {
+#if defined(__linux__)
+  static const bool granted = [] {
+    constexpr unsigned kTileBit = 1u << 24, kInt8Bit = 1u << 25;  // of leaf 7
+    constexpr long kRequest = 0x1023, kTileData = 18;              // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(d & kTileBit) || !(d & kInt8Bit)) return false;
+    return syscall(SYS_arch_prctl, kRequest, kTileData) == 0;
+  }();
+  return granted;
+#else
+  return false;
+#endif
 }
+#endif
 
 }  // namespace
 
@@ -75,6 +99,7 @@ bool available(const Arithmetic& target) {
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  if (is(target, "avx512_amx")) return avx512 && __builtin_cpu_supports("avx512vnni") && has_tiles();
   if (is(target, "avx512_vnni")) return avx512 && __builtin_cpu_supports("avx512vnni");
   if (is(target, "avx512")) return avx512;
   if (is(target, "avx2_vnni")) return avx2 && __builtin_cpu_supports("avxvnni");
@@ -88,40 +113,31 @@ bool available(const Arithmetic& target) {
 }
 
 const Arithmetic& arithmetic() {
-  const Arithmetic* own = chosen.load();
-  if (!own) {
-    use(best());
-    own = chosen.load();
-  }
-  return *own;
+  const Mixture* own = chosen.load();
+  if (!own) chosen.store(own = &best());
+  return own->table;
 }
 
 std::vector<std::string> borrowed() {
   arithmetic();
-  const Mixture* mixture = mixed.load();
-  return mixture ? mixture->borrowed : std::vector<std::string>();
+  return chosen.load()->borrowed;
 }
 
 bool choose(const char* name_) {
   const std::string name = name_;
   if (name.empty()) {
-    use(best());
+    chosen.store(&best());
     return true;
   }
   const auto plus = name.find('+');
+  const bool mixed = plus != std::string::npos;
   const Arithmetic* own = find(name.substr(0, plus));
-  if (!own) return false;
-  if (plus == std::string::npos) {
-    mixed.store(nullptr);
-    chosen.store(own);
-    return true;
-  }
-  const Arithmetic* rival = find(name.substr(plus + 1));
-  if (!rival) return false;
-  static std::mutex lock;
-  static std::list<Mixture> made;  // kept: other threads may still use an earlier one
+  const Arithmetic* rival = mixed ? find(name.substr(plus + 1)) : nullptr;
+  if (!own || (mixed && !rival)) return false;
   const std::lock_guard<std::mutex> guard(lock);
-  use(made.emplace_back(*own, *rival));
+  Mixture& mixture = made.emplace_back(*own);
+  if (rival) mixture.borrow_product(*rival).borrow(*rival);
+  chosen.store(&mixture);
   return true;
 }
 

@@ -98,7 +98,32 @@ void kept_gradient(const Arithmetic& a, Inputs& in) {
   a.kept_gradient(in.block(), in.first.data(), in.second.data(), in.lse.data(), in.delta.data(), 0, kRows, in.work.data());
 }
 
-bool is_faster(void (*probe)(const Arithmetic&, Inputs&), const Arithmetic& own, const Arithmetic& rival, Inputs& in) {
+// Inputs of a layer in 8 bits, for as many rows as a batch of sentences has in a decoding step.
+struct Numbers {
+  explicit Numbers(int64_t bytes)
+      : weights(kWidth8 * kWidth8, 3), numbers(kRows8 * kWidth8 * bytes, 1), scales(kRows8, 1.f), scale(kWidth8, 1.f),
+        out(kRows8 * kWidth8), sums(kWidth8, 0) {
+    packed.quantised = weights.data();
+    packed.scale = scale.data();
+    packed.sums = sums.data();
+    packed.outputs = packed.inputs = kWidth8;
+  }
+
+  static constexpr int64_t kRows8 = 64, kWidth8 = 512;
+  std::vector<int8_t> weights;
+  std::vector<uint8_t> numbers;
+  std::vector<float> scales, scale, out;
+  std::vector<int32_t> sums;
+  Packed packed;
+};
+
+void product(const Arithmetic& a, Numbers& in) {
+  const Product task{nullptr, 0, Numbers::kRows8, in.numbers.data(), in.scales.data(), in.packed, in.out.data(), {}};
+  a.product(task, 0, in.packed.groups());
+}
+
+template <typename In>
+bool is_faster(void (*probe)(const Arithmetic&, In&), const Arithmetic& own, const Arithmetic& rival, In& in) {
   using Clock = std::chrono::steady_clock;
   const Arithmetic* const both[2] = {&own, &rival};
   double best[2] = {std::numeric_limits<double>::infinity(), std::numeric_limits<double>::infinity()};
@@ -115,14 +140,14 @@ bool is_faster(void (*probe)(const Arithmetic&, Inputs&), const Arithmetic& own,
 
 }  // namespace
 
-Mixture::Mixture(const Arithmetic& own, const Arithmetic& rival) : table(own) {
-  if (&own == &rival) return;
-  Inputs in;
-#define LASFORMER_CONTEST(function)          \
-  if (is_faster(function, own, rival, in)) { \
-    table.function = rival.function;         \
-    borrowed.emplace_back(#function);        \
+#define LASFORMER_CONTEST(function)                              \
+  if (is_faster(function, table, rival, in)) {                   \
+    table.function = rival.function;                             \
+    borrowed.push_back(std::string(rival.name) + "." #function); \
   }
+
+Mixture& Mixture::borrow(const Arithmetic& rival) {
+  Inputs in;
   LASFORMER_CONTEST(score)
   LASFORMER_CONTEST(candidates)
   LASFORMER_CONTEST(attend)
@@ -132,7 +157,16 @@ Mixture::Mixture(const Arithmetic& own, const Arithmetic& rival) : table(own) {
   LASFORMER_CONTEST(softmax_gradient)
   LASFORMER_CONTEST(mask_gradient)
   LASFORMER_CONTEST(kept_gradient)
-#undef LASFORMER_CONTEST
+  return *this;
 }
+
+Mixture& Mixture::borrow_product(const Arithmetic& rival) {
+  if (table.number_bytes != rival.number_bytes || table.number_shift != rival.number_shift) return *this;
+  Numbers in(table.number_bytes);
+  LASFORMER_CONTEST(product)
+  return *this;
+}
+
+#undef LASFORMER_CONTEST
 
 }  // namespace lasformer

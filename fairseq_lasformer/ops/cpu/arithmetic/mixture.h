@@ -1,7 +1,7 @@
-// A table of functions from two targets: those of the first, except where the second's are measured to be faster.
+// A table of functions of several targets: those of the first, except where another's are measured to be faster.
 //
-// A target with wider vectors is not faster in everything on every processor. All targets except `plain` give the same
-// bits, so what is measured changes no result.
+// A target with wider vectors, or with tiles, is not faster in everything on every processor. All targets except `plain`
+// give the same bits, so what is measured changes no result.
 #pragma once
 
 #include <string>
@@ -12,10 +12,16 @@
 namespace lasformer {
 
 struct Mixture {
-  Mixture(const Arithmetic& own, const Arithmetic& rival);
+  explicit Mixture(const Arithmetic& own) : table(own) {}
+
+  // Takes the rival's functions of selection, attention and softmax that are faster; returns this.
+  Mixture& borrow(const Arithmetic& rival);
+
+  // Takes the rival's product of 8-bit numbers if it is faster and takes them in the same form.
+  Mixture& borrow_product(const Arithmetic& rival);
 
   Arithmetic table;                   // named after the first target
-  std::vector<std::string> borrowed;  // names of the second target's functions in it
+  std::vector<std::string> borrowed;  // the functions of others in it, as "avx2.score"
 };
 
 }  // namespace lasformer

@@ -6,6 +6,7 @@
 
 #include "arithmetic.h"
 #include "lanes.h"
+#include "tiles.h"
 
 namespace lasformer {
 namespace LASFORMER_TARGET {
@@ -286,19 +287,27 @@ void product(const Product& task, int64_t from_group, int64_t to_group) {
   const int64_t n = weights.outputs, k = weights.inputs, quads = weights.quads();
   const int64_t first = from_group * kPanels, last = to_group * kPanels < weights.panels() ? to_group * kPanels : weights.panels();
   alignas(64) float sum[kRows * kAside * kPanel];
-  alignas(64) int32_t whole[kRows * kAside * kPanel];
+  constexpr int64_t kWhole = kRows * kAside > kTiledRows * kTiledPanels ? kRows * kAside : kTiledRows * kTiledPanels;
+  alignas(64) int32_t whole[kWhole * kPanel];
+  const bool tiled = weights.quantised && tiled_rows(task.rows, quads) > 0;
+  if (tiled) configure_tiles();
   // adjacent panels read a row less often; if weights are read once, memory is fastest in order
   const bool once = task.rows <= kRows && (weights.quantised || n * k * 4 > kStream);
-  const int64_t most = once ? 1 : kAside;
+  const int64_t most = tiled ? kTiledPanels : once ? 1 : kAside;
   for (int64_t panel = first; panel < last; panel += most) {
     const int64_t aside = last - panel < most ? last - panel : most, from = panel * kPanel;
     const int64_t width = aside * kPanel < n - from ? aside * kPanel : n - from;
-    for (int64_t r = 0; r < task.rows; r += kRows) {
-      const int64_t height = task.rows - r < kRows ? task.rows - r : kRows;
+    for (int64_t r = 0, height; r < task.rows; r += height) {
+      const int64_t left = task.rows - r, by_tiles = tiled ? tiled_rows(left, quads) : 0;
+      height = by_tiles ? by_tiles : left < kRows ? left : kRows;
       if (weights.quantised) {
-        tile_of<Int8Tiles>(height, aside)(numbers + r * quads * 4, quads * 4,
-                                          weights.quantised + panel * quads * 4 * kPanel, quads * 4 * kPanel, quads,
-                                          weights.sums + from, whole);
+        const Number* own = numbers + r * quads * 4;
+        const int8_t* theirs = weights.quantised + panel * quads * 4 * kPanel;
+        if (by_tiles) {
+          tiled_int8(height, aside, own, quads * 4, theirs, quads * 4 * kPanel, quads, weights.sums + from, whole);
+        } else {
+          tile_of<Int8Tiles>(height, aside)(own, quads * 4, theirs, quads * 4 * kPanel, quads, weights.sums + from, whole);
+        }
       } else {
         tile_of<FloatTiles>(height, aside)(task.x + r * task.stride, task.stride, weights.weight + panel * k * kPanel,
                                            k * kPanel, k, sum);
@@ -336,6 +345,7 @@ void product(const Product& task, int64_t from_group, int64_t to_group) {
       }
     }
   }
+  if (tiled) release_tiles();
 }
 
 // A row's 8-bit numbers q + kShift, and their scale; NaN if the row contains NaN or infinity.
