@@ -104,7 +104,7 @@ def test_products_by_matrix_tiles_agree_with_plain_where_tiles_are_defined_in_so
         objects = build.compile_arithmetic(tmp_path, build.compiler())
     finally:
         build.TARGETS["x86_64"] = flags
-    symbols = subprocess.run(["nm", "-C", tmp_path / f"{replaced}.o"], capture_output=True, text=True, check=True).stdout
+    symbols = subprocess.run(["nm", tmp_path / f"{replaced}.o"], capture_output=True, text=True, check=True).stdout
     assert "software_tiles" in symbols
     made = [build.compiler(), "-std=c++20", "-O1", ROOT / "tests/arithmetic/vectors.cpp", *objects]
     subprocess.run([*made, "-o", tmp_path / "vectors"], check=True)
