@@ -250,7 +250,7 @@ def updates(state: Mapping[str, Any]) -> int:
     return int(history[-1].get("num_updates", 0))
 
 
-def average(paths: Sequence[str | Path], out: str | Path, ema: bool = False) -> None:
+def average(paths: Sequence[str | Path], out: str | Path, ema: bool = False, kappa: int | None = None) -> None:
     """Write the average of the checkpoints' weights.
 
     Everything that is not a floating-point tensor, kappa in particular, is taken from the last checkpoint.
@@ -258,10 +258,11 @@ def average(paths: Sequence[str | Path], out: str | Path, ema: bool = False) -> 
     Args:
         paths: checkpoints of one run, ending with the last one.
         ema: average the moving averages in the checkpoints (fairseq's ``--store-ema``) instead of their weights.
+        kappa: share of the keys that all selectors keep, in millionths, instead of the last checkpoint's.
 
     Raises:
         InputError: as :func:`load`; or a checkpoint contains no moving average, the checkpoints differ in architecture,
-            or the average cannot be written.
+            the average cannot be written, or ``kappa`` is given for a model that selects nothing.
     """
     read = moving_average if ema else load
     last = read(paths[-1])
@@ -277,5 +278,10 @@ def average(paths: Sequence[str | Path], out: str | Path, ema: bool = False) -> 
         name: (t / len(paths)).to(last["model"][name].dtype) if t.is_floating_point() else t
         for name, t in total.items()
     }
+    if kappa is not None:
+        shares = [name for name in last["model"] if name.endswith(".selector.kappa")]
+        if not shares:
+            raise InputError(f"--kappa: {paths[-1]} selects nothing")
+        last["model"] |= {name: torch.tensor(kappa) for name in shares}
     last["last_optimizer_state"] = None
     save(last, Path(out))

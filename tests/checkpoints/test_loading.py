@@ -10,6 +10,7 @@ from helpers import save_model
 
 from fairseq_lasformer.analysis import cost
 from fairseq_lasformer.checkpoints import loading
+from fairseq_lasformer.cli.checkpoints import Average, run_average
 from fairseq_lasformer.errors import InputError
 
 
@@ -20,6 +21,25 @@ def test_averaging_takes_the_mean_of_the_weights_and_the_last_kappa(tmp_path, bu
     name = "decoder.embed_tokens.weight"
     torch.testing.assert_close(mean[name], (first.state_dict()[name] + last.state_dict()[name]) / 2)
     assert cost.kappas(mean) == {m: [0.3, 0.3] for m in ("encoder", "decoder", "cross")}
+
+
+def test_a_checkpoint_is_written_with_a_given_kappa(tmp_path, build):
+    model = save_model(tmp_path / "1.pt", build, 0.5)
+
+    def write(kappa: float, source: str = "1.pt", name: str = "bad.pt") -> None:
+        run_average(Average(out=tmp_path / name, checkpoints=(tmp_path / source,), kappa=kappa))
+
+    write(0.1, name="k.pt")
+    made = loading.load(tmp_path / "k.pt")["model"]
+    assert cost.kappas(made) == {m: [0.1, 0.1] for m in ("encoder", "decoder", "cross")}
+    assert all(torch.equal(t, made[name]) for name, t in model.state_dict().items() if not name.endswith("kappa"))
+    for wrong in (0.0, -0.1, 1.1, float("nan")):
+        with pytest.raises(InputError, match="--kappa .*: expected a share of the keys, above 0 and at most 1"):
+            write(wrong)
+    save_model(tmp_path / "dense.pt", build, 0.5, select_modules="none")
+    with pytest.raises(InputError, match="--kappa: .*dense.pt selects nothing"):
+        write(0.1, "dense.pt")
+    assert not (tmp_path / "bad.pt").exists()
 
 
 class Foreign:
