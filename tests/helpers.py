@@ -330,6 +330,7 @@ def small_tvsub(files: Path) -> dict[str, Any]:
     example["fairseq"] = [str(word) for word in SIZES]
     for system in example["systems"].values():
         system["training"] = system.get("training", {}) | small
+        system["fairseq"] = [word for word in system["fairseq"] if not word.startswith(("--total", "--end"))]
     return example
 
 
