@@ -91,6 +91,7 @@ def run_context(args: Context) -> None:
     for share in (*shares,) or (None,):
         if share is not None:
             context_use.set_kappa(hub, share)
+            print(f"kappa {share:g}")
         results.append({"kappa": share} | context_use.evaluate(use, chosen, tokens, args.max_tokens))
         if args.whole:
             results[-1]["whole"] = context_use.evaluate_whole(use, chosen)

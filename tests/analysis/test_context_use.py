@@ -105,6 +105,7 @@ def test_the_command_prints_a_table(trained_folder, tmp_path):
     done = run(*command, "--kappa", "0.1,1", "--whole", "--json", tmp_path / "out.json")
     assert done.stdout.count("the document") == 2
     assert done.stdout.count("20 tokens") == 2 and "CXMI" in done.stdout
+    assert [line for line in done.stdout.splitlines() if line.startswith("kappa")] == ["kappa 0.1", "kappa 1"]
     assert [r["kappa"] for r in json.loads((tmp_path / "out.json").read_text())["results"]] == [0.1, 1.0]
     refused = run(*command, "--kappa", "2", check=False)
     assert refused.returncode == 1 and "--kappa: shares from 0 to 1" in refused.stderr
