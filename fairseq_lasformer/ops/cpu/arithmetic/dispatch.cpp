@@ -70,7 +70,7 @@ const Mixture& best() {
 
 // Mixtures that were chosen; kept, as other threads may still use an earlier one.
 std::mutex lock;
-std::list<Mixture> made;
+std::list<Mixture> mixtures;
 std::atomic<const Mixture*> chosen{nullptr};
 
 #if defined(__x86_64__)
@@ -135,8 +135,8 @@ bool choose(const char* name_) {
   const Arithmetic* rival = mixed ? find(name.substr(plus + 1)) : nullptr;
   if (!own || (mixed && !rival)) return false;
   const std::lock_guard<std::mutex> guard(lock);
-  Mixture& mixture = made.emplace_back(*own);
-  if (rival) mixture.borrow_product(*rival).borrow(*rival);
+  Mixture& mixture = mixtures.emplace_back(*own);
+  if (rival && rival != own) mixture.borrow_product(*rival).borrow(*rival);
   chosen.store(&mixture);
   return true;
 }
