@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 import yaml
 
 from fairseq_lasformer.analysis.report import report
@@ -56,7 +57,8 @@ _SECTIONS: dict[str, tuple[type, tuple[str, ...]]] = {
     "translation": (TranslationOptions, _names(TranslationOptions)),
 }
 _FILES = ("train", "train_sentences", "valid", "test", "mono")
-_TOP = ("source", "target", *_FILES, "out", *_SECTIONS, "fairseq", "baseline", "systems")
+_TOP = ("source", "target", *_FILES, "out", *_SECTIONS, "fairseq", "baseline", "systems", "gpu")
+_ON_GPU = (*_SECTIONS, "fairseq", "systems")
 
 
 @dataclass(frozen=True)
@@ -113,7 +115,7 @@ class RunConfig:
 
     @classmethod
     def read(cls, path: Path) -> RunConfig:
-        """Read a configuration file.
+        """Read a configuration file; what is under ``gpu`` replaces or follows the rest if there is a GPU.
 
         Raises:
             InputError: it cannot be read, or something in it is unknown, missing or of the wrong kind.
@@ -127,6 +129,14 @@ class RunConfig:
         if not isinstance(given, dict):
             raise InputError(f"{path}: expected names and values; see examples/own_data.yaml")
         known_names(given, f"{path}: ", _TOP)
+        everywhere = cls._of(path, {name: value for name, value in given.items() if name != "gpu"})
+        if not given.get("gpu"):
+            return everywhere
+        on_gpu = cls._of(path, _on_gpu(path, given))  # read on every machine, so that errors are found on any
+        return on_gpu if torch.cuda.is_available() else everywhere
+
+    @classmethod
+    def _of(cls, path: Path, given: dict[str, Any]) -> RunConfig:
         for name in ("source", "target", "train", "out"):
             if not (given.get(name) or name == "train" and given.get("train_sentences")):
                 raise InputError(f"{path}: {name} is missing")
@@ -197,6 +207,24 @@ def _sections(given: dict[str, Any], where: str, examples: bool = False) -> dict
         names = _EXAMPLES if examples and name == "prepare" else names
         found[name] = read_section(cls, given.get(name), f"{where}{name}", names)
     return found
+
+
+def _on_gpu(path: Path, given: dict[str, Any]) -> dict[str, Any]:
+    """Return the values of a configuration on a machine with a GPU."""
+    special = given["gpu"]
+    if not isinstance(special, dict):
+        raise InputError(f"{path}: gpu: expected names and values that differ on a GPU")
+    known_names(special, f"{path}: gpu.", _ON_GPU)
+    if isinstance(systems := special.get("systems"), dict):
+        known_names(systems, f"{path}: gpu.systems.", tuple(map(str, given.get("systems") or {})))
+    return _merged({name: value for name, value in given.items() if name != "gpu"}, special)
+
+
+def _merged(values: Any, special: Any) -> Any:
+    """Return values with special ones: names are replaced, and words follow, where the last one counts."""
+    if isinstance(values, dict) and isinstance(special, dict):
+        return values | {name: _merged(values.get(name), value) for name, value in special.items()}
+    return [*values, *special] if isinstance(values, list) and isinstance(special, list) else special
 
 
 def _words(path: Path, where: str, words: Any) -> tuple[str, ...]:

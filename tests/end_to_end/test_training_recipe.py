@@ -220,6 +220,10 @@ def test_systems_start_from_a_common_trunk(raw, tmp_path):
         ({"systems": {"a": {"prepare": {"size": 9}}}}, "systems.a.prepare.size: unknown"),
         ({"systems": {"data": {}}}, "systems.data: not a name for a folder"),
         ({"systems": {"../a": {}}}, "systems.../a: not a name for a folder"),
+        ({"gpu": ["a"]}, "gpu: expected names and values that differ on a GPU"),
+        ({"gpu": {"out": "x"}}, "gpu.out: unknown"),
+        ({"gpu": {"systems": {"b": {}}}, "systems": {"a": {}}}, "gpu.systems.b: unknown; known: a"),
+        ({"gpu": {"training": {"archh": "x"}}}, "training.archh: unknown; is arch meant?"),
     ],
 )
 def test_mistakes_in_a_configuration_are_named(change, message, raw, tmp_path, capsys):
@@ -242,6 +246,25 @@ def test_a_configuration_is_data(tmp_path):
 def test_the_example_is_complete():
     whole = RunConfig.read(ROOT / "examples/own_data.yaml")
     assert whole.train == ("raw/train",) and whole.training == {} and whole.prepare["limit"] == 1024
+
+
+def test_values_of_a_gpu_are_those_of_the_run_if_there_is_one(raw, tmp_path, monkeypatch):
+    values = {"training": {"max_update": 5, "lr": 0.1}, "fairseq": ["--clip-norm=1"], "systems": {"a": {}, "b": {}}}
+    special = {
+        "training": {"max_update": 50},
+        "fairseq": ["--clip-norm=2"],
+        "systems": {"b": {"fairseq": ["--seed=2"]}},
+    }
+    config = configuration(tmp_path / "run.yaml", raw, **values, gpu=special)
+    plain = RunConfig.read(configuration(tmp_path / "plain.yaml", raw, **values))
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert RunConfig.read(config) == plain
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    run = RunConfig.read(config)
+    assert run.training == {"max_update": 50, "lr": 0.1} and run.fairseq == ("--clip-norm=1", "--clip-norm=2")
+    assert [system.fairseq for system in run.systems] == [(), ("--seed=2",)]
+    tvsub = RunConfig.read(ROOT / "examples/tvsub.yaml")
+    assert tvsub.training["max_tokens"] == 32768 and tvsub.training["optimizer"] == "muon"
 
 
 def test_what_a_training_will_take_is_said_before_it_is_spent():
