@@ -50,12 +50,13 @@ def _score(
 def _attend(
     q, keys, values, key_scale, value_scale, slots, kept, part, top, total,
     item_stride, scale_stride, slot_stride, scale, head_width, beam, splits,
-    BLOCK: tl.constexpr, WIDTH: tl.constexpr, LISTED: tl.constexpr, EIGHT: tl.constexpr,
+    BLOCK: tl.constexpr, WIDTH: tl.constexpr, LISTED: tl.constexpr, EIGHT: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
     """Process one split of a row's kept keys, one head: weighted sum of values, maximum and sum of weights.
 
     With all heads in one program, too few programs fit a multiprocessor, and nothing is read ahead. Without LISTED, the
-    kept keys of an item are consecutive; with EIGHT, keys and values are in 8 bits.
+    kept keys of an item are consecutive; with EIGHT, keys and values are in 8 bits; with WHOLE, there is one split, and
+    ``part`` is the result.
     """
     row, split, head = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     n_heads = tl.num_programs(2)
@@ -96,9 +97,12 @@ def _attend(
         acc = acc * fade + tl.sum(value * weight[:, None], 0)
         high = new
     place = row.to(tl.int64) * splits + split
+    if WHOLE:
+        acc /= tl.where(sums > 0, sums, 1.0)
+    else:
+        tl.store(top + place * n_heads + head, high)
+        tl.store(total + place * n_heads + head, sums)
     tl.store(part + place * width + at, acc, mask=inside)
-    tl.store(top + place * n_heads + head, high)
-    tl.store(total + place * n_heads + head, sums)
 
 
 @triton.jit
@@ -179,16 +183,18 @@ def _attended(
     longest = triton.cdiv(most, ATTEND_BLOCK)
     splits = min(32, max(1, min(PROGRAMS // (n_rows * n_heads), longest)))
     padded = triton.next_power_of_2(head_width)
-    part = torch.empty(n_rows, splits, width, device=q.device)
-    top, total = torch.empty(2, n_rows, splits, n_heads, device=q.device)
-    out = torch.empty_like(q)
+    out, whole = torch.empty_like(q), splits == 1
+    part = out if whole else torch.empty(n_rows, splits, width, device=q.device)
+    top, total = (out, out) if whole else torch.empty(2, n_rows, splits, n_heads, device=q.device)
     eight = isinstance(keys, EightBit)
     (k, of_k), (v, of_v) = (t if isinstance(t, EightBit) else (t, t) for t in (keys, values))
     _attend[(n_rows, splits, n_heads)](
         q, k, v, of_k, of_v, slots, counts, part, top, total, k.stride(0), of_k.stride(0), stride,
         head_width**-0.5, head_width, n_rows // k.size(0), splits, BLOCK=ATTEND_BLOCK, WIDTH=padded,
-        LISTED=listed, EIGHT=eight,
+        LISTED=listed, EIGHT=eight, WHOLE=whole,
     )  # fmt: skip
+    if whole:
+        return out
     _combine[(n_rows, n_heads)](
         part, top, total, out, head_width, splits, SPLITS=triton.next_power_of_2(splits), WIDTH=padded, num_warps=1
     )
