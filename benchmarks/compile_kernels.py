@@ -30,6 +30,7 @@ from fairseq_lasformer.ops import KAPPA_ONE, AttentionMask, KeptKeys, KeyIndex
 from fairseq_lasformer.ops.gpu.ahead import Target, without_device
 from fairseq_lasformer.ops.gpu.kernels import bits as triton_bits
 from fairseq_lasformer.ops.gpu.kernels import decode as triton_decode
+from fairseq_lasformer.ops.gpu.kernels import norm as triton_norm
 from fairseq_lasformer.ops.gpu.kernels import quantised as triton_quantised
 from fairseq_lasformer.ops.gpu.kernels import straight_through as triton_straight_through
 from fairseq_lasformer.ops.gpu.kernels import supervise as triton_supervise
@@ -80,7 +81,7 @@ def _meta(*shape: int, dtype: torch.dtype) -> torch.Tensor:
 
 
 def decode(dtype: torch.dtype, rows: int, length: int, own: bool, kappa: int = KAPPA) -> None:
-    """Run selection and attention of one step over ``length`` positions, of the translation (``own``) or the source."""
+    """Run selection, attention and a norm of one step over ``length`` positions, of the translation or the source."""
     n_items, capacity, width = max(1, rows // BEAM), max(length, 64) * (1 + own), HEADS * HEAD_DIM
     table = _meta(rows, length, dtype=torch.int32) if own else None
     index = KeyIndex(table, *(_meta(n_items, dtype=torch.int64) for _ in range(2)), length)
@@ -91,7 +92,9 @@ def decode(dtype: torch.dtype, rows: int, length: int, own: bool, kappa: int = K
         assert table is not None
         kept = KeptKeys(table, _meta(rows, dtype=torch.int32))
     keys = _meta(n_items, capacity, width, dtype=dtype)
-    triton_decode.attend_kept(_meta(rows, width, dtype=dtype), keys, keys, kept, HEADS)
+    x, weight = _meta(rows, width, dtype=dtype), _meta(width, dtype=dtype)
+    triton_decode.attend_kept(x, keys, keys, kept, HEADS)
+    triton_norm.add_norm(x, x, weight, weight, 1e-5)
 
 
 def decode_8_bits(dtype: torch.dtype, rows: int, length: int) -> None:

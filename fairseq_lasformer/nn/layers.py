@@ -9,8 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import ClassVar, NamedTuple
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fairseq_lasformer import ops
 from fairseq_lasformer.nn.attentions import Attention, AttentionOutput
 from fairseq_lasformer.nn.cache import DecodingCache
 from fairseq_lasformer.nn.dropout import Dropout
@@ -135,24 +138,47 @@ class TransformerLayer(nn.Module):
         x = self.dropout_module(out, added=x)
         return x if self.normalize_before else norm(x)
 
-    def feed_forward(self, x: Tensor, padding: Tensor | None = None) -> tuple[Tensor, RouterStats | None]:
+    def between(self, norm: nn.LayerNorm, x: Tensor, out: Tensor, following: nn.LayerNorm) -> tuple[Tensor, Tensor]:
+        """Add the output of a sub-layer to x, and return x and the input of the next one, whose norm is ``following``.
+
+        In a decoding step, x [R, d], both take one kernel.
+        """
+        if x.dim() > 2 or torch.is_grad_enabled() or self.dropout_module.active_p:
+            x = self.after(norm, x, out)
+            return x, self.before(following, x)
+        fused, backend = following if self.normalize_before else norm, getattr(self, self.attentions[0]).backend
+        total, normed = ops.add_norm(x, out, fused.weight, fused.bias, fused.eps, backend)
+        return total if self.normalize_before else normed, normed
+
+    def feed_forward(
+        self, x: Tensor, padding: Tensor | None = None, y: Tensor | None = None
+    ) -> tuple[Tensor, RouterStats | None]:
         """Apply the feed-forward sub-layers.
 
         Args:
             x: [..., d].
             padding: bool [...], True at padding.
+            y: the input of the dense network, if it is known, as :meth:`between` returns it.
 
         Returns:
             x [..., d], and in training the statistics of the mixture.
         """
         if self.fc1 is not None and self.fc2 is not None:
-            y = self.activation_fn(self.fc1(self.before(self.final_layer_norm, x)))
+            y = self._hidden(self.before(self.final_layer_norm, x) if y is None else y)
             x = self.after(self.final_layer_norm, x, self.fc2(self.activation_dropout_module(y)))
         if self.moe is None:
             return x, None
         norm = self.final_layer_norm if self.moe_layer_norm is None else self.moe_layer_norm
         y, stats = self.moe(self.before(norm, x), padding)
         return self.after(norm, x, y), stats
+
+    def _hidden(self, y: Tensor) -> Tensor:
+        """Apply the dense network's first linear layer and activation; on a GPU, in a step, both in one kernel."""
+        assert self.fc1 is not None
+        fuses = y.is_cuda and y.dim() == 2 and not torch.is_grad_enabled() and self.activation_fn is F.relu
+        if fuses and type(self.fc1) is nn.Linear and self.fc1.bias is not None:
+            return ops.linear_relu(y, self.fc1.weight, self.fc1.bias)
+        return self.activation_fn(self.fc1(y))
 
 
 class EncoderLayer(TransformerLayer):
@@ -239,8 +265,7 @@ class DecoderLayer(TransformerLayer):
         """Run one decoding step: the newest positions x [R, d] -> x, and the output of both attentions."""
         y = self.transformation(self.before(self.self_attn_layer_norm, x))
         attended = self.self_attn.step(y, context.self_keys(self.index, y), kept[0])
-        x = self.after(self.self_attn_layer_norm, x, attended.out)
-        y = self.before(self.encoder_attn_layer_norm, x)
+        x, y = self.between(self.self_attn_layer_norm, x, attended.out, self.encoder_attn_layer_norm)
         crossed = self.encoder_attn.step(y, context.source_keys(self.index, y), kept[1])
-        x = self.after(self.encoder_attn_layer_norm, x, crossed.out)
-        return self.feed_forward(x)[0], (attended, crossed), None
+        x, y = self.between(self.encoder_attn_layer_norm, x, crossed.out, self.final_layer_norm)
+        return self.feed_forward(x, y=y)[0], (attended, crossed), None

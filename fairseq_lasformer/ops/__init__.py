@@ -31,6 +31,7 @@ from fairseq_lasformer.ops.cpu.topk import topk_gather
 from fairseq_lasformer.ops.decode import attend_kept, topk_indices
 from fairseq_lasformer.ops.dropout import dropout
 from fairseq_lasformer.ops.gpu import ahead
+from fairseq_lasformer.ops.gpu.norm import add_norm, linear_relu
 from fairseq_lasformer.ops.gpu.quantised import QuantisedLinear, append_heads, quantise_linear
 from fairseq_lasformer.ops.gpu.teacher import bitmask_of, fits, mask_of, tiled_supervise
 from fairseq_lasformer.ops.gpu.tiles import allowed_bitmask, tiled_attention, topk_bitmask
@@ -73,6 +74,7 @@ __all__ = [
     "Supervision",
     "Teachers",
     "activate",
+    "add_norm",
     "ahead",
     "allowed_bitmask",
     "append_heads",
@@ -86,6 +88,7 @@ __all__ = [
     "fits",
     "fuse_multiply_adds",
     "layer_norm",
+    "linear_relu",
     "log_softmax",
     "topk_bitmask",
     "topk_mask",

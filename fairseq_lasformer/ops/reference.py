@@ -205,6 +205,12 @@ def topk_indices(q: Tensor, keys: Tensor, paths: KeyIndex, kappa: Tensor | int) 
     return KeptKeys(index.int(), kept.int())
 
 
+def add_norm(x: Tensor, added: Tensor, weight: Tensor, bias: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """Return x + added [R, d] and its layer norm, see :func:`ops.add_norm`."""
+    total = x + added
+    return total, torch.nn.functional.layer_norm(total, (x.size(1),), weight, bias, eps)
+
+
 def attend_kept(
     q: Tensor,
     keys: Tensor | EightBit,

@@ -38,6 +38,7 @@ def test_kernels_compile_without_a_gpu(older):
         "_place",
         "_attend",
         "_combine",
+        "_add_norm",
         "_products",
         "_bits",
         "_linear",

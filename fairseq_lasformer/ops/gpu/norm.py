@@ -1,0 +1,44 @@
+"""What follows an attention or a linear layer in a decoding step, in fewer kernels than PyTorch's functions have."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fairseq_lasformer.ops import reference
+from fairseq_lasformer.ops.backends import backend_for, current, triton_kernels
+
+
+@torch.no_grad()
+def add_norm(
+    x: Tensor, added: Tensor, weight: Tensor, bias: Tensor, eps: float, backend: str = "auto"
+) -> tuple[Tensor, Tensor]:
+    """Add two tensors, and normalise the sum.
+
+    Args:
+        x, added: [R, d], of one type.
+        weight, bias: [d], of the layer norm.
+        eps: added to the variance.
+        backend: one of :data:`BACKENDS`.
+
+    Returns:
+        The sum in the type of x, and its layer norm, both [R, d].
+    """
+    kernels = None
+    if x.dtype != torch.float64 and backend_for(x.device, backend) == "triton":
+        kernels = triton_kernels("norm")
+    if kernels is None or x.size(1) > kernels.MOST:
+        return reference.add_norm(x, added, weight, bias, eps)
+    with current(x):
+        found: tuple[Tensor, Tensor] = kernels.add_norm(x.contiguous(), added.contiguous(), weight, bias, eps)
+    return found
+
+
+def linear_relu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Return ReLU(x weight^T + bias) without gradients; on GPUs, cuBLAS applies the ReLU in the product.
+
+    Args:
+        x: [R, d].
+        weight, bias: [outputs, d] and [outputs].
+    """
+    return torch._addmm_activation(bias, x, weight.t())
