@@ -15,7 +15,7 @@ from fairseq_lasformer.threads import wait_briefly
 
 NAMES = """
 kernels training prefill decoding pages memory lookups moe compact alignment serving imported competitors selectors
-unions
+unions kept kappa
 """
 BENCHMARKS = tuple(NAMES.split())
 

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import sys
+from xml.etree import ElementTree
 
 import pytest
 import torch
 from helpers import run, skip_unless_here
 
 from benchmarks import instructions
+from benchmarks.kept import DISTANCES, FARTHER
+from benchmarks.kept import WORDS as WORDS_KEPT
 from fairseq_lasformer import ops
 from fairseq_lasformer.ops import AttentionMask
 
+LINES_KEPT = (*DISTANCES, FARTHER)
 CASES = {
     "training": (
         "--lengths 16 --kappas 0.5 --repeat 1",
@@ -49,6 +53,39 @@ def test_the_alignment_benchmark_compares_searches(trained_folder, prepared, tmp
     done = run("python", "-m", "benchmarks", "alignment", checkpoint, *longer, "--out", tmp_path / "rows.json")
     rows = json.loads((tmp_path / "rows.json").read_text())["rows"]
     assert {row["system"] for row in rows} == {"free", "placed"} and "lines right, %" in done.stdout
+
+
+@pytest.mark.command
+def test_kept_keys_are_counted_by_kind(trained_folder, tmp_path):
+    checkpoint, out = trained_folder / "checkpoint_last.pt", tmp_path / "rows.json"
+    run("python", "-m", "benchmarks", "kept", checkpoint, "--longer", 10, "--documents", 4, "--out", out)
+    rows = json.loads(out.read_text())["rows"]
+    kept = {(r["case"], r["system"]): r["value"] for r in rows}
+    share = {(r["case"], r["system"]): float(r["of all keys"].rstrip("%")) / 100 for r in rows}
+    for module in ("encoder", "decoder", "cross"):
+        assert 0 < kept[module, "all keys"] <= 100
+        for kinds in (LINES_KEPT, WORDS_KEPT):
+            there = [(module, kind) for kind in kinds if (module, kind) in kept]
+            assert len(there) > 1 and sum(share[key] for key in there) == pytest.approx(1, abs=0.005)
+            mean = sum(kept[key] * share[key] for key in there)
+            assert mean == pytest.approx(kept[module, "all keys"], rel=0.02)
+
+
+@pytest.mark.command
+def test_quality_is_measured_and_drawn_by_kappa(trained_folder, prepared, tmp_path):
+    raw, picture = prepared.parent / "raw", tmp_path / "kappa.svg"
+    args = [trained_folder / "checkpoint_last.pt", prepared, raw / "valid.yy", "--shares", "0.05,1"]
+    args += ["--folder", tmp_path / "texts", "--picture", picture, "--out", tmp_path / "rows.json"]
+    for _ in range(2):  # the second time, from the translations of the first
+        run("python", "-m", "benchmarks", "kappa", *args)
+        rows = {
+            (r["system"], r["metric"]): r["value"] for r in json.loads((tmp_path / "rows.json").read_text())["rows"]
+        }
+        assert {system for system, _ in rows} == {"trained", "0.05", "1"} and rows["1", "d_bleu"] > 0
+    svg = ElementTree.fromstring(picture.read_text())
+    written = [text.text for text in svg.iter("{http://www.w3.org/2000/svg}text")]
+    assert f"{rows['0.05', 'd_bleu']:.2f}" in written and {"5%", "100%"} <= set(written)
+    assert {path.name for path in (tmp_path / "texts").glob("valid.*")} == {"valid.trained", "valid.0.05", "valid.1"}
 
 
 @pytest.mark.command
