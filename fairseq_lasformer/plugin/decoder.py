@@ -208,7 +208,9 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
         full = FullPass(
             AttentionMask(padding, not full_context_alignment, ends, own[0]),
             encoder_out["encoder_out"][0].transpose(0, 1),
-            AttentionMask(source_padding, False, source_ends, own[1]),
+            AttentionMask(
+                source_padding, False, source_ends, own[1], None if ends is None else TargetLines.of(ends).line
+            ),
             sampling(self.cfg, update, prev_output_tokens.device),
             into,
         )

@@ -115,6 +115,8 @@ EVERY = [
     "learned",
     "learned_lines",
     "learned_top_p:percent=60",
+    "learned_blocks:size=4",
+    "learned_blocks:size=4,percent=60",
     "reformer:buckets=4",
     *(spec for spec, _ in CASES),
     *OF_LINES,
