@@ -99,7 +99,7 @@ def picture(found: Mapping[float, float], trained: float) -> str:
         lines.append(text(px, py - 10, f"{found[share]:.2f}"))
         lines.append(text(px, height - bottom + 18, f"{100 * share:g}%"))
     lines.append(text((left + width) / 2, height - 6, "keys that every query keeps (kappa)"))
-    lines.append(text(8, 16, "d-BLEU", "start"))
+    lines.append(text(left, 14, "d-BLEU", "start"))
     style = (
         "svg{font:13px sans-serif;color:#222;background:#fff}text{fill:currentColor}circle{fill:#0969da}"
         "path{fill:none;stroke:#0969da;stroke-width:2}.grid{stroke:#8884;stroke-width:1}"
