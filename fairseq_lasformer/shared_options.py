@@ -36,8 +36,8 @@ class Data:
 
 
 def max_tokens(default: int | None = None) -> Any:
-    """Return the field of ``--max-tokens``; None means the longest example."""
-    usual = " (default: the longest example)" if default is None else ""
+    """Return the field of ``--max-tokens``; None means that of ``lasformer generate``."""
+    usual = " (default: 8192, or the longest example)" if default is None else ""
     return option(default, f"tokens computed together{usual}", minimum=1, changes=SPEED)
 
 

@@ -36,6 +36,12 @@ SHARDS = 16
 UNIT = 2000
 """Default number of lines of a shard with Ray."""
 
+TOKENS = 8192
+"""Default number of tokens computed together, unless an example is longer: one document alone leaves a CPU idle."""
+
+GROUPS = 2
+"""Smallest number of groups of documents that are computed together, for workers, unless shards are given."""
+
 PATIENCE = 60.0
 """Seconds that a shard waits for another one to begin or to collect."""
 
@@ -90,11 +96,14 @@ def generate(
     here = engine == "processes"
     if not here:  # other machines have a different working folder
         data, checkpoint, out = data.absolute(), checkpoint.absolute(), out.absolute()
+    together = GROUPS if shards is None and here else shards
     if shards is None:
         shards = SHARDS if here else max(SHARDS, -(-info.sentences // UNIT))
     shards = max(1, min(shards, info.documents))
+    together = -(-info.documents // (together or shards))
     sources = report is not None or not keep_doubtful
-    arguments = [*_arguments(data, checkpoint, split, codec.settings, info), *options]
+    limits = ["--max-tokens", str(max(TOKENS, *info.longest)), "--batch-size", str(together)]
+    arguments = [*_arguments(data, checkpoint, split, codec.settings, info), *limits, *options]
     arguments += ["--distributed-world-size", str(shards)]
     parts = beside(out, ".parts")
     place = executor(engine, "the translation", parts)
@@ -103,6 +112,7 @@ def generate(
         *identity(checkpoint),
         split,
         shards,
+        *limits,
         *options,
         *(["sources"] if sources else []),
         *(hashlib.sha256(path.read_bytes()).hexdigest() for path in _files(options)),
@@ -242,7 +252,7 @@ def _arguments(data: Path, checkpoint: Path, split: str, settings: DataConfig, i
     # the limits are derived from the longest example, so every example fits
     arguments += ["--max-source-positions", str(info.longest[0])]
     arguments += ["--max-target-positions", str(4 * max(info.longest) + 50)]
-    return [*arguments, "--max-tokens", str(max(info.longest))]
+    return arguments
 
 
 def _translate(

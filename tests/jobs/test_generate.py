@@ -145,6 +145,20 @@ def test_shards_that_are_started_one_by_one_are_the_whole(trained, prepared, tmp
 
 
 @pytest.mark.command
+def test_documents_are_translated_together_unless_shards_are_given(trained, prepared, tmp_path):
+    """In two groups, so that two workers have work; in as many as there are shards; the translation is the same."""
+    from fairseq_lasformer.jobs.generate import generate
+
+    written = {}
+    for shards, groups in ((None, 2), (1, 1), (3, 3)):
+        out, report = tmp_path / f"out{shards}", tmp_path / f"report{shards}.tsv"
+        generate(prepared, trained[0] / "checkpoint_last.pt", out, shards=shards, options=("--cpu",), report=report)
+        rows = [line.split("\t")[0] for line in report.read_text().splitlines()[1:]]
+        assert rows == [*map(str, range(groups)), "all"]
+        written[shards] = out.read_bytes()
+    assert len(set(written.values())) == 1 and written[1].count(b"\n") == 9
+
+
 def test_a_report_and_a_corpus_without_doubtful_lines(trained, prepared, tmp_path, monkeypatch):
     """Every line is kept or put aside, the sides stay parallel, and the report counts all of them."""
     from fairseq_lasformer.evaluation import doubts

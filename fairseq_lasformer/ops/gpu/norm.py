@@ -1,4 +1,4 @@
-"""What follows an attention or a linear layer in a decoding step, in fewer kernels than PyTorch's functions have."""
+"""Operations of a decoding step that follow an attention or a linear layer, in fewer kernels than PyTorch has."""
 
 from __future__ import annotations
 
