@@ -71,6 +71,7 @@ class Attention(nn.Module):
         name: its name in ``--select-pattern NAME[:ARGUMENT]``, if it selects nothing.
         packable: whether the fast decoder supports it.
         own_lines: whether a query also reads its own line.
+        backend: backend for inference, one of :data:`ops.BACKENDS`. It is also that of its layer's norms.
         causal: whether it can be the decoder's self-attention, where a query must not see later keys.
         selector: the group's pattern in the lowest layer of the group; None in the layers above, and without patterns.
     """
@@ -80,6 +81,7 @@ class Attention(nn.Module):
     packable: ClassVar[bool] = False
     causal: ClassVar[bool] = True
     own_lines: bool = False
+    backend: str = "auto"
     selector: Pattern | None
 
     def __init_subclass__(cls) -> None:
