@@ -12,6 +12,7 @@ from helpers import assert_beams_decode_alike, assert_steps_are_a_full_pass, tok
 
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.nn.options import Pass
+from fairseq_lasformer.nn.others.learned_blocks import _means
 from fairseq_lasformer.nn.patterns import PatternOptions, build_pattern
 from fairseq_lasformer.ops import AttentionMask, Teachers
 from fairseq_lasformer.plugin.config import LasformerConfig
@@ -170,6 +171,11 @@ def test_keys_within_blocks_learn_from_both_losses():
         found[spec] = [taught.kl.detach(), zero if q.grad is None else q.grad, *(p.grad for p in pattern.parameters())]
     for by_key, by_block, both in zip(*found.values()):
         torch.testing.assert_close(both, by_key + by_block)
+
+
+def test_means_of_long_blocks_are_exact_in_half_precision():
+    x, one = torch.full((1, 600, 2), 3.0, dtype=torch.bfloat16), torch.zeros(1, 600, dtype=torch.long)
+    assert (_means(x, one, one == 0, 1) == 3.0).all() and (_means(x, one, one > 0, 1) == 0).all()
 
 
 def test_its_cost_counts_what_is_always_kept():

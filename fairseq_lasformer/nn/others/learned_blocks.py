@@ -118,10 +118,10 @@ def _means(x: Tensor, group: Tensor, among: Tensor, n_groups: int) -> Tensor:
         group: int64 [B, N].
         among: bool [B, N], the members that count.
     """
-    weight = among.to(x.dtype)[..., None]
-    sums = x.new_zeros(x.size(0), n_groups, x.size(2)).scatter_add(1, group[..., None].expand_as(x), x * weight)
-    counts = x.new_zeros(x.size(0), n_groups, 1).scatter_add(1, group[..., None], weight)
-    return sums / counts.clamp_min(1)
+    weight = among[..., None].to(torch.promote_types(x.dtype, torch.float32))  # bfloat16 cannot count to 257
+    sums = weight.new_zeros(x.size(0), n_groups, x.size(2)).scatter_add(1, group[..., None].expand_as(x), x * weight)
+    counts = weight.new_zeros(x.size(0), n_groups, 1).scatter_add(1, group[..., None], weight)
+    return (sums / counts.clamp_min(1)).to(x.dtype)
 
 
 def _each(x: Tensor, group: Tensor) -> Tensor:
