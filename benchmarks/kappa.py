@@ -40,7 +40,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def measure(args: argparse.Namespace) -> Iterator[Row]:
     args.folder.mkdir(parents=True, exist_ok=True)
-    references, found = read_documents(args.reference), dict[float, float]()
+    references, by_share = read_documents(args.reference), dict[float, float]()
     for share in [TRAINED, *args.shares.split(",")]:
         scores = score(read_hypotheses(_translated(args, share), True, len(references)), references)
         for name in ("d_bleu", "s_bleu", "chrf", "length_ratio"):
@@ -48,9 +48,9 @@ def measure(args: argparse.Namespace) -> Iterator[Row]:
         if share == TRAINED:
             trained = scores["d_bleu"]
         else:
-            found[float(share)] = scores["d_bleu"]
+            by_share[float(share)] = scores["d_bleu"]
     if args.picture:
-        atomic_write(args.picture, picture(found, trained))
+        atomic_write(args.picture, picture(by_share, trained))
 
 
 def _translated(args: argparse.Namespace, share: str) -> Path:
@@ -72,11 +72,11 @@ def _run(*command: object) -> None:
         raise InputError(f"{' '.join(map(str, command[1:3]))} failed, see above")
 
 
-def picture(found: Mapping[float, float], trained: float) -> str:
+def picture(by_share: Mapping[float, float], trained: float) -> str:
     """Return an SVG with a point per share, evenly spaced, and a line at the score of the checkpoint as it is."""
     (width, height), (left, bottom) = SIZE, MARGIN
-    low, high = int(min(*found.values(), trained)), int(max(*found.values(), trained)) + 1
-    shares = sorted(found)
+    low, high = int(min(*by_share.values(), trained)), int(max(*by_share.values(), trained)) + 1
+    shares = sorted(by_share)
 
     def x(i: int) -> float:
         return left + (width - left - 24) * (i + 0.5) / len(shares)
@@ -87,7 +87,7 @@ def picture(found: Mapping[float, float], trained: float) -> str:
     def text(x: float, y: float, words: str, anchor: str = "middle") -> str:
         return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(words)}</text>'
 
-    points = [(x(i), y(found[share])) for i, share in enumerate(shares)]
+    points = [(x(i), y(by_share[share])) for i, share in enumerate(shares)]
     lines = [f'<path class="curve" d="M {" L ".join(f"{px:.1f} {py:.1f}" for px, py in points)}"/>']
     lines.append(f'<path class="trained" d="M {left} {y(trained):.1f} H {width - 24}"/>')
     lines.append(text(width - 24, y(trained) + 16, f"as trained: {trained:.2f}", "end"))
@@ -96,7 +96,7 @@ def picture(found: Mapping[float, float], trained: float) -> str:
         lines.append(text(left - 8, y(bleu) + 4, str(bleu), "end"))
     for (px, py), share in zip(points, shares):
         lines.append(f'<circle cx="{px:.1f}" cy="{py:.1f}" r="4"/>')
-        lines.append(text(px, py - 10, f"{found[share]:.2f}"))
+        lines.append(text(px, py - 10, f"{by_share[share]:.2f}"))
         lines.append(text(px, height - bottom + 18, f"{100 * share:g}%"))
     lines.append(text((left + width) / 2, height - 6, "keys that every query keeps (kappa)"))
     lines.append(text(left, 14, "d-BLEU", "start"))

@@ -104,16 +104,16 @@ def masks(hub: Any, batch: dict[str, Tensor]) -> Iterator[tuple[str, Text, Text,
     places = [("encoder", layer.self_attn, source, source) for layer in model.encoder.layers]
     for layer in model.decoder.layers:
         places += [("decoder", layer.self_attn, target, target), ("cross", layer.encoder_attn, target, source)]
-    found: dict[Any, Tensor] = {}
+    kept: dict[Any, Tensor] = {}
     hooks = [
-        attention.register_forward_hook(lambda a, _, out: found.update({a: out.selection.kept(True)[0]}))
+        attention.register_forward_hook(lambda a, _, out: kept.update({a: out.selection.kept(True)[0]}))
         for _, attention, _, _ in places
         if attention.selector is not None
     ]
     model(**batch)
     for hook in hooks:
         hook.remove()
-    return iter([(name, queries, keys, found[a]) for name, a, queries, keys in places if a in found])
+    return iter([(name, queries, keys, kept[a]) for name, a, queries, keys in places if a in kept])
 
 
 def kind_of(piece: str, end: bool) -> int:

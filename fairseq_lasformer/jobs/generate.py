@@ -96,11 +96,11 @@ def generate(
     here = engine == "processes"
     if not here:  # other machines have a different working folder
         data, checkpoint, out = data.absolute(), checkpoint.absolute(), out.absolute()
-    together = GROUPS if shards is None and here else shards
+    groups = GROUPS if shards is None and here else shards
     if shards is None:
         shards = SHARDS if here else max(SHARDS, -(-info.sentences // UNIT))
     shards = max(1, min(shards, info.documents))
-    together = -(-info.documents // (together or shards))
+    together = -(-info.documents // (groups or shards))
     sources = report is not None or not keep_doubtful
     limits = ["--max-tokens", str(max(TOKENS, *info.longest)), "--batch-size", str(together)]
     arguments = [*_arguments(data, checkpoint, split, codec.settings, info), *limits, *options]

@@ -111,8 +111,10 @@ def choose_blocks(query: Tensor, key: Tensor, tile: Tensor, there: Tensor, share
     return select(scores, torch.maximum(keep, near.sum(-1)))
 
 
-def _means(x: Tensor, group: Tensor, among: Tensor, n_groups: int) -> Tensor:
-    """Return the mean of x [B, N, S] over the members of each group, [B, n_groups, S]; 0 for a group without any.
+def _means(x: Tensor, group: Tensor, among: Tensor, n_groups: int) -> tuple[Tensor, Tensor]:
+    """Return the mean of x [B, N, S] over the members of each group, and which groups have any.
+
+    They are [B, n_groups, S], 0 for a group without members, and bool [B, n_groups].
 
     Args:
         group: int64 [B, N].
@@ -121,7 +123,7 @@ def _means(x: Tensor, group: Tensor, among: Tensor, n_groups: int) -> Tensor:
     weight = among[..., None].to(torch.promote_types(x.dtype, torch.float32))  # bfloat16 cannot count to 257
     sums = weight.new_zeros(x.size(0), n_groups, x.size(2)).scatter_add(1, group[..., None].expand_as(x), x * weight)
     counts = weight.new_zeros(x.size(0), n_groups, 1).scatter_add(1, group[..., None], weight)
-    return (sums / counts.clamp_min(1)).to(x.dtype)
+    return (sums / counts.clamp_min(1)).to(x.dtype), counts[..., 0] > 0
 
 
 def _each(x: Tensor, group: Tensor) -> Tensor:
@@ -196,12 +198,10 @@ class LearnedBlocks(Selector):
         size = self.numbers.size
         tiling = Tiling.of_positions(mask, k, size) if self.same_text else Tiling.of_lines(mask, q, k)
         n_tiles, n_blocks = (int(t.max()) + 1 for t in (tiling.of_query, tiling.of_key))
-        query = _means(q, tiling.of_query, tiling.queries, n_tiles)
-        key = _means(k, tiling.of_key, tiling.keys, n_blocks)
+        query, _ = _means(q, tiling.of_query, tiling.queries, n_tiles)
+        key, there = _means(k, tiling.of_key, tiling.keys, n_blocks)
         tile = torch.arange(n_tiles, device=q.device)[None]
         with torch.no_grad():
-            there = torch.zeros(key.shape[:2], dtype=torch.long, device=k.device)
-            there = there.scatter_add(1, tiling.of_key, tiling.keys.long()) > 0
             chosen = choose_blocks(query, key, tile, there, self._of_blocks(kappa.millionths), mask.causal)
             allowed = mask.full(q.size(0), q.size(1), k.size(1), k.device)
             kept = tiling.spread(chosen) & allowed
@@ -223,10 +223,7 @@ class LearnedBlocks(Selector):
             tile, first = keys.newest_line()
             block = line_of(keys.ends(slots) & allowed)
         asking = of_rows(queries, keys.generated.slots(query.size(0))[0].gather(1, first))
-        n_blocks = int(block.max()) + 1
-        there = torch.zeros(block.size(0), n_blocks, dtype=torch.long, device=block.device)
-        there = there.scatter_add(1, block, allowed.long()) > 0
-        means = _means(its_keys, block, allowed, n_blocks)
+        means, there = _means(its_keys, block, allowed, int(block.max()) + 1)
         chosen = choose_blocks(asking, means, tile, there, self._of_blocks(kappa), self.same_text)
         kept = chosen[:, 0].gather(1, block) & allowed
         if self.numbers.percent:
