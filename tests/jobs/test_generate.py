@@ -159,6 +159,7 @@ def test_documents_are_translated_together_unless_shards_are_given(trained, prep
     assert len(set(written.values())) == 1 and written[1].count(b"\n") == 9
 
 
+@pytest.mark.command
 def test_a_report_and_a_corpus_without_doubtful_lines(trained, prepared, tmp_path, monkeypatch):
     """Every line is kept or put aside, the sides stay parallel, and the report counts all of them."""
     from fairseq_lasformer.evaluation import doubts
