@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import platform
 from pathlib import Path
-from typing import Any
+
+from fairseq_lasformer.records import Json
 
 
 def cores() -> int:
@@ -40,7 +41,7 @@ def instructions() -> str:
     return next((name for name, needed in _INSTRUCTIONS.items() if needed <= flags), "plain")
 
 
-def machine() -> dict[str, Any]:
+def machine() -> Json:
     """Describe the machine that this process runs on.
 
     Returns:
@@ -65,7 +66,7 @@ def machine() -> dict[str, Any]:
     }
 
 
-def describe(about: dict[str, Any]) -> str:
+def describe(about: Json) -> str:
     """Describe the machine in a phrase."""
     kind = f" ({about['instructions']})" if about.get("instructions") else ""
     cpu = f"{about.get('cpu', 'unknown processor')}{kind}"

@@ -239,7 +239,7 @@ def known_names(values: Mapping[object, object], where: str, names: Sequence[str
             raise InputError(f"{where}{name}: unknown{hint}")
 
 
-def _value(declared: Option, value: Any, where: str) -> Any:
+def _value(declared: Option, value: object, where: str) -> Any:
     if value is None and declared.default in (None, dataclasses.MISSING):
         return None
     base = declared.base

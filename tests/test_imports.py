@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -111,3 +112,9 @@ def test_files_import_each_other_in_no_circle():
             del arrows[leaf]
     circle = [module for module in arrows if any(module in names for names in arrows.values())]
     assert circle == []
+
+
+def test_most_types_are_named():
+    """Lines with ``Any`` stay below 500: fairseq's dictionaries have names in ``records``, objects their classes."""
+    lines = [line for path in files().values() for line in path.read_text(encoding="utf-8").splitlines()]
+    assert 0 < sum("Any" in re.findall(r"\w+", line) for line in lines) <= 500

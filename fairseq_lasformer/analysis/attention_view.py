@@ -5,21 +5,25 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fairseq_lasformer.documents.word_attention import WordAttention, document_attention
 from fairseq_lasformer.plugin.config import module_config
 from fairseq_lasformer.plugin.placement import group_starts
+from fairseq_lasformer.records import Json
 from fairseq_lasformer.text.units import units
+
+if TYPE_CHECKING:
+    from fairseq_lasformer.documents.hub import DocumentHubInterface
 
 # Maximum number of source tokens: more make the page slow and hard to read.
 TOKENS = 400
 SIDES = {"encoder": ("source", "source"), "decoder": ("target", "target"), "cross": ("target", "source")}
 
 
-def attention_view(hub: Any, source: Sequence[str], target: Sequence[str]) -> dict[str, Any] | None:
+def attention_view(hub: DocumentHubInterface, source: Sequence[str], target: Sequence[str]) -> Json | None:
     """Return the words of a document and its translation, and what they attend to; None for models without selection.
 
     Args:
@@ -123,7 +127,7 @@ def _words(line: str) -> list[list[str]]:
     return [[line[start:end], line[end:after]] for (start, end), after in zip(spans, ends)]
 
 
-def _readable(name: str, hub: Any) -> str:
+def _readable(name: str, hub: DocumentHubInterface) -> str:
     """Return ``encoder.0`` as "encoder, layers 1–2"; without layers, if all of them share a selection."""
     cfg, (module, group) = module_config(hub.cfg.model), (name.split("."))
     layers = cfg.encoder.layers if module == "encoder" else cfg.decoder.layers

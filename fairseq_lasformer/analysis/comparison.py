@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from fairseq_lasformer.analysis.cost import MODULES, checkpoint_patterns, mean_kappa, of_ours
 from fairseq_lasformer.analysis.runs import Run
@@ -16,6 +16,7 @@ from fairseq_lasformer.data.manifest import SplitInfo
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.evaluation.metrics import HEADLINE, METRICS
 from fairseq_lasformer.machine import describe
+from fairseq_lasformer.records import Json, Scores, State
 
 SIGNIFICANT = 0.05
 HIGHER, LOWER, NEAR_ONE = "higher", "lower", "near one"
@@ -90,7 +91,7 @@ def _legend(runs: Sequence[Run], last: Sequence[ComparisonRow]) -> str:
 def scores(runs: Sequence[Run]) -> list[ComparisonRow]:
     """Return the rows of scores."""
 
-    def row(label: str, form: str, better: str, get: Callable[[dict[str, Any]], float | None]) -> ComparisonRow:
+    def row(label: str, form: str, better: str, get: Callable[[Scores], float | None]) -> ComparisonRow:
         values = [get(run.scores) for run in runs]
         return ComparisonRow(label, ["–" if v is None else form.format(v) for v in values], values, better)
 
@@ -111,7 +112,7 @@ def scores(runs: Sequence[Run]) -> list[ComparisonRow]:
     return rows
 
 
-def _significance(compared: dict[str, Any]) -> str:
+def _significance(compared: Scores) -> str:
     if not compared:
         return ""
     p = compared.get("p")
@@ -131,7 +132,7 @@ def _rows(facts: Sequence[dict[str, str]]) -> list[ComparisonRow]:
     return [ComparisonRow(label, [found.get(label, "–") for found in facts]) for label in labels]
 
 
-def _of_checkpoint(state: dict[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
+def _of_checkpoint(state: State) -> tuple[dict[str, str], dict[str, str]]:
     cfg = state.get("cfg") or {}
     model, task, optimization = (_plain(cfg.get(part)) for part in ("model", "task", "optimization"))
     dataset, common = _plain(cfg.get("dataset")), _plain(cfg.get("common"))
@@ -196,7 +197,7 @@ def _of_log(run: Run) -> dict[str, str]:
     return found
 
 
-def parameters(weights: dict[str, Any]) -> int:
+def parameters(weights: State) -> int:
     """Return the number of parameters in a model's state; shared ones count once."""
     counted: dict[int, int] = {}
     for name, weight in weights.items():
@@ -220,5 +221,5 @@ def duration(seconds: float) -> str:
     return f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
-def _plain(values: Any) -> dict[str, Any]:
+def _plain(values: object) -> Json:
     return dict(values) if isinstance(values, dict) else dict(vars(values)) if hasattr(values, "__dict__") else {}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from torch import Tensor
 from tqdm import tqdm
@@ -17,6 +17,7 @@ from fairseq_lasformer.analysis.contrast import target_scores
 from fairseq_lasformer.documents.forced import ForcedDocument
 from fairseq_lasformer.documents.hub import DocumentHubInterface
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.records import Scores
 from fairseq_lasformer.text.documents import Pair
 
 
@@ -97,7 +98,7 @@ def set_kappa(hub: DocumentHubInterface, share: float) -> None:
         selector.set_share(share)
 
 
-def evaluate(use: ContextUse, chosen: Sequence[Place], tokens: Sequence[int], max_tokens: int = 4096) -> dict[str, Any]:
+def evaluate(use: ContextUse, chosen: Sequence[Place], tokens: Sequence[int], max_tokens: int = 4096) -> Scores:
     """Return the bits per token of the lines, alone and with more and more context.
 
     Args:
@@ -154,7 +155,7 @@ def _error(before: Sequence[float], after: Sequence[float], lengths: Sequence[in
     return math.sqrt(spread * n / max(1, n - 1)) / total
 
 
-def table(found: dict[str, Any]) -> str:
+def table(found: Scores) -> str:
     """Format the result for a terminal."""
     lines = [
         f"{found['lines']:,} lines, {found['target_tokens']:,} tokens; bits per token without context: "

@@ -14,6 +14,7 @@ from fairseq_lasformer.analysis.contrast_sets import Candidate, Group
 from fairseq_lasformer.documents.hub import DocumentHubInterface
 from fairseq_lasformer.documents.scoring import log_probabilities
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.records import Scores
 
 POLICIES = ("none", "source", "both")
 PRONOUNS = ("er", "sie", "es")
@@ -92,7 +93,7 @@ def target_scores(
     return [tokens[start:] for tokens, (_, _, start) in zip(found, examples)]
 
 
-def evaluate(hub: DocumentHubInterface, groups: Sequence[Group], policy: str, max_tokens: int = 4096) -> dict[str, Any]:
+def evaluate(hub: DocumentHubInterface, groups: Sequence[Group], policy: str, max_tokens: int = 4096) -> Scores:
     """Return the share of groups whose correct candidate scores best (a tie counts as a failure).
 
     Args:
@@ -131,7 +132,7 @@ def _by(keys: Sequence[Any], right: Sequence[bool]) -> dict[str, tuple[float, in
 
 def generate(
     hub: DocumentHubInterface, groups: Sequence[Group], policy: str, beam: int = 5, max_tokens: int = 4096
-) -> dict[str, Any]:
+) -> Scores:
     """Translate the sentences, and count those whose translation contains the pronoun of the right candidate.
 
     A model's preference among given translations says little about what it writes (arXiv 2304.12959). Groups that do
@@ -168,7 +169,7 @@ def generate(
     }
 
 
-def table(results: Sequence[dict[str, Any]]) -> str:
+def table(results: Sequence[Scores]) -> str:
     """Format accuracy by policy, pronoun and distance for a terminal."""
     lines = []
     for r in results:

@@ -9,6 +9,7 @@ separately, as is the output projection. d is the width of the attention; in DeL
 
 from __future__ import annotations
 
+from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,6 +23,7 @@ from fairseq_lasformer.ops import KAPPA_ONE
 from fairseq_lasformer.plugin import build
 from fairseq_lasformer.plugin.config import PRESETS, ModuleConfig, attention_widths, module_config
 from fairseq_lasformer.plugin.placement import MODULES, group_starts
+from fairseq_lasformer.records import State
 
 LONGEST = 10**9
 
@@ -110,21 +112,21 @@ def module_patterns(module: str, cfg: ModuleConfig, kappas: Sequence[float]) -> 
     return patterns
 
 
-def state_config(state: dict[str, Any]) -> ModuleConfig:
+def state_config(state: State) -> ModuleConfig:
     """Return the configuration of the modules in a loaded checkpoint of one of our architectures.
 
     Raises:
         InputError: its settings are of the wrong kind.
     """
     try:
-        return module_config(_Attributes(state["cfg"]["model"]))
+        return module_config(Namespace(**state["cfg"]["model"]))
     except InputError:
         raise
     except (TypeError, ValueError, AttributeError, KeyError, RuntimeError) as e:
         raise InputError(f"its settings cannot be used ({in_one_line(e)})") from e
 
 
-def checkpoint_patterns(state: dict[str, Any]) -> dict[str, list[Priced]]:
+def checkpoint_patterns(state: State) -> dict[str, list[Priced]]:
     """Return the patterns of a trained checkpoint, by module, with their learned kappa."""
     cfg, found = state_config(state), kappas(state["model"])
     return {module: module_patterns(module, cfg, found[module]) for module in MODULES}
@@ -155,7 +157,7 @@ def checkpoint_cost(path: str | Path, lengths: Sequence[int]) -> list[Cost]:
         raise InputError(str(e) if str(e).startswith("--") else f"{path}: {e}") from e
 
 
-def state_cost(state: dict[str, Any], lengths: Sequence[int]) -> list[Cost]:
+def state_cost(state: State, lengths: Sequence[int]) -> list[Cost]:
     """Return the same costs from a loaded checkpoint of one of our architectures.
 
     Raises:
@@ -180,7 +182,7 @@ def state_cost(state: dict[str, Any], lengths: Sequence[int]) -> list[Cost]:
     return costs
 
 
-def of_ours(state: dict[str, Any]) -> bool:
+def of_ours(state: State) -> bool:
     """Return whether a checkpoint's architecture is one of those registered by this package."""
     return architecture(state) in ("lasformer", *PRESETS)
 
@@ -233,10 +235,3 @@ def table(costs: Sequence[Cost]) -> str:
         "+ output: including the output projection as well",
     ]
     return "\n".join(lines)
-
-
-class _Attributes:
-    """A checkpoint's plain settings, accessible as attributes."""
-
-    def __init__(self, values: Any) -> None:
-        self.__dict__.update(dict(values))

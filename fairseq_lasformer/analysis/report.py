@@ -10,7 +10,6 @@ import sys
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from fairseq_lasformer.analysis.attention_view import attention_view
 from fairseq_lasformer.analysis.comparison import comparison
@@ -21,6 +20,7 @@ from fairseq_lasformer.documents.hub import DocumentHubInterface, load_model
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.files import atomic_write
 from fairseq_lasformer.machine import describe, machine
+from fairseq_lasformer.records import Json
 from fairseq_lasformer.version import __version__
 
 
@@ -80,7 +80,7 @@ def _beside(name: str) -> str:
     return Path(__file__).with_name(name).read_text(encoding="utf-8")
 
 
-def _chart(chart: Chart) -> dict[str, Any]:
+def _chart(chart: Chart) -> Json:
     return {"title": chart.title, "note": chart.note, **json.loads(chart.figure.to_json())}
 
 
@@ -99,7 +99,7 @@ def _facts(document: Path | None) -> str:
 
 def translated(
     runs: Sequence[Run], document: Path, reference: Path | None, show: int, data: Path | None, device: str
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+) -> tuple[list[Json], list[Json]]:
     """Return the first documents of a file as translated by every run, and what their words attend to.
 
     Args:
@@ -111,7 +111,7 @@ def translated(
     """
     samples: list[Sample] = []
     found: dict[str, list[list[str]]] = {}
-    views: list[dict[str, Any]] = []
+    views: list[Json] = []
     reasons: dict[str, list[list[list[str]]]] = {}
     for run in runs:
         if run.checkpoint is None:

@@ -7,11 +7,12 @@ import re
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from fairseq_lasformer.checkpoints.loading import CHECKPOINTS
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.evaluation.breakdown import MEASURES
+from fairseq_lasformer.records import Json, Scores
 
 # "| train_inner | {…}" of fairseq-train, "[train_inner][INFO] - {…}" of fairseq-hydra-train, "{…}" of --log-file
 _LOG_LINE = re.compile(r"(?:^|[|\[] ?(?:train_inner|train|valid)(?: \||\]\[INFO\] -) )(\{\".*\})")
@@ -35,20 +36,20 @@ class Run(NamedTuple):
     name: str
     checkpoint: Path | None
     log: dict[str, list[dict[str, float]]]
-    scores: dict[str, Any]
-    start: dict[str, Any] = {}
-    compared: dict[str, Any] = {}
+    scores: Scores
+    start: Json = {}
+    compared: Scores = {}
 
 
-def started(command: Sequence[str], machine: dict[str, Any]) -> str:
+def started(command: Sequence[str], machine: Json) -> str:
     """Return the line that starts the log of a training; :func:`read_start` reads it."""
     now = datetime.now().astimezone().isoformat(timespec="seconds")
     return _STARTED + json.dumps({"date": now, "command": list(command), "machine": machine}) + "\n"
 
 
-def read_start(path: Path) -> dict[str, Any]:
+def read_start(path: Path) -> Json:
     """Return what the log of a training says about its last start; empty if it says nothing."""
-    found: dict[str, Any] = {}
+    found: Json = {}
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         if line.startswith(_STARTED):
             try:
@@ -86,7 +87,7 @@ def read_log(path: Path) -> dict[str, list[dict[str, float]]]:
     return {kind: [lines[n] for n in sorted(lines)] for kind, lines in found.items()}
 
 
-def _by_group(values: dict[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
+def _by_group(values: Json, prefix: str) -> Iterator[tuple[str, str]]:
     """Take apart what a log line has of every group; see :func:`plugin.log_lines.joined`."""
     for key, word in values.items():
         if not key.endswith("_by_group"):
@@ -98,10 +99,10 @@ def _by_group(values: dict[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
 
 
 class _Scores(NamedTuple):
-    systems: dict[str, dict[str, Any]]
-    bootstrap: dict[str, Any]
+    systems: dict[str, Scores]
+    bootstrap: Scores
 
-    def compared(self, name: str) -> dict[str, Any]:
+    def compared(self, name: str) -> Scores:
         """Return the test of one system; see :class:`Run`."""
         tested = self.bootstrap.get("systems", {})
         if name not in tested:
@@ -122,7 +123,7 @@ def _scores(path: Path) -> _Scores:
     return _Scores(systems, bootstrap)
 
 
-def _numbers(scores: dict[str, Any]) -> dict[str, Any]:
+def _numbers(scores: Scores) -> Scores:
     """Return one system's scores, after checking that they have the types of the report: numbers, tables of numbers.
 
     Raises:

@@ -6,12 +6,16 @@ import difflib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairseq_lasformer.documents.because import explain
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.records import Json
 from fairseq_lasformer.text.documents import read_documents
 from fairseq_lasformer.text.units import units
+
+if TYPE_CHECKING:
+    from fairseq_lasformer.documents.hub import DocumentHubInterface
 
 LINES = 40
 """Maximum number of lines shown of a document."""
@@ -74,7 +78,7 @@ def differences(text: str, other: str) -> list[list[Any]]:
     return found
 
 
-def reasons_of(hub: Any, source: Sequence[str], target: Sequence[str]) -> list[list[str]]:
+def reasons_of(hub: DocumentHubInterface, source: Sequence[str], target: Sequence[str]) -> list[list[str]]:
     """Return, for each line, which earlier lines decided its words, in sentences; nothing if that cannot be said."""
     try:
         found = explain(hub, [(i, *pair) for i, pair in enumerate(zip(source, target, strict=True), 1)])
@@ -87,7 +91,7 @@ def page_samples(
     samples: Sequence[Sample],
     translations: dict[str, list[list[str]]],
     reasons: Mapping[str, Sequence[Sequence[Sequence[str]]]] = MappingProxyType({}),
-) -> list[dict[str, Any]]:
+) -> list[Json]:
     """Return the samples as the page shows them.
 
     Args:

@@ -22,6 +22,7 @@ from fairseq_lasformer.checkpoints.settings import check_settings, drop_other_fi
 from fairseq_lasformer.checkpoints.sizes import too_large
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.files import file_hash, replacing
+from fairseq_lasformer.records import State
 
 CHECKPOINTS = ("model.pt", "checkpoint_best.pt", "checkpoint_last.pt")
 """File names tried when looking for the model in a folder, in order of preference."""
@@ -96,7 +97,7 @@ def check_same(checkpoint: Path, digest: str) -> None:
         raise InputError(f"{checkpoint}: cannot be read on {socket.gethostname()} ({e.strerror})") from e
 
 
-def load(path: str | Path) -> dict[str, Any]:
+def load(path: str | Path) -> State:
     """Load a checkpoint to the CPU under torch's ``weights_only`` restriction, and check its settings.
 
     Raises:
@@ -127,7 +128,7 @@ def load(path: str | Path) -> dict[str, Any]:
     return state
 
 
-def save(state: dict[str, Any], path: Path) -> None:
+def save(state: State, path: Path) -> None:
     """Write a checkpoint completely or not at all.
 
     Raises:
@@ -142,7 +143,7 @@ def save(state: dict[str, Any], path: Path) -> None:
             raise OSError(code, os.strerror(code)) from e
 
 
-def _expand(state: dict[str, Any], path: Path) -> None:
+def _expand(state: State, path: Path) -> None:
     """Turn weights that ``lasformer pack`` rounded to 8 bits into float32.
 
     Raises:
@@ -193,7 +194,7 @@ def check_weights(weights: Mapping[str, Any], path: Path) -> None:
             raise InputError(f"{path}: {name} is not finite; the training has diverged, or the file is damaged")
 
 
-def moving_average(path: str | Path) -> dict[str, Any]:
+def moving_average(path: str | Path) -> State:
     """Load a checkpoint with the moving average of its training's weights, stored by ``--store-ema``, as weights.
 
     Raises:
@@ -235,7 +236,7 @@ def damaged(path: Path) -> str:
         return f"damaged ({' '.join(str(e).split())})"
 
 
-def architecture(state: Mapping[str, Any]) -> str:
+def architecture(state: State) -> str:
     """Return the name of the architecture a checkpoint was trained with; empty if it is not recorded."""
     model: Any = (state.get("cfg") or {}).get("model")
     if model is None:
@@ -244,7 +245,7 @@ def architecture(state: Mapping[str, Any]) -> str:
     return str((model.get("_name") if isinstance(model, Mapping) else getattr(model, "arch", "")) or "")
 
 
-def updates(state: Mapping[str, Any]) -> int:
+def updates(state: State) -> int:
     """Return the number of updates after which a checkpoint was saved."""
     history = state.get("optimizer_history") or [{}]
     return int(history[-1].get("num_updates", 0))

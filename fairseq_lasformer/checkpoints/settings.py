@@ -10,11 +10,12 @@ import ast
 import re
 import sys
 from argparse import Namespace
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.records import State
 
 SCALARS = (type(None), bool, int, float, str)
 CONTAINERS = (list, tuple, dict, Namespace)
@@ -57,7 +58,7 @@ _OTHERS = re.compile(r"\w*embed_path|load_pretrained_\w+|pretrained_\w+|\w+_from
 """Settings that name files which fairseq reads while it builds a model; the weights are in the checkpoint itself."""
 
 
-def check_settings(state: Mapping[str, Any], path: str | Path) -> None:
+def check_settings(state: State, path: str | Path) -> None:
     """Reject a checkpoint whose settings are not plain values, or whose model or task is neither ours nor fairseq's.
 
     Args:
@@ -82,14 +83,14 @@ def check_settings(state: Mapping[str, Any], path: str | Path) -> None:
             )
 
 
-def settings_of(state: Mapping[str, Any], part: str) -> list[dict[str, Any]]:
+def settings_of(state: State, part: str) -> list[dict[str, Any]]:
     """Return the settings of a checkpoint's model, task or generation, from ``cfg`` and from ``args``."""
     parts = [(state.get("cfg") or {}).get(part), state.get("args")]
     found = [vars(part) if isinstance(part, Namespace) else part for part in parts]
     return [settings for settings in found if isinstance(settings, dict)]
 
 
-def drop_other_files(state: Mapping[str, Any]) -> None:
+def drop_other_files(state: State) -> None:
     """Forget which other files were read when a model was first built; reading them again would change nothing.
 
     Also that a translation was once prescribed: ``score_reference`` belongs to a command.
@@ -101,7 +102,7 @@ def drop_other_files(state: Mapping[str, Any]) -> None:
             settings["score_reference"] = False
 
 
-def rename_former(state: Mapping[str, Any]) -> None:
+def rename_former(state: State) -> None:
     """Say by present options what former ones of this project said, see :data:`plugin.patches.retired.RETIRED`."""
     for settings in settings_of(state, "model"):
         if window := settings.pop("select_window", 0):
@@ -119,7 +120,7 @@ def rename_former(state: Mapping[str, Any]) -> None:
             )
 
 
-def _problem(name: str, value: Any) -> str:
+def _problem(name: str, value: object) -> str:
     """Return what is wrong with one setting; empty if nothing is."""
     if type(value) not in SCALARS:
         return f"its setting {name} is of type {type(value).__name__}; settings are numbers and words"
@@ -174,7 +175,7 @@ def _is_word(text: str) -> bool:
     return not any(isinstance(node, _FORBIDDEN) for node in ast.walk(tree))
 
 
-def _named(state: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _named(state: State) -> Iterator[tuple[str, Any]]:
     """Yield the architectures and tasks that fairseq would look up, as ("architecture" or "task", name)."""
     cfg, args = state.get("cfg"), state.get("args")
     if type(cfg) is dict:

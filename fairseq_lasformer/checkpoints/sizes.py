@@ -13,6 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from fairseq_lasformer.checkpoints.settings import settings_of
+from fairseq_lasformer.records import State
 
 POSITIONS = 1 << 17
 """Largest number of positions: a table of sines has a row for each, without weights."""
@@ -39,7 +40,7 @@ _LINES = {"sentence_max_len_a", "sentence_max_len_b"}
 _POSITIONS = re.compile(r"max_(source|target)_positions|position_offset|attention_length")
 
 
-def too_large(state: Mapping[str, Any]) -> str:
+def too_large(state: State) -> str:
     """Return which setting of a checkpoint does not fit its weights; empty if all do.
 
     Args:

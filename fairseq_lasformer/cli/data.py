@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from fairseq_lasformer.data.prepare_config import PrepareConfig
 from fairseq_lasformer.data.shortlist import BEST, FILE, FREQUENT
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.options import NEW, NOTHING, OWN, SPEED, argument, option, part
+from fairseq_lasformer.records import Json
 from fairseq_lasformer.shared_options import (
     Decoding,
     Engine,
@@ -166,7 +166,7 @@ def run_generate(args: Generate) -> None:
     if args.memory is not None:
         options += ["--memory", str(args.memory.resolve()), "--memory-tokens", str(args.memory_tokens)]
     number, shards = (None, args.shards) if args.shard is None else shard_of(args.shard)
-    work: dict[str, Any] = {"shards": shards, "jobs": args.jobs, "only": number, "engine": args.engine}
+    work: Json = {"shards": shards, "jobs": args.jobs, "only": number, "engine": args.engine}
     work |= {"report": args.report, "keep_doubtful": args.keep_doubtful == "yes"}
     done = generate(args.data, args.checkpoint, args.out, args.split, options=options, form=args.layout, **work)
     if done is None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.files import atomic_write, check_writable
 from fairseq_lasformer.options import PAGE, SCORES, argument, following, option
+from fairseq_lasformer.records import Scores
 from fairseq_lasformer.shared import model_path
 from fairseq_lasformer.shared_options import Beam, Data, Device, OverwriteOthers, max_tokens
 
@@ -87,7 +88,7 @@ def run_context(args: Context) -> None:
     raw = sides(args.prefix, hub.settings.source_lang, hub.settings.target_lang)
     use = context_use.ContextUse(hub, read_corpus(*raw).documents)
     chosen = context_use.places(use.documents, args.lines or None)
-    results = []
+    results: list[Scores] = []
     for share in (*shares,) or (None,):
         if share is not None:
             context_use.set_kappa(hub, share)

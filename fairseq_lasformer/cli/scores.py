@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.evaluation.breakdown import Breakdown
@@ -17,6 +16,7 @@ from fairseq_lasformer.evaluation.terms import TermScore
 from fairseq_lasformer.evaluation.windows import WindowScore
 from fairseq_lasformer.files import atomic_write, check_writable
 from fairseq_lasformer.options import NEW, SAMPLES, SCORES, argument, option
+from fairseq_lasformer.records import Scores
 from fairseq_lasformer.shared_options import Overwrite, language
 from fairseq_lasformer.text.documents import Document
 
@@ -63,7 +63,7 @@ def run_score(args: Score) -> None:
         atomic_write(args.json, json.dumps(report, indent=1) + "\n")
 
 
-def _ctxpro(args: Score, of: Path) -> dict[str, Any]:
+def _ctxpro(args: Score, of: Path) -> Scores:
     from fairseq_lasformer.evaluation import ctxpro
     from fairseq_lasformer.text.hypotheses import read_hypotheses
 
@@ -76,7 +76,7 @@ def _ctxpro(args: Score, of: Path) -> dict[str, Any]:
     return {"ctxpro": found}
 
 
-def _subtitles(args: Score) -> dict[str, Any]:
+def _subtitles(args: Score) -> Scores:
     from fairseq_lasformer.evaluation import subtitles
 
     if not args.hypotheses:
@@ -86,7 +86,7 @@ def _subtitles(args: Score) -> dict[str, Any]:
     return {"suber": found}
 
 
-def _documents(args: Score) -> dict[str, Any]:
+def _documents(args: Score) -> Scores:
     from fairseq_lasformer.evaluation.realign import realign
     from fairseq_lasformer.evaluation.scores import compare, comparison_table, score, table
     from fairseq_lasformer.text.documents import read_documents
@@ -117,7 +117,7 @@ def _documents(args: Score) -> dict[str, Any]:
         for one in further:
             if text := one.text(name, scores):
                 print(text)
-    report: dict[str, Any] = {"systems": results}
+    report: Scores = {"systems": results}
     if args.bootstrap:
         report["bootstrap"] = compare(found, references, args.tokenize, args.bootstrap)
         print(comparison_table(report["bootstrap"]))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from tqdm import tqdm
 
@@ -18,6 +18,9 @@ from fairseq_lasformer.checkpoints.loading import load, save
 from fairseq_lasformer.documents.hub import from_pretrained
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.evaluation.calibration import bits_per_token, calibration
+
+if TYPE_CHECKING:
+    from fairseq_lasformer.documents.hub import DocumentHubInterface
 
 SHARES = (1.0, 0.7, 0.5, 0.4, 0.3, 0.25, 0.2, 0.16, 0.13, 0.1, 0.08, 0.06, 0.05, 0.04, 0.03, 0.02, 0.01)
 """Values of kappa that are tried, in descending order."""
@@ -96,7 +99,7 @@ def write_within_budget(checkpoint: Path, data: Path, out: Path, budget: float, 
     """
     if not 0 < budget < math.inf:
         raise InputError(f"--budget {budget}: expected bits per token, such as 0.01")
-    hub: Any = from_pretrained(checkpoint, data=data).eval()
+    hub: DocumentHubInterface = from_pretrained(checkpoint, data=data).eval()
     model = hub.models[0]
     selectors, examples = dict(model.selectors()), list(calibration(hub.task, documents=documents))
     if not selectors:

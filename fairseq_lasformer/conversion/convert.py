@@ -8,7 +8,7 @@ from dataclasses import fields
 from enum import Enum
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from fairseq import models
@@ -23,6 +23,10 @@ from fairseq_lasformer.plugin.config import LasformerConfig
 from fairseq_lasformer.plugin.model import LasformerModel
 from fairseq_lasformer.plugin.patches.compat import load_checkpoint_to_cpu
 from fairseq_lasformer.plugin.task_config import DocumentTranslationConfig
+from fairseq_lasformer.records import State
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
 
 # Features of fairseq's Transformer that ours cannot have, and the value of each that means "absent".
 _ABSENT = {
@@ -103,7 +107,7 @@ def _settings(part: Any) -> dict[str, Any]:
     return {str(key): value for key, value in found.items()}
 
 
-def _stock(checkpoint: Path, state: dict[str, Any]) -> tuple[Any, dict[str, Any], SimpleNamespace]:
+def _stock(checkpoint: Path, state: State) -> tuple[Any, dict[str, Any], SimpleNamespace]:
     """Return fairseq's own model with the checkpoint's weights, our options for it, and the dictionaries it has."""
     weights = state["model"]
     sizes = [weights.get(f"{side}.embed_tokens.weight", torch.empty(0)).size(0) for side in ("encoder", "decoder")]
@@ -130,7 +134,7 @@ def _dictionary(size: int) -> Any:
     return dictionary
 
 
-def _options(checkpoint: Path, cfg: Any) -> dict[str, Any]:
+def _options(checkpoint: Path, cfg: DictConfig) -> dict[str, Any]:
     """Return our options for one of fairseq's models.
 
     Raises:

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from fairseq.data import Dictionary
@@ -25,6 +25,10 @@ from fairseq_lasformer.plugin.config import PRESETS, LasformerConfig
 from fairseq_lasformer.plugin.model import LasformerModel
 from fairseq_lasformer.plugin.task import DICTIONARIES, DocumentTranslationTask
 from fairseq_lasformer.plugin.task_config import DocumentTranslationConfig
+from fairseq_lasformer.records import State
+
+if TYPE_CHECKING:
+    from fairseq.tasks import FairseqTask
 
 _WORDS = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "decoder.output_projection.weight")
 _BIAS = "decoder.output_projection.bias"
@@ -121,7 +125,7 @@ def _splits(data: Path) -> list[SplitInfo]:
     return [info for info in found if info is not None]
 
 
-def _task(trained: Mapping[str, Any], data: Path, settings: DataConfig, longest: int) -> DocumentTranslationTask:
+def _task(trained: State, data: Path, settings: DataConfig, longest: int) -> DocumentTranslationTask:
     cfg = DocumentTranslationConfig(
         data=str(data),
         source_lang=settings.source_lang,
@@ -137,11 +141,11 @@ def _task(trained: Mapping[str, Any], data: Path, settings: DataConfig, longest:
     return DocumentTranslationTask.setup_task(cfg)
 
 
-def _dictionaries(task: Any) -> tuple[Any, Any]:
+def _dictionaries(task: FairseqTask) -> tuple[Any, Any]:
     return task.source_dictionary, task.target_dictionary
 
 
-def _same_words(state: Mapping[str, Any], dictionaries: tuple[Any, Any]) -> bool:
+def _same_words(state: State, dictionaries: tuple[Any, Any]) -> bool:
     """Return whether a checkpoint knows the words of these dictionaries, as far as can be determined."""
     trained = (state.get("task_state") or {}).get(DICTIONARIES)
     if trained is not None:
@@ -152,9 +156,9 @@ def _same_words(state: Mapping[str, Any], dictionaries: tuple[Any, Any]) -> bool
 
 def _other_words(
     checkpoint: Path,
-    trained: Mapping[str, Any],
+    trained: State,
     weights: dict[str, Tensor],
-    task: Any,
+    task: FairseqTask,
     settings: DataConfig,
     folder: Path | None,
 ) -> list[str]:
@@ -192,7 +196,9 @@ def _other_words(
     return told
 
 
-def _built(options: Mapping[str, Any], task: Any, weights: Mapping[str, Tensor], checkpoint: Path) -> LasformerModel:
+def _built(
+    options: Mapping[str, Any], task: FairseqTask, weights: Mapping[str, Tensor], checkpoint: Path
+) -> LasformerModel:
     model = LasformerModel.build_model(LasformerConfig(**options), task).eval()
     given = dict(weights)
     try:
@@ -203,7 +209,7 @@ def _built(options: Mapping[str, Any], task: Any, weights: Mapping[str, Tensor],
     return model
 
 
-def _groups(dense: LasformerModel, task: Any, options: StartOptions) -> tuple[str, str]:
+def _groups(dense: LasformerModel, task: FairseqTask, options: StartOptions) -> tuple[str, str]:
     """Return the groups in the form of ``--select-groups``, and a description of what they lose."""
     sides = {"encoder": ("encoder",), "decoder": ("decoder", "cross")}
     layers = {"encoder": len(dense.encoder.layers), "decoder": len(dense.decoder.layers)}

@@ -9,10 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from fairseq.models import BaseFairseqModel
 
 SHARE = 0.1
 """Share of the keys that a selection keeps while groups are compared."""
@@ -80,7 +83,9 @@ def _loss(attentions: Sequence[Tensor], start: int, end: int) -> float:
 
 
 @torch.no_grad()
-def attention_of_layers(model: Any, examples: Iterable[tuple[Tensor, Tensor]], eos: int) -> dict[str, list[Tensor]]:
+def attention_of_layers(
+    model: BaseFairseqModel, examples: Iterable[tuple[Tensor, Tensor]], eos: int
+) -> dict[str, list[Tensor]]:
     """Return the attention of all layers by module: for each example, the mean over heads [layers, queries, keys].
 
     Args:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from omegaconf import OmegaConf
@@ -16,6 +16,9 @@ from fairseq_lasformer.documents.hub import data_of
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.files import atomic_copy, check_new_folder, file_hash, new_folder
 from fairseq_lasformer.ops import reference
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
 
 PLACES: dict[str, dict[str, Any]] = {
     "common": {"user_dir": None, "tensorboard_logdir": None, "log_file": None},
@@ -73,7 +76,7 @@ def pack(checkpoint: Path, out: Path, data: Path | None = None) -> str:
     return f"{out}: {size / 1e6:.1f} MB; model.pt: SHA-256 {digest}\nnext: lasformer translate {out} FILE"
 
 
-def _without_places(cfg: Any) -> dict[str, Any]:
+def _without_places(cfg: DictConfig) -> dict[str, Any]:
     """Return settings without the folders of the machine that trained the model."""
     found: Any = OmegaConf.to_container(cfg) if OmegaConf.is_config(cfg) else copy.deepcopy(cfg)
     for group, names in PLACES.items():

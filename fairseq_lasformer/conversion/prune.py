@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,11 @@ from fairseq_lasformer.plugin import register
 from fairseq_lasformer.plugin.build import without_keys
 from fairseq_lasformer.plugin.config import PRESETS, LasformerConfig, ModuleConfig, module_config
 from fairseq_lasformer.plugin.placement import MODULES, group_starts, heads_of
+
+if TYPE_CHECKING:
+    from fairseq.models import BaseFairseqModel
+
+    from fairseq_lasformer.documents.hub import DocumentHubInterface
 
 PLACES = {
     "encoder": ("encoder", "self_attn"),
@@ -98,7 +103,7 @@ def importance(checkpoint: Path, data: Path | None) -> dict[tuple[str, str, int]
     It is the mean over documents of |out_h . gradient of the loss by out_h|, the first-order effect of leaving the head
     out (arXiv 1905.10650, eq 3), by side, attention and layer.
     """
-    hub: Any = from_pretrained(checkpoint, data=data).eval()
+    hub: DocumentHubInterface = from_pretrained(checkpoint, data=data).eval()
     model, eos = hub.models[0].requires_grad_(True), hub.task.target_dictionary.eos()
     found: dict[tuple[str, str, int], Tensor] = {}
     for source, target in calibration(hub.task):
@@ -115,7 +120,7 @@ def importance(checkpoint: Path, data: Path | None) -> dict[tuple[str, str, int]
 
 
 @contextmanager
-def _outputs(model: Any) -> Iterator[dict[tuple[str, str, int], tuple[Tensor, int]]]:
+def _outputs(model: BaseFairseqModel) -> Iterator[dict[tuple[str, str, int], tuple[Tensor, int]]]:
     """Collect the outputs of all heads in a pass, [1, N, H * D], and their number, by side, attention and layer."""
     found: dict[tuple[str, str, int], tuple[Tensor, int]] = {}
     hooks = []

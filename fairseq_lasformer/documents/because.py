@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,6 +25,9 @@ from fairseq_lasformer.documents.forced import ForcedDocument, Place, Scores, Va
 from fairseq_lasformer.documents.scoring import total
 from fairseq_lasformer.documents.word_attention import word_alignment
 from fairseq_lasformer.text.units import units
+
+if TYPE_CHECKING:
+    from fairseq.models import BaseFairseqModel
 
 LEAST = 0.1
 """Nats by which the document must make a word more likely for the word to depend on it."""
@@ -296,7 +299,7 @@ class Because:
 
 
 def explain(
-    model: Any,
+    model: BaseFairseqModel,
     lines: Sequence[tuple[int, str, str]],
     asked: Collection[int] | None = None,
     thorough: bool | None = None,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from rapidfuzz import fuzz
@@ -26,6 +26,10 @@ from fairseq_lasformer.search.excerpts import CONTEXT
 from fairseq_lasformer.search.glossary import contains
 from fairseq_lasformer.text.documents import Span
 from fairseq_lasformer.text.units import units
+
+if TYPE_CHECKING:
+    from fairseq.data import Dictionary
+    from fairseq.models import BaseFairseqModel
 
 LOSS = 3.0
 """Log probability that a line may lose by switching to another form."""
@@ -67,7 +71,7 @@ class Unified(NamedTuple):
     others: list[int]
 
 
-def frequent_words(dictionary: Any) -> set[str]:
+def frequent_words(dictionary: Dictionary) -> set[str]:
     """Return the most frequent words of a dictionary, which make up half of the training text.
 
     Empty if the dictionary does not record frequencies.
@@ -96,7 +100,7 @@ class Unifier:
         InputError: lines are not aligned, or the model does not read documents.
     """
 
-    def __init__(self, model: Any, translator: Translator) -> None:
+    def __init__(self, model: BaseFairseqModel, translator: Translator) -> None:
         if not translator.reads_documents:
             raise InputError("--consistent needs a model of documents whose lines are aligned (data with a separator)")
         self.model, self.translator = model, translator

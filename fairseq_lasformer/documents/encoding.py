@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -15,8 +15,11 @@ from fairseq_lasformer.documents.translator import Translator
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.text.lines import clean_line
 
+if TYPE_CHECKING:
+    from fairseq.models import BaseFairseqModel
 
-def source_of(model: Any, request: Request, translator: Translator) -> Source:
+
+def source_of(model: BaseFairseqModel, request: Request, translator: Translator) -> Source:
     """Encode a document, and cut it as the data preparation does.
 
     Args:

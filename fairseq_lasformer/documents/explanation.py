@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from fairseq_lasformer.records import Json
 
 DISTANCES = (1, 3, 10, 30)
 """Upper ends of the classes of distances, in lines; a last class has what is farther away."""
@@ -131,13 +133,13 @@ class Explanation(NamedTuple):
             found.append(f"lines between a word and what decided it: {distances}")
         return "\n".join(found)
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> Json:
         """Return it as JSON has it."""
         texts = {number: (source, translation) for number, source, translation in self.lines}
         words = []
         for word in self.words:
             source, translation = texts[word.line]
-            its: dict[str, Any] = {"line": word.line, "start": word.start, "end": word.end}
+            its: Json = {"line": word.line, "start": word.start, "end": word.end}
             its |= {"word": translation[word.start : word.end], "nats": round(word.context, 4)}
             its |= {"without": word.without, "instead": word.instead, "ambiguous": word.ambiguous, "because": None}
             if (cause := word.cause) is not None:

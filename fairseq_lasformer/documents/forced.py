@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,6 +17,9 @@ from fairseq_lasformer.documents.word_attention import owners_of
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.text.documents import Span
 from fairseq_lasformer.text.units import units
+
+if TYPE_CHECKING:
+    from fairseq.models import BaseFairseqModel
 
 
 class Scores(NamedTuple):
@@ -71,7 +74,7 @@ class ForcedDocument:
             too long.
     """
 
-    def __init__(self, model: Any, source: Sequence[str], target: Sequence[str]) -> None:
+    def __init__(self, model: BaseFairseqModel, source: Sequence[str], target: Sequence[str]) -> None:
         if len(source) != len(target):
             raise InputError(f"{len(target)} lines of translation for {len(source)} lines")
         codec = model.codec

@@ -6,7 +6,7 @@ import copy
 import logging
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from fairseq import hub_utils, utils
@@ -40,6 +40,10 @@ from fairseq_lasformer.shared import model_path
 from fairseq_lasformer.text.lines import split_lines
 from fairseq_lasformer.translation_memory.remembering import Memory
 
+if TYPE_CHECKING:
+    from fairseq.tasks import FairseqTask
+    from omegaconf import DictConfig
+
 
 class TranslatedLine(NamedTuple):
     """A line of a translated document.
@@ -66,7 +70,7 @@ class DocumentHubInterface(hub_utils.GeneratorHubInterface):
     Text is encoded and decoded in the same way as the training data, with the files in the prepared folder.
     """
 
-    def __init__(self, cfg: Any, task: Any, models: Sequence[Any]) -> None:
+    def __init__(self, cfg: DictConfig, task: FairseqTask, models: Sequence[Any]) -> None:
         super().__init__(cfg, task, models)
         self.codec = ExampleCodec.load(utils.split_paths(task.cfg.data)[0])
         self.settings = self.codec.settings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import groupby, takewhile
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from fairseq import utils
@@ -13,12 +13,16 @@ from torch import Tensor
 from fairseq_lasformer.data.examples import line_spans
 from fairseq_lasformer.documents.scoring import mean
 from fairseq_lasformer.documents.source import Line, Source, closed, joined
+from fairseq_lasformer.records import Hypothesis
 from fairseq_lasformer.search.batching import batches
 from fairseq_lasformer.search.excerpts import CONTEXT
 from fairseq_lasformer.search.generator import AlignedGenerator
 from fairseq_lasformer.search.glossary import Terms
 from fairseq_lasformer.search.watch import Observe
 from fairseq_lasformer.text.documents import Span
+
+if TYPE_CHECKING:
+    from fairseq.tasks import FairseqTask
 
 TOGETHER = 3
 """Maximum distance of lines that are translated again together."""
@@ -51,7 +55,7 @@ class PartSearch:
         generation: fairseq's ``generation`` options.
     """
 
-    def __init__(self, task: Any, models: Sequence[Any], generation: Any) -> None:
+    def __init__(self, task: FairseqTask, models: Sequence[Any], generation: Any) -> None:
         self.task, self.models = task, list(models)
         self.prefix_size = int(getattr(generation, "prefix_size", 0))
         self.generator = task.build_generator(self.models, generation)
@@ -243,7 +247,7 @@ class PartSearch:
         tasks: Sequence[tuple[Source, Span, Sequence[Line]]],
         device: torch.device | str,
         observe: Sequence[Observe | None] = (),
-    ) -> list[list[dict[str, Any]]]:
+    ) -> list[list[Hypothesis]]:
         """Return fairseq's hypotheses for each part, best first; see :meth:`translate_parts`."""
         examples = [self.example(document, part) for document, part, _ in tasks]
         beginnings = [self._beginning(*task) for task in tasks]
@@ -269,7 +273,7 @@ class PartSearch:
         found = dict(zip(order, hypotheses))
         return [found[i] for i in range(len(tasks))]
 
-    def _lines(self, hypothesis: dict[str, Any]) -> list[Line]:
+    def _lines(self, hypothesis: Hypothesis) -> list[Line]:
         tokens, scores = hypothesis["tokens"].cpu(), hypothesis["positional_scores"].float().cpu()
         ended = len(tokens) > 0 and int(tokens[-1]) == self.eos[1]
         lines = []

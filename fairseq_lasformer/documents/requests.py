@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -58,7 +58,7 @@ def numbered_sentences(document: str) -> list[tuple[int, str]]:
     return [(number, line) for number, line in cleaned if line]
 
 
-def check_documents(documents: Any) -> None:
+def check_documents(documents: Iterable[object]) -> None:
     """Reject anything but a list of texts.
 
     Raises:
@@ -71,7 +71,7 @@ def check_documents(documents: Any) -> None:
             raise InputError(f"documents[{i}] is of type {type(document).__name__}; expected text")
 
 
-def check_number(name: str, value: Any) -> None:
+def check_number(name: str, value: object) -> None:
     """Reject anything but a whole number of at least 1.
 
     Raises:

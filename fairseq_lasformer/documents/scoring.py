@@ -5,18 +5,22 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from fairseq_lasformer.search.batching import batches
 
+if TYPE_CHECKING:
+    from fairseq.data import Dictionary
+    from fairseq.models import BaseFairseqModel
+
 Output = Callable[[Tensor], Tensor]
 """Projection of features [..., d] to scores of all words."""
 
 
-def _encoded(model: Any, rows: Sequence[Tensor], pad: int, device: torch.device | str) -> Any:
+def _encoded(model: BaseFairseqModel, rows: Sequence[Tensor], pad: int, device: torch.device | str) -> Any:
     """Return the encoder's output for some sources."""
     sources = _padded(rows, pad, device)
     return model.encoder(sources, (sources != pad).sum(1))
@@ -49,8 +53,8 @@ def mean(scores: Tensor) -> float:
 
 
 def log_probabilities(
-    model: Any,
-    dictionary: Any,
+    model: BaseFairseqModel,
+    dictionary: Dictionary,
     examples: Sequence[tuple[Tensor, Tensor]],
     max_tokens: int,
     device: torch.device | str,
@@ -64,8 +68,8 @@ def log_probabilities(
 
 
 def against_best(
-    model: Any,
-    dictionary: Any,
+    model: BaseFairseqModel,
+    dictionary: Dictionary,
     examples: Sequence[tuple[Tensor, Tensor]],
     max_tokens: int,
     device: torch.device | str,
@@ -88,8 +92,8 @@ def against_best(
 
 
 def against_second(
-    model: Any,
-    dictionary: Any,
+    model: BaseFairseqModel,
+    dictionary: Dictionary,
     examples: Sequence[tuple[Tensor, Tensor]],
     max_tokens: int,
     device: torch.device | str,
@@ -111,8 +115,8 @@ def against_second(
 
 @torch.no_grad()
 def _scored(
-    model: Any,
-    dictionary: Any,
+    model: BaseFairseqModel,
+    dictionary: Dictionary,
     examples: Sequence[tuple[Tensor, Tensor]],
     max_tokens: int,
     device: torch.device | str,
@@ -152,8 +156,8 @@ def _at_least_float32(values: Tensor) -> Tensor:
 
 @torch.no_grad()
 def of_spans(
-    model: Any,
-    dictionary: Any,
+    model: BaseFairseqModel,
+    dictionary: Dictionary,
     examples: Sequence[tuple[Tensor, Tensor]],
     spans: Sequence[Sequence[tuple[int, int]]],
     max_tokens: int,
@@ -187,8 +191,8 @@ def of_spans(
 
 @torch.no_grad()
 def continued(
-    model: Any,
-    dictionary: Any,
+    model: BaseFairseqModel,
+    dictionary: Dictionary,
     beginnings: Sequence[tuple[Tensor, Tensor]],
     ends: Collection[int],
     most: Sequence[int],

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -23,6 +23,9 @@ from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.search.batching import batches
 from fairseq_lasformer.search.glossary import Glossary
 from fairseq_lasformer.translation_memory.remembering import Memory, Remembered
+
+if TYPE_CHECKING:
+    from fairseq.data import Dictionary
 
 
 class Translator(PartSearch):
@@ -66,7 +69,7 @@ class Translator(PartSearch):
         if not self.reads_documents or self.prefix_size:
             raise InputError("a memory needs a model of documents whose lines are aligned (data with a separator)")
 
-        def encode(dictionary: Any, text: str) -> Tensor:
+        def encode(dictionary: Dictionary, text: str) -> Tensor:
             tokens: Tensor = dictionary.encode_line(text, add_if_not_exist=False, append_eos=False)
             return tokens.long()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -16,11 +16,14 @@ from fairseq_lasformer.nn.selection import Selection
 from fairseq_lasformer.ops.reference import attention_scores, masked_softmax
 from fairseq_lasformer.text.units import units
 
+if TYPE_CHECKING:
+    from fairseq.models import BaseFairseqModel
+
 Words = Callable[[str], Sequence[tuple[int, int]]]
 """Start and end of each word of a text."""
 
 
-def attention_of(model: Any, source: Tensor, target: Tensor) -> dict[str, Tensor]:
+def attention_of(model: BaseFairseqModel, source: Tensor, target: Tensor) -> dict[str, Tensor]:
     """Return the attention over the selected keys, averaged over the heads and layers of each group.
 
     Args:
@@ -73,7 +76,9 @@ class WordAttention(NamedTuple):
         return np.mean(found, 0) if found else None
 
 
-def document_attention(model: Any, source: Sequence[str], target: Sequence[str], words: Words = units) -> WordAttention:
+def document_attention(
+    model: BaseFairseqModel, source: Sequence[str], target: Sequence[str], words: Words = units
+) -> WordAttention:
     """Return the attention of the words of a document and of its translation, which is force-decoded.
 
     Args:
@@ -116,7 +121,7 @@ def _by_word(weights: np.ndarray, rows: np.ndarray, n_rows: int, columns: np.nda
     return merged[:-1, :-1] / np.maximum(counts, 1).astype(np.float32)[:, None]
 
 
-def word_alignment(model: Any, source: str, translation: str) -> AlignedWords:
+def word_alignment(model: BaseFairseqModel, source: str, translation: str) -> AlignedWords:
     """Align the words of a translation with the source words that the model attends to when it writes them.
 
     Args:

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from sacrebleu.metrics import CHRF
 
-from fairseq_lasformer.evaluation.further import FurtherScore, Scores, Systems
+from fairseq_lasformer.evaluation.further import FurtherScore, Systems
 from fairseq_lasformer.evaluation.line_alignment import align
 from fairseq_lasformer.evaluation.metrics import bleu
 from fairseq_lasformer.options import option
+from fairseq_lasformer.records import Scores
 from fairseq_lasformer.text.documents import Document
 
 LENGTHS = (100, 300, 1000)
@@ -29,7 +29,7 @@ SHOWN = 10
 """Maximum number of omissions, and of additions, shown on a terminal."""
 
 
-def by_length(hypotheses: Sequence[Document], references: Sequence[Document], tokenize: str) -> dict[str, Any]:
+def by_length(hypotheses: Sequence[Document], references: Sequence[Document], tokenize: str) -> Scores:
     """Return ``d_bleu``, ``chrf`` and ``documents`` by the number of words in the reference.
 
     Args:
@@ -47,7 +47,7 @@ def by_length(hypotheses: Sequence[Document], references: Sequence[Document], to
     }
 
 
-def by_position(hypotheses: Sequence[Document], references: Sequence[Document], tokenize: str) -> dict[str, Any]:
+def by_position(hypotheses: Sequence[Document], references: Sequence[Document], tokenize: str) -> Scores:
     """Return ``d_bleu``, ``chrf`` and ``documents`` by quarter of the document; each quarter is a segment.
 
     If a translation has as many lines as its reference, the quarters are exact. Otherwise, its lines are first
@@ -72,7 +72,7 @@ def by_position(hypotheses: Sequence[Document], references: Sequence[Document], 
     return {name: _scores(pairs, tokenize) for name, pairs in zip(QUARTERS, segments) if pairs}
 
 
-def _scores(pairs: Sequence[tuple[str, str]], tokenize: str) -> dict[str, Any]:
+def _scores(pairs: Sequence[tuple[str, str]], tokenize: str) -> Scores:
     ours, theirs = [a for a, _ in pairs], [b for _, b in pairs]
     return {
         "d_bleu": bleu(True, tokenize).corpus_score(ours, [theirs]).score,
@@ -81,7 +81,7 @@ def _scores(pairs: Sequence[tuple[str, str]], tokenize: str) -> dict[str, Any]:
     }
 
 
-def omissions(hypotheses: Sequence[Document], references: Sequence[Document]) -> dict[str, Any]:
+def omissions(hypotheses: Sequence[Document], references: Sequence[Document]) -> Scores:
     """Return ``omitted`` lines of the references and ``added`` lines of the translations, as [document, line] from 1.
 
     A line that was replaced with another text counts as both.
@@ -95,7 +95,7 @@ def omissions(hypotheses: Sequence[Document], references: Sequence[Document]) ->
     return {"omitted": omitted, "added": added}
 
 
-def table(name: str, scores: dict[str, Any]) -> str:
+def table(name: str, scores: Scores) -> str:
     """Format the results of one system for a terminal."""
     lines: list[str] = []
     for key in ("by_length", "by_position"):
@@ -118,7 +118,7 @@ def _named(name: str, places: Sequence[Sequence[int]], what: str) -> str:
     return f"{name}: {len(places)} lines {what} in {documents} documents: {shown}{more}"
 
 
-MEASURES: dict[str, Callable[..., dict[str, Any]]] = {"by_length": by_length, "by_position": by_position}
+MEASURES: dict[str, Callable[..., Scores]] = {"by_length": by_length, "by_position": by_position}
 """The tables that take a tokeniser, by their key in ``scores.json`` and their option of ``lasformer score``."""
 
 

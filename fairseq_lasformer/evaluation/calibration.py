@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,6 +13,11 @@ from torch import Tensor
 from fairseq_lasformer.data.manifest import SplitInfo
 from fairseq_lasformer.documents.hub import from_pretrained
 from fairseq_lasformer.documents.scoring import log_probabilities
+
+if TYPE_CHECKING:
+    from fairseq.tasks import FairseqTask
+
+    from fairseq_lasformer.documents.hub import DocumentHubInterface
 
 DOCUMENTS = 16  # enough to compare layers and heads; measuring the cost of words takes more
 
@@ -35,7 +40,7 @@ class Scores(NamedTuple):
         return sum(self.kappas.values()) / max(1, len(self.kappas))
 
 
-def calibration(task: Any, split: str = "", documents: int = DOCUMENTS) -> Iterator[tuple[Tensor, Tensor]]:
+def calibration(task: FairseqTask, split: str = "", documents: int = DOCUMENTS) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield the longest examples of a split, source and target; by default, of the validation or training split."""
     split = split or ("valid" if SplitInfo.load(task.folder, "valid") is not None else "train")
     if split not in task.datasets:
@@ -46,7 +51,7 @@ def calibration(task: Any, split: str = "", documents: int = DOCUMENTS) -> Itera
         yield dataset[i]["source"], dataset[i]["target"]
 
 
-def bits_per_token(hub: Any, examples: Sequence[tuple[Tensor, Tensor]]) -> float:
+def bits_per_token(hub: DocumentHubInterface, examples: Sequence[tuple[Tensor, Tensor]]) -> float:
     """Return the bits that a loaded model needs per token of the targets."""
     tokens = max(4096, *(max(map(len, example)) for example in examples))
     scores = log_probabilities(hub.models[0], hub.task.target_dictionary, examples, tokens, "cpu")
@@ -55,7 +60,7 @@ def bits_per_token(hub: Any, examples: Sequence[tuple[Tensor, Tensor]]) -> float
 
 def scored(checkpoint: Path, data: Path, documents: int = DOCUMENTS) -> Scores:
     """Score a checkpoint on the documents of :func:`calibration`."""
-    hub: Any = from_pretrained(checkpoint, data=data).eval()
+    hub: DocumentHubInterface = from_pretrained(checkpoint, data=data).eval()
     examples = list(calibration(hub.task, documents=documents))
     return Scores(
         bits_per_token(hub, examples),

@@ -10,9 +10,10 @@ import json
 import string
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.records import Scores
 from fairseq_lasformer.text.documents import Document
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -80,7 +81,7 @@ def passes(sentence: str, expected: str) -> bool:
     return f" {expected.lower()} " in f" {sentence.lower().translate(_PUNCTUATION)} "
 
 
-def evaluate(translations: Sequence[Document], items: Sequence[Item], language: str) -> dict[str, Any]:
+def evaluate(translations: Sequence[Document], items: Sequence[Item], language: str) -> Scores:
     """Count the items that pass.
 
     Args:
@@ -113,7 +114,7 @@ def evaluate(translations: Sequence[Document], items: Sequence[Item], language: 
     return {"right": right, "total": len(items), "by_rule": by_rule, "by_distance": ordered}
 
 
-def text(found: dict[str, Any]) -> str:
+def text(found: Scores) -> str:
     """Format the result for a terminal; the last line is ``accuracy: RIGHT / TOTAL``."""
     lines = [f"{rule}: {right} / {total}" for rule, (right, total) in sorted(found["by_rule"].items())]
     lines += [f"distance {d}: {right} / {total}" for d, (right, total) in found["by_distance"].items()]

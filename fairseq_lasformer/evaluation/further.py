@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.options import part
+from fairseq_lasformer.records import Scores
 from fairseq_lasformer.text.documents import Document
-
-Scores = dict[str, Any]
 
 
 class Systems(NamedTuple):

@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 from rapidfuzz.distance import Levenshtein
 
 from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.evaluation.further import FurtherScore, Scores, Systems
+from fairseq_lasformer.evaluation.further import FurtherScore, Systems
 from fairseq_lasformer.options import option
+from fairseq_lasformer.records import Scores
 from fairseq_lasformer.text.documents import Document
 
 # Classes of distances in source tokens: name and largest distance.
@@ -104,7 +105,7 @@ def _align(reference: list[str], hypothesis: list[str]) -> dict[int, str]:
     return pairs
 
 
-def accuracy(probes: Sequence[Probe], right: Sequence[bool]) -> dict[str, Any]:
+def accuracy(probes: Sequence[Probe], right: Sequence[bool]) -> Scores:
     """Return the shares of correctly translated words.
 
     Args:

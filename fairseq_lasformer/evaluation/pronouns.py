@@ -12,11 +12,12 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.evaluation.further import FurtherScore, Scores, Systems
+from fairseq_lasformer.evaluation.further import FurtherScore, Systems
 from fairseq_lasformer.options import option
+from fairseq_lasformer.records import Scores
 from fairseq_lasformer.text.documents import Document
 
 ENGLISH = {
@@ -117,7 +118,7 @@ def evaluate(
     return [counts(*sides, LANGUAGES[language]) for sides in zip(hypotheses, references, sources)]
 
 
-def summary(documents: Sequence[Counts]) -> dict[str, Any]:
+def summary(documents: Sequence[Counts]) -> Scores:
     """Return ``recall`` by class of source sentence, and ``counts``, [found, in the reference] by class and pronoun."""
     total = _added(documents)
     return {"recall": {kind: _recall(pronouns) for kind, pronouns in total.items()}, "counts": total}
@@ -138,7 +139,7 @@ def significance(system: Sequence[Counts], baseline: Sequence[Counts], samples: 
     return {kind: (n + 1) / (samples + 1) for kind, n in worse.items()}
 
 
-def text(name: str, found: dict[str, Any]) -> str:
+def text(name: str, found: Scores) -> str:
     """Format the summary of a system for a terminal."""
     lines = []
     for kind, pronouns in found["counts"].items():

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from sacrebleu.significance import PairedTest, Result
 
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.evaluation.metrics import HEADLINE, METRICS, Outputs, bleu
+from fairseq_lasformer.records import Scores
 from fairseq_lasformer.text.documents import Document
 
 # sacrebleu's tokenisers for languages written without spaces between words
 UNSPACED = ("zh", "ja-mecab", "ko-mecab", "char")
 
 
-def score(hypotheses: Sequence[Document], references: Sequence[Document], tokenize: str = "13a") -> dict[str, Any]:
+def score(hypotheses: Sequence[Document], references: Sequence[Document], tokenize: str = "13a") -> Scores:
     """Return the scores of one system.
 
     Args:
@@ -41,7 +41,7 @@ def score(hypotheses: Sequence[Document], references: Sequence[Document], tokeni
         )
     outputs, agree = Outputs.of(hypotheses, references, tokenize)
     found = {key: metric.score(outputs) for key, metric in METRICS.items()}
-    result: dict[str, Any] = {key: score for key, (score, _) in found.items()}
+    result: Scores = {key: score for key, (score, _) in found.items()}
     signatures = {key: signature for key, (_, signature) in found.items() if not METRICS[key].by_sentence}
     lengths = [sum(len(text.split()) for text in side) for side in outputs.documents]
     if tokenize in UNSPACED:
@@ -60,7 +60,7 @@ def compare(
     references: Sequence[Document],
     tokenize: str = "13a",
     samples: int = 1000,
-) -> dict[str, Any]:
+) -> Scores:
     """Compare every system with the first by paired bootstrap of d-BLEU (Koehn 2004, as implemented in sacrebleu).
 
     Documents are resampled. Call :func:`score` on each system first: counts are not checked here.
@@ -87,7 +87,7 @@ def compare(
     return {"systems": systems, "signature": str(signatures["BLEU"])}
 
 
-def comparison_table(found: dict[str, Any]) -> str:
+def comparison_table(found: Scores) -> str:
     """Format the results of :func:`compare` for a terminal."""
     lines = [f"paired bootstrap of d-BLEU, {found['signature']}"]
     for name, s in found["systems"].items():
@@ -96,7 +96,7 @@ def comparison_table(found: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def table(systems: dict[str, dict[str, Any]]) -> str:
+def table(systems: dict[str, Scores]) -> str:
     """Format the scores of several systems on the same references for a terminal."""
     width = max(map(len, systems)) + 2
     lines = [f"{'system':<{width}}" + "".join(f"{m.column:>8}" for m in METRICS.values()) + f"{'length':>8}"]

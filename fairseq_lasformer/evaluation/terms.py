@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.evaluation.further import FurtherScore, Scores, Systems
+from fairseq_lasformer.evaluation.further import FurtherScore, Systems
 from fairseq_lasformer.options import option
+from fairseq_lasformer.records import Scores
 from fairseq_lasformer.text.documents import Document
 from fairseq_lasformer.text.terms import read_terms, term_pattern
 
@@ -38,7 +38,7 @@ def occurrences(text: str, term: str) -> int:
     return len(_pattern(term).findall(text))
 
 
-def evaluate(hypotheses: Sequence[Document], sources: Sequence[Document], terms: Terms) -> dict[str, Any]:
+def evaluate(hypotheses: Sequence[Document], sources: Sequence[Document], terms: Terms) -> Scores:
     """Return the counts behind success and consistency.
 
     A term counts as often as it occurs in the source line. It is found as often as its translations occur in that line
@@ -84,7 +84,7 @@ def evaluate(hypotheses: Sequence[Document], sources: Sequence[Document], terms:
     return {name: total[name] for name in ("found", "asked", "same", "repeated")}
 
 
-def text(name: str, found: dict[str, Any]) -> str:
+def text(name: str, found: Scores) -> str:
     """Format the result of a system for a terminal."""
 
     def share(part: str, whole: str) -> str:

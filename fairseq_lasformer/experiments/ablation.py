@@ -24,6 +24,7 @@ from fairseq_lasformer.experiments.pipeline import ConfiguredTraining, Experimen
 from fairseq_lasformer.experiments.training import read_config
 from fairseq_lasformer.files import atomic_write
 from fairseq_lasformer.plugin.placement import MODULES
+from fairseq_lasformer.records import Scores
 from fairseq_lasformer.resume import Progress, key_of
 from fairseq_lasformer.text.documents import Document
 from fairseq_lasformer.text.hypotheses import read_hypotheses
@@ -150,7 +151,7 @@ class Ablation:
         return Path(given[-1] if given else str(self.cfg.task.data))
 
 
-def finished(ablation: Ablation, row: Row, folder: Path) -> dict[str, Any] | None:
+def finished(ablation: Ablation, row: Row, folder: Path) -> Scores | None:
     """Return the result of a run; None if it has not finished.
 
     Raises:
@@ -163,7 +164,7 @@ def finished(ablation: Ablation, row: Row, folder: Path) -> dict[str, Any] | Non
         return None
 
 
-def run(ablation: Ablation, row: Row, folder: Path) -> dict[str, Any]:
+def run(ablation: Ablation, row: Row, folder: Path) -> Scores:
     """Train one run in its own folder, translate the test set and score it; resume where it stopped.
 
     Args:
@@ -197,7 +198,7 @@ def run(ablation: Ablation, row: Row, folder: Path) -> dict[str, Any]:
     return result
 
 
-class AblationRun(Worker[Row, dict[str, Any]]):
+class AblationRun(Worker[Row, Scores]):
     """Worker that does the runs of a table, each in its own folder.
 
     Args:
@@ -208,7 +209,7 @@ class AblationRun(Worker[Row, dict[str, Any]]):
     def __init__(self, ablation: Ablation, folder: Path) -> None:
         self.ablation, self.folder = ablation, folder
 
-    def __call__(self, item: Row, report: Report) -> dict[str, Any]:
+    def __call__(self, item: Row, report: Report) -> Scores:
         result = run(self.ablation, item, self.folder / item.folder)
         report(1)
         return result

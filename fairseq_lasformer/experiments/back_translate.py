@@ -6,7 +6,6 @@ Back-translation (Sennrich et al. 2016, arXiv 1511.06709) is done document by do
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from fairseq_lasformer.checkpoints.loading import chosen, load
 from fairseq_lasformer.data.subwords import DataConfig
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.experiments.run_config import RunConfig, run
+from fairseq_lasformer.experiments.settings import Tell
 from fairseq_lasformer.experiments.synthetic import Translated
 
 
@@ -25,7 +25,7 @@ def back_translate(
     beam: int = 5,
     jobs: int = 1,
     engine: str = "processes",
-    tell: Callable[[str], object] = print,
+    tell: Tell = print,
 ) -> None:
     """Translate the documents of ``mono``, add them to ``train``, and run the configuration.
 

@@ -7,13 +7,13 @@ teacher translates the training documents line by line, and the student is train
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from fairseq_lasformer.checkpoints.loading import chosen, load
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.experiments.run_config import SUBWORDS, RunConfig, run
+from fairseq_lasformer.experiments.settings import Tell
 from fairseq_lasformer.experiments.synthetic import Translated
 
 
@@ -27,7 +27,7 @@ def distil(
     word_level: bool = False,
     jobs: int = 1,
     engine: str = "processes",
-    tell: Callable[[str], object] = print,
+    tell: Tell = print,
 ) -> None:
     """Translate the training text, then prepare, train, translate and score as ``lasformer run`` does.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 from fairseq_lasformer.data.corpora import libreoffice
 from fairseq_lasformer.data.corpora.recipes import CORPORA, build
@@ -18,6 +17,7 @@ from fairseq_lasformer.experiments.pipeline import ConfiguredTraining, Experimen
 from fairseq_lasformer.experiments.run_config import RunConfig, run_from_config
 from fairseq_lasformer.experiments.settings import PRECISIONS, RowOptions
 from fairseq_lasformer.experiments.training import read_config
+from fairseq_lasformer.records import Scores
 from fairseq_lasformer.resume import Progress, key_of
 from fairseq_lasformer.shared import shared
 from fairseq_lasformer.text.documents import read_documents
@@ -32,7 +32,7 @@ def described(experiment: str) -> Path | None:
     return path if path.is_file() and RunConfig.read(path).out == Path("runs") / experiment else None
 
 
-def run_system(experiment: str, config: Path, system: str, options: RowOptions) -> tuple[str, dict[str, Any]]:
+def run_system(experiment: str, config: Path, system: str, options: RowOptions) -> tuple[str, Scores]:
     """Run one of the systems described by a configuration of ``lasformer run``, starting from the corpus.
 
     Args:
@@ -57,7 +57,7 @@ def run_system(experiment: str, config: Path, system: str, options: RowOptions) 
     return table(scores), scores[system]
 
 
-def run_row(experiment: str, system: str, options: RowOptions) -> tuple[str, dict[str, Any]]:
+def run_row(experiment: str, system: str, options: RowOptions) -> tuple[str, Scores]:
     """Run one row, or resume it where it stopped.
 
     Writes to ``data-bin/EXPERIMENT`` and ``runs/EXPERIMENT/SYSTEM`` in the working directory.

@@ -12,7 +12,7 @@ import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from fairseq_lasformer.checkpoints.loading import average, chosen, identity
 from fairseq_lasformer.evaluation import tcp
@@ -24,6 +24,7 @@ from fairseq_lasformer.experiments.training import override, train
 from fairseq_lasformer.files import atomic_write
 from fairseq_lasformer.jobs.collecting import summary
 from fairseq_lasformer.jobs.generate import generate
+from fairseq_lasformer.records import Json, Scores
 from fairseq_lasformer.resume import Progress, key_of
 from fairseq_lasformer.text.documents import Document
 from fairseq_lasformer.text.hypotheses import read_hypotheses
@@ -166,7 +167,7 @@ class Experiment:
         settings = " ".join((average, *self.generation)).strip()
         return key_of(settings, identity(self.checkpoint)) if self.best else settings
 
-    def score(self, references: Sequence[Document], annotations: tuple[Path, Path] | None = None) -> dict[str, Any]:
+    def score(self, references: Sequence[Document], annotations: tuple[Path, Path] | None = None) -> Scores:
         """Score the translation and write the scores to ``scores.json``; see :func:`score`.
 
         Args:
@@ -196,7 +197,7 @@ class Experiment:
         return ""
 
     def _translate(self) -> str:
-        work: dict[str, Any] = {"shards": self.shards, "options": self.generation, "jobs": self.jobs, "form": self.form}
+        work: Json = {"shards": self.shards, "options": self.generation, "jobs": self.jobs, "form": self.form}
         done = generate(self.data, self.checkpoint, self.translation, **work)
         return "" if done is None else f"{self.translation}: {summary(done, self.form)}"
 

@@ -17,10 +17,11 @@ from fairseq_lasformer.data.prepare_config import PrepareConfig
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.evaluation.scores import table
 from fairseq_lasformer.experiments.pipeline import Experiment, OptionsTraining
-from fairseq_lasformer.experiments.settings import TrainOptions
+from fairseq_lasformer.experiments.settings import Tell, TrainOptions
 from fairseq_lasformer.experiments.train import chosen_options
 from fairseq_lasformer.options import known_names, option, options_of, read_section
 from fairseq_lasformer.plugin.config import PRESETS
+from fairseq_lasformer.records import Json
 from fairseq_lasformer.resume import Progress, key_of
 from fairseq_lasformer.shared_options import Beam, jobs, max_tokens
 from fairseq_lasformer.text.documents import read_documents
@@ -74,10 +75,10 @@ class System:
 
     name: str
     start: str
-    prepare: dict[str, Any]
-    training: dict[str, Any]
+    prepare: Json
+    training: Json
     fairseq: tuple[str, ...]
-    translation: dict[str, Any]
+    translation: Json
 
 
 @dataclass(frozen=True)
@@ -104,10 +105,10 @@ class RunConfig:
     valid: tuple[str, ...]
     test: tuple[str, ...]
     out: Path
-    prepare: dict[str, Any]
-    training: dict[str, Any]
+    prepare: Json
+    training: Json
     fairseq: tuple[str, ...]
-    translation: dict[str, Any]
+    translation: Json
     baseline: bool = False
     systems: tuple[System, ...] = ()
     mono: tuple[str, ...] = ()
@@ -136,7 +137,7 @@ class RunConfig:
         return on_gpu if torch.cuda.is_available() else everywhere
 
     @classmethod
-    def _of(cls, path: Path, given: dict[str, Any]) -> RunConfig:
+    def _of(cls, path: Path, given: Json) -> RunConfig:
         for name in ("source", "target", "train", "out"):
             if not (given.get(name) or name == "train" and given.get("train_sentences")):
                 raise InputError(f"{path}: {name} is missing")
@@ -195,7 +196,7 @@ class RunConfig:
         return list(found.values())
 
 
-def _sections(given: dict[str, Any], where: str, examples: bool = False) -> dict[str, dict[str, Any]]:
+def _sections(given: Json, where: str, examples: bool = False) -> dict[str, Json]:
     """Return the values of all sections.
 
     Args:
@@ -209,7 +210,7 @@ def _sections(given: dict[str, Any], where: str, examples: bool = False) -> dict
     return found
 
 
-def _on_gpu(path: Path, given: dict[str, Any]) -> dict[str, Any]:
+def _on_gpu(path: Path, given: Json) -> Json:
     """Return the values of a configuration on a machine with a GPU."""
     special = given["gpu"]
     if not isinstance(special, dict):
@@ -220,20 +221,20 @@ def _on_gpu(path: Path, given: dict[str, Any]) -> dict[str, Any]:
     return _merged({name: value for name, value in given.items() if name != "gpu"}, special)
 
 
-def _merged(values: Any, special: Any) -> Any:
+def _merged(values: object, special: object) -> Any:
     """Return values with special ones: names are replaced, and words follow, where the last one counts."""
     if isinstance(values, dict) and isinstance(special, dict):
         return values | {name: _merged(values.get(name), value) for name, value in special.items()}
     return [*values, *special] if isinstance(values, list) and isinstance(special, list) else special
 
 
-def _words(path: Path, where: str, words: Any) -> tuple[str, ...]:
+def _words(path: Path, where: str, words: object) -> tuple[str, ...]:
     if not isinstance(words, list | None):
         raise InputError(f"{path}: {where}: expected a list of words, such as [--clip-norm, 1.0]")
     return tuple(map(str, words or ()))
 
 
-def _systems(path: Path, given: Any) -> tuple[System, ...]:
+def _systems(path: Path, given: object) -> tuple[System, ...]:
     if not isinstance(given, dict):
         raise InputError(f"{path}: systems: expected names, each with the options that differ")
     systems: list[System] = []
@@ -263,13 +264,13 @@ def _systems(path: Path, given: Any) -> tuple[System, ...]:
     return tuple(systems)
 
 
-def _yes(path: Path, name: str, value: Any) -> bool:
+def _yes(path: Path, name: str, value: object) -> bool:
     if not isinstance(value, bool):
         raise InputError(f"{path}: {name}: expected true or false")
     return value
 
 
-def _prefixes(path: Path, name: str, value: Any) -> tuple[str, ...]:
+def _prefixes(path: Path, name: str, value: object) -> tuple[str, ...]:
     if value is None:
         return ()
     if isinstance(value, str):
@@ -279,7 +280,7 @@ def _prefixes(path: Path, name: str, value: Any) -> tuple[str, ...]:
     raise InputError(f"{path}: {name}: expected a prefix of raw files, or a list of them")
 
 
-def run_from_config(config: Path, only: Sequence[str] = (), tell: Any = print) -> None:
+def run_from_config(config: Path, only: Sequence[str] = (), tell: Tell = print) -> None:
     """Run what a configuration file describes, or resume it where it stopped.
 
     Writes ``OUT/data``, ``OUT/model``, ``OUT/translation``, ``OUT/model/scores.json`` and ``OUT/report.html``; with
@@ -295,7 +296,7 @@ def run_from_config(config: Path, only: Sequence[str] = (), tell: Any = print) -
     run(RunConfig.read(config), only, tell)
 
 
-def run(whole: RunConfig, only: Sequence[str] = (), tell: Any = print, reuse: Path | None = None) -> None:
+def run(whole: RunConfig, only: Sequence[str] = (), tell: Tell = print, reuse: Path | None = None) -> None:
     """Run a configuration; see :func:`run_from_config`.
 
     Args:
@@ -322,7 +323,7 @@ def run(whole: RunConfig, only: Sequence[str] = (), tell: Any = print, reuse: Pa
     tell(f"report: {whole.out / 'report.html'}\nnext: lasformer translate {runs[-1]} FILE")
 
 
-def _several(whole: RunConfig, preparation: PrepareConfig, systems: Sequence[System], tell: Any) -> list[Path]:
+def _several(whole: RunConfig, preparation: PrepareConfig, systems: Sequence[System], tell: Tell) -> list[Path]:
     """Train, translate and score systems, each after the one it starts from; return the folders of their models."""
     checkpoints: dict[str, Path] = {}
     for system in systems:
@@ -346,13 +347,13 @@ def _several(whole: RunConfig, preparation: PrepareConfig, systems: Sequence[Sys
     return [whole.out / name / "model" for name in checkpoints]
 
 
-def _other_examples(preparation: PrepareConfig, out: Path, special: dict[str, Any]) -> PrepareConfig:
+def _other_examples(preparation: PrepareConfig, out: Path, special: Json) -> PrepareConfig:
     """Return the preparation of the same text in the same subwords, in different examples."""
-    inherited: dict[str, Any] = dict.fromkeys(SUBWORDS)
+    inherited: Json = dict.fromkeys(SUBWORDS)
     return replace(preparation, out=out, reuse=preparation.out, **inherited | special)
 
 
-def _baseline(whole: RunConfig, preparation: PrepareConfig, options: TrainOptions, tell: Any) -> Path:
+def _baseline(whole: RunConfig, preparation: PrepareConfig, options: TrainOptions, tell: Tell) -> Path:
     """Train, translate and score what a document model must beat: sentences alone, plain attention, same size."""
     folder = whole.out / "baseline"
     prepare(_other_examples(preparation, folder / "data", {"resolutions": "sentences"}), overwrite=True)
@@ -386,7 +387,7 @@ def _experiment(whole: RunConfig, data: Path, options: TrainOptions) -> Experime
     )
 
 
-def _run(whole: RunConfig, data: Path, options: TrainOptions, tell: Any) -> Path:
+def _run(whole: RunConfig, data: Path, options: TrainOptions, tell: Tell) -> Path:
     """Train a model, translate and score the test set, if there is one, and return the folder of the model."""
     experiment = _experiment(whole, data, options)
     progress = Progress(whole.out, key_of("run"))

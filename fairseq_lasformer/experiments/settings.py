@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,11 @@ from fairseq_lasformer.data.manifest import SplitInfo
 from fairseq_lasformer.data.subwords import DataConfig
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.options import NOTHING, SPEED, check, following, option
+from fairseq_lasformer.records import Json
 from fairseq_lasformer.shared_options import Beam, max_tokens, tokens_per_batch
+
+Tell = Callable[[str], object]
+"""Receives each message of an experiment."""
 
 OPTIMIZERS = ("adam", "muon")
 
@@ -144,7 +149,7 @@ GPU_BATCH = 4
 SMALL_CORPUS = 50_000
 """Number of sentences below which a training set gets the defaults of :data:`SMALL`."""
 
-SMALL: dict[str, Any] = {
+SMALL: Json = {
     **{"arch": "lasformer_tiny", "max_update": 5000, "update_freq": 1, "warmup": 500},
     **{"lr": 0.002, "dropout": 0.2, "save_every": 250, "patience": 12},
 }

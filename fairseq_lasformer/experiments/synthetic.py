@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,6 +10,7 @@ from fairseq_lasformer.checkpoints.loading import identity
 from fairseq_lasformer.data.prepare import prepare
 from fairseq_lasformer.data.prepare_config import PrepareConfig
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.experiments.settings import Tell
 from fairseq_lasformer.files import atomic_copy, atomic_write, beside, check_writable
 from fairseq_lasformer.jobs.collecting import summary
 from fairseq_lasformer.jobs.generate import generate
@@ -39,9 +40,7 @@ class Translated(NamedTuple):
     jobs: int = 1
     engine: str = "processes"
 
-    def write_all(
-        self, prefixes: Sequence[str], folder: Path, name: str, command: str, tell: Callable[[str], object]
-    ) -> tuple[str, ...]:
+    def write_all(self, prefixes: Sequence[str], folder: Path, name: str, command: str, tell: Tell) -> tuple[str, ...]:
         """Translate texts into a folder, or resume where an earlier call stopped.
 
         Args:
@@ -63,7 +62,7 @@ class Translated(NamedTuple):
             self.write(prefix, place, progress, tell)
         return tuple(map(str, made))
 
-    def write(self, prefix: str, made: Path, progress: Progress, tell: Callable[[str], object]) -> None:
+    def write(self, prefix: str, made: Path, progress: Progress, tell: Tell) -> None:
         """Write ``MADE.SOURCE`` and ``MADE.TARGET``: ``PREFIX.SOURCE`` and its translation.
 
         Lines that repeat themselves, reached their limit or are empty are left out on both sides, and counted. A
@@ -84,7 +83,7 @@ class Translated(NamedTuple):
         of = key_of(identity(self.checkpoint), str(self.data.resolve()), content, self.beam)
         progress.run(f"translate {prefix}", lambda: self._translate(prefix, made, tell), of, tell=True)
 
-    def _translate(self, prefix: str, made: Path, tell: Callable[[str], object]) -> None:
+    def _translate(self, prefix: str, made: Path, tell: Tell) -> None:
         import torch
 
         place = beside(made, ".data")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from fairseq_lasformer.analysis.runs import read_log
 from fairseq_lasformer.data.manifest import SplitInfo
@@ -13,12 +12,13 @@ from fairseq_lasformer.experiments.card import write_card
 from fairseq_lasformer.experiments.settings import SMALL, SMALL_CORPUS, TrainOptions
 from fairseq_lasformer.experiments.training import follow
 from fairseq_lasformer.files import atomic_write
+from fairseq_lasformer.records import Json
 from fairseq_lasformer.resume import Progress, key_of
 
 _CHOSEN = "small_corpus"  # a file next to the checkpoints: the defaults are those of a small corpus
 
 
-def chosen_options(data: Path, out: Path, given: dict[str, Any], small: bool | None) -> tuple[TrainOptions, str]:
+def chosen_options(data: Path, out: Path, given: Json, small: bool | None) -> tuple[TrainOptions, str]:
     """Return the options of a training: those given, and defaults by the size of the corpus.
 
     Args:

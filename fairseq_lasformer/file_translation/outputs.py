@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 from fairseq_lasformer.file_translation.file_translator import TranslatedFile, TranslatedSentence
+from fairseq_lasformer.records import Json
 
 OUTPUTS = ("text", "tsv", "jsonl")
 
@@ -40,7 +40,7 @@ def _row(sentence: TranslatedSentence) -> str:
 
 def _json(sentence: TranslatedSentence, key: str) -> str:
     line = sentence.line
-    found: dict[str, Any] = {
+    found: Json = {
         "line": line.number,
         "source": line.source,
         "translation": line.translation,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -15,9 +15,12 @@ from fairseq_lasformer.documents.source import Source
 from fairseq_lasformer.text.documents import Span, parts, room_beside
 from fairseq_lasformer.translation_memory.remembering import Remembered
 
+if TYPE_CHECKING:
+    from fairseq.data import FairseqDataset
+
 
 def documents_of(
-    dataset: Any,
+    dataset: FairseqDataset,
     info: SplitInfo,
     settings: DataConfig,
     separator: int | None,

@@ -8,7 +8,7 @@ import time
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from fairseq import checkpoint_utils, options, tasks, utils
@@ -26,7 +26,12 @@ from fairseq_lasformer.files import atomic_write, beside, first_wins
 from fairseq_lasformer.jobs.prepared import documents_of
 from fairseq_lasformer.plugin import register
 from fairseq_lasformer.plugin.patches import compat
+from fairseq_lasformer.records import Json
 from fairseq_lasformer.translation_memory.remembering import Memory, Remembered
+
+if TYPE_CHECKING:
+    from fairseq.tasks import FairseqTask
+    from omegaconf import DictConfig
 
 
 def parse(arguments: list[str]) -> Any:
@@ -36,7 +41,7 @@ def parse(arguments: list[str]) -> Any:
     return convert_namespace_to_omegaconf(namespace)
 
 
-def load_models(cfg: Any, task: Any) -> tuple[list[Any], torch.device]:
+def load_models(cfg: DictConfig, task: FairseqTask) -> tuple[list[Any], torch.device]:
     """Load the ensemble given by ``--path``, in evaluation mode, on the device that the options select."""
     overrides = ast.literal_eval(cfg.common_eval.model_overrides)
     models, _ = checkpoint_utils.load_model_ensemble(
@@ -58,7 +63,7 @@ def load_models(cfg: Any, task: Any) -> tuple[list[Any], torch.device]:
     return models, device
 
 
-def check_lengths(task: Any, split: str, cfg: Any, models: list[Any]) -> None:
+def check_lengths(task: FairseqTask, split: str, cfg: DictConfig, models: list[Any]) -> None:
     """Reject a split with an example that the models or ``--max-tokens`` have no room for.
 
     Raises:
@@ -70,12 +75,12 @@ def check_lengths(task: Any, split: str, cfg: Any, models: list[Any]) -> None:
     task.check_max_tokens(dataset, cfg.dataset.max_tokens)
 
 
-def text_of(task: Any, codec: ExampleCodec, sentence: Tensor) -> str:
+def text_of(task: FairseqTask, codec: ExampleCodec, sentence: Tensor) -> str:
     """Return the text of a sentence of the source, from its tokens."""
     return codec.subwords.decode(task.source_dictionary.string(sentence), codec.settings.source_lang)
 
 
-def required_terms(task: Any, translator: Translator, path: str) -> Callable[[Tensor], list[list[int]]] | None:
+def required_terms(task: FairseqTask, translator: Translator, path: str) -> Callable[[Tensor], list[list[int]]] | None:
     """Return a function from a source sentence's tokens to those of its required terms; None without a glossary.
 
     Raises:
@@ -88,7 +93,7 @@ def required_terms(task: Any, translator: Translator, path: str) -> Callable[[Te
     return lambda sentence: required(text_of(task, codec, sentence))
 
 
-def matches(task: Any, translator: Translator) -> Callable[[Sequence[Tensor]], Remembered] | None:
+def matches(task: FairseqTask, translator: Translator) -> Callable[[Sequence[Tensor]], Remembered] | None:
     """Return a function from the tokens of a document's sentences to its memory pairs; None without a memory.
 
     Raises:
@@ -175,7 +180,7 @@ class ShardTranslator(Worker[Unit, Path]):
             for group in self.groups[item.shard :: cfg.distributed_training.distributed_world_size]:
                 documents = [self.documents[i] for i in group]
                 for number, lines in zip(group, self.translator.translate(documents, self.device)):
-                    found: dict[str, Any] = {"document": number, "lines": list(map(self._line, lines))}
+                    found: Json = {"document": number, "lines": list(map(self._line, lines))}
                     if self.codec is not None:
                         found["source"] = [text_of(task, self.codec, one) for one in self.documents[number].sentences]
                     out.write(json.dumps(found, ensure_ascii=False) + "\n")

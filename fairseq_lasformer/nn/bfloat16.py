@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.ops import FunctionContext
 
 # Numbers of an input, and of a weight, from which bfloat16 is faster, with its conversions (benchmarks training, demo).
 LEAST = 1 << 16
@@ -81,7 +82,7 @@ class _Products(torch.autograd.Function):
     """x [..., K] times weights [N_i, K], plus biases: [..., N_i], bfloat16."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, *parameters: Tensor | None) -> tuple[Tensor, ...]:
+    def forward(ctx: FunctionContext, x: Tensor, *parameters: Tensor | None) -> tuple[Tensor, ...]:
         weights, biases = ([p for p in parameters[i::2] if p is not None] for i in range(2))
         rows, weight = _rows([x]), _narrow(weights)
         y = torch.addmm(_narrow(biases), rows, weight.t()) if biases else rows @ weight.t()
@@ -92,7 +93,7 @@ class _Products(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: FunctionContext, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         rows, weight = ctx.saved_tensors
         d_rows = _rows(gradients)
         d_x = None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from torch import Tensor, nn
 
@@ -37,7 +36,7 @@ class Dropout(nn.Module):
         return x if added is None else added + x
 
     def make_generation_fast_(
-        self, retain_dropout: bool = False, retain_dropout_modules: Sequence[str] | None = None, **_: Any
+        self, retain_dropout: bool = False, retain_dropout_modules: Sequence[str] | None = None, **_: object
     ) -> None:
         """Keep dropout in generation if requested; called by fairseq before generation."""
         self.retained = retain_dropout and (

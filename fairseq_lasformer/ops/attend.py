@@ -13,7 +13,7 @@ Differentiating eq 3 gives w_hj = exp(S_hj - L_h); if bounded, w_hj = min(1, exp
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,7 +21,14 @@ from torch import Tensor
 from fairseq_lasformer.ops.blocks import add_product_, fill_disallowed, query_blocks, softmax_
 from fairseq_lasformer.ops.cpu.rows import kept_gradient_, kept_softmax_, mask_gradient
 from fairseq_lasformer.ops.dropout import dropped
-from fairseq_lasformer.ops.types import EVERY_ROW, AttentionMask, DropoutMask, RowSample, StraightThrough
+from fairseq_lasformer.ops.types import (
+    EVERY_ROW,
+    AttentionMask,
+    DropoutMask,
+    FunctionContext,
+    RowSample,
+    StraightThrough,
+)
 
 
 def selected_attention(
@@ -74,7 +81,7 @@ def _dropped(x: Tensor, mask: DropoutMask, start: int) -> Tensor:
 class _SelectedAttention(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any,
+        ctx: FunctionContext,
         q: Tensor,
         k: Tensor,
         v: Tensor,
@@ -101,7 +108,7 @@ class _SelectedAttention(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: FunctionContext, d_out: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, keep_mask, key_padding, sel_q, sel_k, out, lse = ctx.saved_tensors
         mask = AttentionMask(key_padding, ctx.causal)
         through = sel_q is not None and (sel_q.requires_grad or sel_k.requires_grad)

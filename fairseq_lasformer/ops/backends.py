@@ -6,6 +6,7 @@ import functools
 import importlib
 import logging
 from contextlib import AbstractContextManager, nullcontext
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -40,7 +41,7 @@ def backend_for(device: torch.device, wanted: str = "auto") -> str:
 
 
 @functools.cache
-def triton_kernels(module: str) -> Any | None:
+def triton_kernels(module: str) -> ModuleType | None:
     """Import a module of Triton kernels on first use; return None, with one warning, if that is not possible.
 
     Triton must be installed, and needs a C compiler and Python's headers to build the launcher of its kernels.
@@ -58,6 +59,13 @@ def triton_kernels(module: str) -> Any | None:
             "no Triton kernels; using plain PyTorch, which is slower: %s", reason[0] if reason else type(e).__name__
         )
         return None
+
+
+def required_kernels(module: str) -> ModuleType:
+    """Return a module of Triton kernels where :func:`backend_for` has found that they run."""
+    kernels = triton_kernels(module)
+    assert kernels is not None
+    return kernels
 
 
 def current(t: Tensor) -> AbstractContextManager[Any]:

@@ -5,14 +5,14 @@ Definitions: ``reference.topk_indices`` and ``reference.attend_kept``.
 
 from __future__ import annotations
 
-from typing import Any
+from types import ModuleType
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from fairseq_lasformer.ops import reference
-from fairseq_lasformer.ops.backends import backend_for, current, triton_kernels
+from fairseq_lasformer.ops.backends import backend_for, current, required_kernels
 from fairseq_lasformer.ops.types import KAPPA_ONE, MIN_KEYS, EightBit, KeptKeys, KeyIndex
 
 
@@ -26,9 +26,9 @@ def _store(t: Tensor | EightBit) -> Tensor | EightBit:
     return EightBit(*map(_rows, t)) if isinstance(t, EightBit) else _rows(t)
 
 
-def _module(backend: str) -> Any:
+def _module(backend: str) -> ModuleType:
     """Return the module with a backend's ``topk_indices`` and ``attend_kept``; not for the CPU kernels."""
-    return triton_kernels("decode") if backend == "triton" else reference
+    return required_kernels("decode") if backend == "triton" else reference
 
 
 @torch.no_grad()

@@ -5,14 +5,12 @@ On a CPU, torch's dropout draws its numbers one after the other in a single thre
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from fairseq_lasformer.ops.cpu import kernels
-from fairseq_lasformer.ops.types import DropoutMask
+from fairseq_lasformer.ops.types import DropoutMask, FunctionContext
 
 
 def factors(mask: DropoutMask, rows: Tensor, places: Tensor) -> Tensor:
@@ -58,12 +56,12 @@ def dropout(x: Tensor, p: float, added: Tensor | None = None) -> Tensor:
 
 class _Dropout(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, added: Tensor | None, mask: DropoutMask) -> Tensor:
+    def forward(ctx: FunctionContext, x: Tensor, added: Tensor | None, mask: DropoutMask) -> Tensor:
         ctx.mask = mask
         return dropped(x, mask, added)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: FunctionContext, d_out: Tensor) -> tuple[Tensor | None, ...]:
         d_x = dropped(d_out, ctx.mask) if ctx.needs_input_grad[0] else None
         return d_x, d_out if ctx.needs_input_grad[1] else None, None

@@ -16,14 +16,13 @@ loss scale is only known in the backward pass: every block, and the saved sums, 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from fairseq_lasformer.ops.blocks import add_product_, fill_disallowed, query_blocks, softmax_
 from fairseq_lasformer.ops.cpu.rows import softmax_gradient_, softmax_mean_
-from fairseq_lasformer.ops.types import EVERY_ROW, AttentionMask, RowSample, Supervision, Teachers
+from fairseq_lasformer.ops.types import EVERY_ROW, AttentionMask, FunctionContext, RowSample, Supervision, Teachers
 
 
 def supervise(
@@ -52,7 +51,7 @@ def supervise(
 class _Supervise(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any,
+        ctx: FunctionContext,
         sel_q: Tensor,
         sel_k: Tensor,
         keep_mask: Tensor,
@@ -92,7 +91,7 @@ class _Supervise(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, d_loss: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: FunctionContext, d_loss: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         if ctx.kept is not None:
             found = list(zip(ctx.saved_tensors, ctx.kept))
         else:

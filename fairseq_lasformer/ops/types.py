@@ -5,16 +5,29 @@ Shapes: B batch, Q queries, K keys; in decoding, R rows (hypotheses) of N items 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd.function import FunctionCtx
 
 KAPPA_ONE = 1_000_000
 """kappa = 1 in millionths. An integer kappa is exact on every device and unaffected by half precision."""
 
 MIN_KEYS = 10
 """Minimum number of keys that a query keeps, unless fewer are allowed (k_i in section 3.3)."""
+
+
+class FunctionContext(FunctionCtx):
+    """Context of an autograd function: what the forward pass keeps, under any name, for the backward pass."""
+
+    if TYPE_CHECKING:
+        saved_tensors: tuple[Tensor, ...]
+        needs_input_grad: tuple[bool, ...]
+
+        def save_for_backward(self, *tensors: Tensor | None) -> None: ...
+        def __getattr__(self, name: str) -> Any: ...
+        def __setattr__(self, name: str, value: object) -> None: ...
 
 
 class AttentionMask(NamedTuple):

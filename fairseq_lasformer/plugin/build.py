@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from fairseq import utils
+from omegaconf import DictConfig
 from torch import nn
 
 from fairseq_lasformer.errors import InputError
@@ -160,7 +161,7 @@ def feed_forward(cfg: ModuleConfig, side: str, layer: int, run: RunOptions) -> F
     )
 
 
-def embedding(cfg: ModuleConfig, n_words: int, out_dim: int, padding_idx: int) -> ExpandedEmbedding:
+def embedding(cfg: DictConfig, n_words: int, out_dim: int, padding_idx: int) -> ExpandedEmbedding:
     """Build the embedding that ``--embedding`` names, other than ``lookup``.
 
     Raises:

@@ -8,6 +8,7 @@ between them. fairseq reads the annotations at run time, hence no ``from __futur
 
 import logging
 import math
+from argparse import Namespace
 from dataclasses import dataclass, fields
 from typing import Any, Dict, Mapping, NamedTuple, Tuple
 
@@ -17,7 +18,7 @@ from fairseq.models.transformer.transformer_config import (
     QuantNoiseConfig,
     TransformerConfig,
 )
-from omegaconf import II
+from omegaconf import II, DictConfig
 
 from fairseq_lasformer.cannot import DELIGHT, MIXTURES, refuse
 from fairseq_lasformer.errors import InputError
@@ -52,7 +53,7 @@ class ModuleConfig(
     """The nested form, from which encoder, decoder and layers are built."""
 
 
-def module_config(cfg: Any) -> ModuleConfig:
+def module_config(cfg: DictConfig | Namespace) -> ModuleConfig:
     """Convert a flat configuration to the nested form.
 
     Args:

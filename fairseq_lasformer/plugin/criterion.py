@@ -10,11 +10,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from fairseq.criterions import register_criterion
+from fairseq.criterions import FairseqCriterion, register_criterion
 from fairseq.criterions.label_smoothed_cross_entropy import (
     LabelSmoothedCrossEntropyCriterion,
     LabelSmoothedCrossEntropyCriterionConfig,
 )
+from fairseq.models import BaseFairseqModel
+from fairseq.tasks import FairseqTask
 from torch import Tensor
 
 from fairseq_lasformer.errors import InputError
@@ -27,6 +29,7 @@ from fairseq_lasformer.plugin.log_lines import (
     selection_sums,
 )
 from fairseq_lasformer.plugin.training.teacher import Teacher
+from fairseq_lasformer.records import Log, Sample
 
 
 @dataclass
@@ -57,7 +60,7 @@ class LabelSmoothedCrossEntropyWithSelection(LabelSmoothedCrossEntropyCriterion)
 
     def __init__(
         self,
-        task: Any,
+        task: FairseqTask,
         sentence_avg: bool,
         label_smoothing: float,
         selection_weight: float = 0.01,
@@ -77,7 +80,7 @@ class LabelSmoothedCrossEntropyWithSelection(LabelSmoothedCrossEntropyCriterion)
         self.selection_weight, self.distil_weight = selection_weight, distil_weight
         self.teacher = Teacher(distil_from, task, distil_top) if distil_from else None
 
-    def forward(self, model: Any, sample: dict[str, Any], reduce: bool = True) -> tuple[Tensor, Any, dict[str, Any]]:
+    def forward(self, model: BaseFairseqModel, sample: Sample, reduce: bool = True) -> tuple[Tensor, Any, Log]:
         """Return the loss (a sum), the sample size, and the sums that :meth:`reduce_metrics` turns into log lines."""
         net_output = model(**sample["net_input"])
         loss, nll_loss = self.compute_loss(model, net_output, sample, reduce=reduce)
@@ -114,7 +117,7 @@ class LabelSmoothedCrossEntropyWithSelection(LabelSmoothedCrossEntropyCriterion)
         return loss, sample_size, logging_output
 
     @classmethod
-    def reduce_metrics(cls, logging_outputs: list[dict[str, Any]]) -> None:
+    def reduce_metrics(cls, logging_outputs: list[Log]) -> None:
         """Log fairseq's metrics, those of the selectors, and how evenly the experts of mixtures are used."""
         super().reduce_metrics(logging_outputs)
         log_distillation(logging_outputs)
@@ -126,7 +129,7 @@ class LabelSmoothedCrossEntropyWithSelection(LabelSmoothedCrossEntropyCriterion)
         return True
 
 
-def require_supervision(model: Any, criterion: Any) -> None:
+def require_supervision(model: BaseFairseqModel, criterion: FairseqCriterion) -> None:
     """Refuse to train a selecting model with a criterion that neither supervises nor tracks its selectors.
 
     Raises:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -26,8 +26,11 @@ from fairseq_lasformer.nn.stack import Observer
 from fairseq_lasformer.ops import AttentionMask, PackedLinear, QuantisedLinear, log_softmax, pack_linear
 from fairseq_lasformer.plugin.build import decoder_stack, output_projection, sampling, supervision
 from fairseq_lasformer.plugin.config import ModuleConfig
-from fairseq_lasformer.plugin.encoder import EncoderOut
 from fairseq_lasformer.plugin.frontend import Frontend, some_padding
+from fairseq_lasformer.records import EncoderOut, Sample
+
+if TYPE_CHECKING:
+    from fairseq.data import Dictionary
 
 
 class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
@@ -43,7 +46,12 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
     """A step reads only the newest word of each hypothesis and the number of words so far."""
 
     def __init__(
-        self, cfg: ModuleConfig, dictionary: Any, embed_tokens: Any, run: RunOptions, separator: int | None = None
+        self,
+        cfg: ModuleConfig,
+        dictionary: Dictionary,
+        embed_tokens: Any,
+        run: RunOptions,
+        separator: int | None = None,
     ) -> None:
         FairseqIncrementalDecoder.__init__(self, dictionary)
         self._add_embeddings(cfg, run, embed_tokens, cfg.max_target_positions, cfg.decoder.learned_pos)
@@ -65,7 +73,7 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
         """Return the address of every weight and its number of in-place changes (except writes to ``weight.data``)."""
         return tuple((p.data_ptr(), p._version) for m in (self.layers, self.output_projection) for p in m.parameters())
 
-    def make_generation_fast_(self, retain_dropout: bool = False, **_: Any) -> None:
+    def make_generation_fast_(self, retain_dropout: bool = False, **_: object) -> None:
         """Pack the weights for decoding on a CPU, or quantise them on a GPU; called by fairseq before generation.
 
         Weights that change or move afterwards are packed again when the next batch begins; on a GPU they are not.
@@ -147,7 +155,7 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
         """Return the packed weights for steps on tensors like this one; None if there are none."""
         return self.packed if x.device.type == "cpu" else None
 
-    def get_normalized_probs(self, net_output: Any, log_probs: bool, sample: Any = None) -> Tensor:
+    def get_normalized_probs(self, net_output: Any, log_probs: bool, sample: Sample | None = None) -> Tensor:
         """Compute probabilities, see fairseq's ``FairseqDecoder``."""
         scores = net_output[0]
         if scores.dtype == torch.float64:  # fairseq's are float32
@@ -177,7 +185,7 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
         update: int = 0,
         into: DecodingCache | None = None,
         padded: bool = False,
-        **_: Any,
+        **_: object,
     ) -> tuple[Tensor, dict[str, Any]]:
         """Compute features [B, N, d] and extra outputs; with ``incremental_state``, only of the newest position.
 

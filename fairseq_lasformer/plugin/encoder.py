@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from fairseq.models import FairseqEncoder
@@ -19,8 +19,10 @@ from fairseq_lasformer.ops import AttentionMask
 from fairseq_lasformer.plugin.build import encoder_stack, sampling, supervision
 from fairseq_lasformer.plugin.config import ModuleConfig
 from fairseq_lasformer.plugin.frontend import Frontend, some_padding
+from fairseq_lasformer.records import EncoderOut
 
-EncoderOut = dict[str, Any]
+if TYPE_CHECKING:
+    from fairseq.data import Dictionary
 
 
 class LasformerEncoder(Frontend, FairseqEncoder):
@@ -33,7 +35,12 @@ class LasformerEncoder(Frontend, FairseqEncoder):
     """
 
     def __init__(
-        self, cfg: ModuleConfig, dictionary: Any, embed_tokens: Any, run: RunOptions, separator: int | None = None
+        self,
+        cfg: ModuleConfig,
+        dictionary: Dictionary,
+        embed_tokens: Any,
+        run: RunOptions,
+        separator: int | None = None,
     ) -> None:
         FairseqEncoder.__init__(self, dictionary)
         self._add_embeddings(cfg, run, embed_tokens, cfg.max_source_positions, cfg.encoder.learned_pos)
@@ -41,7 +48,7 @@ class LasformerEncoder(Frontend, FairseqEncoder):
         self._add_ends(dictionary.eos(), separator)
         self.layer_norm = nn.LayerNorm(embed_tokens.embedding_dim) if cfg.encoder.normalize_before else None
 
-    def make_generation_fast_(self, retain_dropout: bool = False, **_: Any) -> None:
+    def make_generation_fast_(self, retain_dropout: bool = False, **_: object) -> None:
         """Pack the layers for a CPU; called by fairseq before generation. On a GPU, they are unchanged.
 
         Raises:

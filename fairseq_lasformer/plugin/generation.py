@@ -6,7 +6,7 @@ import copy
 import functools
 import math
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from fairseq.tasks.translation import TranslationTask
@@ -18,8 +18,16 @@ from fairseq_lasformer.data.subwords import DataConfig
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.plugin.model import LasformerModel
 from fairseq_lasformer.plugin.task_config import MAX_LEN, DocumentTranslationConfig
+from fairseq_lasformer.records import Sample
 from fairseq_lasformer.search.beam_loop import BeamGenerator
 from fairseq_lasformer.search.generator import AlignedGenerator, Alignment
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fairseq.data import Dictionary
+    from fairseq.dataclass.configs import GenerationConfig
+    from fairseq.models import BaseFairseqModel
 
 
 class GenerationTask(TranslationTask):
@@ -33,7 +41,7 @@ class GenerationTask(TranslationTask):
     folder: Path
     settings: DataConfig | None
 
-    def separator_in(self, dictionary: Any) -> int | None:
+    def separator_in(self, dictionary: Dictionary) -> int | None:
         """Return the index of the separator between sentences in a dictionary; None if the data has none.
 
         Raises:
@@ -41,7 +49,7 @@ class GenerationTask(TranslationTask):
         """
         return self._index(dictionary, "separator", self.settings.separator if self.settings else "")
 
-    def tag_in(self, dictionary: Any, side: int) -> int | None:
+    def tag_in(self, dictionary: Dictionary, side: int) -> int | None:
         """Return the index of the tag of a side, 0 for the source and 1 for the target; None if the data has none.
 
         Raises:
@@ -49,13 +57,13 @@ class GenerationTask(TranslationTask):
         """
         return self._index(dictionary, "tag", self.settings.tags[side] if self.settings else "")
 
-    def _index(self, dictionary: Any, what: str, symbol: str) -> int | None:
+    def _index(self, dictionary: Dictionary, what: str, symbol: str) -> int | None:
         index = int(dictionary.index(symbol)) if symbol else None
         if index == dictionary.unk():
             raise InputError(f"{self.folder}: its dictionaries lack the {what} {symbol}; prepare the data again")
         return index
 
-    def build_tokenizer(self, args: Any) -> Any:
+    def build_tokenizer(self, args: GenerationConfig) -> Any:
         """Return the conversion between text and tokens with which the data was prepared.
 
         fairseq's tools need no ``--tokenizer`` or ``--bpe``.
@@ -68,7 +76,7 @@ class GenerationTask(TranslationTask):
         _refuse("--tokenizer", args)
         return LineCodec(ExampleCodec(self.folder, self.settings))
 
-    def build_bpe(self, args: Any) -> Any:
+    def build_bpe(self, args: GenerationConfig) -> Any:
         """Return None for prepared data, whose subwords are handled by :meth:`build_tokenizer`.
 
         Raises:
@@ -81,8 +89,8 @@ class GenerationTask(TranslationTask):
 
     def build_generator(
         self,
-        models: Any,
-        args: Any,
+        models: Sequence[BaseFairseqModel],
+        args: GenerationConfig,
         seq_gen_cls: Any = None,
         extra_gen_cls_kwargs: dict[str, Any] | None = None,
         prefix_allowed_tokens_fn: Any = None,
@@ -129,7 +137,7 @@ class GenerationTask(TranslationTask):
             extra_gen_cls_kwargs = {**(extra_gen_cls_kwargs or {}), "shortlist": self.shortlist}
         return super().build_generator(models, args, seq_gen_cls, extra_gen_cls_kwargs, prefix_allowed_tokens_fn)
 
-    def _check_reproducible(self, models: Any, args: Any) -> None:
+    def _check_reproducible(self, models: Sequence[BaseFairseqModel], args: GenerationConfig) -> None:
         """Reject models and options that do not allow reproducible translations.
 
         Raises:
@@ -149,7 +157,7 @@ class GenerationTask(TranslationTask):
         """The shortlist of ``--shortlist``; raises InputError if it cannot be used."""
         return load(self.cfg.shortlist, self.source_dictionary, self.target_dictionary)
 
-    def alignment(self, args: Any, prefix_allowed_tokens_fn: Any = None) -> Alignment | None:
+    def alignment(self, args: GenerationConfig, prefix_allowed_tokens_fn: Any = None) -> Alignment | None:
         """Return how sentences are aligned in generation; None for translations of any number of lines.
 
         Args:
@@ -182,7 +190,9 @@ class GenerationTask(TranslationTask):
         tag = self.tag_in(self.source_dictionary, 0)
         return Alignment((source, target), a, b, int(self.cfg.repair), look_ahead, tag)
 
-    def inference_step(self, generator: Any, models: Any, sample: Any, *args: Any, **kwargs: Any) -> Any:
+    def inference_step(
+        self, generator: Any, models: Sequence[BaseFairseqModel], sample: Sample, *args: Any, **kwargs: Any
+    ) -> Any:
         """Run fairseq's inference step; an empty source gets an empty translation."""
         hypotheses = super().inference_step(generator, models, sample, *args, **kwargs)
         source = sample["net_input"]["src_tokens"]
@@ -201,7 +211,7 @@ class GenerationTask(TranslationTask):
         return dataset
 
 
-def _check_shortlist(models: Any, args: Any, prefix_allowed_tokens_fn: Any) -> None:
+def _check_shortlist(models: Sequence[BaseFairseqModel], args: GenerationConfig, prefix_allowed_tokens_fn: Any) -> None:
     """Reject models and options that do not support a shortlist.
 
     Raises:
@@ -216,7 +226,7 @@ def _check_shortlist(models: Any, args: Any, prefix_allowed_tokens_fn: Any) -> N
     refuse("--shortlist", others)
 
 
-def _refuse(option: str, args: Any) -> None:
+def _refuse(option: str, args: GenerationConfig) -> None:
     name = getattr(args, "_name", args)
     if name is not None:
         raise InputError(

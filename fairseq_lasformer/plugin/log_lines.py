@@ -15,6 +15,7 @@ from fairseq_lasformer.nn.moe import RouterStats
 from fairseq_lasformer.nn.moe.metrics import router_metrics
 from fairseq_lasformer.ops import KAPPA_ONE, Supervision
 from fairseq_lasformer.plugin.placement import MODULES
+from fairseq_lasformer.records import Log
 
 SELECTION = "selection"
 """Key of the selectors' sums in a logging output: float64 [modules, groups, :data:`COLUMNS`]."""
@@ -83,7 +84,7 @@ def by_selector(sums: Tensor) -> Iterator[tuple[str, Tensor]]:
                 yield f"{module}.{group}", sums[m, group]
 
 
-def log_selection(logging_outputs: list[dict[str, Any]]) -> None:
+def log_selection(logging_outputs: list[Log]) -> None:
     """Log the selectors' kappa, mass and recall@k, individually and averaged, and the summed KL in bits."""
     held = [o[SELECTION] for o in logging_outputs if SELECTION in o]
     if not held:
@@ -120,7 +121,7 @@ def joined(stats: Mapping[str, Any], statistic: str) -> str:
     return ";".join(f"{module}:{','.join(f'{share:.3g}' for _, share in sorted(its))}" for module, its in found.items())
 
 
-def log_distillation(logging_outputs: list[dict[str, Any]]) -> None:
+def log_distillation(logging_outputs: list[Log]) -> None:
     """Log the cross-entropy with the teacher's most likely words, in bits per token."""
     held = [log for log in logging_outputs if "distil_loss" in log]
     if held:
@@ -135,7 +136,7 @@ def router_sums(name: str, stats: RouterStats) -> dict[str, Tensor]:
     return {f"{MOE_PREFIX}{name}/{key}": value.detach() for key, value in fields.items()}
 
 
-def log_routers(logging_outputs: list[dict[str, Any]]) -> None:
+def log_routers(logging_outputs: list[Log]) -> None:
     """Log ``moe_<metric>_<layer>`` and ``moe_<metric>``, the mean over layers."""
     layers: dict[str, dict[str, Tensor]] = {}
     for key in logging_outputs[0] if logging_outputs else ():

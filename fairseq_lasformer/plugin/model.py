@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from argparse import Namespace
-from typing import Any, Iterator, Optional
+from typing import TYPE_CHECKING, Any, Iterator, Optional
 
 import torch
 from fairseq.models import register_model, register_model_architecture
@@ -29,6 +29,11 @@ from fairseq_lasformer.plugin.decoder import LasformerDecoder
 from fairseq_lasformer.plugin.encoder import LasformerEncoder
 from fairseq_lasformer.plugin.placement import heads_of
 from fairseq_lasformer.plugin.training.upcycling import complete
+
+if TYPE_CHECKING:
+    from fairseq.data import Dictionary
+    from fairseq.tasks import FairseqTask
+    from omegaconf import DictConfig
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +59,7 @@ class LasformerModel(TransformerModelBase):
         super(TransformerModelBase, cls).add_args(parser)
 
     @classmethod
-    def build_model(cls, cfg: Any, task: Any) -> LasformerModel:
+    def build_model(cls, cfg: DictConfig, task: FairseqTask) -> LasformerModel:
         """Build the model for a task's dictionaries.
 
         Raises:
@@ -87,7 +92,7 @@ class LasformerModel(TransformerModelBase):
         return model
 
     @classmethod
-    def _embeddings(cls, cfg: ModuleConfig, task: Any) -> tuple[Any, Any]:
+    def _embeddings(cls, cfg: ModuleConfig, task: FairseqTask) -> tuple[Any, Any]:
         """Build the word embeddings of both sides; a single module if they are fully shared."""
         if cfg.merge_src_tgt_embed and not cfg.share_all_embeddings:
             task.src_dict.update(task.tgt_dict)
@@ -107,7 +112,9 @@ class LasformerModel(TransformerModelBase):
         return fairseq_lasformer.from_pretrained(*args, **kwargs)
 
     @classmethod
-    def build_embedding(cls, cfg: Any, dictionary: Any, embed_dim: int, path: Optional[str] = None) -> Any:
+    def build_embedding(
+        cls, cfg: DictConfig, dictionary: Dictionary, embed_dim: int, path: Optional[str] = None
+    ) -> Any:
         """Build the word embeddings of one side (``--embedding``)."""
         if cfg.embedding == "lookup":
             return super().build_embedding(cfg, dictionary, embed_dim, path)
@@ -197,7 +204,7 @@ def _train_selectors_alone(model: LasformerModel) -> None:
         parameter.requires_grad_(".selector." in name)
 
 
-def _separator(task: Any, dictionary: Any) -> int | None:
+def _separator(task: FairseqTask, dictionary: Dictionary) -> int | None:
     """Return the index of the separator between lines; None if the data has none, as with fairseq's own tasks."""
     return task.separator_in(dictionary) if hasattr(task, "separator_in") else None
 

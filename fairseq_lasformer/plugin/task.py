@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -44,6 +44,14 @@ from fairseq_lasformer.plugin.patches.timed_checkpoints import interruption
 from fairseq_lasformer.plugin.task_config import DocumentTranslationConfig
 from fairseq_lasformer.plugin.training.graphed import GraphedCriterion, check
 from fairseq_lasformer.plugin.training.quantisation_aware import in_eight_bits
+from fairseq_lasformer.records import Log, Sample
+
+if TYPE_CHECKING:
+    from fairseq.criterions import FairseqCriterion
+    from fairseq.data import Dictionary, FairseqDataset
+    from fairseq.models import BaseFairseqModel
+    from fairseq.optim import FairseqOptimizer
+    from omegaconf import DictConfig
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +71,7 @@ class DocumentTranslationTask(GenerationTask):
     cfg: DocumentTranslationConfig
     adapts_sparsity = True
 
-    def __init__(self, cfg: DocumentTranslationConfig, src_dict: Any, tgt_dict: Any) -> None:
+    def __init__(self, cfg: DocumentTranslationConfig, src_dict: Dictionary, tgt_dict: Dictionary) -> None:
         super().__init__(cfg, src_dict, tgt_dict)
         if not 0.0 <= cfg.word_dropout < 1.0:
             raise InputError(f"--word-dropout {cfg.word_dropout}: expected a probability in [0, 1)")
@@ -136,7 +144,7 @@ class DocumentTranslationTask(GenerationTask):
     def _dictionaries(self) -> list[str]:
         return hashes((self.source_dictionary, self.target_dictionary))
 
-    def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
+    def build_model(self, cfg: DictConfig, from_checkpoint: bool = False) -> Any:
         """Build the model; one loaded from a checkpoint has all its experts, however it was trained."""
         group = None
         if self.cfg.expert_parallel and not from_checkpoint:
@@ -196,13 +204,13 @@ class DocumentTranslationTask(GenerationTask):
         if len(mixed) > 1:
             self.datasets[split] = MixedByTemperature(mixed, cfg.denoise_temperature, cfg.seed)
 
-    def _sampled(self, dataset: Any) -> SampledSubwords:
+    def _sampled(self, dataset: FairseqDataset) -> SampledSubwords:
         """Return a training set whose subwords are redrawn every epoch."""
         if self.settings is None:
             raise InputError(f"--subword-sampling: {self.folder} was not prepared by lasformer prepare")
         cfg, settings = self.cfg, self.settings
 
-        def side(dictionary: Any, language: str, tag: str, limit: int) -> SampledSide:
+        def side(dictionary: Dictionary, language: str, tag: str, limit: int) -> SampledSide:
             draw = sampler(self.folder, settings, language, cfg.subword_sampling, dictionary)
             return SampledSide(draw, dictionary, settings.symbols, settings.separator, tag, limit)
 
@@ -211,7 +219,11 @@ class DocumentTranslationTask(GenerationTask):
         return SampledSubwords(dataset, (source, target), cfg.seed)
 
     def filter_indices_by_size(
-        self, indices: Any, dataset: Any, max_positions: Any = None, ignore_invalid_inputs: bool = False
+        self,
+        indices: np.ndarray,
+        dataset: FairseqDataset,
+        max_positions: Any = None,
+        ignore_invalid_inputs: bool = False,
     ) -> Any:
         """Return all indices; a sample that is too long is an error of preparation and never dropped.
 
@@ -228,7 +240,7 @@ class DocumentTranslationTask(GenerationTask):
             )
         return kept
 
-    def get_batch_iterator(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
+    def get_batch_iterator(self, dataset: FairseqDataset, *args: Any, **kwargs: Any) -> Any:
         """Return fairseq's batch iterator without dropping batches.
 
         With a required batch size multiple (8 by default), fairseq drops a last batch that is not a multiple of it. In
@@ -241,7 +253,7 @@ class DocumentTranslationTask(GenerationTask):
         self.check_max_tokens(dataset, args[0] if args else kwargs.get("max_tokens"))
         return super().get_batch_iterator(dataset, *args, **kwargs)
 
-    def check_max_tokens(self, dataset: Any, max_tokens: int | None) -> None:
+    def check_max_tokens(self, dataset: FairseqDataset, max_tokens: int | None) -> None:
         """Reject a dataset with an example that does not fit into a batch.
 
         Raises:
@@ -255,7 +267,7 @@ class DocumentTranslationTask(GenerationTask):
                     "into a batch; raise it, or preprocess with a smaller --limit"
                 )
 
-    def begin_epoch(self, epoch: int, model: Any) -> None:
+    def begin_epoch(self, epoch: int, model: BaseFairseqModel) -> None:
         """Begin an epoch; called by fairseq."""
         super().begin_epoch(epoch, model)
         if is_fairseqs_tool() and distributed_utils.get_data_parallel_world_size() == 1:
@@ -264,8 +276,14 @@ class DocumentTranslationTask(GenerationTask):
             keep_freed()
 
     def train_step(
-        self, sample: Any, model: Any, criterion: Any, optimizer: Any, update_num: int, ignore_grad: bool = False
-    ) -> tuple[Any, Any, dict[str, Any]]:
+        self,
+        sample: Sample,
+        model: BaseFairseqModel,
+        criterion: FairseqCriterion,
+        optimizer: FairseqOptimizer,
+        update_num: int,
+        ignore_grad: bool = False,
+    ) -> tuple[Any, Any, Log]:
         """Run one micro-batch: word dropout, forward, backward, and adding up the selectors' sums for the update."""
         if ignore_grad and self.run_options.expert_group is not None:
             # a worker that has run out of data takes part in every all-to-all, but its tokens must not be counted
@@ -288,7 +306,7 @@ class DocumentTranslationTask(GenerationTask):
             self.sums = sums.clone() if self.sums is None else self.sums + sums
         return result
 
-    def _graphed(self, model: Any, criterion: Any, optimizer: Any) -> Any:
+    def _graphed(self, model: BaseFairseqModel, criterion: FairseqCriterion, optimizer: FairseqOptimizer) -> Any:
         """Return the criterion, with CUDA graphs if requested."""
         most, side = self.cfg.cuda_graph_tokens, (self.source_dictionary.pad(), self.pad)
         if most and (self.graphs is None or self.graphs.criterion is not criterion):
@@ -296,11 +314,11 @@ class DocumentTranslationTask(GenerationTask):
             self.graphs = GraphedCriterion(criterion, most, side, self.cfg.left_pad_source, self.cfg.cuda_graph_memory)
         return self.graphs or criterion
 
-    def valid_step(self, sample: Any, model: Any, criterion: Any) -> Any:
+    def valid_step(self, sample: Sample, model: BaseFairseqModel, criterion: FairseqCriterion) -> Any:
         with self._abort_on_oom(), self._rounded(model):
             return super().valid_step(sample, model, criterion)
 
-    def _rounded(self, model: Any) -> AbstractContextManager[None]:
+    def _rounded(self, model: BaseFairseqModel) -> AbstractContextManager[None]:
         return in_eight_bits(model) if self.cfg.quantization_aware else nullcontext()
 
     @contextmanager
@@ -317,7 +335,7 @@ class DocumentTranslationTask(GenerationTask):
             logger.error("--expert-parallel: a worker has too little memory for its batch; use a smaller --max-tokens")
             os._exit(1)  # an exception would be caught by fairseq, which then waits for the other workers
 
-    def optimizer_step(self, optimizer: Any, model: Any, update_num: int) -> None:
+    def optimizer_step(self, optimizer: FairseqOptimizer, model: BaseFairseqModel, update_num: int) -> None:
         """Run the optimizer step, then adapt kappa (eq 7) identically on all workers, from masses summed over them.
 
         An update that is skipped because of an overflow in half precision does not adapt kappa; its masses, computed
@@ -349,7 +367,7 @@ def _lengths(size: Any) -> tuple[int, ...]:
     return tuple(int(n) for n in size) if isinstance(size, tuple) else (int(size),)
 
 
-def _loss_scale(optimizer: Any) -> float:
+def _loss_scale(optimizer: FairseqOptimizer) -> float:
     """Return the loss scale of automatic mixed precision, which falls when an update is skipped; 1 without it."""
     scaler: Any = getattr(optimizer, "scaler", None)
     return float(scaler.get_scale()) if hasattr(scaler, "get_scale") else 1.0

@@ -14,7 +14,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from fairseq.sequence_generator import SequenceGenerator
@@ -22,6 +22,7 @@ from torch import Tensor
 
 from fairseq_lasformer.data.shortlist import SPECIAL, Shortlist
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.records import Hypothesis, Sample
 from fairseq_lasformer.search.beam_search import FastBeamSearch, fast
 from fairseq_lasformer.search.beginning import beginning, read_beginning
 from fairseq_lasformer.search.histories import Histories, Step
@@ -37,6 +38,10 @@ from fairseq_lasformer.search.processors import (
 )
 from fairseq_lasformer.search.shortlisted import JointList, ListedEnsemble
 from fairseq_lasformer.search.watch import Observe
+
+if TYPE_CHECKING:
+    from fairseq.data import Dictionary
+    from fairseq.models import BaseFairseqModel
 
 LOOK_EVERY = 16
 """Number of steps from one check by the host to the next, on a GPU."""
@@ -119,7 +124,7 @@ class BeamGenerator(SequenceGenerator):
         own_limits: whether an item's maximum length follows from its own length, not from that of the longest item.
     """
 
-    model: Any
+    model: BaseFairseqModel
     min_len: int
     max_len_a: float
     max_len_b: float
@@ -130,8 +135,8 @@ class BeamGenerator(SequenceGenerator):
 
     def __init__(
         self,
-        models: Any,
-        dictionary: Any,
+        models: Sequence[BaseFairseqModel],
+        dictionary: Dictionary,
         *,
         shortlist: Shortlist | None = None,
         tag: int | None = None,
@@ -145,11 +150,11 @@ class BeamGenerator(SequenceGenerator):
 
     def _generate(
         self,
-        sample: dict[str, Any],
+        sample: Sample,
         prefix_tokens: Tensor | None = None,
         constraints: Tensor | None = None,
         bos_token: int | None = None,
-    ) -> list[list[dict[str, Any]]]:
+    ) -> list[list[Hypothesis]]:
         # fairseq's loop and strategies, and a batch's lists and limits, leave attributes on the generator
         search = apart(self, search=self.search.apart())
         if self.tag is None:
@@ -160,8 +165,8 @@ class BeamGenerator(SequenceGenerator):
         return [list(map(_untagged, its)) for its in search._found(sample, prefix, constraints, bos_token)]
 
     def _found(
-        self, sample: dict[str, Any], prefix_tokens: Tensor | None, constraints: Tensor | None, bos_token: int | None
-    ) -> list[list[dict[str, Any]]]:
+        self, sample: Sample, prefix_tokens: Tensor | None, constraints: Tensor | None, bos_token: int | None
+    ) -> list[list[Hypothesis]]:
         """See fairseq's ``generate``; this generator belongs to one search."""
         if self.shortlist is None or (bos_token or 0) >= SPECIAL:
             return self._run(sample, prefix_tokens, constraints, bos_token, self._limits(sample))
@@ -172,12 +177,12 @@ class BeamGenerator(SequenceGenerator):
 
     def _run(
         self,
-        sample: dict[str, Any],
+        sample: Sample,
         prefix: Tensor | None,
         constraints: Tensor | None,
         bos_token: int | None,
         processors: Sequence[StepProcessor] = (),
-    ) -> list[list[dict[str, Any]]]:
+    ) -> list[list[Hypothesis]]:
         """Search in the loop below, or, where it does not apply, in fairseq's, which excludes words itself."""
         if constraints is not None or not self._is_plain(processors) or _ends(prefix, self.eos):
             source = sample["net_input"]["src_tokens"]
@@ -199,7 +204,7 @@ class BeamGenerator(SequenceGenerator):
         finally:
             self.model, self.vocab_size, self.token_indices_to_suppress = model, len(self.tgt_dict), suppressed
 
-    def _limits(self, sample: dict[str, Any]) -> list[StepProcessor]:
+    def _limits(self, sample: Sample) -> list[StepProcessor]:
         if not self.own_limits:
             return []
         words = (sample["net_input"]["src_tokens"] != self.pad).sum(1).tolist()
@@ -232,8 +237,8 @@ class BeamGenerator(SequenceGenerator):
         return None
 
     def _beam_search(
-        self, sample: dict[str, Any], start: int, prefix: Tensor | None, processors: Sequence[StepProcessor]
-    ) -> list[list[dict[str, Any]]]:
+        self, sample: Sample, start: int, prefix: Tensor | None, processors: Sequence[StepProcessor]
+    ) -> list[list[Hypothesis]]:
         source = sample["net_input"]["src_tokens"]
         n, beam, device = source.size(0), self.beam_size, source.device
         longest = min(int(self.max_len_a * source.size(1) + self.max_len_b), self.max_len - 1)
@@ -325,7 +330,7 @@ def _tagged(tag: int, prefix: Tensor | None, source: Tensor) -> Tensor:
     return prefix if prefix.size(1) and bool((prefix[:, 0] == tag).all()) else torch.cat([tags, prefix], 1)
 
 
-def _untagged(hypothesis: dict[str, Any]) -> dict[str, Any]:
+def _untagged(hypothesis: Hypothesis) -> Hypothesis:
     """Return a hypothesis without its first word."""
     shorter = {name: hypothesis[name][1:] for name in ("tokens", "positional_scores")}
     attention = hypothesis.get("attention")

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fairseq_lasformer.data.examples import line_spans
+from fairseq_lasformer.records import Hypothesis, Sample
 from fairseq_lasformer.search.alignment import SentenceLimits
 from fairseq_lasformer.search.batching import batches
 from fairseq_lasformer.search.repair import split
@@ -66,7 +67,7 @@ def together(
         yield [places[i] for i in batch], [tokens[i] for i in batch]
 
 
-def sample_of(places: Sequence[FlawedLine], tokens: Sequence[list[int]], sample: dict[str, Any], pad: int) -> Any:
+def sample_of(places: Sequence[FlawedLine], tokens: Sequence[list[int]], sample: Sample, pad: int) -> Any:
     """Return a batch of excerpts, with the required terms of their last lines.
 
     Args:
@@ -92,9 +93,9 @@ def limits_of(places: Sequence[FlawedLine], limits: SentenceLimits) -> SentenceL
 
 
 def replace_line(
-    hypothesis: dict[str, Any],
+    hypothesis: Hypothesis,
     line: int,
-    new: dict[str, Any],
+    new: Hypothesis,
     separator: int,
     tag: int | None,
     penalty: float | None,

@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from itertools import zip_longest
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from fairseq_lasformer.data.examples import line_spans
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.records import Hypothesis, Sample
 from fairseq_lasformer.search.alignment import LineAlignment, SentenceLimits
 from fairseq_lasformer.search.beam_loop import BeamGenerator
 from fairseq_lasformer.search.beam_search import FastBeamSearch
@@ -24,9 +25,11 @@ from fairseq_lasformer.search.repetition import NoRepetition
 from fairseq_lasformer.search.shortlisted import JointList
 from fairseq_lasformer.search.watch import Observe, Watch
 
-logger = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from fairseq.data import Dictionary
+    from fairseq.models import BaseFairseqModel
 
-Hypothesis = dict[str, Any]
+logger = logging.getLogger(__name__)
 
 
 class Alignment(NamedTuple):
@@ -66,8 +69,8 @@ class AlignedGenerator(BeamGenerator):
 
     def __init__(
         self,
-        models: Any,
-        dictionary: Any,
+        models: Sequence[BaseFairseqModel],
+        dictionary: Dictionary,
         *,
         alignment: Alignment,
         own_length: bool = False,
@@ -77,7 +80,7 @@ class AlignedGenerator(BeamGenerator):
         self.alignment, self.own_length, self.strategy = alignment, own_length, self.search.inner
 
     def _found(
-        self, sample: dict[str, Any], prefix_tokens: Tensor | None, constraints: Tensor | None, bos_token: int | None
+        self, sample: Sample, prefix_tokens: Tensor | None, constraints: Tensor | None, bos_token: int | None
     ) -> list[list[Hypothesis]]:
         if constraints is not None:
             raise InputError("constraints: not possible with aligned lines; use a glossary, or --no-align-sentences")
@@ -110,7 +113,7 @@ class AlignedGenerator(BeamGenerator):
 
     def _search(
         self,
-        sample: dict[str, Any],
+        sample: Sample,
         limits: SentenceLimits,
         prefix: Tensor | None,
         bos_token: int | None,
@@ -134,7 +137,7 @@ class AlignedGenerator(BeamGenerator):
 
     def _among(
         self,
-        sample: dict[str, Any],
+        sample: Sample,
         separator: int,
         prefix: Tensor | None,
         terms: Sequence[Terms],
@@ -183,7 +186,7 @@ class AlignedGenerator(BeamGenerator):
     def _repair(
         self,
         found: list[list[Hypothesis]],
-        sample: dict[str, Any],
+        sample: Sample,
         limits: SentenceLimits,
         lines: Sequence[Sequence[Sequence[int]]],
         longest: Sequence[Sequence[int]],
@@ -258,7 +261,7 @@ class AlignedGenerator(BeamGenerator):
         return done or bool(self.search.exhausted[unfin_idx])
 
 
-def _of_items(sample: dict[str, Any], name: str) -> list[Any]:
+def _of_items(sample: Sample, name: str) -> list[Any]:
     """Return an entry of a batch, in the order of its items; empty if it is missing."""
     return [sample[name][i] for i in sample["id"].tolist()] if name in sample else []
 

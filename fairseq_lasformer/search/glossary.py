@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from fairseq.search import LexicallyConstrainedBeamSearch
@@ -19,6 +19,9 @@ from torch import Tensor
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.search.processors import Candidates, Scores, StepProcessor
 from fairseq_lasformer.text.terms import parse_terms, read_terms, term_pattern
+
+if TYPE_CHECKING:
+    from fairseq.data import Dictionary
 
 # Subtracted from the score of a hypothesis whose line reaches its limit without its terms: any with them is better.
 _UNMET = 100.0
@@ -170,7 +173,7 @@ class GlossarySearch(LexicallyConstrainedBeamSearch):
         terms: progress of each hypothesis.
     """
 
-    def __init__(self, dictionary: Any, terms: RequiredTerms) -> None:
+    def __init__(self, dictionary: Dictionary, terms: RequiredTerms) -> None:
         super().__init__(dictionary, "unordered")
         self.terms = terms
 

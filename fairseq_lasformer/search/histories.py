@@ -8,11 +8,13 @@ Shapes: N items of the batch in a step, M in the first one; B hypotheses per ite
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from fairseq_lasformer.records import Hypothesis
 
 
 class Step(NamedTuple):
@@ -78,7 +80,7 @@ class Histories:
             self.steps.append(_OnHost(words, parents, ended, scores, final, self.items, self.rows))
         self.pending.clear()
 
-    def hypotheses(self, end: int, length_penalty: float | None, device: torch.device) -> list[list[dict[str, Any]]]:
+    def hypotheses(self, end: int, length_penalty: float | None, device: torch.device) -> list[list[Hypothesis]]:
         """Return the hypotheses that have ended, by item, as fairseq's generator does: best first.
 
         Args:

@@ -11,11 +11,14 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 from fairseq import search
 from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from fairseq.data import Dictionary
 
 
 class Scores(NamedTuple):
@@ -81,7 +84,7 @@ def apart(module: M, **parts: nn.Module) -> M:
 class ProcessedSearch(search.Search):
     """A search strategy and the processors that steer it."""
 
-    def __init__(self, dictionary: Any, inner: search.Search) -> None:
+    def __init__(self, dictionary: Dictionary, inner: search.Search) -> None:
         super().__init__(dictionary)
         self.inner = inner
         self.supports_constraints, self.stop_on_max_len = inner.supports_constraints, inner.stop_on_max_len

@@ -17,6 +17,7 @@ from fairseq.sequence_generator import EnsembleModel
 from torch import Tensor
 
 from fairseq_lasformer.data.shortlist import Shortlist
+from fairseq_lasformer.records import Hypothesis
 from fairseq_lasformer.search.glossary import Terms
 from fairseq_lasformer.search.watch import Observe
 
@@ -67,7 +68,7 @@ class JointList(NamedTuple):
         """Return the new number of one word."""
         return int(self.numbers(self.words.new_tensor([word])))
 
-    def widened(self, found: list[list[dict[str, Any]]]) -> list[list[dict[str, Any]]]:
+    def widened(self, found: list[list[Hypothesis]]) -> list[list[Hypothesis]]:
         """Convert hypotheses to the numbers of the dictionary, in place."""
         for hypothesis in (h for hypotheses in found for h in hypotheses):
             hypothesis["tokens"] = self.words[hypothesis["tokens"]]

@@ -29,6 +29,7 @@ from fairseq_lasformer import formats
 from fairseq_lasformer.documents.source import Line
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.file_translation.file_translator import TranslatedFile
+from fairseq_lasformer.records import Json
 from fairseq_lasformer.server.engine import QueueFull
 from fairseq_lasformer.server.fields import FILE, TRANSLATE, values
 from fairseq_lasformer.server.hosts import Guard
@@ -153,12 +154,12 @@ class Server(WordPages):
             return self._streamed(request, model, prepared, asked["because"])
         places = asyncio.Semaphore(TOGETHER)
 
-        async def one(data: bytes) -> dict[str, Any]:
+        async def one(data: bytes) -> Json:
             async with places:
                 prepared = await self._work(request, model.prepare, data, *ask)
                 lines = await self._lines(request, model, prepared)
                 made = await self._work(request, model.finished, prepared, lines)
-                answer: dict[str, Any] = {"translatedText": made.data.decode()}
+                answer: Json = {"translatedText": made.data.decode()}
                 if most:
                     others = await self._work(request, model.alternatives, prepared, lines, most)
                     answer["alternatives"] = [" ".join(options) for options in zip(*others)]
@@ -180,7 +181,7 @@ class Server(WordPages):
 
     async def _explained(
         self, request: Request, model: ServedModel, prepared: PreparedText, made: TranslatedFile
-    ) -> list[dict[str, Any]]:
+    ) -> list[Json]:
         """Return the explanation of a translated text."""
         translations = [sentence.line.translation for sentence in made.lines]
         return await self._work(request, model.explained, prepared.texts, translations)
@@ -210,7 +211,7 @@ class Server(WordPages):
                     done = [lines[i] for i in range(len(lines))]
                     file = await self._work(request, model.finished, prepared, done)
                     self.metrics.sentences.labels(model.name).inc(len(lines))
-                    answer: dict[str, Any] = {"translatedText": file.data.decode()}
+                    answer: Json = {"translatedText": file.data.decode()}
                     if because:
                         answer["because"] = await self._explained(request, model, prepared, file)
                     yield _event("done", answer)
@@ -256,7 +257,7 @@ class Server(WordPages):
         name: str,
         prepared: PreparedText,
         tell: Callable[[int], object] = lambda n: None,
-    ) -> dict[str, Any]:
+    ) -> Json:
         """Translate a file and keep it; return its address, its counts and what was not understood."""
         lines = await self._lines(request, model, prepared, tell)
         made = await self._work(request, model.finished, prepared, lines)
@@ -282,7 +283,7 @@ class Server(WordPages):
         """
         with self._turn(request):
             pass  # a refusal must come before the answer begins
-        messages: asyncio.Queue[tuple[str, dict[str, Any]] | None] = asyncio.Queue()
+        messages: asyncio.Queue[tuple[str, Json] | None] = asyncio.Queue()
 
         async def work() -> None:
             try:
@@ -336,5 +337,5 @@ async def _together(works: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
             task.cancel()
 
 
-def _event(kind: str, data: dict[str, Any]) -> str:
+def _event(kind: str, data: Json) -> str:
     return f"event: {kind}\ndata: {json.dumps(data, ensure_ascii=False)}\n\n"

@@ -12,6 +12,7 @@ from typing import Any
 
 import h11
 import uvicorn
+from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from fairseq_lasformer.errors import InputError
@@ -108,7 +109,7 @@ def listen(host: str, port: int) -> socket.socket:
     return made
 
 
-def configured(app: Any, verbose: bool) -> uvicorn.Config:
+def configured(app: ASGIApp, verbose: bool) -> uvicorn.Config:
     """Return uvicorn's settings."""
     return uvicorn.Config(
         app,
@@ -125,6 +126,6 @@ def configured(app: Any, verbose: bool) -> uvicorn.Config:
     )
 
 
-def serve(app: Any, listening: socket.socket, verbose: bool) -> None:
+def serve(app: ASGIApp, listening: socket.socket, verbose: bool) -> None:
     """Answer requests until a signal comes."""
     BoundedServer(configured(app, verbose)).run(sockets=[listening])

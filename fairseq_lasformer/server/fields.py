@@ -11,11 +11,13 @@ from typing import Any, NamedTuple
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
+from fairseq_lasformer.records import Json
+
 FORMS = ("multipart/form-data", "application/x-www-form-urlencoded")
 MOST_FIELDS = 40
 
 
-async def read_fields(request: Request, most: int, seconds: float, keys: Sequence[str] | None) -> dict[str, Any]:
+async def read_fields(request: Request, most: int, seconds: float, keys: Sequence[str] | None) -> Json:
     """Read the fields of a request in JSON or as a form.
 
     A key in the header or the address is checked before anything is read; otherwise it must be one of the fields.
@@ -71,7 +73,7 @@ def _bounded(request: Request, most: int) -> Any:
     return receive
 
 
-def check_key(given: Any, keys: Sequence[str] | None) -> None:
+def check_key(given: object, keys: Sequence[str] | None) -> None:
     """Refuse a wrong key; compare in constant time, and in bytes, because keys need not be ASCII.
 
     Raises:
@@ -102,7 +104,7 @@ def number(given: Any) -> int:
     return min(found, 10**6)
 
 
-def given_lines(given: Any) -> dict[int, str]:
+def given_lines(given: object) -> dict[int, str]:
     """Parse translations of some sentences in a request, an object of number and text (as JSON in a form).
 
     Raises:
@@ -119,7 +121,7 @@ def given_lines(given: Any) -> dict[int, str]:
     return {int(key): text for key, text in pairs.items()}
 
 
-def numbers(given: Any, message: str) -> frozenset[int] | None:
+def numbers(given: object, message: str) -> frozenset[int] | None:
     """Parse a list of numbers in a request (as JSON in a form); None if there is no such field.
 
     Raises:
@@ -133,7 +135,7 @@ def numbers(given: Any, message: str) -> frozenset[int] | None:
     return frozenset(listed)
 
 
-def _structure(given: Any, message: str) -> Any:
+def _structure(given: object, message: str) -> Any:
     """Decode a field that is an object or a list (as JSON in a form).
 
     Raises:
@@ -150,12 +152,12 @@ def _structure(given: Any, message: str) -> Any:
     return decoded
 
 
-def yes(given: Any) -> bool:
+def yes(given: object) -> bool:
     """Return whether a field is switched on; forms have only words."""
     return str(given or "").strip().lower() not in ("", "0", "false", "no", "off", "none")
 
 
-def texts(given: Any, message: str) -> list[str]:
+def texts(given: object, message: str) -> list[str]:
     """Check texts in a request.
 
     Raises:
@@ -171,12 +173,12 @@ def texts(given: Any, message: str) -> list[str]:
     return given
 
 
-def _text_or_texts(given: Any) -> str | list[str]:
+def _text_or_texts(given: object) -> str | list[str]:
     found = texts(given if isinstance(given, list) else [given], "q: expected a text, or a list of texts")
     return found if isinstance(given, list) else found[0]
 
 
-def _word(given: Any) -> str:
+def _word(given: object) -> str:
     return str(given or "")
 
 
@@ -184,7 +186,7 @@ def _lines(name: str) -> Callable[[Any], list[str]]:
     return lambda given: texts(given, f"{name}: expected texts")
 
 
-def _form(given: Any) -> str:
+def _form(given: object) -> str:
     form = str(given or "text")
     if form not in READ:
         raise HTTPException(400, f"format: expected {', '.join(READ[:-1])} or {READ[-1]}")
@@ -195,7 +197,7 @@ READ = ("text", "html", "markdown")
 """Formats of texts in ``/translate``."""
 
 TEXT, NUMBER, YES = {"type": "string"}, {"type": "integer", "minimum": 0}, {"type": "boolean"}
-TEXTS: dict[str, Any] = {"type": "array", "items": TEXT}
+TEXTS: Json = {"type": "array", "items": TEXT}
 
 
 class Field(NamedTuple):
@@ -207,7 +209,7 @@ class Field(NamedTuple):
         required: whether it may not be missing.
     """
 
-    schema: dict[str, Any]
+    schema: Json
     read: Callable[[Any], Any]
     required: bool = False
 
@@ -249,7 +251,7 @@ ATTENTION = {**_SIDES, "line": Field(NUMBER, number), "word": Field(NUMBER, numb
 BECAUSE = {**_SIDES, "number": Field(NUMBER | {"description": "of the sentence, from 1"}, number, True), **_LANGUAGES}
 
 
-def values(given: Mapping[str, Any], fields: Mapping[str, Field]) -> dict[str, Any]:
+def values(given: Mapping[str, Any], fields: Mapping[str, Field]) -> Json:
     """Return the values of a request's fields.
 
     Raises:

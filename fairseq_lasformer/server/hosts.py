@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Sequence
-from typing import Any
 from urllib.parse import urlsplit
 
 from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 
 def is_address(host: str) -> bool:
@@ -28,10 +28,10 @@ class Guard:
         origins: origins of other web pages (``https://example.org``) that may use it; ``*`` is any.
     """
 
-    def __init__(self, app: Any, hosts: Sequence[str], addresses: bool, origins: Sequence[str]) -> None:
+    def __init__(self, app: ASGIApp, hosts: Sequence[str], addresses: bool, origins: Sequence[str]) -> None:
         self.app, self.hosts, self.addresses, self.origins = app, hosts, addresses, origins
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
             try:

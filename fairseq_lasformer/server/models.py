@@ -21,6 +21,7 @@ from fairseq_lasformer.documents.word_attention import document_attention
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.file_translation.file_translator import FileTranslator, TranslatedFile
 from fairseq_lasformer.file_translation.reading import FileDocument
+from fairseq_lasformer.records import Json
 from fairseq_lasformer.search.glossary import Glossary
 from fairseq_lasformer.server.engine import Engine, Event, QueuedDocument
 from fairseq_lasformer.translation_memory.remembering import Memory
@@ -200,7 +201,7 @@ class ServedModel:
         finally:
             self.engine.cancel(job)
 
-    def explained(self, source: list[str], target: list[str], number: int | None = None) -> list[dict[str, Any]]:
+    def explained(self, source: list[str], target: list[str], number: int | None = None) -> list[Json]:
         """Return the words of a translation that depend on other lines, or that are ambiguous.
 
         Args:
@@ -215,9 +216,7 @@ class ServedModel:
         if number is not None and not 1 <= number <= len(source):
             raise InputError(f"number: there is no line {number}")
         lines = [(i, *sides) for i, sides in enumerate(zip(source, target), 1)]
-        found: list[dict[str, Any]] = explain(self.model, lines, None if number is None else [number]).as_dict()[
-            "words"
-        ]
+        found: list[Json] = explain(self.model, lines, None if number is None else [number]).as_dict()["words"]
         return found
 
     def attended(

@@ -6,13 +6,13 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from fairseq_lasformer import formats
+from fairseq_lasformer.records import Json
 from fairseq_lasformer.server.metrics import Metrics
 from fairseq_lasformer.server.models import ServedModel
 from fairseq_lasformer.server.spec import openapi
@@ -55,11 +55,12 @@ class Pages:
         self.models, self.limits, self.keys = list(models), limits, keys
         self.metrics = Metrics(models)
 
-    async def refused(self, request: Request, error: Any) -> Response:
+    async def refused(self, request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
         self._count(request, error.status_code)
         return JSONResponse({"error": error.detail}, error.status_code, headers=error.headers)
 
-    async def wrong(self, request: Request, error: Any) -> Response:
+    async def wrong(self, request: Request, error: Exception) -> Response:
         self._count(request, 400)
         return JSONResponse({"error": str(error)}, 400)
 
@@ -89,7 +90,7 @@ class Pages:
         """Return the settings that LibreTranslate's pages and clients ask for."""
         source, target = ({"code": code, "name": NAMES.get(code, code)} for code in self.models[0].languages)
         suffixes = [suffix for form in formats.FORMATS.values() for suffix in form.suffixes]
-        found: dict[str, Any] = {
+        found: Json = {
             "apiKeys": self.keys is not None,
             "keyRequired": self.keys is not None,
             "suggestions": False,

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from fairseq_lasformer.records import Json
 from fairseq_lasformer.server.fields import ATTENTION, BECAUSE, FILE, TEXT, TEXTS, TRANSLATE, Field
 
 _KEY = {"api_key": TEXT | {"description": "if the server needs one; or as Authorization: Bearer KEY"}}
 
 
-def _answer(properties: dict[str, Any]) -> dict[str, Any]:
+def _answer(properties: Json) -> Json:
     schema = {"type": "object", "properties": properties}
     return {"description": "the answer", "content": {"application/json": {"schema": schema}}}
 
@@ -37,7 +38,7 @@ def _get(summary: str, answer: Any) -> Any:
     return {"get": {"summary": summary, "responses": {"200": answer}}}
 
 
-def openapi(version: str) -> dict[str, Any]:
+def openapi(version: str) -> Json:
     """Return the description as a JSON object."""
     json, form = "application/json", "application/x-www-form-urlencoded"
     links = {"type": "array", "items": {"type": "array", "items": {"type": "number"}}}

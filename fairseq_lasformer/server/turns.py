@@ -15,6 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from fairseq_lasformer import formats
+from fairseq_lasformer.records import Json
 from fairseq_lasformer.server.fields import read_fields
 from fairseq_lasformer.server.models import ServedModel
 from fairseq_lasformer.server.pages import Limits, Pages
@@ -36,10 +37,10 @@ class Turns(Pages):
         self.busy: Counter[str] = Counter()
         self.preparing = anyio.CapacityLimiter(PREPARING)
 
-    async def _fields(self, request: Request, most: int) -> dict[str, Any]:
+    async def _fields(self, request: Request, most: int) -> Json:
         return await read_fields(request, most, self.limits.body_seconds, self.keys)
 
-    def _model(self, asked: dict[str, Any]) -> ServedModel:
+    def _model(self, asked: Json) -> ServedModel:
         """Return the model that a request asks for.
 
         Raises:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from fairseq_lasformer.records import Json
 from fairseq_lasformer.server.fields import ATTENTION, BECAUSE, Field, values
 from fairseq_lasformer.server.models import ServedModel
 from fairseq_lasformer.server.turns import Turns
@@ -33,7 +33,7 @@ class WordPages(Turns):
         self._count(request, 200)
         return JSONResponse({"words": found})
 
-    async def _lines_of(self, request: Request, fields: Mapping[str, Field]) -> tuple[ServedModel, dict[str, Any]]:
+    async def _lines_of(self, request: Request, fields: Mapping[str, Field]) -> tuple[ServedModel, Json]:
         """Return the model and the values of a request about lines.
 
         Raises:

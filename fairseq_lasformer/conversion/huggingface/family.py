@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -14,6 +14,7 @@ from torch import Tensor
 from fairseq_lasformer.conversion.huggingface.folder import Folder
 from fairseq_lasformer.data.subwords import DataConfig
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.records import Json
 
 SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")
 """The first words of fairseq's dictionaries."""
@@ -36,7 +37,7 @@ class Imported:
         files: the files that encode and decode text, or their contents, by the names that they get.
     """
 
-    options: dict[str, Any]
+    options: Json
     weights: dict[str, Tensor]
     words: tuple[Sequence[str], Sequence[str]]
     rows: tuple[Tensor, Tensor]
@@ -60,9 +61,9 @@ class Family(Protocol):
         ...
 
 
-def sizes(folder: Folder) -> dict[str, Any]:
+def sizes(folder: Folder) -> Json:
     """Return the options that are in every family's settings."""
-    config, made = folder.config, dict[str, Any]()
+    config, made = folder.config, Json()
     for side in ("encoder", "decoder"):
         made[f"{side}_embed_dim"] = folder.number("d_model")
         made[f"{side}_ffn_embed_dim"] = folder.number(f"{side}_ffn_dim")

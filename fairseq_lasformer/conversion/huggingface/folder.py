@@ -10,6 +10,7 @@ from torch import Size, Tensor
 
 from fairseq_lasformer.checkpoints.loading import check_weights, unpickled
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.records import Json
 
 SAFE, PICKLED = "model.safetensors", "pytorch_model.bin"
 TOKENIZER_CONFIG = "tokenizer_config.json"
@@ -33,7 +34,7 @@ class Folder:
             raise InputError(f"{path}: no such folder; download the model first: hf download {path} --local-dir FOLDER")
         if (path / ADAPTERS).is_file() and not (path / "config.json").is_file():
             raise InputError(f"{path}: contains only adapters; merge them into their model, and import that")
-        self.config: dict[str, Any] = self.json("config.json")
+        self.config: Json = self.json("config.json")
         if not isinstance(self.config, dict) or not isinstance(self.config.get("model_type"), str):
             raise InputError(f"{path / 'config.json'}: does not say what kind of model it is (model_type)")
 
@@ -45,7 +46,7 @@ class Folder:
         except (OSError, ValueError, RecursionError) as e:
             raise InputError(f"{path}: not a JSON file ({e})") from e
 
-    def optional(self, name: str) -> dict[str, Any]:
+    def optional(self, name: str) -> Json:
         """Return the content of a JSON file with named entries; empty if the file does not exist."""
         found = self.json(name) if (self.path / name).is_file() else {}
         if not isinstance(found, dict):

@@ -25,6 +25,7 @@ from fairseq_lasformer.data.shortlist import hashes
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.files import atomic_copy, check_new_folder, new_folder
 from fairseq_lasformer.plugin import register
+from fairseq_lasformer.records import Json
 
 FAMILIES: dict[str, Family] = {"fsmt": Fsmt(), "m2m_100": M2M100(), "marian": Marian(), "mbart": MBart50()}
 """By ``model_type`` in ``config.json``."""
@@ -108,7 +109,7 @@ def _write(imported: Imported, place: Path, out: Path) -> list[int]:
     return list(map(len, dictionaries))
 
 
-def checkpoint(imported: Imported, place: Path, data: Path, dictionaries: Sequence[Any]) -> dict[str, Any]:
+def checkpoint(imported: Imported, place: Path, data: Path, dictionaries: Sequence[Any]) -> Json:
     """Return the content of a checkpoint of ``lasformer_dense`` with the imported weights.
 
     Args:

@@ -11,6 +11,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from fairseq_lasformer.ops import FunctionContext
+
 
 class ExpertGroup(NamedTuple):
     """The workers that share a model's experts: worker r of W has experts r n / W to (r + 1) n / W - 1 of each layer.
@@ -32,14 +34,14 @@ def all_reduce(x: Tensor, workers: ExpertGroup) -> Tensor:
 
 class _AllReduce(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, group: Any) -> Tensor:
+    def forward(ctx: FunctionContext, x: Tensor, group: Any) -> Tensor:
         ctx.group = group
         x = x.clone()
         dist.all_reduce(x, group=group)
         return x
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: FunctionContext, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
         grad = grad.clone()
         dist.all_reduce(grad, group=ctx.group)
         return grad, None
@@ -47,12 +49,12 @@ class _AllReduce(torch.autograd.Function):
 
 class _AllToAll(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, send: list[int], receive: list[int], group: Any) -> Tensor:
+    def forward(ctx: FunctionContext, x: Tensor, send: list[int], receive: list[int], group: Any) -> Tensor:
         ctx.send, ctx.receive, ctx.group = send, receive, group
         return _exchange(x, send, receive, group)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:  # type: ignore[override]
+    def backward(ctx: FunctionContext, grad: Tensor) -> tuple[Tensor, None, None, None]:  # type: ignore[override]
         return _exchange(grad, ctx.receive, ctx.send, ctx.group), None, None, None
 
 

@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from torch.nn.functional import grouped_mm
 from torch.utils.checkpoint import checkpoint
 
+from fairseq_lasformer.ops import FunctionContext
+
 BACKENDS = ("auto", "grouped", "loop")
 
 
@@ -99,7 +101,7 @@ class _Loop(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, w1: Tensor, w2: Tensor, sizes: list[int], keep: bool) -> Tensor:
+    def forward(ctx: FunctionContext, rows: Tensor, w1: Tensor, w2: Tensor, sizes: list[int], keep: bool) -> Tensor:
         out, hidden = rows.new_empty(rows.shape), None
         if keep:
             hidden = rows.new_empty(rows.size(0), w1.size(2))
@@ -113,7 +115,7 @@ class _Loop(torch.autograd.Function):
         return out
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: FunctionContext, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:  # type: ignore[override]
         rows, w1, w2, hidden = ctx.saved_tensors
         grad = grad.contiguous()
         grads = torch.empty_like(rows), torch.empty_like(w1), torch.empty_like(w2)
@@ -148,9 +150,9 @@ class _Contiguous(torch.autograd.Function):
     """Identity with a contiguous gradient, as ``grouped_mm`` requires (it rejects expanded tensors)."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
+    def forward(ctx: FunctionContext, x: Tensor) -> Tensor:
         return x.view_as(x)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:  # type: ignore[override]
+    def backward(ctx: FunctionContext, grad: Tensor) -> Tensor:  # type: ignore[override]
         return grad.contiguous()

@@ -6,8 +6,6 @@ keys and values need only the kept keys; for the straight-through gradient see `
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -19,6 +17,7 @@ from fairseq_lasformer.ops.types import (
     Attended,
     AttentionMask,
     DropoutMask,
+    FunctionContext,
     KeptKeys,
     KeyIndex,
     RowSample,
@@ -106,7 +105,7 @@ def gathered_attention(
 class _GatheredAttention(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any,
+        ctx: FunctionContext,
         q: Tensor,
         k: Tensor,
         v: Tensor,
@@ -124,7 +123,7 @@ class _GatheredAttention(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: FunctionContext, d_out: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, slots, counts, key_padding, sel_q, sel_k, out, lse = ctx.saved_tensors
         bounded, sample, dropout = ctx.how
         gradients = torch.ops.fairseq_lasformer.gather_backward(

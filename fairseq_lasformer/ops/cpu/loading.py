@@ -16,7 +16,7 @@ import stat
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 import torch
 
@@ -40,7 +40,7 @@ PACKAGED = Path(__file__).with_name(f"kernels.torch{'.'.join(torch.__version__.s
 
 
 @functools.cache
-def kernels() -> Any | None:
+def kernels() -> ModuleType | None:
     """Return ``torch.ops.fairseq_lasformer`` with the kernels loaded; None, with one warning, if they cannot be built.
 
     The installed wheel's kernels are used if they fit this torch. Otherwise, they are built once and cached in torch's

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from types import ModuleType
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from fairseq_lasformer.ops.cpu import kernels
 from fairseq_lasformer.ops.reference import LARGEST_EXPONENT
 
 
-def _kernels(block: Tensor) -> Any | None:
+def _kernels(block: Tensor) -> ModuleType | None:
     return kernels() if block.device.type == "cpu" and block.dtype == torch.float32 else None
 
 

@@ -7,7 +7,7 @@ Definitions: ``reference.linear_quantised``, ``reference.quantised_heads``. Kern
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from types import ModuleType
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from fairseq_lasformer.ops.reference import quantised
 from fairseq_lasformer.ops.types import EightBit
 
 
-def _kernels(device: torch.device, backend: str) -> Any | None:
+def _kernels(device: torch.device, backend: str) -> ModuleType | None:
     return triton_kernels("quantised") if backend_for(device, backend) == "triton" else None
 
 

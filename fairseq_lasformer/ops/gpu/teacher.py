@@ -7,12 +7,12 @@ plain PyTorch: ``supervise``, ``straight_through``. Kernels: those of the same n
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from fairseq_lasformer.ops.backends import current, triton_kernels
+from fairseq_lasformer.ops.backends import current, required_kernels, triton_kernels
 from fairseq_lasformer.ops.blocks import BLOCK_ELEMENTS, MINIMUM_ROWS
 from fairseq_lasformer.ops.supervise import supervise
 from fairseq_lasformer.ops.types import (
@@ -20,6 +20,7 @@ from fairseq_lasformer.ops.types import (
     Attended,
     AttentionMask,
     DropoutMask,
+    FunctionContext,
     KeptKeys,
     RowSample,
     StraightThrough,
@@ -32,7 +33,7 @@ WORD = 32
 
 def fits(q: Tensor) -> bool:
     """Return whether Triton's kernels support heads of this type and width."""
-    kernels: Any = triton_kernels("tiles")
+    kernels = triton_kernels("tiles")
     return kernels is not None and kernels.fits(q)
 
 
@@ -109,7 +110,7 @@ def tiled_supervise(
 class _TiledSupervise(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any,
+        ctx: FunctionContext,
         sel_q: Tensor,
         sel_k: Tensor,
         bits: Tensor,
@@ -140,17 +141,17 @@ class _TiledSupervise(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, d_loss: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: FunctionContext, d_loss: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         causal, kl, sample, live = ctx.options
         sel_q, sel_k, key_padding, mean, rows, sel_norm, *rest = ctx.saved_tensors
         n_layers = len(rest) // 3
         norms, projections = rest[:n_layers], rest[n_layers:]
-        teacher = _TiledTeacher(sel_q, sel_k, projections, AttentionMask(key_padding, causal), sample)
+        teacher = _TiledTeacher(sel_q, sel_k, (*projections,), AttentionMask(key_padding, causal), sample)
         d_sel_q, d_sel_k, *others = teacher.gradients(mean, rows, sel_norm, norms, kl, d_loss.float(), live)
         return (d_sel_q, d_sel_k, None, None, None, None, None, None, *(others or (None,) * (2 * n_layers)))
 
 
-def _results(ctx: Any, loss: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
+def _results(ctx: FunctionContext, loss: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
     ctx.mark_non_differentiable(*others)
     return loss, *others
 
@@ -165,8 +166,8 @@ class _TiledTeacher:
         self.sel_q, self.sel_k = sel_q[:, None], sel_k[:, None]
         self.queries, self.keys = projections[:n_layers], projections[n_layers:]
         self.mask, self.sample = mask, sample
-        self.kernels: Any = triton_kernels("supervise")
-        self.through: Any = triton_kernels("straight_through")
+        self.kernels = required_kernels("supervise")
+        self.through = required_kernels("straight_through")
         n_batch, _, n_queries, _ = self.queries[0].shape
         self.blocks = list(_blocks(n_batch, n_queries, sel_k.size(1), mask.causal, sample, sel_q.device))
 
@@ -296,7 +297,7 @@ def tiled_through_gradient(
         delta: dO . O, float32 [B, H, Q].
     """
     (q, k, v, _, d_out, lse), (sel_q, sel_k, bounded, sample) = attended, through
-    kernels: Any = triton_kernels("straight_through")
+    kernels = required_kernels("straight_through")
     (n_batch, _, n_queries, _), n_keys = q.shape, k.size(2)
     blocks = list(_blocks(n_batch, n_queries, n_keys, mask.causal, sample, q.device))
     selector = _Sums(sel_q[:, None], sel_k[:, None], sample, len(blocks))

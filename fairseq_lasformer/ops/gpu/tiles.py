@@ -5,23 +5,15 @@ Definition: ``reference.select`` and ``reference.selected_attention``. Kernels: 
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from fairseq_lasformer.ops.attend import GradientOptions, gradient_options, selected_attention
-from fairseq_lasformer.ops.backends import current, triton_kernels
+from fairseq_lasformer.ops.backends import current, required_kernels
 from fairseq_lasformer.ops.blocks import BLOCK_ELEMENTS, MINIMUM_ROWS
 from fairseq_lasformer.ops.gpu.teacher import WORD, fits, mask_of, tiled_through_gradient
-from fairseq_lasformer.ops.types import Attended, AttentionMask, DropoutMask, StraightThrough
-
-
-def _kernels(module: str) -> Any:
-    found = triton_kernels(module)
-    assert found is not None
-    return found
+from fairseq_lasformer.ops.types import Attended, AttentionMask, DropoutMask, FunctionContext, StraightThrough
 
 
 @torch.no_grad()
@@ -50,7 +42,7 @@ def topk_bitmask(sel_q: Tensor, sel_k: Tensor, mask: AttentionMask, kappa: int |
     with current(queries):
         for start in range(0, n_queries, step):
             rows = slice(start, min(start + step, n_queries))
-            _kernels("bits").select_block(queries[:, rows], keys, mask, start, n_queries, kappa, bits[:, rows])
+            required_kernels("bits").select_block(queries[:, rows], keys, mask, start, n_queries, kappa, bits[:, rows])
     return bits
 
 
@@ -106,7 +98,7 @@ def tiled_attention(
 class _TiledAttention(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any,
+        ctx: FunctionContext,
         q: Tensor,
         k: Tensor,
         v: Tensor,
@@ -116,7 +108,7 @@ class _TiledAttention(torch.autograd.Function):
         sel_k: Tensor | None,
         how: GradientOptions,
     ) -> Tensor:
-        kernels = _kernels("tiles")
+        kernels = required_kernels("tiles")
         q, k, v = (kernels.laid(t) for t in (q, k, v))
         with current(q):
             out, lse = kernels.forward(q, k, v, bits, mask.causal, how.dropout)
@@ -126,10 +118,10 @@ class _TiledAttention(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: FunctionContext, d_out: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, bits, key_padding, sel_q, sel_k, out, lse = ctx.saved_tensors
         bounded, sample, dropout = ctx.how
-        kernels = _kernels("tiles")
+        kernels = required_kernels("tiles")
         attended = Attended(q, k, v, out, kernels.laid(d_out), lse)
         with current(q):
             *gradients, delta = kernels.backward(attended, bits, ctx.causal, dropout)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,7 +18,11 @@ from torch import Tensor
 from fairseq_lasformer.data.examples import line_spans
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.plugin.datasets.epoch_draws import DrawnEveryEpoch
+from fairseq_lasformer.records import Sample
 from fairseq_lasformer.resume import key_of
+
+if TYPE_CHECKING:
+    from fairseq.data import Dictionary
 
 
 class Noise(NamedTuple):
@@ -61,7 +65,7 @@ class Symbols(NamedTuple):
     tag: int | None
 
     @classmethod
-    def of(cls, dictionary: Any, separator: str, tag: str) -> Symbols:
+    def of(cls, dictionary: Dictionary, separator: str, tag: str) -> Symbols:
         """Return the symbols of a dictionary; if it has no ``<mask>``, ``<unk>`` masks, as in word dropout."""
         mask = dictionary.index("<mask>")  # <unk>, if there is none
         return cls(mask, dictionary.index(separator) if separator else None, dictionary.index(tag) if tag else None)
@@ -105,11 +109,11 @@ def noised(tokens: Tensor, noise: Noise, symbols: Symbols, seed: str) -> Tensor:
 class NoisySource(DrawnEveryEpoch):
     """A dataset of pairs whose sources get new noise in every epoch."""
 
-    def __init__(self, dataset: Any, noise: Noise, symbols: Symbols, seed: int) -> None:
+    def __init__(self, dataset: FairseqDataset, noise: Noise, symbols: Symbols, seed: int) -> None:
         super().__init__(dataset, seed)
         self.noise, self.symbols = noise, symbols
 
-    def __getitem__(self, index: int) -> dict[str, Any]:
+    def __getitem__(self, index: int) -> Sample:
         item = self.dataset[index]
         return {**item, "source": noised(item["source"], self.noise, self.symbols, self.seed_of(index))}
 
@@ -156,14 +160,14 @@ class MixedByTemperature(FairseqDataset):
     def num_tokens(self, index: int) -> int:
         return int(self.tokens[index])
 
-    def num_tokens_vec(self, indices: Any) -> Any:
+    def num_tokens_vec(self, indices: np.ndarray) -> np.ndarray:
         return self.tokens[indices]
 
     def size(self, index: int) -> Any:
         dataset, own = self._place(index)
         return dataset.size(own)
 
-    def ordered_indices(self) -> Any:
+    def ordered_indices(self) -> np.ndarray:
         """Return the indices of an epoch; each pass over a dataset is ordered by length."""
         passes = [dataset.ordered_indices() + start for dataset, start in zip(self.datasets, self.starts)]
         sizes = [len(own) for own in passes]

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from fairseq.data import BaseWrapperDataset
 
 from fairseq_lasformer.resume import key_of
+
+if TYPE_CHECKING:
+    import numpy as np
+    from fairseq.data import FairseqDataset
 
 
 class DrawnEveryEpoch(BaseWrapperDataset):
@@ -19,7 +23,7 @@ class DrawnEveryEpoch(BaseWrapperDataset):
         seed: fairseq's ``--seed``.
     """
 
-    def __init__(self, dataset: Any, seed: int) -> None:
+    def __init__(self, dataset: FairseqDataset, seed: int) -> None:
         super().__init__(dataset)
         self.seed, self.epoch = seed, 1
 
@@ -31,5 +35,5 @@ class DrawnEveryEpoch(BaseWrapperDataset):
         """Return the seed of all draws for an example in this epoch."""
         return key_of(self.seed, self.epoch, int(index))
 
-    def num_tokens_vec(self, indices: Any) -> Any:
+    def num_tokens_vec(self, indices: np.ndarray) -> np.ndarray:
         return self.dataset.num_tokens_vec(indices)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,6 +13,10 @@ from fairseq_lasformer.data.examples import line_spans
 from fairseq_lasformer.data.subword_sampling import Sampler
 from fairseq_lasformer.data.subwords import SYMBOLS
 from fairseq_lasformer.plugin.datasets.epoch_draws import DrawnEveryEpoch
+from fairseq_lasformer.records import Sample
+
+if TYPE_CHECKING:
+    from fairseq.data import Dictionary, FairseqDataset
 
 
 class SampledSide(NamedTuple):
@@ -28,7 +32,7 @@ class SampledSide(NamedTuple):
     """
 
     sampler: Sampler
-    dictionary: Any
+    dictionary: Dictionary
     symbols: Sequence[str]
     separator: str
     tag: str
@@ -63,11 +67,11 @@ class SampledSubwords(DrawnEveryEpoch):
         seed: see :class:`DrawnEveryEpoch`.
     """
 
-    def __init__(self, dataset: Any, sides: tuple[SampledSide, SampledSide], seed: int) -> None:
+    def __init__(self, dataset: FairseqDataset, sides: tuple[SampledSide, SampledSide], seed: int) -> None:
         super().__init__(dataset, seed)
         self.sides = sides
 
-    def __getitem__(self, index: int) -> dict[str, Any]:
+    def __getitem__(self, index: int) -> Sample:
         item, generator = self.dataset[index], random.Random(self.seed_of(index))
         source, target = self.sides
         return {

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+
+from fairseq_lasformer.records import Sample
+
+if TYPE_CHECKING:
+    from fairseq.data import Dictionary
 
 
 @dataclass(frozen=True)
@@ -25,13 +30,13 @@ class DroppedSide:
     spared: frozenset[int]
 
 
-def dropped_side(key: str, dictionary: Any, symbols: Sequence[str]) -> DroppedSide:
+def dropped_side(key: str, dictionary: Dictionary, symbols: Sequence[str]) -> DroppedSide:
     """Return the side ``key`` of a batch; end of sentence, padding and the data's symbols are never dropped."""
     spared = {dictionary.eos(), dictionary.bos(), dictionary.pad(), *map(dictionary.index, symbols)}
     return DroppedSide(key, dictionary.unk(), frozenset(spared - {dictionary.unk()}))
 
 
-def drop_words(sample: dict[str, Any], p: float, sides: Sequence[DroppedSide]) -> dict[str, Any]:
+def drop_words(sample: Sample, p: float, sides: Sequence[DroppedSide]) -> Sample:
     """Replace each word of the given sides with <unk> with probability ``p``; the target is unchanged.
 
     Random numbers come from torch's generator, which fairseq seeds by the number of updates: they differ between

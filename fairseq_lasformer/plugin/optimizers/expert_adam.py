@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from fairseq.optim import register_optimizer
@@ -13,9 +13,13 @@ from torch import Tensor
 
 from fairseq_lasformer.errors import InputError
 
+if TYPE_CHECKING:
+    from fairseq.optim import FairseqOptimizer
+    from omegaconf import DictConfig
+
 
 @contextmanager
-def restricted(optimizer: Any, groups: list[dict[str, Any]]) -> Iterator[None]:
+def restricted(optimizer: FairseqOptimizer, groups: list[dict[str, Any]]) -> Iterator[None]:
     """Restrict an optimizer to some of its groups for one step."""
     every, optimizer.param_groups = optimizer.param_groups, groups
     try:
@@ -44,7 +48,7 @@ class ExpertAdam(Adam):
         groups = [{"params": p, "factored": p is experts} for p in (others, experts) if p]
         super().__init__(groups, **kwargs)
 
-    def step(self, closure: Callable | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable | None = None) -> float | None:  # type: ignore[override]
         """Update all parameters once."""
         with restricted(self, [g for g in self.param_groups if not g["factored"]]):
             loss = super().step(closure)
@@ -82,7 +86,7 @@ class ExpertAdam(Adam):
 class FairseqExpertAdam(FairseqAdam):
     """``--optimizer expert_adam``: :class:`ExpertAdam` with the options of fairseq's Adam."""
 
-    def __init__(self, cfg: Any, params: Iterable[Tensor]) -> None:
+    def __init__(self, cfg: DictConfig, params: Iterable[Tensor]) -> None:
         super().__init__(cfg, params := list(params))
         if not any(getattr(p, "param_group", "") == "expert" for p in params):
             raise InputError(

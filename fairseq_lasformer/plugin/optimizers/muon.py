@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from fairseq.optim import register_optimizer
 from fairseq.optim.adam import Adam, FairseqAdam, FairseqAdamConfig
+from omegaconf import DictConfig
 from torch import Tensor, nn
 
 from fairseq_lasformer.errors import InputError
@@ -41,7 +42,7 @@ class Muon(torch.optim.Muon):
     """
 
     @torch.no_grad()
-    def step(self, closure: Callable | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable | None = None) -> float | None:  # type: ignore[override]
         """Update all matrices once."""
         if any(p.is_cuda for group in self.param_groups for p in group["params"]) or bfloat16.available():
             return super().step(closure)
@@ -100,7 +101,7 @@ class MuonWithAdam(Adam):
         groups = [{"params": p, "matrices": p is matrices} | (own if p is matrices else {}) for p in (others, matrices)]
         super().__init__([g for g in groups if g["params"]], **kwargs)
 
-    def step(self, closure: Callable | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable | None = None) -> float | None:  # type: ignore[override]
         """Update all parameters once."""
         with restricted(self, [g for g in self.param_groups if not g["matrices"]]):
             loss = super().step(closure)
@@ -121,7 +122,7 @@ class MuonConfig(FairseqAdamConfig):
 class FairseqMuon(FairseqAdam):
     """``--optimizer muon``: :class:`MuonWithAdam` with the options of fairseq's Adam for all other parameters."""
 
-    def __init__(self, cfg: Any, params: Iterable[Tensor]) -> None:
+    def __init__(self, cfg: DictConfig, params: Iterable[Tensor]) -> None:
         super().__init__(cfg, params := list(params))
         if not any(getattr(p, "param_group", "") == EMBEDDING for p in params):
             raise InputError(

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from fairseq import checkpoint_utils, file_io
@@ -31,6 +31,12 @@ from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.files import atomic_copy
 from fairseq_lasformer.plugin.patches import run_lock, wrap
 from fairseq_lasformer.plugin.task_config import DocumentTranslationConfig
+from fairseq_lasformer.records import State
+
+if TYPE_CHECKING:
+    from fairseq.models import BaseFairseqModel
+    from fairseq.tasks import FairseqTask
+    from fairseq.trainer import Trainer
 
 logger = logging.getLogger(__name__)
 
@@ -87,7 +93,7 @@ def _plain(error: BaseException) -> str | None:
 
 def load_checkpoint_to_cpu(
     path: str, arg_overrides: dict[str, Any] | None = None, load_on_all_ranks: bool = False
-) -> dict[str, Any]:
+) -> State:
     """Load a checkpoint like fairseq's function of this name, but check the file before using it.
 
     In fairseq's version, torch's default decides whether a pickle may run code, and an environment variable can
@@ -111,7 +117,7 @@ def load_checkpoint_to_cpu(
         raise InputError(f"{path}: not a checkpoint that fairseq can use ({type(e).__name__}: {e})") from e
 
 
-def _add_new_options(task: Any, overrides: dict[str, Any]) -> None:
+def _add_new_options(task: FairseqTask, overrides: dict[str, Any]) -> None:
     """Set options of our task that a checkpoint of an older version lacks; fairseq would ignore them."""
     if not OmegaConf.is_config(task) or task.get("_name") != "document_translation":
         return
@@ -141,7 +147,7 @@ def _load_fitting(original: Callable[..., Any], filenames: Sequence[str], *args:
         ) from e
 
 
-def _restart(original: Callable[..., Any], cfg: Any, trainer: Any, **kwargs: Any) -> Any:
+def _restart(original: Callable[..., Any], cfg: DictConfig, trainer: Trainer, **kwargs: Any) -> Any:
     """Restore a training run; a finished one ends at once.
 
     The process first claims the folder for itself and repairs a damaged last checkpoint.
@@ -155,7 +161,7 @@ def _restart(original: Callable[..., Any], cfg: Any, trainer: Any, **kwargs: Any
     _find_beginning(cfg, last)
     begins = cfg.reset_meters or (cfg.finetune_from_model is not None and not last.exists())
 
-    def load_state(*args: Any, **options: Any) -> dict[str, Any]:
+    def load_state(*args: Any, **options: Any) -> State:
         state = load_checkpoint_to_cpu(*args, **options)
         trainer.task.load_state_dict(state.get("task_state") or {})  # fairseq does this for inference only
         if begins and isinstance(state.get("extra_state"), dict):
@@ -179,7 +185,7 @@ def _restart(original: Callable[..., Any], cfg: Any, trainer: Any, **kwargs: Any
     return restored
 
 
-def _find_beginning(cfg: Any, last: Path) -> None:
+def _find_beginning(cfg: DictConfig, last: Path) -> None:
     """Find the checkpoint that a training starts from; fairseq ignores what is no file, and trains from scratch.
 
     Args:
@@ -198,7 +204,7 @@ def _find_beginning(cfg: Any, last: Path) -> None:
             raise InputError(f"--{name.replace('_', '-')} {e}") from e
 
 
-def _join_torchrun(original: Callable[..., Any], cfg: Any, *args: Any, **kwargs: Any) -> None:
+def _join_torchrun(original: Callable[..., Any], cfg: DictConfig, *args: Any, **kwargs: Any) -> None:
     """Join torchrun's other workers even without a GPU.
 
     fairseq starts one worker per GPU: on CPUs, each would train by itself.
@@ -236,7 +242,7 @@ def _copy(source: str, target: str, overwrite: bool = False) -> bool:
 def _copy_integers(
     original: Callable[..., Any],
     self: Any,
-    model: Any,
+    model: BaseFairseqModel,
     config: Any,
     device: Any = None,
     skip_keys: set[str] | None = None,

@@ -7,7 +7,7 @@ This module adds their part of the gradient norm, and saves one ordinary checkpo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -19,6 +19,12 @@ from fairseq_lasformer.cannot import refuse
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.nn.moe.dispatch import ExpertGroup
 from fairseq_lasformer.plugin.patches import wrap
+from fairseq_lasformer.records import State
+
+if TYPE_CHECKING:
+    from fairseq.optim import FairseqOptimizer
+    from fairseq.trainer import Trainer
+    from omegaconf import DictConfig
 
 
 def make_expert_group(n_experts: int) -> ExpertGroup | None:
@@ -45,7 +51,7 @@ def install() -> None:
     wrap(utils, "clip_grad_norm_", _clip)
 
 
-def check(cfg: Any) -> None:
+def check(cfg: DictConfig) -> None:
     """Reject settings under which the workers' experts would be averaged, overwritten or ignored.
 
     Raises:
@@ -70,7 +76,7 @@ def _experts(params: Iterable[Any]) -> list[Any]:
     return [p for p in params if hasattr(p, "expert")]
 
 
-def _params(optimizer: Any) -> list[Any]:
+def _params(optimizer: FairseqOptimizer) -> list[Any]:
     """Return the parameters of a torch optimizer in the order in which its state numbers them."""
     return [p for group in optimizer.param_groups for p in group["params"]]
 
@@ -98,7 +104,7 @@ def _whole(local: Tensor, rank: int, size: int) -> Tensor | None:
     return None if parts is None else torch.cat([p.cpu() for p in parts])
 
 
-def _expert_states(optimizer: Any) -> list[tuple[int, str, Tensor]]:
+def _expert_states(optimizer: FairseqOptimizer) -> list[tuple[int, str, Tensor]]:
     """Return the expert entries of a torch optimizer's state: index of the parameter, key, value [n / W, …]."""
     return [
         (i, key, value)
@@ -109,7 +115,7 @@ def _expert_states(optimizer: Any) -> list[tuple[int, str, Tensor]]:
     ]
 
 
-def _save(original: Callable, cfg: Any, trainer: Any, *args: Any) -> Any:
+def _save(original: Callable, cfg: DictConfig, trainer: Trainer, *args: Any) -> Any:
     """Save a checkpoint on all workers: worker 0 writes all workers' experts into one ordinary file."""
     named = [(name, p) for name, p in trainer.get_model().named_parameters() if hasattr(p, "expert")]
     if not named or cfg.no_save:
@@ -138,7 +144,7 @@ def _save(original: Callable, cfg: Any, trainer: Any, *args: Any) -> Any:
         del trainer.state_dict
 
 
-def _load(original: Callable, cfg: Any, trainer: Any, **kwargs: Any) -> Any:
+def _load(original: Callable, cfg: DictConfig, trainer: Trainer, **kwargs: Any) -> Any:
     """Load a checkpoint with checked settings; each worker keeps the optimizer state of its own experts.
 
     The weights are sliced in :class:`Experts`.
@@ -148,7 +154,7 @@ def _load(original: Callable, cfg: Any, trainer: Any, **kwargs: Any) -> Any:
     check(trainer.cfg)
     rank, size = trainer.data_parallel_rank, trainer.data_parallel_world_size
 
-    def own_experts(params: list[Any], state: dict[str, Any]) -> dict[str, Any]:
+    def own_experts(params: list[Any], state: State) -> dict[str, Any]:
         moments = dict(state["state"])
         for i, p in enumerate(params):
             if hasattr(p, "expert") and i in moments:
@@ -164,7 +170,7 @@ def _load(original: Callable, cfg: Any, trainer: Any, **kwargs: Any) -> Any:
         load = optimizer.load_state_dict
 
         # fairseq's method, not torch's hook: memory-efficient half precision sets the state directly
-        def load_state_dict(state: dict[str, Any], overrides: Any = None) -> None:
+        def load_state_dict(state: State, overrides: Any = None) -> None:
             load(own_experts(_params(optimizer.optimizer), state), overrides)
 
         optimizer.load_state_dict = load_state_dict

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -13,6 +13,11 @@ from fairseq_lasformer.machine import cores
 from fairseq_lasformer.nn.attentions.selected import SelectedAttention
 from fairseq_lasformer.ops import ahead
 from fairseq_lasformer.plugin.patches import wrap
+
+if TYPE_CHECKING:
+    from fairseq.models import BaseFairseqModel
+    from fairseq.trainer import Trainer
+    from omegaconf import DictConfig
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +32,7 @@ def install() -> None:
     wrap(train, "main", _with_helper)
 
 
-def _with_helper(original: Callable[..., Any], cfg: Any, *args: Any, **more: Any) -> Any:
+def _with_helper(original: Callable[..., Any], cfg: DictConfig, *args: Any, **more: Any) -> Any:
     """Train with a helper, which loads what it needs while fairseq builds the model, and compiles while data load."""
     first = not cfg.distributed_training.device_id  # of the GPUs of a machine
     if cfg.common.cpu or not first or not torch.cuda.is_available() or torch.version.hip:
@@ -45,7 +50,7 @@ def _with_helper(original: Callable[..., Any], cfg: Any, *args: Any, **more: Any
 
 
 def _while_compiling(
-    helper: ahead.Helper, original: Callable[..., Any], cfg: Any, trainer: Any, *args: Any, **more: Any
+    helper: ahead.Helper, original: Callable[..., Any], cfg: DictConfig, trainer: Trainer, *args: Any, **more: Any
 ) -> Any:
     """Load a checkpoint and the data while the helper compiles; wait for it."""
     model, task = trainer.get_model(), trainer.task.cfg
@@ -65,7 +70,7 @@ def _while_compiling(
     return done
 
 
-def attentions_of(model: Any, dtype: torch.dtype) -> list[ahead.Attentions]:
+def attentions_of(model: BaseFairseqModel, dtype: torch.dtype) -> list[ahead.Attentions]:
     """Return what the kernels of a model's attentions depend on, each once."""
     cfg, gradient = model.cfg, str(model.cfg.select_gradient)
     select = int(cfg.select_dim) if any(True for _ in model.selectors()) else 0

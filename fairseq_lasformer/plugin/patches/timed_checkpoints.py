@@ -7,12 +7,17 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from omegaconf import OmegaConf, open_dict
 
 from fairseq_lasformer.errors import INTERRUPTED
 from fairseq_lasformer.plugin.patches import wrap
+
+if TYPE_CHECKING:
+    from fairseq.tasks import FairseqTask
+    from fairseq.trainer import Trainer
+    from omegaconf import DictConfig
 
 _AGAIN = 1.0  # seconds within which a second signal is the same key press, passed on by a parent
 
@@ -29,7 +34,7 @@ class Interruption:
         if main and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             signal.signal(signal.SIGINT, self._on_signal)
 
-    def _on_signal(self, *_: Any) -> None:
+    def _on_signal(self, *_: object) -> None:
         now = time.monotonic()
         if self.since is None:
             self.since = now
@@ -53,14 +58,22 @@ class Saving:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock, self.last = clock, clock()
 
-    def __call__(self, original: Callable[..., Any], cfg: Any, trainer: Any, task: Any, *args: Any, **more: Any) -> Any:
+    def __call__(
+        self,
+        original: Callable[..., Any],
+        cfg: DictConfig,
+        trainer: Trainer,
+        task: FairseqTask,
+        *args: Any,
+        **more: Any,
+    ) -> Any:
         minutes = getattr(task.cfg, "save_interval_minutes", 0)
         # workers' clocks differ, but all of them must save, or none
         alone = trainer.data_parallel_world_size == 1
         stopping = alone and interruption.since is not None
         due = alone and 0 < minutes <= (self.clock() - self.last) / 60
         if due or stopping:
-            cfg = OmegaConf.create(OmegaConf.to_container(cfg), flags={"allow_objects": True})
+            cfg = DictConfig(OmegaConf.to_container(cfg), flags={"allow_objects": True})
             with open_dict(cfg):
                 cfg.checkpoint.save_interval_updates = 1
                 cfg.dataset.disable_validation = True

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from types import NoneType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from fairseq.distributed import LegacyDistributedDataParallel as LegacyDistributed
@@ -22,9 +22,15 @@ from fairseq_lasformer.cannot import MIXTURES, refuse
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.nn.patterns.full import Full
 from fairseq_lasformer.nn.patterns.learned import Selector
-from fairseq_lasformer.ops import RowSample, backend_for
+from fairseq_lasformer.ops import FunctionContext, RowSample, backend_for
 from fairseq_lasformer.plugin.build import sampling, without_keys
 from fairseq_lasformer.plugin.criterion import LabelSmoothedCrossEntropyWithSelection
+from fairseq_lasformer.records import Log, Sample
+
+if TYPE_CHECKING:
+    from fairseq.criterions import FairseqCriterion
+    from fairseq.models import BaseFairseqModel
+    from fairseq.tasks import FairseqTask
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +54,7 @@ class Shape(NamedTuple):
     target: int
 
     @classmethod
-    def of(cls, sample: dict[str, Any]) -> Shape:
+    def of(cls, sample: Sample) -> Shape:
         """Return the sizes to which a batch is padded."""
         (n, source), target = sample["net_input"]["src_tokens"].shape, sample["target"].size(1)
         return cls(rounded(n), rounded(source), rounded(target))
@@ -71,7 +77,7 @@ class Batch:
         self.lengths = torch.empty(n, dtype=torch.int64, device=device)
         self.n_tokens = torch.empty((), dtype=torch.int64, device=device)
 
-    def fill(self, sample: dict[str, Any]) -> None:
+    def fill(self, sample: Sample) -> None:
         """Copy a batch, padded; examples that are all padding have no tokens."""
         inputs = sample["net_input"]
         source, target = self.pads
@@ -83,7 +89,7 @@ class Batch:
         self.n_tokens.fill_(sample["ntokens"])
 
     @property
-    def sample(self) -> dict[str, Any]:
+    def sample(self) -> Sample:
         """The batch in the form of fairseq's criterion, with its number of tokens on the device."""
         inputs = {"src_tokens": self.source, "src_lengths": self.lengths, "prev_output_tokens": self.previous}
         return {"net_input": {**inputs, "padded": True}, "target": self.target, "ntokens": self.n_tokens}
@@ -118,7 +124,14 @@ class _Passes:
             that graphs captured on one stream share their memory.
     """
 
-    def __init__(self, criterion: Any, model: Any, batch: Batch, gradients: _Gradients, where: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        criterion: FairseqCriterion,
+        model: BaseFairseqModel,
+        batch: Batch,
+        gradients: _Gradients,
+        where: dict[str, Any],
+    ) -> None:
         self.gradients = gradients
         # a longer text may replace the position tables; the captured passes keep reading these
         self.tables = [m.weights for m in model.modules() if isinstance(getattr(m, "weights", None), Tensor)]
@@ -139,14 +152,14 @@ class _Passes:
 
 class _Replay(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, passes: _Passes, *parameters: Tensor) -> Tensor:
+    def forward(ctx: FunctionContext, passes: _Passes, *parameters: Tensor) -> Tensor:
         ctx.passes = passes
         passes.forward.replay()
         return passes.loss.clone()
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, d_loss: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: FunctionContext, d_loss: Tensor) -> tuple[Tensor | None, ...]:
         passes = ctx.passes
         parameters, held, scale = passes.gradients
         scale.copy_(d_loss)
@@ -175,7 +188,7 @@ class GraphedCriterion:
     """
 
     def __init__(
-        self, criterion: Any, most_tokens: int, pads: tuple[int, int], left: bool, memory: float = 1.0
+        self, criterion: FairseqCriterion, most_tokens: int, pads: tuple[int, int], left: bool, memory: float = 1.0
     ) -> None:
         self.criterion, self.most_tokens, self.memory = criterion, most_tokens, memory
         self.pads, self.left = pads, left
@@ -186,7 +199,7 @@ class GraphedCriterion:
         self.held = 0  # bytes of the graphs' pool
         self.full = False
 
-    def __call__(self, model: Any, sample: dict[str, Any]) -> tuple[Tensor, Any, dict[str, Any]]:
+    def __call__(self, model: BaseFairseqModel, sample: Sample) -> tuple[Tensor, Any, Log]:
         """Return the criterion's result."""
         if max(sample["net_input"]["src_tokens"].numel(), sample["target"].numel()) > self.most_tokens:
             return self.criterion(model, sample)
@@ -212,7 +225,7 @@ class GraphedCriterion:
         log = {name: value.clone() if isinstance(value, Tensor) else value for name, value in passes.log.items()}
         return loss, sample["ntokens"], _counted(log, sample)
 
-    def _captured(self, model: Any, batch: Batch) -> _Passes:
+    def _captured(self, model: BaseFairseqModel, batch: Batch) -> _Passes:
         device = batch.target.device
         if self.gradients is None:
             self.where = {"pool": torch.cuda.graph_pool_handle(), "stream": torch.cuda.Stream(device)}
@@ -234,13 +247,13 @@ class GraphedCriterion:
         return passes
 
 
-def _counted(log: dict[str, Any], sample: dict[str, Any]) -> dict[str, Any]:
+def _counted(log: Log, sample: Sample) -> Log:
     """Return a logging output with the batch's own counts, which the host knows."""
     n_tokens = sample["ntokens"]
     return {**log, "ntokens": n_tokens, "sample_size": n_tokens, "nsentences": sample["target"].size(0)}
 
 
-def samples(model: Any, shape: Shape) -> tuple[RowSample, ...]:
+def samples(model: BaseFairseqModel, shape: Shape) -> tuple[RowSample, ...]:
     """Return which queries teach each selector; the host picks them."""
     drawn = sampling(model.cfg, model.num_updates, next(model.parameters()).device)
     lengths = {"encoder": shape.source, "decoder": shape.target, "cross": shape.target}
@@ -250,7 +263,9 @@ def samples(model: Any, shape: Shape) -> tuple[RowSample, ...]:
     )
 
 
-def check(model: Any, criterion: Any, task: Any, device: torch.device, amp: bool) -> None:
+def check(
+    model: BaseFairseqModel, criterion: FairseqCriterion, task: FairseqTask, device: torch.device, amp: bool
+) -> None:
     """Reject what cannot be captured, because the host decides it in every step or has to ask the device.
 
     Args:

@@ -7,13 +7,17 @@ likely words are used: the rest of the distribution is mostly noise.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from fairseq import checkpoint_utils
 from torch import Tensor
 
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.records import Sample
+
+if TYPE_CHECKING:
+    from fairseq.tasks import FairseqTask
 
 
 class Teacher:
@@ -28,7 +32,7 @@ class Teacher:
         InputError: the checkpoint is unusable, or has other dictionaries.
     """
 
-    def __init__(self, checkpoint: str, task: Any, top: int) -> None:
+    def __init__(self, checkpoint: str, task: FairseqTask, top: int) -> None:
         if top < 1:
             raise InputError(f"--distil-top {top}: expected a number of words, at least 1")
         if not Path(checkpoint).is_file():
@@ -44,7 +48,7 @@ class Teacher:
         self.model.requires_grad_(False)
 
     @torch.no_grad()
-    def most_likely(self, sample: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    def most_likely(self, sample: Sample) -> tuple[Tensor, Tensor]:
         """Return the teacher's most likely words after every prefix, and their probabilities, which sum to 1.
 
         Args:
@@ -59,7 +63,7 @@ class Teacher:
         scores, words = self.model(**sample["net_input"])[0].float().topk(self.top)
         return scores.softmax(-1), words
 
-    def loss(self, log_probabilities: Tensor, sample: dict[str, Any], pad: int) -> Tensor:
+    def loss(self, log_probabilities: Tensor, sample: Sample, pad: int) -> Tensor:
         """Return the student's cross-entropy with the teacher's most likely words, summed over the target's tokens.
 
         Args:
