@@ -136,4 +136,4 @@ class Frontend(nn.Module):
         x = words if positions is None else words + positions
         if self.layernorm_embedding is not None:
             x = self.layernorm_embedding(x)
-        return self.dropout_module(x)
+        return self.dropout_module(x) if self.training else x

@@ -132,6 +132,8 @@ class BeamGenerator(SequenceGenerator):
     search: ProcessedSearch
     token_indices_to_suppress: Tensor | None
     look_every: int | None = None
+    ends_exhausted = False
+    """Whether an item is finished as soon as none of its hypotheses can be continued."""
 
     def __init__(
         self,
@@ -232,10 +234,6 @@ class BeamGenerator(SequenceGenerator):
         given_words = GivenWords(prefix, self.pad, longest)
         return [always, given_words] if self.tag is None else [always, given_words, FreeTag()]
 
-    def _exhausted(self) -> Tensor | None:
-        """Return the items that are finished as soon as a hypothesis ends, bool [N]."""
-        return None
-
     def _beam_search(
         self, sample: Sample, start: int, prefix: Tensor | None, processors: Sequence[StepProcessor]
     ) -> list[list[Hypothesis]]:
@@ -267,7 +265,8 @@ class BeamGenerator(SequenceGenerator):
             lprobs, _ = self.model.forward_decoder(so_far, encoded, states, self.temperature)
             past = beams.scores[..., None].expand(-1, -1, step) if recent is None else sums
             scores, words, parents = self.search.step(step, lprobs.view(n, -1, self.vocab_size), past, recent)
-            beams, record, chosen = advance(beams, scores, words, parents, self.eos, self._exhausted())
+            over = self.search.exhausted if self.ends_exhausted else None
+            beams, record, chosen = advance(beams, scores, words, parents, self.eos, over)
             histories.add(record)
             if step == longest:
                 break
@@ -279,16 +278,16 @@ class BeamGenerator(SequenceGenerator):
                 going = [i for i, n_ended in enumerate(beams.n_ended[:, 0].tolist()) if n_ended < beam]
                 if not going:
                     break
-                if len(going) < n:
+                if len(going) < n:  # hypotheses only change places within an item, which share its source
                     n, items = len(going), torch.tensor(going, device=device)
                     histories.remove(going)
                     self.search.prune_sentences(items)
                     beams, chosen, order, sums = beams.take(items), chosen[items], order[items], sums[items]
+                    encoded = self.model.reorder_encoder_out(encoded, order.view(-1))
             if recent is not None:
                 recent = torch.cat([recent[order.view(-1)], beams.words.view(-1, 1)], 1)
             self.search.update_constraints(chosen)
             self.model.reorder_incremental_state(states, order.view(-1))
-            encoded = self.model.reorder_encoder_out(encoded, order.view(-1))
         return histories.hypotheses(self.eos, self.len_penalty if self.normalize_scores else None, device)
 
     def _begin(self, given: Tensor, scores: Tensor, beams: Beams, histories: Histories) -> tuple[Beams, Tensor]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import torch
 from fairseq.search import BeamSearch, Search
 from torch import Tensor
@@ -17,6 +19,11 @@ class FastBeamSearch(BeamSearch):
 
     backend = "auto"
 
+    @cached_property
+    def kernels(self) -> bool:
+        """Whether this machine's CPU has the kernels, looked up once instead of in every step."""
+        return backend_for(torch.device("cpu"), self.backend) == "cpu"
+
     def step(
         self,
         step: int,
@@ -27,7 +34,7 @@ class FastBeamSearch(BeamSearch):
         candidate_multiple: int = 2,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """See fairseq's ``Search.step``."""
-        if lprobs.dtype != torch.float32 or backend_for(lprobs.device, self.backend) != "cpu":
+        if lprobs.dtype != torch.float32 or lprobs.device.type != "cpu" or not self.kernels:
             return super().step(step, lprobs, scores, prev_output_tokens, original_batch_idxs, candidate_multiple)
         n_items, beam, n_words = lprobs.shape
         past = None

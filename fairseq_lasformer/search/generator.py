@@ -67,6 +67,8 @@ class AlignedGenerator(BeamGenerator):
         options: further arguments of ``SequenceGenerator``.
     """
 
+    ends_exhausted = True
+
     def __init__(
         self,
         models: Sequence[BaseFairseqModel],
@@ -251,9 +253,6 @@ class AlignedGenerator(BeamGenerator):
         starts = [begin for begin, _ in line_spans(tokens.tolist(), self.alignment.separators[1])]
         n_tags = int(self.tag is not None)
         return torch.cat([tokens[:n_tags], tokens[max(starts[start], n_tags) : max(starts[line], n_tags)]])
-
-    def _exhausted(self) -> Tensor:
-        return self.search.exhausted
 
     def is_finished(self, step: int, unfin_idx: int, max_len: int, finalized_sent_len: int, beam_size: int) -> bool:
         """Return whether the search for an item is over; also if none of its hypotheses can be continued."""
