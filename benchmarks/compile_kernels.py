@@ -30,8 +30,8 @@ from fairseq_lasformer.ops import KAPPA_ONE, AttentionMask, KeptKeys, KeyIndex
 from fairseq_lasformer.ops.gpu.ahead import Target, without_device
 from fairseq_lasformer.ops.gpu.kernels import bits as triton_bits
 from fairseq_lasformer.ops.gpu.kernels import decode as triton_decode
-from fairseq_lasformer.ops.gpu.kernels import norm as triton_norm
 from fairseq_lasformer.ops.gpu.kernels import quantised as triton_quantised
+from fairseq_lasformer.ops.gpu.kernels import step as triton_step
 from fairseq_lasformer.ops.gpu.kernels import straight_through as triton_straight_through
 from fairseq_lasformer.ops.gpu.kernels import supervise as triton_supervise
 from fairseq_lasformer.ops.gpu.kernels import tiles as triton_tiles
@@ -94,7 +94,10 @@ def decode(dtype: torch.dtype, rows: int, length: int, own: bool, kappa: int = K
     keys = _meta(n_items, capacity, width, dtype=dtype)
     x, weight = _meta(rows, width, dtype=dtype), _meta(width, dtype=dtype)
     triton_decode.attend_kept(x, keys, keys, kept, HEADS)
-    triton_norm.add_norm(x, x, weight, weight, 1e-5)
+    triton_step.add_norm(x, x, weight, weight, 1e-5)
+    newest, selector_keys = _meta(rows // n_items, dtype=torch.int64), _meta(n_items, capacity, SELECT_DIM, dtype=dtype)
+    products = _meta(rows, 3 * width + 2 * SELECT_DIM, dtype=dtype).split([width] * 3 + [SELECT_DIM] * 2, 1)
+    triton_step.append([*products[1:3], products[4]], newest, [keys, keys, selector_keys])
 
 
 def decode_8_bits(dtype: torch.dtype, rows: int, length: int) -> None:

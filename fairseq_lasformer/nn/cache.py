@@ -13,14 +13,14 @@ Shapes: R hypotheses, N items, ``beam`` = R / N consecutive hypotheses per item;
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from fairseq_lasformer.nn.lines import SourceLines, ranges, tokens_of_lines
-from fairseq_lasformer.ops import KeptKeys, KeyIndex, quantise_heads
+from fairseq_lasformer.ops import KeptKeys, KeyIndex, append, quantise_heads
 
 IncrementalState = dict[str, Any]
 
@@ -133,10 +133,10 @@ class DecodingCache:
         if self.length == self.table.size(1):
             self._longer_table()
         torch.arange(self.used, self.used + self.beam, out=self.newest)
-        self.table[:, self.length] = self.newest.repeat(self.n_items)
+        self.table.unflatten(0, (self.n_items, -1))[:, :, self.length] = self.newest
         self.used += self.beam
         self.length += 1
-        self.count[: self.n_live] = self.length
+        self.count[: self.n_live].fill_(self.length)
         return KeyIndex(self.table, self.start, self.count, self._end())
 
     def _end(self) -> int:
@@ -172,6 +172,16 @@ class DecodingCache:
         """Write this step's ``new`` [R, W]; return all slots, [N, C, W]."""
         # the slots are read on the device so that a captured step can be replayed
         return self.slots(name, new).index_copy_(1, self.newest, new.view(self.n_items, self.beam, -1))
+
+    def append_together(self, new: Mapping[str, Tensor], backend: str = "auto") -> list[Tensor]:
+        """Write this step's entries of several names, each [R, W], as :meth:`append` does; return all slots of each.
+
+        Args:
+            backend: one of :data:`ops.BACKENDS`.
+        """
+        stores = [self.slots(name, entries) for name, entries in new.items()]
+        append([*new.values()], self.newest, stores, backend)
+        return stores
 
     def slots(self, name: str, like: Tensor, width: int = 0) -> Tensor:
         """Return all slots, [N, C, W], with room for this step's.

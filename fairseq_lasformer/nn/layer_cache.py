@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
@@ -24,6 +25,7 @@ class LayerCache(NamedTuple):
         memory: [N, K, d], the source, in cross-attention; otherwise None.
         generated: slots of the translation's keys so far.
         own: keys of each hypothesis's own line, for attentions that read it.
+        newest: what is known of the newest inputs already, see :class:`StepProducts`.
     """
 
     cache: DecodingCache
@@ -33,6 +35,7 @@ class LayerCache(NamedTuple):
     key_index: KeyIndex
     generated: KeyIndex
     own: KeptKeys | None = None
+    newest: Mapping[str, Tensor] = MappingProxyType({})
 
     @property
     def position(self) -> Tensor:
@@ -51,9 +54,19 @@ class LayerCache(NamedTuple):
             what: name of the projection in the cache, such as ``key``.
             projection: from [..., d] to [..., W].
         """
-        if self.memory is None:
-            return self.cache.append(f"{self.name}.{what}", projection(self.x))
-        return self.cache.once(f"{self.name}.{what}", projection, self.memory)
+        if self.memory is not None:
+            return self.cache.once(f"{self.name}.{what}", projection, self.memory)
+        written = self.newest.get(what)
+        return self.cache.append(f"{self.name}.{what}", projection(self.x)) if written is None else written
+
+    def newest_of(self, what: str, projection: Callable[[Tensor], Tensor]) -> Tensor:
+        """Return the projection of the newest inputs, [R, W].
+
+        Args:
+            what: its name in :attr:`newest`, where it is looked up first.
+        """
+        known = self.newest.get(what)
+        return projection(self.x) if known is None else known
 
     def ends(self, slots: Tensor) -> Tensor:
         """Return which keys end a line, bool [R, T], by their slots [R, T]; see :meth:`DecodingCache.mark`."""
@@ -124,7 +137,7 @@ class LayerCache(NamedTuple):
             return self.project("key", key), self.project("value", value)
         if self.memory is not None:
             return self.of_source("key", n_heads, key), self.of_source("value", n_heads, value)
-        newest = key(self.x), value(self.x)
+        newest = self.newest_of("key", key), self.newest_of("value", value)
         keys, values = (self.room(what, x.size(1), n_heads) for what, x in zip(("key", "value"), newest))
         append_heads(*newest, self.cache.newest, keys, values, backend)
         return keys, values

@@ -6,8 +6,8 @@ with the selections of the layer below it in its group.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import ClassVar, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -22,6 +22,9 @@ from fairseq_lasformer.nn.moe import MixtureOfExperts, RouterStats
 from fairseq_lasformer.nn.options import EVERY_QUERY, Pass, RowSampling
 from fairseq_lasformer.nn.selection import Selection
 from fairseq_lasformer.ops import AttentionMask, KeptKeys, KeyIndex
+
+if TYPE_CHECKING:
+    from fairseq_lasformer.nn.decoding.step_products import AttentionProducts
 
 LayerOutput = tuple[Tensor, tuple[AttentionOutput, ...], RouterStats | None]
 """x, the output of each of the layer's attentions, and in training the statistics of its mixture, if it has one."""
@@ -61,6 +64,7 @@ class DecodeContext(NamedTuple):
         self_index: index of the self-attention's keys.
         source_index: index of the source's keys.
         own: keys of each hypothesis's own line.
+        products: those of every layer's attentions that are computed together; empty for none.
     """
 
     cache: DecodingCache
@@ -68,18 +72,22 @@ class DecodeContext(NamedTuple):
     self_index: KeyIndex
     source_index: KeyIndex
     own: OwnKeys = (None, None)
+    products: Sequence[AttentionProducts] = ()
 
     def run(self, layer: DecoderLayer, x: Tensor, selections: tuple[KeptKeys | None, ...]) -> LayerOutput:
         return layer.step(x, self, selections)
 
     def self_keys(self, layer: int, x: Tensor) -> LayerCache:
         """Return the cache of a layer's self-attention for inputs x [R, d]."""
-        return LayerCache(self.cache, f"{layer}.self", x, None, self.self_index, self.self_index, self.own[0])
+        name, index = f"{layer}.self", self.self_index
+        newest = self.products[layer][0](x, self.cache, name) if self.products else {}
+        return LayerCache(self.cache, name, x, None, index, index, self.own[0], newest)
 
     def source_keys(self, layer: int, x: Tensor) -> LayerCache:
         """Return the cache of a layer's cross-attention for inputs x [R, d]."""
-        index = self.source_index, self.self_index
-        return LayerCache(self.cache, f"{layer}.source", x, self.memory, *index, self.own[1])
+        name, index = f"{layer}.source", (self.source_index, self.self_index)
+        newest = self.products[layer][1](x, self.cache, name) if self.products else {}
+        return LayerCache(self.cache, name, x, self.memory, *index, self.own[1], newest)
 
 
 class FeedForward(NamedTuple):
@@ -134,21 +142,31 @@ class TransformerLayer(nn.Module):
         return norm(x) if self.normalize_before else x
 
     def after(self, norm: nn.Module, x: Tensor, out: Tensor) -> Tensor:
-        """Add the output of a sub-layer to x; normalise, if post-norm."""
+        """Add the output of a sub-layer to x; normalise, if post-norm. In a decoding step, both take one kernel."""
+        if self._in_step(x) and not self.normalize_before:
+            return self._added(norm, x, out)[1]
         x = self.dropout_module(out, added=x)
         return x if self.normalize_before else norm(x)
 
-    def between(self, norm: nn.LayerNorm, x: Tensor, out: Tensor, following: nn.LayerNorm) -> tuple[Tensor, Tensor]:
+    def between(self, norm: nn.Module, x: Tensor, out: Tensor, following: nn.Module) -> tuple[Tensor, Tensor]:
         """Add the output of a sub-layer to x, and return x and the input of the next one, whose norm is ``following``.
 
-        In a decoding step, x [R, d], both take one kernel.
+        In a decoding step, both take one kernel.
         """
-        if x.dim() > 2 or torch.is_grad_enabled() or self.dropout_module.active_p:
-            x = self.after(norm, x, out)
-            return x, self.before(following, x)
-        fused, backend = following if self.normalize_before else norm, getattr(self, self.attentions[0]).backend
-        total, normed = ops.add_norm(x, out, fused.weight, fused.bias, fused.eps, backend)
-        return total if self.normalize_before else normed, normed
+        if self._in_step(x) and self.normalize_before:
+            return self._added(following, x, out)
+        x = self.after(norm, x, out)
+        return x, self.before(following, x)
+
+    def _in_step(self, x: Tensor) -> bool:
+        """Return whether x [R, d] are the newest positions of a decoding step."""
+        return x.dim() == 2 and not torch.is_grad_enabled() and not self.dropout_module.active_p
+
+    def _added(self, norm: nn.Module, x: Tensor, out: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the sum of x and the output of a sub-layer, and its norm."""
+        assert isinstance(norm, nn.LayerNorm)
+        backend = getattr(self, self.attentions[0]).backend
+        return ops.add_norm(x, out, norm.weight, norm.bias, norm.eps, backend)
 
     def feed_forward(
         self, x: Tensor, padding: Tensor | None = None, y: Tensor | None = None

@@ -31,8 +31,8 @@ from fairseq_lasformer.ops.cpu.topk import topk_gather
 from fairseq_lasformer.ops.decode import attend_kept, topk_indices
 from fairseq_lasformer.ops.dropout import dropout
 from fairseq_lasformer.ops.gpu import ahead
-from fairseq_lasformer.ops.gpu.norm import add_norm, linear_relu
-from fairseq_lasformer.ops.gpu.quantised import QuantisedLinear, append_heads, quantise_linear
+from fairseq_lasformer.ops.gpu.quantised import QuantisedLinear, append_heads, joined_quantised, quantise_linear
+from fairseq_lasformer.ops.gpu.step import add_norm, append, linear_relu
 from fairseq_lasformer.ops.gpu.teacher import bitmask_of, fits, mask_of, tiled_supervise
 from fairseq_lasformer.ops.gpu.tiles import allowed_bitmask, tiled_attention, topk_bitmask
 from fairseq_lasformer.ops.select import topk_mask
@@ -79,6 +79,7 @@ __all__ = [
     "add_norm",
     "ahead",
     "allowed_bitmask",
+    "append",
     "append_heads",
     "attend_kept",
     "backend_for",
@@ -100,6 +101,7 @@ __all__ = [
     "topk_slots",
     "selected_attention",
     "gathered_attention",
+    "joined_quantised",
     "kept_mask",
     "kept_of",
     "mask_of",

@@ -48,11 +48,11 @@ def topk_indices(q: Tensor, keys: Tensor, paths: KeyIndex, kappa: int, backend: 
     if kappa >= KAPPA_ONE or paths.end <= MIN_KEYS:
         return None
     chosen = "reference" if keys.dtype == torch.float64 else backend_for(q.device, backend)
-    q, keys = q.contiguous(), _rows(keys)
+    q, keys = _rows(q), _rows(keys)
     if paths.table is not None:
         paths = paths._replace(table=_rows(paths.table))
     if chosen == "cpu":
-        scaled = q.float() * q.size(-1) ** -0.5
+        scaled = q.float().contiguous() * q.size(-1) ** -0.5
         return KeptKeys(*torch.ops.fairseq_lasformer.topk_indices(scaled, keys, paths.table, *paths[1:3], kappa))
     with current(q):
         return _module(chosen).topk_indices(q, keys, paths, kappa)
@@ -96,16 +96,16 @@ def attend_kept(
             slots = KeptKeys(table.masked_fill(~allowed, -1).int(), allowed.sum(1).int())
         elif paths.table is None:
             with current(q):
-                return _module(chosen).attend_every(q.contiguous(), _store(keys), _store(values), paths, n_heads)
+                return _module(chosen).attend_every(_rows(q), _store(keys), _store(values), paths, n_heads)
         else:
             kept = paths.n_keys.int().repeat_interleave(q.size(0) // paths.n_keys.numel())
             slots = KeptKeys(paths.table[:, : paths.end], kept)
     if plain:
         return reference.attend_kept(q, keys, values, slots, n_heads, dropout_p)
-    q, slots = q.contiguous(), KeptKeys(_rows(slots.indices), slots.counts.contiguous())
+    q, slots = _rows(q), KeptKeys(_rows(slots.indices), slots.counts.contiguous())
     keys, values = _store(keys), _store(values)
     if chosen == "cpu":
-        out = torch.ops.fairseq_lasformer.attend_kept(q.float(), keys, values, *slots, n_heads)
+        out = torch.ops.fairseq_lasformer.attend_kept(q.float().contiguous(), keys, values, *slots, n_heads)
         return out.to(q.dtype)
     with current(q):
         return _module(chosen).attend_kept(q, keys, values, slots, n_heads)

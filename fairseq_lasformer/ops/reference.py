@@ -7,6 +7,8 @@ Shapes: B batch, H heads, Q queries, K keys, D head width, S selector width.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -209,6 +211,12 @@ def add_norm(x: Tensor, added: Tensor, weight: Tensor, bias: Tensor, eps: float)
     """Return x + added [R, d] and its layer norm, see :func:`ops.add_norm`."""
     total = x + added
     return total, torch.nn.functional.layer_norm(total, (x.size(1),), weight, bias, eps)
+
+
+def append(new: Sequence[Tensor], newest: Tensor, stores: Sequence[Tensor]) -> None:
+    """Write the newest entries [R, W] of all rows to their slots in each store [N, C, W], see :func:`ops.append`."""
+    for entries, store in zip(new, stores):
+        store.index_copy_(1, newest, entries.reshape(store.size(0), newest.numel(), -1))
 
 
 def attend_kept(

@@ -17,13 +17,14 @@ from fairseq_lasformer.nn.compact.embedding import TableProjection
 from fairseq_lasformer.nn.decoding.fixed_cache import BufferPool, FixedCache, Size
 from fairseq_lasformer.nn.decoding.packed_modules import Unsupported
 from fairseq_lasformer.nn.decoding.packed_stack import PackedStack
-from fairseq_lasformer.nn.decoding.step_weights import EightBits, PackedDecoder, eight_bits
+from fairseq_lasformer.nn.decoding.step_products import step_products
+from fairseq_lasformer.nn.decoding.step_weights import EightBits, PackedDecoder, Products, eight_bits
 from fairseq_lasformer.nn.layers import DecodeContext, FullPass, OwnKeys
 from fairseq_lasformer.nn.lines import SourceLines, TargetLines
 from fairseq_lasformer.nn.options import RunOptions
 from fairseq_lasformer.nn.patterns.learned import learned
 from fairseq_lasformer.nn.stack import Observer
-from fairseq_lasformer.ops import AttentionMask, PackedLinear, QuantisedLinear, log_softmax, pack_linear
+from fairseq_lasformer.ops import AttentionMask, PackedLinear, QuantisedLinear, backend_for, log_softmax, pack_linear
 from fairseq_lasformer.plugin.build import decoder_stack, output_projection, sampling, supervision
 from fairseq_lasformer.plugin.config import ModuleConfig
 from fairseq_lasformer.plugin.frontend import Frontend, some_padding
@@ -63,11 +64,21 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
         self.output_projection = output_projection(dim, len(dictionary), embed_tokens, cfg)
         self.packed: PackedDecoder | None = None
         self.eight: EightBits | None = None
+        self.products: Products | None = None
         self.pool = BufferPool()
 
     def _apply(self, fn: Any, recurse: bool = True) -> LasformerDecoder:
         self.pool.free.clear()  # captured steps read the parameters at their old addresses
         return super()._apply(fn, recurse)
+
+    def _join_products(self) -> bool:
+        """Make one product of several where Triton's kernels take the steps; return whether they do."""
+        one, self.products = next(self.layers.parameters()), None
+        if one.dtype == torch.float64 or backend_for(one.device, self.run_options.backend) != "triton":
+            return False
+        self.pool.free.clear()  # captured steps read the products at their old addresses
+        self.products = Products(step_products(self.layers), self._weights())
+        return True
 
     def _weights(self) -> tuple[tuple[int, int], ...]:
         """Return the address of every weight and its number of in-place changes (except writes to ``weight.data``)."""
@@ -85,6 +96,9 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
         try:
             if (int8 or int8_cache) and next(self.parameters()).device.type != "cpu":
                 self.eight = eight_bits(self.layers, self.output_projection, self.run_options, retain_dropout)
+                self._join_products()
+                return
+            if not self.run_options.reproducible and self._join_products():
                 return
             self.check_kernels(retain_dropout)
             if self.run_options.cuda_graph:
@@ -334,7 +348,8 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
         """
         padding = encoder_out["encoder_padding_mask"][0]
         source_index = cache.source_index or cache.index_source(padding)
-        context = DecodeContext(cache, memory, cache.advance(), source_index)
+        products = () if self.products is None else self.products.of_layers
+        context = DecodeContext(cache, memory, cache.advance(), source_index, products=products)
         if self.cfg.own_lines:
             context = context._replace(own=own_keys(cache, encoder_out["ends"][0], padding))
         if ends is not None:
@@ -353,6 +368,8 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
         """Make the cache of a batch of ``n_rows`` hypotheses over the encoder's output, [N, K, d]."""
         if self.packed is not None and self.packed.of != self._weights():
             self.make_generation_fast_()
+        if self.products is not None and self.products.of != self._weights():
+            self._join_products()
         int8 = self.packed is not None and self.packed.stack.int8_cache
         int8 = int8 or (self.eight is not None and self.eight.cache)
         if not self.run_options.cuda_graph:

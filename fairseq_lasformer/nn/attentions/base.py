@@ -120,6 +120,14 @@ class Attention(nn.Module):
         """
         raise NotImplementedError
 
+    def step_layers(self, of_itself: bool) -> dict[str, nn.Module]:
+        """Return the layers that read a step's newest inputs, by the name of their result; none if it reads others.
+
+        Args:
+            of_itself: whether keys and values are those of the newest inputs, as in self-attention.
+        """
+        return {}
+
     @property
     def remembers(self) -> bool:
         """Return whether :meth:`remember` is possible."""

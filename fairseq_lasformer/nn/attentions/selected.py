@@ -63,7 +63,7 @@ class SelectedAttention(ProjectedAttention):
         return heads.to(x.dtype, memory_format=torch.contiguous_format).contiguous()
 
     def step(self, x: Tensor, keys: LayerCache, kept: KeptKeys | None = None) -> AttentionOutput:
-        q = self.q_proj(x)
+        q = keys.newest_of("query", self.q_proj)
         if self.length:
             n_keys = keys.key_index.n_keys
             q = self.sharpened(q, n_keys.repeat_interleave(q.size(0) // n_keys.numel())[:, None])
@@ -87,6 +87,12 @@ class SelectedAttention(ProjectedAttention):
         own = selected(ops.choose(full, ranges=False), mask.own, n_batch, n_keys, mask)
         q, k, v = (self._as(q, heads, own.contiguous) for heads in (q, k, v))
         return own.attend(q, k, v, dropout_p, self.backend)
+
+    def step_layers(self, of_itself: bool) -> dict[str, nn.Module]:
+        scorers = self.selector.scorers() if self.selector is not None and self.selector.packable else ()
+        names = ("query", "key", "value") if of_itself else ("query",)
+        found: dict[str, nn.Module] = dict(zip(names, (self.q_proj, self.k_proj, self.v_proj)))
+        return found | dict(zip((f"selector_{name}" for name in names), scorers))
 
     @property
     def remembers(self) -> bool:

@@ -8,6 +8,7 @@ from torch import nn
 
 from fairseq_lasformer.nn.decoding.packed_modules import Unsupported, check_parts, quantise
 from fairseq_lasformer.nn.decoding.packed_stack import PackedStack
+from fairseq_lasformer.nn.decoding.step_products import AttentionProducts
 from fairseq_lasformer.nn.options import RunOptions
 from fairseq_lasformer.nn.stack import LayerStack
 from fairseq_lasformer.ops import PackedLinear, QuantisedLinear, backend_for, quantise_linear
@@ -23,6 +24,17 @@ class PackedDecoder(NamedTuple):
 
     stack: PackedStack
     output: PackedLinear
+    of: tuple[tuple[int, int], ...]
+
+
+class Products(NamedTuple):
+    """Products that a decoder on a GPU computes together in a step.
+
+    Attributes:
+        of: identifies the weights that were copied, see :meth:`LasformerDecoder._weights`.
+    """
+
+    of_layers: tuple[AttentionProducts, ...]
     of: tuple[tuple[int, int], ...]
 
 

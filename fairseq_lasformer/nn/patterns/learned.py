@@ -90,7 +90,8 @@ class Selector(Pattern):
     def step(self, query: Tensor, keys: LayerCache) -> KeptKeys | None:
         selector_keys = keys.project("selector_key", self.k_proj)
         kappa = keys.constant("kappa", self.kappa)  # reading the buffer on every step would synchronise with the GPU
-        return ops.topk_indices(self.q_proj(query), selector_keys, keys.key_index, kappa, self.backend)
+        newest = keys.newest_of("selector_query", self.q_proj)
+        return ops.topk_indices(newest, selector_keys, keys.key_index, kappa, self.backend)
 
     def cost(self, length: int) -> PatternCost:
         scores = float(length) ** 2 * self.q_proj.out_features

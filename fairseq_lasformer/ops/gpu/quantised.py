@@ -6,6 +6,7 @@ Definitions: ``reference.linear_quantised``, ``reference.quantised_heads``. Kern
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import ModuleType
 
@@ -54,6 +55,13 @@ class QuantisedLinear:
         return out.view(*x.shape[:-1], -1)
 
 
+def joined_quantised(layers: Sequence[QuantisedLinear]) -> QuantisedLinear:
+    """Return layers with the same inputs as one, whose results follow each other; all or none have a bias."""
+    weights, scales = torch.cat([layer.weight for layer in layers]), torch.cat([layer.scale for layer in layers])
+    biases = [layer.bias for layer in layers if layer.bias is not None]
+    return QuantisedLinear(weights, scales, torch.cat(biases) if biases else None, layers[0].backend)
+
+
 @torch.no_grad()
 def quantise_linear(weight: Tensor, bias: Tensor | None = None, backend: str = "auto") -> QuantisedLinear:
     """Quantise a linear layer.
@@ -84,7 +92,7 @@ def append_heads(
     """
     if (kernels := _kernels(key.device, backend)) is not None:
         with current(key):
-            kernels.append(key.contiguous(), value.contiguous(), newest, keys, values)
+            kernels.append(key, value, newest, keys, values)
         return
     for new, store in ((key, keys), (value, values)):
         for part, to in zip(reference.quantised_heads(new, store.scale.size(2)), store):

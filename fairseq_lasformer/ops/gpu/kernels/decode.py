@@ -26,7 +26,7 @@ PROGRAMS = 1056  # enough to fill a large GPU; with fewer rows and heads, each r
 @triton.jit(do_not_specialize=["table_stride", "end"])
 def _score(
     q, keys, table, start, n_keys, scores,
-    item_stride, row_stride, table_stride, scale, width, end, beam,
+    query_stride, item_stride, row_stride, table_stride, scale, width, end, beam,
     TABLE: tl.constexpr, BLOCK: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Store scores[r, j] = scale q[r] . keys[slot(r, j)], -inf where position j is not allowed."""
@@ -39,7 +39,7 @@ def _score(
     if TABLE:
         slot = tl.load(table + row.to(tl.int64) * table_stride + j, mask=allowed, other=0).to(tl.int64)
     d = tl.arange(0, WIDTH)
-    query = tl.load(q + row * width + d, mask=d < width, other=0.0).to(tl.float32) * scale
+    query = tl.load(q + row.to(tl.int64) * query_stride + d, mask=d < width, other=0.0).to(tl.float32) * scale
     at = keys + item.to(tl.int64) * item_stride + slot[:, None] * width + d[None, :]
     key = tl.load(at, mask=allowed[:, None] & (d[None, :] < width), other=0.0).to(tl.float32)
     score = tl.sum(key * query[None, :], 1)
@@ -49,7 +49,7 @@ def _score(
 @triton.jit
 def _attend(
     q, keys, values, key_scale, value_scale, slots, kept, part, top, total,
-    item_stride, scale_stride, slot_stride, scale, head_width, beam, splits,
+    query_stride, item_stride, scale_stride, slot_stride, scale, head_width, beam, splits,
     BLOCK: tl.constexpr, WIDTH: tl.constexpr, LISTED: tl.constexpr, EIGHT: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
     """Process one split of a row's kept keys, one head: weighted sum of values, maximum and sum of weights.
@@ -68,7 +68,7 @@ def _attend(
     d = tl.arange(0, WIDTH)
     inside = d < head_width
     at = head * head_width + d
-    query = tl.load(q + row.to(tl.int64) * width + at, mask=inside, other=0.0).to(tl.float32) * scale
+    query = tl.load(q + row.to(tl.int64) * query_stride + at, mask=inside, other=0.0).to(tl.float32) * scale
     store = item.to(tl.int64) * item_stride
     of_scales = item.to(tl.int64) * scale_stride + head
     if LISTED:
@@ -150,7 +150,7 @@ def topk_indices(q: Tensor, keys: Tensor, paths: KeyIndex, kappa: int) -> KeptKe
     scores = torch.empty(n_rows, triton.cdiv(end, ALIGNED) * ALIGNED, device=q.device)[:, :end]
     table = scores if paths.table is None else paths.table
     _score[(n_rows, triton.cdiv(end, SCORE_BLOCK))](
-        q, keys, table, paths.start, paths.n_keys, scores, keys.stride(0), scores.stride(0),
+        q, keys, table, paths.start, paths.n_keys, scores, q.stride(0), keys.stride(0), scores.stride(0),
         0 if paths.table is None else table.stride(0), width**-0.5, width, end, beam,
         TABLE=paths.table is not None, BLOCK=SCORE_BLOCK, WIDTH=triton.next_power_of_2(width),
     )  # fmt: skip
@@ -183,13 +183,13 @@ def _attended(
     longest = triton.cdiv(most, ATTEND_BLOCK)
     splits = min(32, max(1, min(PROGRAMS // (n_rows * n_heads), longest)))
     padded = triton.next_power_of_2(head_width)
-    out, whole = torch.empty_like(q), splits == 1
+    out, whole = q.new_empty(n_rows, width), splits == 1
     part = out if whole else torch.empty(n_rows, splits, width, device=q.device)
     top, total = (out, out) if whole else torch.empty(2, n_rows, splits, n_heads, device=q.device)
     eight = isinstance(keys, EightBit)
     (k, of_k), (v, of_v) = (t if isinstance(t, EightBit) else (t, t) for t in (keys, values))
     _attend[(n_rows, splits, n_heads)](
-        q, k, v, of_k, of_v, slots, counts, part, top, total, k.stride(0), of_k.stride(0), stride,
+        q, k, v, of_k, of_v, slots, counts, part, top, total, q.stride(0), k.stride(0), of_k.stride(0), stride,
         head_width**-0.5, head_width, n_rows // k.size(0), splits, BLOCK=ATTEND_BLOCK, WIDTH=padded,
         LISTED=listed, EIGHT=eight, WHOLE=whole,
     )  # fmt: skip

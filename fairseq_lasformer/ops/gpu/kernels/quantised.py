@@ -76,16 +76,16 @@ def _linear(
 @triton.jit
 def _append(
     key, value, newest, keys, key_scale, values, value_scale,
-    capacity, beam, n_heads, width, HEADS: tl.constexpr, WIDTH: tl.constexpr,
+    stride, value_stride, capacity, beam, n_heads, width, HEADS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Write the newest key (program 0) or value (1) of a row to its slot."""
     row = tl.program_id(0)
     if tl.program_id(1) == 1:
-        key, keys, key_scale = value, values, value_scale
+        key, keys, key_scale, stride = value, values, value_scale, value_stride
     head, d = tl.arange(0, HEADS), tl.arange(0, WIDTH)
     mask = (head[:, None] < n_heads) & (d[None, :] < width)
     at = head[:, None] * width + d[None, :]
-    x = tl.load(key + row.to(tl.int64) * n_heads * width + at, mask=mask, other=0.0).to(tl.float32)
+    x = tl.load(key + row.to(tl.int64) * stride + at, mask=mask, other=0.0).to(tl.float32)
     most, all_finite = _magnitude(x)
     finite = all_finite != 0
     into, back = _scales(most, finite)
@@ -113,13 +113,14 @@ def append(key: Tensor, value: Tensor, newest: Tensor, keys: EightBit, values: E
     """Write the newest keys and values of all rows, in 8 bits.
 
     Args:
-        key, value: [R, H*D].
+        key, value: [R, H*D], rows contiguous.
         newest: int64 [R / N], the slots of an item's rows.
         keys, values: destinations.
     """
     (n_rows, width), (n_items, capacity, n_heads) = key.shape, keys.scale.shape
     padded = triton.next_power_of_2(n_heads), triton.next_power_of_2(width // n_heads)
     _append[(n_rows, 2)](
-        key, value, newest, *keys, *values, capacity, n_rows // n_items, n_heads, width // n_heads,
+        key, value, newest, *keys, *values, key.stride(0), value.stride(0), capacity,
+        n_rows // n_items, n_heads, width // n_heads,
         HEADS=padded[0], WIDTH=padded[1], enable_fp_fusion=False,
     )  # fmt: skip

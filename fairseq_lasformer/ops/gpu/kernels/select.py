@@ -97,12 +97,14 @@ def _select(
     )  # fmt: skip
     chosen, ties = _chosen(x, threshold, exact, rest, 0)
     _stored(slots, 0, block, chosen, table, TABLE)
+    tl.store(slots + block, -1, mask=(block >= keep) & (block < most))
     if not WHOLE:
         stored = tl.sum(chosen.to(tl.int32), 0)
         for begin in range(BLOCK, end, BLOCK):
             others = _row(scores, scores, 0, begin + block, first, last)
             chosen, more = _chosen(others, threshold, exact, rest, ties)
             _stored(slots, stored, begin + block, chosen, table, TABLE)
+            tl.store(slots + begin + block, -1, mask=(begin + block >= keep) & (begin + block < most))
             ties += more
             stored += tl.sum(chosen.to(tl.int32), 0)
 
@@ -172,8 +174,10 @@ def _place(
     chosen = _kept_digits(order, allowed, prefix, keep, ties)
     rows = row.to(tl.int64)
     _stored(slots + rows * most, stored, j, chosen, table + rows * table_stride, TABLE)
+    wanted = _keep(number, kappa)
+    tl.store(slots + rows * most + j, -1, mask=(j >= wanted) & (j < most))
     if chunk == 0:
-        tl.store(kept + row, _keep(number, kappa))
+        tl.store(kept + row, wanted)
 
 
 def select(scores: Tensor, paths: KeyIndex, beam: int, kappa: int) -> KeptKeys:
@@ -187,7 +191,7 @@ def select(scores: Tensor, paths: KeyIndex, beam: int, kappa: int) -> KeptKeys:
     """
     (n_rows, end), row_stride = scores.shape, scores.stride(0)
     most = min(end, max(MIN_KEYS, -(-end * kappa // KAPPA_ONE)))
-    slots = torch.full((n_rows, most), -1, dtype=torch.int32, device=scores.device)
+    slots = torch.empty(n_rows, most, dtype=torch.int32, device=scores.device)
     kept = torch.empty(n_rows, dtype=torch.int32, device=scores.device)
     has_table = paths.table is not None
     table, stride = (kept, 0) if paths.table is None else (paths.table, paths.table.stride(0))

@@ -1,0 +1,95 @@
+"""Linear layers that read the same newest inputs in a decoding step, as one product (GPUs).
+
+A step of a few rows takes as long as its kernels take to begin. An attention's projections to a query, a key, a value,
+and to its selector's query and key read the same inputs: their weights stand below each other here, and what goes into
+the cache is written there by one kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from fairseq_lasformer import ops
+from fairseq_lasformer.nn.attentions import Attention
+from fairseq_lasformer.nn.cache import DecodingCache
+from fairseq_lasformer.nn.decoding.packed_modules import PackedProjection
+from fairseq_lasformer.nn.stack import LayerStack
+from fairseq_lasformer.ops import QuantisedLinear
+
+CACHED = ("key", "value", "selector_key")
+
+
+class _Joined(NamedTuple):
+    """Linear layers as one: its results, by name, follow each other in those of ``layer``, [R, sum of widths]."""
+
+    layer: Callable[[Tensor], Tensor]
+    widths: Mapping[str, int]
+
+
+class StepProducts(NamedTuple):
+    """Products of the newest inputs of one attention.
+
+    Attributes:
+        joined: the products, without those that join nothing.
+        backend: writes keys and values into the cache, one of :data:`ops.BACKENDS`.
+    """
+
+    joined: tuple[_Joined, ...]
+    backend: str
+
+    def __call__(self, x: Tensor, cache: DecodingCache, name: str) -> dict[str, Tensor]:
+        """Compute the products of x [R, d], and write keys and values into the cache, unless it keeps them in 8 bits.
+
+        Args:
+            name: prefix of the attention's entries.
+
+        Returns:
+            queries, keys and values by name, [R, W]; those that were written, by slot: [N, C, W].
+        """
+        found: dict[str, Tensor] = {}
+        for layer, widths in self.joined:
+            found.update(zip(widths, layer(x).split([*widths.values()], 1)))
+        written = [what for what in CACHED if what in found and not (cache.int8 and what in ("key", "value"))]
+        if written:
+            stores = cache.append_together({f"{name}.{what}": found[what] for what in written}, self.backend)
+            found.update(zip(written, stores))
+        return found
+
+
+AttentionProducts = tuple[StepProducts, ...]
+"""The products of a layer's attentions, in order."""
+
+
+def step_products(layers: LayerStack) -> tuple[AttentionProducts, ...]:
+    """Return the products of a decoder's layers; their weights are copied."""
+    return tuple(
+        tuple(_of(getattr(layer, name), name == "self_attn") for name in layer.attentions)  # type: ignore[union-attr]
+        for layer in layers
+    )
+
+
+def _of(attention: Attention, of_itself: bool) -> StepProducts:
+    layers = attention.step_layers(of_itself)
+    plain = {name: layer for name, layer in layers.items() if type(layer) is nn.Linear}
+    eight = {name: layer.packed for name, layer in layers.items() if isinstance(layer, PackedProjection)}
+    joined = []
+    if len(plain) > 1:
+        joined.append(_Joined(_linear([*plain.values()]), {name: m.out_features for name, m in plain.items()}))
+    quantised = {name: layer for name, layer in eight.items() if isinstance(layer, QuantisedLinear)}
+    if len(quantised) > 1:
+        widths = {name: layer.weight.size(0) for name, layer in quantised.items()}
+        joined.append(_Joined(ops.joined_quantised([*quantised.values()]), widths))
+    return StepProducts(tuple(joined), attention.backend)
+
+
+def _linear(layers: list[nn.Linear]) -> nn.Linear:
+    """Return linear layers as one: the same sums, and a bias of 0 where a layer has none."""
+    weight = torch.cat([layer.weight.detach() for layer in layers])
+    biases = [m.weight.new_zeros(m.out_features) if m.bias is None else m.bias.detach() for m in layers]
+    joined = nn.Linear(weight.size(1), weight.size(0), device="meta", dtype=weight.dtype)
+    joined.weight, joined.bias = (nn.Parameter(t, requires_grad=False) for t in (weight, torch.cat(biases)))
+    return joined
