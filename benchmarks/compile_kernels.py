@@ -26,11 +26,12 @@ import torch
 import triton
 from triton.backends.nvidia.compiler import get_ptxas
 
-from fairseq_lasformer.ops import KAPPA_ONE, AttentionMask, KeptKeys, KeyIndex
+from fairseq_lasformer.ops import KAPPA_ONE, AttentionMask, KeptKeys, KeyIndex, LineEnds
 from fairseq_lasformer.ops.gpu.ahead import Target, without_device
 from fairseq_lasformer.ops.gpu.kernels import bits as triton_bits
 from fairseq_lasformer.ops.gpu.kernels import decode as triton_decode
 from fairseq_lasformer.ops.gpu.kernels import quantised as triton_quantised
+from fairseq_lasformer.ops.gpu.kernels import search as triton_search
 from fairseq_lasformer.ops.gpu.kernels import step as triton_step
 from fairseq_lasformer.ops.gpu.kernels import straight_through as triton_straight_through
 from fairseq_lasformer.ops.gpu.kernels import supervise as triton_supervise
@@ -115,6 +116,21 @@ def decode_8_bits(dtype: torch.dtype, rows: int, length: int) -> None:
     triton_decode.attend_every(new, store, store, KeyIndex(None, number, number, length), HEADS)
 
 
+def search(dtype: torch.dtype, items: int, words: int, given: bool) -> None:
+    """Run the search of one step: lines that end, candidates of ``words`` words, hypotheses that go on."""
+    k, number = 2 * BEAM, _meta(items, dtype=torch.int64)
+    lprobs, counts = _meta(items, BEAM, words, dtype=torch.float32), _meta(items, BEAM, dtype=torch.int64)
+    lines = LineEnds(counts, counts, number, _meta(items, 40, dtype=torch.int64), 4, 2)
+    triton_search.log_probabilities(_meta(items * BEAM, words, dtype=dtype))
+    free = _meta(items, 1, dtype=torch.bool) if given else None
+    triton_search.restrict_lines(lprobs, lines, 100, free, -1e4)
+    past = _meta(items, BEAM, dtype=torch.float32) if given else None
+    candidates = triton_search.top_candidates(lprobs, past, k)
+    unused = _meta(items, BEAM, dtype=torch.bool)
+    on = triton_search.advance(*candidates, unused, _meta(items, 1, dtype=torch.int64), 2, given)
+    triton_search.count_lines(counts, counts, *candidates[1:], on[6], 4)
+
+
 def encode(dtype: torch.dtype, length: int, heads: int = HEADS, width: int = HEAD_DIM) -> None:
     """Run selection and attention in tiles over one document of ``length`` tokens, in inference and in training."""
     q, bits = _meta(1, heads, length, width, dtype=dtype), _meta(1, length, -(-length // 32), dtype=torch.int32)
@@ -158,6 +174,8 @@ CASES: dict[str, Callable[[torch.dtype], None]] = {
         for rows, length in ((5, 64), (5, 1000), (5, 4096), (160, 4096), (5, 16384), (5, 65536))
         for own in (True, False)
     },
+    "search, 1 item": lambda dtype: search(dtype, 1, 32000, False),
+    "search, 32 items, given beginnings": lambda dtype: search(dtype, 32, 32000, True),
     "step, 5 rows, 4096 positions, all kept": lambda dtype: decode(dtype, 5, 4096, True, KAPPA_ONE),
     **{
         f"step in 8 bits, {rows} rows, 4096 positions": lambda dtype, rows=rows: decode_8_bits(dtype, rows, 4096)

@@ -177,13 +177,13 @@ class FakeGpu(TorchDispatchMode):
 
     Args:
         package: host synchronisations and uploads are reported by line of the files with this in their path.
-        interpret: whether Triton's kernels are run, in their interpreter, which is slow. Otherwise they are only
-        counted, and their results are whatever was in memory.
+        interpret: whether Triton's kernels are run, in their interpreter, which is slow; or the names of those that
+            are. Otherwise they are only counted, and their results are whatever was in memory.
     """
 
     active: FakeGpu | None = None
 
-    def __init__(self, package: str = "fairseq", interpret: bool = True) -> None:
+    def __init__(self, package: str = "fairseq", interpret: bool | frozenset[str] = True) -> None:
         super().__init__()
         self.package, self.interpret = package, interpret
         self.graphs: list[Graph] = []
@@ -308,10 +308,11 @@ class FakeGpu(TorchDispatchMode):
             with _disable_current_modes():
                 call(kernel, *plain, **named)
 
-        if self.interpret:
+        runs = self.interpret is True or (self.interpret and kernel.fn.__name__ in self.interpret)
+        if runs:
             run()
         self.count_launch(f"triton:{kernel.fn.__name__}", given, ())
-        if self.capturing is not None and self.interpret:
+        if self.capturing is not None and runs:
             self.capturing.calls.append(run)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

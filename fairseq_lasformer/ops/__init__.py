@@ -35,6 +35,15 @@ from fairseq_lasformer.ops.gpu.quantised import QuantisedLinear, append_heads, j
 from fairseq_lasformer.ops.gpu.step import add_norm, append, linear_relu
 from fairseq_lasformer.ops.gpu.teacher import bitmask_of, fits, mask_of, tiled_supervise
 from fairseq_lasformer.ops.gpu.tiles import allowed_bitmask, tiled_attention, topk_bitmask
+from fairseq_lasformer.ops.search import (
+    LAST_RESORT,
+    LineEnds,
+    advance,
+    count_lines,
+    log_probabilities,
+    restrict_lines,
+    top_candidates,
+)
 from fairseq_lasformer.ops.select import topk_mask
 from fairseq_lasformer.ops.supervise import supervise
 from fairseq_lasformer.ops.types import (
@@ -77,6 +86,11 @@ __all__ = [
     "Teachers",
     "activate",
     "add_norm",
+    "advance",
+    "count_lines",
+    "restrict_lines",
+    "LAST_RESORT",
+    "LineEnds",
     "ahead",
     "allowed_bitmask",
     "append",
@@ -92,9 +106,11 @@ __all__ = [
     "fuse_multiply_adds",
     "layer_norm",
     "linear_relu",
+    "log_probabilities",
     "log_softmax",
     "topk_bitmask",
     "topk_mask",
+    "top_candidates",
     "topk_gather",
     "topk_indices",
     "topk_of_rows",

@@ -24,7 +24,15 @@ from fairseq_lasformer.nn.lines import SourceLines, TargetLines
 from fairseq_lasformer.nn.options import RunOptions
 from fairseq_lasformer.nn.patterns.learned import learned
 from fairseq_lasformer.nn.stack import Observer
-from fairseq_lasformer.ops import AttentionMask, PackedLinear, QuantisedLinear, backend_for, log_softmax, pack_linear
+from fairseq_lasformer.ops import (
+    AttentionMask,
+    PackedLinear,
+    QuantisedLinear,
+    backend_for,
+    log_probabilities,
+    log_softmax,
+    pack_linear,
+)
 from fairseq_lasformer.plugin.build import decoder_stack, output_projection, sampling, supervision
 from fairseq_lasformer.plugin.config import ModuleConfig
 from fairseq_lasformer.plugin.frontend import Frontend, some_padding
@@ -176,6 +184,8 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
             return scores.log_softmax(-1) if log_probs else scores.softmax(-1)
         if log_probs and self._packed_for(scores) is not None and not torch.is_grad_enabled():
             return log_softmax(scores.float())
+        if log_probs and self.products is not None and not torch.is_grad_enabled():
+            return log_probabilities(scores, self.run_options.backend)
         return super().get_normalized_probs(net_output, log_probs, sample)
 
     def output_of(self, words: Tensor) -> Callable[[Tensor], Tensor]:

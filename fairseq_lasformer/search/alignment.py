@@ -9,17 +9,13 @@ Shapes: N items (documents, or parts of one), B hypotheses per item, S sentences
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from fairseq_lasformer.ops import LineEnds, count_lines, restrict_lines
 from fairseq_lasformer.search.processors import Candidates, Scores, StepProcessor
-
-# Score of candidates that a constraint excludes, where nothing else is left. A much lower one would swamp the scores of
-# the other words in sums of float32.
-LAST_RESORT = -1e4
 
 
 class SentenceLimits(NamedTuple):
@@ -73,9 +69,7 @@ class SentenceLimits(NamedTuple):
 class LineAlignment(StepProcessor):
     """Restriction of a search to translations with as many sentences as their source.
 
-    The end of sentence is impossible before the last sentence, the separator in it. A sentence has at least one word.
-    It ends when it reaches its limit, or when the remaining steps are just enough for the remaining sentences. A given
-    beginning takes precedence over all of this.
+    When a sentence may end, and when it must: see :func:`ops.restrict_lines`. A given beginning takes precedence.
 
     The counts are kept per hypothesis and reordered with the beam: a step costs the same at every length. On a GPU,
     nothing is read back. ``left`` [N, B] counts the sentences after the current one, ``length`` [N, B] its tokens.
@@ -106,32 +100,16 @@ class LineAlignment(StepProcessor):
         self.length = torch.full((n_items, beam), -int(self.tagged), device=device)
 
     def step(self, scores: Scores) -> None:
-        step, lprobs = scores.step, scores.lprobs
-        left, length = self.left, self.length
-        last, begun = left <= 0, length > 0
-        no_end, no_separator = ~(last & begun), last | ~begun
-        current = (self.limits.sentences[:, None] - 1 - left).clamp(max=self.limits.longest.size(1) - 1)
-        # each further sentence takes at least two steps, a word and its end
-        must = (length >= self.limits.longest.gather(1, current)) | (left >= (self.longest - step) / 2)
-        must = must & begun
-        if self.prefix is not None and step < self.prefix.size(1):
-            free = self.prefix[:, step : step + 1] == self.pad
-            no_end, no_separator, must = no_end & free, no_separator & free, must & free
-        end, separator = lprobs[..., self.end], lprobs[..., self.separator]
-        if step < self.longest:
-            end.masked_fill_(no_end, -math.inf)
-            separator.masked_fill_(no_separator, -math.inf)
-        if lprobs.is_cuda or bool(must.any()):
-            end_here, separator_here = must & last, must & ~last
-            kept = end.clamp_min(LAST_RESORT), separator.clamp_min(LAST_RESORT)
-            lprobs.masked_fill_(must[..., None], -math.inf)
-            end.copy_(torch.where(end_here, kept[0], end))
-            separator.copy_(torch.where(separator_here, kept[1], separator))
+        free = None
+        if self.prefix is not None and scores.step < self.prefix.size(1):
+            free = self.prefix[:, scores.step : scores.step + 1] == self.pad
+        restrict_lines(scores.lprobs, self._ends(), self.longest - scores.step, free)
+
+    def _ends(self) -> LineEnds:
+        return LineEnds(self.left, self.length, *self.limits, self.separator, self.end)
 
     def reorder(self, candidates: Candidates, chosen: Tensor) -> None:
-        parents, ended = candidates.parents.gather(1, chosen), candidates.words.gather(1, chosen) == self.separator
-        self.left = self.left.gather(1, parents) - ended.long()
-        self.length = (self.length.gather(1, parents) + 1).masked_fill_(ended, 0)
+        self.left, self.length = count_lines(self._ends(), candidates.words, candidates.parents, chosen)
 
     def prune(self, items: Tensor) -> None:
         self.limits, self.left, self.length = self.limits.take(items), self.left[items], self.length[items]

@@ -17,9 +17,10 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from fairseq.sequence_generator import SequenceGenerator
-from torch import Tensor
+from fairseq.sequence_generator import EnsembleModel, SequenceGenerator
+from torch import Tensor, nn
 
+from fairseq_lasformer import ops
 from fairseq_lasformer.data.shortlist import SPECIAL, Shortlist
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.records import Hypothesis, Sample
@@ -76,34 +77,47 @@ class Beams(NamedTuple):
 
 
 def advance(
-    beams: Beams, scores: Tensor, words: Tensor, parents: Tensor, end: int, exhausted: Tensor | None = None
-) -> tuple[Beams, Step, Tensor]:
+    beams: Beams, candidates: Candidates, end: int, ends_exhausted: bool, backend: str
+) -> tuple[Beams, Step, Tensor, Tensor]:
     """Continue the best candidates, and end the complete ones among the first B, as fairseq does but without the host.
 
     Args:
         beams: the hypotheses of the step before.
-        scores, words, parents: of the candidates, [N, k], the best ones first.
-        end: index of the end of sentence.
-        exhausted: bool [N], items that are finished as soon as a hypothesis ends.
+        candidates: the best continuations.
+        end, ends_exhausted, backend: see :func:`ops.advance`.
 
     Returns:
-        the hypotheses of this step; the step to record; and the candidates that they are, int64 [N, B].
+        the hypotheses of this step; the step to record; and the candidates that they are, and the rows that they
+        continue, int64 [N, B].
     """
-    beam, k = beams.words.size(1), words.size(1)
-    ended = (words == end) & (scores != -math.inf)
-    counted = ended[:, :beam] & ~beams.unused
-    rank = beams.n_ended + counted.cumsum(1)
-    n_ended = rank[:, -1:]
-    if exhausted is not None:
-        n_ended = n_ended.masked_fill(exhausted[:, None] & counted.any(1, keepdim=True), beam)
-    ended[:, :beam] |= beams.unused
-    # in the order of the candidates, but those that have ended come last
-    order = torch.arange(k, device=words.device) + ended * k
-    order, chosen = order.topk(beam, dim=1, largest=False)
-    going, final = scores.gather(1, chosen), scores[:, :beam]
-    after = Beams(words.gather(1, chosen), going, order >= k, n_ended)
-    ending = parents[:, :beam].masked_fill(~counted | (rank > beam), -1)
-    return after, Step(after.words, parents.gather(1, chosen), ending, going, final), chosen
+    beam = beams.words.size(1)
+    on = ops.advance(candidates, beams.unused, beams.n_ended, end, ends_exhausted, backend)
+    final = candidates.scores[:, :beam]
+    return Beams(*on[:4]), Step(on.words, on.parents, on.ended, on.scores, final), on.chosen, on.rows
+
+
+class StepEnsemble(EnsembleModel):
+    """fairseq's ensemble, without its division by a temperature of 1 where there is one model that needs no more.
+
+    Args:
+        models: see fairseq's ``EnsembleModel``.
+    """
+
+    def forward_decoder(
+        self, tokens: Tensor, encoder_outs: Any, incremental_states: Any, temperature: float = 1.0
+    ) -> tuple[Tensor, Tensor | None]:
+        """See fairseq's ``EnsembleModel``."""
+        model: Any = self.models[0]
+        if self.models_size > 1 or temperature != 1 or not _reads_newest(model):
+            return super().forward_decoder(tokens, encoder_outs, incremental_states, temperature)
+        (encoded,), (state,) = encoder_outs, incremental_states
+        scores = model.decoder(tokens, encoder_out=encoded, incremental_state=state)
+        return model.get_normalized_probs(scores, log_probs=True)[:, -1], None
+
+
+def _reads_newest(model: nn.Module) -> bool:
+    """Return whether a model's decoder reads only the newest word and the number of those before."""
+    return getattr(getattr(model, "decoder", None), "reads_newest_word", False)
 
 
 class BeamGenerator(SequenceGenerator):
@@ -146,7 +160,7 @@ class BeamGenerator(SequenceGenerator):
         own_limits: bool = False,
         **options: Any,
     ) -> None:
-        super().__init__(models, dictionary, **options)
+        super().__init__(StepEnsemble(models), dictionary, **options)
         self.search, self.shortlist = ProcessedSearch(dictionary, fast(self.search, backend)), shortlist
         self.tag, self.own_limits = tag, own_limits
 
@@ -220,7 +234,7 @@ class BeamGenerator(SequenceGenerator):
             return False
         if any(processor.on_host for processor in processors):
             return False
-        return all(getattr(getattr(model, "decoder", None), "reads_newest_word", False) for model in self.model.models)
+        return all(map(_reads_newest, self.model.models))
 
     def _exclusions(self, longest: int, prefix: Tensor | None, device: torch.device) -> list[StepProcessor]:
         """Return processors for what fairseq's loop excludes in each step."""
@@ -243,12 +257,13 @@ class BeamGenerator(SequenceGenerator):
         if self.min_len > longest:
             raise InputError(f"--min-len {self.min_len}: more than the {longest} tokens that a translation may have")
         look_every = self.look_every or (1 if device.type == "cpu" else LOOK_EVERY)
+        backend = self.search.inner.backend if isinstance(self.search.inner, FastBeamSearch) else "auto"
         places = torch.arange(n * beam, device=device)
         encoded = self.model.reorder_encoder_out(self.model.forward_encoder(sample["net_input"]), places // beam)
         states: list[dict[str, Any]] = [{} for _ in range(self.model.models_size)]
         self.search.begin([*self._exclusions(longest, prefix, device), *processors], n, beam, device)
         self.search.init_constraints(None, beam)
-        beams, histories, first = Beams.first(n, beam, start, device), Histories(n), places[::beam, None]
+        beams, histories = Beams.first(n, beam, start, device), Histories(n)
         recent = beams.words.view(-1, 1) if any(p.reads_tokens for p in processors) else None
         sums = beams.scores.new_empty(n, beam, 0)  # of all steps, if a processor reads them
         given = beginning(prefix, self.pad, longest)
@@ -264,13 +279,11 @@ class BeamGenerator(SequenceGenerator):
             so_far = beams.words.view(-1, 1).expand(-1, step + 1)
             lprobs, _ = self.model.forward_decoder(so_far, encoded, states, self.temperature)
             past = beams.scores[..., None].expand(-1, -1, step) if recent is None else sums
-            scores, words, parents = self.search.step(step, lprobs.view(n, -1, self.vocab_size), past, recent)
-            over = self.search.exhausted if self.ends_exhausted else None
-            beams, record, chosen = advance(beams, scores, words, parents, self.eos, over)
+            candidates = self.search.step(step, lprobs.view(n, -1, self.vocab_size), past, recent)
+            beams, record, chosen, order = advance(beams, candidates, self.eos, self.ends_exhausted, backend)
             histories.add(record)
             if step == longest:
                 break
-            order = record.parents + first[:n]
             if recent is not None:
                 parents = record.parents[..., None].expand(-1, -1, sums.size(2))
                 sums = torch.cat([sums.gather(1, parents), beams.scores[..., None]], 2)

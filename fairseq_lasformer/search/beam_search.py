@@ -1,4 +1,4 @@
-"""fairseq's beam search with a kernel that finds the best continuations in one pass over the words (CPUs)."""
+"""fairseq's beam search with kernels that find the best continuations in one pass over the words."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from fairseq.search import BeamSearch, Search
 from torch import Tensor
 
-from fairseq_lasformer.ops import backend_for
+from fairseq_lasformer.ops import backend_for, top_candidates
 
 
 class FastBeamSearch(BeamSearch):
@@ -20,9 +20,9 @@ class FastBeamSearch(BeamSearch):
     backend = "auto"
 
     @cached_property
-    def kernels(self) -> bool:
-        """Whether this machine's CPU has the kernels, looked up once instead of in every step."""
-        return backend_for(torch.device("cpu"), self.backend) == "cpu"
+    def on_cpu(self) -> str:
+        """The backend of steps on a CPU, looked up once instead of in every step."""
+        return backend_for(torch.device("cpu"), self.backend)
 
     def step(
         self,
@@ -34,7 +34,8 @@ class FastBeamSearch(BeamSearch):
         candidate_multiple: int = 2,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """See fairseq's ``Search.step``."""
-        if lprobs.dtype != torch.float32 or lprobs.device.type != "cpu" or not self.kernels:
+        backend = self.on_cpu if lprobs.device.type == "cpu" else backend_for(lprobs.device, self.backend)
+        if lprobs.dtype != torch.float32 or backend == "reference":
             return super().step(step, lprobs, scores, prev_output_tokens, original_batch_idxs, candidate_multiple)
         n_items, beam, n_words = lprobs.shape
         past = None
@@ -44,6 +45,8 @@ class FastBeamSearch(BeamSearch):
             assert scores is not None
             past = scores[:, :, step - 1]
         k = min(candidate_multiple * beam, lprobs.size(1) * n_words - 1)  # padding is never among them
+        if backend == "triton":
+            return top_candidates(lprobs, past, k, backend)
         found, places = torch.ops.fairseq_lasformer.top_candidates(lprobs, past, k)
         return found, places % n_words, places // n_words
 

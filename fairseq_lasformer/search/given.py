@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from fairseq_lasformer.search.alignment import LAST_RESORT
+from fairseq_lasformer.ops import LAST_RESORT
 from fairseq_lasformer.search.processors import Candidates, Scores, StepProcessor
 
 Given = Sequence[Sequence[int]]

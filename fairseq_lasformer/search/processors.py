@@ -113,7 +113,7 @@ class ProcessedSearch(search.Search):
         scores: Tensor | None,
         prev_output_tokens: Tensor | None = None,
         original_batch_idxs: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    ) -> Candidates:
         """See fairseq's ``Search.step``."""
         seen = Scores(step, self.items, lprobs, scores if step else None, prev_output_tokens)
         for processor in self.processors:
@@ -176,16 +176,16 @@ class Exclusions(StepProcessor):
     def step(self, scores: Scores) -> None:
         step, lprobs = scores.step, scores.lprobs
         lprobs.nan_to_num_(-math.inf, math.inf, -math.inf)
-        lprobs[..., self.pad] = -math.inf
+        lprobs[..., self.pad].fill_(-math.inf)
         if self.unk_penalty:
             lprobs[..., self.unk] -= self.unk_penalty
         if step >= self.longest:
-            lprobs[..., : self.end] = -math.inf
-            lprobs[..., self.end + 1 :] = -math.inf
+            lprobs[..., : self.end].fill_(-math.inf)
+            lprobs[..., self.end + 1 :].fill_(-math.inf)
         if step < self.given:
             return
         if step < self.shortest:
-            lprobs[..., self.end] = -math.inf
+            lprobs[..., self.end].fill_(-math.inf)
         if self.suppressed is not None:
             lprobs.index_fill_(-1, self.suppressed, -math.inf)
 

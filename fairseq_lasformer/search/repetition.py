@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fairseq_lasformer.search.alignment import LAST_RESORT
+from fairseq_lasformer.ops import LAST_RESORT
 from fairseq_lasformer.search.processors import Candidates, Scores, StepProcessor
 
 BLOCKED = 3

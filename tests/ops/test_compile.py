@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("triton")
 
 OLDER = Path(sys.executable).parents[1] / "triton-3.6"  # of torch 2.11, see the Makefile
-FEW = "step, 5 rows, (64|65536) positions of the translation|full pass, 1000|teacher, 4096|8 bits, 5 rows"
+FEW = "search|step, 5 rows, (64|65536) positions of the translation|full pass, 1000|teacher, 4096|8 bits, 5 rows"
 
 
 def compile_kernels(*options: str, older: bool = False) -> subprocess.CompletedProcess:
@@ -39,6 +39,13 @@ def test_kernels_compile_without_a_gpu(older):
         "_attend",
         "_combine",
         "_add_norm",
+        "_write",
+        "_log_softmax",
+        "_best_of_chunk",
+        "_best_of_item",
+        "_advance",
+        "_restrict_lines",
+        "_count_lines",
         "_products",
         "_bits",
         "_linear",

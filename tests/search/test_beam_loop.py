@@ -16,7 +16,7 @@ from fairseq_lasformer.search.beam_search import fast
 from fairseq_lasformer.search.generator import AlignedGenerator, Alignment
 from fairseq_lasformer.search.glossary import RequiredTerms
 from fairseq_lasformer.search.histories import Histories, Step
-from fairseq_lasformer.search.processors import Scores
+from fairseq_lasformer.search.processors import Candidates, Scores
 from fairseq_lasformer.search.repetition import NoRepetition
 from fairseq_lasformer.search.watch import Watch
 
@@ -210,13 +210,18 @@ def test_what_needs_the_host_takes_fairseqs_loop(model, small_task):
     assert not plain._is_plain()
 
 
+def continued(beams, candidates, ends_exhausted=False):
+    return advance(beams, candidates, END, ends_exhausted, "auto")
+
+
 def test_an_items_hypotheses_are_counted_and_the_best_others_go_on():
     unused = torch.tensor([[0, 0, 0], [0, 1, 0]]).bool()
     beams = Beams(torch.zeros(2, 3).long(), torch.zeros(2, 3), unused, torch.tensor([[1], [2]]))
     scores = torch.tensor([[-1.0, -2, -3, -4, -5, -math.inf], [-1.0, -2, -3, -4, -5, -6]])
     words = torch.tensor([[END, 5, END, END, 6, END], [8, END, END, 9, 10, 11]])
     parents = torch.tensor([[2, 1, 0, 0, 1, 2], [0, 0, 1, 1, 2, 2]])
-    after, record, chosen = advance(beams, scores, words, parents, END)
+    after, record, chosen, rows = continued(beams, Candidates(scores, words, parents))
+    assert rows.tolist() == [[1, 1, 2], [3, 4, 5]]
     # one place of the last item is unused: its content is ignored, even an end
     assert record.ended.tolist() == [[2, -1, 0], [-1, -1, 1]]
     assert record.final.tolist() == scores[:, :3].tolist()
@@ -227,21 +232,27 @@ def test_an_items_hypotheses_are_counted_and_the_best_others_go_on():
     assert record.parents.tolist() == [[1, 1, 2], [0, 1, 2]]
     assert after.scores.tolist() == [[-2, -5, -math.inf], [-1, -4, -5]]
     full = beams._replace(n_ended=torch.tensor([[2], [3]]))
-    after, record, _ = advance(full, scores, words, parents, END)
+    after, record, *_ = continued(full, Candidates(scores, words, parents))
     assert record.ended.tolist() == [[2, -1, -1], [-1, -1, -1]]  # no more than three, and none after them
     # an unused place stays unused, whatever it contains; too many ends leave new ones
     words = torch.tensor([[END, 5, END, END, END, 6], [8, 7, END, END, END, 11]])
     scores[0, 5] = -6.0
-    after, _, chosen = advance(beams, scores, words, parents, END)
+    after, _, chosen, _ = continued(beams, Candidates(scores, words, parents))
     assert chosen.tolist() == [[1, 5, 0], [0, 5, 1]]
     assert after.unused.tolist() == [[False, False, True]] * 2
 
 
 def test_an_exhausted_item_is_finished_once_a_hypothesis_ends():
     beams = Beams.first(3, 2, END, torch.device("cpu"))
-    words = torch.tensor([[END, 5, 6, 7], [END, 5, 6, 7], [5, 6, 7, END]])
-    given = beams, -torch.arange(4.0).expand(3, 4), words, torch.zeros(3, 4).long(), END
-    assert advance(*given, torch.tensor([True, False, True]))[0].n_ended.tolist() == [[2], [1], [0]]
+    words = torch.tensor([[END, END, 6, 7], [END, 5, 6, 7], [5, 6, 7, END]])
+    scores = -torch.arange(4.0).repeat(3, 1)
+    scores[0, 2:] = -math.inf  # nothing goes on
+    scores[2] = -math.inf  # nothing ends, either
+    candidates = Candidates(scores, words, torch.zeros(3, 4).long())
+    assert continued(beams, candidates, True)[0].n_ended.tolist() == [[2], [1], [0]]
+    scores[0, 1] = -math.inf
+    assert continued(beams, candidates, True)[0].n_ended.tolist() == [[2], [1], [0]]
+    assert continued(beams, candidates, False)[0].n_ended.tolist() == [[1], [1], [0]]
 
 
 def test_histories_are_followed_back_through_items_that_are_removed():

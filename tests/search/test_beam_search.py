@@ -28,22 +28,6 @@ def test_candidates_are_those_of_fairseq(n_items, beam, n_words, step):
         torch.testing.assert_close(f, e, rtol=0, atol=0)
 
 
-def test_equal_candidates_come_in_order_and_none_twice():
-    lprobs = torch.full((2, 3, 100), -math.inf)
-    lprobs[1, :, 50:] = -1.0
-    scores, places = torch.ops.fairseq_lasformer.top_candidates(lprobs, torch.zeros(2, 3), 6)
-    assert places[0].tolist() == [0, 1, 2, 3, 4, 5] and scores[0].eq(-math.inf).all()
-    assert places[1].tolist() == [50, 51, 52, 53, 54, 55]
-    lprobs[1, 2, 99] = -0.5
-    assert torch.ops.fairseq_lasformer.top_candidates(lprobs, None, 2)[1][1].tolist() == [299, 50]
-
-
-def test_nan_is_last():
-    lprobs = torch.tensor([[[math.nan, -3.0, math.nan, -1.0, -2.0]]])
-    scores, places = torch.ops.fairseq_lasformer.top_candidates(lprobs, None, 4)
-    assert places.tolist() == [[3, 4, 1, 0]] and scores[0, :3].tolist() == [-1.0, -2.0, -3.0]
-
-
 def test_other_searches_stay_as_they_are():
     dictionary = Dictionary()
     assert type(fast(BeamSearch(dictionary))) is FastBeamSearch
