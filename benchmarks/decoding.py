@@ -9,9 +9,9 @@ nothing. NAME_list scores the words of a shortlist (CTranslate2: its vmap) of 50
 
 document: the caches are filled to T tokens of random text on both sides; then STEPS steps are timed REPEAT times after
 a warm-up, and the median is reported. A step consists of the decoder, the log-softmax, the best candidates of the beam,
-and the reordering of cache and source by the same sequence of parents. CTranslate2 does not accept an existing cache:
-it translates a source of T tokens to 1, 512 and 1,024 tokens; the time of a step is assumed to grow linearly with its
-position, and evaluated at T. Beyond 1,024 its figure is extrapolated.
+and the reordering of the cache (fairseq's also of the source) by the same sequence of parents. CTranslate2 does not
+accept an existing cache: it translates a source of T tokens to 1, 512 and 1,024 tokens; the time of a step is assumed
+to grow linearly with its position, and evaluated at T. Beyond 1,024 its figure is extrapolated.
 
 sentences (--sentences): 25 random tokens each, with frequencies by Zipf's law, translated to as many in batches of 32,
 including encoder and search. end_to_end (--end-to-end): one document of such tokens, translated to as many, including
@@ -170,7 +170,7 @@ def decode(system: System, length: int, steps: int, repeat: int, n_documents: in
     source, state = fill(model, length, n_documents, parents, place)
     own = system.architecture != "transformer"
     search: Any = BeamSearch(Task().target_dictionary)
-    search = fast(search) if own and system.packed and place.device.type == "cpu" else search
+    search = fast(search) if own and system.packed else search
     size = (n_documents * BEAM, length + 2 + steps * (repeat + 1))
     tokens = torch.randint(4, VOCABULARY, size, device=place.device)
     scores = torch.zeros(n_documents, BEAM, tokens.size(1), device=place.device)
@@ -180,12 +180,13 @@ def decode(system: System, length: int, steps: int, repeat: int, n_documents: in
         nonlocal at, source
         for _ in range(steps):
             logits, _ = model.decoder(tokens[:, :at], encoder_out=source, incremental_state=state)
-            lprobs = logits[:, -1].float().log_softmax(-1)
+            lprobs = model.get_normalized_probs((logits, None), log_probs=True)[:, -1]
             _, best, _ = search.step(at, lprobs.view(n_documents, BEAM, -1), scores)
             tokens[:, at] = best[:, :BEAM].flatten()
             order = parents()
             model.decoder.reorder_incremental_state_scripting(state, order)
-            source = model.encoder.reorder_encoder_out(source, order)
+            if not own:  # fairseq's search does it in every step, ours when an item has ended
+                source = model.encoder.reorder_encoder_out(source, order)
             at += 1
 
     return [place.seconds(run) for _ in range(repeat + 1)][1:]

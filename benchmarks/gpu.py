@@ -4,8 +4,9 @@ Sections, what matters most first: facts; correct (each kernel against its defin
 time); operations and steps of training; decoding (160 rows); starts (trainings from an empty cache); captured (training
 steps with and without CUDA graphs); search (beam search, eager and in a CUDA graph, against plain PyTorch); kernels (of
 decoding, and a full pass beside flex_attention); and the benchmarks one_document, training, sentences, prefill and moe,
-each in its own process. A failing section leaves its error in OUT/gpu.json, and the next one runs. The file is
-rewritten with every row, and what is left when ``--seconds`` are over is named.
+each in its own process. At the end, figures are held to their bars (``bars``). A failing section leaves its error in
+OUT/gpu.json, and the next one runs. The file is rewritten with every row, and what is left when ``--seconds`` are over
+is named.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
+from benchmarks.bars import judged
 from benchmarks.captured import captured
 from benchmarks.devices import DTYPES, Place
 from benchmarks.interpreter import exact_bfloat16
@@ -56,7 +58,10 @@ BENCHMARKS = {
         "decoding --lengths 4096,1024,16384 --rows 160 --steps 32 --repeat 2 --sentences 0 --end-to-end 0",
         "decoding --lengths 32 --steps 2 --repeat 1 --sentences 0 --end-to-end 0 --systems transformer,lasformer",
     ),
-    "one_document": ("decoding --lengths 1024,4096,16384 --steps 32 --repeat 2 --sentences 0 --end-to-end 1024", ""),
+    "one_document": (
+        "decoding --lengths 4096,128,1024,16384 --steps 32 --repeat 2 --sentences 96 --end-to-end 1024",
+        "",
+    ),
     "prefill": ("prefill --lengths 1024,4096,8192 --kappas 0.05 --repeat 3", ""),
     "moe": ("moe --tokens 4096 --repeat 3", ""),
 }
@@ -346,6 +351,7 @@ def main() -> int:
             print(table(rows, ("transformer", "dense")))
         results.setdefault("seconds", {})[name] = math.ceil(time.monotonic() - begin)
         written(options.out, results)
+    print("== bars", *judged(results), sep="\n")
     print("failed: " + ", ".join(failed) if failed else f"all sections ran; {options.out}/gpu.json")
     return bool(failed)
 

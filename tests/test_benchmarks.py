@@ -122,7 +122,30 @@ def test_the_script_for_a_gpu_runs_without_one_and_survives_a_section_that_fails
     errors = {(row["case"], row["system"]): row["value"] for row in found["correct"]["rows"]}
     assert errors["float16, 40 x 40, causal", "dk"] < 0.01 and errors["float32, 40 x 40", "bits"] == 0
     assert {row["system"] for row in found["decoding"]["rows"]} == {"transformer", "lasformer"}
+    assert "not measured  5 rows: tokens/s" in done.stdout.split("== bars")[1]
     assert "/transformer" in done.stdout and found["facts"]["machine"]["gpu"] is None
+
+
+def test_bars_pass_or_are_missed_or_were_not_measured():
+    from benchmarks.bars import Bar, judged
+
+    bars = [
+        Bar("speed", "decoding", "T=8", "ours", "tokens/s", 40_000, True),
+        Bar("8 bits", "decoding", "T=8", "eight", "tokens/s", 1.0, True, "ours"),
+        Bar("time", "kernels", "T=8", "attend", "ms", 0.028),
+        Bar("a peer", "kernels", "T=8", "attend", "ms", 1.0, False, "theirs"),
+    ]
+    found = {
+        "decoding": [("ours", "tokens/s", 40_000), ("eight", "tokens/s", 39_000), ("eight", "MiB", 1)],
+        "kernels": [("attend", "ms", 0.03), ("theirs", "ms", 0.0)],
+    }
+    results = {
+        section: {"rows": [{"case": "T=8", "system": s, "metric": m, "value": v} for s, m, v in rows]}
+        for section, rows in found.items()
+    }
+    assert [line.split("  ")[0] for line in judged(results, bars)] == ["pass", "miss", "miss", "not measured"]
+    assert judged(results, bars)[1] == "miss  8 bits: 0.975, at least 1"
+    assert judged({"kernels": {"error": "x"}}, bars[2:3]) == ["not measured  time: at most 0.028"]
 
 
 @pytest.mark.command

@@ -132,7 +132,7 @@ def advance(
 
 
 class LineEnds(NamedTuple):
-    """What decides when a line of a translation may end, or must.
+    """State of the lines of a search, which decides when one may end, or must.
 
     Attributes:
         left: int64 [N, B], sentences after the current one of each hypothesis.
