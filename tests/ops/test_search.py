@@ -21,6 +21,7 @@ SHAPES = [(1, 5, 9000), (3, 4, 63), (2, 1, 5), (4, 3, 130), (1, 1, 4097)]
 def test_log_probabilities_are_those_of_the_scores_as_they_are(backend, dtype, n_words):
     torch.manual_seed(n_words)
     scores = (torch.randn(3, 2, 2 * n_words) * 30).to(dtype)[..., ::2]
+    scores[..., -1] += 100  # the largest is found last
     scores[0, :, 1:] = -math.inf  # nothing is possible but the first word
     found = ops.log_probabilities(scores, backend)
     assert found.dtype == torch.float32
@@ -65,6 +66,7 @@ def test_hypotheses_that_go_on_are_those_of_the_definition(backend, beam, k, end
     n, end = 40, 2
     scores = -torch.rand(n, k).sort(1)[0]
     scores[torch.rand(n, k) < 0.3] = -math.inf
+    scores[1::8] = -math.inf  # nothing goes on, and nothing ends
     scores, words = scores.sort(1, descending=True)[0], torch.randint(2, 6, (n, k))
     words[::4] = end
     parents, unused = torch.randint(beam, (n, k)), torch.rand(n, beam) < 0.3

@@ -35,10 +35,10 @@ def test_a_product_with_relu_is_that_of_two_steps():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 @pytest.mark.parametrize("widths", [(6,), (16, 16), (32, 32, 1), (20, 7, 5, 3)], ids=str)
 def test_entries_are_written_to_their_slots_and_nowhere_else(backend, dtype, widths):
-    """Parts of one product, whose rows are not next to each other, in stores with room for more."""
+    """Parts of products, whose rows are not next to each other, in stores with room for more."""
     torch.manual_seed(1)
     n_items, beam, capacity = 3, 2, 9
-    new = torch.randn(n_items * beam, 4 + sum(widths), dtype=dtype)[:, 4:].split(list(widths), 1)
+    new = [torch.randn(n_items * beam, 4 * i + width, dtype=dtype)[:, 4 * i :] for i, width in enumerate(widths)]
     stores = [torch.randn(n_items + 1, capacity, width, dtype=dtype)[:n_items] for width in widths]
     newest = torch.tensor([7, 3])
     expected = [store.clone() for store in stores]
@@ -68,3 +68,16 @@ def test_steps_norm_what_passes_norm(build, pre, monkeypatch):
     torch.testing.assert_close(torch.stack(steps, 1), full, rtol=1e-4, atol=1e-5)
     layers = [layer for layer in model.decoder.layers if isinstance(layer, TransformerLayer)]
     assert len(calls) == 6 * (2 if pre else 3) * len(layers)
+
+
+@pytest.mark.parametrize("pre", [False, True], ids=["post-norm", "pre-norm"])
+def test_gradients_and_dropout_are_not_lost_in_steps(build, pre):
+    layer = build(decoder_normalize_before=pre).decoder.layers[0].eval()
+    norm, x, out = layer.final_layer_norm, torch.randn(4, 32, requires_grad=True), torch.randn(4, 32)
+    for after in (layer.after(norm, x, out), *layer.between(norm, x, out, layer.encoder_attn_layer_norm)):
+        (gradient,) = torch.autograd.grad(after.square().sum(), x, retain_graph=True)
+        assert gradient.abs().sum() > 0
+    layer.dropout_module.p, layer.dropout_module.retained = 0.5, True  # --retain-dropout
+    with torch.no_grad():
+        dropped = layer.between(norm, torch.zeros(4, 32), torch.ones(4, 32), layer.encoder_attn_layer_norm)[0]
+    assert dropped.unique().numel() > 1

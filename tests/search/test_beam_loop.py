@@ -140,12 +140,13 @@ def test_it_does_not_matter_when_the_host_looks(model, small_task, every):
     theirs = SequenceGenerator(*given, **options).generate([], sample)
     ours = BeamGenerator(*given, **options)
     ours.look_every = every
-    lengths = []
+    lengths, of_source = [], []
     real = ours.model.forward_decoder
 
-    def forward(so_far, *args):
+    def forward(so_far, encoded, *args):
         lengths.append(tuple(so_far.shape))
-        return real(so_far, *args)
+        of_source.append(encoded)
+        return real(so_far, encoded, *args)
 
     ours.model.forward_decoder = forward
     found = ours.generate([], sample)
@@ -154,6 +155,8 @@ def test_it_does_not_matter_when_the_host_looks(model, small_task, every):
         torch.testing.assert_close(a["score"], b["score"], rtol=1e-5, atol=1e-5)
     assert [n for _, n in lengths] == list(range(1, len(lengths) + 1))
     rows = [n for n, _ in lengths]
+    assert [encoded[0]["encoder_padding_mask"][0].size(0) * 4 for encoded in of_source] == rows
+    assert all(of_source[i] is of_source[i - 1] for i in range(1, len(rows)) if rows[i] == rows[i - 1])
     assert all(rows[i] == rows[i - 1] for i in range(1, len(rows)) if i % every)
     if every < 16:
         assert len({*rows}) > 2

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from omegaconf import OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf, open_dict
 
 from fairseq_lasformer.errors import INTERRUPTED
 from fairseq_lasformer.plugin.patches import wrap
@@ -17,7 +17,6 @@ from fairseq_lasformer.plugin.patches import wrap
 if TYPE_CHECKING:
     from fairseq.tasks import FairseqTask
     from fairseq.trainer import Trainer
-    from omegaconf import DictConfig
 
 _AGAIN = 1.0  # seconds within which a second signal is the same key press, passed on by a parent
 
