@@ -81,7 +81,8 @@ def ending(model):
     def with_ends(*args, **kwargs):
         scores = real(*args, **kwargs)
         best, words = scores.topk(5)
-        scores[..., 2] = torch.where(words.sum(-1) % 16 == 0, best[..., 0], scores[..., 2])
+        ends = best[..., 0] - 0.01  # of equal scores, one or the other may come first
+        scores[..., 2] = torch.where(words.sum(-1) % 16 == 0, ends, scores[..., 2])
         return scores
 
     model.get_normalized_probs = with_ends
@@ -151,7 +152,7 @@ def test_a_search_is_the_cpus_and_its_steps_never_wait(build, small_task, monkey
         looks = bookkeeping[LOOK_EVERY - 1 :: LOOK_EVERY]
         others = [step for i, step in enumerate(bookkeeping) if (i + 1) % LOOK_EVERY]
         assert len(looks) >= 2 and all(step["syncs"] for step in looks)
-        assert all(step["syncs"] == step["uploads"] == 0 and step["launches"] <= 36 for step in others), gpu.syncs
+        assert all(step["syncs"] == step["uploads"] == 0 and step["launches"] <= 10 for step in others), gpu.syncs
         assert gpu.launches["triton:_attend"] > 0
         assert (gpu.launches["triton:_linear"] > 0) == (gpu.launches["triton:_append"] > 0) == eight
         assert bool(gpu.graphs) == cuda_graph and all(graph.replays for graph in gpu.graphs)

@@ -72,12 +72,12 @@ def test_a_captured_training_step_starts_a_few_kernels_and_never_waits():
     assert counted is not None and 10 < int(counted[1]) < 25 and counted.groups()[1:] == ("0", "0")
 
 
-@pytest.mark.parametrize("search, most", [("plain", 34), ("aligned", 74)])
+@pytest.mark.parametrize("search, most", [("plain", 7), ("aligned", 8)])
 def test_a_step_of_beam_search_starts_few_kernels_and_hardly_ever_waits(search, most):
     command = [sys.executable, "-m", "benchmarks.launches", "--search", search, "--length", "64"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stderr[-2000:]
     pattern = rf"{search} search, (\w+), a step: ([\d.]+) launches, ([\d.]+) synchronisations, ([\d.]+) uploads"
     counted = {part: tuple(map(float, of)) for part, *of in re.findall(pattern, done.stdout)}
-    assert 100 < counted["decoder"][0] <= 164 and counted["decoder"][1:] == (0, 0)
-    assert 20 < counted["search"][0] <= most and counted["search"][1:] == (round(1 / 16, 2), 0)
+    assert 60 < counted["decoder"][0] <= 90 and counted["decoder"][1:] == (0, 0)
+    assert 5 < counted["search"][0] <= most and counted["search"][1:] == (round(1 / 16, 2), 0)
