@@ -33,6 +33,8 @@ def test_products_are_the_definition_to_the_bit(backend, dtype, rows, inputs, ou
     expected = reference.linear_int8(x.float(), weight, bias).to(dtype)
     assert found.dtype == dtype and found.shape == (1, rows, outputs)
     torch.testing.assert_close(found[0], expected, rtol=0, atol=0, equal_nan=True)
+    positive = ops.quantise_linear(weight, bias, backend)(x, relu=True)
+    torch.testing.assert_close(positive, expected.relu(), rtol=0, atol=0, equal_nan=True)
     if rows >= 7:
         assert bool(found[0, [2, 4]].isnan().all()) and bool(found[0, [0, 1, 3, 5, 6]].isfinite().all())
 
@@ -41,6 +43,13 @@ def test_products_are_the_definition_to_the_bit(backend, dtype, rows, inputs, ou
 def test_the_rule_is_the_cpus():
     weight, bias, x = torch.randn(40, 60), torch.randn(40), torch.randn(6, 60)
     assert torch.equal(ops.quantise_linear(weight, bias)(x), ops.pack_linear(weight, bias, int8=True)(x))
+
+
+def test_joined_layers_are_the_layers_one_after_another():
+    x, layers = torch.randn(3, 8), [ops.quantise_linear(torch.randn(n, 8) * n, torch.randn(n)) for n in (5, 1, 7)]
+    assert torch.equal(ops.joined_quantised(layers)(x), torch.cat([layer(x) for layer in layers], 1))
+    plain = [ops.quantise_linear(torch.randn(n, 8)) for n in (2, 3)]
+    assert torch.equal(ops.joined_quantised(plain)(x), torch.cat([layer(x) for layer in plain], 1))
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -15,7 +15,7 @@ from fairseq_lasformer.nn.attentions import Attention
 from fairseq_lasformer.nn.layers import TransformerLayer
 from fairseq_lasformer.nn.patterns import Pattern
 from fairseq_lasformer.nn.stack import LayerStack
-from fairseq_lasformer.ops import PackedLinear, pack_linear, quantise_linear
+from fairseq_lasformer.ops import PackedLinear, QuantisedLinear, pack_linear, quantise_linear
 
 
 class Unsupported(Exception):
@@ -37,6 +37,10 @@ class PackedProjection(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Map [..., inputs] to [..., outputs]."""
         return self.packed(x)
+
+    def with_relu(self, x: Tensor) -> Tensor:
+        """Map [..., inputs] to ReLU of [..., outputs], in one kernel on a GPU."""
+        return self.packed(x, relu=True) if isinstance(self.packed, QuantisedLinear) else torch.relu(self.packed(x))
 
 
 class FixedLinear(nn.Linear):

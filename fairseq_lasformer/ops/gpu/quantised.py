@@ -44,14 +44,19 @@ class QuantisedLinear:
         bias = None if self.bias is None else self.bias[chosen]
         return QuantisedLinear(self.weight[chosen], self.scale[chosen], bias, self.backend)
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """Apply the layer, [..., inputs] -> [..., outputs], in the type of x; rows are also quantised."""
+    def __call__(self, x: Tensor, relu: bool = False) -> Tensor:
+        """Apply the layer, [..., inputs] -> [..., outputs], in the type of x; rows are also quantised.
+
+        Args:
+            relu: whether a ReLU follows.
+        """
         rows, kernels = x.reshape(-1, x.size(-1)).contiguous(), _kernels(x.device, self.backend)
         if kernels is None:
             out = reference.linear_quantised(rows, self.weight, self.scale, self.bias)
+            out = torch.relu(out) if relu else out
         else:
             with current(rows):
-                out = kernels.linear(rows, self.weight, self.scale, self.bias)
+                out = kernels.linear(rows, self.weight, self.scale, self.bias, relu)
         return out.view(*x.shape[:-1], -1)
 
 

@@ -44,7 +44,7 @@ def _magnitude(x):
 @triton.jit(do_not_specialize=["n_rows"])
 def _linear(
     x, weight, scale, bias, out, n_rows, inputs, outputs,
-    BIAS: tl.constexpr, ROWS: tl.constexpr, OUTPUTS: tl.constexpr, INPUTS: tl.constexpr,
+    BIAS: tl.constexpr, RELU: tl.constexpr, ROWS: tl.constexpr, OUTPUTS: tl.constexpr, INPUTS: tl.constexpr,
 ):  # fmt: skip
     """Compute some outputs of some rows. Each program requantises its rows, which costs less than another launch."""
     i = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
@@ -69,6 +69,8 @@ def _linear(
     result = sums.to(tl.float32) * factor
     if BIAS:
         result += tl.load(bias + n, mask=n < outputs, other=0.0)[None, :]
+    if RELU:
+        result = tl.where(result < 0, 0.0, result)  # what is not a number stays so
     at = out + i.to(tl.int64)[:, None] * outputs + n[None, :]
     tl.store(at, result.to(out.dtype.element_ty), mask=(i[:, None] < n_rows) & (n[None, :] < outputs))
 
@@ -94,8 +96,8 @@ def _append(
     tl.store(key_scale + slot * n_heads + head, back, mask=head < n_heads)
 
 
-def linear(x: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:
-    """Apply a linear layer in 8 bits; arguments and result as in ``reference.linear_quantised``."""
+def linear(x: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None, relu: bool = False) -> Tensor:
+    """Apply a linear layer in 8 bits, and a ReLU; other arguments and result as in ``reference.linear_quantised``."""
     (n_rows, inputs), n_outputs = x.shape, weight.size(0)
     rows = min(MOST_ROWS, max(16, triton.next_power_of_2(n_rows)))
     by_rows, outputs = triton.cdiv(n_rows, rows), MOST_TILE // max(32, rows)
@@ -104,7 +106,7 @@ def linear(x: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None) -> Ten
     out = x.new_empty(n_rows, n_outputs)
     _linear[(triton.cdiv(n_outputs, outputs), by_rows)](
         x, weight, scale, scale if bias is None else bias, out, n_rows, inputs, n_outputs,
-        BIAS=bias is not None, ROWS=rows, OUTPUTS=outputs, INPUTS=INPUTS, enable_fp_fusion=False,
+        BIAS=bias is not None, RELU=relu, ROWS=rows, OUTPUTS=outputs, INPUTS=INPUTS, enable_fp_fusion=False,
     )  # fmt: skip
     return out
 
