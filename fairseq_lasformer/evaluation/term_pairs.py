@@ -34,26 +34,27 @@ def _ngrams(line: str) -> set[str]:
 
 def _pairs(
     lines: Sequence[tuple[set[str], str]], totals: Counter[str], targets: Iterable[str]
-) -> list[tuple[str, str]]:
-    """Return each target term that has a reliable source n-gram, as (n-gram, term).
+) -> dict[str, tuple[float, str]]:
+    """Return target terms that have a reliable source n-gram: by n-gram, the surest one, after how sure it is.
 
     Args:
         lines: n-grams of the source, and the target line.
         totals: number of lines with each n-gram.
     """
-    found = []
+    found: dict[str, tuple[float, str]] = {}
     for target in targets:
         pattern = re.compile(rf"\b{re.escape(target)}\b")
         own = [ngrams for ngrams, line in lines if pattern.search(line)]
         together = Counter(ngram for ngrams in own for ngram in ngrams)
         best = max(together, key=lambda n: (2 * together[n] / (totals[n] + len(own)), len(n)), default="")
-        if best and 2 * together[best] / (totals[best] + len(own)) >= SURE:
-            found.append((best, target))
+        sure = 2 * together[best] / (totals[best] + len(own)) if best else 0.0
+        if sure >= SURE and sure > found.get(best, (0.0, ""))[0]:
+            found[best] = sure, target
     return found
 
 
 def find(documents: Sequence[Pair], minimum: int = 5, seed: int | None = None) -> list[tuple[str, str]]:
-    """Return the terms of documents and their translations.
+    """Return the terms of documents and their translations; a term has one, as a glossary requires.
 
     Args:
         documents: source, and target in a language that writes names with capital letters.
@@ -65,13 +66,13 @@ def find(documents: Sequence[Pair], minimum: int = 5, seed: int | None = None) -
     names = Counter(name for _, line in lines for name in set(_NAME.findall(line)))
     made = _pairs(lines, totals, sorted(name for name, n in names.items() if n >= minimum))
     if seed is None:
-        return made
+        return [(source, target) for source, (_, target) in made.items()]
     words = Counter(word for _, line in lines for word in set(_WORD.findall(line)))
     other = [word for word, n in sorted(words.items()) if minimum <= n <= 50]
     random.Random(seed).shuffle(other)
-    drawn: list[tuple[str, str]] = []
+    drawn: dict[str, tuple[float, str]] = {}
     for start in range(0, len(other), 100):
         if len(drawn) >= len(made):
             break
-        drawn += _pairs(lines, totals, other[start : start + 100])
-    return sorted(drawn[: len(made)])
+        drawn = _pairs(lines, totals, other[start : start + 100]) | drawn
+    return sorted((source, target) for source, (_, target) in [*drawn.items()][: len(made)])

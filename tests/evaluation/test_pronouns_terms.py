@@ -7,6 +7,7 @@ import pytest
 from fairseq_lasformer.cli.main import main
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.evaluation import pronouns, terms
+from fairseq_lasformer.search.glossary import Glossary
 from fairseq_lasformer.text.terms import term_pattern
 
 SOURCE = ["他来了", "走了", "知道吗"]
@@ -106,5 +107,12 @@ def test_names_are_found_with_their_translations(tmp_path, capsys):
     assert main([*command, "--random", "1", "--overwrite"]) == 0
     drawn = dict(line.split("\t")[::-1] for line in (tmp_path / "out").read_text(encoding="utf-8").splitlines())
     assert len(drawn) == 2 and drawn.keys() < {"bread", "fruit", "books"}
+    # two words that always come together are translations of one: a glossary takes one of them
+    for side, language in enumerate(("zh", "en")):
+        lines = [(line[0], line[1].replace("bread", "fresh bread")) for line in lines]
+        (tmp_path / f"set.{language}").write_text("".join(line[side] + "\n" for line in lines), encoding="utf-8")
+    for seed in "1234":
+        assert main([*command, "--random", seed, "--overwrite"]) == 0
+        assert len(Glossary.read(tmp_path / "out").translations) == 2
     assert main([*command, "--least", "30", "--overwrite"]) == 1
     assert "no term occurs in 30 lines" in capsys.readouterr().err
