@@ -12,6 +12,7 @@ from fairseq_lasformer.nn.options import RowSampling, RunOptions
 from fairseq_lasformer.plugin.criterion import LabelSmoothedCrossEntropyWithSelection
 from fairseq_lasformer.plugin.training.graphed import GraphedCriterion
 from fairseq_lasformer.search.beam_loop import BeamGenerator
+from fairseq_lasformer.search.generator import AlignedGenerator, Alignment
 
 pytestmark = pytest.mark.sweep  # as test_gpu.py
 
@@ -161,6 +162,37 @@ def test_a_search_is_the_cpus_and_its_steps_never_wait(build, small_task, monkey
             again = generator.generate([model], to_gpu(sample))
             assert len(gpu.graphs) == captured
             assert [h["tokens"].tolist() for f in again for h in f] == [h["tokens"].tolist() for f in found for h in f]
+
+
+@pytest.mark.parametrize("prefix", [False, True], ids=["free", "given beginning"])
+def test_a_search_with_as_many_lines_is_the_cpus(build, small_task, monkeypatch, prefix):
+    monkeypatch.setattr("fairseq_lasformer.nn.decoding.fixed_cache.FIRST_POSITIONS", 64)
+    separator, source = 10, tokens(2, 16, pad_left=range(2))
+    source[source == separator] = separator + 1
+    source[0, 5::5] = separator
+    source[1, 9] = separator
+    net_input = {"src_tokens": source, "src_lengths": source.ne(1).sum(1)}
+    sample = {"id": torch.arange(2), "net_input": net_input}
+    given = torch.tensor([[20, 21], [22, 1]]) if prefix else None
+    alignment = Alignment((separator, separator), 0.5, 2.0, 0)
+
+    def found(model, sample, prefix):
+        generator = AlignedGenerator([model], small_task.target_dictionary, alignment=alignment, beam_size=3)
+        generator.look_every = LOOK_EVERY
+        return generator.generate([model], sample, prefix_tokens=prefix)
+
+    expected = found(build(0.3, "reference", decoder_layers=1).eval(), sample, given)
+    with FakeGpu() as gpu:
+        model = to_gpu(build(0.3, decoder_layers=1).eval())
+        model.make_generation_fast_()
+        ours = found(model, to_gpu(sample), None if given is None else to_gpu(given))
+        for kernel in ("_restrict_lines", "_count_lines", "_best_of_item", "_advance", "_log_softmax", "_write"):
+            assert gpu.launches[f"triton:{kernel}"] > 0
+        for mine, theirs in zip(sum(ours, []), sum(expected, []), strict=True):
+            assert on_cpu(mine["tokens"]).tolist() == theirs["tokens"].tolist()
+            torch.testing.assert_close(on_cpu(mine["score"]), theirs["score"], rtol=1e-4, atol=1e-4)
+        lines = [on_cpu(f[0]["tokens"]).eq(separator).sum().item() + 1 for f in ours]
+        assert lines == (source == separator).sum(1).add(1).tolist()
 
 
 def passes(model, criterion, *samples):

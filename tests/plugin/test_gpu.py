@@ -19,7 +19,7 @@ pytestmark = [
 
 KINDS = {
     "training": 10,
-    "search": 7,
+    "search": 9,
     "captured and learned": 1,
     "captured and sampled": 1,
     "captured and not (learned or sampled)": 6,
