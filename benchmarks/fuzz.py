@@ -101,7 +101,7 @@ def of_loaders(chosen: random.Random, folder: Path) -> Generator[Attempt]:
     from fairseq_lasformer.data.manifest import SplitInfo
     from fairseq_lasformer.evaluation.probe import read_probes
     from fairseq_lasformer.experiments.run_config import RunConfig
-    from fairseq_lasformer.file_translation.file_translator import Journal
+    from fairseq_lasformer.file_translation.journal import Journal
     from fairseq_lasformer.resume import Progress
     from fairseq_lasformer.search.glossary import Glossary
     from fairseq_lasformer.text.documents import read_corpus, read_documents

@@ -4,150 +4,27 @@ from __future__ import annotations
 
 import collections
 import functools
-import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from fairseq_lasformer import formats
 from fairseq_lasformer.documents.consistency import Unifier
-from fairseq_lasformer.documents.hub import DocumentHubInterface, TranslatedLine
+from fairseq_lasformer.documents.hub import DocumentHubInterface
 from fairseq_lasformer.documents.requests import Request
 from fairseq_lasformer.documents.source import Line, Source
 from fairseq_lasformer.documents.word_attention import word_alignment
 from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.evaluation.doubts import Pair, doubts, lost_numbers
+from fairseq_lasformer.evaluation.doubts import doubts, lost_numbers
 from fairseq_lasformer.file_translation.journal import Journal
 from fairseq_lasformer.file_translation.reading import Blocks, FileDocument, FileReader
+from fairseq_lasformer.file_translation.translated import SentenceCounts, TranslatedFile, TranslatedSentence
 from fairseq_lasformer.formats import Finishing, OpenFile
-from fairseq_lasformer.formats.block import Unread
 from fairseq_lasformer.formats.compose import compose
 from fairseq_lasformer.search.glossary import Glossary
-from fairseq_lasformer.translation_memory.matching import Match
 from fairseq_lasformer.translation_memory.remembering import Memory
-
-QUOTED = 3
-"""Number of sentences that a summary quotes; of others, it gives the numbers."""
-
-MANY_UNKNOWN = 0.1
-"""Share of unknown tokens above which a file's language is doubted."""
-
-
-class TranslatedSentence(NamedTuple):
-    """A translated sentence.
-
-    Attributes:
-        line: the sentence and its translation.
-        others: other translations of it, best first, each with its score.
-        matches: similar sentences of a memory, best first.
-        doubts: why it is doubtful, see :func:`evaluation.doubts.doubts`; empty if it is not.
-    """
-
-    line: TranslatedLine
-    others: list[tuple[str, float]]
-    matches: Sequence[Match] = ()
-    doubts: tuple[str, ...] = ()
-
-    @property
-    def pair(self) -> Pair:
-        """The sentence as its checks see it."""
-        return Pair(self.line.source, self.line.translation, self.line.repaired, self.line.flawed)
-
-
-class SentenceCounts(NamedTuple):
-    """Counts of a file's sentences, by what happened to them.
-
-    Attributes:
-        repaired: number that had gone wrong and were translated again.
-        doubtful: number, from 1, and source of each sentence that is doubtful, see :func:`evaluation.doubts.doubts`.
-        cut: number that were too long for the model and were translated in pieces.
-        cleaned: number that contained control characters.
-        lost: pieces of markup whose text is now empty.
-        unknown: share of the source's tokens that the model does not know.
-        context: number of finished texts that were read as context.
-        exact: number found verbatim in a memory.
-        unified: number translated again to give a term one translation.
-        given: number whose translation was given.
-        numberless: number, from 1, and source of each sentence with numbers that its translation lacks.
-        unread: text that was not understood, and stayed as it is.
-        units: number of cues that were understood; 0 for formats without cues.
-    """
-
-    sentences: int
-    repaired: int
-    doubtful: tuple[tuple[int, str], ...]
-    cut: int
-    cleaned: int
-    lost: int
-    unknown: float = 0.0
-    context: int = 0
-    exact: int = 0
-    unified: int = 0
-    given: int = 0
-    numberless: tuple[tuple[int, str], ...] = ()
-    unread: tuple[Unread, ...] = ()
-    units: int = 0
-
-    def summary(self) -> str:
-        """Return the counts in words."""
-        words = [f"{self.sentences} sentence{'' if self.sentences == 1 else 's'}"]
-        if self.context:
-            words.append(f"{self.context} unit{'' if self.context == 1 else 's'} kept, used as context")
-        if self.given:
-            words.append(f"{self.given} given")
-        if self.exact:
-            words.append(f"{self.exact} from the memory")
-        if self.unified:
-            words.append(f"{self.unified} made consistent")
-        if self.repaired:
-            words.append(f"{self.repaired} translated again")
-        for places, what in ((self.doubtful, "doubtful"), (self.numberless, "lacking a number of the source")):
-            if places:
-                words.append(f"{len(places)} {what} ({_quoted(places)})")
-        if self.cut:
-            words.append(f"{self.cut} too long and cut")
-        if self.cleaned:
-            words.append(f"{self.cleaned} with control characters, which were removed")
-        if self.lost:
-            words.append(f"{self.lost} with markup that is now empty")
-        if self.unknown > MANY_UNKNOWN:
-            words.append(f"{self.unknown:.0%} of the words are unknown to the model: is this its source language?")
-        if self.unread:
-            words.append(_unread(self.unread, self.units))
-        return ", ".join(words)
-
-
-def _unread(unread: Sequence[Unread], units: int) -> str:
-    """Return what was not understood, by line or file of an archive."""
-    kinds = collections.Counter(one.what for one in unread)
-    named = " and ".join(f"{n} {what}{'' if n == 1 else 's'}" for what, n in kinds.items())
-    lines, files = sorted({one.line for one in unread if one.line}), sorted({one.place for one in unread if one.place})
-    places = [f"line{'' if len(lines) == 1 else 's'} {_some(lines)}"] if lines else []
-    places += [_some(files)] if files else []
-    cues = f"; translated {units} of {units + len(unread)}" if units and set(kinds) == {"cue"} else ""
-    verb = "was" if len(unread) == 1 else "were"
-    return f"{named} {verb} not understood and not translated: {', '.join(places)}{cues}"
-
-
-def _some(places: Sequence[object]) -> str:
-    return ", ".join([*map(str, places[:10]), *(["…"] if len(places) > 10 else [])])
-
-
-def _quoted(places: Sequence[tuple[int, str]]) -> str:
-    """Return the numbers of some sentences, and the first words of a few: a file may not show numbers."""
-    shown = [f"number {n}: “{textwrap.shorten(text, 40, placeholder=' …')}”" for n, text in places[:QUOTED]]
-    more = [str(n) for n, _ in places[QUOTED:10]] + (["…"] if len(places) > 10 else [])
-    return "; ".join([*shown, ", ".join(more)] if more else shown)
-
-
-class TranslatedFile(NamedTuple):
-    """A translated file."""
-
-    data: bytes
-    lines: list[TranslatedSentence]
-    counts: SentenceCounts
 
 
 class FileTranslator:

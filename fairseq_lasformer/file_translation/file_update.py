@@ -8,8 +8,9 @@ from typing import NamedTuple
 from fairseq_lasformer.documents.source import Source
 from fairseq_lasformer.documents.updating import EDITED, KEPT, NEW, REREAD, Former, Updated, Updater, kept_lines
 from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.file_translation.file_translator import FileTranslator, TranslatedFile
+from fairseq_lasformer.file_translation.file_translator import FileTranslator
 from fairseq_lasformer.file_translation.reading import FileDocument
+from fairseq_lasformer.file_translation.translated import TranslatedFile
 from fairseq_lasformer.formats import OpenFile
 
 

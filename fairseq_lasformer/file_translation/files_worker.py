@@ -14,10 +14,11 @@ from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.evaluation.doubts import Facts, facts
 from fairseq_lasformer.executors import Report, Worker
 from fairseq_lasformer.file_translation.done import Made
-from fairseq_lasformer.file_translation.file_translator import FileTranslator, TranslatedFile
+from fairseq_lasformer.file_translation.file_translator import FileTranslator
 from fairseq_lasformer.file_translation.outputs import present
 from fairseq_lasformer.file_translation.reading import Blocks
 from fairseq_lasformer.file_translation.receipt import Maker, Receipt
+from fairseq_lasformer.file_translation.translated import TranslatedFile
 from fairseq_lasformer.formats import OpenFile
 from fairseq_lasformer.formats.block import Unread
 from fairseq_lasformer.resume import key_of

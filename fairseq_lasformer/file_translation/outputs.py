@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from fairseq_lasformer.file_translation.file_translator import TranslatedFile, TranslatedSentence
+from fairseq_lasformer.file_translation.translated import TranslatedFile, TranslatedSentence
 from fairseq_lasformer.records import Json
 
 OUTPUTS = ("text", "tsv", "jsonl")

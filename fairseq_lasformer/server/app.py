@@ -28,7 +28,7 @@ from starlette.routing import Route
 from fairseq_lasformer import formats
 from fairseq_lasformer.documents.source import Line
 from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.file_translation.file_translator import TranslatedFile
+from fairseq_lasformer.file_translation.translated import TranslatedFile
 from fairseq_lasformer.records import Json
 from fairseq_lasformer.server.engine import QueueFull
 from fairseq_lasformer.server.fields import FILE, TRANSLATE, values

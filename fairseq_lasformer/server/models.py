@@ -19,8 +19,9 @@ from fairseq_lasformer.documents.source import Line, Source
 from fairseq_lasformer.documents.translator import Translator
 from fairseq_lasformer.documents.word_attention import document_attention
 from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.file_translation.file_translator import FileTranslator, TranslatedFile
+from fairseq_lasformer.file_translation.file_translator import FileTranslator
 from fairseq_lasformer.file_translation.reading import FileDocument
+from fairseq_lasformer.file_translation.translated import TranslatedFile
 from fairseq_lasformer.records import Json
 from fairseq_lasformer.search.glossary import Glossary
 from fairseq_lasformer.server.engine import Engine, Event, QueuedDocument

@@ -14,8 +14,9 @@ from fairseq_lasformer.documents.word_attention import word_alignment
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.file_translation import file_jobs
 from fairseq_lasformer.file_translation.file_jobs import plan, translate_jobs
-from fairseq_lasformer.file_translation.file_translator import FileTranslator, Journal
+from fairseq_lasformer.file_translation.file_translator import FileTranslator
 from fairseq_lasformer.file_translation.files_worker import Job, Options, Waiting
+from fairseq_lasformer.file_translation.journal import Journal
 from fairseq_lasformer.file_translation.outputs import present
 from fairseq_lasformer.plugin.model import LasformerModel
 
