@@ -248,6 +248,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=int(time.time()), help="default: the time")
     parser.add_argument("--out", type=Path, default=Path("runs/fuzz"), help="failing inputs (default: %(default)s)")
     args = parser.parse_args()
+    print(f"seed {args.seed}", flush=True)
     chosen, tried, faults = random.Random(args.seed), Counter[str](), 0
     torch.set_num_threads(1)
     logging.disable(logging.CRITICAL)

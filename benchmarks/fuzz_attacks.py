@@ -155,6 +155,24 @@ def of_memories(chosen: random.Random, folder: Path) -> Generator[Attempt]:
         yield "attack memory", sql.encode(), lambda used=used: bounded(used)
 
 
+def forge(chosen: random.Random, receipt: dict[str, Any], pipe: Path) -> dict[str, Any]:
+    """Return a copy of a receipt in which one to three values, or its glossary, are others."""
+    values = ("/dev/zero", str(pipe), "/", "", "x" * 5000, "-x", None, 5, [], {}, "/proc/kmsg", "../..")
+
+    def value() -> object:
+        return copy.deepcopy(chosen.choice(values))  # a dictionary that is forged in turn must not hold itself
+
+    forged = copy.deepcopy(receipt)
+    for _ in range(chosen.randint(1, 3)):
+        inside = chosen.choice([forged, *(v for v in forged.values() if isinstance(v, dict))])
+        inside[chosen.choice([*inside, "glossary", "memory", "given"])] = value()
+    if isinstance(forged.get("files"), dict) and chosen.random() < 0.5:
+        forged["files"]["glossary"] = "0" * 64
+        places = forged.get("places")
+        forged["places"] = {**(places if isinstance(places, dict) else {}), "glossary": value()}
+    return forged
+
+
 def of_receipts(chosen: random.Random, folder: Path) -> Generator[Attempt]:
     """Receipts that name devices and pipes, and translations that are not theirs."""
     place = folder / "receipts"
@@ -166,18 +184,8 @@ def of_receipts(chosen: random.Random, folder: Path) -> Generator[Attempt]:
     bounded(lambda: command(*words))
     receipt = json.loads((place / "out.txt.receipt.json").read_text())
     text = made.read_text()
-    values = ("/dev/zero", str(place / "pipe"), "/", "", "x" * 5000, "-x", None, 5, [], {}, "/proc/kmsg", "../..")
     while True:
-        forged = copy.deepcopy(receipt)
-        for _ in range(chosen.randint(1, 3)):
-            inside = chosen.choice([forged, *(v for v in forged.values() if isinstance(v, dict))])
-            inside[chosen.choice([*inside, "glossary", "memory", "given"])] = chosen.choice(values)
-        if isinstance(forged.get("files"), dict) and chosen.random() < 0.5:
-            forged["files"]["glossary"] = "0" * 64
-            forged["places"] = {
-                **(forged["places"] if isinstance(forged.get("places"), dict) else {}),
-                "glossary": chosen.choice(values),
-            }
+        forged = forge(chosen, receipt, place / "pipe")
         altered = chosen.random() < 0.3
         if altered:
             forged = receipt
