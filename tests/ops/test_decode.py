@@ -7,7 +7,7 @@ import random
 
 import pytest
 import torch
-from helpers import BACKENDS, CUDA, HERE
+from helpers import BACKENDS, CUDA, HERE, skip_unless_here
 from tiers import thinned
 
 from fairseq_lasformer import ops
@@ -158,6 +158,37 @@ def test_selected_slots_are_those_of_a_sort(backend, kind, n_keys, ties):
         expected = [slot[j] for j in sorted(best[:keep])]
         assert int(slots.counts[r]) == keep
         assert slots.indices[r].tolist() == expected + [-1] * (slots.indices.size(1) - keep)
+
+
+@pytest.mark.parametrize("parents", [[0, 0, 0, 0], [0, 0, 1, 3], [3, 2, 1, 0]], ids=["one", "some", "all"])
+@pytest.mark.parametrize("n_keys", [100, 300])
+def test_rows_of_an_item_that_are_scored_together_select_what_each_alone_does(monkeypatch, parents, n_keys):
+    """On a GPU, hypotheses read the keys of the past that they share once."""
+    skip_unless_here("triton")
+    from fairseq_lasformer.ops.gpu.kernels import decode as kernels
+
+    torch.manual_seed(n_keys)
+    q, keys = torch.randn(8, 16), torch.randn(2, 5 * n_keys, 16)
+    past = torch.arange(4 * n_keys).view(4, n_keys)[parents].repeat(2, 1).int()  # of each hypothesis, slots of its own
+    past[2, 5] = 4 * n_keys  # one position of one hypothesis
+    start, count = torch.tensor([0, 7]), torch.tensor([n_keys, n_keys - 10])
+    kernel, programs = kernels._score, []
+
+    class Counted:
+        def __getitem__(self, grid):
+            programs.append(grid[0])
+            return kernel[grid]
+
+    monkeypatch.setattr(kernels, "_score", Counted())
+    for table in (past, None):
+        paths = KeyIndex(table, start, count, n_keys)
+        expected = reference.topk_indices(q, keys, paths, 200_000)
+        for enough in (0, 10**6):
+            monkeypatch.setattr(kernels, "SCORE_PROGRAMS", enough)
+            slots = ops.topk_indices(q, keys, paths, 200_000, "triton")
+            assert torch.equal(slots.counts, expected.counts)
+            assert torch.equal(slots.indices[:, : expected.indices.size(1)], expected.indices)
+    assert programs == [2, 8, 2, 8]
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

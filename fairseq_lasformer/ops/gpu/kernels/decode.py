@@ -19,31 +19,46 @@ from fairseq_lasformer.ops.gpu.kernels.threshold import ALIGNED
 from fairseq_lasformer.ops.types import EightBit, KeptKeys, KeyIndex
 
 SCORE_BLOCK = 128
+SCORE_PROGRAMS = 264  # two for each multiprocessor of a large GPU
 ATTEND_BLOCK = 32
+ATTEND_WARPS = 2  # with 4, and their registers, 160 rows with 8 heads are more programs than an H100 takes at once
 PROGRAMS = 1056  # enough to fill a large GPU; with fewer rows and heads, each row's keys are split among programs
 
 
 @triton.jit(do_not_specialize=["table_stride", "end"])
 def _score(
     q, keys, table, start, n_keys, scores,
-    query_stride, item_stride, row_stride, table_stride, scale, width, end, beam,
+    query_stride, item_stride, row_stride, table_stride, scale, width, end, beam, together,
     TABLE: tl.constexpr, BLOCK: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Store scores[r, j] = scale q[r] . keys[slot(r, j)], -inf where position j is not allowed."""
-    row = tl.program_id(0)
-    item = row // beam
+    """Store scores[r, j] = scale q[r] . keys[slot(r, j)], -inf where position j is not allowed.
+
+    A program takes ``together`` rows of one item, and reads keys again only where a row's slots are not those of the
+    row before: hypotheses share most of their past, and all of the source.
+    """
+    first_row = tl.program_id(0).to(tl.int64) * together
+    item = first_row // beam
     j = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     first = tl.load(start + item)
     allowed = (j >= first) & (j < first + tl.load(n_keys + item))
-    slot = j.to(tl.int64)
+    slot = j
     if TABLE:
-        slot = tl.load(table + row.to(tl.int64) * table_stride + j, mask=allowed, other=0).to(tl.int64)
+        slot = tl.load(table + first_row * table_stride + j, mask=allowed, other=0)
     d = tl.arange(0, WIDTH)
-    query = tl.load(q + row.to(tl.int64) * query_stride + d, mask=d < width, other=0.0).to(tl.float32) * scale
-    at = keys + item.to(tl.int64) * item_stride + slot[:, None] * width + d[None, :]
-    key = tl.load(at, mask=allowed[:, None] & (d[None, :] < width), other=0.0).to(tl.float32)
-    score = tl.sum(key * query[None, :], 1)
-    tl.store(scores + row.to(tl.int64) * row_stride + j, tl.where(allowed, score, float("-inf")), mask=j < end)
+    inside = allowed[:, None] & (d[None, :] < width)
+    keys += item * item_stride
+    key = tl.load(keys + slot.to(tl.int64)[:, None] * width + d[None, :], mask=inside, other=0.0)
+    for n in range(together):
+        row = first_row + n
+        if TABLE:  # noqa: SIM102 - a constant
+            if n > 0:
+                its = tl.load(table + row * table_stride + j, mask=allowed, other=0)
+                if tl.max((its != slot).to(tl.int32), 0) != 0:
+                    slot = its
+                    key = tl.load(keys + slot.to(tl.int64)[:, None] * width + d[None, :], mask=inside, other=0.0)
+        query = tl.load(q + row * query_stride + d, mask=d < width, other=0.0).to(tl.float32) * scale
+        score = tl.sum(key.to(tl.float32) * query[None, :], 1)
+        tl.store(scores + row * row_stride + j, tl.where(allowed, score, float("-inf")), mask=j < end)
 
 
 @triton.jit
@@ -148,10 +163,12 @@ def topk_indices(q: Tensor, keys: Tensor, paths: KeyIndex, kappa: int) -> KeptKe
     n_rows, width = q.shape
     beam, end = n_rows // keys.size(0), paths.end
     scores = torch.empty(n_rows, triton.cdiv(end, ALIGNED) * ALIGNED, device=q.device)[:, :end]
-    table = scores if paths.table is None else paths.table
-    _score[(n_rows, triton.cdiv(end, SCORE_BLOCK))](
+    table, blocks = scores if paths.table is None else paths.table, triton.cdiv(end, SCORE_BLOCK)
+    # one after the other, rows of an item take longer: only where programs are many
+    together = beam if keys.size(0) * blocks >= SCORE_PROGRAMS else 1
+    _score[(n_rows // together, blocks)](
         q, keys, table, paths.start, paths.n_keys, scores, q.stride(0), keys.stride(0), scores.stride(0),
-        0 if paths.table is None else table.stride(0), width**-0.5, width, end, beam,
+        0 if paths.table is None else table.stride(0), width**-0.5, width, end, beam, together,
         TABLE=paths.table is not None, BLOCK=SCORE_BLOCK, WIDTH=triton.next_power_of_2(width),
     )  # fmt: skip
     return select(scores, paths, beam, kappa)
@@ -191,7 +208,7 @@ def _attended(
     _attend[(n_rows, splits, n_heads)](
         q, k, v, of_k, of_v, slots, counts, part, top, total, q.stride(0), k.stride(0), of_k.stride(0), stride,
         head_width**-0.5, head_width, n_rows // k.size(0), splits, BLOCK=ATTEND_BLOCK, WIDTH=padded,
-        LISTED=listed, EIGHT=eight, WHOLE=whole,
+        LISTED=listed, EIGHT=eight, WHOLE=whole, num_warps=ATTEND_WARPS,
     )  # fmt: skip
     if whole:
         return out
