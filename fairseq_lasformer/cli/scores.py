@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -99,8 +101,7 @@ def _documents(args: Score) -> Scores:
     further = further_scores(args, len(args.hypotheses), args.source is not None)
     references = read_documents(args.reference)
     found: dict[str, list[Document]] = {}
-    for path in args.hypotheses:
-        name = path.stem if path.stem not in found else str(path)
+    for name, path in _named(args.hypotheses).items():
         found[name] = read_hypotheses(path, args.allow_empty, len(references))
         if args.realign and len(found[name]) == len(references):
             found[name] = realign(found[name], references, args.tokenize)
@@ -122,6 +123,14 @@ def _documents(args: Score) -> Scores:
         report["bootstrap"] = compare(found, references, args.tokenize, args.bootstrap)
         print(comparison_table(report["bootstrap"]))
     return report
+
+
+def _named(paths: Sequence[Path]) -> dict[str, Path]:
+    """Return files by their names without folder and suffix; where these are not unique, by their paths."""
+    stems, times = Counter(path.stem for path in paths), Counter(map(str, paths))
+    if twice := [name for name, n in times.items() if n > 1]:
+        raise InputError(f"{twice[0]}: given {times[twice[0]]} times; give each file once")
+    return {path.stem if stems[path.stem] == 1 else str(path): path for path in paths}
 
 
 @dataclass(frozen=True, kw_only=True)

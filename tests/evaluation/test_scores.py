@@ -8,6 +8,7 @@ import pytest
 import sacrebleu
 from helpers import PDC, run
 
+from fairseq_lasformer.cli.main import main
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.evaluation.scores import compare, comparison_table, score, table
 from fairseq_lasformer.text.hypotheses import read_hypotheses, write_hypotheses
@@ -47,6 +48,19 @@ def test_score_prints_tcp_and_the_bootstrap(tmp_path):
     assert found["good"]["p"] is None and found["worse"]["p"] < 0.05
     done = run("lasformer", "score", tmp_path / "ref", tmp_path / "good", "--bootstrap", check=False)
     assert done.returncode == 1 and done.stderr.strip().splitlines()[-1].startswith("error: --bootstrap compares")
+
+
+def test_systems_are_named_apart(tmp_path, capsys):
+    for name in ("ref", "a/out.txt", "b/out.txt", "other.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("Der Hund bellt.\n")
+    a, b = str(tmp_path / "a/out.txt"), str(tmp_path / "b/out.txt")
+    report = str(tmp_path / "j")
+    assert main(["score", str(tmp_path / "ref"), a, str(tmp_path / "other.txt"), b, "--json", report]) == 0
+    assert list(json.loads((tmp_path / "j").read_text())["systems"]) == [a, "other", b]
+    capsys.readouterr()
+    assert main(["score", str(tmp_path / "ref"), a, b, a]) == 1
+    assert capsys.readouterr().err == f"error: {a}: given 2 times; give each file once\n"
 
 
 def test_the_bootstrap_tells_a_difference_from_none():
