@@ -76,7 +76,11 @@ class Spec(NamedTuple):
 
 
 def option(default: Any = dataclasses.MISSING, help: str = "", **spec: Any) -> Any:
-    """Return the field of an option; without a default, it is required. See :class:`Spec`."""
+    """Return the field of an option; without a default, it is required. See :class:`Spec`.
+
+    An output's place changes nothing, unless ``changes`` says otherwise.
+    """
+    spec.setdefault("changes", NOTHING if spec.get("writes") else TEXT)
     return dataclasses.field(default=default, metadata={"option": Spec(help, **spec)})
 
 

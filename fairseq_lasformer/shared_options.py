@@ -43,7 +43,7 @@ def max_tokens(default: int | None = None) -> Any:
 
 def tokens_per_batch() -> Any:
     """Return the field of ``--max-tokens`` of a training."""
-    return option(None, "tokens per batch (default: 4096, or the longest example)")
+    return option(None, "tokens per batch (default: 4096, on a GPU 16384, or the longest example)")
 
 
 def model() -> Any:
@@ -58,7 +58,6 @@ def report(unit: str) -> Any:
         f"write a table with a row per {unit}: lines, repaired, doubtful, loops, length ratio, duplicates, seconds; as "
         "JSON if its name ends in .json",
         metavar="FILE",
-        changes=NOTHING,
         writes=TABLE,
     )
 

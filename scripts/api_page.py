@@ -97,13 +97,15 @@ def commands_page() -> str:
     for title, commands in GROUPS.items():
         parts.append(f"\n## {title[0].upper()}{title[1:]}\n")
         for name, command in commands.items():
-            parts.append(f"\n### lasformer {name}\n\n{command.help[0].upper()}{command.help[1:]}.\n")
+            begins = "" if command.help.startswith("d-BLEU") else command.help[0].upper()
+            parts.append(f"\n### lasformer {name}\n\n{begins}{command.help[len(begins) :]}.\n")
             declared = options_of(command.load(name)[1])
             shown = [one for one in declared if not (one.spec.given or one.spec.rest)]
             rows = [f"| {_flags(one)} | {_cell(one)} | {one.spec.changes} |\n" for one in shown]
             parts += ["\n| option | meaning | changes |\n|---|---|---|\n", *rows] if rows else []
             parts += [f"\n{one.help}\n" for one in declared if one.spec.rest]
-    quoted = re.sub(r"(--[a-z][a-z0-9-]+)", r"`\1`", table())
+    values = "line|no|cpu|int8|legacy_ddp|composite|expert_adam"
+    quoted = re.sub(rf"(--[a-z][a-z0-9-]+(?: (?:{values})\b)?)", r"`\1`", table())
     return "".join([*parts, EXCLUSIONS_HEAD, quoted])
 
 
@@ -113,7 +115,9 @@ def _flags(one: Any) -> str:
 
 def _cell(one: Any) -> str:
     choices = ", ".join(f"`{value}`" for value in one.choices or ())
-    text = re.sub(r"(?<!\w)(--[a-z][a-z-]+)", r"`\1`", one.help).replace("|", "\\|").replace("<", "&lt;")
+    command = r"'(\w+ --[^']*)'"  # in quotes
+    named = re.sub(rf"{command}|(?<!\w)(--[a-z][a-z-]+)", lambda m: f"`{m[1] or m[2]}`", one.help)
+    text = named.replace("|", "\\|").replace("<", "&lt;")
     return f"{text}{': ' if text and choices else ''}{choices}"
 
 

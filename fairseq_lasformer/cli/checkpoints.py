@@ -17,7 +17,7 @@ _FOLDER = "a checkpoint or its folder"
 class Average(Overwrite):
     """A mean of checkpoints."""
 
-    out: Path = argument(writes=NEW)
+    out: Path = argument("checkpoint to write", writes=NEW)
     checkpoints: tuple[Path, ...] = argument("checkpoints of one run, the last one at the end")
     ema: bool = option(False, "use the moving averages in the checkpoints (trained with --store-ema)")
     kappa: float | None = option(None, "share of the keys that are kept (default: as in the last checkpoint)")

@@ -118,7 +118,7 @@ class Generate(FairseqDecoding, Decoding, Remembering, Engine, OverwriteOthers):
 
     data: Path = argument("prepared folder", apart=True)
     checkpoint: Path = argument("such as checkpoints/mine/checkpoint_best.pt", apart=True)
-    out: Path = argument("file for the translated documents", changes=NOTHING, writes=OWN)
+    out: Path = argument("file for the translated documents", writes=OWN)
     split: str = option("test", "test, test1, ... or valid")
     layout: str = option(
         FORMS[0],

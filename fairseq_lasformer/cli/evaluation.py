@@ -25,7 +25,7 @@ class Figures(OverwriteOthers):
 class Contrast(Data, Device, Beam, Figures):
     """A contrastive test."""
 
-    checkpoint: Path = argument()
+    checkpoint: Path = argument("checkpoint to measure, or its folder")
     prefix: Path = argument(
         "the set: PREFIX.SRC, PREFIX.TGT, PREFIX.groups, PREFIX.distance; or SET.json (Voita et al.)"
     )
@@ -61,7 +61,7 @@ def run_contrast(args: Contrast) -> None:
 class Context(Data, Device, Figures):
     """A measurement of the context's worth."""
 
-    checkpoint: Path = argument()
+    checkpoint: Path = argument("checkpoint to measure, or its folder")
     prefix: Path = argument("documents and their translation, raw form: PREFIX.SRC, PREFIX.TGT")
     tokens: str = option("10,30,100,300", "tokens of context on either side")
     lines: int = option(2000, "lines to score, evenly drawn; 0: all")

@@ -9,7 +9,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.options import NOTHING, OWN, argument, option
+from fairseq_lasformer.options import NOTHING, OWN, TEXT, argument, option
 from fairseq_lasformer.shared_options import language
 
 
@@ -18,7 +18,7 @@ class Memory:
     """A translation memory."""
 
     action: str = argument("add the pairs of files, or look up sentences", choices=("build", "find"))
-    memory: Path = argument("the file of the memory, such as mine.tm", metavar="MEMORY", writes=OWN)
+    memory: Path = argument("the file of the memory, such as mine.tm", metavar="MEMORY", writes=OWN, changes=TEXT)
     files: tuple[str, ...] = argument(
         "build: .tmx, .tsv (source, tab, target), .po, .xlf, or PREFIX for PREFIX.SOURCE and PREFIX.TARGET; find: "
         "sentences (default: one per line of standard input)",

@@ -24,25 +24,28 @@ class Serve(Data, Beam, Device, Decoding, ExactMemory):
     models: tuple[Path, ...] = argument(
         "checkpoints, their folders, or names of models in data/models", read=model_path, metavar="MODEL"
     )
-    host: str = option("127.0.0.1", "address to listen on (default: this machine only)")
-    port: int = option(5000)
-    name: tuple[str, ...] = option((), "name by which other machines reach it", append=True)
+    host: str = option("127.0.0.1", "address to listen on (default: this machine only)", changes=NOTHING)
+    port: int = option(5000, "to listen on", changes=NOTHING)
+    name: tuple[str, ...] = option((), "name by which other machines reach it", append=True, changes=NOTHING)
     cors: tuple[str, ...] = option(
         (),
         "let web pages of this origin, such as https://example.org, use the server; * for all",
         append=True,
         metavar="ORIGIN",
+        changes=NOTHING,
     )
     lanes: int | None = option(
         None, "threads that translate (default: 2; 1 on a GPU or a single core)", above=0, changes=SPEED
     )
-    api_keys: Path | None = option(None, "require one of the keys in this file, one per line", metavar="FILE")
+    api_keys: Path | None = option(
+        None, "require one of the keys in this file, one per line", metavar="FILE", changes=NOTHING
+    )
     max_tokens: int = max_tokens(4096)
-    max_queue: int = option(256, "limit of waiting documents", above=0)
-    max_characters: int = option(500_000, "limit per text", above=0)
-    max_bytes: int = option(20 << 20, "limit per file", above=0)
-    max_seconds: float = option(600, "limit per translation", above=0)
-    per_client: int = option(16, "simultaneous translations", above=0)
+    max_queue: int = option(256, "limit of waiting documents", above=0, changes=NOTHING)
+    max_characters: int = option(500_000, "limit per text", above=0, changes=NOTHING)
+    max_bytes: int = option(20 << 20, "limit per file", above=0, changes=NOTHING)
+    max_seconds: float = option(600, "limit per translation", above=0, changes=NOTHING)
+    per_client: int = option(16, "simultaneous translations", above=0, changes=NOTHING)
     verbose: bool = option(False, "log every request, and what fairseq logs", changes=NOTHING)
     epilog = "Example: lasformer serve checkpoints/mine, then open http://127.0.0.1:5000."
 

@@ -83,7 +83,7 @@ class Translate(Data, Reading, Beam, ExactMemory, Device, Decoding, Engine, Mess
         apart=True,
     )
     out: str | None = option(
-        None, "file or folder to write (default: standard output)", short="-o", place=True, changes=NOTHING, writes=OWN
+        None, "file or folder to write (default: standard output)", short="-o", place=True, writes=OWN
     )
     format: str = option(
         "text",

@@ -25,9 +25,7 @@ class Update(Data, Reading, Remembering, Beam, Device, Decoding, Messages):
     old: Path = argument("the source as it was, a file or a folder", apart=True)
     translated: Path = argument("its translation; in a folder, files have their source's names", apart=True)
     new: Path = argument("the source as it is now", apart=True)
-    out: Path = option(
-        help="file or folder to write; may be the old translation", short="-o", changes=NOTHING, writes=OWN
-    )
+    out: Path = option(help="file or folder to write; may be the old translation", short="-o", writes=OWN)
     edits: str = option(
         "stay",
         "whether edited lines, those that the model would not have written, may change",

@@ -10,7 +10,7 @@ from pathlib import Path
 from fairseq_lasformer.data.manifest import MONO
 from fairseq_lasformer.data.subwords import SUBWORDS, TOKENIZERS, DataConfig, subword_model
 from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.options import NOTHING, OWN, SPEED, TEXT, argument, option, options_of
+from fairseq_lasformer.options import OWN, SPEED, TEXT, argument, option, options_of
 from fairseq_lasformer.shared_options import Engine, language
 from fairseq_lasformer.text.documents import RESOLUTIONS
 
@@ -48,7 +48,7 @@ class PrepareConfig(Engine):
         help="raw files PREFIX.LANG, each its own split: test, test1, ...; one without a target file has no reference",
         metavar="PREFIX",
     )
-    out: Path = argument("folder for the binarised data", changes=NOTHING, writes=OWN)
+    out: Path = argument("folder for the binarised data", writes=OWN)
     tokenizer: str | None = option(None, f"word tokenisation (default: {DEFAULTS['tokenizer']})", choices=TOKENIZERS)
     bpe: str | None = option(None, f"subword algorithm (default: {DEFAULTS['bpe']})", choices=sorted(SUBWORDS))
     size: int | None = option(None, f"BPE merges or sentencepiece vocabulary (default: {SIZE})")

@@ -42,7 +42,7 @@ class TrainOptions:
     max_update: int = option(100_000, "number of updates")
     patience: int = option(10, "end after this many validations without improvement; 0: never", minimum=0)
     max_tokens: int | None = tokens_per_batch()
-    update_freq: int = option(8, "batches per update")
+    update_freq: int = option(8, "batches per update; on a GPU, a quarter as many unless --max-tokens is given")
     lr: float = option(0.0007, "peak learning rate")
     warmup: int = option(4000, "updates until the peak", metavar="UPDATES")
     optimizer: str = option("adam", "adam, or muon: muon for matrices and Adam for the rest", values=OPTIMIZERS)
@@ -52,9 +52,9 @@ class TrainOptions:
     ema_decay: float = option(0.0, "keep a moving average of the weights, such as 0.999, and translate with it")
     save_every: int = option(500, "save and validate", metavar="UPDATES")
     save_minutes: float = option(10.0, "also save this often", metavar="MINUTES")
-    log_every: int = option(10, "write a log line", metavar="UPDATES")
+    log_every: int = option(10, "write a log line", metavar="UPDATES", changes=NOTHING)
     precision: str = option(
-        "auto", "fp16 (GPU), bf16 (on a CPU, of linear layers), fp32, or auto: the fastest", values=PRECISIONS
+        "auto", "fp16 (GPU), bf16 (GPU; on a CPU, linear layers only), fp32, or auto: the fastest", values=PRECISIONS
     )
     tie_embeddings: str = option(
         "auto", "embeddings sharing a table: all, decoder (its input and output), none, or auto", values=tuple(TIED)

@@ -115,7 +115,7 @@ class SelectionOptions(FairseqDataclass):
         default="auto",
         metadata={
             "help": "queries of a batch that train a selector, resampled every update: at least this many (and "
-            "at least 1 in 16; all if examples are short), all, or auto: all while kappa is above 0.35, then 512"
+            "at least 1 in 32; all if examples are short), all, or auto: 512; on a CPU, all while kappa is above 0.35"
         },
     )
     sparsity_threshold: float = field(
