@@ -116,17 +116,18 @@ def decode_8_bits(dtype: torch.dtype, rows: int, length: int) -> None:
     triton_decode.attend_every(new, store, store, KeyIndex(None, number, number, length), HEADS)
 
 
-def search(dtype: torch.dtype, items: int, words: int, given: bool) -> None:
+def search(dtype: torch.dtype, items: int, words: int, given: bool, beam: int = BEAM) -> None:
     """Run the search of one step: lines that end, candidates of ``words`` words, hypotheses that go on."""
-    k, number = 2 * BEAM, _meta(items, dtype=torch.int64)
-    lprobs, counts = _meta(items, BEAM, words, dtype=torch.float32), _meta(items, BEAM, dtype=torch.int64)
+    k, number = 2 * beam, _meta(items, dtype=torch.int64)
+    lprobs, counts = _meta(items, beam, words, dtype=torch.float32), _meta(items, beam, dtype=torch.int64)
     lines = LineEnds(counts, counts, number, _meta(items, 40, dtype=torch.int64), 4, 2)
-    triton_search.log_probabilities(_meta(items * BEAM, words, dtype=dtype))
+    triton_search.log_probabilities(_meta(items * beam, words, dtype=dtype))
     free = _meta(items, 1, dtype=torch.bool) if given else None
     triton_search.restrict_lines(lprobs, lines, 100, free, -1e4)
-    past = _meta(items, BEAM, dtype=torch.float32) if given else None
+    past = _meta(items, beam, dtype=torch.float32) if given else None
+    assert triton_search.fits(lprobs, k)
     candidates = triton_search.top_candidates(lprobs, past, k)
-    unused = _meta(items, BEAM, dtype=torch.bool)
+    unused = _meta(items, beam, dtype=torch.bool)
     on = triton_search.advance(*candidates, unused, _meta(items, 1, dtype=torch.int64), 2, given)
     triton_search.count_lines(counts, counts, *candidates[1:], on[6], 4)
 
@@ -176,6 +177,8 @@ CASES: dict[str, Callable[[torch.dtype], None]] = {
     },
     "search, 1 item": lambda dtype: search(dtype, 1, 32000, False),
     "search, 32 items, given beginnings": lambda dtype: search(dtype, 32, 32000, True),
+    "search, the widest beam of 32,000 words": lambda dtype: search(dtype, 1, 32000, False, 32),
+    "search, the widest beam": lambda dtype: search(dtype, 1, 4096, False, 64),
     "step, 5 rows, 4096 positions, all kept": lambda dtype: decode(dtype, 5, 4096, True, KAPPA_ONE),
     **{
         f"step in 8 bits, {rows} rows, 4096 positions": lambda dtype, rows=rows: decode_8_bits(dtype, rows, 4096)

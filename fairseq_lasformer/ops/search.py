@@ -54,7 +54,7 @@ def top_candidates(lprobs: Tensor, past: Tensor | None, k: int, backend: str = "
     Returns:
         their scores, words and hypotheses, [N, k], the best ones first.
     """
-    if (kernels := _kernels(lprobs, backend)) is not None and lprobs.stride(2) == 1:
+    if (kernels := _kernels(lprobs, backend)) is not None and kernels.fits(lprobs, k):
         with current(lprobs):
             found: tuple[Tensor, Tensor, Tensor] = kernels.top_candidates(lprobs, past, k)
         return found
@@ -109,7 +109,7 @@ def advance(
         backend: one of :data:`BACKENDS`.
     """
     scores, words, parents = candidates
-    if (kernels := _kernels(scores, backend)) is not None:
+    if (kernels := _kernels(scores, backend)) is not None and scores.size(1) <= kernels.MOST_KEPT:
         with current(scores):
             given = [t.contiguous() for t in candidates]
             return GoingOn(*kernels.advance(*given, unused, n_ended, end, ends_exhausted))

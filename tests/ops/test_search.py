@@ -8,7 +8,7 @@ import pytest
 import torch
 from fairseq.data import Dictionary
 from fairseq.search import BeamSearch
-from helpers import BACKENDS
+from helpers import BACKENDS, skip_unless_here
 
 from fairseq_lasformer import ops
 
@@ -78,6 +78,21 @@ def test_hypotheses_that_go_on_are_those_of_the_definition(backend, beam, k, end
         assert ours.dtype == theirs.dtype and torch.equal(ours, theirs)
     over = expected[3][:, 0] >= beam
     assert over.any() and not over.all()
+
+
+@pytest.mark.parametrize("beam, n_words", [(65, 4200), (41, 16_400)])
+def test_beams_that_one_program_cannot_hold_take_the_definition(monkeypatch, beam, n_words):
+    skip_unless_here("triton")
+    from fairseq_lasformer.ops.gpu.kernels import search as kernels
+
+    monkeypatch.setattr(kernels, "_best_of_item", None)
+    lprobs, past = torch.randn(1, beam, n_words), -torch.rand(1, beam)
+    candidates = ops.top_candidates(lprobs, past, 2 * beam, "triton")
+    assert all(map(torch.equal, candidates, ops.top_candidates(lprobs, past, 2 * beam, "reference")))
+    if 2 * beam > kernels.MOST_KEPT:
+        monkeypatch.setattr(kernels, "_advance", None)
+    given = candidates, torch.zeros(1, beam, dtype=torch.bool), torch.zeros(1, 1, dtype=torch.int64), 2
+    assert all(map(torch.equal, ops.advance(*given, False, "triton"), ops.advance(*given, False, "reference")))
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

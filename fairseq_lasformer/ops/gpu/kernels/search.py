@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from fairseq_lasformer.ops.search import LineEnds
 
 CHUNK = 4096  # words of a hypothesis per program
+MOST_FOUND = (
+    1 << 14
+)  # candidates of all chunks of an item: one program holds them, and takes minutes to compile for more
+MOST_KEPT = 128  # candidates of a step: one program compares all pairs
 _NOWHERE = tl.constexpr(2**31 - 1)  # the place of what is not a candidate, after all others
 
 
@@ -170,6 +174,12 @@ def log_probabilities(scores: Tensor) -> Tensor:
     return out
 
 
+def fits(lprobs: Tensor, k: int) -> bool:
+    """Return whether :func:`top_candidates` finds k candidates: not with a beam of hundreds, or of dozens in NLLB."""
+    _, rows, n_words = lprobs.shape
+    return lprobs.stride(2) == 1 and rows * triton.cdiv(n_words, CHUNK) * k <= MOST_FOUND
+
+
 def top_candidates(lprobs: Tensor, past: Tensor | None, k: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return an item's best candidates; see ``ops.search``."""
     n_items, rows, n_words = lprobs.shape
@@ -183,7 +193,10 @@ def top_candidates(lprobs: Tensor, past: Tensor | None, k: int) -> tuple[Tensor,
     )  # fmt: skip
     scores, words = lprobs.new_empty(n_items, k), torch.empty(n_items, k, dtype=torch.int64, device=lprobs.device)
     parents, n = torch.empty_like(words), best.size(1)
-    _best_of_item[(n_items,)](best, places, scores, words, parents, n, n_words, k, N=triton.next_power_of_2(n))
+    padded = triton.next_power_of_2(n)
+    _best_of_item[(n_items,)](
+        best, places, scores, words, parents, n, n_words, k, N=padded, num_warps=4 if padded <= 2048 else 16
+    )  # fmt: skip
     return scores, words, parents
 
 
