@@ -106,7 +106,7 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
                 self.eight = eight_bits(self.layers, self.output_projection, self.run_options, retain_dropout)
                 self._join_products()
                 return
-            if not self.run_options.reproducible and self._join_products():
+            if not (self.run_options.reproducible or int8 or int8_cache) and self._join_products():
                 return
             self.check_kernels(retain_dropout)
             if self.run_options.cuda_graph:
@@ -124,6 +124,13 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
         self.fix()
         output = pack_linear(self.output_projection.weight, self.output_projection.bias, int8)
         self.packed = PackedDecoder(stack, output, self._weights())
+
+    def _renew(self) -> None:
+        """Pack or join the weights again if they have changed or moved."""
+        if self.packed is not None and self.packed.of != self._weights():
+            self.make_generation_fast_()
+        if self.products is not None and self.products.of != self._weights():
+            self._join_products()
 
     def forward(  # type: ignore[override]
         self,
@@ -190,6 +197,7 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
 
     def output_of(self, words: Tensor) -> Callable[[Tensor], Tensor]:
         """Return the projection to scores of some words, int64 [U]: features [R, d] -> [R, U]."""
+        self._renew()
         if (kernels := self._output_for(words)) is not None:
             return kernels.outputs_of(words)
         weight: Tensor = self.output_projection.weight[words]  # type: ignore[index]
@@ -376,10 +384,7 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
 
     def new_cache(self, n_rows: int, memory: Tensor) -> DecodingCache:
         """Make the cache of a batch of ``n_rows`` hypotheses over the encoder's output, [N, K, d]."""
-        if self.packed is not None and self.packed.of != self._weights():
-            self.make_generation_fast_()
-        if self.products is not None and self.products.of != self._weights():
-            self._join_products()
+        self._renew()
         int8 = self.packed is not None and self.packed.stack.int8_cache
         int8 = int8 or (self.eight is not None and self.eight.cache)
         if not self.run_options.cuda_graph:

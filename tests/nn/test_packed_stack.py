@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from helpers import assert_beams_decode_alike, assert_steps_are_a_full_pass, steps, tokens
+from helpers import assert_beams_decode_alike, assert_steps_are_a_full_pass, skip_unless_here, steps, tokens
 
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.nn.options import RunOptions
@@ -33,9 +33,14 @@ MODELS = {
 }
 
 
+def build_with(build, run: RunOptions, kappa: float = 0.2, **options):
+    model = build(kappa, backend=run.backend, **options).eval()
+    model.decoder.run_options = run
+    return model
+
+
 def packed_model(build, kappa: float = 0.2, int8: bool = False, int8_cache: bool = False, **options):
-    model = build(kappa, **options).eval()
-    model.decoder.run_options = RunOptions(int8=int8, int8_cache=int8_cache)
+    model = build_with(build, RunOptions(int8=int8, int8_cache=int8_cache), kappa, **options)
     model.make_generation_fast_()
     return model
 
@@ -119,6 +124,14 @@ def test_the_same_states_keep_the_same_keys_in_8_bits(build, monkeypatch):
     torch.testing.assert_close(exact[2][:, :30], rounded[2][:, :30], rtol=0, atol=0)  # the selector's keys of layer 0
     torch.testing.assert_close(exact[5], rounded[5], rtol=0, atol=0)  # those of the source
     assert not torch.equal(exact[0][:, :30], rounded[0][:, :30])
+
+
+@pytest.mark.parametrize("backend", ["reference", "triton"])
+@pytest.mark.parametrize("option", ["int8", "int8_cache"])
+def test_8_bits_on_a_cpu_are_not_for_other_backends(build, backend, option):
+    skip_unless_here(backend)
+    with pytest.raises(InputError, match="int8: not with a device or backend without these kernels"):
+        build_with(build, RunOptions(backend, **{option: True})).make_generation_fast_()
 
 
 @pytest.mark.parametrize(

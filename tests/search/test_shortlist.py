@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from types import SimpleNamespace
 
 import numpy as np
@@ -181,6 +182,23 @@ def test_lines_that_went_wrong_are_searched_among_all_words(model, words, monkey
     generator.generate([], batch(*DOCUMENTS))
     # a second attempt is made for lines that were not alone at the first
     assert searches in ([False, True], [False, True, True]) and len(lists) == 1
+
+
+def test_weights_that_change_are_read_from_the_next_batch_on(model, words):
+    some, sample = shortlist(), batch(*DOCUMENTS)
+
+    def translated(by):
+        found = aligned([by], words, shortlist=some, beam_size=3).generate([], sample)
+        return [(h["tokens"].tolist(), h["positional_scores"].tolist()) for its in found for h in its]
+
+    changed = copy.deepcopy(model)
+    with torch.no_grad():
+        weights = changed.decoder.output_projection
+        getattr(weights, "reduce", weights).weight.mul_(-0.9)
+    fresh = copy.deepcopy(changed)
+    if model.decoder.packed is not None:
+        fresh.make_generation_fast_()
+    assert translated(changed) == translated(fresh) != translated(model)
 
 
 def test_words_are_copied():
