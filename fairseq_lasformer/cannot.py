@@ -44,6 +44,7 @@ CANNOT: Mapping[str, Mapping[str, str]] = {
         "--sampling": _LEAVE_OUT,
         "--lm-path": _LEAVE_OUT,
         "--consistent": "it reads attention as PyTorch computes it",
+        "--max-len-a": "with aligned lines, the limit is that of the longest text of a batch; use --max-len-b",
     },
     "--shortlist": {
         FAIRSEQS: "convert them",

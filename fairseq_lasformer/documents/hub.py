@@ -120,9 +120,9 @@ class DocumentHubInterface(hub_utils.GeneratorHubInterface):
 
         Returns:
             one translation per document. If the training data had separators, line i of a translation is that of line i
-            of the document, and blank lines are kept; with ``align_sentences="no"``, only if there happen to be as many
-            sentences. Without separators, a translation is a single line. With ``lines``, a list of the nonblank lines
-            of each document.
+            of the document, and blank lines are kept (a document of nothing else has an empty translation); with
+            ``align_sentences="no"``, only if there happen to be as many sentences. Without separators, a translation is
+            a single line. With ``lines``, a list of the nonblank lines of each document.
 
         Raises:
             InputError: ``documents`` is not a list of texts, fairseq does not have an option, a sentence is too long,

@@ -13,6 +13,7 @@ from torch import Tensor
 from fairseq_lasformer.data.examples import line_spans
 from fairseq_lasformer.documents.scoring import mean
 from fairseq_lasformer.documents.source import Line, Source, closed, joined
+from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.records import Hypothesis
 from fairseq_lasformer.search.batching import batches
 from fairseq_lasformer.search.excerpts import CONTEXT
@@ -248,7 +249,11 @@ class PartSearch:
         device: torch.device | str,
         observe: Sequence[Observe | None] = (),
     ) -> list[list[Hypothesis]]:
-        """Return fairseq's hypotheses for each part, best first; see :meth:`translate_parts`."""
+        """Return fairseq's hypotheses for each part, best first; see :meth:`translate_parts`.
+
+        Raises:
+            InputError: there is none.
+        """
         examples = [self.example(document, part) for document, part, _ in tasks]
         beginnings = [self._beginning(*task) for task in tasks]
         terms = [self._terms(document, part) for document, part, _ in tasks]
@@ -271,6 +276,10 @@ class PartSearch:
             prefix = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=self.pad).to(device)
         hypotheses = self.task.inference_step(self.generator, self.models, batch, prefix_tokens=prefix)
         found = dict(zip(order, hypotheses))
+        if nothing := [len(examples[i]) for i in range(len(tasks)) if not found[i]]:
+            raise InputError(
+                f"the search found no translation of a text of {nothing[0]} tokens: are the model's weights finite?"
+            )
         return [found[i] for i in range(len(tasks))]
 
     def _lines(self, hypothesis: Hypothesis) -> list[Line]:

@@ -91,6 +91,8 @@ def check_options(generation: Any, options: dict[str, Any]) -> None:
             raise InputError(f"{name}: not an option of fairseq's generation{hint}")
     if options.get("nbest", 1) != 1:
         raise InputError("nbest: one translation per document is returned; leave it out")
+    if options.get("score_reference"):
+        raise InputError("score_reference: documents are translated here, not scored; leave it out")
 
 
 def check_device(device: str) -> torch.device:

@@ -143,6 +143,9 @@ class FileTranslator:
         begin(sum(len(document.lines) for document in read))
         documents = [Journal(path) for path in journals or [None] * len(files)]
         for i, lines, unknown, unified in self._documents(read, tick, documents):
+            if isinstance(lines, InputError):
+                yield i, lines
+                continue
             try:
                 made = self.rendered(read[i], lines)
                 yield i, made._replace(counts=made.counts._replace(unknown=unknown, unified=unified))
@@ -159,11 +162,12 @@ class FileTranslator:
 
     def _documents(
         self, read: Sequence[FileDocument], tick: Callable[[int], object], journals: Sequence[Journal]
-    ) -> Iterator[tuple[int, list[TranslatedSentence], float, int]]:
+    ) -> Iterator[tuple[int, list[TranslatedSentence] | InputError, float, int]]:
         """Translate documents, and yield each when it is done.
 
         Yields:
-            its number, its lines, the share of unknown tokens, and the number of lines made consistent.
+            its number, its lines, or why they cannot be told apart, the share of unknown tokens, and the number of
+            lines made consistent.
         """
         requests = [self.request(document) for document in read]
         owner = list(range(len(read)))
@@ -191,6 +195,12 @@ class FileTranslator:
             shown = self.with_sources(read[document], lines, self._others(source, lines), source)
             return document, shown, unknown, len(unified)
 
+        def settled(document: int) -> tuple[int, list[TranslatedSentence] | InputError, float, int]:
+            try:
+                return finished(document)
+            except InputError as e:
+                return document, e, 0.0, 0
+
         def done(number: int, lines: list[Line]) -> None:
             tick(len(lines))
             if self.whole_documents:
@@ -205,7 +215,7 @@ class FileTranslator:
             translated[owner[i]][i] = lines
             waiting[owner[i]] -= 1
             if not waiting[owner[i]]:
-                yield finished(owner[i])
+                yield settled(owner[i])
 
     def request(self, document: FileDocument) -> Request:
         """Return what is asked of a document."""

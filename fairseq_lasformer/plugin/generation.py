@@ -121,6 +121,8 @@ class GenerationTask(TranslationTask):
             args = copy.copy(args)
             args.max_len_a, args.max_len_b = MAX_LEN
         alignment = self.alignment(args, prefix_allowed_tokens_fn) if seq_gen_cls is None else None
+        if alignment is not None and self.cfg.reproducible:
+            refuse("--reproducible", {"--max-len-a": own_length and float(getattr(args, "max_len_a", 0)) != 0})
         if alignment is not None:
             options = {"alignment": alignment, "own_length": own_length, "backend": self.cfg.attention_backend}
             seq_gen_cls = functools.partial(AlignedGenerator, **options)

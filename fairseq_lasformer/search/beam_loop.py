@@ -185,7 +185,11 @@ class BeamGenerator(SequenceGenerator):
     ) -> list[list[Hypothesis]]:
         """See fairseq's ``generate``; this generator belongs to one search."""
         if self.shortlist is None or (bos_token or 0) >= SPECIAL:
-            return self._run(sample, prefix_tokens, constraints, bos_token, self._limits(sample))
+            limits = self._limits(sample) if self.own_limits else None
+            if limits is None:
+                return self._run(sample, prefix_tokens, constraints, bos_token)
+            prefix = None if prefix_tokens is None else limits.cut(prefix_tokens, self.pad)
+            return self._run(sample, prefix, constraints, bos_token, [limits])
         joint = JointList.of(self.shortlist, sample["net_input"]["src_tokens"], prefix_tokens, beam=self.beam_size)
         with self._listed(joint):
             prefix = None if prefix_tokens is None else joint.numbers(prefix_tokens)
@@ -220,12 +224,16 @@ class BeamGenerator(SequenceGenerator):
         finally:
             self.model, self.vocab_size, self.token_indices_to_suppress = model, len(self.tgt_dict), suppressed
 
-    def _limits(self, sample: Sample) -> list[StepProcessor]:
-        if not self.own_limits:
-            return []
-        words = (sample["net_input"]["src_tokens"] != self.pad).sum(1).tolist()
+    def _limits(self, sample: Sample) -> OwnLimits:
+        source = sample["net_input"]["src_tokens"]
+        words = (source != self.pad).sum(1).tolist()
         longest = [min(int(self.max_len_a * n + self.max_len_b), self.max_len - 1) for n in words]
-        return [OwnLimits(torch.tensor(longest), self.eos)]
+        self._check_shortest(min(longest))
+        return OwnLimits(torch.tensor(longest, device=source.device), self.eos)
+
+    def _check_shortest(self, longest: int) -> None:
+        if self.min_len > longest:
+            raise InputError(f"--min-len {self.min_len}: more than the {longest} tokens that a translation may have")
 
     def _is_plain(self, processors: Sequence[StepProcessor] = ()) -> bool:
         if type(self.search.inner) is not FastBeamSearch or self.match_source_len:
@@ -254,8 +262,7 @@ class BeamGenerator(SequenceGenerator):
         source = sample["net_input"]["src_tokens"]
         n, beam, device = source.size(0), self.beam_size, source.device
         longest = min(int(self.max_len_a * source.size(1) + self.max_len_b), self.max_len - 1)
-        if self.min_len > longest:
-            raise InputError(f"--min-len {self.min_len}: more than the {longest} tokens that a translation may have")
+        self._check_shortest(longest)
         look_every = self.look_every or (1 if device.type == "cpu" else LOOK_EVERY)
         backend = self.search.inner.backend if isinstance(self.search.inner, FastBeamSearch) else "auto"
         places = torch.arange(n * beam, device=device)
@@ -271,6 +278,7 @@ class BeamGenerator(SequenceGenerator):
             None if given is None else read_beginning(self.model, states, encoded, start, given, beam, self.temperature)
         )
         if given is not None and read is not None:
+            read = read - self.unk_penalty * (given == self.unk)
             beams, sums = self._begin(given, read, beams, histories)
             recent = None if recent is None else torch.cat([recent, given.repeat_interleave(beam, 0)], 1)
 

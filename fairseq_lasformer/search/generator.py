@@ -85,7 +85,7 @@ class AlignedGenerator(BeamGenerator):
         self, sample: Sample, prefix_tokens: Tensor | None, constraints: Tensor | None, bos_token: int | None
     ) -> list[list[Hypothesis]]:
         if constraints is not None:
-            raise InputError("constraints: not possible with aligned lines; use a glossary, or --no-align-sentences")
+            raise InputError("constraints: not possible with aligned lines; use a glossary, or --align-sentences no")
         source = sample["net_input"]["src_tokens"]
         limits, given = self.limits(source), _of_items(sample, "given")
         if given:

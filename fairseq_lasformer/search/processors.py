@@ -191,7 +191,7 @@ class Exclusions(StepProcessor):
 
 
 class OwnLimits(StepProcessor):
-    """Maximum lengths of single items, independent of the rest of the batch.
+    """Maximum lengths of single items, independent of the rest of the batch. A given beginning ends there, too.
 
     Args:
         longest: int64 [N], the step at which each item's translations end.
@@ -200,6 +200,10 @@ class OwnLimits(StepProcessor):
 
     def __init__(self, longest: Tensor, end: int) -> None:
         self.longest, self.end = longest, end
+
+    def cut(self, prefix: Tensor, pad: int) -> Tensor:
+        """Return given beginnings, int64 [N, P], padded from each item's limit on."""
+        return prefix.masked_fill(torch.arange(prefix.size(1), device=prefix.device) >= self.longest[:, None], pad)
 
     def step(self, scores: Scores) -> None:
         over = self.longest <= scores.step

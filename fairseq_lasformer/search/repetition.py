@@ -41,7 +41,9 @@ class NoRepetition(StepProcessor):
         places = torch.arange(n, recent.size(1), device=tokens.device)
         same = (windows == recent[:, None, -n:]).all(-1)
         same &= recent.size(1) - places + n <= self.length.view(-1, 1)  # begins in the current line
-        excluded = torch.zeros_like(lprobs.view(tokens.size(0), -1)).scatter_add_(1, recent[:, n:], LAST_RESORT * same)
+        excluded = torch.zeros_like(lprobs.view(tokens.size(0), -1)).scatter_add_(
+            1, recent[:, n:], LAST_RESORT * same.to(lprobs.dtype)
+        )
         lprobs += excluded.view_as(lprobs)
 
     def reorder(self, candidates: Candidates, chosen: Tensor) -> None:

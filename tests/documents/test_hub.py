@@ -58,6 +58,7 @@ def test_translate_documents_gives_what_generate_gives(trained_folder, prepared,
         (["w1"], {"lenpn": 2.0}, "lenpn: not an option of fairseq's generation; did you mean lenpen?"),
         (["w1"], {"nonsense": 2.0}, "nonsense: not an option of fairseq's generation$"),
         (["w1"], {"nbest": 3}, "nbest: one translation per document"),
+        (["w1"], {"score_reference": True}, "score_reference: documents are translated here"),
         (["w1", ["w2"]], {}, r"documents\[1\] is of type list"),
         (["w1"], {"glossary": "/nowhere"}, "/nowhere: the glossary cannot be read"),
     ],
@@ -221,6 +222,15 @@ def test_required_terms_are_met(trained_folder, prepared, tmp_path):
     assert [d for d in read_hypotheses(tmp_path / "out")] == [[line.translation for line in d] for d in met]
     with pytest.raises(InputError, match="a glossary needs aligned lines"):
         model.translate_documents(["w1"], glossary=tmp_path / "terms", align_sentences="no")
+
+
+@pytest.mark.parametrize("options", [{}, {"align_sentences": "no"}])
+def test_a_model_without_finite_weights_is_named(trained_folder, options):
+    model = hub.load_model(trained_folder, device="cpu")
+    with torch.no_grad():
+        model.models[0].decoder.layers[0].fc2.weight.fill_(float("nan"))
+    with pytest.raises(InputError, match="no translation of a text of 4 tokens: are the model's weights finite"):
+        model.translate_documents(["w1 w2 w3"], **options)
 
 
 def test_a_model_in_float64_translates(trained_folder):

@@ -104,3 +104,9 @@ def test_what_cannot_be_reproducible_is_refused(trained_folder, tmp_path):
     ):
         with pytest.raises(InputError, match=message):
             load_model(trained_folder, **{"device": "cpu", "reproducible": True, **options})
+    model = load_model(trained_folder, device="cpu", reproducible=True)
+    with pytest.raises(InputError, match="--reproducible: not with --max-len-a"):
+        model.translate_documents(["w1 w2"], max_len_a=0.8, max_len_b=0)
+    assert (
+        model.translate_documents(["w1 w2"], max_len_b=9) == model.translate_documents(["w1 w2", "w3"], max_len_b=9)[:1]
+    )

@@ -52,6 +52,20 @@ def test_files_translated_together_are_those_translated_alone(model):
     assert together[3].data.startswith(b"<p>") and together[3].data.count(b"<b>") == 1
 
 
+def test_a_file_whose_lines_cannot_be_told_apart_keeps_no_other_from_being_written(model, monkeypatch):
+    translator = FileTranslator(model, beam=2, lines=True, align_sentences="no")
+    files = [opened("w1 w2 w3.\nw4 w5!\n"), opened("w9 w8\n")]
+    apart = translator.with_sources
+
+    def one_too_few(document, lines, *rest):
+        return apart(document, lines[:-1] if len(lines) > 1 else lines, *rest)
+
+    monkeypatch.setattr(translator, "with_sources", one_too_few)
+    found = dict(translator.translate_each(files))
+    assert isinstance(found[0], InputError) and "2 sentences have 1 translation" in str(found[0])
+    assert found[1].data == translator.translate(files[1:])[0].data
+
+
 def test_each_line_may_be_a_sentence(model):
     (done,) = FileTranslator(model, beam=2, lines=True).translate([opened("w1. w2.\nw3. w4.\n")])
     assert [line.line.source for line in done.lines] == ["w1. w2.", "w3. w4."]

@@ -287,12 +287,13 @@ def test_a_search_ends_where_only_one_hypothesis_is_left(model, words):
     assert found[0][0]["tokens"].tolist() == [9, 10, 11, 12, 13, 14, EOS]
 
 
-def test_no_line_repeats_three_tokens_and_each_hypothesis_has_its_own_line():
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_no_line_repeats_three_tokens_and_each_hypothesis_has_its_own_line(dtype):
     rule = NoRepetition(SEPARATOR, 9)
     rule.begin(2, 1, torch.device("cpu"))
 
     def excluded(*rows: list[int]) -> list[list[int]]:
-        lprobs = torch.zeros(len(rows), 1, 12)
+        lprobs = torch.zeros(len(rows), 1, 12, dtype=dtype)
         tokens = torch.tensor([[EOS, *row] for row in rows])
         rule.step(Scores(tokens.size(1) - 1, torch.arange(len(rows)), lprobs, None, tokens))
         return [(row[0] < -1).nonzero()[:, 0].tolist() for row in lprobs]

@@ -10,6 +10,7 @@ from fairseq.search import BeamSearch, DiverseBeamSearch
 from fairseq.sequence_generator import SequenceGenerator
 from helpers import tokens
 
+from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.search.alignment import LineAlignment
 from fairseq_lasformer.search.beam_loop import BeamGenerator, Beams, advance
 from fairseq_lasformer.search.beam_search import fast
@@ -20,7 +21,7 @@ from fairseq_lasformer.search.processors import Candidates, Scores
 from fairseq_lasformer.search.repetition import NoRepetition
 from fairseq_lasformer.search.watch import Watch
 
-END, SEPARATOR = 2, 7
+END, UNKNOWN, SEPARATOR = 2, 3, 7
 
 
 @pytest.fixture
@@ -115,6 +116,38 @@ def test_prefixes_are_kept_as_in_fairseqs_loop(model, small_task, prefix):
     for hypotheses, words in zip(found, prefix.tolist()):
         wanted = [word for word in words if word != 1][:25]
         assert hypotheses[0]["tokens"][: len(wanted)].tolist() == wanted
+
+
+@pytest.mark.parametrize("options", [{}, {"min_len": 10}], ids=["plain", "long"])
+@pytest.mark.parametrize("given", [0, 4, 12])
+def test_limits_of_their_own_give_each_item_what_it_has_alone(build, small_task, options, given):
+    model = build(kappa=0.3, backend="reference").eval()
+    options = {"beam_size": 3, "max_len_a": 1.0, "max_len_b": 1, "own_limits": True} | options
+    generator, sample = BeamGenerator([model], small_task.target_dictionary, **options), batch()
+    prefix = tokens(6, given) if given else None
+    together = generator.generate([], sample, prefix_tokens=prefix)
+    source = sample["net_input"]["src_tokens"]
+    limits = (source.ne(1).sum(1) + 1).tolist()
+    for i, (hypotheses, limit) in enumerate(zip(together, limits, strict=True)):
+        row = source[i : i + 1, i:]
+        one = {"id": torch.tensor([0]), "net_input": {"src_tokens": row, "src_lengths": torch.tensor([limit - 1])}}
+        alone = generator.generate([], one, prefix_tokens=None if prefix is None else prefix[i : i + 1])
+        same([hypotheses], alone, 1e-5)
+        assert max(len(h["tokens"]) for h in hypotheses) <= limit + 1
+    with pytest.raises(InputError, match=f"--min-len 99: more than the {min(limits)} tokens"):
+        BeamGenerator([model], small_task.target_dictionary, **(options | {"min_len": 99})).generate([], sample)
+
+
+def test_an_unknown_word_that_is_given_costs_its_penalty(build, small_task):
+    model = build(kappa=0.3, backend="reference").eval()
+    given, options = ([model], small_task.target_dictionary), {"beam_size": 3, "max_len_b": 25, "unk_penalty": 2.0}
+    prefix = tokens(6, 12)
+    prefix[:, 5] = UNKNOWN
+    theirs = SequenceGenerator(*given, **options)
+    theirs.search = fast(theirs.search)
+    sample = batch()
+    found = BeamGenerator(*given, **options).generate([], sample, prefix_tokens=prefix)
+    same(found, theirs.generate([], sample, prefix_tokens=prefix), 1e-5)
 
 
 def test_words_that_must_not_come_next(model, small_task):
