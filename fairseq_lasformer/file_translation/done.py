@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sys
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ from typing import Any, NamedTuple
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.evaluation.doubts import Facts
 from fairseq_lasformer.file_translation.receipt import ENDING
-from fairseq_lasformer.files import atomic_write, beside, check_writable, first_wins, replacing
+from fairseq_lasformer.files import atomic_write, beside, check_writable, file_hash, first_wins, replacing
 from fairseq_lasformer.resume import Ledger
 
 FACTS = ".json"
@@ -59,9 +60,9 @@ class Made(NamedTuple):
 
 
 class Done:
-    """A ledger of translated files: the key of the settings and the counts of lines, by the file's place.
+    """A ledger of translated files: the key of the settings, the text's SHA-256 and the counts of lines, by place.
 
-    A key that is empty says that a file is about to be written.
+    A key that is empty says that a file is about to be written, over one with a SHA-256 that follows, if any.
     """
 
     def __init__(self, path: Path) -> None:
@@ -80,7 +81,7 @@ class Done:
 
     def facts(self, key: str, target: Path) -> Facts:
         """Return the counts of a finished file's lines; zero if they were not kept."""
-        held = self._held(key, target) or []
+        held = [count for count in self._held(key, target) or () if type(count) is not str]
         if len(held) > len(Facts._fields) or not all(type(count) in (int, float) for count in held):
             return Facts()
         return Facts(*held)
@@ -100,8 +101,11 @@ class Done:
         for path in [target, beside(target, ENDING)] if receipt else [target]:
             if path.resolve() in inputs:
                 raise InputError(f"{path}: links to a file that is read; remove the link, or choose a different folder")
-            if path.is_file() and not overwrite and _name(target) not in self.names:
-                raise InputError(f"{path}: exists already; --overwrite replaces it")
+            if path.is_file() and not overwrite:
+                if _name(target) not in self.names:
+                    raise InputError(f"{path}: exists already; --overwrite replaces it")
+                if path is target and (ours := self._texts(target)) and file_hash(target) not in ours:
+                    raise InputError(f"{path}: has been changed since it was translated; --overwrite replaces it")
             check_writable(path)
 
     def place(self, key: str, target: Path, made: Made) -> None:
@@ -110,17 +114,22 @@ class Done:
         Raises:
             InputError: it or the record cannot be written.
         """
-        if _name(target) not in self.names:  # a run killed after the next line has written the file nevertheless
-            self._add(target, "")
+        text, before = hashlib.sha256(made.text).hexdigest(), self._texts(target)
+        if text not in before:  # a run killed after it has written the file must know it again
+            self._add(target, "", text, *before)
         with replacing(target, "wb") as file:
             file.write(made.text)
         if made.receipt:
             atomic_write(beside(target, ENDING), made.receipt)
         if self._held(key, target) is None:
-            self._add(target, key, *made.facts)
+            self._add(target, key, text, *made.facts)
 
-    def _add(self, target: Path, key: str, *counts: float) -> None:
-        self.ledger.add(_name(target), key, *counts)
+    def _texts(self, target: Path) -> list[str]:
+        """Return the SHA-256 of what was written there, the newest first; none from a ledger that lacks them."""
+        return [text for text in self.ledger.values.get(_name(target), ())[1:] if type(text) is str]
+
+    def _add(self, target: Path, key: str, text: str, *rest: str | float) -> None:
+        self.ledger.add(_name(target), key, text, *rest)
         self.names.add(_name(target))
 
 
