@@ -86,9 +86,10 @@ class FileUpdater:
         """
         for version in (translated, machine or translated):
             if len(old.blocks) != len(version.blocks):
+                cues = ", or their sentences end in other cues: try --from cues" if old.units else ""
                 raise InputError(
                     f"the old source has {len(old.blocks)} paragraphs, but its translation has {len(version.blocks)}; "
-                    "not versions of the same document"
+                    f"not versions of the same document{cues}"
                 )
         reader = self.files.reader
         before = reader.read(old._replace(finished=()), dict(enumerate(translated.blocks)))

@@ -9,7 +9,7 @@ from fairseq_lasformer.data.examples import ExampleCodec
 from fairseq_lasformer.documents.given_lines import check_given, parse_given
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.formats import OpenFile, plain, read
-from fairseq_lasformer.formats.block import Block, Finished
+from fairseq_lasformer.formats.block import BREAK, Block, Finished, Markup
 from fairseq_lasformer.formats.encoding import decode
 from fairseq_lasformer.formats.sentences import Sentence, Splitter, sentences, splitter, trimmed, whole
 from fairseq_lasformer.formats.symbols import Hidden, hidden
@@ -29,7 +29,7 @@ class FileDocument(NamedTuple):
         lines: the lines that the model reads: the sentences, and finished texts between them.
         given: translations of some lines, by line number, from 1.
         own: numbers of the lines that are sentences, from 0.
-        kept: for blocks whose translation is given, the text of their segments.
+        kept: for blocks whose translation is given, the text of their segments; empty if it has other markup.
         exact: number of sentences found verbatim in a memory.
     """
 
@@ -103,7 +103,7 @@ class FileReader:
                 if not all(self._fits(s.text) for s in here):
                     raise InputError("a translation is given for a paragraph that is too long; give it line by line")
             if kept is not None:
-                found.kept[i] = kept.segments
+                found.kept[i] = _between(kept, file.blocks[i])
             here = [s._replace(text=with_plain_letters(s.text, self.unknown)) for s in here]
             found.sentences.append(here)
             for j, sentence in enumerate(here):
@@ -209,3 +209,28 @@ def given_blocks(
         )
     pairs = enumerate(zip(source, copy))
     return {i: b for i, (a, b) in pairs if clean_line(b.text) not in ("", clean_line(a.text))}
+
+
+def _between(given: Block, block: Block) -> tuple[str, ...]:
+    """Return the segments of a given translation between the markup of a block; empty if it has other markup.
+
+    A line of subtitles may break elsewhere: a space takes the place of a break, and a break that of a space.
+    """
+    found = list(given.segments)
+    if [_is_empty(its) for its in given.markup] != [_is_empty(its) for its in block.markup]:
+        return ()
+    for i, (its, ours) in enumerate(zip(given.fills, block.fills)):
+        before, after = found[i : i + 2]
+        if its == BREAK != ours and before[-1:].strip() and after[:1].strip():
+            if block.segments[i][-1:].isspace():
+                found[i] += " "
+            else:
+                found[i + 1] = f" {after}"
+        elif ours == BREAK != its:
+            found[i], found[i + 1] = before.removesuffix(" "), after.removeprefix(" ")
+    return tuple(found)
+
+
+def _is_empty(markup: Markup) -> bool:
+    """Return whether markup is a mere line break."""
+    return not "".join(map(str, markup)).strip()

@@ -97,21 +97,30 @@ class CueWriter:
             if ended if self.joined else not number:
                 builder.leave()
             body = _LINE_END.sub("", line)
-            dash = _DASH.match(body)
-            start = dash.end() if dash and not builder.inside else 0
+            start = 0 if builder.inside else self._opening(body)
             builder.keep(body[:start])
             builder.enter()
             position = start
-            for tag in self.tag.finditer(body, start):
-                self._text(body[position : tag.start()], cue, number, drawing)
-                builder.keep(tag[0])
+            for tag in self.tag.finditer(body):
+                if tag.start() >= start:
+                    self._text(body[position : tag.start()], cue, number, drawing)
+                    builder.keep(tag[0])
+                    position = tag.end()
                 _update(self.states, tag[0])
                 drawing = (drawing or bool(_DRAWING.search(tag[0]))) and not _DRAWN.search(tag[0])
-                position = tag.end()
             self._text(body[position:], cue, number, drawing)
             builder.keep(line[len(body) :], BREAK)
             self.before = shown or self.before
         self.previous = cue
+
+    def _opening(self, line: str) -> int:
+        """Return where a line's text begins: after a speaker's dash, which may follow tags."""
+        start = position = _DASH.match(line).end()  # type: ignore[union-attr]
+        while tag := self.tag.match(line, position):
+            position = _DASH.match(line, tag.end()).end()  # type: ignore[union-attr]
+            if re.search("[-–—>]", line[tag.end() : position]):
+                start = position
+        return start
 
     def _text(self, text: str, cue: Cue, number: int, drawing: bool) -> None:
         """Add text between tags; each cue shows its own words, and as many in each line as in the original."""

@@ -155,7 +155,9 @@ def _end_of(lines: list[str], time: int, web: bool) -> int:
 
 
 def finish(original: str, made: str, width: int) -> str:
-    """Make every cue of a translated file displayable: no empty line in it, no lone punctuation, no line too long.
+    """Make every cue of a translated file displayable: no empty line in it, no line too long.
+
+    Nor lone punctuation, unless there are tags.
 
     Args:
         original: the file before translation, with as many lines.
@@ -216,7 +218,7 @@ def _wrapped(lines: list[str], width: int, before: list[int]) -> list[str]:
     """Wrap a cue's lines evenly if one is longer than the width and than all original lines; tags do not count."""
     if not width or not lines or max(len(plain(line)) for line in lines) <= max(width, *before):
         return lines
-    if any(re.match(r"\s*[-–—]", line) for line in lines[1:]):
+    if any(re.match("[-–—]", plain(line)) for line in lines[1:]):
         return lines  # of two speakers
     words = re.findall(r"(?:<[^<>]{0,500}>|\S)+", " ".join(lines))
     total = sum(len(plain(word)) + 1 for word in words) - 1

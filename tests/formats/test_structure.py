@@ -12,6 +12,7 @@ from helpers import ROOT
 
 from fairseq_lasformer import formats
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.formats import subtitles
 from fairseq_lasformer.formats.compose import compose
 from fairseq_lasformer.formats.markup import html_pieces
 from fairseq_lasformer.formats.projection import by_place
@@ -291,6 +292,28 @@ def test_a_pause_ends_a_sentence():
     cues = "1\n00:00:01,000 --> 00:00:02,000\nno end\n\n2\n00:00:0{},000 --> 00:00:09,000\nnext one\n"
     assert translated(cues.format(3).encode(), "subtitles")[1] == ["no end next one"]
     assert translated(cues.format(5).encode(), "subtitles")[1] == ["no end", "next one"]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "<i>- no end</i>\n<i>- next one</i>",
+        "{\\an8}- no end\n- next one",
+        "{\\an8}<i> – no end</i>\n- <b>next one</b>",
+        "<v Ann><i>>> no end</i>\n-<b>- next one</b>",
+    ],
+)
+def test_a_speakers_dash_stays_before_and_after_tags(lines):
+    made, texts = translated(f"1\n00:00:01,000 --> 00:00:03,000\n{lines}\n".encode(), "subtitles")
+    assert texts == ["no end", "next one"]
+    shown = lines.replace("no end", "NO END").replace("next one", "NEXT ONE")
+    assert made.decode().endswith(f"\n{shown}\n")
+
+
+def test_cues_of_two_speakers_are_not_wrapped_together():
+    start = "1\n00:00:01,000 --> 00:00:03,000\n"
+    long = "<i>- no</i>\n<i>- a line of more than the forty-two characters that fit</i>\n"
+    assert subtitles.finish(f"{start}<i>- a</i>\n<i>- b</i>\n", start + long, 42) == start + long
 
 
 def test_an_empty_element_ends_once():
