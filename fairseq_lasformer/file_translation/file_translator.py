@@ -273,28 +273,31 @@ class FileTranslator:
         """Make a file of its translated sentences."""
         following = iter(lines)
         segments: list[Sequence[str]] = []
-        lost = 0
+        lost, lines = 0, []
         for i, (block, shown, here) in enumerate(zip(document.file.blocks, document.hidden, document.sentences)):
-            translations = [next(following).line.translation for _ in here]
+            its = [next(following)._replace(names=shown.names(sentence.segments)) for sentence in here]
             kept = document.kept.get(i, ())
             if len(kept) == len(block.segments):
                 segments.append(kept)
+                lines += its
                 continue
+            translations = [one.line.translation for one in its]
             made = compose(shown.block, here, translations, lambda a, b: word_alignment(self.model, a, b))
             segments.append(shown.segments(made.segments))
+            lines += [one._replace(said=said) for one, said in zip(its, made.sentences)]
             lost += made.lost
         lines = [line._replace(doubts=reasons) for line, reasons in zip(lines, doubts([line.pair for line in lines]))]
         counts = SentenceCounts(
             len(lines),
             sum(line.line.repaired for line in lines),
-            tuple((line.line.number, line.line.source) for line in lines if line.doubts),
+            tuple((line.line.number, line.source) for line in lines if line.doubts),
             document.cut,
             sum(sentence.cleaned for here in document.sentences for sentence in here),
             lost,
             context=document.n_context,
             exact=document.exact,
             given=sum(i + 1 in document.given for i in document.own) - document.exact,
-            numberless=tuple((line.line.number, line.line.source) for line in lines if lost_numbers(line.pair)),
+            numberless=tuple((line.line.number, line.source) for line in lines if lost_numbers(line.pair)),
             unread=document.file.unread,
             units=document.file.units,
         )

@@ -32,9 +32,9 @@ def present(done: TranslatedFile, output: str, key: str = "") -> bytes:
 def _row(sentence: TranslatedSentence) -> str:
     line = sentence.line
     state = "doubtful" if sentence.doubts else "repaired" if line.repaired else ""
-    cells = [line.source, line.translation, f"{line.score:.4f}", state]
+    cells = [sentence.source, sentence.translation, f"{line.score:.4f}", state]
     for text, score in sentence.others:
-        cells += [text, f"{score:.4f}"]
+        cells += [sentence.shown(text), f"{score:.4f}"]
     return "\t".join(cell.replace("\t", " ") for cell in cells) + "\n"
 
 
@@ -42,14 +42,15 @@ def _json(sentence: TranslatedSentence, key: str) -> str:
     line = sentence.line
     found: Json = {
         "line": line.number,
-        "source": line.source,
-        "translation": line.translation,
+        "source": sentence.source,
+        "translation": sentence.translation,
         "score": round(line.score, 4),
         "repaired": line.repaired,
         "doubtful": bool(sentence.doubts),
     }
     if sentence.others:
-        found["alternatives"] = [{"translation": text, "score": round(score, 4)} for text, score in sentence.others]
+        others = [(sentence.shown(text), round(score, 4)) for text, score in sentence.others]
+        found["alternatives"] = [{"translation": text, "score": score} for text, score in others]
     if sentence.matches:
         found["matches"] = [match.shown() for match in sentence.matches]
     if key:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import collections
+import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from fairseq_lasformer.documents.hub import TranslatedLine
@@ -27,12 +28,32 @@ class TranslatedSentence(NamedTuple):
         others: other translations of it, best first, each with its score.
         matches: similar sentences of a memory, best first.
         doubts: why it is doubtful, see :func:`evaluation.doubts.doubts`; empty if it is not.
+        names: what its placeholders stand for, by name (``X1``).
+        said: its translation as it is in the file, with placeholders; empty if that is the one above.
     """
 
     line: TranslatedLine
     others: list[tuple[str, float]]
     matches: Sequence[Match] = ()
     doubts: tuple[str, ...] = ()
+    names: Mapping[str, str] = {}
+    said: str = ""
+
+    def shown(self, text: str) -> str:
+        """Return a text with what its placeholders stand for."""
+        if not self.names:
+            return text
+        return re.sub(rf"\b(?:{'|'.join(self.names)})\b", lambda name: self.names[name[0]], text)
+
+    @property
+    def source(self) -> str:
+        """The sentence as a reader sees it."""
+        return self.shown(self.line.source)
+
+    @property
+    def translation(self) -> str:
+        """Its translation as a reader sees it."""
+        return self.shown(self.said or self.line.translation)
 
     @property
     def pair(self) -> Pair:
@@ -48,7 +69,7 @@ class SentenceCounts(NamedTuple):
         doubtful: number, from 1, and source of each sentence that is doubtful, see :func:`evaluation.doubts.doubts`.
         cut: number that were too long for the model and were translated in pieces.
         cleaned: number that contained control characters.
-        lost: pieces of markup whose text is now empty.
+        lost: pieces of markup and placeholders that have lost their place; see :class:`formats.compose.Composed`.
         unknown: share of the source's tokens that the model does not know.
         context: number of finished texts that were read as context.
         exact: number found verbatim in a memory.
@@ -95,7 +116,8 @@ class SentenceCounts(NamedTuple):
         if self.cleaned:
             words.append(f"{self.cleaned} with control characters, which were removed")
         if self.lost:
-            words.append(f"{self.lost} with markup that is now empty")
+            plural = "" if self.lost == 1 else "s"
+            words.append(f"{self.lost} place{plural} of tags, addresses or symbols lost")
         if self.unknown > MANY_UNKNOWN:
             words.append(f"{self.unknown:.0%} of the words are unknown to the model: is this its source language?")
         if self.unread:

@@ -6,7 +6,9 @@ Every format is read into the same form and written back from it. Whatever is no
 from __future__ import annotations
 
 import functools
+import html
 import itertools
+import re
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -76,6 +78,13 @@ class Block:
         if before.isalnum() or after.isalnum() or "_" in (before, after):
             return ""
         return f"{fill}{self._numbers[markup]}"
+
+    def shown(self, markup: int) -> str:
+        """Return what a reader sees of markup, in one line: its text without tags, in formats that have tags."""
+        raw = "".join([piece for piece in self.markup[markup] if isinstance(piece, str)])
+        if self.write("<") != "<":
+            raw = html.unescape(re.sub("<[^<>]*>", "", raw))
+        return " ".join(raw.split())
 
     @functools.cached_property
     def _numbers(self) -> list[int]:

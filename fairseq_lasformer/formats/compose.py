@@ -21,11 +21,13 @@ class Composed(NamedTuple):
     """The text of a translated block.
 
     Attributes:
+        sentences: the translation of each sentence with its placeholders, also those that were missing in it.
         lost: number of pieces of markup that have lost their place: segments without a word of the translation, and
             placeholders missing in it.
     """
 
     segments: list[str]
+    sentences: list[str]
     lost: int
 
 
@@ -39,7 +41,7 @@ def compose(block: Block, found: Sequence[Sentence], translations: Sequence[str]
     """
     text, owner = block.text, owners(block)
     pieces: list[list[str]] = [[] for _ in block.segments]
-    position, lost = 0, 0
+    position, lost, said = 0, 0, list[str]()
     places = visible(text) if found else None
     shown = None if places is None else set(places)  # a direction mark means nothing without the other one
 
@@ -54,6 +56,7 @@ def compose(block: Block, found: Sequence[Sentence], translations: Sequence[str]
         first, last = sentence.segments
         if first == last:
             pieces[first].append(translation)
+            said.append(translation)
             continue
         parts: list[list[str]] = [[] for _ in range(last - first + 1)]
         for i in range(sentence.start, sentence.end):
@@ -63,16 +66,29 @@ def compose(block: Block, found: Sequence[Sentence], translations: Sequence[str]
         placed, missing = _placed(block, sentence, texts, translation, align)
         for i, piece in enumerate(placed, first):
             pieces[i].append(piece)
+        said.append(_said(block, first, placed) if PLACEHOLDER in block.fills[first:last] else translation)
         lost += missing + sum(_has_word(before) and not _has_word(after) for before, after in zip(texts, placed))
     stays(position, len(text))
     made = ["".join(part) for part in pieces]
-    for i, fill in enumerate(block.fills):  # space around placeholders as in the source
-        if fill == PLACEHOLDER:
-            if block.segments[i][-1:].isspace() and made[i][-1:].isalnum():
-                made[i] += " "
-            if block.segments[i + 1][:1].isspace() and made[i + 1][:1].isalnum():
-                made[i + 1] = f" {made[i + 1]}"
-    return Composed(made, lost)
+    return Composed(_spaced(block, 0, made), said, lost)
+
+
+def _spaced(block: Block, first: int, segments: Sequence[str]) -> list[str]:
+    """Return segments, the block's from the first one on, with spaces around placeholders as in the source."""
+    made = list(segments)
+    for n, i in enumerate(range(first, first + len(made) - 1)):
+        if block.fills[i] == PLACEHOLDER:
+            if block.segments[i][-1:].isspace() and made[n][-1:].isalnum():
+                made[n] += " "
+            if block.segments[i + 1][:1].isspace() and made[n + 1][:1].isalnum():
+                made[n + 1] = f" {made[n + 1]}"
+    return made
+
+
+def _said(block: Block, first: int, segments: Sequence[str]) -> str:
+    """Return the text of a sentence whose first segment is given, with the fills of its markup."""
+    made = _spaced(block, first, segments)
+    return "".join([made[0], *(block.fill(first + n) + piece for n, piece in enumerate(made[1:]))]).strip()
 
 
 def _has_word(text: str) -> bool:

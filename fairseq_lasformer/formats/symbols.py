@@ -36,6 +36,11 @@ class Hidden(NamedTuple):
         """Return a block as it is."""
         return cls(block, ("",) * len(block.markup))
 
+    def names(self, segments: tuple[int, int]) -> dict[str, str]:
+        """Return the placeholders between the first and the last segment of a sentence, and what they stand for."""
+        named = [i for i in range(*segments) if self.block.fill(i).startswith(PLACEHOLDER)]
+        return {self.block.fill(i): self.block.shown(i) for i in named}
+
     def segments(self, segments: Sequence[str]) -> list[str]:
         """Return the segments of the block of the file, from those of this one."""
         found = [segments[0]]

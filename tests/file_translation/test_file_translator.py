@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import zipfile
 
 import pytest
@@ -104,6 +105,30 @@ def test_alternatives_are_others(model):
 
 class Killed(Exception):
     pass
+
+
+@pytest.mark.parametrize(
+    "form, text, source",
+    [
+        ("text", "w1 {name} w2 https://a.b/X2 w3 w4", None),
+        ("text", "w1 😀 w2 👩‍👩‍👧.", None),
+        ("html", "<p>w1 <code>a &lt; b</code> w2 <b>w3</b></p>", "w1 a < b w2 w3"),
+        ("markdown", "w1 `a\nb` w2 w3\n", "w1 `a b` w2 w3"),
+    ],
+)
+def test_tables_have_what_placeholders_stand_for(model, form, text, source):
+    (done,) = FileTranslator(model, beam=3, alternatives=2).translate([opened(text, form)])
+    row = json.loads(present(done, "jsonl"))
+    cells = present(done, "tsv").decode().removesuffix("\n").split("\t")
+    assert row["source"] == cells[0] == (source or text) and row["translation"] == cells[1]
+    assert not re.search(r"\bX1\b", str(row)) and [other["translation"] for other in row["alternatives"]] == cells[4::2]
+    (line,) = done.lines
+    named = next(iter(line.names.items()))
+    other = done._replace(lines=[line._replace(others=[(f"w9 {named[0]}.", -1.0)])])
+    assert json.loads(present(other, "jsonl"))["alternatives"][0]["translation"] == f"w9 {named[1]}."
+    assert present(other, "tsv").decode().split("\t")[4] == f"w9 {named[1]}."
+    in_file = re.sub(r"</?(?:p|b|code)>", "", done.data.decode()).replace("&lt;", "<")
+    assert row["translation"].split() == in_file.split()
 
 
 @pytest.mark.command
