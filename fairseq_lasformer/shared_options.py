@@ -43,7 +43,7 @@ def max_tokens(default: int | None = None) -> Any:
 
 def tokens_per_batch() -> Any:
     """Return the field of ``--max-tokens`` of a training."""
-    return option(None, "tokens per batch (default: 4096, on a GPU 16384, or the longest example)")
+    return option(None, "tokens per batch (default: 4096, on a GPU 16384, or the longest example)", minimum=1)
 
 
 def model() -> Any:

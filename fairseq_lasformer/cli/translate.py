@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -154,8 +155,13 @@ def _to_standard_output(args: Translate, place: Path) -> None:
     with _bar(args, hidden=not sys.stderr.isatty()) as bar:
         given = given_of(args.given, data, form, args.encoding, languages)
         (done,) = translator.translate([file], bar.update, begin=_growing(bar), given=[given])
-    sys.stdout.buffer.write(present(done, args.format))
-    sys.stdout.buffer.flush()
+    try:
+        sys.stdout.buffer.write(present(done, args.format))
+        sys.stdout.buffer.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as e:
+        raise InputError(f"standard output: cannot be written ({e.strerror})") from e
     if not args.quiet and (not _is_input(place) or sys.stderr.isatty()):
         print(f"{name}: {done.counts.summary()}", file=sys.stderr)
     _check_understood(args, len(done.counts.unread))
@@ -272,6 +278,8 @@ def _run(args: Translate, jobs: Sequence[Job], state: Path, inputs: Sequence[Pat
     if not failed and len(args.input) == 1 and args.input != ("-",) and not Path(args.input[0]).is_dir():
         shutil.rmtree(state, ignore_errors=True)
     if failed:
+        with suppress(OSError):  # unless it has what a further call resumes from
+            state.rmdir()
         raise InputError(f"{failed} of {len(jobs)} files could not be translated")
     _check_understood(args, sum(facts.unread for _, facts in rows))
 

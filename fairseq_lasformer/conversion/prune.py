@@ -73,7 +73,11 @@ def prune(checkpoint: Path, out: Path, groups: str = "", heads: str = "", data: 
         raise InputError(f"{checkpoint}: --heads: not with {', '.join(others)}, whose heads have more than projections")
     if heads:
         names = ",".join(filter(None, (cfg.fewer_heads, heads)))
-        smaller = module_config(LasformerConfig(**options | {"fewer_heads": names}))
+        try:
+            smaller = module_config(LasformerConfig(**options | {"fewer_heads": names}))
+            heads_of(smaller, MODULES[0])
+        except InputError as e:
+            raise InputError(str(e).replace(f"--fewer-heads {names}", f"--heads {heads}")) from None
         if more := [m for m in MODULES if heads_of(smaller, m) > heads_of(cfg, m)]:
             raise InputError(f"--heads {heads}: {more[0]} has {heads_of(cfg, more[0])} heads")
         for place, scores in importance(checkpoint, data).items():
@@ -187,7 +191,7 @@ def _named(groups: str, sizes: Mapping[str, int]) -> dict[str, Sequence[int]]:
     for name in groups.split(","):
         side, _, number = name.strip().partition(".")
         if side not in sizes or not number.isdecimal() or int(number) >= sizes[side]:
-            there = ", ".join(f"{s}.0 to {s}.{n - 1}" for s, n in sizes.items())
-            raise InputError(f"--groups {groups}: there is no group {name.strip()}; there are {there}")
+            there = " and ".join(f"{s}.0 to {s}.{n - 1}" if n > 1 else f"{s}.0" for s, n in sizes.items())
+            raise InputError(f"--groups {groups}: there is no group {name.strip()}, only {there}")
         found[side].append(int(number))
     return {side: sorted(set(kept)) or range(sizes[side]) for side, kept in found.items()}

@@ -23,6 +23,10 @@ SHORT = 20
 FEW = 10
 """Number of lines of such lengths below which there is no usual ratio."""
 
+LONG, LITTLE = 100, 0.1
+"""Length in characters from which a source is doubtful that has less than this share of it as translation, in any file:
+no language is written that much more briefly."""
+
 FAR = 3.0
 """Factor by which a translation must be longer or shorter than usual to count as far from it."""
 
@@ -49,7 +53,7 @@ class Facts(NamedTuple):
         repaired, flawed: see :class:`Pair`.
         loops: translations that repeat words where their source does not.
         empty: translations without text of lines with text.
-        far: translations whose length is far from the usual ratio; see :data:`FAR`.
+        far: translations whose length is far from the usual ratio, or from any; see :data:`FAR` and :data:`LONG`.
         doubtful: lines of any kind above except ``repaired``.
         duplicates: lines that share their translation with another line, although its source differs.
         source_characters, characters: of all lines.
@@ -106,6 +110,8 @@ def _reasons(pair: Pair, usual: float | None) -> Iterable[str]:
         yield "loops"
     if not pair.translation.strip() and pair.source.strip():
         yield "empty"
+    elif len(pair.source) >= LONG and len(pair.translation) < LITTLE * len(pair.source):
+        yield "far"
     elif usual is not None and max(len(pair.source), len(pair.translation)) >= SHORT * FAR:
         ratio = len(pair.translation) / max(1, len(pair.source)) / usual
         if not 1 / FAR <= ratio <= FAR:

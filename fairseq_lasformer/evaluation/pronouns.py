@@ -103,7 +103,8 @@ def evaluate(
         language: that of the hypotheses, one of :data:`LANGUAGES`.
 
     Raises:
-        InputError: documents have different numbers of sentences, or nothing is known of the language's pronouns.
+        InputError: documents have different numbers of sentences, nothing is known of the language's pronouns, or the
+            references have none.
     """
     if language not in LANGUAGES:
         raise InputError(f"--pronouns: knows only {', '.join(LANGUAGES)} as --target-lang, not {language}")
@@ -115,7 +116,10 @@ def evaluate(
                 "--pronouns: needs a line of the translation for each of the source; document {} has {} (translation), "
                 "{} (reference) and {} (source)".format(i, *lengths)
             )
-    return [counts(*sides, LANGUAGES[language]) for sides in zip(hypotheses, references, sources)]
+    found = [counts(*sides, LANGUAGES[language]) for sides in zip(hypotheses, references, sources)]
+    if not any(total for total in _added(found).values()):
+        raise InputError(f"--pronouns: the reference has none of the language {language}; --target-lang names another")
+    return found
 
 
 def summary(documents: Sequence[Counts]) -> Scores:

@@ -39,20 +39,22 @@ class TrainOptions:
 
     arch: str = option("lasformer", "architecture, see docs/training.md")
     criterion: str | None = option(None, "loss (default: the one that goes with the architecture)")
-    max_update: int = option(100_000, "number of updates")
+    max_update: int = option(100_000, "number of updates", minimum=1)
     patience: int = option(10, "end after this many validations without improvement; 0: never", minimum=0)
     max_tokens: int | None = tokens_per_batch()
-    update_freq: int = option(8, "batches per update; on a GPU, a quarter as many unless --max-tokens is given")
-    lr: float = option(0.0007, "peak learning rate")
-    warmup: int = option(4000, "updates until the peak", metavar="UPDATES")
+    update_freq: int = option(
+        8, "batches per update; on a GPU, a quarter as many unless --max-tokens is given", minimum=1
+    )
+    lr: float = option(0.0007, "peak learning rate", above=0)
+    warmup: int = option(4000, "updates until the peak", metavar="UPDATES", minimum=0)
     optimizer: str = option("adam", "adam, or muon: muon for matrices and Adam for the rest", values=OPTIMIZERS)
-    dropout: float = option(0.1, "probability")
-    word_dropout: float = option(0.1, "probability")
+    dropout: float = option(0.1, "probability", minimum=0, maximum=1)
+    word_dropout: float = option(0.1, "probability", minimum=0, maximum=1)
     subword_sampling: float = option(0.0, "draw new subwords in every epoch: 0.3 for sentencepiece, 0.1 for BPE")
     ema_decay: float = option(0.0, "keep a moving average of the weights, such as 0.999, and translate with it")
-    save_every: int = option(500, "save and validate", metavar="UPDATES")
+    save_every: int = option(500, "save and validate", metavar="UPDATES", minimum=1)
     save_minutes: float = option(10.0, "also save this often", metavar="MINUTES")
-    log_every: int = option(10, "write a log line", metavar="UPDATES", changes=NOTHING)
+    log_every: int = option(10, "write a log line", metavar="UPDATES", minimum=1, changes=NOTHING)
     precision: str = option(
         "auto", "fp16 (GPU), bf16 (GPU; on a CPU, linear layers only), fp32, or auto: the fastest", values=PRECISIONS
     )

@@ -185,7 +185,7 @@ def _unit(builder: BlockBuilder, pieces: list[Piece], skip: bool) -> None:
                 builder.keep(piece.raw)
         else:
             builder.keep(piece.raw)
-        if target is None and i == last:
+        if target is None and content and i == last:  # an empty source needs none
             builder.keep(f"<{prefix}target>")
             add_content(builder, content)
             builder.keep(f"</{prefix}target>")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from helpers import run
@@ -57,6 +59,22 @@ def test_a_folder_with_a_bad_file(trained_folder, letter, tmp_path, capsys):
     assert "error: 1 of 2 files could not be translated" in told and (out / "letter.txt").exists()
     assert main(["translate", str(trained_folder), str(tmp_path), "-o", str(out), "--beam", "1"]) == 1
     assert "letter.txt: already translated" in capsys.readouterr().err
+
+
+def test_what_cannot_be_written_is_one_line_and_leaves_nothing(trained_folder, letter, tmp_path, capsys, monkeypatch):
+    class Full:
+        def write(self, data: bytes) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", SimpleNamespace(buffer=Full()))
+        assert main(["translate", str(trained_folder), str(letter), "--quiet"]) == 1
+    assert capsys.readouterr().err.endswith("error: standard output: cannot be written (No space left on device)\n")
+    (tmp_path / "bad.docx").write_text("no archive")
+    out = tmp_path / "out"
+    out.mkdir()
+    assert main(["translate", str(trained_folder), str(tmp_path / "bad.docx"), "-o", str(out / "x.docx")]) == 1
+    assert not [*out.iterdir()]
 
 
 @pytest.mark.parametrize(

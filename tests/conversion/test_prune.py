@@ -111,9 +111,9 @@ def test_the_heads_that_matter_most_remain(deep, prepared, tmp_path, capsys):
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"groups": "decoder.3"}, "there is no group decoder.3; there are encoder.0 to encoder.2"),
+        ({"groups": "decoder.3"}, "there is no group decoder.3, only encoder.0 to encoder.2 and"),
         ({"groups": "cross.0"}, "there is no group cross.0"),
-        ({"heads": "cross=9"}, "expected a module"),
+        ({"heads": "cross=9"}, "^--heads cross=9: cross=9: expected a module"),
         ({"heads": "cross"}, "expected a module"),
         ({}, "name --groups or --heads"),
     ],

@@ -36,6 +36,8 @@ def test_the_usual_ratio_is_that_of_the_unit():
     assert not any(doubts(unit))
     assert doubts([*unit, Pair(LONG, LONG)])[-1] == ("far",)
     assert not any(doubts([*unit[:3], Pair(LONG, LONG)]))  # too few to judge
+    alone = [doubts([Pair("w" * n, "x" * m)])[0] for n, m in ((99, 1), (100, 10), (100, 9), (12_000, 60))]
+    assert alone == [(), (), ("far",), ("far",)]  # less than a tenth, whatever is usual
 
 
 def test_counts_add_up():

@@ -39,6 +39,8 @@ def test_german_pronouns_are_counted_by_whether_the_source_has_it():
     assert "(er 1/2, sie 1/1, es 0/1)" in pronouns.text("x", found)
     with pytest.raises(InputError, match="--pronouns: knows only en, de as --target-lang, not fr"):
         pronouns.evaluate([ours], [reference], [source], "fr")
+    with pytest.raises(InputError, match="--pronouns: the reference has none of the language en; --target-lang names"):
+        pronouns.evaluate([["das"]], [["Schließen ihn."]], [["x"]])
 
 
 def test_a_better_system_is_significantly_better_and_an_equal_one_is_not():

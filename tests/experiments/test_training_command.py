@@ -11,6 +11,7 @@ from helpers import ROOT
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairseq_lasformer.cli.main import main
 from fairseq_lasformer.errors import InputError
 
 
@@ -77,3 +78,9 @@ def test_what_hydra_is_told_wrongly_ends_in_one_line(prepared, tmp_path, setting
         train(config, [setting], tmp_path / "log", "it")
     assert reason in str(caught.value) and "HYDRA_FULL_ERROR" not in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("option", ["max-update", "max-tokens", "update-freq", "save-every", "log-every"])
+def test_a_training_of_no_updates_is_refused(prepared, tmp_path, capsys, option):
+    assert main(["train", str(prepared), str(tmp_path / "out"), f"--{option}", "0"]) != 0
+    assert f"--{option} 0: expected at least 1" in capsys.readouterr().err and not (tmp_path / "out").exists()

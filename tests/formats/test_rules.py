@@ -186,6 +186,7 @@ CASES = [
     ("markdown", ":::{note}\n:class: tip\none\n:::\n\n(my-target)=\n## two\n", ["one", "two"], [":class: tip\nONE", "(my-target)=\n## TWO"]),
     ("subtitles", "1\n00:00:01,000 --> 00:00:02,000\nOne\n\n2\n\n00:00:03,000 --> 00:00:04,000\nTwo A < B and C > D\n", ["One Two A < B and C > D"], ["ONE", "\n2\n\n00:00:03"]),
     ("subtitles", "WEBVTT\n\n00:01.000 --> 00:02.000\n \n&lrm;- One &eacute;\n&lrm;- Two\n", ["One é", "Two"], ["ONE É"]),
+    ("xliff", '<xliff version="1.2"><file source-language="en"><trans-unit id="1"><source/></trans-unit><trans-unit id="2"><source>one</source></trans-unit></file></xliff>', ["one"], ['<trans-unit id="1"><source/></trans-unit>', ">ONE</target>"]),
     ("ass", "[Events]\nDialogue: 0,0:00:01.00,0:00:02.00,Default,,0,0,0,,{TL note: x}- One\\N- Two\n", ["One", "Two"], ["{TL note: x}- ONE\\N- TWO"]),
 ]  # fmt: skip
 
