@@ -15,8 +15,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from fairseq_lasformer.ops import LAST_RESORT
 from fairseq_lasformer.search.processors import Candidates, Scores, StepProcessor
+
+LEAST = -7.0
+"""Log probability that a word of a given line counts as, at least: what makes a line that no context explains a little
+less unlikely must not decide about the lines before it."""
 
 Given = Sequence[Sequence[int]]
 """Given lines of a document: the tokens of each line, empty for a line that is to be translated."""
@@ -73,7 +76,7 @@ class GivenLines(StepProcessor):
         lprobs, word, prescribed = scores.lprobs, word[..., None], prescribed[..., None]
         before = lprobs.gather(2, word)
         # the limits of the line and of the shortlist do not apply here
-        score = before.clamp_min(LAST_RESORT) if self.look_ahead else torch.zeros_like(before)
+        score = before.clamp_min(LEAST) if self.look_ahead else torch.zeros_like(before)
         lprobs.masked_fill_(prescribed, -math.inf).scatter_(2, word, torch.where(prescribed, score, before))
 
     def reorder(self, candidates: Candidates, chosen: Tensor) -> None:

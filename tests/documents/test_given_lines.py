@@ -17,7 +17,7 @@ from fairseq_lasformer.documents.updating import EDITED, KEPT, NEW, Former, Upda
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.plugin.model import LasformerModel
 from fairseq_lasformer.search import beginning
-from fairseq_lasformer.search.given import GivenLines
+from fairseq_lasformer.search.given import LEAST, GivenLines
 from fairseq_lasformer.search.processors import Candidates, Scores
 from fairseq_lasformer.text.documents import Span
 
@@ -103,6 +103,15 @@ def test_the_words_of_given_lines_are_prescribed():
     assert allowed(2) == [[[8], [8]], [every, every]]
     rule.prune(torch.tensor([1]))
     assert rule.line.tolist() == [[1, 1]]
+
+
+def test_a_given_word_that_nothing_explains_does_not_choose_between_hypotheses():
+    rule = GivenLines([[[7, 8], []]], 4, 2, 1)
+    rule.begin(1, 3, torch.device("cpu"))
+    lprobs = torch.full((1, 3, 12), -1.0)
+    lprobs[0, :, 7] = torch.tensor([-9.0, -30.0, -0.5])
+    rule.step(Scores(0, torch.arange(1), lprobs, None, None))
+    assert lprobs[0, :, 7].tolist() == [LEAST, LEAST, -0.5] and LEAST > -9
 
 
 @pytest.mark.parametrize("dtypes", product(("float32", "int8"), repeat=2), ids="-".join)
