@@ -76,7 +76,7 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
         self.pool = BufferPool()
 
     def _apply(self, fn: Any, recurse: bool = True) -> LasformerDecoder:
-        self.pool.free.clear()  # captured steps read the parameters at their old addresses
+        self.pool = BufferPool()  # captured steps, also of a batch in progress, read the parameters at old addresses
         return super()._apply(fn, recurse)
 
     def _join_products(self) -> bool:
@@ -84,7 +84,7 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
         one, self.products = next(self.layers.parameters()), None
         if one.dtype == torch.float64 or backend_for(one.device, self.run_options.backend) != "triton":
             return False
-        self.pool.free.clear()  # captured steps read the products at their old addresses
+        self.pool = BufferPool()  # captured steps, also of a batch in progress, read the products at old addresses
         self.products = Products(step_products(self.layers), self._weights())
         return True
 

@@ -191,7 +191,7 @@ class Exclusions(StepProcessor):
 
 
 class OwnLimits(StepProcessor):
-    """Maximum lengths of single items, independent of the rest of the batch. A given beginning ends there, too.
+    """Maximum lengths of single items, independent of the rest of the batch. They also end given beginnings.
 
     Args:
         longest: int64 [N], the step at which each item's translations end.

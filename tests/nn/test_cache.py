@@ -85,6 +85,16 @@ def test_few_buffers_are_kept_and_the_last_ones_left():
     assert copy.deepcopy(pool).free == []
 
 
+def test_buffers_of_a_batch_in_progress_are_not_used_again_once_parameters_have_moved(build):
+    decoder = build().decoder
+    size = Size.first(4, 2, 9, torch.zeros(1))
+    cache = FixedCache(size, decoder.pool)
+    old = cache.buffers
+    decoder.double()
+    del cache
+    assert decoder.pool.take(size) is not old
+
+
 def test_items_that_end_leave_the_storage_where_it_is():
     """Sentences of a batch end one after another: copying all of the storage each time took half of a translation."""
     cache = DecodingCache(12, 6, torch.device("cpu"))
