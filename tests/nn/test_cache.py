@@ -85,6 +85,20 @@ def test_few_buffers_are_kept_and_the_last_ones_left():
     assert copy.deepcopy(pool).free == []
 
 
+def test_buffers_that_another_thread_takes_meanwhile_are_not_taken_twice():
+    size, pool = Size.first(2, 1, 9, torch.zeros(1)), BufferPool()
+    first, second = GraphBuffers(size), GraphBuffers(size)
+
+    class Taken(list):
+        def remove(self, buffers):
+            super().remove(second)  # by another thread, just before
+            pool.free = [first]
+            raise ValueError
+
+    pool.free = Taken([first, second])
+    assert pool.take(size) is first and pool.free == []
+
+
 def test_buffers_of_a_batch_in_progress_are_not_used_again_once_parameters_have_moved(build):
     decoder = build().decoder
     size = Size.first(4, 2, 9, torch.zeros(1))

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import torch
@@ -95,9 +96,11 @@ class BufferPool:
 
     def take(self, size: Size) -> GraphBuffers:
         """Return buffers of a size for the caller's exclusive use."""
-        for i in reversed(range(len(self.free))):
-            if self.free[i].size == size:
-                return self.free.pop(i)
+        for buffers in reversed([*self.free]):  # a copy: other threads take some, and give some back
+            if buffers.size == size:
+                with suppress(ValueError):  # taken by another thread
+                    self.free.remove(buffers)
+                    return buffers
         return GraphBuffers(size)
 
     def give(self, used: list[GraphBuffers]) -> None:
