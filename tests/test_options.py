@@ -199,7 +199,13 @@ def test_every_train_option_is_in_the_command_of_its_training(prepared, tmp_path
     usual = TrainOptions().command(prepared, tmp_path)
     values = {
         **{"criterion": "cross_entropy", "optimizer": "muon", "precision": "fp32", "tie_embeddings": "none"},
-        **{"arch": "lasformer_tiny", "max_tokens": 9000, "options": ("--seed", "2")},
+        **{
+            "arch": "lasformer_tiny",
+            "max_tokens": 9000,
+            "options": ("--seed", "2"),
+            "dropout": 0.4,
+            "word_dropout": 0.4,
+        },
     }
     for one in options_of(TrainOptions):
         value = values.get(one.name, None if one.many else None) or another(one, tmp_path)
