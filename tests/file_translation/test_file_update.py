@@ -15,7 +15,7 @@ from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.file_translation import update_jobs
 from fairseq_lasformer.file_translation.file_translator import FileTranslator
 from fairseq_lasformer.file_translation.file_update import FileUpdater
-from fairseq_lasformer.file_translation.reading import given_blocks
+from fairseq_lasformer.file_translation.reading import _between, given_blocks
 from fairseq_lasformer.file_translation.update_record import Entry, UpdateRecord
 from fairseq_lasformer.formats.block import Block
 from fairseq_lasformer.plugin.model import LasformerModel
@@ -96,6 +96,12 @@ def test_an_updated_file_keeps_what_has_not_changed(model):
         updater.update(opened(old, "markdown"), opened("W1\n", "markdown"), opened(new, "markdown"))
     empty = updater.update(opened("w1\n"), opened("W1\n"), opened(""))
     assert empty.made.data == b"" and empty.gone == 1
+
+
+def test_segments_of_a_kept_translation_do_not_go_between_other_markup():
+    ours = Block(("a ", "b", "c"), (("<i>",), ("</i>", "\n")), fills=("", " "))
+    assert _between(Block(("A", "B", "C"), (("\n", "<i>"), ("</i>",)), fills=(" ", "")), ours) == ("A ", "B", "C")
+    assert _between(Block(("A", "B", "C"), (("\n",), ("<i>",)), fills=(" ", "")), ours) == ()
 
 
 @pytest.mark.parametrize(
