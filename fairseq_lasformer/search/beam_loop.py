@@ -185,9 +185,9 @@ class BeamGenerator(SequenceGenerator):
     ) -> list[list[Hypothesis]]:
         """See fairseq's ``generate``; this generator belongs to one search."""
         if self.shortlist is None or (bos_token or 0) >= SPECIAL:
-            limits = self._limits(sample) if self.own_limits else None
-            if limits is None:
+            if not self.own_limits:
                 return self._run(sample, prefix_tokens, constraints, bos_token)
+            limits = self._limits(sample)
             prefix = None if prefix_tokens is None else limits.cut(prefix_tokens, self.pad)
             return self._run(sample, prefix, constraints, bos_token, [limits])
         joint = JointList.of(self.shortlist, sample["net_input"]["src_tokens"], prefix_tokens, beam=self.beam_size)

@@ -13,9 +13,7 @@ from fairseq_lasformer import formats
 from fairseq_lasformer.documents.translator import Translator
 from fairseq_lasformer.documents.word_attention import word_alignment
 from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.evaluation.doubts import Facts
 from fairseq_lasformer.file_translation import file_jobs
-from fairseq_lasformer.file_translation.done import Done, Made
 from fairseq_lasformer.file_translation.file_jobs import plan, translate_jobs
 from fairseq_lasformer.file_translation.file_translator import FileTranslator
 from fairseq_lasformer.file_translation.files_worker import Job, Options, Waiting
@@ -341,29 +339,6 @@ def test_nothing_is_overwritten_that_this_run_has_not_written(model, tmp_path):
         assert (out / "a.txt").read_text() == "corrected by hand"
     (result,) = translate_jobs(translator, jobs, out / ".s", ("another",), options=Options(overwrite=True))
     assert not result.error and (out / "a.txt").read_text() != "corrected by hand"
-
-
-@pytest.mark.parametrize("point", ["before", "after"])
-def test_a_run_that_is_killed_while_it_replaces_a_file_knows_it_again(tmp_path, monkeypatch, point):
-    target, path = tmp_path / "a.txt", tmp_path / "record"
-    Done(path).place("1", target, Made(b"old"))
-
-    def killed(*_, **__):
-        raise KeyboardInterrupt
-
-    done = Done(path)
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        if point == "before":
-            patch.setattr("fairseq_lasformer.file_translation.done.replacing", killed)
-        else:
-            patch.setattr(done, "_held", killed)
-        done.place("2", target, Made(b"new"))
-    assert target.read_text() == ("old" if point == "before" else "new")
-    done = Done(path)
-    assert not done.has("2", target)
-    done.check(target, set(), False)
-    done.place("3", target, Made(b"newest", facts=Facts(lines=3)))
-    assert Done(path).has("3", target) and Done(path).facts("3", target) == Facts(lines=3)
 
 
 def test_a_link_in_the_output_never_reaches_an_input(model, tmp_path):
