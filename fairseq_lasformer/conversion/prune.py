@@ -21,7 +21,7 @@ from fairseq_lasformer.files import check_writable
 from fairseq_lasformer.plugin import register
 from fairseq_lasformer.plugin.build import without_keys
 from fairseq_lasformer.plugin.config import PRESETS, LasformerConfig, ModuleConfig, module_config
-from fairseq_lasformer.plugin.placement import MODULES, group_starts, heads_of
+from fairseq_lasformer.plugin.placement import MODULES, group_starts, heads_of, named_heads
 
 if TYPE_CHECKING:
     from fairseq.models import BaseFairseqModel
@@ -72,12 +72,9 @@ def prune(checkpoint: Path, out: Path, groups: str = "", heads: str = "", data: 
     if heads and (others := without_keys(cfg)):
         raise InputError(f"{checkpoint}: --heads: not with {', '.join(others)}, whose heads have more than projections")
     if heads:
+        named_heads("--heads", heads, cfg)
         names = ",".join(filter(None, (cfg.fewer_heads, heads)))
-        try:
-            smaller = module_config(LasformerConfig(**options | {"fewer_heads": names}))
-            heads_of(smaller, MODULES[0])
-        except InputError as e:
-            raise InputError(str(e).replace(f"--fewer-heads {names}", f"--heads {heads}")) from None
+        smaller = module_config(LasformerConfig(**options | {"fewer_heads": names}))
         if more := [m for m in MODULES if heads_of(smaller, m) > heads_of(cfg, m)]:
             raise InputError(f"--heads {heads}: {more[0]} has {heads_of(cfg, more[0])} heads")
         for place, scores in importance(checkpoint, data).items():

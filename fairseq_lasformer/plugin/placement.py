@@ -30,17 +30,27 @@ def heads_of(cfg: PlacedOptions, module: str) -> int:
     Raises:
         InputError: ``--fewer-heads`` cannot be read, or names more heads than there are.
     """
-    fewer = {}
-    for part in filter(None, cfg.fewer_heads.split(",")):
+    fewer = named_heads("--fewer-heads", cfg.fewer_heads, cfg)
+    return fewer.get(module, (cfg.encoder if module == "encoder" else cfg.decoder).attention_heads)
+
+
+def named_heads(option: str, value: str, cfg: PlacedOptions) -> dict[str, int]:
+    """Parse numbers of heads, such as ``encoder=6,cross=4``; return them by module.
+
+    Raises:
+        InputError: they cannot be read, or are more heads than there are.
+    """
+    found = {}
+    for part in filter(None, value.split(",")):
         name, _, number = part.strip().partition("=")
         side = cfg.encoder if name == "encoder" else cfg.decoder
         if name not in MODULES or not number.isdecimal() or not 1 <= int(number) <= side.attention_heads:
             raise InputError(
-                f"--fewer-heads {cfg.fewer_heads}: {part.strip()}: expected a module ({', '.join(MODULES)}) and a "
+                f"{option} {value}: {part.strip()}: expected a module ({', '.join(MODULES)}) and a "
                 "number of its heads, such as cross=4"
             )
-        fewer[name] = int(number)
-    return fewer.get(module, (cfg.encoder if module == "encoder" else cfg.decoder).attention_heads)
+        found[name] = int(number)
+    return found
 
 
 def group_starts(cfg: PlacedOptions, module: str) -> tuple[int, ...]:
