@@ -1,0 +1,174 @@
+"""The budget: lines of each room, options, and words of the pages. Whoever raises a number says in review what for.
+
+A feature that comes in names what it replaces, and so does an option. What went makes room for nothing: a number far
+above what is there is lowered with it.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+from helpers import ROOT
+
+PACKAGE = ROOT / "fairseq_lasformer"
+TOP = "the files at the top"
+
+LINES = {
+    "alignment": 990,
+    "analysis": 1900,
+    "checkpoints": 570,
+    "cli": 2470,
+    "conversion": 2200,
+    "data": 2680,
+    "documents": 3310,
+    "evaluation": 1860,
+    "executors": 520,
+    "experiments": 2070,
+    "file_translation": 2030,
+    "formats": 4680,
+    "jobs": 700,
+    "nn": 6080,
+    "ops": 5840,
+    "plugin": 5100,
+    "search": 2020,
+    "server": 1700,
+    "tasks": 10,
+    "text": 910,
+    "translation_memory": 850,
+    "C++ and the page": 4190,
+    TOP: 1430,
+}
+"""Lines of Python by room, and of all other source of the package (C++, the server's page)."""
+OTHERS = ("cpp", "h", "html", "js", "css")
+
+OPTIONS = {"lasformer": 304, "fairseq": 88}
+"""Declared options: of the commands of ``lasformer``, and of fairseq's tools by this plugin."""
+
+WORDS = {
+    "CONTRIBUTING.md": 3950,
+    "README.md": 900,
+    "SECURITY.md": 140,
+    "docs/alignment.md": 1030,
+    "docs/api.md": 4060,
+    "docs/architecture.md": 2200,
+    "docs/because.md": 1650,
+    "docs/commands.md": 7410,
+    "docs/compact.md": 310,
+    "docs/fairseq.md": 660,
+    "docs/glossary.md": 1170,
+    "docs/import.md": 1220,
+    "docs/index.md": 530,
+    "docs/living.md": 1460,
+    "docs/memory.md": 1530,
+    "docs/method.md": 1530,
+    "docs/moe.md": 480,
+    "docs/monolingual.md": 630,
+    "docs/pages.md": 610,
+    "docs/patterns.md": 4080,
+    "docs/processors.md": 740,
+    "docs/report.md": 1230,
+    "docs/reproduce.md": 1210,
+    "docs/results/alignment.md": 1040,
+    "docs/results/compact.md": 560,
+    "docs/results/decoding.md": 3710,
+    "docs/results/demo.md": 390,
+    "docs/results/gpu.md": 4360,
+    "docs/results/help.md": 2260,
+    "docs/results/moe.md": 670,
+    "docs/results/prefill.md": 220,
+    "docs/results/real_text.md": 320,
+    "docs/results/robustness.md": 1150,
+    "docs/results/training.md": 2040,
+    "docs/results/tvsub.md": 2440,
+    "docs/scale.md": 2150,
+    "docs/serve.md": 1090,
+    "docs/students.md": 1240,
+    "docs/training.md": 3070,
+    "docs/translate.md": 1730,
+    "docs/upcycling.md": 1310,
+    "all": 68320,
+}
+"""Words by page, and of all pages."""
+
+PERCENT, ATLEAST = 3, 30
+"""How far a number may be above what is there: a share, and at least so many."""
+
+
+def size(path: Path) -> int:
+    return len(path.read_text(encoding="utf-8").splitlines())
+
+
+def lines() -> dict[str, int]:
+    """Count the lines of each room."""
+    found = dict.fromkeys([TOP, "C++ and the page"], 0)
+    for path in PACKAGE.rglob("*.py"):
+        parts = path.relative_to(PACKAGE).parts
+        room = parts[0] if len(parts) > 1 else TOP
+        found[room] = found.get(room, 0) + size(path)
+    others = [path for ending in OTHERS for path in PACKAGE.rglob(f"*.{ending}")]
+    return found | {"C++ and the page": sum(map(size, others))}
+
+
+@cache
+def trees() -> list[ast.Module]:
+    return [ast.parse(path.read_text(encoding="utf-8")) for path in PACKAGE.rglob("*.py")]
+
+
+def called(node: ast.AST | None) -> str:
+    """Return the name of the function that an expression calls; empty if it is no call."""
+    return getattr(node.func, "id", getattr(node.func, "attr", "")) if isinstance(node, ast.Call) else ""
+
+
+def fields() -> Iterator[ast.Call]:
+    """Yield the calls that make the fields of classes."""
+    for tree in trees():
+        for node in ast.walk(tree):
+            for line in node.body if isinstance(node, ast.ClassDef) else ():
+                if isinstance(line, ast.AnnAssign) and isinstance(line.value, ast.Call):
+                    yield line.value
+
+
+def makers() -> set[str]:
+    """Return the functions that make the field of an option: those of ``options``, and those that return one's."""
+    found = {"option", "argument", "following", "given"}
+    functions = [node for tree in trees() for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    for function in functions:
+        if any(called(node.value) in found for node in ast.walk(function) if isinstance(node, ast.Return)):
+            found.add(function.name)
+    return found
+
+
+def options() -> dict[str, int]:
+    """Count the declared options."""
+    ours, calls = makers(), list(fields())
+    described = [call for call in calls if called(call) == "field" and any(k.arg == "metadata" for k in call.keywords)]
+    return {"lasformer": sum(called(call) in ours for call in calls), "fairseq": len(described)}
+
+
+def words() -> dict[str, int]:
+    """Count the words of each page; the changelog only grows."""
+    pages = {*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")} - {ROOT / "CHANGELOG.md"}
+    found = {str(page.relative_to(ROOT)): len(page.read_text(encoding="utf-8").split()) for page in pages}
+    return found | {"all": sum(found.values())}
+
+
+COUNTS = {"lines": (lines, LINES), "options": (options, OPTIONS), "words": (words, WORDS)}
+
+
+@pytest.mark.parametrize("what", COUNTS)
+def test_nothing_outgrows_its_budget(what):
+    count, budget = COUNTS[what]
+    found = count()
+    assert found.keys() == budget.keys()
+    assert not {name: f"{n}, but {budget[name]} are allowed" for name, n in found.items() if n > budget[name]}
+
+
+@pytest.mark.parametrize("what", COUNTS)
+def test_the_budget_is_lowered_with_what_went(what):
+    count, budget = COUNTS[what]
+    room = {name: n + max(ATLEAST, n * PERCENT // 100) for name, n in count().items()}
+    assert not {name: f"{budget[name]}, lower it to {n}" for name, n in count().items() if budget[name] > room[name]}
