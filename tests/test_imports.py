@@ -118,3 +118,29 @@ def test_most_types_are_named():
     """Lines with ``Any`` stay below 500: fairseq's dictionaries have names in ``records``, objects their classes."""
     lines = [line for path in files().values() for line in path.read_text(encoding="utf-8").splitlines()]
     assert 0 < sum("Any" in re.findall(r"\w+", line) for line in lines) <= 500
+
+
+def names_of(node: ast.stmt) -> Iterator[str]:
+    """Names that a statement binds in its own scope."""
+    if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+        yield node.name
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+    for target in targets:
+        yield from (n.id for n in ast.walk(target) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))
+
+
+def doubles(tree: ast.Module) -> list[str]:
+    """Names that a module or class binds twice: the second hides the first. ``_`` may recur."""
+    found = []
+    for scope in ast.walk(tree):
+        if isinstance(scope, (ast.Module, ast.ClassDef)):
+            names = [name for node in scope.body for name in names_of(node)]
+            found += [name for name in {*names} - {"_"} if names.count(name) > 1]
+    return found
+
+
+def test_no_name_is_bound_twice():
+    assert len(doubles(ast.parse("A = 1\nclass B:\n    c: int = 1\n    def c(self): ...\nA: int = 2\n_ = _ = 1"))) == 2
+    folders = ("fairseq_lasformer", "benchmarks", "scripts", "tests", "examples", "data")
+    sources = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
+    assert not {str(path): found for path in sources if (found := doubles(ast.parse(path.read_text("utf-8"))))}

@@ -41,8 +41,6 @@ _REGION = re.compile(
 ALERT = re.compile(r"(\[![\w|-]{1,40}\][+-]?)(?=\s|\Z)")
 TASK = re.compile(r"\[[ xX/<>!?*-]\][ \t]+(?=\S)")
 _ENVIRONMENT = re.compile(r"\\begin\{([\w*]{1,40})\}.*\\end\{\1\}", re.S)
-ALERT = re.compile(r"(\[![\w-]{1,40}\][+-]?)(?=\s|\Z)")
-TASK = re.compile(r"\[[ xX]\][ \t]+(?=\S)")
 
 DIRECTIVE = re.compile(
     r"\{(?:admonition|attention|card|caution|danger|details|dropdown|error|hint|important|note|seealso|tab-item|tip|warning"

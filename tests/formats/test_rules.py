@@ -142,6 +142,8 @@ CASES = [
     ("markdown", '!!! note "Know this"\n\n    one\n\n    two\n', ["Know this", "one", "two"], ['!!! note "KNOW THIS"\n\n    ONE']),
     ("markdown", '=== "C"\n\n    one\n', ["C", "one"], ['=== "C"\n\n    ONE']),
     ("markdown", "1. [x] one\n2. [ ] two\n", ["one", "two"], ["1. [x] ONE\n2. [ ] TWO"]),
+    ("markdown", "- [/] one\n- [>] two\n- [-] three\n", ["one", "two", "three"], ["- [/] ONE\n- [>] TWO\n- [-] THREE"]),
+    ("markdown", "> [!note|left] Be careful\n> one\n", ["Be careful", "one"], ["> [!note|left] BE CAREFUL\n> ONE"]),
     ("markdown", "| a | y |\n|---|---|\n| one \\| two | y |\n", ["a", "y", "one | two", "y"], ["| ONE \\| TWO | Y |"]),
     ("markdown", "one $$x^2$$ two\n", ["one X1 two"], ["ONE $$x^2$$ TWO"]),
     ("markdown", "\\begin{equation}\na\n\\end{equation}\n\none\n", ["one"], ["\\begin{equation}\na\n\\end{equation}\n\nONE"]),
