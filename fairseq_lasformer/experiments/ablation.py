@@ -82,11 +82,6 @@ def rows(table: int, cfg: DictConfig, values: Sequence[str] = (), modules: Seque
             Row("no re-parameter trick", ("++model.select_gradient=none",)),
             Row("no sharing (r 1)", ("++model.select_share=1",)),
             Row("selector input detached", ("++model.select_input=detached",)),
-            Row("own line always kept", ("++model.select_pattern=learned_lines",)),
-            Row("top-p 75%", ("++model.select_pattern='learned_top_p:percent=75'",)),
-            Row("blocks of 16", ("++model.select_pattern='learned_blocks:size=16'",)),
-            Row("blocks of 64", ("++model.select_pattern='learned_blocks:size=64'",)),
-            Row("a quarter of the blocks, then keys", ("++model.select_pattern='learned_blocks:size=64,percent=25'",)),
         ]
     if table not in VARIED:
         raise InputError(f"--table {table}: the tables are 1, 3, 4, 5, 6 and 7")

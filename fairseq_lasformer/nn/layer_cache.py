@@ -72,26 +72,6 @@ class LayerCache(NamedTuple):
         """Return which keys end a line, bool [R, T], by their slots [R, T]; see :meth:`DecodingCache.mark`."""
         return of_rows((self.cache.generated if self.memory is None else self.cache.source)[ENDS], slots)[..., 0] > 0
 
-    def queries(self, what: str, projection: Callable[[Tensor], Tensor]) -> Tensor:
-        """Project the queries of all steps so far, [N, C, W] by slot of the translation; only new ones are computed.
-
-        Args:
-            what, projection: see :meth:`project`.
-        """
-        return self.cache.append(f"{self.name}.{what}", projection(self.x))
-
-    def newest_line(self) -> tuple[Tensor, Tensor]:
-        """Return the number of the line of the translation that each newest query is in, and its first position.
-
-        Both are int64 [R, 1]. As in :class:`TargetLines`, a separator is the first position of its line.
-        """
-        slots, allowed = self.generated.slots(self.x.size(0))
-        starts = (of_rows(self.cache.generated[ENDS], slots)[..., 0] > 0) & allowed
-        line = (starts.sum(1, keepdim=True) - 1).clamp_min(0)
-        position = torch.arange(slots.size(1), device=slots.device)
-        first = position.expand_as(slots).masked_fill(~starts, 0).amax(1, keepdim=True)
-        return line, first.masked_fill(line == 0, 0)
-
     def room(self, what: str, width: int, n_heads: int) -> EightBit:
         """Return storage for the translation's keys or values in 8 bits, [N, C, W], which a step fills.
 

@@ -39,15 +39,12 @@ class AttentionMask(NamedTuple):
         ends: bool [B, K], True where the key is a separator or the end of sentence, for patterns that use the lines of
             the text; None if no pattern does.
         own: the keys of B * Q queries' own lines, for attentions that read them (``--own-lines``); otherwise None.
-        query_line: int64 [B, Q], in cross-attention, the line of the translation that each query is in, for patterns
-            that use lines; None if no pattern does.
     """
 
     key_padding: Tensor | None
     causal: bool
     ends: Tensor | None = None
     own: KeptKeys | None = None
-    query_line: Tensor | None = None
 
     def rows(self, start: int, stop: int, n_queries: int, n_keys: int, device: torch.device) -> Tensor | None:
         """Return the mask of queries start to stop - 1.

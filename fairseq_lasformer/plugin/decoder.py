@@ -245,11 +245,10 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
         own: OwnKeys = (None, None)
         if lines is not None and self.cfg.own_lines:
             own = lines.own(), SourceLines.of(encoder_out["ends"][0], source_padding).own(lines.line)
-        query_line = None if ends is None else (lines or TargetLines.of(ends)).line
         full = FullPass(
             AttentionMask(padding, not full_context_alignment, ends, own[0]),
             encoder_out["encoder_out"][0].transpose(0, 1),
-            AttentionMask(source_padding, False, source_ends, own[1], query_line),
+            AttentionMask(source_padding, False, source_ends, own[1]),
             sampling(self.cfg, update, prev_output_tokens.device),
             into,
         )

@@ -113,10 +113,6 @@ CASES: list[tuple[str, Definition]] = [
 ]
 EVERY = [
     "learned",
-    "learned_lines",
-    "learned_top_p:percent=60",
-    "learned_blocks:size=4",
-    "learned_blocks:size=4,percent=60",
     "reformer:buckets=4",
     *(spec for spec, _ in CASES),
     *OF_LINES,

@@ -48,7 +48,7 @@ def test_the_cost_of_lines_is_that_of_25_tokens(spec):
         assert build_pattern(spec, PatternOptions(8, 8, 4, RULE)).cost(length).kept == pytest.approx(kept)
 
 
-@pytest.mark.parametrize("spec", ["longformer:window=4", "learned_lines", "learned"])
+@pytest.mark.parametrize("spec", ["longformer:window=4", "etc:window=4", "learned"])
 def test_data_without_separators_is_one_line_with_a_warning(build, caplog, spec):
     build(select_pattern=spec)
     warned = [r.message for r in caplog.records if "no separators" in r.message]

@@ -37,9 +37,7 @@ MODEL: dict[str, dict[str, Any]] = {
     "--attention-length": {"attention_length": 8},
     "--supervise-rows": {"supervise_rows": "4"},
     "--sparsity-fixed": {"sparsity_fixed": 0.5},
-    **{
-        f"--select-pattern {name}": {"select_pattern": name} for name in ("window:4", "learned_lines", "rfa:features=8")
-    },
+    **{f"--select-pattern {name}": {"select_pattern": name} for name in ("window:4", "etc:window=4", "rfa:features=8")},
 }
 RUN: dict[str, dict[str, Any]] = {
     "--reproducible": {"reproducible": True},

@@ -62,7 +62,7 @@ def test_without_a_gpu_it_is_refused(prepared, tmp_path):
         ("--report-accuracy", {}, False),
         ("--sentence-avg", {}, False),
         ("--amp", {}, True),
-        ("this --select-pattern", {"select_pattern": "learned_lines"}, False),
+        ("this --select-pattern", {"select_pattern": "etc:window=4"}, False),
         ("this --select-pattern", {"select_pattern": "rfa:features=8"}, False),
         ("several GPUs", {}, False),
         ("", {}, False),
