@@ -33,10 +33,6 @@ SPEED = "tokens_per_second"
 BARS = (
     Bar("160 rows: tokens/s (0.80 ms a step)", "decoding", "160 rows, T=4096", "lasformer_graph", SPEED, 40_000, True),
     Bar("5 rows: tokens/s (0.40 ms a step)", "one_document", "T=4096", "lasformer_graph", SPEED, 2_500, True),
-    Bar(
-        *("160 rows: 8 bits, of bfloat16's tokens/s", "decoding", "160 rows, T=4096", "lasformer_int8_cache8_graph"),
-        *(SPEED, 1.0, True, "lasformer_graph"),
-    ),
     Bar("160 rows: ms of attention to the kept keys", "kernels", "step, 160 rows, T=4096", "attend", "ms", 0.028),
     Bar(
         *("96 sentences: of fairseq's tokens/s", "one_document", "sentences, 96", "lasformer_graph"),

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
 import os
 import re
 import subprocess
@@ -27,10 +28,8 @@ import triton
 from triton.backends.nvidia.compiler import get_ptxas
 
 from fairseq_lasformer.ops import KAPPA_ONE, AttentionMask, KeptKeys, KeyIndex, LineEnds
-from fairseq_lasformer.ops.gpu.ahead import Target, without_device
 from fairseq_lasformer.ops.gpu.kernels import bits as triton_bits
 from fairseq_lasformer.ops.gpu.kernels import decode as triton_decode
-from fairseq_lasformer.ops.gpu.kernels import quantised as triton_quantised
 from fairseq_lasformer.ops.gpu.kernels import search as triton_search
 from fairseq_lasformer.ops.gpu.kernels import step as triton_step
 from fairseq_lasformer.ops.gpu.kernels import straight_through as triton_straight_through
@@ -38,7 +37,7 @@ from fairseq_lasformer.ops.gpu.kernels import supervise as triton_supervise
 from fairseq_lasformer.ops.gpu.kernels import tiles as triton_tiles
 from fairseq_lasformer.ops.gpu.kernels.scores import Rows
 from fairseq_lasformer.ops.gpu.kernels.straight_through import HeadRows, Into
-from fairseq_lasformer.ops.types import Attended, DropoutMask, EightBit
+from fairseq_lasformer.ops.types import Attended, DropoutMask
 
 HEADS, HEAD_DIM, SELECT_DIM, BEAM = 8, 64, 64, 5  # the base model's
 KAPPA = KAPPA_ONE // 20
@@ -59,6 +58,66 @@ class Compiled(NamedTuple):
     kernel: Any
     constants: dict[str, Any]
     seconds: float
+
+
+class Target(NamedTuple):
+    """A GPU that is compiled for.
+
+    Attributes:
+        arch: its architecture, such as 90.
+        shared: bytes of shared memory that a program may use.
+    """
+
+    arch: int
+    shared: int
+
+
+class _NoDevice:
+    """A driver with a target and without a device: enough to compile, not to launch."""
+
+    def __init__(self, target: Target) -> None:
+        from triton.backends.compiler import GPUTarget
+
+        self.target = GPUTarget("cuda", target.arch, 32)
+
+    def get_current_target(self) -> Any:
+        return self.target
+
+    def get_current_device(self) -> str:
+        return f"sm_{self.target.arch}"
+
+    def get_current_stream(self, device: Any) -> int:
+        return 0
+
+    def get_active_torch_device(self) -> torch.device:
+        return torch.device("meta")
+
+
+Launch = Callable[..., Any]
+"""A launch as it would have been: Triton's function to compile it, the kernel, its arguments by place and by name."""
+
+
+@contextlib.contextmanager
+def without_device(target: Target, launch: Launch) -> Iterator[None]:
+    """Let a function do what is to be done instead of launching kernels, for a GPU that need not be there."""
+    from triton.runtime import driver
+    from triton.runtime.jit import JITFunction
+
+    tiles: Any = importlib.import_module("fairseq_lasformer.ops.gpu.kernels.tiles")
+    real, asked, before = JITFunction.run, tiles.shared_memory, None
+
+    def run(function: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
+        return launch(real, function, args, {**kwargs, "grid": grid, "warmup": True})
+
+    with contextlib.suppress(RuntimeError):  # there is no driver without a GPU
+        before = driver.active
+    JITFunction.run, tiles.shared_memory = run, lambda device: target.shared
+    driver.set_active(_NoDevice(target))
+    try:
+        yield
+    finally:
+        JITFunction.run, tiles.shared_memory = real, asked
+        driver.set_active(before)
 
 
 @contextlib.contextmanager
@@ -99,21 +158,6 @@ def decode(dtype: torch.dtype, rows: int, length: int, own: bool, kappa: int = K
     newest, selector_keys = _meta(rows // n_items, dtype=torch.int64), _meta(n_items, capacity, SELECT_DIM, dtype=dtype)
     products = _meta(rows, 3 * width + 2 * SELECT_DIM, dtype=dtype).split([width] * 3 + [SELECT_DIM] * 2, 1)
     triton_step.append([*products[1:3], products[4]], newest, [keys, keys, selector_keys])
-
-
-def decode_8_bits(dtype: torch.dtype, rows: int, length: int) -> None:
-    """Run a step over ``length`` positions in 8 bits: three linear layers, new keys and values, attention."""
-    n_items, width = max(1, rows // BEAM), HEADS * HEAD_DIM
-    for inputs, outputs, bias in ((width, 4 * width, True), (4 * width, width, True), (width, 32000, False)):
-        weight, scale = _meta(outputs, inputs, dtype=torch.int8), _meta(outputs, dtype=torch.float32)
-        triton_quantised.linear(_meta(rows, inputs, dtype=dtype), weight, scale, scale if bias else None)
-    numbers, scale = _meta(n_items, length, width, dtype=torch.int8), _meta(n_items, length, HEADS, dtype=torch.float32)
-    new, store = _meta(rows, width, dtype=dtype), EightBit(numbers, scale)
-    triton_quantised.append(new, new, _meta(rows // n_items, dtype=torch.int64), store, store)
-    kept = KeptKeys(_meta(rows, length // 20, dtype=torch.int32), _meta(rows, dtype=torch.int32))
-    triton_decode.attend_kept(new, store, store, kept, HEADS)
-    number = _meta(n_items, dtype=torch.int64)
-    triton_decode.attend_every(new, store, store, KeyIndex(None, number, number, length), HEADS)
 
 
 def search(dtype: torch.dtype, items: int, words: int, given: bool, beam: int = BEAM) -> None:
@@ -180,10 +224,6 @@ CASES: dict[str, Callable[[torch.dtype], None]] = {
     "search, the widest beam of 32,000 words": lambda dtype: search(dtype, 1, 32000, False, 32),
     "search, the widest beam": lambda dtype: search(dtype, 1, 4096, False, 64),
     "step, 5 rows, 4096 positions, all kept": lambda dtype: decode(dtype, 5, 4096, True, KAPPA_ONE),
-    **{
-        f"step in 8 bits, {rows} rows, 4096 positions": lambda dtype, rows=rows: decode_8_bits(dtype, rows, 4096)
-        for rows in (5, 160)
-    },
     "full pass, 1000 tokens": lambda dtype: encode(dtype, 1000),
     "full pass, 4096 tokens": lambda dtype: encode(dtype, 4096),
     "full pass, one head of 128": lambda dtype: encode(dtype, 4096, 1, 128),

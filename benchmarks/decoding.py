@@ -59,10 +59,7 @@ SYSTEMS = (
     *("transformer", "lasformer_dense", "lasformer_dense_int8", "lasformer", "lasformer_int8", "lasformer_int8_cache8"),
     *("lasformer_unpacked", "lasformer_distinct", "ctranslate2", "ctranslate2_int8"),
 )
-GPU_SYSTEMS = (
-    *("transformer", "lasformer_dense", "lasformer_dense_graph", "lasformer", "lasformer_graph"),
-    "lasformer_int8_cache8_graph",
-)
+GPU_SYSTEMS = (*("transformer", "lasformer_dense", "lasformer_dense_graph", "lasformer", "lasformer_graph"),)
 BASELINES = ("transformer", "ctranslate2_int8")
 RATIOS = {"ratio_to_fairseq": "transformer", "ratio_to_ctranslate2_int8": "ctranslate2_int8"}
 

@@ -1,12 +1,11 @@
 """All measurements on a machine with a GPU, in one call: ``python -m benchmarks.gpu`` (scripts/gpu.sh).
 
 Sections, what matters most first: facts; correct (each kernel against its definition, in three types of numbers at a
-time); operations and steps of training; decoding (160 rows); starts (trainings from an empty cache); captured (training
-steps with and without CUDA graphs); search (beam search, eager and in a CUDA graph, against plain PyTorch); kernels (of
-decoding, and a full pass beside flex_attention); and the benchmarks one_document, training, sentences, prefill and moe,
-each in its own process. At the end, figures are held to their bars (``bars``). A failing section leaves its error in
-OUT/gpu.json, and the next one runs. The file is rewritten with every row, and what is left when ``--seconds`` are over
-is named.
+time); operations and steps of training; decoding (160 rows); starts (trainings from an empty cache); search (beam
+search, eager and in a CUDA graph, against plain PyTorch); kernels (of decoding, and a full pass beside flex_attention);
+and the benchmarks one_document, training, sentences, prefill and moe, each in its own process. At the end, figures are
+held to their bars (``bars``). A failing section leaves its error in OUT/gpu.json, and the next one runs. The file is
+rewritten with every row, and what is left when ``--seconds`` are over is named.
 """
 
 from __future__ import annotations
@@ -33,7 +32,6 @@ import torch.nn.functional as F
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
 from benchmarks.bars import judged
-from benchmarks.captured import captured
 from benchmarks.devices import DTYPES, Place
 from benchmarks.interpreter import exact_bfloat16
 from benchmarks.models import VOCABULARY, Task, build
@@ -45,7 +43,7 @@ from fairseq_lasformer import ops
 from fairseq_lasformer.files import atomic_write
 from fairseq_lasformer.machine import machine
 from fairseq_lasformer.nn.options import RunOptions
-from fairseq_lasformer.ops import AttentionMask, EightBit, KeyIndex, reference
+from fairseq_lasformer.ops import AttentionMask, KeyIndex, reference
 from fairseq_lasformer.search.beam_loop import BeamGenerator
 
 # largest relative error, by the norm: about five times that of PyTorch's own attention in the type
@@ -156,12 +154,6 @@ def _errors(device: torch.device, dtype: torch.dtype, n_queries: int, n_keys: in
     if kept is not None:
         own = reference.attend_kept(step.float(), keys.float(), values.float(), kept, HEADS)
         pairs["step"] = (ops.attend_kept(step, keys, values, None, kept, HEADS, "triton"), own)
-        eight = [EightBit(*reference.quantised_heads(t, HEADS)) for t in (keys, values)]
-        own = reference.attend_kept(step.float(), *eight, kept, HEADS)
-        pairs["step in 8 bits"] = (ops.attend_kept(step, *eight, None, kept, HEADS, "triton"), own)
-    layer = ops.quantise_linear(random(100, HEADS * HEAD_DIM).detach(), backend="triton")
-    own = reference.linear_quantised(step.float(), layer.weight, layer.scale)
-    pairs["linear in 8 bits"] = (layer(step), own)
     of_values = float(pairs["dv"][1].norm())
     for name, (ours, theirs) in pairs.items():
         expected = theirs.detach().float()
@@ -203,16 +195,14 @@ def search(place: Place, quick: bool) -> list[Row]:
 
 
 def linears(place: Place, quick: bool) -> list[Row]:
-    """Return the milliseconds of a linear layer of few rows, also in 8 bits."""
+    """Return the milliseconds of a linear layer of few rows."""
     rows = []
     for inputs, outputs in ((64, 64),) if quick else ((512, 512), (512, 2048), (2048, 512), (512, 32000)):
         weight = torch.randn(outputs, inputs, device=place.device, dtype=place.dtype)
-        eight = ops.quantise_linear(weight, backend="triton")
         for n_rows in (5,) if quick else (5, 40, 160):
             x = torch.randn(n_rows, inputs, device=place.device, dtype=place.dtype)
-            for name, work in (("linear", partial(F.linear, x, weight)), ("linear in 8 bits", partial(eight, x))):
-                case = f"{n_rows} x {inputs} x {outputs}"
-                rows.append(Row(case, name, "ms", 1000 * _median(place, work), compared=False))
+            seconds = _median(place, partial(F.linear, x, weight))
+            rows.append(Row(f"{n_rows} x {inputs} x {outputs}", "linear", "ms", 1000 * seconds, compared=False))
     return rows
 
 
@@ -378,11 +368,10 @@ SECTIONS: dict[str, Callable[[Place, bool], Any]] = {
     "operations": operations,
     "steps": steps,
     "starts": starts,
-    "captured": captured,
     "search": search,
     "kernels": kernels,
 }
-ORDER = ["facts", "correct", "operations", "steps", "decoding", "starts", "captured", "search", "kernels"]
+ORDER = ["facts", "correct", "operations", "steps", "decoding", "starts", "search", "kernels"]
 ORDER += [name for name in BENCHMARKS if name not in ORDER]
 
 if __name__ == "__main__":

@@ -23,7 +23,6 @@ from benchmarks.fake_gpu import FakeGpu, to_gpu
 from fairseq_lasformer.nn.options import RunOptions
 from fairseq_lasformer.ops.backends import triton_kernels
 from fairseq_lasformer.plugin.criterion import LabelSmoothedCrossEntropyWithSelection
-from fairseq_lasformer.plugin.training.graphed import GraphedCriterion
 from fairseq_lasformer.search.beam_loop import BeamGenerator
 from fairseq_lasformer.search.generator import AlignedGenerator, Alignment
 
@@ -42,26 +41,22 @@ class _Counted(FakeGpu):
         self.lines[f"{frames[-1].filename.split('/')[-1]}:{frames[-1].lineno}" if frames else "autograd"] += n
 
 
-def count(system: str, documents: int, length: int, kappa: float, supervise_rows: str, graph: bool = False) -> _Counted:
+def count(system: str, documents: int, length: int, kappa: float, supervise_rows: str) -> _Counted:
     """Count a step; see the options of :func:`main`."""
     task = models.Task()
     model = models.build(system, kappa, supervise_rows).to(torch.bfloat16)
     words = torch.randint(4, models.VOCABULARY, (documents, length))
     sample = models.batch_of(words, words, words)
     criterion: Any = LabelSmoothedCrossEntropyWithSelection(task, False, 0.1, selection_weight=0.01)
-    if graph:
-        criterion = GraphedCriterion(criterion, documents * length, (1, 1), True)
     with _Counted() as gpu:
         model = to_gpu(model)
         for _, selector in getattr(model, "selectors", list)():
             selector.millionths  # noqa: B018 - after this, the host knows kappa
         triton_kernels("decode")  # tries them out once
-        for _ in range(3 if graph else 1):  # a first step, a capture, a replay
-            model.zero_grad(set_to_none=True)
-            gpu.reset()
-            gpu.lines.clear()
-            loss, _, _ = criterion(model, to_gpu(sample))
-            loss.backward()
+        gpu.reset()
+        gpu.lines.clear()
+        loss, _, _ = criterion(model, to_gpu(sample))
+        loss.backward()
     return gpu
 
 
@@ -71,18 +66,15 @@ SEARCH = frozenset({"_best_of_chunk", "_best_of_item", "_advance", "_restrict_li
 
 
 @torch.no_grad()
-def count_search(
-    name: str, system: str, documents: int, length: int, kappa: float, eight: bool = False
-) -> dict[str, dict[str, float]]:
+def count_search(name: str, system: str, documents: int, length: int, kappa: float) -> dict[str, dict[str, float]]:
     """Count :data:`STEPS` steps of a beam search, the decoder's and those of the search around it, each per step.
 
     Args:
         name: of the search: ``fairseq``, ``plain`` or ``aligned``.
         system, documents, length, kappa: see the options of :func:`main`.
-        eight: whether weights and cache are in 8 bits.
     """
     words = models.Task().target_dictionary
-    run = RunOptions("triton", int8=eight, int8_cache=eight)
+    run = RunOptions("triton")
     model = models.build(system, kappa, run=run).to(torch.bfloat16).eval()
     source = torch.randint(5, models.VOCABULARY, (documents, length))
     sample = {"net_input": {"src_tokens": source, "src_lengths": source.ne(1).sum(1)}}
@@ -125,20 +117,18 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=4096, help="tokens per side (default: %(default)s)")
     parser.add_argument("--kappa", type=float, default=0.05, help="default: %(default)s")
     parser.add_argument("--supervise-rows", default="auto", help="default: %(default)s")
-    parser.add_argument("--graph", action="store_true", help="replay the step from CUDA graphs (--cuda-graph-tokens)")
     parser.add_argument("--top", type=int, default=0, help="number of lines of the project to show")
-    parser.add_argument("--int8", action="store_true", help="with --search: weights and cache in 8 bits")
     parser.add_argument("--search", choices=("fairseq", "plain", "aligned"), help="count a beam search instead")
     args = parser.parse_args()
     if args.search:
-        options = args.system, args.documents, args.length, args.kappa, args.int8
+        options = args.system, args.documents, args.length, args.kappa
         for part, of in count_search(args.search, *options).items():
             print(
                 f"{args.search} search, {part}, a step: {of['launches']:.1f} launches, "
                 f"{of['syncs']:.2f} synchronisations, {of['uploads']:.2f} uploads, {of['bytes'] / 1e6:.1f} MB"
             )
         return
-    gpu = count(args.system, args.documents, args.length, args.kappa, args.supervise_rows, args.graph)
+    gpu = count(args.system, args.documents, args.length, args.kappa, args.supervise_rows)
     total = gpu.totals
     print(
         f"{args.system}, {args.documents} x {args.length} tokens, kappa {args.kappa:g}: "

@@ -24,7 +24,6 @@ SECONDS = 25.0
 LASFORMER = ("--arch", "lasformer", "--select-share", "2", "--sparsity-step", "0.01")
 SYSTEMS = {
     "lasformer": LASFORMER,
-    "lasformer, CUDA graphs": (*LASFORMER, "--cuda-graph-tokens", "16384"),
     "lasformer_dense": ("--arch", "lasformer_dense"),
 }
 OPTIONS = """

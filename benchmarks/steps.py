@@ -1,4 +1,4 @@
-"""Training steps on a GPU, for ``python -m benchmarks.gpu``: eager, in a CUDA graph, and their time on the device.
+"""Training steps on a GPU, for ``python -m benchmarks.gpu``, and their time on the device.
 
 Base size, beside ``lasformer_dense``, with the kernels that take most of the device's time. Kappa as in training: all
 keys, what a decoder has after a while, and the end.
@@ -14,8 +14,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.devices import Place
 from benchmarks.rows import Row
-from benchmarks.training import criterion, model_of, step
-from fairseq_lasformer.plugin.training.graphed import GraphedCriterion
+from benchmarks.training import model_of, step
 
 SIZES = ((4, 4096), (32, 512))
 KAPPAS = (0.05, 1.0, 0.25)
@@ -39,11 +38,9 @@ def steps(place: Place, quick: bool) -> Iterator[Row]:
             kernels = {e.key: e.self_device_time_total / 1000 for e in profiled.key_averages()}
             kernels = {key: ms for key, ms in kernels.items() if ms > 0}
             yield Row(case, name, "on the device, ms", sum(kernels.values()), compared=False)
-            graphs = GraphedCriterion(criterion, n_batch * length, (1, 1), True)
-            yield Row(case, name, "in a graph, ms", 1000 * _best(partial(run, graphs), quick), compared=False)
             for key in sorted(kernels, key=lambda key: -kernels[key])[:FIRST]:
                 yield Row(case, name, f"{key[:60]}, ms", kernels[key], compared=False)
-            del model, graphs, run
+            del model, run
             torch.cuda.empty_cache()
 
 

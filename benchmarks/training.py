@@ -2,9 +2,7 @@
 
 seconds: forward and backward of ``--rows`` documents, all models taking turns in one process, medians. peak GiB: peak
 memory of one step, each in a fresh process: resident, or on a GPU that of its allocator. Ratios: seconds relative to
-lasformer_dense, eager, and to the faster of it eager and captured. kappa as given (default: half-way through training
-and at its end). On a GPU, captured systems replay their passes from CUDA graphs (--cuda-graph-tokens); fairseq's
-transformer is eager.
+lasformer_dense. kappa as given (default: half-way through training and at its end).
 """
 
 from __future__ import annotations
@@ -27,7 +25,6 @@ from benchmarks.models import VOCABULARY, batch_of, build
 from benchmarks.rows import Row, in_turns
 from fairseq_lasformer.memory import keep_freed
 from fairseq_lasformer.nn.bfloat16 import use_bfloat16
-from fairseq_lasformer.plugin.training.graphed import GraphedCriterion
 
 BASELINES = ("transformer",)
 
@@ -63,19 +60,11 @@ def measure(args: argparse.Namespace) -> Iterator[Row]:
             for name, system in systems.items()
         }
         work = {name: partial(step, model, length, n_documents, place) for name, model in models.items()}
-        if place.device.type == "cuda":
-            for name in [name for name in models if name.startswith("lasformer")]:
-                graphs = GraphedCriterion(criterion, n_documents * length, (1, 1), True)
-                work[f"{name}, captured"] = partial(step, models[name], length, n_documents, place, graphs)
-                work[f"{name}, captured"]()  # the warm-up captures what this one compiles
         seconds = in_turns(work, args.repeat, case)
         del models, work
-        eager = seconds["lasformer_dense"]
-        fastest = min(seconds[name] for name in seconds if name.startswith("lasformer_dense"))
         for name in seconds:
             yield Row(case, name, "seconds", seconds[name])
-            yield Row(case, name, "ratio_to_dense_eager", seconds[name] / eager, compared=False)
-            yield Row(case, name, "ratio_to_fastest_dense", seconds[name] / fastest, compared=False)
+            yield Row(case, name, "ratio_to_dense", seconds[name] / seconds["lasformer_dense"], compared=False)
         for name, system in systems.items():
             peak = peak_gib(
                 *system, length, args.supervise_rows, args.linear_dtype, n_documents, args.device, args.dtype

@@ -112,13 +112,12 @@ class Decoding:
 
     decode_dtype: str = option(
         "float32",
-        "type of the linear layers' weights (on a GPU, the decoder's); int8 is faster on a CPU and nearly as exact",
+        "on a CPU: type of the linear layers' weights; int8 is faster and nearly as exact",
         choices=("float32", "int8"),
     )
     cache_dtype: str = option(
         "float32",
-        "type of cached keys and values; int8 is faster for long texts on a CPU and takes about half the memory of 16 "
-        "bits",
+        "on a CPU: type of cached keys and values; int8 is faster for long texts",
         choices=("float32", "int8"),
     )
     reproducible: bool = option(

@@ -23,8 +23,6 @@ from fairseq.trainer import Trainer
 
 from fairseq_lasformer import ops
 from fairseq_lasformer.checkpoints import loading
-from fairseq_lasformer.nn.decoding.packed_modules import PackedProjection, quantise
-from fairseq_lasformer.nn.decoding.step_weights import EightBits
 from fairseq_lasformer.nn.moe import MixtureOfExperts, MoeConfig
 from fairseq_lasformer.ops import (
     KAPPA_ONE,
@@ -218,14 +216,6 @@ def steps(model, src, prev, n_beams: int) -> torch.Tensor:
     return torch.stack(
         [model.decoder(prev[:, : i + 1], encoded, incremental_state=state)[0][:, 0] for i in range(prev.size(1))], 1
     )
-
-
-def in_8_bits(model):
-    """Make a model on a CPU decode as in 8 bits on a GPU, by the definitions."""
-    quantise(model.decoder.layers)
-    model.decoder.output_projection = PackedProjection(model.decoder.output_projection)
-    model.decoder.eight = EightBits(None, True)
-    return model
 
 
 def save_model(path, build, kappa: float, shift: float = 0.0, **options):

@@ -358,8 +358,8 @@ def load_model(
         path: its checkpoint, or the checkpoint's folder.
         data: see :func:`from_pretrained`.
         device: a torch device; ``auto`` is the GPU if there is one.
-        decode_dtype: ``float32`` or ``int8``: type of the linear layers' weights; on a GPU, of the decoder's.
-        cache_dtype: ``float32`` or ``int8``: type of the cached keys and values.
+        decode_dtype: ``float32`` or ``int8``: on a CPU, type of the linear layers' weights.
+        cache_dtype: the same of the cached keys and values.
         shortlist: a file that ``lasformer shortlist`` wrote; only words that may translate a document are scored.
         reproducible: refuse models or options whose translations depend on what else is translated in the same run,
             the number of threads or the processor.

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from fairseq_lasformer.nn.lines import SourceLines, ranges, tokens_of_lines
-from fairseq_lasformer.ops import KeptKeys, KeyIndex, append, quantise_heads
+from fairseq_lasformer.ops import KeptKeys, KeyIndex, append
 
 IncrementalState = dict[str, Any]
 
@@ -94,17 +94,15 @@ class DecodingCache:
         n_rows: number of hypotheses (R), a multiple of ``n_items``.
         n_items: number of items (N).
         device: where the index is stored.
-        int8: whether keys and values are kept in 8 bits.
 
     Raises:
         ValueError: ``n_rows`` is not a multiple of ``n_items``.
     """
 
-    def __init__(self, n_rows: int, n_items: int, device: torch.device, int8: bool = False) -> None:
+    def __init__(self, n_rows: int, n_items: int, device: torch.device) -> None:
         if n_rows % n_items:
             raise ValueError(f"{n_rows} hypotheses for {n_items} items: not the same number for each")
         self.n_items = self.n_live = n_items
-        self.int8 = int8
         self.beam = n_rows // n_items
         self.length = self.used = 0
         self.capacity = FIRST_POSITIONS * self.beam
@@ -159,14 +157,6 @@ class DecodingCache:
     def fill(self, name: str, values: Tensor) -> None:
         """Write the entries of the first positions, [N, P, W]."""
         self.slots(name, values)[:, : values.size(1)] = values
-
-    def fill_heads(self, name: str, values: Tensor, n_heads: int) -> None:
-        """Write the keys or values of the first positions, [N, P, H*D]; in 8 bits if the cache keeps them so."""
-        if not self.int8:
-            self.fill(name, values)
-            return
-        for suffix, part in zip(("", "_scale"), quantise_heads(values, n_heads)):
-            self.fill(f"{name}{suffix}", part)
 
     def append(self, name: str, new: Tensor) -> Tensor:
         """Write this step's ``new`` [R, W]; return all slots, [N, C, W]."""

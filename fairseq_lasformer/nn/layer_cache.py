@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fairseq_lasformer.nn.cache import ENDS, DecodingCache
-from fairseq_lasformer.ops import EightBit, KeptKeys, KeyIndex, append_heads, quantise_heads
+from fairseq_lasformer.ops import EightBit, KeptKeys, KeyIndex, quantise_heads
 from fairseq_lasformer.ops.reference import of_rows
 
 
@@ -98,29 +98,6 @@ class LayerCache(NamedTuple):
             once(name, lambda memory: both(memory)[0], self.memory),
             once(f"{name}_scale", lambda memory: both(memory)[1], self.memory),
         )
-
-    def heads(
-        self,
-        n_heads: int,
-        key: Callable[[Tensor], Tensor],
-        value: Callable[[Tensor], Tensor],
-        backend: str = "auto",
-    ) -> tuple[Tensor | EightBit, Tensor | EightBit]:
-        """Project all keys and values so far, see :meth:`project`; in 8 bits if the cache keeps them so.
-
-        Args:
-            n_heads: H.
-            key, value: from [..., d] to [..., H*D].
-            backend: one of ``ops.BACKENDS``.
-        """
-        if not self.cache.int8:
-            return self.project("key", key), self.project("value", value)
-        if self.memory is not None:
-            return self.of_source("key", n_heads, key), self.of_source("value", n_heads, value)
-        newest = self.newest_of("key", key), self.newest_of("value", value)
-        keys, values = (self.room(what, x.size(1), n_heads) for what, x in zip(("key", "value"), newest))
-        append_heads(*newest, self.cache.newest, keys, values, backend)
-        return keys, values
 
     def state(self, what: str, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
         """Return a state per hypothesis, [R, *shape], reordered with the beam; see :meth:`DecodingCache.state`.

@@ -193,11 +193,9 @@ class TransformerLayer(nn.Module):
     def _hidden(self, y: Tensor) -> Tensor:
         """Apply the dense network's first linear layer and activation; on a GPU, in a step, both in one kernel."""
         assert self.fc1 is not None
-        if self.activation_fn is F.relu and y.dim() == 2 and not torch.is_grad_enabled():
-            if (in_8_bits := getattr(self.fc1, "with_relu", None)) is not None:
-                return in_8_bits(y)
-            if y.is_cuda and type(self.fc1) is nn.Linear and self.fc1.bias is not None:
-                return ops.linear_relu(y, self.fc1.weight, self.fc1.bias)
+        of_a_step = y.is_cuda and y.dim() == 2 and not torch.is_grad_enabled()
+        if of_a_step and self.activation_fn is F.relu and type(self.fc1) is nn.Linear and self.fc1.bias is not None:
+            return ops.linear_relu(y, self.fc1.weight, self.fc1.bias)
         return self.activation_fn(self.fc1(y))
 
 

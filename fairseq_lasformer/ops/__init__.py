@@ -30,8 +30,6 @@ from fairseq_lasformer.ops.cpu.packed import (
 from fairseq_lasformer.ops.cpu.topk import topk_gather
 from fairseq_lasformer.ops.decode import attend_kept, topk_indices
 from fairseq_lasformer.ops.dropout import dropout
-from fairseq_lasformer.ops.gpu import ahead
-from fairseq_lasformer.ops.gpu.quantised import QuantisedLinear, append_heads, joined_quantised, quantise_linear
 from fairseq_lasformer.ops.gpu.step import add_norm, append, linear_relu
 from fairseq_lasformer.ops.gpu.teacher import bitmask_of, fits, mask_of, tiled_supervise
 from fairseq_lasformer.ops.gpu.tiles import allowed_bitmask, tiled_attention, topk_bitmask
@@ -79,7 +77,6 @@ __all__ = [
     "NO_ACTIVATION",
     "PackedLinear",
     "PassShape",
-    "QuantisedLinear",
     "RELU",
     "RowSample",
     "SWISH",
@@ -89,10 +86,8 @@ __all__ = [
     "activate",
     "add_norm",
     "advance",
-    "ahead",
     "allowed_bitmask",
     "append",
-    "append_heads",
     "attend_kept",
     "backend_for",
     "bitmask_of",
@@ -104,7 +99,6 @@ __all__ = [
     "fits",
     "fuse_multiply_adds",
     "gathered_attention",
-    "joined_quantised",
     "kept_mask",
     "kept_of",
     "layer_norm",
@@ -114,7 +108,6 @@ __all__ = [
     "mask_of",
     "pack_linear",
     "quantise_heads",
-    "quantise_linear",
     "reference",
     "restrict_lines",
     "selected_attention",

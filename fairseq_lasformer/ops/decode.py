@@ -13,17 +13,12 @@ from torch import Tensor
 
 from fairseq_lasformer.ops import reference
 from fairseq_lasformer.ops.backends import backend_for, current, required_kernels
-from fairseq_lasformer.ops.types import KAPPA_ONE, MIN_KEYS, EightBit, KeptKeys, KeyIndex
+from fairseq_lasformer.ops.types import KAPPA_ONE, MIN_KEYS, KeptKeys, KeyIndex
 
 
 def _rows(t: Tensor) -> Tensor:
     """Return the tensor with the rows of each outermost entry contiguous, as the kernels require."""
     return t if t.stride(-1) == 1 and (t.dim() < 3 or t.stride(1) == t.size(2)) else t.contiguous()
-
-
-def _store(t: Tensor | EightBit) -> Tensor | EightBit:
-    """Return keys or values as :func:`_rows` does."""
-    return EightBit(*map(_rows, t)) if isinstance(t, EightBit) else _rows(t)
 
 
 def _module(backend: str) -> ModuleType:
@@ -61,8 +56,8 @@ def topk_indices(q: Tensor, keys: Tensor, paths: KeyIndex, kappa: int, backend: 
 @torch.no_grad()
 def attend_kept(
     q: Tensor,
-    keys: Tensor | EightBit,
-    values: Tensor | EightBit,
+    keys: Tensor,
+    values: Tensor,
     paths: KeyIndex | None,
     slots: KeptKeys | None,
     n_heads: int,
@@ -73,7 +68,7 @@ def attend_kept(
 
     Args:
         q: [R, H*D].
-        keys, values: [N, C, H*D], by slot; both or neither in 8 bits.
+        keys, values: [N, C, H*D], by slot.
         paths: key index; only used if ``slots`` is None.
         slots: kept keys; None attends to every allowed key of ``paths``.
         n_heads: H.
@@ -84,26 +79,23 @@ def attend_kept(
     Returns:
         [R, H*D] in q's dtype; 0 for rows without keys.
     """
-    wide = isinstance(keys, Tensor) and keys.dtype == torch.float64  # the kernels have no float64
-    chosen = "reference" if wide else backend_for(q.device, backend)
-    plain = chosen == "reference" or dropout_p > 0 or (chosen == "cpu" and isinstance(keys, EightBit))
+    # the kernels have no float64
+    chosen = "reference" if keys.dtype == torch.float64 else backend_for(q.device, backend)
+    plain = chosen == "reference" or dropout_p > 0
     if slots is None:
         assert paths is not None
-        if paths.table is None and isinstance(keys, Tensor) and isinstance(values, Tensor) and backend != "reference":
+        if paths.table is None and backend != "reference":
             return _attend_source(q, keys, values, paths, n_heads, dropout_p)
-        if plain:
+        if plain or paths.table is None:
             table, allowed = paths.slots(q.size(0))
             slots = KeptKeys(table.masked_fill(~allowed, -1).int(), allowed.sum(1).int())
-        elif paths.table is None:
-            with current(q):
-                return _module(chosen).attend_every(_rows(q), _store(keys), _store(values), paths, n_heads)
         else:
             kept = paths.n_keys.int().repeat_interleave(q.size(0) // paths.n_keys.numel())
             slots = KeptKeys(paths.table[:, : paths.end], kept)
     if plain:
         return reference.attend_kept(q, keys, values, slots, n_heads, dropout_p)
     q, slots = _rows(q), KeptKeys(_rows(slots.indices), slots.counts.contiguous())
-    keys, values = _store(keys), _store(values)
+    keys, values = _rows(keys), _rows(values)
     if chosen == "cpu":
         out = torch.ops.fairseq_lasformer.attend_kept(q.float().contiguous(), keys, values, *slots, n_heads)
         return out.to(q.dtype)

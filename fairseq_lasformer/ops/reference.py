@@ -17,7 +17,6 @@ from fairseq_lasformer.ops.types import (
     KAPPA_ONE,
     MIN_KEYS,
     AttentionMask,
-    EightBit,
     KeptKeys,
     KeyIndex,
     RowSample,
@@ -221,8 +220,8 @@ def append(new: Sequence[Tensor], newest: Tensor, stores: Sequence[Tensor]) -> N
 
 def attend_kept(
     q: Tensor,
-    keys: Tensor | EightBit,
-    values: Tensor | EightBit,
+    keys: Tensor,
+    values: Tensor,
     slots: KeptKeys,
     n_heads: int,
     dropout_p: float = 0.0,
@@ -231,7 +230,7 @@ def attend_kept(
 
     Args:
         q: [R, H*D].
-        keys, values: [N, C, H*D], by slot; 8-bit ones are first multiplied by their scales.
+        keys, values: [N, C, H*D], by slot.
         n_heads: H.
         dropout_p: dropout probability of the attention weights.
 
@@ -240,19 +239,12 @@ def attend_kept(
     """
     n_rows, width = q.shape
     index, shape = slots.indices.long(), (n_rows, slots.indices.size(1), n_heads, width // n_heads)
-    k, v = (_kept(t, index.clamp(min=0), shape).transpose(1, 2) for t in (keys, values))
+    k, v = (of_rows(t, index.clamp(min=0)).view(shape).transpose(1, 2) for t in (keys, values))
     weights = attention_scores(q.view(n_rows, 1, n_heads, -1).transpose(1, 2).to(k.dtype), k).float()
     weights = masked_softmax(weights, (index >= 0)[:, None, None])
     if dropout_p > 0:
         weights = torch.nn.functional.dropout(weights, dropout_p)
     return torch.matmul(weights.to(v.dtype), v).reshape(n_rows, width).to(q.dtype)
-
-
-def _kept(store: Tensor | EightBit, slots: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Return keys or values of some slots, [R, T, H, D]; float32 if they are stored in 8 bits."""
-    if isinstance(store, Tensor):
-        return of_rows(store, slots).view(shape)
-    return of_rows(store.numbers, slots).view(shape) * of_rows(store.scale, slots)[..., None]
 
 
 def quantised(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -282,26 +274,10 @@ def linear_int8(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor
     Returns:
         [R, N].
     """
-    numbers, scale = quantised(weight)
-    return linear_quantised(x, numbers, scale[:, 0], bias)
-
-
-def linear_quantised(x: Tensor, numbers: Tensor, scale: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Compute :func:`linear_int8` with already quantised weights.
-
-    Args:
-        x: [R, K].
-        numbers: int8 [N, K].
-        scale: float32 [N].
-        bias: float32 [N], or None.
-
-    Returns:
-        [R, N] in x's dtype.
-    """
-    rows, row_scale = quantised(x.float())
+    (numbers, scale), (rows, row_scale) = quantised(weight), quantised(x)
     sums = torch.matmul(rows.double(), numbers.double().T).float()  # integers below 2^53
-    out = sums * (row_scale * scale)
-    return (out if bias is None else out + bias).to(x.dtype)
+    out = sums * (row_scale * scale[:, 0])
+    return out if bias is None else out + bias
 
 
 def quantised_heads(x: Tensor, n_heads: int) -> tuple[Tensor, Tensor]:

@@ -18,7 +18,7 @@ from fairseq_lasformer.nn.decoding.fixed_cache import BufferPool, FixedCache, Si
 from fairseq_lasformer.nn.decoding.packed_modules import Unsupported
 from fairseq_lasformer.nn.decoding.packed_stack import PackedStack
 from fairseq_lasformer.nn.decoding.step_products import step_products
-from fairseq_lasformer.nn.decoding.step_weights import EightBits, PackedDecoder, Products, eight_bits
+from fairseq_lasformer.nn.decoding.step_weights import PackedDecoder, Products
 from fairseq_lasformer.nn.layers import DecodeContext, FullPass, OwnKeys
 from fairseq_lasformer.nn.lines import SourceLines, TargetLines
 from fairseq_lasformer.nn.options import RunOptions
@@ -26,8 +26,6 @@ from fairseq_lasformer.nn.patterns.learned import learned
 from fairseq_lasformer.nn.stack import Observer
 from fairseq_lasformer.ops import (
     AttentionMask,
-    PackedLinear,
-    QuantisedLinear,
     backend_for,
     log_probabilities,
     log_softmax,
@@ -71,7 +69,6 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
         self.layer_norm = nn.LayerNorm(dim) if last else None
         self.output_projection = output_projection(dim, len(dictionary), embed_tokens, cfg)
         self.packed: PackedDecoder | None = None
-        self.eight: EightBits | None = None
         self.products: Products | None = None
         self.pool = BufferPool()
 
@@ -93,9 +90,9 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
         return tuple((p.data_ptr(), p._version) for m in (self.layers, self.output_projection) for p in m.parameters())
 
     def make_generation_fast_(self, retain_dropout: bool = False, **_: object) -> None:
-        """Pack the weights for decoding on a CPU, or quantise them on a GPU; called by fairseq before generation.
+        """Pack the weights for decoding on a CPU, or join them on a GPU; called by fairseq before generation.
 
-        Weights that change or move afterwards are packed again when the next batch begins; on a GPU they are not.
+        Weights that change or move afterwards are packed again when the next batch begins.
 
         Raises:
             InputError: 8 bits or reproducible translations are requested but not possible.
@@ -103,9 +100,7 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
         int8, int8_cache, self.packed = self.run_options.int8, self.run_options.int8_cache, None
         try:
             if (int8 or int8_cache) and next(self.parameters()).device.type != "cpu":
-                self.eight = eight_bits(self.layers, self.output_projection, self.run_options, retain_dropout)
-                self._join_products()
-                return
+                raise Unsupported("a GPU")
             if not (self.run_options.reproducible or int8 or int8_cache) and self._join_products():
                 return
             self.check_kernels(retain_dropout)
@@ -171,14 +166,8 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
 
     def output_layer(self, features: Tensor, packed: bool = False, **kwargs: Any) -> Tensor:
         """Project [..., d] to scores [..., vocabulary]; ``packed``: as in a decoding step."""
-        kernels = self._output_for(features) if packed else None
-        return self.output_projection(features) if kernels is None else kernels(features)
-
-    def _output_for(self, x: Tensor) -> PackedLinear | QuantisedLinear | None:
-        """Return the output projection for steps on tensors like this one; None if it is the model's own."""
-        if x.device.type != "cpu":
-            return None if self.eight is None else self.eight.output
-        return None if self.packed is None else self.packed.output
+        kernels = self._packed_for(features) if packed else None
+        return self.output_projection(features) if kernels is None else kernels.output(features)
 
     def _packed_for(self, x: Tensor) -> PackedDecoder | None:
         """Return the packed weights for steps on tensors like this one; None if there are none."""
@@ -198,8 +187,8 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
     def output_of(self, words: Tensor) -> Callable[[Tensor], Tensor]:
         """Return the projection to scores of some words, int64 [U]: features [R, d] -> [R, U]."""
         self._renew()
-        if (kernels := self._output_for(words)) is not None:
-            return kernels.outputs_of(words)
+        if (kernels := self._packed_for(words)) is not None:
+            return kernels.output.outputs_of(words)
         weight: Tensor = self.output_projection.weight[words]  # type: ignore[index]
         reduce = self.output_projection.reduce if isinstance(self.output_projection, TableProjection) else None
         bias = getattr(self.output_projection, "bias", None)
@@ -216,7 +205,6 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
         position_offset: Tensor | None = None,
         update: int = 0,
         into: DecodingCache | None = None,
-        padded: bool = False,
         **_: object,
     ) -> tuple[Tensor, dict[str, Any]]:
         """Compute features [B, N, d] and extra outputs; with ``incremental_state``, only of the newest position.
@@ -231,16 +219,13 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
             position_offset: int64 [B, 1], added to all positions of an example in a full pass.
             update: number of the update, in training.
             into: cache that a full pass writes its keys and values into.
-            padded: see :func:`some_padding`.
         """
         if incremental_state is not None:
             return self._newest(prev_output_tokens, encoder_out, incremental_state)
         memory_padding = encoder_out["encoder_padding_mask"][0]
         ends = self.line_ends.asked(prev_output_tokens)
         source_ends = None if ends is None else encoder_out["ends"][0]
-        padding, source_padding = (
-            some_padding(mask, padded) for mask in (prev_output_tokens.eq(self.padding_idx), memory_padding)
-        )
+        padding, source_padding = map(some_padding, (prev_output_tokens.eq(self.padding_idx), memory_padding))
         lines = self._lines(ends)
         own: OwnKeys = (None, None)
         if lines is not None and self.cfg.own_lines:
@@ -292,8 +277,6 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
         self, tokens: Tensor, encoder_out: EncoderOut, incremental_state: IncrementalState, beam: int
     ) -> Tensor | None:
         """Read the common beginning of an item's hypotheses in one pass, instead of one step per token.
-
-        If keys and values are kept in 8 bits on a GPU, this pass still attends to the unquantised ones.
 
         Args:
             tokens: int64 [N, P], the start symbol and the first P - 1 words of each item, without padding.
@@ -384,12 +367,10 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
     def new_cache(self, n_rows: int, memory: Tensor) -> DecodingCache:
         """Make the cache of a batch of ``n_rows`` hypotheses over the encoder's output, [N, K, d]."""
         self._renew()
-        int8 = self.packed is not None and self.packed.stack.int8_cache
-        int8 = int8 or (self.eight is not None and self.eight.cache)
         if not self.run_options.cuda_graph:
-            return DecodingCache(n_rows, memory.size(0), memory.device, int8)
+            return DecodingCache(n_rows, memory.size(0), memory.device)
         kappas = tuple(p.millionths for _, p in learned(self.layers.patterns()))
-        return FixedCache(Size.first(n_rows, memory.size(0), memory.size(1), memory, kappas), self.pool, int8)
+        return FixedCache(Size.first(n_rows, memory.size(0), memory.size(1), memory, kappas), self.pool)
 
     def reorder_incremental_state_scripting(self, incremental_state: IncrementalState, new_order: Tensor) -> None:
         """Reorder the hypotheses without moving keys or values; see :class:`DecodingCache`."""

@@ -62,7 +62,7 @@ class LasformerEncoder(Frontend, FairseqEncoder):
         except Unsupported as e:
             if run.reproducible:
                 raise InputError(f"--reproducible: not with {e}") from None
-        if run.int8 and next(self.layers.parameters()).device.type == "cpu":
+        if run.int8 and next(self.layers.parameters()).device.type == "cpu":  # the decoder refuses others
             quantise(self.layers)
 
     def embed(
@@ -86,7 +86,6 @@ class LasformerEncoder(Frontend, FairseqEncoder):
         observe: Observer | None = None,
         position_offset: Tensor | None = None,
         update: int = 0,
-        padded: bool = False,
     ) -> EncoderOut:
         """Compute fairseq's encoder output; in training also ``supervision`` and ``router_stats`` by name.
 
@@ -98,9 +97,8 @@ class LasformerEncoder(Frontend, FairseqEncoder):
             observe: called with the output of every attention.
             position_offset: int64 [B, 1], added to all positions of an example.
             update: number of the update, in training.
-            padded: see :func:`some_padding`.
         """
-        padding = some_padding(src_tokens.eq(self.padding_idx), padded)
+        padding = some_padding(src_tokens.eq(self.padding_idx))
         ends = self.line_ends.of(src_tokens)
         lines = SourceLines.of(ends, padding) if self.reads_lines else None
         x, words = self.embed(src_tokens, token_embeddings, position_offset, lines)

@@ -20,13 +20,9 @@ from fairseq_lasformer.plugin.config import ModuleConfig
 from fairseq_lasformer.plugin.positions import ReproduciblePositions, VaswaniPositions
 
 
-def some_padding(mask: Tensor, padded: bool = False) -> Tensor | None:
-    """Return a padding mask, bool [B, N], True at padding; None if there is no padding.
-
-    Args:
-        padded: assume that there is padding instead of asking the device, which would synchronise.
-    """
-    return mask if padded or bool(mask.any()) else None
+def some_padding(mask: Tensor) -> Tensor | None:
+    """Return a padding mask, bool [B, N], True at padding; None if there is no padding."""
+    return mask if bool(mask.any()) else None
 
 
 class Frontend(nn.Module):

@@ -131,14 +131,10 @@ class LasformerModel(TransformerModelBase):
         features_only: bool = False,
         alignment_layer: Optional[int] = None,
         alignment_heads: Optional[int] = None,
-        padded: bool = False,
     ) -> tuple[Tensor, dict[str, Any]]:
         """Compute logits [B, N, vocabulary] and extra outputs.
 
         These are ``kappa`` and, in training, ``supervision`` and ``router_stats``.
-
-        Args:
-            padded: assume that both sides have padding instead of asking the device, which a CUDA graph does not allow.
         """
         if self.training and not self.adapted:
             self.adapted = True  # warn only once
@@ -157,7 +153,6 @@ class LasformerModel(TransformerModelBase):
             return_all_hiddens,
             position_offset=offset,
             update=self.num_updates,
-            padded=padded,
         )
         out, extra = self.decoder(
             prev_output_tokens,
@@ -165,7 +160,6 @@ class LasformerModel(TransformerModelBase):
             features_only=features_only,
             position_offset=offset,
             update=self.num_updates,
-            padded=padded,
         )
         return out, extra | {"kappa": {name: selector.kappa for name, selector in self.selectors()}}
 

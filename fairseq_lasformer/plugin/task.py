@@ -18,7 +18,6 @@ import numpy as np
 import torch
 from fairseq import utils
 from fairseq.distributed import utils as distributed_utils
-from fairseq.optim.amp_optimizer import AMPOptimizer
 from fairseq.tasks import register_task
 from torch import Tensor
 
@@ -42,7 +41,6 @@ from fairseq_lasformer.plugin.optimizers.muon import mark_embeddings
 from fairseq_lasformer.plugin.patches.expert_parallel import make_expert_group
 from fairseq_lasformer.plugin.patches.timed_checkpoints import interruption
 from fairseq_lasformer.plugin.task_config import DocumentTranslationConfig
-from fairseq_lasformer.plugin.training.graphed import GraphedCriterion, check
 from fairseq_lasformer.plugin.training.quantisation_aware import in_eight_bits
 from fairseq_lasformer.records import Log, Sample
 
@@ -79,8 +77,6 @@ class DocumentTranslationTask(GenerationTask):
             raise InputError(f"--subword-sampling {cfg.subword_sampling}: expected a number from 0 to 1")
         if not 0 <= cfg.denoise_temperature < math.inf or 0 < cfg.denoise_temperature < 1:
             raise InputError(f"--denoise-temperature {cfg.denoise_temperature}: expected a number of at least 1, or 0")
-        if not 0.0 < cfg.cuda_graph_memory <= 1.0:
-            raise InputError(f"--cuda-graph-memory {cfg.cuda_graph_memory}: expected a share above 0, at most 1")
         Noise(cfg.denoise_mask, cfg.denoise_span, cfg.denoise_permute).check()
         if not 1 <= cfg.upsample_long <= MOST_TIMES:
             raise InputError(f"--upsample-long {cfg.upsample_long}: expected a number of times, 1 to {MOST_TIMES}")
@@ -94,7 +90,6 @@ class DocumentTranslationTask(GenerationTask):
         self.sums: Tensor | None = None
         self.timed = False  # whether the first batch has been timed
         self.pad = tgt_dict.pad()
-        self.graphs: GraphedCriterion | None = None
         int8, int8_cache = (str(dtype) == "int8" for dtype in (cfg.decode_dtype, cfg.cache_dtype))
         self.run_options = RunOptions(str(cfg.attention_backend), cfg.cuda_graph, int8=int8, int8_cache=int8_cache)
         self.run_options = self.run_options._replace(reproducible=cfg.reproducible)
@@ -296,8 +291,7 @@ class DocumentTranslationTask(GenerationTask):
             sample = drop_words(sample, self.cfg.word_dropout, self.dropped_sides)
         begun = time.monotonic()
         with self._abort_on_oom(), self._rounded(model):
-            graphed = self._graphed(model, criterion, optimizer)
-            result = super().train_step(sample, model, graphed, optimizer, update_num, ignore_grad)
+            result = super().train_step(sample, model, criterion, optimizer, update_num, ignore_grad)
         if not self.timed:
             self.timed = True  # kernels are built in the first batch, so this is an upper bound
             logger.info("first batch: %.2f seconds, %d tokens", time.monotonic() - begun, sample["ntokens"])
@@ -305,14 +299,6 @@ class DocumentTranslationTask(GenerationTask):
         if sums is not None and not ignore_grad:
             self.sums = sums.clone() if self.sums is None else self.sums + sums
         return result
-
-    def _graphed(self, model: BaseFairseqModel, criterion: FairseqCriterion, optimizer: FairseqOptimizer) -> Any:
-        """Return the criterion, with CUDA graphs if requested."""
-        most, side = self.cfg.cuda_graph_tokens, (self.source_dictionary.pad(), self.pad)
-        if most and (self.graphs is None or self.graphs.criterion is not criterion):
-            check(model, criterion, self.cfg, next(model.parameters()).device, isinstance(optimizer, AMPOptimizer))
-            self.graphs = GraphedCriterion(criterion, most, side, self.cfg.left_pad_source, self.cfg.cuda_graph_memory)
-        return self.graphs or criterion
 
     def valid_step(self, sample: Sample, model: BaseFairseqModel, criterion: FairseqCriterion) -> Any:
         with self._abort_on_oom(), self._rounded(model):

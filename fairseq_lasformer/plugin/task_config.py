@@ -124,16 +124,13 @@ class DocumentTranslationConfig(TranslationConfig):
     decode_dtype: ChoiceEnum(["float32", "int8"]) = field(  # type: ignore[valid-type]
         default="float32",
         metadata={
-            "help": "generation: type of the linear layers' weights (on a GPU, only the decoder's); int8 is faster on "
-            "a CPU and nearly as exact; selectors are unchanged"
+            "help": "generation on a CPU: type of the linear layers' weights; int8 is faster and nearly as exact; "
+            "selectors are unchanged"
         },
     )
     cache_dtype: ChoiceEnum(["float32", "int8"]) = field(  # type: ignore[valid-type]
         default="float32",
-        metadata={
-            "help": "generation: type of the cached keys and values; int8 is faster for long texts on a CPU and takes "
-            "about half as much memory as 16 bits"
-        },
+        metadata={"help": "generation on a CPU: type of the cached keys and values; int8 is faster for long texts"},
     )
     reproducible: bool = field(
         default=False,
@@ -145,20 +142,6 @@ class DocumentTranslationConfig(TranslationConfig):
     cuda_graph: bool = field(
         default=False,
         metadata={"help": "capture a decoding step in a CUDA graph and replay it (generation on a GPU with Triton)"},
-    )
-    cuda_graph_tokens: int = field(
-        default=0,
-        metadata={
-            "help": "training on a GPU with Triton: batches of at most this many tokens, as --max-tokens counts "
-            "them, are padded to one of a few shapes, whose steps are captured in CUDA graphs and replayed; 0: none"
-        },
-    )
-    cuda_graph_memory: float = field(
-        default=0.25,
-        metadata={
-            "help": "share of the GPU's memory that the graphs of --cuda-graph-tokens may take; once they have it, "
-            "batches of new shapes are computed without"
-        },
     )
     expert_parallel: bool = field(
         default=False,

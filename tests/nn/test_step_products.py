@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-import torch.nn.functional as F
-from helpers import assert_beams_decode_alike, in_8_bits, skip_unless_here, steps, tokens
+from helpers import assert_beams_decode_alike, skip_unless_here, steps, tokens
 
 from fairseq_lasformer.nn.cache import DecodingCache
-from fairseq_lasformer.nn.decoding.packed_modules import PackedProjection
 from fairseq_lasformer.nn.decoding.step_products import step_products
 from fairseq_lasformer.nn.decoding.step_weights import Products
-from fairseq_lasformer.ops import quantise_linear
 
 
 def joined(model):
@@ -58,31 +55,6 @@ def test_steps_are_those_of_single_projections(build, options):
 def test_hypotheses_that_change_places_read_their_own(build, monkeypatch):
     monkeypatch.setattr("fairseq_lasformer.nn.cache.FIRST_POSITIONS", 2)  # storage grows during the test
     assert_beams_decode_alike(joined(build(0.2, "reference").eval()), build(0.2, "reference").eval(), within=1e-4)
-
-
-def test_a_relu_in_8_bits_is_part_of_the_product(build, monkeypatch):
-    """On a CPU without packed steps, too; the layer's result is the same bit for bit."""
-    calls, product = [], PackedProjection.with_relu
-    monkeypatch.setattr(PackedProjection, "with_relu", lambda *args: calls.append(1) or product(*args))
-    model = in_8_bits(build(1.0, "reference").eval())
-    layer, y = model.decoder.layers[0], torch.randn(5, 32)
-    with torch.no_grad():
-        assert torch.equal(layer._hidden(y), layer.fc1(y).relu()) and len(calls) == 1
-        layer.activation_fn = F.gelu
-        assert torch.equal(layer._hidden(y), F.gelu(layer.fc1(y))) and len(calls) == 1
-
-
-def test_steps_in_8_bits_are_those_of_single_projections(build, monkeypatch):
-    """Joined weights have the scales they had; the selectors', which are not in 8 bits, are a product of their own."""
-    of_gpus = lambda layers, int8: quantise_linear(layers[0].weight, layers[0].bias, "reference")  # noqa: E731
-    monkeypatch.setattr("fairseq_lasformer.nn.decoding.packed_modules.joined", of_gpus)
-    src, prev = tokens(2, 20), tokens(2, 12)
-    plain, model = (in_8_bits(build(0.3, "reference").eval()) for _ in range(2))
-    products = step_products(model.decoder.layers)
-    assert [dict(part.widths) for part in products[0][0].joined] == [
-        {"selector_query": 8, "selector_key": 8}, {"query": 32, "key": 32, "value": 32}
-    ]  # fmt: skip
-    torch.testing.assert_close(steps(joined(model), src, prev, 2), steps(plain, src, prev, 2), rtol=0, atol=1e-6)
 
 
 def test_tritons_steps_write_the_cache_by_one_kernel(build, monkeypatch):

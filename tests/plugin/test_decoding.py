@@ -8,6 +8,7 @@ from fairseq.sequence_generator import SequenceGenerator
 from helpers import BACKENDS, CUDA, tokens
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.nn.decoding import fixed_cache
 from fairseq_lasformer.nn.decoding.cuda_graph import CudaGraphStep
 from fairseq_lasformer.nn.decoding.fixed_cache import FixedCache
@@ -147,3 +148,11 @@ def test_a_recorded_step_finds_the_same_translations(build, small_task, monkeypa
     assert not any(buffers.size in sizes for buffers in model.decoder.pool.free if buffers.step in steps[:n_steps])
     model.half()  # moves the parameters, which the recorded steps read where they were
     assert not model.decoder.pool.free
+
+
+@pytest.mark.parametrize(("options", "named"), [({"int8": True}, "decode"), ({"int8_cache": True}, "cache")])
+def test_8_bits_are_refused_on_other_devices_than_cpus(build, options, named):
+    model = build().to("meta").eval()
+    model.decoder.run_options = model.decoder.run_options._replace(**options)
+    with pytest.raises(InputError, match=f"--{named}-dtype int8: not with a GPU; use float32"):
+        model.make_generation_fast_()

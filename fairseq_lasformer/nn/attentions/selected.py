@@ -67,7 +67,7 @@ class SelectedAttention(ProjectedAttention):
         if self.length:
             n_keys = keys.key_index.n_keys
             q = self.sharpened(q, n_keys.repeat_interleave(q.size(0) // n_keys.numel())[:, None])
-        k, v = keys.heads(self.num_heads, self.k_proj, self.v_proj, self.backend)
+        k, v = keys.project("key", self.k_proj), keys.project("value", self.v_proj)
         if self.selector is not None:
             kept = self.selector.step(x, keys)
         dropout_p = self.dropout_module.active_p
@@ -100,7 +100,7 @@ class SelectedAttention(ProjectedAttention):
 
     def remember(self, x: Tensor, cache: DecodingCache, name: str) -> None:
         for what, projection in (("key", self.k_proj), ("value", self.v_proj)):
-            cache.fill_heads(f"{name}.{what}", projection(x), self.num_heads)
+            cache.fill(f"{name}.{what}", projection(x))
         if self.selector is not None and self.selector.scorers():
             cache.fill(f"{name}.selector_key", self.selector.scorers()[1](x))
 

@@ -124,11 +124,10 @@ class FixedCache(DecodingCache):
 
     Args:
         pool: pool that buffers are taken from and returned to.
-        int8: whether keys and values are kept in 8 bits.
     """
 
-    def __init__(self, size: Size, pool: BufferPool, int8: bool = False) -> None:
-        super().__init__(size.n_items * size.beam, size.n_items, size.device, int8)
+    def __init__(self, size: Size, pool: BufferPool) -> None:
+        super().__init__(size.n_items * size.beam, size.n_items, size.device)
         self.pool, self.filled, self.source_length = pool, set[str](), 0
         self.held: list[GraphBuffers] = []
         weakref.finalize(self, pool.give, self.held).atexit = False

@@ -15,7 +15,7 @@ from fairseq_lasformer.nn.attentions import Attention
 from fairseq_lasformer.nn.layers import TransformerLayer
 from fairseq_lasformer.nn.patterns import Pattern
 from fairseq_lasformer.nn.stack import LayerStack
-from fairseq_lasformer.ops import PackedLinear, QuantisedLinear, pack_linear, quantise_linear
+from fairseq_lasformer.ops import PackedLinear, pack_linear
 
 
 class Unsupported(Exception):
@@ -31,16 +31,11 @@ class PackedProjection(nn.Module):
 
     def __init__(self, layer: nn.Linear) -> None:
         super().__init__()
-        on_cpu = layer.weight.device.type == "cpu"
-        self.packed = joined([layer], int8=True) if on_cpu else quantise_linear(layer.weight, layer.bias)
+        self.packed = joined([layer], int8=True)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [..., inputs] to [..., outputs]."""
         return self.packed(x)
-
-    def with_relu(self, x: Tensor) -> Tensor:
-        """Map [..., inputs] to ReLU of [..., outputs], in one kernel on a GPU."""
-        return self.packed(x, relu=True) if isinstance(self.packed, QuantisedLinear) else torch.relu(self.packed(x))
 
 
 class FixedLinear(nn.Linear):

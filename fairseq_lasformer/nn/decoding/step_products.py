@@ -13,12 +13,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from fairseq_lasformer import ops
 from fairseq_lasformer.nn.attentions import Attention
 from fairseq_lasformer.nn.cache import DecodingCache
-from fairseq_lasformer.nn.decoding.packed_modules import PackedProjection
 from fairseq_lasformer.nn.stack import LayerStack
-from fairseq_lasformer.ops import QuantisedLinear
 
 CACHED = ("key", "value", "selector_key")
 
@@ -42,7 +39,7 @@ class StepProducts(NamedTuple):
     backend: str
 
     def __call__(self, x: Tensor, cache: DecodingCache, name: str) -> dict[str, Tensor]:
-        """Compute the products of x [R, d], and write keys and values into the cache, unless it keeps them in 8 bits.
+        """Compute the products of x [R, d], and write keys and values into the cache.
 
         Args:
             name: prefix of the attention's entries.
@@ -53,7 +50,7 @@ class StepProducts(NamedTuple):
         found: dict[str, Tensor] = {}
         for layer, widths in self.joined:
             found.update(zip(widths, layer(x).split([*widths.values()], 1)))
-        written = [what for what in CACHED if what in found and not (cache.int8 and what in ("key", "value"))]
+        written = [what for what in CACHED if what in found]
         if written:
             stores = cache.append_together({f"{name}.{what}": found[what] for what in written}, self.backend)
             found.update(zip(written, stores))
@@ -75,14 +72,9 @@ def step_products(layers: LayerStack) -> tuple[AttentionProducts, ...]:
 def _of(attention: Attention, of_itself: bool) -> StepProducts:
     layers = attention.step_layers(of_itself)
     plain = {name: layer for name, layer in layers.items() if type(layer) is nn.Linear}
-    eight = {name: layer.packed for name, layer in layers.items() if isinstance(layer, PackedProjection)}
     joined = []
     if len(plain) > 1:
         joined.append(_Joined(_linear([*plain.values()]), {name: m.out_features for name, m in plain.items()}))
-    quantised = {name: layer for name, layer in eight.items() if isinstance(layer, QuantisedLinear)}
-    if len(quantised) > 1:
-        widths = {name: layer.weight.size(0) for name, layer in quantised.items()}
-        joined.append(_Joined(ops.joined_quantised([*quantised.values()]), widths))
     return StepProducts(tuple(joined), attention.backend)
 
 

@@ -37,7 +37,6 @@ def install(tools: bool) -> None:
         bfloat16_training,
         compat,
         expert_parallel,
-        first_kernels,
         post_process,
         retired,
         short_lines,
@@ -47,5 +46,5 @@ def install(tools: bool) -> None:
     for module in (compat, expert_parallel, post_process, retired, short_lines):
         module.install()
     if tools:
-        for module in (bfloat16_training, first_kernels, timed_checkpoints):
+        for module in (bfloat16_training, timed_checkpoints):
             module.install()

@@ -16,7 +16,7 @@ from torch import Tensor
 from fairseq_lasformer.ops.backends import current
 from fairseq_lasformer.ops.gpu.kernels.select import select
 from fairseq_lasformer.ops.gpu.kernels.threshold import ALIGNED
-from fairseq_lasformer.ops.types import EightBit, KeptKeys, KeyIndex
+from fairseq_lasformer.ops.types import KeptKeys, KeyIndex
 
 SCORE_BLOCK = 128
 SCORE_PROGRAMS = 264  # two for each multiprocessor of a large GPU
@@ -63,21 +63,20 @@ def _score(
 
 @triton.jit
 def _attend(
-    q, keys, values, key_scale, value_scale, slots, kept, part, top, total,
-    query_stride, item_stride, scale_stride, slot_stride, scale, head_width, beam, splits,
-    BLOCK: tl.constexpr, WIDTH: tl.constexpr, LISTED: tl.constexpr, EIGHT: tl.constexpr, WHOLE: tl.constexpr,
+    q, keys, values, slots, kept, part, top, total,
+    query_stride, item_stride, slot_stride, scale, head_width, beam, splits,
+    BLOCK: tl.constexpr, WIDTH: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
     """Process one split of a row's kept keys, one head: weighted sum of values, maximum and sum of weights.
 
-    With all heads in one program, too few programs fit a multiprocessor, and nothing is read ahead. Without LISTED, the
-    kept keys of an item are consecutive; with EIGHT, keys and values are in 8 bits; with WHOLE, there is one split, and
-    ``part`` is the result.
+    With all heads in one program, too few programs fit a multiprocessor, and nothing is read ahead. With WHOLE, there
+    is one split, and ``part`` is the result.
     """
     row, split, head = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     n_heads = tl.num_programs(2)
     width = n_heads * head_width
     item = row // beam
-    number = tl.load(kept + (row if LISTED else item)).to(tl.int32)
+    number = tl.load(kept + row).to(tl.int32)
     share = (number + splits - 1) // splits
     begin, stop = split * share, tl.minimum(number, split * share + share)
     d = tl.arange(0, WIDTH)
@@ -85,25 +84,18 @@ def _attend(
     at = head * head_width + d
     query = tl.load(q + row.to(tl.int64) * query_stride + at, mask=inside, other=0.0).to(tl.float32) * scale
     store = item.to(tl.int64) * item_stride
-    of_scales = item.to(tl.int64) * scale_stride + head
-    if LISTED:
-        slots += row.to(tl.int64) * slot_stride
-    else:
-        first = tl.load(slots + item).to(tl.int64)
+    slots += row.to(tl.int64) * slot_stride
     high = tl.full([], -1e30, tl.float32)
     sums = tl.zeros([], tl.float32)
     acc = tl.zeros([WIDTH], tl.float32)
     for i in tl.range(begin, stop, BLOCK, num_stages=3):
         n = i + tl.arange(0, BLOCK)
         valid = n < stop
-        slot = tl.load(slots + n, mask=valid, other=0).to(tl.int64) if LISTED else first + n
+        slot = tl.load(slots + n, mask=valid, other=0).to(tl.int64)
         address = store + slot[:, None] * width + at[None, :]
         mask = valid[:, None] & inside[None, :]
         key = tl.load(keys + address, mask=mask, other=0.0).to(tl.float32)
         value = tl.load(values + address, mask=mask, other=0.0).to(tl.float32)
-        if EIGHT:
-            key *= tl.load(key_scale + of_scales + slot * n_heads, mask=valid, other=0.0)[:, None]
-            value *= tl.load(value_scale + of_scales + slot * n_heads, mask=valid, other=0.0)[:, None]
         score = tl.where(valid, tl.sum(key * query[None, :], 1), -1e30)
         new = tl.maximum(high, tl.max(score, 0))
         weight = tl.where(valid, tl.exp(score - new), 0.0)
@@ -174,41 +166,20 @@ def topk_indices(q: Tensor, keys: Tensor, paths: KeyIndex, kappa: int) -> KeptKe
     return select(scores, paths, beam, kappa)
 
 
-def attend_kept(q: Tensor, keys: Tensor | EightBit, values: Tensor | EightBit, slots: KeptKeys, n_heads: int) -> Tensor:
+def attend_kept(q: Tensor, keys: Tensor, values: Tensor, slots: KeptKeys, n_heads: int) -> Tensor:
     """Compute attention of rows over their kept keys; arguments and result as in ``reference.attend_kept``."""
-    return _attended(q, keys, values, (*slots, slots.indices.stride(0), slots.indices.size(1)), n_heads, True)
-
-
-def attend_every(
-    q: Tensor, keys: Tensor | EightBit, values: Tensor | EightBit, paths: KeyIndex, n_heads: int
-) -> Tensor:
-    """Compute attention of rows over all keys of an index without a table."""
-    return _attended(q, keys, values, (paths.start, paths.n_keys, 0, paths.end), n_heads, False)
-
-
-def _attended(
-    q: Tensor,
-    keys: Tensor | EightBit,
-    values: Tensor | EightBit,
-    kept: tuple[Tensor, Tensor, int, int],
-    n_heads: int,
-    listed: bool,
-) -> Tensor:
-    """Launch the kernels for kept keys: ``_attend``'s ``slots`` and ``kept``, the former's stride, and the longest."""
     n_rows, width = q.shape
-    head_width, (slots, counts, stride, most) = width // n_heads, kept
-    longest = triton.cdiv(most, ATTEND_BLOCK)
+    head_width, stride = width // n_heads, slots.indices.stride(0)
+    longest = triton.cdiv(slots.indices.size(1), ATTEND_BLOCK)
     splits = min(32, max(1, min(PROGRAMS // (n_rows * n_heads), longest)))
     padded = triton.next_power_of_2(head_width)
     out, whole = q.new_empty(n_rows, width), splits == 1
     part = out if whole else torch.empty(n_rows, splits, width, device=q.device)
     top, total = (out, out) if whole else torch.empty(2, n_rows, splits, n_heads, device=q.device)
-    eight = isinstance(keys, EightBit)
-    (k, of_k), (v, of_v) = (t if isinstance(t, EightBit) else (t, t) for t in (keys, values))
     _attend[(n_rows, splits, n_heads)](
-        q, k, v, of_k, of_v, slots, counts, part, top, total, q.stride(0), k.stride(0), of_k.stride(0), stride,
-        head_width**-0.5, head_width, n_rows // k.size(0), splits, BLOCK=ATTEND_BLOCK, WIDTH=padded,
-        LISTED=listed, EIGHT=eight, WHOLE=whole, num_warps=ATTEND_WARPS,
+        q, keys, values, *slots, part, top, total, q.stride(0), keys.stride(0), stride,
+        head_width**-0.5, head_width, n_rows // keys.size(0), splits, BLOCK=ATTEND_BLOCK, WIDTH=padded,
+        WHOLE=whole, num_warps=ATTEND_WARPS,
     )  # fmt: skip
     if whole:
         return out
