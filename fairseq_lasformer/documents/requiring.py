@@ -16,24 +16,33 @@ from fairseq_lasformer.text.documents import Span
 def require_terms(
     search: PartSearch, documents: Sequence[Source], found: list[list[Line]], device: torch.device | str
 ) -> None:
-    """Replace the lines that lack a term: translate only them again, after a few lines of context."""
-    tasks: list[tuple[int, Span]] = []
-    for i, document in enumerate(documents):
-        missing = [
-            j
-            for j, (line, terms) in enumerate(zip(found[i], document.terms or ()))
-            if not met(line.tokens.tolist(), terms)
-        ]
-        for part in document.parts:
-            here = [j for j in missing if part.start <= j < part.start + part.size]
-            first = part.start - part.context
-            tasks += [(i, Span(i, a, b - a + 1, min(CONTEXT, a - first))) for a, b in runs(here, TOGETHER)]
-    tasks.sort(key=lambda task: task[1].context + task[1].size)
-    for start in range(0, len(tasks), GROUPS):
-        batch = tasks[start : start + GROUPS]
-        again = search.translate_parts([(documents[i], part, found[i][: part.start]) for i, part in batch], device)
-        for (i, part), lines in zip(batch, again):
-            for j, line in enumerate(lines, part.start):
-                terms = (documents[i].terms or [])[j]
-                if not met(found[i][j].tokens.tolist(), terms):
-                    found[i][j] = line._replace(flawed=line.flawed or not met(line.tokens.tolist(), terms))
+    """Replace the lines that lack a term: translate only them again, after a few lines of context.
+
+    A search that forces a term is worse at all else. So at first, only the terms that a line lacks are required; then,
+    where it lost others by that, all of its terms.
+    """
+    for only_missing in (True, False):
+        required = [_missing(d, lines) if only_missing else d for d, lines in zip(documents, found)]
+        tasks: list[tuple[int, Span]] = []
+        for i, document in enumerate(documents):
+            missing = [j for j, terms in enumerate(_missing(document, found[i]).terms or ()) if terms]
+            for part in document.parts:
+                here = [j for j in missing if part.start <= j < part.start + part.size]
+                first = part.start - part.context
+                tasks += [(i, Span(i, a, b - a + 1, min(CONTEXT, a - first))) for a, b in runs(here, TOGETHER)]
+        tasks.sort(key=lambda task: task[1].context + task[1].size)
+        for start in range(0, len(tasks), GROUPS):
+            batch = tasks[start : start + GROUPS]
+            again = search.translate_parts([(required[i], part, found[i][: part.start]) for i, part in batch], device)
+            for (i, part), lines in zip(batch, again):
+                for j, line in enumerate(lines, part.start):
+                    terms = (documents[i].terms or [])[j]
+                    if not met(found[i][j].tokens.tolist(), terms):
+                        found[i][j] = line._replace(flawed=line.flawed or not met(line.tokens.tolist(), terms))
+
+
+def _missing(document: Source, lines: Sequence[Line]) -> Source:
+    """Return a document that requires only the terms that its lines lack."""
+    pairs = zip(document.terms or (), lines)
+    lacking = [[term for term in terms if not met(line.tokens.tolist(), [term])] for terms, line in pairs]
+    return document._replace(terms=lacking if document.terms else None)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from fairseq_lasformer.text.documents import Pair
 
@@ -18,6 +18,7 @@ SURE = 0.8
 
 _UNSPACED = re.compile("[\u3400-\u9fff\u3040-\u30ff]")
 _NAME = re.compile(r"(?<=[a-z,;] )[A-Z][a-z]+(?: [A-Z][a-z]+)?\b")
+_WORDS = re.compile(r"\w+")
 _WORD = re.compile(r"\b[a-z]{4,}\b")
 
 
@@ -33,38 +34,53 @@ def _ngrams(line: str) -> set[str]:
 
 
 def _pairs(
-    lines: Sequence[tuple[set[str], str]], totals: Counter[str], targets: Iterable[str]
+    lines: Sequence[tuple[set[str], str]],
+    places: Mapping[str, set[int]],
+    totals: Counter[str],
+    targets: Iterable[str],
+    sure: float,
 ) -> dict[str, tuple[float, str]]:
     """Return target terms that have a reliable source n-gram: by n-gram, the surest one, after how sure it is.
 
     Args:
         lines: n-grams of the source, and the target line.
+        places: numbers of the lines whose target has a word.
         totals: number of lines with each n-gram.
+        sure: minimum Dice coefficient.
     """
     found: dict[str, tuple[float, str]] = {}
     for target in targets:
-        pattern = re.compile(rf"\b{re.escape(target)}\b")
-        own = [ngrams for ngrams, line in lines if pattern.search(line)]
+        pattern, n_words = re.compile(rf"\b{re.escape(target)}\b"), len(target.split())
+        near = set.intersection(*(places.get(word, set()) for word in _WORDS.findall(target)))
+        own = [lines[i][0] for i in near if pattern.search(lines[i][1])]
         together = Counter(ngram for ngrams in own for ngram in ngrams)
-        best = max(together, key=lambda n: (2 * together[n] / (totals[n] + len(own)), len(n)), default="")
-        sure = 2 * together[best] / (totals[best] + len(own)) if best else 0.0
-        if sure >= SURE and sure > found.get(best, (0.0, ""))[0]:
-            found[best] = sure, target
+        dice = {n: 2 * count / (totals[n] + len(own)) for n, count in together.items()}
+        # of those that are as sure, one of as many words: in a small text, "our customer" is as sure as "customer"
+        best = max(dice, key=lambda n: (dice[n], -abs(len(n.split()) - n_words), len(n), n), default="")
+        if best and dice[best] >= sure and dice[best] > found.get(best, (0.0, ""))[0]:
+            found[best] = dice[best], target
     return found
 
 
-def find(documents: Sequence[Pair], minimum: int = 5, seed: int | None = None) -> list[tuple[str, str]]:
+def find(
+    documents: Sequence[Pair], minimum: int = 5, seed: int | None = None, sure: float = SURE
+) -> list[tuple[str, str]]:
     """Return the terms of documents and their translations; a term has one, as a glossary requires.
 
     Args:
         documents: source, and target in a language that writes names with capital letters.
         minimum: number of lines in which a term occurs.
+        sure: minimum Dice coefficient of a term and its translation.
         seed: None for names; otherwise, as many other words are drawn at random with this seed.
     """
     lines = [(_ngrams(source), target) for pair in documents for source, target in zip(pair.source, pair.target)]
     totals = Counter(ngram for ngrams, _ in lines for ngram in ngrams)
+    places: dict[str, set[int]] = {}
+    for i, (_, line) in enumerate(lines):
+        for word in _WORDS.findall(line):
+            places.setdefault(word, set()).add(i)
     names = Counter(name for _, line in lines for name in set(_NAME.findall(line)))
-    made = _pairs(lines, totals, sorted(name for name, n in names.items() if n >= minimum))
+    made = _pairs(lines, places, totals, sorted(name for name, n in names.items() if n >= minimum), sure)
     if seed is None:
         return [(source, target) for source, (_, target) in made.items()]
     words = Counter(word for _, line in lines for word in set(_WORD.findall(line)))
@@ -74,5 +90,5 @@ def find(documents: Sequence[Pair], minimum: int = 5, seed: int | None = None) -
     for start in range(0, len(other), 100):
         if len(drawn) >= len(made):
             break
-        drawn = _pairs(lines, totals, other[start : start + 100]) | drawn
+        drawn = _pairs(lines, places, totals, other[start : start + 100], sure) | drawn
     return sorted((source, target) for source, (_, target) in [*drawn.items()][: len(made)])
