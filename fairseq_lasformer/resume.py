@@ -15,7 +15,6 @@ from typing import Any
 from fairseq_lasformer.errors import InputError
 
 FILE = "progress.jsonl"
-_FORMER = "progress.json"
 
 
 class Ledger:
@@ -98,7 +97,7 @@ class Progress:
         """
         ledger, stages = Ledger(self.folder / FILE), dict[str, tuple[float, str]]()
         key = "" if ledger.path.exists() else None
-        for name, values in ledger.entries or _former(self.folder / _FORMER):
+        for name, values in ledger.entries:
             with suppress(ValueError, TypeError, OverflowError):
                 if name:
                     seconds, of = values
@@ -143,10 +142,6 @@ class Progress:
 
     def finish(self, stage: str, seconds: float = 0.0, of: str = "") -> None:
         """Mark a stage as done."""
-        if not self.ledger.path.exists():  # an earlier version's file is not written again
-            self.ledger.add("", self.key)
-            for name, values in self._stages.items():
-                self.ledger.add(name, *values)
         self._stages[stage] = round(seconds, 1), of
         self.ledger.add(stage, *self._stages[stage], lasting=True)
         self.exists = self.matches = True
@@ -168,14 +163,3 @@ class Progress:
         start = time.time()
         work()
         self.finish(stage, time.time() - start, of)
-
-
-def _former(path: Path) -> list[tuple[str, list[Any]]]:
-    """Return the entries of a progress file of version 0.2, a single JSON object."""
-    try:
-        held = json.loads(path.read_text(encoding="utf-8"))
-        return [("", [held["key"]]), *((str(stage), list(values)) for stage, values in held["stages"].items())]
-    except FileNotFoundError:
-        return []
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return [("", [""])]

@@ -28,7 +28,7 @@ LINES = {
     "evaluation": 1870,
     "executors": 520,
     "experiments": 2060,
-    "file_translation": 2030,
+    "file_translation": 2020,
     "formats": 4680,
     "jobs": 700,
     "nn": 5590,
@@ -40,7 +40,7 @@ LINES = {
     "text": 910,
     "translation_memory": 850,
     "C++ and the page": 4190,
-    TOP: 1410,
+    TOP: 1400,
 }
 """Lines of Python by room, and of all other source of the package (C++, the server's page)."""
 OTHERS = ("cpp", "h", "html", "js", "css")

@@ -70,19 +70,6 @@ def test_a_torn_line_is_ignored_and_what_follows_counts(tmp_path):
         assert Ledger(tmp_path / "y").values == {"a": []}
 
 
-def test_progress_of_version_02_is_taken_over(tmp_path):
-    former = '{"key": "k", "stages": {"one": [1.5, "of"]}}'
-    (tmp_path / "progress.json").write_text(former)
-    progress = Progress(tmp_path, "k")
-    assert progress.matches and progress.done("one", "of") and not Progress(tmp_path, "other").matches
-    progress.finish("two")
-    assert Progress(tmp_path, "k").seconds == {"one": 1.5, "two": 0.0}
-    for damage in ("", "{", "[]", '{"key": "x"}', '{"key": "x", "stages": {"one": 3}}', '{"stages": {}}'):
-        (tmp_path / "damaged").mkdir(exist_ok=True)
-        (tmp_path / "damaged/progress.json").write_text(damage)
-        assert Progress(tmp_path / "damaged", "k").exists and not Progress(tmp_path / "damaged", "k").matches, damage
-
-
 def test_keys_tell_apart_what_results_depend_on(tmp_path):
     keys = [
         key_of(*parts) for parts in (("a", "b"), ("ab",), (["a", "b"],), ("a", "b", None), (tmp_path,), ({"x": 1},))

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fairseq_lasformer.checkpoints.settings import check_settings, drop_other_files, rename_former
+from fairseq_lasformer.checkpoints.settings import check_settings, check_version, drop_other_files
 from fairseq_lasformer.checkpoints.sizes import too_large
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.files import file_hash, replacing
@@ -118,11 +118,11 @@ def load(path: str | Path) -> State:
     if state.get("cfg") is None and state.get("args") is None:
         raise InputError(f"{path}: not a fairseq checkpoint (it contains no settings)")
     check_settings(state, path)
+    check_version(state, path)
     check_weights(state["model"], path)
     if problem := too_large(state):
         raise InputError(f"{path}: refused, {problem}")
     drop_other_files(state)
-    rename_former(state)
     if EIGHT_BITS in state:
         _expand(state, path)
     return state

@@ -102,22 +102,19 @@ def drop_other_files(state: State) -> None:
             settings["score_reference"] = False
 
 
-def rename_former(state: State) -> None:
-    """Say by present options what former ones of this project said, see :data:`plugin.patches.retired.RETIRED`."""
-    for settings in settings_of(state, "model"):
-        if window := settings.pop("select_window", 0):
-            settings["select_pattern"] = f"window:{window}"
-        every, above = settings.pop("moe_every", ""), settings.pop("supervise_all_above", None)
-        if every and not settings.get("moe_layers"):
-            settings["moe_layers"] = every
-        if above == 0.35 and settings.get("supervise_rows") == "512":
-            settings["supervise_rows"] = "auto"
-        settings.pop("moe_backend", None)
-    for settings in settings_of(state, "task"):
-        if isinstance(asked := settings.get("align_sentences"), bool):
-            settings["align_sentences"] = (
-                "no" if settings.pop("no_align_sentences", False) else "yes" if asked else "auto"
-            )
+FORMER = ("select_window", "moe_every", "moe_backend", "supervise_all_above", "no_align_sentences")
+"""Settings of version 0.2 that later versions do not have, and would read otherwise."""
+
+
+def check_version(state: State, path: str | Path) -> None:
+    """Reject a checkpoint of version 0.2, some of whose settings have other names now.
+
+    Raises:
+        InputError: it is one; the message says what to do.
+    """
+    for name in FORMER:
+        if any(name in settings for part in ("model", "task") for settings in settings_of(state, part)):
+            raise InputError(f"{path}: of version 0.2 of this package (it sets {name}); use it with that version")
 
 
 def _problem(name: str, value: object) -> str:

@@ -93,17 +93,11 @@ GROUPS = {
 
 COMMANDS = {name: command for group in GROUPS.values() for name, command in group.items()}
 
-FORMER = {
-    **{"verify": "translate --verify", "cost": "info", "params": "info"},
-    **{name: f"score {name}" for name in ("terms", "contrast", "context")},
-}
-"""Former names of commands, which still work and print the present one."""
+GONE: dict[str, str] = {}
+"""Commands that no longer exist, and what to do instead; for one release."""
 
-RETIRED = {
-    "generate": {"--format": "--format is now called --layout"},
-    "score contrast": {"--cuda": "--cuda is now called --device cuda"},
-}
-"""Options that no longer exist, by command, and what to use instead; for one release."""
+RETIRED: dict[str, dict[str, str]] = {}
+"""Options that no longer exist, by command, and what to do instead; for one release."""
 
 
 def _with_numbers(words: list[str]) -> list[str]:
@@ -134,14 +128,13 @@ def overview() -> str:
 
 
 def _named(words: list[str], parser: argparse.ArgumentParser) -> list[str]:
-    """Return the arguments with the command as one word, under its present name.
+    """Return the arguments with the command as one word.
 
     An unknown command ends the process, with the name that is most like it.
     """
     name, *rest = words
-    if name in FORMER:
-        print(f"note: lasformer {name} is now called lasformer {FORMER[name]}", file=sys.stderr)
-        return [FORMER[name], *rest]
+    if name in GONE:
+        parser.error(f"{name}: no longer exists; {GONE[name]}")
     end = rest.index("--") if "--" in rest else len(rest)
     if name == "translate" and "--verify" in rest[:end]:
         rest.remove("--verify")
@@ -149,10 +142,15 @@ def _named(words: list[str], parser: argparse.ArgumentParser) -> list[str]:
     if rest and f"{name} {rest[0]}" in COMMANDS:
         return [f"{name} {rest[0]}", *rest[1:]]
     if name not in COMMANDS and not name.startswith("-"):
-        like = difflib.get_close_matches(name, [*COMMANDS, *FORMER], 1)
-        hint = f"; did you mean {FORMER.get(like[0], like[0])}?" if like else ""
+        like = difflib.get_close_matches(name, [*COMMANDS, *(one.split()[-1] for one in COMMANDS)], 1)
+        hint = f"; did you mean {_whole(like[0])}?" if like else ""
         parser.error(f"there is no command {name}{hint} (lasformer --help lists them)")
     return words
+
+
+def _whole(name: str) -> str:
+    """Return the whole name of a command: ``contrast`` is ``score contrast``."""
+    return next(one for one in COMMANDS if one == name or one.split()[-1] == name)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -185,7 +183,7 @@ def _options(name: str, cls: type, words: list[str]) -> Any:
         hint = " (further options of fairseq go after --)" if takes_more else ""
         if name == "translate" and {"--to", "--target", "-t"} & set(unknown):
             hint = " (a model translates from one language into another; lasformer serve lists its models' languages)"
-        said = [now for word, now in RETIRED.get(name, {}).items() if word in unknown]
+        said = [f"{word} no longer exists: {now}" for word, now in RETIRED.get(name, {}).items() if word in unknown]
         hint = f"; {'; '.join(said)}" if said else hint
         parser.error(f"{name}: unrecognised: {' '.join(unknown)}{hint}; see lasformer {name} --help")
     if words[end + 1 :] and not takes_more:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sys
-from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -67,10 +64,7 @@ class Done:
 
     def __init__(self, path: Path) -> None:
         self.ledger = Ledger(path)
-        former = _of_version_02(self.ledger.others)
-        self.names = {*self.ledger.values, *former}
-        if former:
-            print(f"note: {path}: begun by an earlier version; its files are translated again", file=sys.stderr)
+        self.names = {*self.ledger.values}
 
     def _held(self, key: str, target: Path) -> list[Any] | None:
         held = self.ledger.values.get(_name(target))
@@ -135,12 +129,3 @@ class Done:
 
 def _name(target: Path) -> str:
     return str(target.resolve())
-
-
-def _of_version_02(lines: Sequence[str]) -> set[str]:
-    """Return the names in lines of key, name and counts."""
-    found = set()
-    for line in lines:
-        with suppress(ValueError, RecursionError):
-            found.add(str(json.loads(line.split("\t")[1]))) if "\t" in line else None
-    return found

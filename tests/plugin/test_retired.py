@@ -6,7 +6,8 @@ import pytest
 import torch
 from fairseq import options
 
-from fairseq_lasformer.checkpoints.settings import rename_former
+from fairseq_lasformer.checkpoints.loading import load
+from fairseq_lasformer.checkpoints.settings import FORMER
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.plugin import register
 from fairseq_lasformer.plugin.build import sampling
@@ -24,33 +25,15 @@ def test_a_retired_option_says_what_to_use_instead(name, form):
     assert str(error.value) == f"{name}: no longer exists; {RETIRED[name]}"
 
 
-@pytest.mark.parametrize(
-    ("former", "now"),
-    [
-        ({"select_window": 7, "select_pattern": "learned"}, {"select_pattern": "window:7"}),
-        ({"select_window": 0, "select_pattern": "full"}, {"select_pattern": "full"}),
-        ({"moe_every": "3,0", "moe_layers": ""}, {"moe_layers": "3,0"}),
-        ({"moe_every": "2", "moe_layers": "encoder.1"}, {"moe_layers": "encoder.1"}),
-        ({"supervise_rows": "512", "supervise_all_above": 0.35}, {"supervise_rows": "auto"}),
-        ({"supervise_rows": "512", "supervise_all_above": 1.0}, {"supervise_rows": "512"}),
-        ({"supervise_rows": "all", "supervise_all_above": 0.35}, {"supervise_rows": "all"}),
-        ({"moe_backend": "loop"}, {}),
-    ],
-)
-def test_a_former_checkpoint_says_the_same_by_present_options(former, now):
-    state = {"cfg": {"model": dict(former), "task": {}}}
-    rename_former(state)
-    assert state["cfg"]["model"] == now
-    module_config(LasformerConfig(moe_experts=4, **now))
-
-
-@pytest.mark.parametrize(
-    ("former", "now"), [((False, False), "auto"), ((True, False), "yes"), ((False, True), "no"), (("no", None), "no")]
-)
-def test_former_alignment_is_one_option_now(former, now):
-    task = {"align_sentences": former[0]} | ({} if former[1] is None else {"no_align_sentences": former[1]})
-    rename_former({"cfg": {"model": {}, "task": task}})
-    assert task == {"align_sentences": now}
+@pytest.mark.parametrize("name", FORMER)
+@pytest.mark.parametrize("part", ["model", "task"])
+def test_a_checkpoint_of_version_02_is_refused_in_one_line(name, part, tmp_path):
+    path, cfg = tmp_path / "old.pt", {"model": {"_name": "lasformer"}, "task": {"_name": "document_translation"}}
+    cfg[part][name] = 0
+    torch.save({"model": {}, "cfg": cfg}, path)
+    with pytest.raises(InputError) as error:
+        load(path)
+    assert str(error.value) == f"{path}: of version 0.2 of this package (it sets {name}); use it with that version"
 
 
 def test_queries_are_sampled_as_asked():

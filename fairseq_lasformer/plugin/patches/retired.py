@@ -12,11 +12,8 @@ from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.plugin.patches import wrap
 
 RETIRED = {
-    "--select-window": "use --select-pattern window:N",
-    "--moe-every": "use --moe-layers N or N,M",
-    "--moe-backend": "leave it out; the faster way is chosen",
-    "--supervise-all-above": "use --supervise-rows N (at every kappa), all, or auto (all above 0.35, then 512)",
-    "--no-align-sentences": "use --align-sentences no",
+    "--cuda-graph-tokens": "leave it out; training steps are no longer captured",
+    "--cuda-graph-memory": "leave it out; training steps are no longer captured",
 }
 
 
