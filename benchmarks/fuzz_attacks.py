@@ -1,4 +1,4 @@
-"""Attacks that the mutations of :mod:`benchmarks.fuzz` would hardly find: sizes, SQL, receipts, the same file twice.
+"""Attacks that the mutations of :mod:`benchmarks.fuzz` would hardly find: sizes, SQL, the same file twice.
 
 Each runs in a process of its own, with bounds on memory and time: one that a cure no longer stops must not stop others.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 import io
-import json
 import os
 import random
 import resource
@@ -155,51 +154,6 @@ def of_memories(chosen: random.Random, folder: Path) -> Generator[Attempt]:
         yield "attack memory", sql.encode(), lambda used=used: bounded(used)
 
 
-def forge(chosen: random.Random, receipt: dict[str, Any], pipe: Path) -> dict[str, Any]:
-    """Return a copy of a receipt in which one to three values, or its glossary, are others."""
-    values = ("/dev/zero", str(pipe), "/", "", "x" * 5000, "-x", None, 5, [], {}, "/proc/kmsg", "../..")
-
-    def value() -> object:
-        return copy.deepcopy(chosen.choice(values))  # a dictionary that is forged in turn must not hold itself
-
-    forged = copy.deepcopy(receipt)
-    for _ in range(chosen.randint(1, 3)):
-        inside = chosen.choice([forged, *(v for v in forged.values() if isinstance(v, dict))])
-        inside[chosen.choice([*inside, "glossary", "memory", "given"])] = value()
-    if isinstance(forged.get("files"), dict) and chosen.random() < 0.5:
-        forged["files"]["glossary"] = "0" * 64
-        places = forged.get("places")
-        forged["places"] = {**(places if isinstance(places, dict) else {}), "glossary": value()}
-    return forged
-
-
-def of_receipts(chosen: random.Random, folder: Path) -> Generator[Attempt]:
-    """Receipts that name devices and pipes, and translations that are not theirs."""
-    place = folder / "receipts"
-    place.mkdir()
-    os.mkfifo(place / "pipe")
-    source, made = place / "in.txt", place / "out.txt"
-    source.write_text("a river\na bank\n")
-    words = ("translate", folder / "model", source, "-o", made, "--data", folder / "data", "--receipt", "--quiet")
-    bounded(lambda: command(*words))
-    receipt = json.loads((place / "out.txt.receipt.json").read_text())
-    text = made.read_text()
-    while True:
-        forged = forge(chosen, receipt, place / "pipe")
-        altered = chosen.random() < 0.3
-        if altered:
-            forged = receipt
-        (place / "attack.receipt.json").write_text(json.dumps(forged))
-        made.write_text(text + ("more\n" if altered else ""))
-
-        def verified(altered: bool = altered) -> None:
-            words = ("translate", "--verify", place / "attack.receipt.json", source, "--translation", made)
-            if command(*words) == 0 and altered:
-                raise RuntimeError("an altered translation is called the same")
-
-        yield "attack receipt", json.dumps(forged).encode(), lambda verified=verified: bounded(verified)
-
-
 WRITING = (
     "translate MODEL text -o out --report SAME:text --data DATA",
     "translate MODEL text -o SAME:text --data DATA --overwrite",
@@ -270,7 +224,7 @@ def of_paths(chosen: random.Random, folder: Path) -> Generator[Attempt]:
 
 def attempts(chosen: random.Random, folder: Path) -> Generator[Attempt]:
     """Yield attacks of all kinds in turn."""
-    sources = [source(chosen, folder) for source in (of_sizes, of_memories, of_receipts, of_paths)]
+    sources = [source(chosen, folder) for source in (of_sizes, of_memories, of_paths)]
     while True:
         for source in sources:
             yield next(source)

@@ -1,7 +1,7 @@
 """Options of commands, each declared once: a field of a dataclass with everything there is to say about it.
 
 Command-line parsers (:mod:`cli.parser`), sections of configuration files (:func:`read_section`), the tables of
-docs/commands.md, the keys of resumed work and the receipts (:func:`text_settings`) are made from these fields.
+docs/commands.md, and the keys of resumed work (:func:`text_settings`) are made from these fields.
 """
 
 from __future__ import annotations

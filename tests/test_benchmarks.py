@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import random
 import sys
-from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
@@ -126,14 +124,6 @@ def test_the_script_for_a_gpu_runs_without_one_and_survives_a_section_that_fails
     assert {row["system"] for row in found["decoding"]["rows"]} == {"transformer", "lasformer"}
     assert "not measured  5 rows: tokens/s" in done.stdout.split("== bars")[1]
     assert "/transformer" in done.stdout and found["facts"]["machine"]["gpu"] is None
-
-
-def test_a_forged_receipt_can_be_written():
-    from benchmarks.fuzz_attacks import forge
-
-    receipt = {"files": {"checkpoint": "0"}, "places": {}, "beam": 4}
-    forged = {json.dumps(forge(random.Random(seed), receipt, Path("pipe"))) for seed in range(5000)}
-    assert len(forged) > 200 and receipt == {"files": {"checkpoint": "0"}, "places": {}, "beam": 4}
 
 
 def test_bars_pass_or_are_missed_or_were_not_measured():

@@ -1,4 +1,4 @@
-"""Options, declared once: parser, configuration files, keys and receipts know the same ones."""
+"""Options, declared once: parser, configuration files and keys know the same ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from helpers import ROOT
 
 from fairseq_lasformer.cli.main import COMMANDS, main
 from fairseq_lasformer.cli.parser import declare, make
-from fairseq_lasformer.cli.translate_options import FILES, RECORDED, Translate
+from fairseq_lasformer.cli.translate_options import Translate
 from fairseq_lasformer.cli.update import Update
 from fairseq_lasformer.data.prepare_config import DEFAULTS, PrepareConfig
 from fairseq_lasformer.errors import InputError
@@ -170,12 +170,6 @@ def test_what_is_not_in_a_key_is_compared_by_the_command_or_changes_nothing(cls)
     assert nothing <= {"out", "report", "shard", "overwrite", "quiet", "verbose", "exit_code", "strict"}
     speed = {one.name for one in options_of(cls) if one.spec.changes == SPEED}
     assert speed <= {"device", "max_tokens", "jobs", "engine"}
-
-
-def test_a_receipt_records_every_option_that_changes_the_text():
-    text = {one.name for one in options_of(Translate) if one.spec.changes == TEXT}
-    implied = {"reproducible", "receipt", "shortlist"}  # the second implies the first, which refuses the third
-    assert text == {*RECORDED, *FILES, *implied, "form", "model", "data", "input"}
 
 
 def test_the_fingerprint_of_a_preparation_knows_every_option_that_changes_its_text(tmp_path):

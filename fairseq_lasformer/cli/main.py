@@ -41,7 +41,6 @@ class Command(NamedTuple):
 GROUPS = {
     "translate": {
         "translate": Command("translate files, folders or standard input, in any known format", "translate"),
-        "translate --verify": Command("repeat the translation of a receipt and compare the bytes", "verify"),
         "update": Command("update a translation: translate what has changed in its source", "update"),
         "explain": Command("show which earlier line decided a word of a translation", "explain"),
         "memory": Command("build a translation memory, or look up sentences in one", "memory"),
@@ -96,7 +95,10 @@ COMMANDS = {name: command for group in GROUPS.values() for name, command in grou
 GONE: dict[str, str] = {}
 """Commands that no longer exist, and what to do instead; for one release."""
 
-RETIRED: dict[str, dict[str, str]] = {}
+_SAME = "use --reproducible, and compare by sha256sum (docs/scale.md)"
+RETIRED: dict[str, dict[str, str]] = {
+    "translate": {"--receipt": _SAME, "--verify": _SAME},
+}
 """Options that no longer exist, by command, and what to do instead; for one release."""
 
 
@@ -135,10 +137,6 @@ def _named(words: list[str], parser: argparse.ArgumentParser) -> list[str]:
     name, *rest = words
     if name in GONE:
         parser.error(f"{name}: no longer exists; {GONE[name]}")
-    end = rest.index("--") if "--" in rest else len(rest)
-    if name == "translate" and "--verify" in rest[:end]:
-        rest.remove("--verify")
-        return ["translate --verify", *rest]
     if rest and f"{name} {rest[0]}" in COMMANDS:
         return [f"{name} {rest[0]}", *rest[1:]]
     if name not in COMMANDS and not name.startswith("-"):

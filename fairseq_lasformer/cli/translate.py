@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from fairseq_lasformer.cli.translate_options import (
     Translate,
-    checked,
+    check,
     data_and_memory_of,
     elsewhere,
     files_options,
@@ -41,7 +41,7 @@ _BINARY = ("docx", "odt")
 
 def run_translate(args: Translate) -> None:
     set_verbosity(args.verbose)
-    args = checked(args)
+    check(args)
     shard_of(args.shard)
     places = [Path(name) for name in args.input]
     _check_places(args, places)
@@ -245,7 +245,7 @@ def _run(args: Translate, jobs: Sequence[Job], state: Path, inputs: Sequence[Pat
     options = files_options(args, inputs)
     if len(jobs) == 1:  # before the model is loaded
         read = {jobs[0].source.resolve()} | options.inputs
-        Done(state / DONE).check(jobs[0].target, read, args.overwrite, args.receipt)
+        Done(state / DONE).check(jobs[0].target, read, args.overwrite)
     translator = None if elsewhere(args) else translator_of(args)  # workers load the model; the command does not
     data, memory = data_and_memory_of(args) if translator is None else (translator.model.settings, translator.memory)
     settings = (identity(chosen(args.model)), data.fingerprint, text_settings(args), memory and memory.state)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from fairseq_lasformer.cannot import refuse
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.files import check_writable, file_hash
-from fairseq_lasformer.options import NOTHING, OWN, TEXT, argument, option, options_of
+from fairseq_lasformer.options import NOTHING, OWN, argument, option
 from fairseq_lasformer.shared_options import (
     Beam,
     Data,
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from fairseq_lasformer.file_translation.file_translator import FileTranslator
     from fairseq_lasformer.file_translation.files_worker import Options
     from fairseq_lasformer.file_translation.reading import Blocks
-    from fairseq_lasformer.file_translation.receipt import Maker
     from fairseq_lasformer.translation_memory.remembering import Memory
 
 
@@ -109,11 +108,6 @@ class Translate(Data, Reading, Beam, ExactMemory, Device, Decoding, Engine, Mess
         False, "also read fuzzy and unreviewed translations of .po and XLIFF files as context (default: finished ones)"
     )
     max_tokens: int = max_tokens(8192)
-    receipt: bool = option(
-        False,
-        "write a receipt next to each file (NAME.receipt.json), from which translate --verify repeats and compares the "
-        "translation; implies --reproducible",
-    )
     report: Path | None = report("file")
     strict: bool = option(
         False,
@@ -143,22 +137,14 @@ class Translate(Data, Reading, Beam, ExactMemory, Device, Decoding, Engine, Mess
 
 
 FILES = ("glossary", "memory", "given")
-"""Options that name the files on which a translation depends; with --reproducible, there is no shortlist."""
-
-RECORDED = tuple(
-    one.name
-    for one in options_of(Translate)
-    if one.spec.changes == TEXT
-    and not (one.spec.apart or one.base is Path or one.name in ("form", "receipt", "reproducible"))
-)
-"""Options that a receipt records, in addition to these files and the format of each source."""
+"""Options that name the files on which a translation depends."""
 
 
-def checked(args: Translate) -> Translate:
-    """Return the options with those that others imply.
+def check(args: Translate) -> None:
+    """Refuse options that are invalid or conflict.
 
     Raises:
-        InputError: options are invalid or conflict; names them.
+        InputError: names them.
     """
     if args.nbest > 1 and args.format == "text":
         raise InputError("--nbest: needs --format tsv or jsonl, which have room for more than one translation")
@@ -169,13 +155,10 @@ def checked(args: Translate) -> Translate:
             "".encode(args.encoding_out)
         except (LookupError, UnicodeError) as e:
             raise InputError(f"--encoding-out {args.encoding_out}: no such encoding of text") from e
-    if args.receipt and args.out is None:
-        raise InputError("--receipt: is written next to a file; name the translated one with -o")
     if args.report is not None:
         if args.out is None:
             raise InputError("--report: covers files; name the translated one, or the folder, with -o")
         check_writable(args.report)
-    return replace(args, reproducible=args.reproducible or args.receipt)
 
 
 def elsewhere(args: Translate) -> bool:
@@ -199,7 +182,7 @@ def files_options(args: Translate, inputs: Sequence[Path] = ()) -> Options:
     finishing = Finishing(not args.no_review_marks, args.subtitle_width, args.encoding_out)
     named = [Path(path) for name in (*FILES, "shortlist") if (path := getattr(args, name)) is not None]
     others = frozenset(path.resolve() for path in [*inputs, *named])
-    return Options(args.format, args.encoding, args.overwrite, args.any_language, finishing, others, receipts_of(args))
+    return Options(args.format, args.encoding, args.overwrite, args.any_language, finishing, others)
 
 
 def translator_of(args: Translate) -> FileTranslator:
@@ -287,17 +270,3 @@ def given_of(
         raise InputError(f"--given {path}: cannot be read ({e.strerror})") from e
     read = given_lines_of_text if form == "text" else given_blocks
     return read(data, known, form, encoding, str(path), languages)
-
-
-def receipts_of(args: Translate) -> Maker | None:
-    """Return the maker of receipts for ``--receipt``; None without it."""
-    from fairseq_lasformer.checkpoints.loading import chosen
-    from fairseq_lasformer.documents.hub import data_of
-    from fairseq_lasformer.file_translation.receipt import Maker
-
-    if not args.receipt:
-        return None
-    checkpoint = chosen(args.model)
-    files = {name: Path(path) for name in FILES if (path := getattr(args, name)) is not None}
-    options = {name: getattr(args, name) for name in RECORDED}
-    return Maker.of(checkpoint, args.data or data_of(checkpoint), options, files)

@@ -9,24 +9,21 @@ from typing import Any, NamedTuple
 
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.evaluation.doubts import Facts
-from fairseq_lasformer.file_translation.receipt import ENDING
 from fairseq_lasformer.files import atomic_write, beside, check_writable, file_hash, first_wins, replacing
 from fairseq_lasformer.resume import Ledger
 
 FACTS = ".json"
-"""Ending of the name of a file with a translation's receipt and counts, left for another process."""
+"""Ending of the name of a file with a translation's counts, left for another process."""
 
 
 class Made(NamedTuple):
     """A translated file, ready to be written.
 
     Attributes:
-        receipt: see :mod:`file_translation.receipt`; empty for none.
         facts: counts of its lines.
     """
 
     text: bytes
-    receipt: str = ""
     facts: Facts = Facts()
 
     def leave(self, path: Path, same: bool) -> None:
@@ -39,15 +36,14 @@ class Made(NamedTuple):
             InputError: it is not the same, or cannot be written.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
-        atomic_write(beside(path, FACTS), json.dumps([self.receipt, *self.facts]))
+        atomic_write(beside(path, FACTS), json.dumps(self.facts))
         with first_wins(path, same, binary=True) as file:
             file.write(self.text)
 
     @classmethod
     def left(cls, path: Path) -> Made:
         """Read what another process left."""
-        receipt, *counts = json.loads(beside(path, FACTS).read_text(encoding="utf-8"))
-        return cls(path.read_bytes(), receipt, Facts(*counts))
+        return cls(path.read_bytes(), Facts(*json.loads(beside(path, FACTS).read_text(encoding="utf-8"))))
 
     @staticmethod
     def remove(path: Path) -> None:
@@ -80,30 +76,28 @@ class Done:
             return Facts()
         return Facts(*held)
 
-    def check(self, target: Path, inputs: set[Path], overwrite: bool, receipt: bool = False) -> None:
+    def check(self, target: Path, inputs: set[Path], overwrite: bool) -> None:
         """Refuse to write over something else.
 
         Args:
             inputs: the files that are read, resolved.
             overwrite: replace any other file.
-            receipt: whether a receipt is written next to it.
 
         Raises:
             InputError: the target is, or links to, a file that is read; or it exists, and neither this run nor one
                 that it resumes wrote it.
         """
-        for path in [target, beside(target, ENDING)] if receipt else [target]:
-            if path.resolve() in inputs:
-                raise InputError(f"{path}: links to a file that is read; remove the link, or choose a different folder")
-            if path.is_file() and not overwrite:
-                if _name(target) not in self.names:
-                    raise InputError(f"{path}: exists already; --overwrite replaces it")
-                if path is target and (ours := self._texts(target)) and file_hash(target) not in ours:
-                    raise InputError(f"{path}: has been changed since it was translated; --overwrite replaces it")
-            check_writable(path)
+        if target.resolve() in inputs:
+            raise InputError(f"{target}: links to a file that is read; remove the link, or choose a different folder")
+        if target.is_file() and not overwrite:
+            if _name(target) not in self.names:
+                raise InputError(f"{target}: exists already; --overwrite replaces it")
+            if (ours := self._texts(target)) and file_hash(target) not in ours:
+                raise InputError(f"{target}: has been changed since it was translated; --overwrite replaces it")
+        check_writable(target)
 
     def place(self, key: str, target: Path, made: Made) -> None:
-        """Write a translation and its receipt, and record that it is done.
+        """Write a translation, and record that it is done.
 
         Raises:
             InputError: it or the record cannot be written.
@@ -113,8 +107,6 @@ class Done:
             self._add(target, "", text, *before)
         with replacing(target, "wb") as file:
             file.write(made.text)
-        if made.receipt:
-            atomic_write(beside(target, ENDING), made.receipt)
         if self._held(key, target) is None:
             self._add(target, key, text, *made.facts)
 

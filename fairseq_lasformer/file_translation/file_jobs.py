@@ -191,7 +191,7 @@ def _batches(
             if done.has(key, job.target):
                 results.append(Result(job, facts=done.facts(key, job.target)))
                 continue
-            done.check(job.target, inputs, options.overwrite, options.receipts is not None)
+            done.check(job.target, inputs, options.overwrite)
             waiting.append(Waiting(job, key, data))
             size += len(data)
         except OSError as e:

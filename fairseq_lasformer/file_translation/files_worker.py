@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,7 +16,6 @@ from fairseq_lasformer.file_translation.done import Made
 from fairseq_lasformer.file_translation.file_translator import FileTranslator
 from fairseq_lasformer.file_translation.outputs import present
 from fairseq_lasformer.file_translation.reading import Blocks
-from fairseq_lasformer.file_translation.receipt import Maker, Receipt
 from fairseq_lasformer.file_translation.translated import TranslatedFile
 from fairseq_lasformer.formats import OpenFile
 from fairseq_lasformer.formats.block import Unread
@@ -44,7 +42,6 @@ class Options(NamedTuple):
         any_language: translate files whose stated languages differ from the model's.
         finishing: see :class:`formats.Finishing`.
         inputs: other files that must not be written, resolved.
-        receipts: makes receipts, which are written next to the translations; None for none.
     """
 
     output: str = "text"
@@ -53,7 +50,6 @@ class Options(NamedTuple):
     any_language: bool = False
     finishing: formats.Finishing = formats.Finishing()
     inputs: frozenset[Path] = frozenset()
-    receipts: Maker | None = None
 
 
 class Result(NamedTuple):
@@ -114,7 +110,6 @@ class Batch(NamedTuple):
 class _Open(NamedTuple):
     waiting: Waiting
     file: OpenFile
-    receipt: Receipt | None
 
 
 class Files(Worker[Batch, Iterator[Result]]):
@@ -161,22 +156,17 @@ class Files(Worker[Batch, Iterator[Result]]):
             except OSError as e:
                 raise InputError(f"cannot be read ({e.strerror or e})") from e
         file = self.translator.open(data, job.form, options.encoding, options.finishing, options.any_language)
-        return _Open(waiting, file, options.receipts.begin(data, job.form) if options.receipts else None)
+        return _Open(waiting, file)
 
     def _written(self, opened: _Open, made: TranslatedFile | InputError, seconds: float) -> Result:
         job, note = opened.waiting.job, opened.file.note
         if isinstance(made, InputError):
             return Result(job, str(made), note=note)
         try:
-            text, receipt = present(made, self.options.output, opened.receipt.key if opened.receipt else ""), ""
-            if opened.receipt:
-                receipt = opened.receipt._replace(translation=hashlib.sha256(text).hexdigest()).text(
-                    opened.waiting.job.target.parent
-                )
             reasons = [sentence.doubts for sentence in made.lines]
             counts = facts([sentence.pair for sentence in made.lines], reasons, seconds)
             counts = counts._replace(unread=len(made.counts.unread))
-            result = self.put(opened.waiting, Made(text, receipt, counts))
+            result = self.put(opened.waiting, Made(present(made, self.options.output), counts))
             if (journal := self._journal(opened)) is not None:
                 journal.unlink(missing_ok=True)
             return result._replace(summary=made.counts.summary(), note=note, facts=counts, unread=made.counts.unread)

@@ -15,18 +15,17 @@ def suffix(output: str) -> str:
     return "" if output == "text" else f".{output}"
 
 
-def present(done: TranslatedFile, output: str, key: str = "") -> bytes:
+def present(done: TranslatedFile, output: str) -> bytes:
     """Return a translated file in an output form.
 
     Args:
         output: ``text`` for the format of the input; ``tsv`` for source, translation, score and ``repaired``,
             ``doubtful`` or nothing; ``jsonl`` for an object of these per line. Further translations are columns of
             text and score, or a list.
-        key: a receipt's key, which is written to every object of ``jsonl``.
     """
     if output == "text":
         return done.data
-    return "".join(_json(line, key) if output == "jsonl" else _row(line) for line in done.lines).encode()
+    return "".join(_json(line) if output == "jsonl" else _row(line) for line in done.lines).encode()
 
 
 def _row(sentence: TranslatedSentence) -> str:
@@ -38,7 +37,7 @@ def _row(sentence: TranslatedSentence) -> str:
     return "\t".join(cell.replace("\t", " ") for cell in cells) + "\n"
 
 
-def _json(sentence: TranslatedSentence, key: str) -> str:
+def _json(sentence: TranslatedSentence) -> str:
     line = sentence.line
     found: Json = {
         "line": line.number,
@@ -53,6 +52,4 @@ def _json(sentence: TranslatedSentence, key: str) -> str:
         found["alternatives"] = [{"translation": text, "score": score} for text, score in others]
     if sentence.matches:
         found["matches"] = [match.shown() for match in sentence.matches]
-    if key:
-        found["receipt"] = key
     return json.dumps(found, ensure_ascii=False) + "\n"

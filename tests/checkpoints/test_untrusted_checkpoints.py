@@ -27,7 +27,6 @@ from fairseq_lasformer.checkpoints import loading
 from fairseq_lasformer.cli.main import COMMANDS
 from fairseq_lasformer.documents import hub
 from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.file_translation.receipt import Maker
 from fairseq_lasformer.plugin.patches import compat
 
 
@@ -206,16 +205,6 @@ def command(name: str, *words: str) -> Callable[..., list]:
     return made
 
 
-def verify(program: str, data: Path, folder: Path, out: Path) -> list:
-    """Verify by a receipt that contains the hash of this very checkpoint."""
-    text = out / "text.txt"
-    options = {"beam": 2, "lines": True, "format": "text"}
-    receipt = Maker.of(folder / "checkpoint_best.pt", data, options, {}).begin(text.read_bytes(), "text")
-    receipt = receipt._replace(translation=receipt.source)  # the text itself, for what comes before the checkpoint
-    (out / "text.txt.receipt.json").write_text(receipt.text(out))
-    return [program, "translate", "--verify", out / "text.txt.receipt.json", text]
-
-
 NONE = None  # reads no checkpoint
 LASFORMER = {
     "corpus": NONE,
@@ -227,7 +216,6 @@ LASFORMER = {
     "shortlist": NONE,
     "memory": NONE,
     "translate": command("translate", "CHECKPOINT", "OUT/text.txt", "--data", "DATA"),
-    "translate --verify": verify,
     "serve": command("serve", "FOLDER", "--data", "DATA", "--port", "0"),
     "generate": command("generate", "DATA", "CHECKPOINT", "OUT/out", "--", "--cpu"),
     "score contrast": command("score", "contrast", "CHECKPOINT", "OUT/text", "--data", "DATA"),
