@@ -102,6 +102,7 @@ setup(
             "mkdocs-material>=9.6",
             "mypy>=1.14",
             "pytest>=8.3",
+            "ctranslate2>=4.5",  # a peer of benchmarks
             "pytest-timeout>=2.3",
             "pytest-xdist>=3.6",
             "python-docx>=1.2",
@@ -115,7 +116,6 @@ setup(
         "build": ["cython>=3", "setuptools>=77", "wheel>=0.45"],
         "report": ["plotly>=6", "tensorboardX>=2.6"],
         "server": ["prometheus-client>=0.21", "python-multipart>=0.0.18", "starlette>=0.46", "uvicorn>=0.34"],
-        "export": ["ctranslate2>=4.5"],
         "ray": ["ray[data]>=2.50"],
     },
     entry_points={"console_scripts": ["lasformer=fairseq_lasformer.cli.main:run"]},

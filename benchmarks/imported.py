@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from benchmarks.rows import Row, in_turns
-from fairseq_lasformer.conversion.export import export
+from benchmarks.to_ctranslate2 import to_ctranslate2
 from fairseq_lasformer.conversion.huggingface.importing import import_model
 from fairseq_lasformer.data.shortlist import Shortlist
 from fairseq_lasformer.documents.hub import load_model
@@ -151,7 +151,7 @@ def measure(args: argparse.Namespace) -> Iterator[Row]:
             if size == "opus":
                 TransformersConverter(str(original)).convert(str(converted), quantization="int8")
             else:  # its converter does not find the languages in M2M-100 models written by transformers 5
-                export(made, converted, quantisation="int8")
+                to_ctranslate2(made, converted, quantisation="int8")
             words = _by_zipf(np.random.default_rng(2), SIZES[size][-1], args.lines * args.words)
             texts = torch.from_numpy(words).view(args.lines, args.words)
             model = load_model(made, device="cpu")

@@ -21,7 +21,7 @@ from fairseq.models.transformer import TransformerConfig, TransformerModelBase
 from fairseq.sequence_generator import SequenceGenerator
 
 from benchmarks.rows import Row, in_turns
-from fairseq_lasformer.conversion.export import export
+from benchmarks.to_ctranslate2 import to_ctranslate2
 from fairseq_lasformer.documents.hub import DocumentHubInterface, load_model
 from fairseq_lasformer.documents.requests import Request
 from fairseq_lasformer.plugin.config import LasformerConfig
@@ -88,7 +88,7 @@ def theirs(checkpoint: Path, names: Sequence[list[str]], dtype: str, args: argpa
 
     with tempfile.TemporaryDirectory() as top:
         folder = Path(top, "exported")
-        export(checkpoint, folder, quantisation=dtype)
+        to_ctranslate2(checkpoint, folder, quantisation=dtype)
         model = ctranslate2.Translator(str(folder), compute_type=dtype, inter_threads=1, intra_threads=args.threads)
     longest = LONGEST[0] * max(map(len, names)) + LONGEST[1]
     how = {"beam_size": args.beam, "max_decoding_length": longest, "batch_type": "tokens", "max_batch_size": TOKENS}

@@ -115,29 +115,3 @@ def run_pack(args: Pack) -> None:
     from fairseq_lasformer.conversion.pack import pack
 
     print(pack(args.checkpoint, args.out, args.data))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Export(Data):
-    """A model for other software."""
-
-    checkpoint: Path = argument("a checkpoint at kappa 1, or its folder")
-    out: Path = argument("folder to write, for CTranslate2", writes=OWN)
-    like: Path | None = option(
-        None, "write a Hugging Face model like the one in this folder, from which it was imported", metavar="FOLDER"
-    )
-    quantization: str = option(
-        "float32", "type of the weights", choices=("float32", "int8", "int8_float32", "int16", "float16")
-    )
-
-
-def run_export(args: Export) -> None:
-    from fairseq_lasformer.conversion.export import export
-    from fairseq_lasformer.conversion.huggingface.exporting import export_like
-
-    if args.like is None:
-        print(export(args.checkpoint, args.out, args.data, args.quantization))
-    elif args.quantization != "float32":
-        raise InputError(f"--quantization {args.quantization}: only for CTranslate2; with --like, leave it out")
-    else:
-        print(export_like(args.checkpoint, args.out, args.like, args.data))

@@ -74,7 +74,6 @@ GROUPS = {
         "convert": Command("convert a checkpoint of fairseq's transformer to lasformer_dense", "checkpoints"),
         "average": Command("average checkpoints, with kappa from the last", "checkpoints"),
         "prune": Command("remove groups of layers, or heads, from a checkpoint", "checkpoints"),
-        "export": Command("write a model at kappa 1 for CTranslate2", "checkpoints"),
         "pack": Command("write a model as a small folder to give away: 8 bits, dictionaries, subwords", "checkpoints"),
     },
     "the paper": {
@@ -92,7 +91,9 @@ GROUPS = {
 
 COMMANDS = {name: command for group in GROUPS.values() for name, command in group.items()}
 
-GONE: dict[str, str] = {}
+GONE: dict[str, str] = {
+    "export": "ct2-fairseq-converter of CTranslate2 reads dense checkpoints of fairseq; others translate here alone",
+}
 """Commands that no longer exist, and what to do instead; for one release."""
 
 _SAME = "use --reproducible, and compare by sha256sum (docs/scale.md)"

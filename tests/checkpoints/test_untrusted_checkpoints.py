@@ -223,7 +223,6 @@ LASFORMER = {
     "report": command("report", "FOLDER", "-o", "OUT/r.html", "--document", "OUT/text.txt", "--data", "DATA"),
     "info": command("info", "CHECKPOINT"),
     "convert": command("convert", "CHECKPOINT", "OUT/out.pt"),
-    "export": command("export", "CHECKPOINT", "OUT/out", "--data", "DATA"),
     "import": NONE,  # takes no checkpoint of fairseq's; see test_huggingface
     "upcycle": command("upcycle", "CHECKPOINT", "DATA", "OUT/out"),
     "align": NONE,

@@ -12,8 +12,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-from fairseq_lasformer.data.subwords import tokenize
-
 ROOT = Path(__file__).parents[2]
 SIZES: dict[str, Any] = {
     "d_model": 32,
@@ -187,51 +185,4 @@ def nllb(folder: Path) -> Original:
     )
 
 
-def mbart50(folder: Path) -> Original:
-    from sentencepiece import SentencePieceProcessor
-    from transformers import MBart50Tokenizer, MBartConfig, MBartForConditionalGeneration
-
-    learned = pieces(folder / "sentencepiece.bpe.model", 400, normalization_rule_name="identity")
-    scores = SentencePieceProcessor(model_file=str(folder / "sentencepiece.bpe.model"))
-    vocabulary = [(word, 0.0) for word in ("<unk>", "<s>", "</s>")]
-    vocabulary += [(piece, scores.get_score(i)) for i, piece in enumerate(learned, 3)]
-    tokenizer = MBart50Tokenizer(vocab=vocabulary, src_lang="de_DE")
-    tokenizer.save_pretrained(folder)
-    words = tokenizer.get_vocab()
-    sizes = SIZES | {"activation_function": "gelu", "decoder_start_token_id": 2, "forced_eos_token_id": 2}
-    model = MBartForConditionalGeneration(MBartConfig(vocab_size=len(words), **sizes))
-    forced = words["fr_XX"]
-    written(model, folder)
-    return Original(
-        folder, model.eval(), lambda s: tokenizer([s])["input_ids"][0], (words, words), 2, forced, ("de_DE", "fr")
-    )
-
-
-def fsmt(folder: Path) -> Original:
-    from subword_nmt.learn_bpe import learn_bpe
-    from transformers import FSMTConfig, FSMTForConditionalGeneration, FSMTTokenizer
-
-    codes = io.StringIO()
-    learn_bpe(io.StringIO("\n".join(tokenize(line, "en", "moses-aggressive") for line in lines())), codes, 400)
-    merges = codes.getvalue().split("\n")[1:-1]
-    (folder / "merges.txt").write_text("\n".join(merges) + "\n")
-    characters = sorted({c for line in lines() for c in line if not c.isspace()})
-    parts = list(
-        dict.fromkeys([*(c + end for c in characters for end in ("", "</w>")), *("".join(m.split()) for m in merges)])
-    )
-    sides = []
-    for side, kept in (("src", parts), ("tgt", parts[::-1][:-40])):
-        sides.append({word: row for row, word in enumerate([*SPECIAL, *kept])})
-        (folder / f"vocab-{side}.json").write_text(json.dumps(sides[-1]))
-    paths = [str(folder / name) for name in ("vocab-src.json", "vocab-tgt.json", "merges.txt")]
-    tokenizer = FSMTTokenizer(["en", "de"], *paths)
-    tokenizer.save_pretrained(folder)
-    sizes = {"src_vocab_size": len(sides[0]), "tgt_vocab_size": len(sides[1]), "activation_function": "relu"}
-    model = FSMTForConditionalGeneration(FSMTConfig(langs=["en", "de"], **sizes, **SIZES))
-    written(model, folder)
-    return Original(
-        folder, model.eval(), lambda s: tokenizer([s])["input_ids"][0], (sides[0], sides[1]), 2, None, ("en", "de")
-    )
-
-
-FAMILIES = {"fsmt": fsmt, "m2m": m2m, "marian": marian, "mbart50": mbart50, "nllb": nllb}
+FAMILIES = {"m2m": m2m, "marian": marian, "nllb": nllb}

@@ -13,7 +13,7 @@ from tiers import thinned
 
 transformers = pytest.importorskip("transformers")
 
-from hf_models import FAMILIES, SPECIAL, documentation, lines  # noqa: E402
+from hf_models import FAMILIES, documentation, lines  # noqa: E402
 
 from fairseq_lasformer.checkpoints.loading import load  # noqa: E402
 from fairseq_lasformer.cli.main import main  # noqa: E402
@@ -57,9 +57,6 @@ def ours(imported):
 def rows(original, dictionary, side):
     """Return the original's row for each word of ours; -1 for none."""
     words = original.vocabulary[side]
-    if any(word.endswith("</w>") for word in words):  # FSMT marks pieces that end a word, subword-nmt the others
-        marked = {w.removesuffix("</w>") if w.endswith("</w>") else f"{w}@@": row for w, row in words.items()}
-        words = marked | {word: row for row, word in enumerate(SPECIAL)}
     made = [re.fullmatch(r"madeupword(\d{6})", word) for word in dictionary.symbols]  # rows without a word
     return torch.tensor([int(m[1]) if m else words.get(word, -1) for m, word in zip(made, dictionary.symbols)])
 
@@ -206,7 +203,7 @@ def changed(original, tmp_path, name, change):
     "name, change, message",
     [
         ("config.json", {"model_type": "nllb-moe"}, "mixtures of experts"),
-        ("config.json", {"model_type": "whisper"}, "known types are fsmt"),
+        ("config.json", {"model_type": "whisper"}, "known types are m2m_100, marian"),
         ("config.json", {"model_type": 3}, "what kind of model"),
         ("config.json", {"d_model": "x"}, "d_model: expected a number"),
         ("config.json", {"activation_function": "snake"}, "activation_function snake"),

@@ -1,4 +1,4 @@
-"""``lasformer export``: export of a model whose attention reads every key, to CTranslate2."""
+"""Conversion of a model whose attention reads every key to CTranslate2, for comparisons with it on the same weights."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LEARNED = 1
 """Row of fairseq's first learned position, counted from that of padding."""
 
 
-def export(checkpoint: Path, out: Path, data: Path | None = None, quantisation: str = "float32") -> str:
+def to_ctranslate2(checkpoint: Path, out: Path, data: Path | None = None, quantisation: str = "float32") -> str:
     """Write a model for CTranslate2, with its vocabularies and subwords.
 
     Args:
@@ -41,7 +41,7 @@ def export(checkpoint: Path, out: Path, data: Path | None = None, quantisation: 
     import ctranslate2
 
     check_new_folder(out)
-    model = loaded_for_export(checkpoint, data)
+    model = from_pretrained(checkpoint, data=data).eval()
     spec = _spec(checkpoint, model)
     spec.validate()
     spec.optimize(quantization=None if quantisation == "float32" else quantisation)
@@ -58,27 +58,14 @@ def export(checkpoint: Path, out: Path, data: Path | None = None, quantisation: 
     return told + (f"; target_prefix: {tag}" if tag else "")
 
 
-def loaded_for_export(checkpoint: Path, data: Path | None) -> DocumentHubInterface:
-    """Load a trained model.
-
-    Raises:
-        InputError: it cannot be loaded, or is not ours.
-    """
-    hub = from_pretrained(checkpoint, data=data).eval()
-    if not isinstance(hub.models[0], LasformerModel):
-        raise InputError(f"{checkpoint}: is not a model of this package; lasformer convert makes one of fairseq's")
-    return hub
-
-
-def check_reads_everything(checkpoint: Path, model: LasformerModel, what: str) -> None:
-    """Refuse a model whose attention reads only some of the keys, or none, which ``what`` cannot do."""
+def check_reads_everything(checkpoint: Path, model: LasformerModel) -> None:
+    """Refuse a model whose attention reads only some of the keys, or none."""
     if others := without_keys(model.cfg):
-        raise InputError(f"{checkpoint}: {', '.join(others)} attend in a way that {what} cannot")
+        raise InputError(f"{checkpoint}: {', '.join(others)} attend in a way that CTranslate2 cannot")
     selectors = [name for name, selector in model.selectors() if int(selector.kappa) == KAPPA_ONE]
     if partial := [n for n, pattern in model.patterns() if not isinstance(pattern, Full) and n not in selectors]:
         raise InputError(
-            f"{checkpoint}: {', '.join(partial)} read only some of the keys, which {what} cannot do; "
-            "only models at kappa 1 can be exported"
+            f"{checkpoint}: {', '.join(partial)} read only some of the keys; only kappa 1 can be converted"
         )
 
 
@@ -88,7 +75,7 @@ def _spec(checkpoint: Path, hub: DocumentHubInterface) -> Any:
     from ctranslate2.specs.common_spec import Activation
 
     model, cfg = hub.models[0], hub.models[0].cfg
-    check_reads_everything(checkpoint, model, "CTranslate2")
+    check_reads_everything(checkpoint, model)
     activations = {
         "relu": Activation.RELU,
         "gelu": Activation.GELU,
@@ -106,7 +93,7 @@ def _spec(checkpoint: Path, hub: DocumentHubInterface) -> Any:
         ("pre-norm on one side alone", cfg.encoder.normalize_before != cfg.decoder.normalize_before),
     ):
         if there:
-            raise InputError(f"{checkpoint}: {what} cannot be exported to CTranslate2")
+            raise InputError(f"{checkpoint}: {what} cannot be converted")
     spec = TransformerSpec.from_config(
         (cfg.encoder.layers, cfg.decoder.layers),
         heads.pop(),

@@ -1,4 +1,4 @@
-"""Models exported to CTranslate2: the same translations, and refusals by name."""
+"""Models converted to CTranslate2 for benchmarks: the same scores and translations."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from tiers import thinned
 ctranslate2 = pytest.importorskip("ctranslate2")
 transformers = pytest.importorskip("transformers")
 
-from hf_models import FAMILIES, lines  # noqa: E402
+from conversion.hf_models import FAMILIES, lines  # noqa: E402
 
+from benchmarks.to_ctranslate2 import to_ctranslate2  # noqa: E402
 from fairseq_lasformer.checkpoints.loading import load  # noqa: E402
-from fairseq_lasformer.cli.main import main  # noqa: E402
 from fairseq_lasformer.conversion.huggingface.importing import import_model  # noqa: E402
 from fairseq_lasformer.documents.hub import from_pretrained  # noqa: E402
 from fairseq_lasformer.documents.scoring import log_probabilities  # noqa: E402
+from fairseq_lasformer.errors import InputError  # noqa: E402
 
 
 @pytest.fixture(scope="module", params=thinned(FAMILIES, "marian"))
@@ -29,9 +30,8 @@ def imported(request, tmp_path_factory):
     return folder / "out"
 
 
-def test_scores_and_translations_are_equal(imported, tmp_path, capsys):
-    assert main(["export", str(imported), str(tmp_path / "out")]) == 0
-    told = capsys.readouterr().out
+def test_scores_and_translations_are_equal(imported, tmp_path):
+    told = to_ctranslate2(imported, tmp_path / "out")
     ours = from_pretrained(imported).eval()
     there = ctranslate2.Translator(str(tmp_path / "out"), inter_threads=1, intra_threads=1)
     tag = ours.settings.target_tag
@@ -55,12 +55,12 @@ def test_scores_and_translations_are_equal(imported, tmp_path, capsys):
 
 @pytest.mark.parametrize("kind", ["int8", "float16"])
 def test_weights_may_be_smaller(imported, tmp_path, kind):
-    assert main(["export", str(imported), str(tmp_path / kind), "--quantization", kind]) == 0
+    to_ctranslate2(imported, tmp_path / kind, quantisation=kind)
     whole = sum(weight.numel() * 4 for weight in load(imported / "model.pt")["model"].values())
     assert (tmp_path / kind / "model.bin").stat().st_size < whole * 0.7
 
 
-def test_what_cannot_be_exported_is_refused(checkpoint, trained_folder, prepared, tmp_path, capsys):
-    for model, message in ((trained_folder, "only models at kappa 1"), (checkpoint, "lasformer convert makes one")):
-        assert main(["export", str(model), str(tmp_path / "out"), "--data", str(prepared)]) == 1
-        assert message in capsys.readouterr().err and not (tmp_path / "out").exists()
+def test_a_model_that_selects_is_refused(trained_folder, prepared, tmp_path):
+    with pytest.raises(InputError, match="only kappa 1 can be converted"):
+        to_ctranslate2(trained_folder, tmp_path / "out", prepared)
+    assert not (tmp_path / "out").exists()
