@@ -114,7 +114,7 @@ setup(
         # further scores: ctxpro's for outputs of other systems, lines for outputs without them
         "evaluation": ["mweralign>=1.4", "sentence-splitter>=1.4"],
         "build": ["cython>=3", "setuptools>=77", "wheel>=0.45"],
-        "report": ["plotly>=6", "tensorboardX>=2.6"],
+        "tensorboard": ["tensorboardX>=2.6"],
         "server": ["prometheus-client>=0.21", "python-multipart>=0.0.18", "starlette>=0.46", "uvicorn>=0.34"],
         "ray": ["ray[data]>=2.50"],
     },

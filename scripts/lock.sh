@@ -12,4 +12,4 @@ trap 'rm -rf "$tools"' EXIT
 "$tools/bin/python" -m pip install --quiet pip-tools 'setuptools>=77' wheel
 "$tools/bin/pip-compile" --quiet --generate-hashes --allow-unsafe --strip-extras --no-header --no-emit-index-url \
   --no-emit-find-links --no-emit-trusted-host --no-build-isolation --no-annotate \
-  --extra build --extra dev --extra evaluation --extra export --extra ray --extra report --extra server --output-file constraints.txt "$@" setup.py
+  --extra build --extra dev --extra evaluation --extra ray --extra server --extra tensorboard --output-file constraints.txt "$@" setup.py

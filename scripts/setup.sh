@@ -29,7 +29,6 @@ say "3/6: what constraints.txt lists, each file by its hash"
 # --no-deps: it lists everything but torch, which is there already
 pip install --no-deps --no-build-isolation --require-hashes -r <(sed -n '/^setuptools==/,/[^\\]$/p;/^wheel==/,/[^\\]$/p' constraints.txt)
 pip install --no-deps --no-build-isolation --require-hashes -r constraints.txt
-pip install --no-deps --no-build-isolation --require-hashes -r constraints-suber.txt
 say "4/6: fairseq (Python 3.11 compiles it, some 3 minutes)"
 # without its dependencies: it declares torchaudio, which would replace torch with a build of several GB
 [ "$($venv/bin/python -m pip show fairseq-fixed 2>/dev/null | sed -n 's/^Version: //p')" = 0.12.3.1 ] ||

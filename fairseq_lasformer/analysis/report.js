@@ -6,14 +6,11 @@ const make = (tag, properties = {}, ...children) => {
   element.append(...children);
   return element;
 };
-const dark = matchMedia("(prefers-color-scheme: dark)");
-const drawn = { responsive: true, displaylogo: false, modeBarButtons: [["toImage", "resetScale2d"]] };
 
 // ---- sections that have something to show
 
 const filled = {
-  results: byId("results").querySelector("table"), samples: data.samples.length,
-  curves: data.charts.length, attention: data.views.length,
+  samples: data.samples.length, attention: data.views.length,
 };
 for (const [id, there] of Object.entries(filled)) {
   if (!there) continue;
@@ -21,57 +18,6 @@ for (const [id, there] of Object.entries(filled)) {
   byId("nav").append(make("a", { href: `#${id}`, textContent: byId(id).querySelector("h2").textContent }));
 }
 byId("nothing").hidden = Object.values(filled).some(Boolean);
-
-// ---- charts: text, grid and background have the page's colours
-
-const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
-function theme() {
-  const axis = { gridcolor: colour("grid"), zerolinecolor: colour("line"), linecolor: colour("line") };
-  return {
-    paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { color: colour("text"), size: 12, family: "system-ui, sans-serif" },
-    hoverlabel: { bgcolor: colour("card"), bordercolor: colour("line"), font: { color: colour("text") } },
-    modebar: { bgcolor: "rgba(0,0,0,0)", color: colour("soft"), activecolor: colour("accent") }, axis,
-  };
-}
-function themed(layout) {
-  const { axis, ...rest } = theme();
-  return { ...layout, ...rest, xaxis: { ...layout.xaxis, ...axis }, yaxis: { ...layout.yaxis, ...axis } };
-}
-
-function swatch(trace) {
-  const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
-  svg.setAttribute("width", 22); svg.setAttribute("height", 10); svg.setAttribute("aria-hidden", true);
-  const shape = document.createElementNS("http://www.w3.org/2000/svg", trace.type === "bar" ? "rect" : "line");
-  const dashes = { dash: "6 4", dot: "2 3", dashdot: "6 3 2 3", longdash: "9 4", longdashdot: "9 3 2 3" };
-  const set = (attributes) => Object.entries(attributes).forEach(([k, v]) => shape.setAttribute(k, v));
-  if (trace.type === "bar") set({ x: 5, width: 12, height: 10, rx: 2, fill: trace.marker.color });
-  else set({ x1: 0, x2: 22, y1: 5, y2: 5, stroke: trace.line.color, "stroke-width": trace.line.width || 2, "stroke-dasharray": dashes[trace.line.dash] || "none" });
-  svg.append(shape);
-  return svg;
-}
-
-// all boxes must exist before the first chart is drawn: a chart takes the current width of its box
-const plots = data.charts.map((chart) => {
-  const plot = make("div", { className: "plot" }), legend = make("div", { className: "legend" });
-  const note = make("p", { className: "note", textContent: chart.note });
-  byId("charts").append(make("div", { className: "card" }, make("h3", { textContent: chart.title }), note, plot, legend));
-  chart.data.forEach((trace, i) => {
-    const button = make("button", { type: "button" }, swatch(trace), trace.name);
-    button.setAttribute("aria-pressed", true);
-    button.onclick = () => {
-      const shown = button.getAttribute("aria-pressed") === "true";
-      button.setAttribute("aria-pressed", !shown);
-      Plotly.restyle(plot, { visible: !shown }, [i]);
-    };
-    legend.append(button);
-  });
-  return plot;
-});
-data.charts.forEach((chart, i) => Plotly.newPlot(plots[i], chart.data, themed(chart.layout), drawn));
-dark.addEventListener("change", () => {
-  data.charts.forEach((chart, i) => Plotly.relayout(plots[i], themed(plots[i].layout)));
-  if (view) map();
-});
 
 // ---- samples: a row for each line
 
@@ -176,29 +122,20 @@ function choose(word, focus) {
   if (focus) word.focus();
 }
 
-function mix(share) { // the card's colour towards the accent
-  const channels = (name) => colour(name).match(/[0-9a-f]{2}/gi).map((c) => parseInt(c, 16));
-  const [card, accent] = [channels("card"), channels("accent")];
-  return `rgb(${card.map((c, i) => Math.round(c + share * (accent[i] - c))).join(",")})`;
-}
-
 function map() {
   const lines = module.lines, several = lines.length > 1 && lines[0].length > 1;
   byId("between").hidden = !several;
   if (!several) return;
-  const z = lines.map((row) => row.map(Math.sqrt)), top = Math.max(...z.flat());
-  const label = (side) => view[side].map((_, i) => i + 1);
-  const narrow = byId("map").clientWidth < 500;
-  const layout = {
-    height: Math.min(560, 128 + 24 * lines.length), margin: { l: 10, r: 10, t: 28, b: 10 },
-    xaxis: { title: { text: `line of the ${module.to === "source" ? "source" : "translation"} attended to`, standoff: 8 }, type: "category", automargin: true, nticks: narrow ? 8 : 20 },
-    yaxis: { title: { text: `line of the ${module.from === "source" ? "source" : "translation"}`, standoff: 8 }, type: "category", automargin: true, nticks: 20, autorange: "reversed" },
-  };
-  Plotly.react("map", [{
-    type: "heatmap", z, x: label(module.to), y: label(module.from), customdata: lines.map((row) => row.map(percent)), showscale: false,
-    zmin: 0, zmax: top, colorscale: [0, 0.25, 0.5, 0.75, 1].map((share) => [share, mix(share)]), xgap: 1, ygap: 1,
-    hovertemplate: "line %{y} → line %{x}: %{customdata}<extra></extra>",
-  }], themed(layout), drawn);
+  const top = Math.max(...lines.flat());
+  const of = (side) => `line of the ${side === "source" ? "source" : "translation"}`;
+  const numbers = lines[0].map((_, i) => make("th", { scope: "col", textContent: i + 1 }));
+  const rows = lines.map((row, i) => make("tr", {}, make("th", { scope: "row", textContent: i + 1 }), ...row.map((share, j) => {
+    const cell = make("td", { title: `line ${i + 1} → line ${j + 1}: ${percent(share)}` });
+    cell.style.background = `color-mix(in srgb, var(--accent) ${Math.round(100 * Math.sqrt(share / top))}%, var(--card))`;
+    return cell;
+  })));
+  const caption = make("caption", { textContent: `Down: ${of(module.from)}; across: ${of(module.to)} attended to.` });
+  byId("map").replaceChildren(make("table", {}, caption, make("thead", {}, make("tr", {}, make("td"), ...numbers)), make("tbody", {}, ...rows)));
 }
 
 function pick(select, names, change) {

@@ -1,4 +1,4 @@
-"""Self-contained report page on training runs: models, scores, sample translations, curves, attention."""
+"""Self-contained report page on trained models: sample translations beside their source, and attention."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from datetime import datetime
 from pathlib import Path
 
 from fairseq_lasformer.analysis.attention_view import attention_view
-from fairseq_lasformer.analysis.comparison import comparison
-from fairseq_lasformer.analysis.figures import Chart, charts
 from fairseq_lasformer.analysis.runs import Run, read_runs
 from fairseq_lasformer.analysis.samples import Sample, page_samples, read_samples, reasons_of
 from fairseq_lasformer.documents.hub import DocumentHubInterface, load_model
@@ -27,48 +25,40 @@ from fairseq_lasformer.version import __version__
 def report(
     paths: Sequence[Path],
     out: Path,
-    document: Path | None = None,
+    document: Path,
     title: str = "Lasformer report",
     show: int = 3,
     data: Path | None = None,
     reference: Path | None = None,
-    scores: Path | None = None,
     device: str = "auto",
 ) -> list[Run]:
     """Write the report.
 
     Args:
         paths: see :func:`read_runs`.
-        document: source text, raw form, for the sample translations and the attention view; None for neither.
+        document: source text, raw form, for the sample translations and the attention view.
         show: number of documents in them.
         data: prepared folder, if it is not the one a run was trained on.
         reference: translation of ``document``, raw form; default: the file next to it in the target language
             (``test.de`` for ``test.en``), if there is one.
-        scores: scores of several runs; see :func:`read_runs`.
         device: where the samples are translated; see :func:`load_model`.
 
     Returns:
         the runs in the report.
 
     Raises:
-        InputError: as :func:`read_runs`; or a document or checkpoint cannot be read, or plotly is missing.
+        InputError: as :func:`read_runs`; or a document or checkpoint cannot be read.
     """
-    try:
-        from plotly.offline import get_plotlyjs
-    except ImportError as e:
-        raise InputError("the report needs plotly: pip install 'fairseq_lasformer[report]'") from e
-    runs = read_runs(paths, scores)
-    samples, views = translated(runs, document, reference, show, data, device) if document else ([], [])
-    content = {"charts": [_chart(chart) for chart in charts(runs)], "samples": samples, "views": views}
+    runs = read_runs(paths)
+    samples, views = translated(runs, document, reference, show, data, device)
+    content = {"samples": samples, "views": views}
     values = {
         "TITLE": html.escape(title),
         "FACTS": _facts(document),
-        "COMPARISON": comparison(runs),
         # no document may close the script element that contains it, or open another
         "DATA": json.dumps(content, ensure_ascii=False).replace("<", "\\u003c"),
         "SCRIPT": _beside("report.js"),
         "STYLE": _beside("report.css"),
-        "PLOTLY": get_plotlyjs(),
     }
     # in a single pass, as the inserted text may itself contain such a placeholder
     page = re.sub(f"@({'|'.join(values)})@", lambda mark: values[mark[1]], _beside("report.html"))
@@ -80,20 +70,15 @@ def _beside(name: str) -> str:
     return Path(__file__).with_name(name).read_text(encoding="utf-8")
 
 
-def _chart(chart: Chart) -> Json:
-    return {"title": chart.title, "note": chart.note, **json.loads(chart.figure.to_json())}
-
-
-def _facts(document: Path | None) -> str:
+def _facts(document: Path) -> str:
     """Return when, how and where the page was made, as HTML."""
     facts = {
         "written": f"{datetime.now().astimezone():%Y-%m-%d %H:%M %Z}",
         "by": f"fairseq_lasformer {__version__}",
         "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
         "machine": describe(machine()),
+        "samples from": str(document),
     }
-    if document is not None:
-        facts["samples from"] = str(document)
     return "".join(f"<div><dt>{k}</dt><dd>{html.escape(v)}</dd></div>" for k, v in facts.items())
 
 
@@ -114,8 +99,6 @@ def translated(
     views: list[Json] = []
     reasons: dict[str, list[list[list[str]]]] = {}
     for run in runs:
-        if run.checkpoint is None:
-            continue
         try:
             hub = load_model(run.checkpoint, data, device)
         except InputError as e:

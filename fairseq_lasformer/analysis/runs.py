@@ -1,4 +1,4 @@
-"""Outputs of a training run that the report shows: log, checkpoint and scores."""
+"""Outputs of a training run: its log, and the checkpoint that translates."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 from fairseq_lasformer.checkpoints.loading import CHECKPOINTS
 from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.evaluation.breakdown import MEASURES
-from fairseq_lasformer.records import Json, Scores
+from fairseq_lasformer.records import Json
 
 # "| train_inner | {…}" of fairseq-train, "[train_inner][INFO] - {…}" of fairseq-hydra-train, "{…}" of --log-file
 _LOG_LINE = re.compile(r"(?:^|[|\[] ?(?:train_inner|train|valid)(?: \||\]\[INFO\] -) )(\{\".*\})")
@@ -22,23 +21,10 @@ _STARTED = "[started] "
 
 
 class Run(NamedTuple):
-    """One run.
-
-    Attributes:
-        checkpoint: the checkpoint used for translation (the best, if the run was validated), or None.
-        log: JSON lines of its log, by kind (``train_inner``, ``valid``).
-        scores: scores from ``lasformer score`` or the demo; empty if there are none.
-        start: ``date``, ``command`` and ``machine`` of the last start; empty if the log does not say.
-        compared: the bootstrap test of its d-BLEU: ``against`` which system, ``p`` (None for the first), ``interval``
-            and ``signature``; empty without one.
-    """
+    """One run: its name, and the checkpoint used for translation, the best if the run was validated."""
 
     name: str
-    checkpoint: Path | None
-    log: dict[str, list[dict[str, float]]]
-    scores: Scores
-    start: Json = {}
-    compared: Scores = {}
+    checkpoint: Path
 
 
 def started(command: Sequence[str], machine: Json) -> str:
@@ -98,104 +84,27 @@ def _by_group(values: Json, prefix: str) -> Iterator[tuple[str, str]]:
             yield from ((f"{name}_{module}_{i}", share) for i, share in enumerate(shares.split(",")))
 
 
-class _Scores(NamedTuple):
-    systems: dict[str, Scores]
-    bootstrap: Scores
-
-    def compared(self, name: str) -> Scores:
-        """Return the test of one system; see :class:`Run`."""
-        tested = self.bootstrap.get("systems", {})
-        if name not in tested:
-            return {}
-        return {**tested[name], "against": next(iter(tested)), "signature": self.bootstrap.get("signature", "")}
-
-
-def _scores(path: Path) -> _Scores:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        systems, bootstrap = found["systems"], found.get("bootstrap", {})
-        if not systems or not all(isinstance(_numbers(scores), dict) for scores in systems.values()):
-            raise ValueError("no system's scores")
-        for tested in bootstrap.get("systems", {}).values():
-            _numbers(tested)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as e:
-        raise InputError(f"{path}: not scores written by lasformer score --json ({e})") from e
-    return _Scores(systems, bootstrap)
-
-
-def _numbers(scores: Scores) -> Scores:
-    """Return one system's scores, after checking that they have the types of the report: numbers, tables of numbers.
-
-    Raises:
-        ValueError: a score is of another type.
-    """
-    for name, value in scores.items():
-        inner = list(value.values()) if isinstance(value, dict) else [value]
-        if name in MEASURES:  # tables of tables
-            inner = [number for scores in inner for number in scores.values()]
-        elif name == "omissions":
-            inner = [number for places in inner for place in places for number in place]
-        text = name == "signatures"
-        if not all(v is None or isinstance(v, str if text else int | float) for v in inner):
-            raise ValueError(f"{name} is not a number")
-    return scores
-
-
-def read_runs(paths: Sequence[Path], scores: Path | None = None) -> list[Run]:
+def read_runs(paths: Sequence[Path]) -> list[Run]:
     """Read the runs in a list of folders.
 
-    Each folder is either that of a demo (with a ``report.json``; one run per system) or a folder of checkpoints. The
-    log and the scores of a folder of checkpoints are ``train.log`` and ``scores.json`` inside it, or ``<name>.log`` and
-    ``<name>.json`` next to it (``lasformer score --json``, for one system).
-
-    Args:
-        scores: scores of several systems (``lasformer score --json``), by names of the runs; they take precedence. A
-            system without a run becomes a run without log and checkpoint.
+    Each folder is one of checkpoints, or contains some (that of ``make demo``).
 
     Raises:
-        InputError: a folder is missing, or is neither; or scores are not what ``lasformer score`` writes.
+        InputError: a folder is missing, or contains no checkpoint.
     """
     runs = []
     for path in paths:
         if not path.is_dir():
             raise InputError(f"{path}: no such folder; give folders of checkpoints, or one of examples/demo.py")
-        demo = path / "report.json"
-        if demo.is_file():
-            found = _scores(demo)
-            for name in found.systems:
-                runs.append(_run(path / name, found, name))
-        else:
-            runs.append(_run(path, None))
-    names = [r.name for r in runs]
+        found = [run for folder in (path, *sorted(path.iterdir())) if (run := _run(folder)) is not None]
+        if not found:
+            raise InputError(f"{path}: contains no checkpoint; nothing to report")
+        runs += found
+    names = [run.name for run in runs]
     # folders with the same name are distinguished by their paths
-    runs = [
-        r if names.count(r.name) == 1 or not r.checkpoint else r._replace(name=str(r.checkpoint.parent)) for r in runs
-    ]
-    if scores is not None:
-        found = _scores(scores)
-        runs = [
-            r._replace(scores=found.systems[r.name], compared=found.compared(r.name)) if r.name in found.systems else r
-            for r in runs
-        ]
-        others = found.systems.keys() - {r.name for r in runs}
-        runs += [Run(n, None, {}, s, {}, found.compared(n)) for n, s in found.systems.items() if n in others]
-    return runs
+    return [run if names.count(run.name) == 1 else run._replace(name=str(run.checkpoint.parent)) for run in runs]
 
 
-def _run(folder: Path, scores: _Scores | None, system: str = "") -> Run:
-    name = folder.resolve().name
-    beside = folder.resolve().parent
-
-    def first(*candidates: Path) -> Path | None:
-        return next((c for c in candidates if c.is_file()), None)
-
-    log = first(folder / "train.log", beside / f"{name}.log")
+def _run(folder: Path) -> Run | None:
     checkpoint = next((folder / name for name in CHECKPOINTS if (folder / name).is_file()), None)
-    if log is None and checkpoint is None:
-        raise InputError(f"{folder}: contains no checkpoint and no train.log; nothing to report")
-    if scores is None:
-        file = first(folder / "scores.json", beside / f"{name}.json")
-        scores = _scores(file) if file else _Scores({}, {})
-        system = next(iter(scores.systems), "")
-    read = (read_log(log), read_start(log)) if log else ({}, {})
-    return Run(name, checkpoint, read[0], scores.systems.get(system, {}), read[1], scores.compared(system))
+    return None if checkpoint is None else Run(folder.resolve().name, checkpoint)

@@ -103,21 +103,19 @@ def run_context(args: Context) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Report(Device, OverwriteOthers):
-    """A page about runs."""
+    """A page about trained models."""
 
     runs: tuple[Path, ...] = argument(
-        "output folder of examples/demo.py, or folder of checkpoints with train.log (or RUN.log next to it) and, if "
-        "there are scores, scores.json (lasformer score --json)",
+        "folder of checkpoints, or output folder of examples/demo.py, which contains several",
         metavar="RUN",
     )
     out: Path = option(Path("report.html"), short="-o", writes=PAGE)
-    document: Path | None = option(None, "source text (raw form) to translate and inspect")
+    document: Path = option(help="source text (raw form) to translate and inspect")
     reference: Path | None = option(
         None, "its translation (default: the file next to it in the target language, if any)"
     )
     show: int = option(3, "number of its documents to show")
     data: Path | None = option(None, "prepared folder (default: the one each run was trained on)")
-    scores: Path | None = option(None, "scores of all runs, by their names (lasformer score --bootstrap --json)")
     title: str = option("Lasformer report")
 
 
@@ -125,9 +123,7 @@ def run_report(args: Report) -> None:
     from fairseq_lasformer.analysis.report import report
 
     check_writable(args.out)
-    runs = report(
-        args.runs, args.out, args.document, args.title, args.show, args.data, args.reference, args.scores, args.device
-    )
+    runs = report(args.runs, args.out, args.document, args.title, args.show, args.data, args.reference, args.device)
     print(f"{args.out}: {', '.join(run.name for run in runs)}")
 
 

@@ -62,7 +62,7 @@ GROUPS = {
         "score terms": Command("find names and their translations in a parallel text, for scores of terms", "scores"),
         "score contrast": Command("score a contrastive test set (ContraPro's format) with a checkpoint", "evaluation"),
         "score context": Command("measure how much the context is worth to a model, in bits", "evaluation"),
-        "report": Command("write a page about runs: curves, scores, cost, attention", "evaluation"),
+        "report": Command("write a page about models: their translations of a text, and attention", "evaluation"),
     },
     "models": {
         "info": Command(
@@ -99,6 +99,8 @@ GONE: dict[str, str] = {
 _SAME = "use --reproducible, and compare by sha256sum (docs/scale.md)"
 RETIRED: dict[str, dict[str, str]] = {
     "translate": {"--receipt": _SAME, "--verify": _SAME},
+    "report": {"--scores": "lasformer score prints them (--bootstrap compares); curves: --tensorboard-logdir"},
+    "score": dict.fromkeys(("--windows", "--comet", "--window-lines"), "use the metric's own package"),
 }
 """Options that no longer exist, by command, and what to do instead; for one release."""
 

@@ -10,7 +10,7 @@ from typing import Any
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.options import OWN, PAGE, SCORES, TABLE, Option, options_of
 
-_SCORES = {"results", "rows", "systems", "bootstrap", "ctxpro", "suber"}
+_SCORES = {"results", "rows", "systems", "bootstrap", "ctxpro"}
 _HEAD = 4096
 """Number of bytes at the beginning of a file that tell its kind."""
 

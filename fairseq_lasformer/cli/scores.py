@@ -15,7 +15,6 @@ from fairseq_lasformer.evaluation.probe import ProbeScore
 from fairseq_lasformer.evaluation.pronouns import PronounScore
 from fairseq_lasformer.evaluation.tcp import TcpScore
 from fairseq_lasformer.evaluation.terms import TermScore
-from fairseq_lasformer.evaluation.windows import WindowScore
 from fairseq_lasformer.files import atomic_write, check_writable
 from fairseq_lasformer.options import NEW, SAMPLES, SCORES, argument, option
 from fairseq_lasformer.records import Scores
@@ -24,21 +23,21 @@ from fairseq_lasformer.text.documents import Document
 
 
 @dataclass(frozen=True, kw_only=True)
-class Score(Breakdown, TcpScore, TermScore, PronounScore, WindowScore, ProbeScore, Overwrite):
+class Score(Breakdown, TcpScore, TermScore, PronounScore, ProbeScore, Overwrite):
     """Scores of translated documents; every base but the last is a score."""
 
-    reference: Path = argument("reference documents, raw form; or an .srt file")
+    reference: Path = argument("reference documents, raw form")
     hypotheses: tuple[Path, ...] = argument(
         "translated documents: one per line with tabs between sentences (lasformer generate), or in raw form", ()
     )
-    source: Path | None = option(None, "source documents, raw form, for --terms, --pronouns, --windows and --comet")
+    source: Path | None = option(None, "source documents, raw form, for --terms and --pronouns")
     realign: bool = option(
         False, "first cut translations whose lines differ from their reference's into its lines (mweralign)"
     )
     ctxpro: Path | None = option(
         None, "instead, accuracy on a set of ctxpro, SET.json; name only the file of translations", metavar="SET"
     )
-    target_lang: str = option("", "language of the translations, for --ctxpro, --pronouns and .srt files")
+    target_lang: str = option("", "language of the translations, for --ctxpro and --pronouns")
     bootstrap: int | None = option(
         None,
         "test whether d-BLEU differs significantly from that of the first system (paired bootstrap, "
@@ -58,7 +57,7 @@ def run_score(args: Score) -> None:
     if args.ctxpro:
         report = _ctxpro(args, args.ctxpro)
     elif args.reference.suffix == ".srt":
-        report = _subtitles(args)
+        raise InputError(f"{args.reference}: SubER is no longer computed here; use the package subtitle-edit-rate")
     else:
         report = _documents(args)
     if args.json:
@@ -76,16 +75,6 @@ def _ctxpro(args: Score, of: Path) -> Scores:
     found = ctxpro.evaluate(outputs, items, args.target_lang or language)
     print(ctxpro.text(found))
     return {"ctxpro": found}
-
-
-def _subtitles(args: Score) -> Scores:
-    from fairseq_lasformer.evaluation import subtitles
-
-    if not args.hypotheses:
-        raise InputError("also name the translated subtitles: lasformer score REFERENCE.srt OUTPUT.srt")
-    text, found = subtitles.table(args.reference, args.hypotheses, args.target_lang)
-    print(text)
-    return {"suber": found}
 
 
 def _documents(args: Score) -> Scores:

@@ -318,9 +318,10 @@ def run(whole: RunConfig, only: Sequence[str] = (), tell: Tell = print, reuse: P
         runs = [_run(whole, data, options, tell)]
         if whole.baseline:
             runs.insert(0, _baseline(whole, preparation, options, tell))
-    source = Path(f"{whole.test[0]}.{whole.source}") if whole.test else None
-    report(runs, whole.out / "report.html", source, title=whole.out.name)
-    tell(f"report: {whole.out / 'report.html'}\nnext: lasformer translate {runs[-1]} FILE")
+    if whole.test:
+        report(runs, whole.out / "report.html", Path(f"{whole.test[0]}.{whole.source}"), title=whole.out.name)
+        tell(f"report: {whole.out / 'report.html'}")
+    tell(f"next: lasformer translate {runs[-1]} FILE")
 
 
 def _several(whole: RunConfig, preparation: PrepareConfig, systems: Sequence[System], tell: Tell) -> list[Path]:

@@ -76,4 +76,4 @@ def reached(out: Path) -> str:
     if validated:
         best = min(validated, key=lambda line: line["nll_loss"])
         lines.append(f"best validation: nll {best['nll_loss']:.2f} after {int(best['num_updates']):,} updates")
-    return "\n".join([*lines, f"next: lasformer translate {out} FILE", f"      lasformer report {out}"])
+    return "\n".join([*lines, f"next: lasformer translate {out} FILE"])

@@ -62,7 +62,13 @@ def test_missing_hypotheses_are_named(tmp_path, capsys):
 
 @pytest.mark.parametrize(("command", "option"), [(name, option) for name, its in RETIRED.items() for option in its])
 def test_options_that_went_say_what_to_do_instead(command, option, capsys):
-    needed = {"translate": ["m"], "generate": ["d", "c", "o"], "info": ["c"], "score": ["r", "h"]}.get(command, ["x"])
+    needed = {
+        "translate": ["m"],
+        "generate": ["d", "c", "o"],
+        "info": ["c"],
+        "score": ["r", "h"],
+        "report": ["r", "--document", "d"],
+    }.get(command, ["x"])
     with pytest.raises(SystemExit) as ended:
         main([*command.split(), *needed, option])
     told = f"{option} no longer exists: {RETIRED[command][option]}"

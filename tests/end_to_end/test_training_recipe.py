@@ -156,7 +156,6 @@ def configuration(path, raw, **more):
 
 @pytest.mark.command
 def test_a_configuration_runs_from_raw_documents_to_the_report(raw, tmp_path):
-    pytest.importorskip("plotly")
     config = configuration(tmp_path / "run.yaml", raw)
     done = run("lasformer", "run", config)
     out = tmp_path / "out"
@@ -172,7 +171,6 @@ def test_a_configuration_runs_from_raw_documents_to_the_report(raw, tmp_path):
 
 @pytest.mark.command
 def test_systems_start_from_a_common_trunk(raw, tmp_path):
-    pytest.importorskip("plotly")
     special = {"ema_decay": 0.5, "optimizer": "muon", "subword_sampling": 0.3}
     systems = {
         "trunk": {"prepare": {"limit": 15}, "training": {"arch": "lasformer_dense"} | special},

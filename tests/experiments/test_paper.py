@@ -107,7 +107,6 @@ def test_the_help_is_a_corpus_of_its_own_name(tmp_path, monkeypatch):
 @pytest.mark.command
 def test_one_command_makes_a_system_of_another_corpus(tmp_path, monkeypatch):
     """From compressed files to scores: the pipeline of examples/tvsub.yaml at a small size."""
-    pytest.importorskip("plotly")
     files = tmp_path / "files"
     example = small_tvsub(files)
     config = tmp_path / "tvsub.yaml"
