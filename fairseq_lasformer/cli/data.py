@@ -21,7 +21,6 @@ from fairseq_lasformer.shared_options import (
     jobs,
     language,
     overlap,
-    report,
     shard_of,
 )
 from fairseq_lasformer.text.hypotheses import FORMS
@@ -139,12 +138,6 @@ class Generate(FairseqDecoding, Decoding, Remembering, Engine, OverwriteOthers):
         changes=SPEED,
     )
     jobs: int = jobs("shards translated in parallel")
-    report: Path | None = report("shard")
-    keep_doubtful: str = option(
-        "yes",
-        "no: write doubtful lines to OUT.doubtful.tsv instead, and the source of the others to OUT.source",
-        choices=("yes", "no"),
-    )
     overlap: int | None = overlap(
         "sentences that each part of a document beyond the limit repeats from the previous part as context (default: 3)"
     )
@@ -152,7 +145,6 @@ class Generate(FairseqDecoding, Decoding, Remembering, Engine, OverwriteOthers):
 
 
 def run_generate(args: Generate) -> None:
-    from fairseq_lasformer.files import beside
     from fairseq_lasformer.jobs.collecting import summary
     from fairseq_lasformer.jobs.generate import generate
 
@@ -167,15 +159,11 @@ def run_generate(args: Generate) -> None:
         options += ["--memory", str(args.memory.resolve()), "--memory-tokens", str(args.memory_tokens)]
     number, shards = (None, args.shards) if args.shard is None else shard_of(args.shard)
     work: Json = {"shards": shards, "jobs": args.jobs, "only": number, "engine": args.engine}
-    work |= {"report": args.report, "keep_doubtful": args.keep_doubtful == "yes"}
     done = generate(args.data, args.checkpoint, args.out, args.split, options=options, form=args.layout, **work)
     if done is None:
         print(f"{args.out}: shard {args.shard} is done; the last one to finish writes the documents")
     else:
         print(f"{args.out}: {summary(done, args.layout)}")
-        if args.keep_doubtful == "no":
-            apart = beside(args.out, ".doubtful.tsv")
-            print(f"{apart}: {len(done.doubts)} doubtful lines, which the other files leave out")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,16 +181,3 @@ def run_shortlist(args: Shortlist) -> None:
     from fairseq_lasformer.data.shortlist import build
 
     print(build(args.data, args.data / FILE if args.out is None else args.out, args.best, args.frequent))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """A search for options of fairseq-train."""
-
-    pattern: str = argument("list only options that contain this, e.g. sparsity", "")
-
-
-def run_options(args: Options) -> None:
-    from fairseq_lasformer.analysis.param_count import options
-
-    print(options(args.pattern))

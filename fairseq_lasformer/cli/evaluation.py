@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.files import atomic_write, check_writable
-from fairseq_lasformer.options import PAGE, SCORES, argument, following, option
+from fairseq_lasformer.options import PAGE, SCORES, argument, option
 from fairseq_lasformer.records import Scores
 from fairseq_lasformer.shared import model_path
 from fairseq_lasformer.shared_options import Beam, Data, Device, OverwriteOthers, max_tokens
@@ -131,14 +131,8 @@ def run_report(args: Report) -> None:
 class Info(Figures):
     """A model's parameters and costs."""
 
-    checkpoint: Path | None = argument(
-        "a checkpoint, or its folder: its parameters, and what its attention costs", None, read=model_path
-    )
+    checkpoint: Path = argument("a checkpoint, or its folder", read=model_path)
     lengths: str = option("512,1024,2048,4096,8192", "numbers of tokens")
-    arch: str | None = option(None, "instead of a checkpoint: parameters of an architecture (default: lasformer)")
-    words: int = option(32000, "size of its source dictionary")
-    target_words: int | None = option(None, "size of its target dictionary (default: the same)")
-    options: tuple[str, ...] = following("After -- : options of the architecture, such as --encoder-embed-dim 256.")
 
 
 def run_info(args: Info) -> None:
@@ -146,13 +140,6 @@ def run_info(args: Info) -> None:
     from fairseq_lasformer.analysis.cost import checkpoint_cost, table
     from fairseq_lasformer.checkpoints.loading import chosen, load
 
-    if args.checkpoint is None:
-        target = args.words if args.target_words is None else args.target_words
-        model = param_count.build(args.arch or "lasformer", args.words, target, args.options)
-        print(param_count.table(param_count.parts(model.named_parameters())))
-        return
-    if args.arch is not None or args.options:
-        raise InputError(f"{args.checkpoint}: has its own architecture; leave out --arch and its options")
     try:
         lengths = [int(n) for n in args.lengths.split(",")]
     except ValueError as e:

@@ -84,7 +84,6 @@ GROUPS = {
         "ablate": Command("run one of the paper's ablation tables and print it", "experiments"),
     },
     "this installation": {
-        "options": Command("list the options of model, criterion and task for fairseq-train", "data"),
         "doctor": Command("show what lasformer finds here: Python, torch, kernels, GPU, disk", "doctor"),
     },
 }
@@ -92,6 +91,7 @@ GROUPS = {
 COMMANDS = {name: command for group in GROUPS.values() for name, command in group.items()}
 
 GONE: dict[str, str] = {
+    "options": "configs/reference.yaml has every option of model, criterion and task, with its default",
     "export": "ct2-fairseq-converter of CTranslate2 reads dense checkpoints of fairseq; others translate here alone",
 }
 """Commands that no longer exist, and what to do instead; for one release."""
@@ -99,6 +99,10 @@ GONE: dict[str, str] = {
 _SAME = "use --reproducible, and compare by sha256sum (docs/scale.md)"
 RETIRED: dict[str, dict[str, str]] = {
     "translate": {"--receipt": _SAME, "--verify": _SAME},
+    "generate": dict.fromkeys(("--report", "--keep-doubtful"), "lasformer translate --report counts lines by file"),
+    "info": dict.fromkeys(
+        ("--arch", "--words", "--target-words"), "name a checkpoint (lasformer train --max-update 1)"
+    ),
     "report": {"--scores": "lasformer score prints them (--bootstrap compares); curves: --tensorboard-logdir"},
     "score": dict.fromkeys(("--windows", "--comet", "--window-lines"), "use the metric's own package"),
 }

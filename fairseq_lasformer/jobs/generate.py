@@ -16,13 +16,13 @@ from fairseq_lasformer.data.examples import ExampleCodec
 from fairseq_lasformer.data.manifest import SplitInfo
 from fairseq_lasformer.data.subwords import DataConfig
 from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.evaluation.doubts import report
 from fairseq_lasformer.executors import CHECKED, Executor, Resources, executor
-from fairseq_lasformer.files import atomic_write, beside, check_writable, file_hash, locked, remove_folder
-from fairseq_lasformer.jobs.collecting import Translation, collect, write
+from fairseq_lasformer.files import beside, check_writable, file_hash, locked, remove_folder
+from fairseq_lasformer.jobs.collecting import Translation, collect
 from fairseq_lasformer.jobs.shards import ShardTranslator, Unit, checked
 from fairseq_lasformer.resume import Ledger, Progress, key_of
 from fairseq_lasformer.search.glossary import Glossary
+from fairseq_lasformer.text.hypotheses import write_hypotheses
 
 # Options of fairseq-generate that are set here.
 _OURS = ("--gen-subset", "--path", "--task", "--user-dir", "--results-path", "--distributed-rank", "--quiet")
@@ -57,8 +57,6 @@ def generate(
     form: str = "lines",
     only: int | None = None,
     engine: str = "processes",
-    report: Path | None = None,
-    keep_doubtful: bool = True,
 ) -> Translation | None:
     """Write the translated documents of a split, detokenised, in input order.
 
@@ -76,8 +74,6 @@ def generate(
             folder. The one that finishes last collects the documents.
         engine: where the work runs, see :func:`executors.executor`. With Ray, the machines share the folder of ``out``,
             data and checkpoint, and one shard in a hundred is translated twice, for comparison.
-        report: file for a table of line counts, with a row per shard; see :mod:`evaluation.doubts`.
-        keep_doubtful: see :func:`collecting.write`.
 
     Returns:
         the translation that was written; None if other shards are not done yet.
@@ -88,10 +84,6 @@ def generate(
     codec, info = ExampleCodec.load(data), _split(data, split)
     _check_options(options)
     check_writable(out)
-    if report is not None:
-        check_writable(report)
-    if not keep_doubtful and not codec.keeps_boundaries:
-        raise InputError("--keep-doubtful no: this data has no separators, so no line can be left out")
     load(checkpoint)
     here = engine == "processes"
     if not here:  # other machines have a different working folder
@@ -101,7 +93,6 @@ def generate(
         shards = SHARDS if here else max(SHARDS, -(-info.sentences // UNIT))
     shards = max(1, min(shards, info.documents))
     together = -(-info.documents // (groups or shards))
-    sources = report is not None or not keep_doubtful
     limits = ["--max-tokens", str(max(TOKENS, *info.longest)), "--batch-size", str(together)]
     arguments = [*_arguments(data, checkpoint, split, codec.settings, info), *limits, *options]
     arguments += ["--distributed-world-size", str(shards)]
@@ -114,11 +105,10 @@ def generate(
         shards,
         *limits,
         *options,
-        *(["sources"] if sources else []),
         *(hashlib.sha256(path.read_bytes()).hexdigest() for path in _files(options)),
     ]
-    job = _Job(codec, info, key, [parts / f"{i}" for i in range(shards)], out, form, report, keep_doubtful)
-    worker = ShardTranslator(arguments, parts, "" if here else file_hash(checkpoint), sources)
+    job = _Job(codec, info, key, [parts / f"{i}" for i in range(shards)], out, form)
+    worker = ShardTranslator(arguments, parts, "" if here else file_hash(checkpoint))
     units = [Unit(i) for i in range(shards)] if only is None else [Unit(only)]
     units += [] if here or only is not None else [Unit(i, again=True) for i in range(0, shards, CHECKED)]
     what = f"translating {split}" + ("" if only is None else f", shard {only + 1} of {shards}")
@@ -135,7 +125,7 @@ class _Job(NamedTuple):
     Attributes:
         key: everything that the shards depend on.
         logs: the file of each shard.
-        form, report, keep_doubtful: see :func:`generate`.
+        form: see :func:`generate`.
     """
 
     codec: ExampleCodec
@@ -144,8 +134,6 @@ class _Job(NamedTuple):
     logs: Sequence[Path]
     out: Path
     form: str
-    report: Path | None
-    keep_doubtful: bool
 
     @property
     def parts(self) -> Path:
@@ -166,9 +154,7 @@ class _Job(NamedTuple):
     def finish(self) -> Translation:
         """Collect the shards."""
         done = collect(self.codec, self.info, self.logs)
-        write(self.out, done, self.form, self.keep_doubtful)
-        if self.report is not None:
-            atomic_write(self.report, report(self.report, done.units, {}))
+        write_hypotheses(self.out, done.documents, self.form, done.blanks)
         remove_folder(self.parts)
         return done
 

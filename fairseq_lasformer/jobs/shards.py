@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import json
-import time
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -22,7 +21,7 @@ from fairseq_lasformer.documents.source import Line
 from fairseq_lasformer.documents.translator import Translator
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.executors import Report, Worker
-from fairseq_lasformer.files import atomic_write, beside, first_wins
+from fairseq_lasformer.files import beside, first_wins
 from fairseq_lasformer.jobs.prepared import documents_of
 from fairseq_lasformer.plugin import register
 from fairseq_lasformer.plugin.patches import compat
@@ -113,11 +112,6 @@ def checked(path: Path) -> Path:
     return beside(path, ".checked")
 
 
-def seconds_of(path: Path) -> Path:
-    """Return the file with the seconds that a shard took."""
-    return beside(path, ".seconds")
-
-
 class Unit(NamedTuple):
     """A piece of work.
 
@@ -133,18 +127,16 @@ class Unit(NamedTuple):
 class ShardTranslator(Worker[Unit, Path]):
     """Worker that translates the shards of a split, each into a file with a line of JSON per document.
 
-    The lines are ``{"document": …, "lines": [[tokens, score, repaired, flawed], …]}``. With ``sources``, they also have
-    ``"source"``: as many lines of text. Where two workers translate a shard, the first one's file is kept; on CPUs, the
-    second one's must be identical.
+    The lines are ``{"document": …, "lines": [[tokens, score, repaired, flawed], …]}``. Where two workers translate a
+    shard, the first one's file is kept; on CPUs, the second one's must be identical.
 
     Args:
         folder: folder of the files, which are named by the shards' numbers.
         model: hash of the checkpoint, which is compared with the worker's; empty for no comparison.
-        sources: write the source with each translation, and the seconds of each shard into another file.
     """
 
-    def __init__(self, arguments: list[str], folder: Path, model: str = "", sources: bool = False) -> None:
-        self.arguments, self.folder, self.model, self.sources = arguments, folder, model, sources
+    def __init__(self, arguments: list[str], folder: Path, model: str = "") -> None:
+        self.arguments, self.folder, self.model = arguments, folder, model
 
     def begin(self) -> None:
         register()
@@ -158,7 +150,6 @@ class ShardTranslator(Worker[Unit, Path]):
         models, self.device = load_models(cfg, task)
         check_lengths(task, split, cfg, models)
         self.translator = Translator(task, models, cfg.generation)
-        self.codec = ExampleCodec.load(task.folder) if self.sources else None
         info = SplitInfo.load(task.folder, split)
         if info is None:
             raise InputError(f"{task.folder}: contains no manifest of {split}")
@@ -172,23 +163,18 @@ class ShardTranslator(Worker[Unit, Path]):
         self.groups = self.translator.groups(self.documents, cfg.dataset.max_tokens, cfg.dataset.batch_size)
 
     def __call__(self, item: Unit, report: Report) -> Path:
-        cfg, task, path = self.cfg, self.task, self.folder / str(item.shard)
+        cfg, path = self.cfg, self.folder / str(item.shard)
         if cfg.common.seed is not None and not cfg.generation.no_seed_provided:
             utils.set_torch_seed(cfg.common.seed)  # for --sampling: per shard, as if the shard were translated alone
-        start = time.monotonic()
         with first_wins(path, same=self.device.type == "cpu") as out:
             for group in self.groups[item.shard :: cfg.distributed_training.distributed_world_size]:
                 documents = [self.documents[i] for i in group]
                 for number, lines in zip(group, self.translator.translate(documents, self.device)):
                     found: Json = {"document": number, "lines": list(map(self._line, lines))}
-                    if self.codec is not None:
-                        found["source"] = [text_of(task, self.codec, one) for one in self.documents[number].sentences]
                     out.write(json.dumps(found, ensure_ascii=False) + "\n")
                     report(not item.again)
         if item.again:
             checked(path).touch()
-        elif self.sources:
-            atomic_write(seconds_of(path), f"{time.monotonic() - start:.3f}")
         return path
 
     def _line(self, line: Line) -> tuple[str, float, bool, bool]:

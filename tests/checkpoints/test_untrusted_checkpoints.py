@@ -211,7 +211,6 @@ LASFORMER = {
     "prepare": NONE,
     "score": NONE,
     "score terms": NONE,
-    "options": NONE,
     "doctor": NONE,
     "shortlist": NONE,
     "memory": NONE,

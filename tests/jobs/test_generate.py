@@ -145,60 +145,17 @@ def test_shards_that_are_started_one_by_one_are_the_whole(trained, prepared, tmp
 
 
 @pytest.mark.command
-def test_documents_are_translated_together_unless_shards_are_given(trained, prepared, tmp_path):
+def test_documents_are_translated_together_unless_shards_are_given(trained, prepared, tmp_path, monkeypatch):
     """In two groups, so that two workers have work; in as many as there are shards; the translation is the same."""
-    from fairseq_lasformer.jobs.generate import generate
+    from fairseq_lasformer.jobs import generate as jobs
 
-    written = {}
-    for shards, groups in ((None, 2), (1, 1), (3, 3)):
-        out, report = tmp_path / f"out{shards}", tmp_path / f"report{shards}.tsv"
-        generate(prepared, trained[0] / "checkpoint_last.pt", out, shards=shards, options=("--cpu",), report=report)
-        rows = [line.split("\t")[0] for line in report.read_text().splitlines()[1:]]
-        assert rows == [*map(str, range(groups)), "all"]
+    asked, real, written = [], jobs.ShardTranslator, {}
+    monkeypatch.setattr(
+        jobs, "ShardTranslator", lambda arguments, *more: asked.append(arguments) or real(arguments, *more)
+    )
+    for shards, together in ((None, 5), (1, 9), (3, 3)):
+        out = tmp_path / f"out{shards}"
+        jobs.generate(prepared, trained[0] / "checkpoint_last.pt", out, shards=shards, options=("--cpu",))
+        assert asked[-1][asked[-1].index("--batch-size") + 1] == str(together)
         written[shards] = out.read_bytes()
     assert len(set(written.values())) == 1 and written[1].count(b"\n") == 9
-
-
-@pytest.mark.command
-def test_a_report_and_a_corpus_without_doubtful_lines(trained, prepared, tmp_path, monkeypatch):
-    """Every line is kept or put aside, the sides stay parallel, and the report counts all of them."""
-    from fairseq_lasformer.evaluation import doubts
-    from fairseq_lasformer.jobs.generate import generate
-
-    checkpoint, out, report = trained[0] / "checkpoint_last.pt", tmp_path / "out", tmp_path / "report.tsv"
-    options = ("--cpu", "--beam", "1")
-    whole = generate(prepared, checkpoint, tmp_path / "whole", shards=3, options=options)
-    expected = read_hypotheses(tmp_path / "whole", allow_empty=True)
-    first = {document[0] for document in expected}  # the untrained model has few of them
-    monkeypatch.setattr(doubts, "_reasons", lambda pair, usual: ["far"] if pair.translation in first else [])
-    done = generate(prepared, checkpoint, out, shards=3, options=options, report=report, keep_doubtful=False)
-    assert done is not None and whole is not None and done.documents == whole.documents
-    rows = [line.split("\t") for line in report.read_text().splitlines()]
-    counts = {row[0]: dict(zip(rows[0], row)) for row in rows[1:]}
-    n = sum(map(len, expected))
-    assert set(counts) == {"0", "1", "2", "all"} and int(counts["all"]["lines"]) == n
-    assert all(float(row["seconds"]) > 0 for row in counts.values())
-    apart = [line.split("\t") for line in (tmp_path / "out.doubtful.tsv").read_text().splitlines()]
-    places = {(int(row[0]) - 1, int(row[1]) - 1): row for row in apart}
-    assert int(counts["all"]["doubtful"]) == len(apart) == len(places) >= len(expected)
-    kept = read_hypotheses(out) if out.read_text() else []
-    sources = read_hypotheses(tmp_path / "out.source") if kept else []
-    assert [len(document) for document in kept] == [len(document) for document in sources]
-    of = [[*zip(done.sources[i], document)] for i, document in enumerate(expected)]
-    for (i, j), row in places.items():
-        assert row[2] == "far" and (row[3], row[4]) == of[i][j]
-    left = [[pair for j, pair in enumerate(document) if (i, j) not in places] for i, document in enumerate(of)]
-    assert [[*zip(*pair)] for pair in zip(sources, kept)] == [document for document in left if document]
-    assert not (tmp_path / "out.parts").exists()
-
-
-@pytest.mark.command
-def test_the_source_in_the_report_is_that_of_the_corpus(trained, prepared, tmp_path):
-    from fairseq_lasformer.jobs.generate import generate
-
-    done = generate(
-        prepared, trained[0] / "checkpoint_last.pt", tmp_path / "out", options=("--cpu", "--beam", "1"),
-        report=tmp_path / "r",
-    )  # fmt: skip
-    assert done is not None
-    assert [*map(list, done.sources)] == read_documents(prepared.parent / "raw" / "test.xx")
